@@ -1,7 +1,7 @@
 """Upriver: elastic, partially materialized views for PySpark.
 
-Each name is loaded when it is asked for: ``App`` needs PySpark, and ``connect`` does not; and the process that Spark
-forks its Python workers from has something to do before Arrow is loaded (``upriver.spark.daemon``).
+Each name is loaded on first use: ``App`` needs PySpark, and ``connect`` does not. Besides, the process from which Spark
+forks its Python workers must run some code before Arrow is loaded (``upriver.spark.daemon``).
 """
 
 from importlib import import_module

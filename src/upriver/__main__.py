@@ -1,4 +1,4 @@
-"""``python -m upriver``: the command ``upriver``, where scripts are not on the path."""
+"""``python -m upriver``: the command ``upriver``, if scripts are not on the path."""
 
 import sys
 

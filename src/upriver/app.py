@@ -1,4 +1,4 @@
-"""The app: what a user declares, starts and asks. DESIGN section 9."""
+"""The app: a user declares, starts and queries it. DESIGN section 9."""
 
 import atexit
 import os
@@ -38,7 +38,7 @@ from upriver.vnodes import VNODES_DEFAULT
 CHECKPOINT_INTERVAL_S = 60.0
 """Seconds from one checkpoint to the next, unless the user says otherwise."""
 REPLAN_S_MAX = 120.0
-"""Seconds in which a view can be added to an app that runs, or dropped, unless the caller says otherwise."""
+"""Seconds in which a view can be added to a running app, or dropped, unless the caller says otherwise."""
 
 
 class App:
@@ -48,22 +48,22 @@ class App:
     root: directory or URI of the lake. Rows that are in it already are there again after a restart.
     workers: how many workers keep the views. vnodes: power of two, fixed for the life of the lake.
     token: what every caller must show; made up if ``None``. bind: host that the app's servers listen on; by default
-    loopback, or, where executors are on other hosts, as Spark's driver does.
+    loopback. If executors are on other hosts, the default is the host of Spark's driver.
     ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
-    migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, while a rescale is on;
-    keys wait less with a small number, and the rescale is over sooner with a large one.
-    memory_budget: bytes that the state of each worker may take. Half of it is for keys that are kept: what partial
-    views have not read for the longest time is forgotten, and filled when it is next read. If views that keep every key
-    take more, the largest fails with BudgetExceeded. Views that take more with no key in them are refused. ``None``:
-    any.
-    checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of what views keep to
-    the next: a worker that is lost, or an app that is started again, reads that and the epochs since. ``None`` for
-    both: when :meth:`checkpoint` is called.
-    worker_silence_s: seconds in which a worker that says nothing is noticed, and replaced; it may not answer any more.
-    num_standby_replicas: copies of what full views keep, each on an executor of its own, that take over at once when a
-    worker is lost. Of rescales by ``learner``: max_warmup_replicas: vnodes that are learned at a time.
-    acceptable_lag_epochs: how far behind a learner may be. scale_down_timeout_ms: milliseconds for which workers that
-    leave are waited for; ``None``: any. learner_partial_rebalance: take over at once what is learned, not all together.
+    migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, during a rescale. With a
+    small number keys wait less; with a large one the rescale ends sooner.
+    memory_budget: bytes that the state of each worker may take; ``None``: no limit. Half of it is for keys that are
+    kept: partial views forget the keys that were not read for the longest time, and fill them at their next read. If
+    views that keep every key take more, the largest fails with BudgetExceeded. Views that take more even without a key
+    are refused.
+    checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of the views' state to
+    the next. A worker that replaces a lost one, or an app that is started again, reads the checkpoint and the epochs
+    since. ``None`` for both: only :meth:`checkpoint` takes one.
+    worker_silence_s: seconds after which a silent worker is replaced; it must not answer after that.
+    num_standby_replicas: copies of the state of full views, each on an executor of its own, that take over at once when
+    a worker is lost. For rescales by ``learner``: max_warmup_replicas: vnodes that are learned at a time.
+    acceptable_lag_epochs: how far behind a learner may be. scale_down_timeout_ms: milliseconds to wait for workers that
+    leave; ``None``: no limit. learner_partial_rebalance: take over learned vnodes at once, not all together.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -119,7 +119,7 @@ class App:
         self._typer = SparkTyper(spark, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
         self._queries: dict[str, str] = {}
-        """Of each view, over tables alone: views that it reads may be dropped."""
+        """For each view, its SQL over tables only: views that it reads may be dropped."""
         self._river: RunningApp | None = None
         self._client: Client | None = None
 
@@ -140,21 +140,23 @@ class App:
     ) -> None:
         """Declare a table, fed by a DataFrame, streaming or not.
 
-        All rows of an append table count. One with a primary key is an upsert table: its rows are versions. Of those of
-        one primary key the one that is last by ``order_by`` counts, in whatever order they come; views see no other.
+        All rows of an append table count. A table with a primary key is an upsert table: its rows are versions. Among
+        the versions of one primary key, the last by ``order_by`` counts, in whatever order they come; views see no
+        other.
 
-        key: the column or columns its rows are kept by; the primary key, unless given. order_by: within one epoch, rows
-        of one key come in this order. deletes: of an upsert table, a condition in Spark SQL over its columns; a version
-        for which it is true deletes the row. on_bad_row: what becomes of a row from which a view cannot be computed (a
-        cast that fails, an overflow, a stateful map's function that raises): ``fail``, that view fails with an error
-        that names the row, and the others go on; ``set_aside``, the row is left out of that view, and is in
-        :meth:`rejected`; docs/guide/sql.md says which rows that are. trigger: of the streaming query, as for
-        ``DataStreamWriter.trigger``: ``{"processingTime": "1 second"}``, ``{"availableNow": True}``, or
+        key: the column or columns by which its rows are kept; the primary key, unless given. order_by: within one
+        epoch, rows of one key come in this order. deletes: for an upsert table, a condition in Spark SQL over its
+        columns; a version for which it is true deletes the row. on_bad_row: what happens to a row from which a view
+        cannot be computed (a cast that fails, an overflow, a stateful map's function that raises). With ``fail``, that
+        view fails with an error that names the row, and the others go on. With ``set_aside``, the row is left out of
+        that view, and is in :meth:`rejected`; docs/guide/sql.md says which rows that are. trigger: of the streaming
+        query, as for ``DataStreamWriter.trigger``: ``{"processingTime": "1 second"}``, ``{"availableNow": True}``, or
         ``{"once": True}``.
-        on_changed_rows: what becomes of a DataFrame, not streaming, that has other rows than were loaded when the app
-        was last started: ``refuse``, the table's source fails and says so; ``take_in``, with a primary key all rows are
-        loaded again, as versions, and without one the rows that are new are added, unless others are gone.
-        Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
+        on_changed_rows: what happens to a DataFrame, not streaming, whose rows differ from those that were loaded when
+        the app was last started. With ``refuse``, the table's source fails with an error that says so. With
+        ``take_in``, a table with a primary key loads all rows again, as versions; one without adds the rows that are
+        new, unless others are gone. Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type
+        that cannot be hashed.
         """
         self._check_declaring("table")
         self._check_free("table", name)
@@ -186,11 +188,11 @@ class App:
         partial: bool = True,
         timeout: float = REPLAN_S_MAX,
     ) -> None:
-        """Declare a view in Spark SQL on declared tables and views. What is not supported is refused here.
+        """Declare a view in Spark SQL on declared tables and views. Unsupported SQL is refused here.
 
-        key: the output column or columns that the view is looked up by. partial: keep only the keys that are looked
-        up, if the view is eligible; ``explain`` says whether it is, and why not. In an app that runs, Spark first makes
-        the indexes that the view needs; then all workers read the tables' history again, and lookups wait for that.
+        key: the output column or columns by which the view is looked up. partial: keep only the keys that are looked
+        up, if the view is eligible; ``explain`` says whether it is, and why not. In a running app, Spark first makes
+        the indexes that the view needs. Then all workers read the tables' history again, and lookups wait for that.
         timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.
         """
         self._check_free("view", name)
@@ -215,9 +217,9 @@ class App:
         order_by: str | Sequence[str] = (),
         timeout: float = REPLAN_S_MAX,
     ) -> None:
-        """Declare a view of what a Python function makes of each key's rows, in order, with a state of its own.
+        """Declare a view of what a Python function gives for each key's rows, in order, with a state for each key.
 
-        source: a table without a primary key. key: its columns that the function is called by. func: sees a row, a
+        source: a table without a primary key. key: its columns by which the function is called. func: gets a row, a
         key's rows, or many keys' rows at a time (``per``: ``"row"``, ``"key"``, ``"batch"``);
         docs/guide/stateful-maps.md says what it takes and gives. schema: of the rows that it gives, behind the key's
         columns. state: of a key's state; ``None`` for any plain value. Both in Spark's DDL, or as a schema. order_by:
@@ -246,7 +248,7 @@ class App:
         self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
 
     def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
-        """Keep a view no more, failed or not. Views that read it go on: they hold what they need of it themselves.
+        """Drop a view, failed or not. Views that read it go on: they keep what they need of it themselves.
 
         timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
         """
@@ -258,7 +260,7 @@ class App:
         check_name(what, name, [*self._sources, *self._plans])
 
     def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
-        """These are the views from now on, whether the app runs or not."""
+        """Make these the app's views, whether it runs or not."""
         seconds_max = seconds("timeout", timeout)
         if self._river is not None:
             self._river.replan(list(plans.values()), seconds_max)
@@ -275,9 +277,9 @@ class App:
     def start(self, *, wait: bool = False, timeout: float = 120.0) -> Self:
         """Start workers and ingest; returns when every worker is up, in at most ``timeout`` seconds.
 
-        wait: return when the app is :attr:`ready`, too, within the same ``timeout``. If it is not ready by then, it is
-        stopped, and NotReady says what is lacking. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the
-        lake holds something else, ClusterError, BudgetExceeded.
+        wait: return only when the app is :attr:`ready`, too, within the same ``timeout``. If it is not ready by then,
+        it is stopped, and NotReady says what is lacking. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if
+        the lake holds something else, ClusterError, BudgetExceeded.
         """
         if self._river is not None:
             raise DeclarationError("the app is running already: call stop() before it is started again")
@@ -295,41 +297,40 @@ class App:
         except BaseException:
             self.stop()  # startup failed: the caller never receives an app that it could stop
             raise
-        atexit.register(self.stop)  # a program that ends without stop() ends its workers in good order all the same
+        atexit.register(self.stop)  # a program that ends without stop() still ends its workers in good order
         return self
 
     @property
     def address(self) -> str:
-        """Where ``upriver.connect`` finds the running app: ``host:port``."""
+        """The address of the running app for ``upriver.connect``: ``host:port``."""
         return self._running().address
 
     @property
     def token(self) -> str:
-        """What callers must show. Keep it secret."""
+        """The token that callers must show. Keep it secret."""
         return self._config.token
 
     @property
     def ready(self) -> bool:
-        """Whether every view reflects what there was at the start: all epochs that were in the lake, and all rows that
-        the sources had. Of a table that had rows in the lake the source need not be alive. False if the app does not
-        run. Once it is true it stays so until :meth:`stop`; lookups raise NotReady before."""
+        """Whether every view reflects everything there was at the start: all epochs in the lake, and all rows of the
+        sources. For a table with rows in the lake the source need not be alive. False if the app does not run. Once
+        true, it stays true until :meth:`stop`; lookups raise NotReady before."""
         return self._river is not None and self._river.is_ready
 
     def wait(self, timeout: float = 60.0) -> Epoch:
-        """Block until every row that the sources had at the call is reflected by every view; returns the epoch.
+        """Block until every view reflects every row that the sources had at the call; returns the epoch.
 
-        Beside a source that never pauses, what it had at the call is enough. Raises WaitTimeout after ``timeout``
-        seconds, IngestFailed if a source's query has failed, or what else has made the app fail.
+        This also ends with a source that never pauses: only its rows at the call matter. Raises WaitTimeout after
+        ``timeout`` seconds, IngestFailed if a source's query has failed, or the error that made the app fail.
         """
         return self._running().wait(seconds("timeout", timeout))
 
     def lookup(self, view: str, keys: Keys, *, else_compute: bool = False, **limits: Unpack[LookupLimits]) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are given, as of the end of one epoch.
 
-        limits: ``at_least``, ``max_age``, ``allow_warming`` and ``timeout``, as for ``Client.lookup``, which also says
-        what keys can be, and what is raised. else_compute: when ``timeout`` seconds have not been enough to fill
-        missing keys, have Spark compute the rows, as :meth:`read` does, rather than raise WaitTimeout; ``at_least``
-        must be reached all the same.
+        limits: ``at_least``, ``max_age``, ``allow_warming`` and ``timeout``, as for ``Client.lookup``, which also
+        documents keys and errors. else_compute: if ``timeout`` seconds do not suffice to fill missing keys, Spark
+        computes the rows, as for :meth:`read`, instead of a WaitTimeout; ``at_least`` must still be reached.
         """
         river, computes = self._running(), flag("else_compute", else_compute)
         check_limits(limits)
@@ -344,21 +345,21 @@ class App:
     def read(self, view: str) -> DataFrame:
         """The whole view as a Spark DataFrame, as of one epoch.
 
-        A view that keeps every key is read in parallel from all workers; each action on the DataFrame reads it as it is
-        then. A partial one is computed by Spark from the lake's tables, as it is at the call. Raises UnknownView, and
-        the error of a view that has failed; if the view fails later, an action raises Spark's PythonException.
+        A view that keeps every key is read in parallel from all workers; each action on the DataFrame reads the view at
+        that moment. Spark computes a partial view from the lake's tables, as of the call. Raises UnknownView, and the
+        error of a view that has failed; if the view fails later, an action raises Spark's PythonException.
         """
         river = self._running()
-        river.check_view(view)  # refuses an unknown or a failed view here, and not in the action
+        river.check_view(view)  # fails here for an unknown or failed view, and not in the action
         if self._plans[view].full_because is None:
             query, root, zone = self._queries[view], self._config.root, self._typer.timezone
             return view_as_of(self._spark, root, query, self._tables, {}, river.epoch, zone)
         return read_view(self._spark, river.address, self._config.token, view)
 
     def evict(self, view: str, keys: Keys | None = None) -> None:
-        """Keep these keys of a partial view no more; ``None``: all. They are filled again when they are next looked up.
+        """Evict these keys of a partial view; ``None``: all. The next lookup of a key fills it again.
 
-        As ``Client.evict``, which says what is raised.
+        As ``Client.evict``, which documents the errors.
         """
         self._running()
         assert self._client is not None
@@ -367,9 +368,9 @@ class App:
     def rejected(self, table: str) -> DataFrame:
         """The rows of a table that were set aside, each once: ``epoch``, ``view``, ``error``, and the row as ``row``.
 
-        A row that two views could not be computed from is there for each of them. Each action on the DataFrame reads
-        what is there then; rows of the epoch that ``wait`` returns, and of all before it, are. The app need not run.
-        Raises DeclarationError for a table that is not declared.
+        A row that is bad for two views is there for each of them. Each action on the DataFrame reads the rows at that
+        moment, among them all rows up to the epoch that ``wait`` returns. The app need not run. Raises DeclarationError
+        for a table that is not declared.
         """
         if not isinstance(table, str) or table not in self._tables:
             raise DeclarationError(f"no table {table!r}; there are: {', '.join(sorted(self._tables)) or 'none'}")
@@ -383,49 +384,48 @@ class App:
         strategy: str = "icadd",
         keys_max: int | None = None,
     ) -> Rescale:
-        """Begin to change, while all goes on, how many workers there are or which vnodes they own; returns at once.
+        """Begin to change the number of workers or the vnodes that they own, while the app goes on; returns at once.
 
-        workers: how many there shall be. moves: instead, the worker that a vnode shall go to, by vnode; all others
-        stay. strategy: ``icadd`` (each key moves by itself, and waits only while it does), ``redistribute`` (each
-        key moves when every worker holds its rows), ``lazy`` (keys of partial views do not move: their new owner fills
-        them, those read last at once; other views as by ``icadd``), ``learner`` (new owners learn vnodes while the old
-        ones serve, and take them over between two epochs) or ``restart`` (stop, remap, go on). keys_max: keys on the
-        move at once; by default as many as ``migration_step_budget_ms`` allows. A rescale that is asked for
-        during another one waits.
-        Raises DeclarationError for what cannot be, TooFewSlots.
+        workers: the new number. moves: instead, the new worker of each vnode that moves; all others stay. strategy:
+        ``icadd`` (each key moves by itself, and waits only meanwhile), ``redistribute`` (each key moves when every
+        worker holds its rows), ``lazy`` (keys of partial views do not move: the new owner refills them, most recently
+        read first; other views as by ``icadd``), ``learner`` (new owners learn vnodes while the old ones serve, and
+        take over between two epochs) or ``restart`` (stop, remap, go on). keys_max: keys that move at once; by default
+        as many as ``migration_step_budget_ms`` allows. A rescale during another one waits. Raises DeclarationError for
+        an impossible change, TooFewSlots.
         """
         self._running()
         assert self._client is not None
         return self._client.rescale(workers, moves=moves, strategy=strategy, keys_max=keys_max)
 
     def checkpoint(self, *, timeout: float = 60.0) -> Epoch:
-        """Have all that views keep written to the lake, as of the end of an epoch, which is returned; all goes on.
+        """Write the state of all views to the lake, as of the end of an epoch, which is returned; the app goes on
+        meanwhile.
 
-        Partial views are not in it: their keys are filled when they are looked up. Raises WaitTimeout after so many
-        seconds, and LakeError if the checkpoint was given up, because a worker was lost or the lake took no more; both
-        may be tried again.
+        Partial views are not included: lookups fill their keys. Raises WaitTimeout after so many seconds, and LakeError
+        if the checkpoint was given up, because a worker was lost or the lake refused it; the caller may then try again.
         """
         return self._running().checkpoint(seconds("timeout", timeout))
 
     def status(self) -> dict[str, Any]:
-        """Epoch, map version, tables, workers with the bytes of their state, what each view holds, the last checkpoint,
-        and the workers that were lost of late, with the seconds until their keys were served again; as a plain dict.
+        """Epoch, map version, tables, workers with the bytes of their state, the state of each view, the last
+        checkpoint, and the workers lost recently, with the seconds until their keys were served again; as a plain dict.
 
-        ``["tables"][name]`` has the ``state`` of the table's source, ``running``, ``stalled`` (at work for
-        ``STALLED_S`` without finishing a batch, or trying again after a failure), ``failed`` or ``finished``;
+        ``["tables"][name]`` has the ``state`` of the table's source: ``running``, ``stalled`` (at work for
+        ``STALLED_S`` without finishing a batch, or retrying after a failure), ``failed`` or ``finished``. It has
         ``epoch``, its last one, and ``epoch_age_s``, seconds since that was committed; ``rows`` so far and
-        ``rows_per_s``, over the last minute; ``error``, one line, ``retry_in_s``, seconds until it is tried again, if
-        it is, ``stalled_for_s``, seconds without a finished batch, if it has not failed, and ``attempts`` so far.
-        ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why it
-        failed, or of a partial view, why a key could not be filled. ``["failure"]``: why the app cannot go on, or which
-        sources have failed, beside which lookups go on.
+        ``rows_per_s``, over the last minute. It has ``error``, one line, ``retry_in_s``, seconds until the next retry,
+        if there is one, ``stalled_for_s``, seconds without a finished batch, if it has not failed, and ``attempts`` so
+        far. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why
+        it failed, or for a partial view, why a key could not be filled. ``["failure"]``: why the app cannot go on, or
+        which sources have failed; lookups go on beside failed sources.
         """
         return self._running().status()
 
     def restart_source(self, table: str) -> None:
-        """Have a source that is failed or stalled tried again now; one that runs, or is finished, is left alone.
+        """Retry a failed or stalled source now; a source that runs, or is finished, is left alone.
 
-        Returns when the attempt has begun; :meth:`status` tells how it goes. Raises DeclarationError for a table that
+        Returns when the attempt has begun; :meth:`status` shows its progress. Raises DeclarationError for a table that
         is not declared, WaitTimeout.
         """
         self._running().restart_source(table)
@@ -435,7 +435,7 @@ class App:
         return render(self._running().explain(view))
 
     def stop(self) -> None:
-        """Stop ingest and workers. What is in the lake stays; an app on the same root goes on from there."""
+        """Stop ingest and workers. The lake stays; an app on the same root continues from there."""
         atexit.unregister(self.stop)
         if self._client is not None:
             self._client.close()

@@ -1,11 +1,10 @@
 """The command line: ``upriver demo|status|lookup|explain|rescale``.
 
 With ``--json`` a command's last line is one JSON object; with ``status --watch`` each line is one. Exit status: 0 done;
-1 failed, or found what it looked for (a violation, a difference), or a rescale ended otherwise than was asked for;
-2 asked wrongly; 130 interrupted.
+1 failed, or a check found a violation or a difference, or a rescale ended differently than requested; 2 usage error;
+130 interrupted.
 
-The module behind a command is loaded when the command is run: ``--help`` and ``--version`` load neither Arrow nor
-Spark.
+The module behind a command is loaded when the command runs: ``--help`` and ``--version`` load neither Arrow nor Spark.
 """
 
 import argparse
@@ -21,7 +20,8 @@ TOKEN_VARIABLE = "UPRIVER_TOKEN"
 
 
 class _Command(NamedTuple):
-    """about: one line. add_arguments: to its parser, once it is asked for. run: where the function is that runs it."""
+    """about: one line. add_arguments: to the command's parser, when it is used. run: where the command's function
+    is."""
 
     about: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """The parser of these arguments: of the commands that they do not name, it knows the names."""
+    """The parser of these arguments: it knows only the names of the other commands."""
     parser = argparse.ArgumentParser(prog="upriver", description="Elastic, partially materialized views for PySpark.")
     parser.add_argument("--version", action="version", version=f"upriver {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -50,7 +50,7 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _load(where: str) -> Any:
-    """What is at ``module:name``."""
+    """The object at ``module:name``."""
     module, _, name = where.partition(":")
     return getattr(import_module(module), name)
 
@@ -60,7 +60,7 @@ def _json(parser: argparse.ArgumentParser) -> None:
 
 
 def _app(parser: argparse.ArgumentParser) -> None:
-    """Of a command that asks a running app."""
+    """Arguments of a command that queries a running app."""
     _json(parser)
     parser.add_argument("--address", required=True, help="app.address of the running app, host:port")
     parser.add_argument("--token", default=None, help=f"app.token; by default the environment's {TOKEN_VARIABLE}")
@@ -113,7 +113,7 @@ def _rescale(rescale: argparse.ArgumentParser) -> None:
 
 
 def _move(text: str) -> tuple[int, int]:
-    """``V=W``: a vnode and the worker that it shall go to."""
+    """``V=W``: a vnode and its new worker."""
     vnode, sign, worker = text.partition("=")
     if not (sign and vnode.isdecimal() and worker.isdecimal()):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form V=W, a vnode and a worker")

@@ -1,4 +1,4 @@
-"""``upriver status|lookup|explain|rescale``: what the command line asks of a running app."""
+"""``upriver status|lookup|explain|rescale``: the commands that query a running app."""
 
 import argparse
 import json
@@ -38,7 +38,7 @@ def _print_json(result: Any) -> None:
 
 
 def status(options: argparse.Namespace) -> int:
-    """Print what the app stands at."""
+    """Print the status of the app."""
     if options.watch and not (math.isfinite(options.interval) and options.interval > 0):
         raise UserError(f"--interval {options.interval:g}: give seconds, more than 0")
     with _client(options) as client:
@@ -53,7 +53,7 @@ def status(options: argparse.Namespace) -> int:
 
 
 def _watch(client: Client, options: argparse.Namespace) -> int:
-    """Show the status until Ctrl-C, which is the way to end this."""
+    """Show the status until Ctrl-C ends it."""
     screen = Screen(sys.stdout)
     try:
         while True:
@@ -121,7 +121,7 @@ def rescale(options: argparse.Namespace) -> int:
 
 
 def _asked_rescale(client: Client, options: argparse.Namespace) -> Rescale:
-    """The rescale that is begun, or the one that is to be aborted."""
+    """The rescale to follow: the one that this command begins, or the one that it aborts."""
     if options.abort is not None:
         if (options.workers, options.move, options.strategy, options.keys) != (None, None, None, None):
             raise UserError("--abort TICKET goes without N, --move, --strategy and --keys")

@@ -1,5 +1,5 @@
-"""The demo: a year of real flights through the whole river, while its workers become more and fewer and a prober
-looks keys up without pause; and every view compared with Spark's own answer.
+"""The demo: a year of real flights through a whole app, while workers are added and removed and a prober looks up keys
+without pause. At the end every view is compared with Spark's own result.
 """
 
 import argparse
@@ -31,13 +31,13 @@ BATCHES = 25
 EPOCHS = BATCHES + len(TABLE_KEYS) - 1
 """Each of the other tables is small enough for one epoch."""
 TRIGGER = {"processingTime": "1 second"}
-"""Of the micro-batches, if the machine can keep up: so the stream has not ended before the rescales."""
+"""Seconds between micro-batches, if the machine keeps up: so the stream lasts until the rescales."""
 RESCALE_AFTER = (8, 16)
-"""Epochs after which there shall be two workers more, and then one less."""
+"""Epochs after which two workers are added, and then one is removed."""
 WAIT_S_MAX = 600.0
 """Seconds that each part of the stream, and each rescale, may take."""
 PROGRESS_S = 0.2
-"""Seconds between two looks at the progress."""
+"""Seconds between two checks of the progress."""
 LINE_CHARS = 79
 """Characters of a line that changes."""
 
@@ -46,7 +46,7 @@ LINE_CHARS = 79
 class DemoRescale:
     """One rescale of the demo.
 
-    steady_since, began, ended: when nothing moved any more before it, its own beginning and end; ``time.monotonic``.
+    steady_since, began, ended: when the cluster became steady before it, its own beginning and end; ``time.monotonic``.
     """
 
     report: Mapping[str, Any]
@@ -55,7 +55,7 @@ class DemoRescale:
     ended: float
 
     def to_json(self, probes: DemoProbes) -> dict[str, Any]:
-        """The report with what the prober felt of it; ``None`` where it asked nothing at that time."""
+        """The report, with the prober's latencies during the rescale; ``None`` if there was no lookup at that time."""
         before, during = probes.between(self.steady_since, self.began), probes.between(self.began, self.ended)
         known = ("from", "to", "strategy", "moved_keys", "moved_bytes", "seconds", "max_hold_ms")
         return {name: self.report[name] for name in known} | {
@@ -78,9 +78,9 @@ def demo(options: argparse.Namespace) -> int:
 
 
 def run_demo(*, workers: int = 2, out: TextIO = sys.stdout) -> dict[str, Any]:
-    """Run the demo, telling ``out`` about it; returns what ``upriver demo --json`` prints.
+    """Run the demo, reporting to ``out``; returns what ``upriver demo --json`` prints.
 
-    It starts with ``workers``, goes on with two more, and then with one less than that.
+    It starts with ``workers``, adds two, and then removes one.
     """
     print(f"Upriver: {FLIGHTS_ROWS:,} flights from New York in 2013, in {BATCHES} micro-batches of Spark;", file=out)
     print(
@@ -132,7 +132,7 @@ def _run(spark: SparkSession, directory: Path, workers: int, out: TextIO) -> dic
 
 
 def _declare(app: App, spark: SparkSession, flights: Path, tables: Mapping[str, DataFrame]) -> None:
-    """All tables, of which the flights are a stream, a file each second; and all views."""
+    """All tables, with the flights as a stream of one file each second; and all views."""
     schema = tables["flights"].schema
     stream = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(flights))
     app.table("flights", stream, key=TABLE_KEYS["flights"], order_by="ts", trigger=TRIGGER)
@@ -143,7 +143,7 @@ def _declare(app: App, spark: SparkSession, flights: Path, tables: Mapping[str, 
 
 
 def _task(app: App, flights: Path) -> DemoProbeTask:
-    """To look up any aircraft of the whole year, also those that have not flown yet."""
+    """The prober's task: look up any aircraft of the whole year, including those that have not flown yet."""
     keys = pyarrow.parquet.read_table(flights, columns=["tailnum"])["tailnum"].unique().to_pylist()
     return DemoProbeTask(
         address=app.address, token=app.token, view="aircraft", key="tailnum", count="flights", keys=keys
@@ -174,13 +174,13 @@ def _show_epochs(app: App, until: int, out: TextIO) -> None:
 
 
 def _show_line(text: str, out: TextIO) -> None:
-    """On a terminal, write over the line that was shown last; what changes all the time is for nowhere else."""
+    """On a terminal, write over the last line; elsewhere, changing lines are not shown."""
     if out.isatty():
         print(f"\r  {text}".ljust(LINE_CHARS), end="", file=out, flush=True)
 
 
 def _say(text: str, out: TextIO) -> None:
-    """A line to stay, in place of the one that changes."""
+    """A line that stays, in place of the changing one."""
     _show_line("", out)
     print(("\r  " if out.isatty() else "  ") + text, file=out, flush=True)
 
@@ -234,7 +234,7 @@ def _rounded(rows: pa.Table) -> pa.Table:
 
 
 def _compare(app: App, spark: SparkSession, name: str, out: TextIO) -> tuple[int, int]:
-    """Rows of the view, and how many of them Spark does not have, or has and the view has not."""
+    """The number of rows of the view, and how many of them differ from Spark's."""
     view = app.read(name).cache()
     expected: DataFrame = spark.sql(VIEWS[name].sql)
     count, different = view.count(), differing_rows(view, expected)

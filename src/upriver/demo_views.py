@@ -1,4 +1,4 @@
-"""What the demo keeps of its tables: views of one table, of two, and of three."""
+"""The demo's views: of one table, of two, and of three."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ TABLE_KEYS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class DemoView:
-    """A view of the demo, what it is about, and the keys that are shown."""
+    """A view of the demo, its topic, and the keys that are shown."""
 
     about: str
     sql: str
@@ -32,7 +32,7 @@ _CARRIER_DAYS = """
     SELECT carrier, year, month, day, count(*) AS flights, sum(CASE WHEN dep_delay > 15 THEN 1 ELSE 0 END) AS late
     FROM flights WHERE dep_time IS NOT NULL GROUP BY carrier, year, month, day"""
 
-# Counted first, joined then: so the join keeps one row for each route, and not each flight.
+# The query counts first, then joins: so the join keeps one row for each route, and not each flight.
 _ROUTES = """
     SELECT origin, dest, name AS destination, flights, flown, fastest, mean_delay
     FROM (SELECT origin, dest, count(*) AS flights, count(dep_time) AS flown, min(air_time) AS fastest,

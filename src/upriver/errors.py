@@ -1,8 +1,8 @@
-"""Every error that Upriver raises, split by whose fault it is.
+"""Every error that Upriver raises, grouped by its origin.
 
-``UserError``: what was asked cannot be done; ask differently.
+``UserError``: the request is impossible; change it.
 ``LakeError``: the files under the root are not what they should be.
-``ClusterError``: Spark, a worker or the network let us down; the same call may succeed later.
+``ClusterError``: Spark, a worker or the network has failed; the same call may succeed later.
 ``ProtocolError``: a fault of ours. Please report it.
 """
 
@@ -16,11 +16,11 @@ class UpriverError(Exception):
 
 
 class UserError(UpriverError):
-    """The caller asked for something that cannot be done."""
+    """The caller has requested something impossible."""
 
 
 class DeclarationError(UserError):
-    """A table, a view or an option is declared wrongly, or not as the lake remembers it."""
+    """A table, a view or an option is declared wrongly, or differently from the lake's record."""
 
 
 class UnknownTable(DeclarationError):
@@ -36,11 +36,11 @@ class KeyTypeError(UserError):
 
 
 class UnknownView(UserError):
-    """No view of that name."""
+    """There is no view of that name."""
 
     @classmethod
     def among(cls, view: str, views: Iterable[str]) -> Self:
-        """``view`` was asked for, and there are only ``views``."""
+        """``view`` was requested, and only ``views`` exist."""
         return cls(f"no view {view!r}; there are: {', '.join(sorted(views)) or 'none'}")
 
 
@@ -49,7 +49,7 @@ class RowError(UserError):
 
 
 class BudgetExceeded(UserError):
-    """What must be kept takes more memory than the app was given."""
+    """State that must be kept takes more memory than the app's budget."""
 
 
 class AccessDenied(UserError):
@@ -65,16 +65,16 @@ class CorruptFile(LakeError):
 
 
 class CorruptCheckpoint(CorruptFile):
-    """A file of a checkpoint is torn, damaged or gone. What it has can be computed again from the tables."""
+    """A file of a checkpoint is torn, damaged or gone. Its state can be computed again from the tables."""
 
 
 class NotRead(LakeError):
     """The lake cannot be read now: its disk or the network fails, or the process has too many files open. The message
-    names the file. To read it again may help."""
+    names the file. Another read may succeed."""
 
 
 class NotWritten(LakeError):
-    """The lake took no more: its disk is full, or fails. The message names the file and says what helps."""
+    """The lake refused a write: its disk is full, or fails. The message names the file and gives advice."""
 
 
 class LakeInUse(LakeError):
@@ -82,7 +82,7 @@ class LakeInUse(LakeError):
 
 
 class ClusterError(UpriverError):
-    """Spark, a worker or the network let us down."""
+    """Spark, a worker or the network has failed."""
 
 
 class TooFewSlots(ClusterError):
@@ -98,15 +98,15 @@ class DuplicateAttempt(WorkerLost):
 
 
 class WrongOwner(ClusterError):
-    """A worker was asked for keys that it does not own, or does not own yet: ask for the routing again."""
+    """A worker got keys that it does not own, or does not own yet: fetch the routing again."""
 
 
 class IngestFailed(ClusterError):
-    """A table's source has failed; the message says in one line why, and what helps."""
+    """A table's source has failed; the message says in one line why, and gives advice."""
 
 
 class NotReady(ClusterError):
-    """A view does not reflect yet what there was when the app started; the message says what is lacking."""
+    """A view does not yet reflect all rows that existed when the app started; the message says what is lacking."""
 
 
 class StaleView(ClusterError):
@@ -114,11 +114,11 @@ class StaleView(ClusterError):
 
 
 class Busy(ClusterError):
-    """A server has too much under way for this call: the same call may succeed soon."""
+    """A server is too busy for this call: the same call may succeed soon."""
 
 
 class WaitTimeout(ClusterError):
-    """What was waited for did not happen in time."""
+    """An awaited event did not happen in time."""
 
 
 class ProtocolError(UpriverError):

@@ -1,4 +1,4 @@
-"""Numbers and names that people give: what is none is refused with what it is for, and nothing is guessed."""
+"""Numbers and names from users. A wrong value is refused with its purpose in the error, and nothing is guessed."""
 
 import math
 import operator
@@ -8,11 +8,11 @@ from typing import SupportsFloat, SupportsIndex
 from upriver.errors import DeclarationError
 
 SECONDS_MAX = 1e8
-"""Seconds that anything is waited for, three years: what cannot be told apart from for ever."""
+"""The longest wait in seconds, three years: for people the same as forever."""
 
 
 def whole(what: str, number: SupportsIndex) -> int:
-    """A whole number of any integer type. Of what is none, a bool and 2.0 among it, nothing is guessed.
+    """A whole number of any integer type. Anything else, including a bool and 2.0, is refused.
 
     Raises DeclarationError, which names ``what``.
     """
@@ -20,7 +20,7 @@ def whole(what: str, number: SupportsIndex) -> int:
         raise DeclarationError(f"{what}={number!r}: give a whole number, not a {type(number).__name__}")
     try:
         return operator.index(number)
-    except TypeError as error:  # of a class that has the method for some of its values alone, as an array
+    except TypeError as error:  # of a class that has the method for only some of its values, such as an array
         raise DeclarationError(f"{what}={number!r}: give a whole number ({error})") from error
 
 
@@ -66,13 +66,13 @@ def some_text(what: str, given: str) -> str:
 
 
 def flag(what: str, given: bool) -> bool:
-    """True or False, and nothing that merely counts as one. Raises DeclarationError, which names ``what``."""
+    """True or False, but no other value that merely counts as one. Raises DeclarationError, which names ``what``."""
     if not isinstance(given, bool):
         raise DeclarationError(f"{what}={given!r}: give True or False, not a {type(given).__name__}")
     return given
 
 
 def class_name(given: object) -> str:
-    """The name of what a value is, with its module unless that is Python's own: several packages have a DataFrame."""
+    """The name of a value's type, with its module unless that is Python's own: several packages have a DataFrame."""
     kind = type(given)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"

@@ -1,17 +1,15 @@
 """hash64: Spark's ``xxhash64`` (seed 42) of key columns, computed on Arrow columns.
 
-Spark orders the lake's rows by this hash, so ours must be the same bit for bit; changing it is a change of the
-lake's format. Spark gives a signed long: the same 64 bits are taken as unsigned here.
+Spark orders the lake's rows by this hash, so ours must be the same bit for bit; changing it is a change of the lake's
+format. Spark gives a signed long: the same 64 bits are taken as unsigned here.
 
 Each column is hashed with the hash of the columns before it as the seed, and a null leaves the hash as it was. So
-``(null, 1)`` and ``(1, null)`` collide, in Spark too: whoever looks a key up compares real keys.
+``(null, 1)`` and ``(1, null)`` collide, in Spark too: a lookup must compare real keys.
 
-XXH64 over numpy arrays: one hash per row, each row with a seed of its own.
-
-Every function takes ``seeds`` (uint64, one per row) and returns as many new hashes. Arithmetic is modulo 2**64,
-as numpy's is on uint64 arrays. The result for a row is XXH64 of the row's bytes, integers being little-endian.
-
-The algorithm and the constants are those of the xxHash specification.
+XXH64 over numpy arrays gives one hash per row, each row with a seed of its own. Every function takes ``seeds`` (uint64,
+one per row) and returns as many new hashes. Arithmetic is modulo 2**64, as numpy's is on uint64 arrays. The result for
+a row is XXH64 of the row's bytes, integers being little-endian. The algorithm and the constants are those of the xxHash
+specification.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +26,7 @@ from upriver.errors import KeyTypeError
 Hashes = npt.NDArray[np.uint64]
 """Hashes of rows, one per row."""
 
-# Arrays of no dimension: numpy takes half as long to get at one as at a number of its own.
+# Arrays without a dimension: numpy takes half as long to read one as a number of its own.
 _PRIME_1 = np.array(0x9E3779B185EBCA87, np.uint64)
 _PRIME_2 = np.array(0xC2B2AE3D27D4EB4F, np.uint64)
 _PRIME_3 = np.array(0x165667B19E3779F9, np.uint64)
@@ -50,7 +48,7 @@ _LANE_TURNS = (1, 7, 12, 18)
 _LIBRARY_BYTES_MIN = 256
 """Rows of at least so many bytes are hashed one by one: with so many rounds that costs less."""
 _FEW_ROWS = 16
-"""So few rows are hashed one by one: calls of numpy have a cost of their own."""
+"""Up to so few rows are hashed one by one, because calls of numpy have a fixed cost."""
 
 
 def hash_ints(seeds: Hashes, values: npt.NDArray[np.int32] | npt.NDArray[np.uint32]) -> Hashes:
@@ -145,7 +143,7 @@ def _at_every_byte(data: npt.NDArray[np.uint8], dtype: np.dtype[np.unsignedinteg
 
 
 def _where(mask: npt.NDArray[np.bool_]) -> slice | npt.NDArray[np.intp]:
-    """An index of the true rows; when that is all of them, a slice, which copies nothing."""
+    """An index of the true rows; if all rows are true, a slice, which copies nothing."""
     return slice(None) if mask.all() else np.flatnonzero(mask)
 
 
@@ -179,18 +177,18 @@ HASH_SEED = np.uint64(42)
 """The hash of a row of nulls, and of no columns at all."""
 
 HASH64_MAX = 2**64 - 1
-"""The last hash64 that there is."""
+"""The highest hash64."""
 
 _BLOCK_ROWS = 16_384
 """Rows hashed at a time: the intermediate arrays stay in the processor's cache."""
 
 _LONG_DECIMAL_DIGITS = 18
-"""Spark keeps a decimal of at most so many digits in a long, and hashes it as one."""
+"""Spark keeps a decimal of at most so many digits in a long, and hashes it as a long."""
 
 _DECIMAL_BYTES = 16
 
 _TYPES_MAX = 256
-"""Types of which it is remembered how they are hashed."""
+"""Types whose hash functions are cached."""
 
 _Mixer = Callable[[Hashes, pa.Array], Hashes]
 _Bits = TypeVar("_Bits", np.uint32, np.uint64)
@@ -245,7 +243,7 @@ def _mix_column(mixer: _Mixer, hashes: Hashes, column: pa.Array | pa.ChunkedArra
 
 
 def _nulls_of(block: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where a value is null. Not by ``to_numpy``, which makes it in a pool that nobody can choose."""
+    """Where a value is null. Not by ``to_numpy``, which allocates in a pool that the caller cannot choose."""
     return _values(block.is_null().cast(pa.uint8()), np.uint8).view(np.bool_)
 
 
@@ -253,7 +251,7 @@ def _decoded_type(type: pa.DataType) -> pa.DataType:
     return type.value_type if pa.types.is_dictionary(type) else type
 
 
-# Mixers: one per type. What lies under a null is arbitrary; it is hashed like the rest and the result thrown away.
+# Mixers: one per type. A value under a null is arbitrary; it is hashed like the rest and the result discarded.
 
 
 def _mix_boolean(seeds: Hashes, block: pa.Array) -> Hashes:
@@ -286,14 +284,14 @@ def _mix_double(seeds: Hashes, block: pa.Array) -> Hashes:
 
 
 def _canonical(bits: npt.NDArray[_Bits], infinity: int, nan: int) -> npt.NDArray[_Bits]:
-    """The bits that Spark hashes: -0.0 counts as 0.0, and all NaNs as one. Float arithmetic would warn of some."""
+    """The bits that Spark hashes: -0.0 counts as 0.0, and all NaNs as one. Float arithmetic would warn of some NaNs."""
     magnitude = bits << 1
     return np.where(magnitude > infinity << 1, bits.dtype.type(nan), np.where(magnitude == 0, magnitude, bits))
 
 
 def _mix_decimal(seeds: Hashes, block: pa.Array) -> Hashes:
-    """A decimal is its unscaled number: a long, or where digits are too many for one, its two's complement bytes,
-    as few as hold it, the highest first."""
+    """A decimal is its unscaled number: a long, or with too many digits for a long, its two's complement bytes, as few
+    as hold it, the highest first."""
     low, high = _values(block, np.uint64, per_row=2).reshape(-1, 2).T
     if block.type.precision <= _LONG_DECIMAL_DIGITS:
         return hash_longs(seeds, low)
@@ -304,7 +302,7 @@ def _mix_decimal(seeds: Hashes, block: pa.Array) -> Hashes:
 
 
 def _twos_complement_bytes(low: Hashes, high: Hashes) -> npt.NDArray[np.int64]:
-    """How few bytes hold each signed 128-bit number: n bytes hold 8n - 1 bits and the sign."""
+    """The least number of bytes for each signed 128-bit number: n bytes hold 8n - 1 bits and the sign."""
     negative = high >> 63 == 1
     low, high = np.where(negative, ~low, low), np.where(negative, ~high, high)
     lengths = np.ones(len(low), np.int64)

@@ -1,4 +1,4 @@
-"""Typed names for the numbers that travel through the system; a bare ``int`` says too little."""
+"""Typed names for the numbers that travel through the system; a bare ``int`` would say too little."""
 
 from typing import NewType
 
@@ -24,10 +24,10 @@ Term = NewType("Term", int)
 """The n-th driver to own a lake root."""
 
 FeedId = NewType("FeedId", int)
-"""Names what one worker sends to one other that follows it; never used twice in the life of an app."""
+"""Names the stream of state from one worker to one follower; never used twice in the life of an app."""
 
 SnapshotId = NewType("SnapshotId", int)
-"""One consistent copy of a view, held by the workers for a scan."""
+"""One consistent copy of a view, which the workers hold for a scan."""
 
 Channel = NewType("Channel", str)
 """A way that rows take into a worker. A lake edge's is ``"<table>/<index>"``."""

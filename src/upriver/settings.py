@@ -1,4 +1,4 @@
-"""What an app is told when it is made, checked: each fault is one DeclarationError that names the setting."""
+"""Checks an app's settings: each fault is one DeclarationError that names the setting."""
 
 import math
 import os
@@ -12,18 +12,18 @@ from upriver.net.remote import check_token
 from upriver.vnodes import check_vnodes
 
 TOKEN_BYTES = 32
-"""Bytes of chance in a token that is made up."""
+"""Random bytes of a generated token."""
 MEMORY_BUDGET_MIN = 1 << 20
-"""Bytes: with less, a worker would evict what it has just filled."""
+"""Bytes: with less, a worker would evict keys that it has just filled."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME_CHARS_MAX = 128
-"""Characters of a name: it becomes a part of names of files, which have at most 255."""
+"""Characters of a name: it becomes part of file names, which have at most 255."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
-"""How a URI begins."""
+"""The beginning of a URI."""
 
 
 def check_name(what: str, name: str, taken: Iterable[str]) -> None:
-    """taken: by tables and views. To Spark, names that differ in case alone are the same."""
+    """taken: by tables and views. For Spark, names that differ in case alone are the same."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise DeclarationError(f"{what} {name!r}: a name is letters, digits and underscores, and starts with no digit")
     if len(name) > NAME_CHARS_MAX:
@@ -71,9 +71,9 @@ def _is_whole(value: object) -> bool:
 
 
 def absolute(given: str | os.PathLike[str]) -> str:
-    """A directory, as processes that run in another one find it; a URI as it is.
+    """A directory as an absolute path, so that processes with another working directory find it; a URI is unchanged.
 
-    Raises DeclarationError for what would become a directory of a name that nobody means, and for a file.
+    Raises DeclarationError for a name that is surely a mistake for a directory, and for a file.
     """
     root = some_text("root", str(given) if isinstance(given, os.PathLike) else given)
     if any(ord(letter) < ord(" ") for letter in root):
@@ -91,7 +91,7 @@ def absolute(given: str | os.PathLike[str]) -> str:
 
 
 def token_of(given: str | None) -> str:
-    """What callers must show: what was given, or one that is made up."""
+    """The token that callers must show: the given one, or a generated one."""
     token = secrets.token_hex(TOKEN_BYTES) if given is None else given
     check_token(token)
     return token

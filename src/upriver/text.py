@@ -1,4 +1,4 @@
-"""Tables and bars for a terminal, and what a rescale and a running app look like there."""
+"""Tables and bars for a terminal, and the display of a rescale and of a running app."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ BAR_WIDTH = 30
 def render_table(table: pa.Table) -> str:
     """An Arrow table in columns, numbers to the right; at most ``ROWS_SHOWN_MAX`` rows.
 
-    Numbers are as Python prints them. A letter that a terminal would obey, and a newline, is escaped.
+    Numbers are as Python prints them. Control characters that a terminal would obey, and newlines, are escaped.
     """
     shown = table.slice(0, ROWS_SHOWN_MAX)
     rows = [list(map(_cell, row)) for row in zip(*map(readable, shown.columns), strict=True)]
@@ -78,7 +78,7 @@ def render_progress(progress: Mapping[str, Any]) -> str:
         for share in progress["workers"]
     ]
     lines = [f"{_rescale_name(progress)}: {progress['state']}"]
-    if progress["state"] != "queued":  # nothing is known of it before
+    if progress["state"] != "queued":  # nothing is known before
         lines += [_bar(progress), _amounts(progress)]
     if workers:
         names = ["worker", "view", "phase", "keys moved", "keys left", "moved"]
@@ -97,7 +97,7 @@ def _rescale_name(rescale: Mapping[str, Any]) -> str:
 
 
 def _rescale_kind(rescale: Mapping[str, Any]) -> str:
-    """``icadd, 2 -> 4 workers``. Before it begins, nobody knows how many workers there will be by then."""
+    """``icadd, 2 -> 4 workers``. Before the rescale begins, these numbers may be unknown."""
     before, after = ("?" if rescale[name] is None else str(rescale[name]) for name in ("from", "to"))
     return f"{rescale['strategy']}, {before} -> {after} workers"
 
@@ -134,7 +134,7 @@ def render_report(report: Mapping[str, Any]) -> str:
 
 
 def render_status(status: Mapping[str, Any]) -> str:
-    """What ``App.status`` gives: workers, views, workers that were lost, and the rescale that is on."""
+    """The result of ``App.status``: workers, views, workers that were lost, and the current rescale."""
     lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
     if status["tables"]:
         lines.append(_tables(status["tables"]))
@@ -151,7 +151,7 @@ def render_status(status: Mapping[str, Any]) -> str:
 
 
 def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """What each table's source does, and what it has brought."""
+    """The state of each table's source, and its rows so far."""
     rows = [
         [
             name,
@@ -169,14 +169,14 @@ def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> str:
-    """Each place, and what whoever is there keeps of all views."""
+    """Each place, and the state of all views that its worker keeps."""
     names = ["worker", "address", "epoch", "vnodes", "bytes"]
     rows = [[_amount(worker[name]) for name in names] for worker in workers]
     return render_rows(names, rows, [name != "address" for name in names])
 
 
 def _view_errors(views: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """A line for each view that has failed, or of which some keys cannot be filled."""
+    """A line for each view that has failed, or that has keys that cannot be filled."""
     lines: list[str] = []
     for view, told in views.items():
         if told["state"] == "failed":
@@ -187,7 +187,7 @@ def _view_errors(views: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _views(views: Mapping[str, Mapping[str, Any]]) -> str:
-    """What each view holds; and of those that keep only what is read, how that has done."""
+    """The size of each view; for views that keep only read keys, also their cache statistics."""
     names = ["rows", "keys", "bytes"]
     if any("missed" in numbers for numbers in views.values()):
         names += ["looked_up", "missed", "evicted"]
@@ -196,12 +196,12 @@ def _views(views: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _amount(value: str | int | None) -> str:
-    """Nothing for what there is not."""
+    """Empty for a missing value."""
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
 def _recoveries(recoveries: Sequence[Mapping[str, Any]]) -> str:
-    """The workers that were lost of late."""
+    """The workers that were lost recently."""
     rows = [
         [
             str(recovery["worker"]),
@@ -217,7 +217,7 @@ def _recoveries(recoveries: Sequence[Mapping[str, Any]]) -> str:
 
 
 class Screen:
-    """Text that is shown again and again: in its own place on a terminal, below itself anywhere else."""
+    """Text that is shown repeatedly: in the same place on a terminal, below itself anywhere else."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -225,7 +225,7 @@ class Screen:
         self._lines_shown = 0
 
     def show(self, text: str) -> None:
-        """Show ``text`` in place of what was shown last. On a terminal it is cut to the window."""
+        """Show ``text`` in place of the last text. On a terminal it is cut to the window."""
         if self.is_terminal:
             columns, height = shutil.get_terminal_size()
             lines = [line[: columns - 1] for line in text.splitlines()[: height - 1]]

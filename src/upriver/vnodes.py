@@ -42,13 +42,13 @@ def vnodes_of(hash64: Hashes, vnodes: int) -> VnodeArray:
 
 
 def vnode_range(vnode: int, vnodes: int) -> tuple[int, int]:
-    """The least and the highest hash64 of a vnode, of so many."""
+    """The least and the highest hash64 of a vnode, for so many vnodes."""
     width = 2**64 // vnodes
     return vnode * width, (vnode + 1) * width - 1
 
 
 def offsets_by_vnode(sorted_hash64: Hashes, vnodes: int) -> npt.NDArray[np.int64]:
-    """Where each vnode's rows begin, and the end of all: vnode v has rows ``[offsets[v], offsets[v + 1])``.
+    """Where each vnode's rows begin, and the end of the last: vnode v has rows ``[offsets[v], offsets[v + 1])``.
 
     sorted_hash64: ascending as unsigned numbers; this is not checked.
     """
@@ -66,8 +66,8 @@ def _vnode_shift(vnodes: int) -> np.uint64:
 class VnodeMap:
     """Which worker owns each vnode: ``owners[vnode]``.
 
-    version: how often the map has changed since the first. A map is a value: a change makes another, one version
-    later. Maps of any number of vnodes are possible; that it is a power of two is the business of hashing.
+    version: how often the map has changed since the first. A map is a value: a change makes another, one version later.
+    A map may have any number of vnodes; only hashing requires a power of two.
     """
 
     version: MapVersion
@@ -83,7 +83,7 @@ class VnodeMap:
     def initial(cls, vnodes: int, workers: Sequence[WorkerId]) -> Self:
         """Version 0: each worker owns one range of vnodes, in order of worker id.
 
-        Raises DeclarationError for no workers, for one named twice, and for more workers than vnodes.
+        Raises DeclarationError for no workers, for a worker named twice, and for more workers than vnodes.
         """
         sorted_workers = _sorted_workers(workers, vnodes)
         counts = _even_counts(vnodes, np.zeros(len(sorted_workers), np.int64))
@@ -92,8 +92,8 @@ class VnodeMap:
     def rebalanced(self, workers: Sequence[WorkerId]) -> Self:
         """The next version, for exactly these workers: even, and with the least possible number of vnodes moved.
 
-        Counts are within one of each other. The result depends on nothing but the map and the set of workers. The
-        same set gives this very map, even where moves have made it uneven. Raises as :meth:`initial` does.
+        Counts are within one of each other. The result depends only on the map and the set of workers. The same set
+        gives this very map, even if moves have made it uneven. Raises as :meth:`initial` does.
         """
         sorted_workers = _sorted_workers(workers, len(self.owners))
         if tuple(sorted_workers.tolist()) == self.workers:
@@ -101,9 +101,9 @@ class VnodeMap:
         return self._next(_as_tuple(_least_moved(self._owners, sorted_workers)))
 
     def moved(self, moves: Mapping[VnodeId, WorkerId]) -> Self:
-        """The next version, with these vnodes moved and no other; this very map, if that changes nothing.
+        """The next version, with only these vnodes moved; this very map, if that changes nothing.
 
-        Raises DeclarationError for a vnode or a worker id that cannot be; that the workers live is not known here.
+        Raises DeclarationError for an impossible vnode or worker id; the map does not know whether the workers live.
         """
         owners = list(self.owners)
         for vnode, worker in moves.items():
@@ -113,7 +113,7 @@ class VnodeMap:
         return self if tuple(owners) == self.owners else self._next(tuple(owners))
 
     def keeping(self, before: "VnodeMap", vnodes: Collection[VnodeId]) -> Self:
-        """This map, but for these vnodes, which stay where they are by the map ``before``."""
+        """This map, except for these vnodes, which stay where the map ``before`` has them."""
         if not vnodes:
             return self
         owners = list(self.owners)
@@ -127,7 +127,7 @@ class VnodeMap:
         return tuple(sorted(set(self.owners)))
 
     def vnodes_of_worker(self, worker: WorkerId) -> tuple[VnodeId, ...]:
-        """The worker's vnodes, in order; none, if the map does not know the worker."""
+        """The worker's vnodes, in order; none if the map does not know the worker."""
         return tuple(map(VnodeId, np.flatnonzero(self._owners == worker).tolist()))
 
     def owners_of(self, vnodes: _Integers) -> _Workers:
@@ -135,7 +135,7 @@ class VnodeMap:
         return self._owners[vnodes]
 
     def diff(self, other: "VnodeMap") -> dict[VnodeId, tuple[WorkerId, WorkerId]]:
-        """What changes from this map to ``other``: by vnode, in order, the owner here and the owner there."""
+        """The changes from this map to ``other``: by vnode, in order, the owner here and the owner there."""
         if len(self.owners) != len(other.owners):
             raise ProtocolError(f"maps of {len(self.owners)} and of {len(other.owners)} vnodes cannot be compared")
         changed = np.flatnonzero(self._owners != other._owners).tolist()
@@ -153,7 +153,7 @@ class VnodeMap:
         return cls(MapVersion(json["version"]), owners)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A pickle is the two fields, without what the cached properties hold.
+        # A pickle is the two fields, without the cached properties.
         return type(self), (self.version, self.owners)
 
     @cached_property
@@ -175,10 +175,10 @@ def _sorted_workers(workers: Sequence[WorkerId], vnodes: int) -> _Workers:
 
 
 def _even_counts(vnodes: int, held: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many vnodes each worker is to own, given how many each holds: within one of each other.
+    """How many vnodes each worker should own, given how many each holds: within one of each other.
 
-    Those that hold more than the lower count come first for the higher one: each of them then gives up one vnode
-    less. To anyone else the place of the higher counts makes no difference to the number of moves.
+    Workers that hold more than the lower count get the higher count first: each of them then gives up one vnode less.
+    For any other worker the higher count saves no move.
     """
     lower, higher_places = divmod(vnodes, len(held))
     counts = np.full(len(held), lower, np.int64)
@@ -188,11 +188,11 @@ def _even_counts(vnodes: int, held: npt.NDArray[np.int64]) -> npt.NDArray[np.int
 
 
 def _least_moved(owners: _Workers, workers: _Workers) -> _Workers:
-    """Even ``owners`` out over ``workers`` (sorted): each keeps its lowest vnodes, up to its count; the others go to
-    whoever lacks some, in order of vnode and worker.
+    """Even ``owners`` out over ``workers`` (sorted): each keeps its lowest vnodes, up to its count. The others go to
+    the workers below their count, in order of vnode and worker.
 
     So the vnodes moved are V - sum(min(c, q)) - min(r, how many c > q), over the counts c of the workers that stay,
-    where q, r = divmod(V, workers). Fewer cannot be.
+    where q, r = divmod(V, workers). Fewer is impossible.
     """
     places = np.minimum(np.searchsorted(workers, owners), len(workers) - 1)
     stays = workers[places] == owners

@@ -1,7 +1,7 @@
 """Time zones: what Spark calls them, and what pyarrow, pandas and Python can read.
 
 Spark takes every name that Java takes: ``+5:30``, ``UTC+01:00``, ``PST``, ``Z``. A table that leaves Upriver names its
-zone as ``+05:30`` or as a region, ``America/Los_Angeles``; both sides mean the same by these.
+zone as ``+05:30`` or as a region, ``America/Los_Angeles``; both sides read these alike.
 """
 
 import re
@@ -43,7 +43,7 @@ _SHORT = {
     "SST": "Pacific/Guadalcanal",
     "VST": "Asia/Ho_Chi_Minh",
 }
-"""Java's short names; some mean another zone to Python, as BST does."""
+"""Java's short names; some mean another zone in Python, such as BST."""
 _UTC_NAMES = frozenset({"Z", "UTC", "UT", "GMT", "GMT0"})
 _OFFSET = re.compile(r"(?:UTC|UT|GMT)?([+-])(\d{1,2})(?::?(\d{1,2}))?(?::?(\d{2}))?")
 _SYSTEM_V = re.compile(r"SystemV/[A-Z]{3}(\d{1,2})")

@@ -1,16 +1,14 @@
-"""Sieves: what stands where a table's rows enter a region, and keeps those out from which the view cannot be computed.
+"""BadRowFilter: where a table's rows enter a region, it keeps out the rows from which the view cannot be computed.
 
-A batch of a table's rows goes at once through all that sees each of them by itself; nothing has been kept of it by
-then. If that fails, the bad rows are found (:mod:`upriver.engine.bad_rows`). They are set aside, or the first of
-them makes the epoch fail, as the table's policy says.
+The filter runs a batch of a table's rows through every node that sees each row by itself. No operator has kept anything
+of the batch by then. If the batch fails, the filter finds the bad rows by halving the batch. The table's policy
+decides: the filter sets the bad rows aside, or the first of them makes the epoch fail.
 
-A view may read a table more than once, here or in other regions. A row that is bad for one of these is left out of all,
-wherever it comes: so a view is that of the good rows. What is computed elsewhere is tried here as well, only to see
-whether it can be.
+A view may read a table more than once, in this region or in others. A row that is bad for one of these reads is left
+out of all of them, so a view reflects the good rows only. The filter therefore also tries what other regions compute
+from the row, only to see whether it fails.
 
-Errors further down, in what is made of several rows, are nobody's in particular: there the epoch fails.
-
-Rows from which a view cannot be computed, and how they are found: by halves.
+An error in a later step, over several rows, belongs to no single row: it makes the epoch fail.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -62,7 +60,7 @@ def bad_rows(batch: Batch, attempt: Attempt) -> Iterator[tuple[int, str]]:
         return None
 
     def among(start: int, stop: int) -> Iterator[tuple[int, str]]:
-        """Of these rows, which have a bad one."""
+        """Finds the bad rows among these rows, which hold at least one."""
         if stop - start == 1:
             found = error(start, stop)
             if found is not None:
@@ -81,7 +79,7 @@ def bad_rows(batch: Batch, attempt: Attempt) -> Iterator[tuple[int, str]]:
 _OR_SET_ASIDE = "or have such rows set aside: app.table(..., on_bad_row='set_aside')"
 
 Flowing = dict[int, Batch]
-"""What has come out of inputs and nodes, by number, as :class:`RegionPlan` counts them."""
+"""What inputs and nodes have put out, by number, as :class:`RegionPlan` counts them."""
 
 Check = Callable[[Mapping[int, Batch]], object]
 """Raises RowError if something else cannot be computed from the rows, given what their own nodes make of them."""
@@ -103,7 +101,7 @@ class Trial:
     __slots__ = ("_nodes", "_number")
 
     def __init__(self, plan: RegionPlan, number: int, operators: Mapping[int, Operator]) -> None:
-        """operators: of those nodes, and any others."""
+        """operators: of those nodes; others may be among them."""
         self._number = number
         self._nodes = [
             (place, operators[place], plan.nodes[place - len(plan.inputs)].inputs) for place in one_by_one(plan, number)
@@ -120,7 +118,7 @@ class Trial:
 
 
 class BadRowFilter:
-    """Lets a table's rows into a region. ``table``: its name."""
+    """Lets the good rows of a table into a region. ``table``: its name."""
 
     __slots__ = ("_checks", "_found_by", "_rows", "_sets_aside", "_trial", "_view")
 
@@ -134,8 +132,8 @@ class BadRowFilter:
         *,
         sets_aside: bool,
     ) -> None:
-        """found_by: columns by which a row is found among the versions that have come in with it; none, if rows come
-        in as they are. sets_aside: whether bad rows are left out, or make the epoch fail."""
+        """found_by: columns that find a row among the versions that came in with it; empty if the table's rows come in
+        as they are. sets_aside: True leaves bad rows out; False makes the epoch fail."""
         self._view = view
         self._rows = rows
         self._trial = trial
@@ -144,10 +142,10 @@ class BadRowFilter:
         self._sets_aside = sets_aside
 
     def sift(self, flowing: Flowing) -> SetAside | None:
-        """Put good rows in the place of all, and what has come of them beside them; returns the others.
+        """Replace the batch with its good rows, and add what nodes make of them; returns the bad rows.
 
-        Of bad rows that are taken back nothing is returned: they were when they came. Raises RowError for a bad row, if
-        it is not to be set aside.
+        A bad row that is retracted is not returned: it was returned when it came. Raises RowError for a bad row if this
+        table's bad rows are not set aside.
         """
         batch = flowing[self._rows.number]
         try:
@@ -172,7 +170,7 @@ class BadRowFilter:
         return made
 
     def _left_out(self, batch: Batch, bad: Mapping[int, str], came: Batch) -> SetAside | None:
-        """bad: by place, what is wrong. came: what has come in at the port."""
+        """bad: by place, what is wrong. came: the batch that came in at the port."""
         errors = {place: error for place, error in bad.items() if batch.weight is None or batch.weight[place] > 0}
         if not errors:
             return None
@@ -189,9 +187,9 @@ def sieves_of(
     evaluator: ExpressionEvaluator,
     sets_aside: Collection[str],
 ) -> dict[int, BadRowFilter]:
-    """One for each number at which rows of a table, or versions of them, come into the region.
+    """One filter for each number at which a table's rows, or versions of them, come into the region.
 
-    operators: of the region's nodes. sets_aside: the tables whose bad rows are set aside.
+    operators: those of the region's nodes. sets_aside: the tables whose bad rows are set aside.
     """
     trials = partial(Trial, region, operators=dict(enumerate(operators, start=len(region.inputs))))
     sieves: dict[int, BadRowFilter] = {}
@@ -212,14 +210,15 @@ def sieves_of(
 
 
 def _deletion(op: LatestOp, number: int, evaluator: ExpressionEvaluator) -> Check:
-    """number: of the versions that the node sees. It asks itself whether they are deletions, but when it has begun."""
+    """number: of the versions that the node sees. The node evaluates the same predicate, but only once it has begun."""
     return lambda flowing: op.deleted is None or evaluator.mask(flowing[number].rows, op.deleted)
 
 
 def _elsewhere(
     view: DataflowPlan, region: RegionPlan, rows: TableRows, evaluator: ExpressionEvaluator
 ) -> Iterator[Check]:
-    """What else the view computes from each of these rows: where it goes from here, and where it is read again."""
+    """What else the view computes from each of these rows: behind this point, and where another region reads the
+    table."""
     yield from _beyond(view, region, rows.number, evaluator)
     for other in view.regions:
         for again in table_rows(other):
@@ -228,7 +227,7 @@ def _elsewhere(
 
 
 def _beyond(view: DataflowPlan, region: RegionPlan, number: int, evaluator: ExpressionEvaluator) -> Iterator[Check]:
-    """What is computed where the rows are sent to, if they leave the region one by one."""
+    """What the receiving regions compute, if the rows leave this region one by one."""
     last = len(region.inputs) + len(region.nodes) - 1
     if last in (number, *one_by_one(region, number)):
         regions = {other.name: other for other in view.regions}
@@ -239,7 +238,7 @@ def _beyond(view: DataflowPlan, region: RegionPlan, number: int, evaluator: Expr
 def _afresh(
     view: DataflowPlan, region: RegionPlan, number: int, evaluator: ExpressionEvaluator, source: int
 ) -> Iterator[Check]:
-    """What a region computes from its rows of this number, from those that are here of the number ``source``."""
+    """What a region computes from its rows of this number; here the rows are those of the number ``source``."""
     numbers = one_by_one(region, number)
     trial = Trial(region, number, stateless_of(region, numbers, evaluator))
     beyond = list(_beyond(view, region, number, evaluator))
@@ -262,7 +261,7 @@ def _may_fail(op: Op) -> bool:
 
 
 def _last_equal(versions: pa.RecordBatch, rows: pa.RecordBatch, columns: Sequence[str]) -> Positions:
-    """For each row the last of the versions that agrees with it in these columns. There is one."""
+    """For each row the last of the versions that agrees with it in these columns. There is always one."""
     backwards = pa.array(np.arange(versions.num_rows)[::-1])
     values = [
         canonical(pa.concat_arrays([versions.column(name).take(backwards), rows.column(name)])) for name in columns

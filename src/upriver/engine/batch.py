@@ -1,4 +1,4 @@
-"""What operators pass on: Arrow rows, the hash64 of their routing key, and a signed weight."""
+"""Batch: what operators exchange: Arrow rows, the hash64 of their routing key, and a signed weight."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ Weights = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Rows in the order in which they are to be applied.
+    """Rows in the order in which they are applied.
 
     rows: user columns only. hash64: of the region's routing key, one per row.
     weight: +1 adds a row, -1 retracts one; ``None`` means that every row has weight +1.
@@ -36,7 +36,7 @@ class Batch:
         return Batch(self.rows.slice(start, stop - start), self.hash64[start:stop], weight)
 
     def repeated(self) -> "Batch":
-        """Each row as often as its weight, which is not below zero, says; each of them with weight +1."""
+        """Each row repeated by its weight, which is not below zero; each copy with weight +1."""
         if self.weight is None:
             return self
         places = np.repeat(np.arange(len(self)), self.weight)
@@ -51,7 +51,7 @@ class Batch:
 
 
 def no_rows(schema: pa.Schema) -> Batch:
-    """A batch of none."""
+    """An empty batch."""
     return Batch(pa.RecordBatch.from_pylist([], schema), np.empty(0, np.uint64))
 
 
@@ -59,7 +59,7 @@ def no_rows(schema: pa.Schema) -> Batch:
 class Outgoing:
     """Rows that leave a region over an exchange edge, hashed by the receiver's routing key.
 
-    to: the receiving region. port: of it, at which they come in.
+    to: the receiving region. port: the port at which they come in.
     """
 
     to: str

@@ -1,4 +1,4 @@
-"""From the plan of a region to its operators: one builder for each kind."""
+"""Builds the operators of a region from its plan: one builder for each kind."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from upriver.plan.routing import Key, Routing, found_in, of_join, routings
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a node stands. sources: the schemas of its inputs. routings: where the routing key is in each of them."""
+    """A node's surroundings. sources: the schemas of its inputs. routings: the columns of the routing key in each."""
 
     node: Node
     sources: Sequence[pa.Schema]
@@ -33,11 +33,11 @@ class Place:
 
     @property
     def source(self) -> pa.Schema:
-        """Of the first input."""
+        """The schema of the first input."""
         return self.sources[0]
 
     def routing(self, columns: Sequence[str]) -> Key:
-        """The routing key by columns of the first input, some of these. Raises ProtocolError if it is not there."""
+        """The routing key as columns of the first input, out of these. Raises ProtocolError if it is not there."""
         found = found_in(self.routings[0], columns)
         if found is None:
             raise ProtocolError(f"{self.node.op} keeps rows by {columns}, of which the routing key is no part")
@@ -46,14 +46,14 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """Of one region. all: one for each node, in order. stateful: those of them that keep something."""
+    """The operators of one region. all: one for each node, in order. stateful: those that keep something."""
 
     all: tuple[Operator, ...]
     stateful: tuple[Stateful, ...]
 
 
 def operators_of(plan: RegionPlan, evaluator: ExpressionEvaluator) -> Operators:
-    """Operators that have not seen anything. Raises ProtocolError for a plan that contradicts itself."""
+    """Operators that have not seen any row. Raises ProtocolError for a plan that contradicts itself."""
     schemas = [*(entry.schema for entry in plan.inputs), *(node.schema for node in plan.nodes)]
     found = routings(plan)
     tried = {number for rows in table_rows(plan) for number in one_by_one(plan, rows.number)}
@@ -75,7 +75,7 @@ def operators_of(plan: RegionPlan, evaluator: ExpressionEvaluator) -> Operators:
 
 
 def stateless_of(plan: RegionPlan, numbers: Iterable[int], evaluator: ExpressionEvaluator) -> dict[int, Operator]:
-    """The operators of these nodes, none of which keeps anything, by number."""
+    """The operators of these nodes, all of them stateless, by number."""
     nodes = {number: plan.nodes[number - len(plan.inputs)] for number in numbers}
     return {number: STATELESS[type(node.op)](node, evaluator) for number, node in nodes.items()}
 

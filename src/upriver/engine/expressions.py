@@ -1,13 +1,12 @@
 """Evaluates the expressions of plans over batches of rows, vectorised, with DuckDB as the library.
 
-Each projection and each predicate becomes a prepared statement over a source that holds the batch at hand, so that a
-call costs a fraction of a millisecond. DuckDB's optimizer is off: it may reorder and fold expressions, and there is
-nothing to optimise in a scan with a SELECT list.
+Each projection and each predicate becomes a prepared statement over a source that holds the current batch, so a call
+costs a fraction of a millisecond. DuckDB's optimizer is off: it may reorder and fold expressions, and a scan with a
+SELECT list leaves nothing to optimise.
 
-Spark's meaning where DuckDB's own word means something else: macros that every Evaluator defines.
-
-What the translator generates may call them. A macro gives NULL for a NULL operand, as Spark's function does, and is
-strict about what it is given; the translator casts operands to the types named here.
+If DuckDB's own function means something else than Spark's, a macro has Spark's meaning. Every Evaluator defines these
+macros, and generated SQL may call them. A macro gives NULL for a NULL operand, as Spark's function does, and is strict
+about its operands' types: the translator casts operands to the types named here.
 """
 
 import copy
@@ -77,7 +76,8 @@ _NUMBERS = {
 
 
 def _shifts(bits: int) -> dict[str, str]:
-    """As Java shifts an integer of so many bits: by the last bits of a number of places, and what falls out is lost."""
+    """Shifts an integer of so many bits as Java does: only the last bits of the distance count, and overflow is
+    lost."""
     places = f"(CAST(1 AS HUGEINT) << CAST(n & {bits - 1} AS HUGEINT))"
     unsigned = f"((CAST(a AS HUGEINT) + {2**bits}) % {2**bits})"
 
@@ -92,7 +92,7 @@ def _shifts(bits: int) -> dict[str, str]:
 
 
 _STRINGS = {
-    # p: 1 is the first character, so is 0; from the end if negative. What lies before the first is cut off.
+    # p: 1 is the first character, so is 0; negative counts from the end. A part before the first character is cut off.
     "spark_substring_from(s, start, n)": """CASE WHEN n <= 0 OR start + n <= 0 THEN ''
         WHEN start < 0 THEN substring(s, 1, start + n) ELSE substring(s, start + 1, n) END""",
     "spark_substring(s, p, n)": """CASE WHEN s IS NULL OR p IS NULL OR n IS NULL THEN NULL
@@ -102,7 +102,7 @@ _STRINGS = {
         WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE lpad(s, n, p) END""",
     "spark_rpad(s, n, p)": """CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
         WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE rpad(s, n, p) END""",
-    # By letters; DuckDB alone would keep a letter and its accents together.
+    # By code points; DuckDB alone would keep a letter and its accents together.
     "spark_reverse(s)": "array_to_string(list_reverse(regexp_extract_all(s, '(?s).')), '')",
     "spark_split_part(s, d, n)": """CASE WHEN n = 0 AND s IS NOT NULL AND d IS NOT NULL
         THEN error('The index 0 of split_part() is invalid')
@@ -151,7 +151,7 @@ _TIMES = {
         ELSE spark_text_of_far_date(d) END""",
     "spark_text_of_timestamp(t)": """CASE WHEN year(t) BETWEEN 1 AND 9999 THEN CAST(t AS VARCHAR)
         ELSE spark_text_of_far_date(t) || ' ' || CAST(CAST(t AS TIME) AS VARCHAR) END""",
-    # DuckDB's infinite dates are Spark's at the ends of the range: they can be had, but not computed with.
+    # DuckDB's infinite dates are Spark's ends of the range: an expression may return them, but not compute with them.
     "spark_epoch_day(n)": """CASE WHEN n = 2147483647 THEN DATE 'infinity' WHEN n = -2147483647 THEN DATE '-infinity'
         ELSE DATE '1970-01-01' + n END""",
     "spark_day(d)": """CASE WHEN d > DATE '-infinity' AND d < DATE 'infinity' THEN d WHEN d IS NOT NULL
@@ -228,17 +228,17 @@ _CASES = {
 }
 
 MACROS = _NUMBERS | _shifts(32) | _shifts(64) | _STRINGS | _TEXTS | _TIMES | _CASES
-"""Signature to body, in an order in which each is defined before it is used."""
+"""Signature to body; each is defined before it is used."""
 
 
 GUARD = "Guard against it in the query, by CASE, WHERE or try_divide"
-"""What to do about an expression that fails."""
+"""Advice about an expression that fails."""
 
 ERROR_CHARS_MAX = 300
-"""Of what DuckDB says of a row; it may quote a value of any length."""
+"""Characters of DuckDB's message about a row; it may quote a value of any length."""
 
 STATEMENTS_MAX = 256
-"""Prepared statements kept at a time. A worker has a few for each view; the oldest goes first."""
+"""Prepared statements kept at a time. A worker has a few for each view; the oldest is dropped first."""
 
 _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
 _SPARK_TYPES = {"INT8": "TINYINT", "INT16": "SMALLINT", "INT32": "INT", "INT64": "BIGINT", "VARCHAR": "STRING"}
@@ -246,7 +246,7 @@ _DUCK_TYPES = re.compile(rf"\b(of|[Tt]ype) ({'|'.join(_SPARK_TYPES)})\b")
 """What DuckDB's messages call types that have another name in Spark."""
 _ROWS_AT_FAULT = (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)
 _BROKEN = (duckdb.InternalException, duckdb.FatalException)
-"""After these DuckDB must be opened anew."""
+"""After these errors DuckDB must be opened anew."""
 _CALLS = re.compile(r"[a-z_0-9]+(?=\()", re.IGNORECASE)
 _ANY_BYTES = re.compile(
     "cast|coalesce|contains|decimal|error|greatest|isnan|least|md5|sha1|sha256|starts_with|strlen|suffix|"
@@ -257,15 +257,15 @@ _ANY_BYTES = re.compile(
     "spark_text_of_(?:date|timestamp)",
     re.IGNORECASE,
 )
-"""Functions that take any bytes for a text, as Spark does, or take no text. Others need UTF-8, or DuckDB breaks."""
+"""Functions that accept any bytes as text, as Spark does, or take no text. Others need UTF-8, or DuckDB breaks."""
 _ANY_MOMENT = re.compile("coalesce|decimal|greatest|least", re.IGNORECASE)
 _CONSTANT = re.compile(r"CAST\((?:NULL|[-+.\de]*) AS \w+(?:\(\d+, \d+\))?\)", re.IGNORECASE)
 _REACHING = re.compile(r"[+-]")
 _ENDS_OF_EXPRESSIONS = {32: (2 - 2**31, 2**31 - 2), 64: (-9_223_372_022_400_000_000, 2**63 - 2)}
-"""The first and the last date, and time, of DuckDB's, as numbers, by their bits."""
+"""DuckDB's first and last date, and time, as numbers, by their bits."""
 _WORD = re.compile(r"\b(?:like|ilike|glob|similar)\b|~~", re.IGNORECASE)
 _LIKE = re.compile(r"\b(?:NOT )?LIKE '(?:[^'_\\]|'')*' ESCAPE '\\'")
-"""One that counts no letters: it compares bytes, as Spark's does."""
+"""A pattern that counts no letters: it compares bytes, as Spark's does."""
 _CONFIG: dict[str, Any] = {
     "threads": 1,
     "autoinstall_known_extensions": False,
@@ -276,9 +276,9 @@ _CONFIG: dict[str, Any] = {
 
 
 class Evaluator:
-    """One in-process DuckDB without files, network or extensions. For one thread, and not to be shared.
+    """One in-process DuckDB without files, network or extensions. For one thread, and not shared.
 
-    Of the columns of a batch, no two may differ in case alone. A TIMESTAMP enters and leaves as its UTC wall clock.
+    No two columns of a batch may differ in case alone. A TIMESTAMP enters and leaves as its UTC wall clock.
     """
 
     def __init__(self) -> None:
@@ -286,7 +286,7 @@ class Evaluator:
         self._blames = True
 
     def curt(self) -> "Evaluator":
-        """The same evaluator, but for its errors: they do not look for the row at fault, which takes time."""
+        """The same evaluator with short errors: they do not name the row at fault, because finding it takes time."""
         other = copy.copy(self)
         other._blames = False
         return other
@@ -315,13 +315,13 @@ class Evaluator:
         return mask
 
     def close(self) -> None:
-        """Give up DuckDB's memory; the evaluator is of no use then."""
+        """Free DuckDB's memory; the evaluator cannot be used after that."""
         self._engine.close()
 
     def _compute(
         self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema, titles: Sequence[str]
     ) -> Sequence[pa.Array]:
-        """One array for each expression. titles: what errors call each of them."""
+        """One array for each expression. titles: how errors call each of them."""
         if not rows.num_rows:
             return [pa.array([], field.type) for field in schema]
         try:
@@ -334,7 +334,7 @@ class Evaluator:
     def _told(
         self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema, titles: Sequence[str], what: str
     ) -> str:
-        """The error with the expression at fault, if the row is known, and with the row, if that is to be found."""
+        """The error with the expression at fault, if the row is known, and with the row, if it was looked for."""
         if self._blames:
             rows = self._first_failing(rows, expressions, schema)
         if rows.num_rows > 1:
@@ -371,16 +371,16 @@ _TRUTH = pa.schema([("truth", pa.bool_())])
 
 
 class _Engine:
-    """DuckDB with the statements that it has prepared. It is opened anew when it breaks."""
+    """DuckDB and its prepared statements. It is opened anew when it breaks."""
 
     def __init__(self) -> None:
         self.duck = _opened()
         self._statements: dict[tuple[tuple[str, ...], pa.Schema, pa.Schema], _Statement] = {}
         self._numbers = count(1)
-        """Of the statements to come."""
+        """Numbers of the next statements."""
 
     def run(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> list[pa.Array]:
-        """One array for each expression. Raises _RowFault if some row is at fault, and DuckDB's other errors."""
+        """One array for each expression. Raises _RowFault if a row is at fault, and DuckDB's other errors."""
         statement = self._statement(expressions, schema, rows.schema)
         try:
             return statement.run(rows)
@@ -419,7 +419,7 @@ def _opened() -> duckdb.DuckDBPyConnection:
 
 
 class _Batch:
-    """What a statement scans: the batch at hand, through Arrow's C stream."""
+    """What a statement scans: the current batch, through Arrow's C stream."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -433,7 +433,7 @@ class _Batch:
 
 
 class _Statement:
-    """Expressions over batches of one schema, prepared. DuckDB sees only the columns that they name, renamed."""
+    """Prepared expressions over batches of one schema. DuckDB sees only the columns that they name, renamed."""
 
     def __init__(
         self, duck: duckdb.DuckDBPyConnection, name: str, expressions: Sequence[str], schema: pa.Schema, rows: pa.Schema
@@ -464,7 +464,7 @@ class _Statement:
             raise ProtocolError(f"DuckDB cannot prepare {outputs}: {error}") from error
 
     def run(self, rows: pa.RecordBatch) -> list[pa.Array]:
-        """One array for each expression. Raises DuckDB's errors, and _RowFault for a text that it would break on."""
+        """One array for each expression. Raises DuckDB's errors, and _RowFault for a text that would break DuckDB."""
         for name in self._texts:
             if not _is_utf8(rows.column(name)):
                 raise _RowFault(f"the text in {name} is no UTF-8")
@@ -490,25 +490,25 @@ def _columns(text: str) -> list[str]:
 
 
 def _row_text(rows: pa.RecordBatch, expressions: Sequence[str]) -> str:
-    """The first row, as far as the expressions name it."""
+    """The first row, limited to the columns that the expressions name."""
     names = sorted({column for text in expressions for column in _columns(text)})
     return f" (row: {', '.join(f'{name} = {value_text(rows.column(name))}' for name in names)})" if names else ""
 
 
 def _takes_any_bytes(expression: str) -> bool:
-    """Whether DuckDB computes it from texts of any bytes, and as Spark does."""
+    """Whether DuckDB computes it from text of any bytes as Spark does."""
     words = _WORDS.sub("", _LIKE.sub("", expression))
     return _WORD.search(words) is None and all(map(_ANY_BYTES.fullmatch, _CALLS.findall(words)))
 
 
 def _takes_any_moment(expression: str) -> bool:
-    """Whether it only compares points in time, and chooses between them."""
+    """Whether it only compares points in time, or chooses between them."""
     words = _CONSTANT.sub("", _WORDS.sub("", expression))
     return _REACHING.search(words) is None and all(map(_ANY_MOMENT.fullmatch, _CALLS.findall(words)))
 
 
 def _is_at_an_end(moments: pa.Array) -> bool:
-    """Whether some are infinite for DuckDB, or beyond its calendar; to Spark they are like others."""
+    """Whether some values are infinite for DuckDB, or beyond its calendar; Spark treats them like others."""
     least, most = _ENDS_OF_EXPRESSIONS[moments.type.bit_width]
     found = pc.min_max(exact(moments)).as_py()
     return found["min"] is not None and not (least <= found["min"] and found["max"] <= most)
@@ -525,7 +525,7 @@ def _is_utf8(texts: pa.Array) -> bool:
 
 
 def _is_ascii(texts: pa.Array) -> bool:
-    """Ten times as fast as to read UTF-8."""
+    """Ten times as fast as reading UTF-8."""
     _, offsets, data = texts.buffers()
     if data is None or not len(texts):
         return True
@@ -556,7 +556,7 @@ def _retyped(values: pa.Array) -> pa.Array:
 
 
 def _exactly(values: pa.Array, type: pa.DataType) -> pa.Array:
-    """The values as that very type; DuckDB's have the same representation."""
+    """The values as exactly that type; DuckDB's have the same representation."""
     if values.type == type:
         return values
     return values.view(type) if pa.types.is_timestamp(type) else values.cast(type)
@@ -567,7 +567,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _said(error: duckdb.Error) -> str:
-    """DuckDB's message without its kind in front and the stack behind, and with Spark's names of types; bounded."""
+    """DuckDB's message without its kind and its stack, and with Spark's names of types; bounded."""
     text = re.split(r"\n\n(?:Stack Trace|LINE \d+):", str(error).strip(), maxsplit=1)[0]
     text = re.sub(
         r"^[A-Z][A-Za-z ]* Error: | when casting from source column c\d+|\n\nLINE \d+:.*", "", text, flags=re.DOTALL

@@ -1,4 +1,4 @@
-"""What a worker keeps of one region, as those see it who move, read and feed it."""
+"""What a worker keeps of one region: the interface for moving, reading and feeding it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -11,7 +11,7 @@ from upriver.engine.operators.view import LongRead
 from upriver.hashing import Hashes
 
 ALL_ROWS = 2**63 - 1
-"""More than there can be."""
+"""More rows than there can be."""
 
 State = tuple[pa.RecordBatch, ...]
 """All that a region keeps of some keys."""
@@ -22,16 +22,16 @@ class Keeping(Protocol):
 
     @property
     def gathered(self) -> int:
-        """Rows that came over exchange edges and are not taken in."""
+        """Rows that came over exchange edges and are not settled yet."""
         ...
 
     def left_out(self) -> Sequence[SetAside]:
-        """The rows of tables that were set aside since the last time."""
+        """The rows of tables that were set aside since the last call."""
         ...
 
     @property
     def unsettled(self) -> int:
-        """Those, and rows that have come out and are not drained."""
+        """Unsettled rows, plus output that is not drained yet."""
         ...
 
     def settle(self, rows_max: int) -> int: ...
@@ -60,6 +60,6 @@ class Keeping(Protocol):
 
 
 class KeptRegion(Keeping, Protocol):
-    """As :class:`upriver.engine.region.Region` keeps it."""
+    """State as :class:`upriver.engine.region.Region` keeps it."""
 
     def apply(self, port: int, batch: Batch) -> None: ...

@@ -1,7 +1,7 @@
-"""A state without declared columns as bytes and back, by value: no class is named, so nothing is run when it is read.
+"""A state without declared columns as bytes and back, by value: no class is named, so reading it runs no code.
 
 States go through checkpoints, which any writer of the lake can change, and from worker to worker. A pickle there would
-run code. So a state is made of the values that are listed here, each of exactly its class, and is written as JSON: what
+run code. So a state consists of the values listed here, each of exactly its class, and is written as JSON. A value that
 JSON has no form for is a list that begins with a tag. Two references to one list come back as two lists.
 """
 
@@ -29,7 +29,8 @@ _LONG = 1 << 63
 
 
 def encode_state(value: Any) -> bytes:
-    """Raises TypeError for a value of any other class than ``KINDS``, RecursionError for one that holds itself."""
+    """Raises TypeError for a value of a class that is not in ``KINDS``, RecursionError for a value that holds
+    itself."""
     return _COMPACT.encode(_written(value)).encode("ascii")
 
 
@@ -102,7 +103,7 @@ def _read_numpy(said: list[Any]) -> Any:
 
 
 def _zone(zone: tzinfo | None) -> Any:
-    """Of a zone with a name, the name; of a fixed offset, its seconds."""
+    """The name of a named zone; the seconds of a fixed offset."""
     if zone is None:
         return None
     name = getattr(zone, "key", None) or getattr(zone, "zone", None)
@@ -120,7 +121,7 @@ def _read_zone(said: Any) -> tzinfo | None:
 
 
 def _instant(tag: str) -> Callable[[Any], list[Any]]:
-    """Of a time or a datetime: the wall clock, which of two equal ones it is, and the zone."""
+    """For a time or a datetime: the wall clock, its fold, and the zone."""
     return lambda value: [tag, value.replace(tzinfo=None).isoformat(), value.fold, _zone(value.tzinfo)]
 
 

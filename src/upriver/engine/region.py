@@ -1,14 +1,14 @@
-"""Region: one worker's share of one region of a view, from its edges to other regions or to the answer.
+"""Region: one worker's share of one region of a view, from its incoming edges to its outgoing edges or to lookups.
 
 Rows of a lake edge flow through the operators as they come. Rows of an exchange edge are gathered until their stage
-has come, and then settled, some keys at a time: all rows of a key are consolidated, and taken through in one go. So an
-operator sees a row taken back only after it has seen it come, or in the same batch. What comes out waits to be drained,
-and is consolidated then.
+begins, and are then settled, some keys at a time: the region consolidates all rows of a key and passes them through in
+one go. So an operator sees a retraction only after the row itself, or in the same batch. Output waits until it is
+drained, and is consolidated then.
 
-The state of a key is what the operators and the view's store keep of it, and its gathered rows. What has come out
-already is no state: it goes its way from where it came out, wherever the key goes.
+The state of a key is what the operators and the view's store keep of it, and its gathered rows. Output is not state: a
+row that has come out is sent from the worker that computed it, wherever the key moves.
 
-Gate: where rows come into a region, and what becomes of those that the view cannot be computed from.
+Gate: the entry of a region, which handles the rows that the view cannot be computed from.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -42,11 +42,11 @@ NOBODYS = (
     ". It is not set aside: that is done with one row of a table, and what fails here was made of several, by a join, "
     "an aggregate or the like"
 )
-"""Said of an error that may be due to rows of a table that sets aside, but not to any one of them."""
+"""Added to an error that rows may cause whose table sets bad rows aside, if no single row causes it."""
 
 
 class Gate:
-    """``operators``: those of the region's nodes, which set aside what they are to."""
+    """``operators``: those of the region's nodes. Stateful maps among them set rows aside if they must."""
 
     __slots__ = ("_aside", "_sets_aside", "_sieves", "_tables", "operators")
 
@@ -58,7 +58,7 @@ class Gate:
         evaluator: ExpressionEvaluator,
         sets_aside: Collection[str],
     ) -> None:
-        """operators: of the region's nodes. sets_aside: the tables whose bad rows are set aside."""
+        """operators: those of the region's nodes. sets_aside: the tables whose bad rows are set aside."""
         edges = [entry.edge for each in view.regions for entry in each.inputs]
         self._tables = {
             port: entry.edge.table for port, entry in enumerate(region.inputs) if isinstance(entry.edge, LakeEdge)
@@ -75,22 +75,22 @@ class Gate:
         )
 
     def let_in(self, number: int, flowing: Flowing) -> None:
-        """If rows of a table come into the region with this number, keep bad ones out, and add what comes of the others
-        as far as each goes by itself. Raises RowError for a bad row that is not to be set aside."""
+        """Keep bad rows out if a table's rows come into the region with this number. Add what nodes make of the good
+        rows one by one. Raises RowError for a bad row that is not set aside."""
         if number in self._sieves:
             aside = self._sieves[number].sift(flowing)
             if aside is not None:
                 self._aside.append(aside)
 
     def left_out(self) -> list[SetAside]:
-        """The rows that were kept out since the last time."""
+        """The rows that the gate has kept out since the last call."""
         aside = self._aside.copy()
         self._aside.clear()
         return aside
 
     @contextmanager
     def naming(self, port: int | None) -> Iterator[None]:
-        """Errors tell the table, if rows have come in at the port of a lake edge, and why they were not set aside."""
+        """Add to errors the table, if rows came in at the port of a lake edge, and why its rows were not set aside."""
         table = None if port is None else self._tables[port]
         try:
             yield
@@ -106,7 +106,7 @@ class _SiftingMap:
     __slots__ = ("_aside", "_map", "_table", "_view")
 
     def __init__(self, operator: StatefulMap, view: str, table: str, aside: list[SetAside]) -> None:
-        """aside: where to put them."""
+        """aside: where rows on which the function fails go."""
         self._map = operator
         self._view = view
         self._table = table
@@ -120,25 +120,25 @@ class _SiftingMap:
 
 
 SAMPLED_ROWS = 1024
-"""About so many hashes are looked at to tell which keys have so many rows."""
+"""About so many hashes are sampled to find the keys that hold a given number of rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """What feeds what. nodes: of each, the numbers of its inputs, as :class:`RegionPlan` counts them: the first node
-    has the number ``ports``."""
+    """What feeds what. nodes: for each node, the numbers of its inputs, as :class:`RegionPlan` counts them: the first
+    node has the number ``ports``."""
 
     ports: int
     nodes: tuple[tuple[int, ...], ...]
 
     @property
     def last(self) -> int:
-        """The number whose rows leave the region."""
+        """The number of the rows that leave the region."""
         return self.ports + len(self.nodes) - 1
 
 
 class RegionKeeper(Protocol):
-    """Whatever keeps something by key: an operator, the store of the view, the rows that wait at a port."""
+    """Keeps something by key: an operator, the store of the view, or the rows that wait at a port."""
 
     @property
     def nbytes(self) -> int: ...
@@ -152,19 +152,19 @@ class RegionKeeper(Protocol):
 
 
 class KeptRows:
-    """The store of a view, and how it is read. parts: how many batches the store collects."""
+    """The store of a view, and its reader. parts: how many batches the store collects."""
 
     __slots__ = ("parts", "store", "view")
 
     def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: ExpressionEvaluator) -> None:
-        """source: of the rows to come."""
+        """source: of the rows that will come."""
         self.store = CompactedViewStore(partial(_store_of, plan, source))
         self.view = View(self.store, plan.output, plan.having, evaluator)
         self.parts = len(self.store.collect(np.empty(0, np.uint64)))
 
 
 class Region:
-    """The share of one region that one worker has."""
+    """One worker's share of one region."""
 
     __slots__ = ("_gate", "_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_wiring")
 
@@ -177,8 +177,8 @@ class Region:
         kept: KeptRows | None,
         sends: Sequence[SendEdge],
     ) -> None:
-        """stateful: of the gate's operators, those that keep something. gathers: one for each port, ``None`` for that
-        of a lake edge."""
+        """stateful: the gate's operators that keep something. gathers: one for each port; ``None`` for the port of a
+        lake edge."""
         self._wiring = wiring
         self._gate = gate
         self._operators = gate.operators
@@ -187,14 +187,14 @@ class Region:
         self._kept = kept
         self._sends = tuple(sends)
         self._outbox: list[Batch] = []
-        """What has come out and is not drained."""
+        """Output that is not drained yet."""
 
     @classmethod
     def build(
         cls, view: DataflowPlan, region: RegionPlan, evaluator: ExpressionEvaluator, sets_aside: Collection[str] = ()
     ) -> Self:
-        """An empty region of a view. sets_aside: the tables of which a row that the view cannot be computed from is
-        left out; one of another table is an error. Raises ProtocolError for a plan that contradicts itself."""
+        """An empty region of a view. sets_aside: the tables whose bad rows are left out; a bad row of another table is
+        an error. Raises ProtocolError for a plan that contradicts itself."""
         source, store = (region.nodes or region.inputs)[-1].schema, region.store
         if store is not None and found_in(routings(region)[-1], store.key) != store.key:
             raise ProtocolError(f"region {region.name!r}: its key is not in {store.key} of what it keeps")
@@ -213,8 +213,8 @@ class Region:
     def apply(self, port: int, batch: Batch) -> None:
         """Take in rows of one input, in the order in which they came off the edge.
 
-        Raises RowError if a row makes an operator fail and is not to be set aside. The region is of no use then: a part
-        of the batch may be in its state.
+        Raises RowError if a row makes an operator fail and is not set aside. The region must not be used after that:
+        its state may hold a part of the batch.
         """
         gather = self._gathers[port]
         if gather is None:
@@ -224,22 +224,22 @@ class Region:
             gather.add(batch)
 
     def left_out(self) -> list[SetAside]:
-        """The rows of tables that were set aside since the last time: nothing here depends on them."""
+        """The rows of tables that were set aside since the last call: nothing here depends on them."""
         return self._gate.left_out()
 
     @property
     def gathered(self) -> int:
-        """How many rows wait to be settled."""
+        """How many rows wait until they are settled."""
         return sum(gather.held for gather in self._gathers if gather is not None)
 
     @property
     def unsettled(self) -> int:
-        """How many rows wait to be settled or drained."""
+        """How many rows wait until they are settled or drained."""
         return self.gathered + sum(map(len, self._outbox))
 
     def settle(self, rows_max: int) -> int:
-        """Take about so many gathered rows through the operators, all that there are of some keys; returns how many
-        there were. Raises RowError as ``apply``."""
+        """Take about so many gathered rows through the operators, always all rows of a key; returns how many rows there
+        were. Raises RowError as ``apply``."""
         before = self.gathered
         most = HASH64_MAX if before <= rows_max else self._hash_of_row(rows_max, before)
         for port, gather in enumerate(self._gathers):
@@ -250,13 +250,13 @@ class Region:
         return before - self.gathered
 
     def _hash_of_row(self, number: int, rows: int) -> int:
-        """About the hash of the gathered row of that number, in order of hashes, of so many rows."""
+        """An estimate of the hash of the gathered row of that number, in order of hashes, of so many rows."""
         every = -(-rows // SAMPLED_ROWS)
         sample = np.sort(np.concatenate([gather.sample(every) for gather in self._waiting]))
         return int(sample[number * len(sample) // rows])
 
     def drain(self, rows_max: int) -> list[Outgoing]:
-        """Of what has come out and was not drained about so many rows, consolidated."""
+        """About so many rows of the output that is not drained, consolidated."""
         drained = self._drawn(rows_max)
         if not drained:
             return []
@@ -268,7 +268,7 @@ class Region:
         ]
 
     def _drawn(self, rows_max: int) -> list[Batch]:
-        """The first so many rows of the outbox, which are in it no longer."""
+        """Take the first so many rows out of the outbox."""
         drawn: list[Batch] = []
         left = rows_max
         for place, batch in enumerate(self._outbox):
@@ -305,8 +305,8 @@ class Region:
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         """The view's rows of these keys, in the order in which the keys are first mentioned; a null matches a null.
 
-        keys: one column for each of the routing key's, in that order. hash64: theirs. Raises RowError if an output
-        expression fails; ManyMembers, before much was done, if there are more rows than ``rows_max`` and ``long_read``
+        keys: one column for each column of the routing key, in its order. hash64: of the keys. Raises RowError if an
+        output expression fails. Raises ManyMembers early, if there are more rows than ``rows_max`` and ``long_read``
         can read some at a time.
         """
         return self._view.lookup(hash64, keys.columns, rows_max)
@@ -314,11 +314,11 @@ class Region:
     def lookup_each(
         self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
     ) -> list[pa.RecordBatch]:
-        """As :meth:`lookup`, of several questions at once: the first so many keys, so many that follow, and so on."""
+        """As :meth:`lookup`, for several lookups at once: the first so many keys, so many that follow, and so on."""
         return self._view.lookup_each(hash64, keys.columns, lengths, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
-        """The rows that :meth:`lookup` finds, to be read some at a time, whatever comes meanwhile."""
+        """The rows that :meth:`lookup` finds, read some at a time and unaffected by later changes."""
         return self._view.long_read(hash64, keys.columns)
 
     def scan(self) -> pa.Table:
@@ -327,8 +327,8 @@ class Region:
 
     def stats(self) -> dict[str, int]:
         """rows, keys: of the view, before HAVING; 0 in a region that does not keep it. held: rows, groups and states
-        that operators keep. gathered: rows that wait. bytes: of memory; live_bytes:
-        what of them is for something that is kept, while the rest comes back in time. Costs no more with size."""
+        that operators keep. gathered: rows that wait. bytes: of memory. live_bytes: the part of them that live entries
+        use; compaction gives the rest back. Costs no more with size."""
         kept = None if self._kept is None else self._kept.store
         return {
             "rows": 0 if kept is None else kept.rows,
@@ -355,15 +355,15 @@ class Region:
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         """All state of the keys with these hash64 (ascending, unique), for :meth:`install` in another region of the
-        same plan. It stays here until :meth:`drop`. How many batches there are, and the schema of each, depends on the
-        plan only; each has the key's hash64 first."""
+        same plan. The state stays here until :meth:`drop`. The number of batches and the schema of each depend on the
+        plan only. Each batch has the key's hash64 as its first column."""
         state = [batch for operator in self._stateful for batch in operator.collect(keys)]
         if self._kept is not None:
             state += self._kept.store.collect(keys)
         return (*state, *(gather.collect(keys) for gather in self._waiting))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        """Take in what another region has collected, as if all rows of those keys had come here.
+        """Install what another region has collected, as if all rows of those keys had come here.
 
         Raises ProtocolError if there is state of them here already.
         """

@@ -1,4 +1,4 @@
-"""Rows as messages tell them. Any value that Spark can hold can be told, in bounded length and on one line."""
+"""Rows as text in messages. Any value that Spark can hold has a text, of bounded length and on one line."""
 
 import datetime
 from collections.abc import Callable, Mapping
@@ -9,36 +9,36 @@ import pyarrow as pa
 from upriver.state.columns import exact
 
 VALUE_CHARS_MAX = 60
-"""Of a value in a message."""
+"""Characters of a value in a message."""
 ROW_CHARS_MAX = 500
-"""Of a row in a message."""
+"""Characters of a row in a message."""
 ERROR_CHARS_MAX = 1000
-"""Of what a user's exception says."""
+"""Characters of a user's exception in a message."""
 _ITEMS_MAX = 20
-"""Of a nested value that are looked at for a message."""
+"""Members of a nested value that a message shows."""
 _UNREADABLE = (ValueError, OverflowError, KeyError, pa.ArrowException)
-"""What Arrow raises for a value that Python does not have; a UnicodeDecodeError is one of them."""
+"""What Arrow raises for a value that has no Python form; a UnicodeDecodeError is one of them."""
 _DAY_SECONDS = 86_400
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
-"""After so many years the calendar is the same."""
+"""After so many years the calendar repeats."""
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 """In a second."""
 
 
 def value_text(values: pa.Array) -> str:
-    """The first of these values. Numbers and times are as Spark prints them, as far as Python does too."""
+    """The first of these values. Numbers and times are printed as Spark prints them, as far as Python does too."""
     return _clipped(escaped(_text(values.type, exact(values.slice(0, 1))[0])), VALUE_CHARS_MAX)
 
 
 def row_text(rows: pa.RecordBatch, place: int) -> str:
-    """One of these rows: ``id = 7, name = a``."""
+    """The row at this place: ``id = 7, name = a``."""
     row = rows.slice(place, 1)
     columns = zip(row.schema.names, row.columns, strict=True)
     return _clipped(", ".join(f"{escaped(name)} = {value_text(values)}" for name, values in columns), ROW_CHARS_MAX)
 
 
 def readable(column: pa.Array | pa.ChunkedArray) -> list[Any]:
-    """The column's values as Python values; those that Python does not have as text."""
+    """The column's values as Python values; a value without a Python form as text."""
     try:
         values: list[Any] = column.to_pylist()
     except _UNREADABLE:
@@ -48,7 +48,7 @@ def readable(column: pa.Array | pa.ChunkedArray) -> list[Any]:
 
 
 def first_unreadable(column: pa.Array) -> int | None:
-    """The place of the first value that Python does not have."""
+    """The place of the first value that has no Python form."""
     try:
         column.to_pylist()
     except _UNREADABLE:
@@ -57,7 +57,7 @@ def first_unreadable(column: pa.Array) -> int | None:
 
 
 def error_text(error: BaseException) -> str:
-    """What a user's exception says, on one line and bounded, whatever its text is made of."""
+    """The text of a user's exception, on one line and bounded, whatever the text contains."""
     try:
         text = str(error)
     except Exception:  # of any class: it is the user's code
@@ -78,7 +78,7 @@ def _is_readable(value: pa.Array) -> bool:
 
 
 def escaped(text: str) -> str:
-    """The text on one line, without letters that a terminal would obey."""
+    """The text on one line, without control characters that a terminal would obey."""
     return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
 
 
@@ -113,7 +113,7 @@ def _date(type: pa.DataType, value: pa.Scalar) -> str:
 
 
 def _timestamp(type: pa.DataType, value: pa.Scalar) -> str:
-    """An instant is told in UTC, whatever zone its column is shown in."""
+    """An instant is printed in UTC, whatever zone its column is shown in."""
     count, unit = value.as_py(), _UNITS[type.unit]
     seconds, fraction = divmod(count, unit)
     days, second = divmod(seconds, _DAY_SECONDS)
@@ -155,7 +155,7 @@ _WRITERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, Any]
 
 
 def date_text(days: int) -> str:
-    """The day that is so many behind 1970-01-01, in the calendar that Spark has for all years: ``+10000-01-01``."""
+    """The day so many days after 1970-01-01, in the calendar that Spark uses for all years: ``+10000-01-01``."""
     cycles, rest = divmod(days + datetime.date(1970, 1, 1).toordinal() - 1, _CYCLE_DAYS)
     day = datetime.date.fromordinal(rest + 1)  # of the years 1 to 400
     year = day.year + cycles * _CYCLE_YEARS

@@ -1,4 +1,4 @@
-"""Declaring a stateful map: what is wrong with it is said here, before any row comes."""
+"""Declares a stateful map. A wrong declaration is refused here, before any row comes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from upriver.hashing import check_hashable
 from upriver.plan.plan import Per, StatefulMapOp, TableSpec
 
 ANY_STATE = pa.schema([("state", pa.binary())])
-"""Of a state that is not declared; :class:`AnyState` makes it."""
+"""The schema of a state that is not declared; :class:`AnyState` makes such states."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class AnyState:
     def __call__(self, key: Any, rows: Any, state: Any) -> Any:
         answer = self.function(key, rows, None if state is None else decode_state(state.state))
         if not isinstance(answer, tuple) or len(answer) != 2:
-            return answer  # the caller says what is wrong with it
+            return answer  # the caller reports what is wrong with it
         output, kept = answer
         return output, None if kept is None else (_encoded(kept),)
 
@@ -54,10 +54,10 @@ def stateful_map_op(
 ) -> StatefulMapOp:
     """The operator of the view ``name``. docs/guide/stateful-maps.md says what the function takes and gives.
 
-    key: columns of the source by which the function is called and the view is looked up. function: as cloudpickle
-    makes it; of an :class:`AnyState`, if the state is not declared. schema: of the rows that the function gives, which
-    are put behind the key's columns. per: ``"row"``, ``"key"`` or ``"batch"``. order_by: the order in which the
-    function needs the rows of a key, which must be the source's (see :func:`in_order`).
+    key: columns of the source by which the function is called and the view is looked up. function: pickled by
+    cloudpickle; of an :class:`AnyState`, if the state is not declared. schema: of the rows that the function gives,
+    which follow the key's columns. per: ``"row"``, ``"key"`` or ``"batch"``. order_by: the order in which the function
+    needs a key's rows, which must be the source's (see :func:`in_order`).
 
     Raises DeclarationError, KeyTypeError.
     """
@@ -83,7 +83,7 @@ def stateful_map_op(
 
 
 def in_order(source: TableSpec, order_by: Sequence[str], about: str) -> TableSpec:
-    """The table as it must be kept for a key's rows to come in this order. about: who needs it.
+    """The table with ``order_by`` as the order of a key's rows. about: what needs this order, for the message.
 
     A table has one order. Raises DeclarationError if it has another one.
     """
@@ -102,7 +102,7 @@ def in_order(source: TableSpec, order_by: Sequence[str], about: str) -> TableSpe
 
 
 def check_order(about: str, table: TableSpec) -> None:
-    """Raise DeclarationError for a column of ``order_by`` whose values have no order. about: who names it."""
+    """Raise DeclarationError for a column of ``order_by`` whose values have no order. about: what names the column."""
     for column in table.order_by:
         type = table.schema.field(column).type
         if pa.types.is_nested(type) or pa.types.is_interval(type):
@@ -123,7 +123,7 @@ def _check_key(about: str, source: TableSpec, key: Sequence[str]) -> None:
 
 
 def _check_columns(about: str, what: str, schema: pa.Schema, taken: Sequence[str] = ()) -> None:
-    """taken: names of columns that are there already."""
+    """taken: names of columns that exist already."""
     if not len(schema):
         raise DeclarationError(f"{about}: its {what} has no column")
     lower = [name.lower() for name in schema.names]

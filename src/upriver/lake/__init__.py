@@ -1,1 +1,1 @@
-"""Files that last: runs, manifests, checkpoints, and what reads them."""
+"""Durable files: runs, manifests, checkpoints, and their readers."""

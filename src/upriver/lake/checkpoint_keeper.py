@@ -1,4 +1,4 @@
-"""The driver's part of checkpoints: on a thread of its own they are published, swept, and asked for in time."""
+"""The driver's part of checkpoints: a thread of its own publishes and sweeps them, and requests them in time."""
 
 import json
 import queue
@@ -30,14 +30,14 @@ from upriver.state.checkpoint import Checkpoint
 from upriver.state.runs import checksum_of
 
 STATE_FORMAT = 1
-"""Of what regions collect. State in another format is not restored; views are computed anew from the tables."""
+"""Format of the regions' state. State in another format is not restored; views are computed anew from the tables."""
 
 CheckpointAction = PublishCheckpoint | CheckpointReady | CheckpointFailed | ForgetCheckpoints
 """What the coordinator wants done about checkpoints."""
 
 
 def fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
-    """Of each region that keeps all keys, what its state depends on besides rows."""
+    """For each region that keeps all keys, a fingerprint of everything but rows that its state depends on."""
     found: dict[str, str] = {}
     for plan in plans:
         if plan.full_because is not None:
@@ -47,10 +47,11 @@ def fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
 
 
 class CheckpointKeeper:
-    """Keeps the checkpoints of one lake. ``carry_out`` is called by the coordinator's thread, all else by any."""
+    """Keeps the checkpoints of one lake. The coordinator's thread calls ``carry_out``, any thread may call the rest."""
 
     def __init__(self, lake: OwnedLake, plans: Iterable[DataflowPlan], interval_s: float | None) -> None:
-        """interval_s: seconds from one checkpoint to the next; ``None``: the coordinator or somebody asks for them.
+        """interval_s: seconds from one checkpoint to the next; ``None``: only the coordinator or a caller requests
+        them.
 
         Raises CorruptFile.
         """
@@ -58,30 +59,30 @@ class CheckpointKeeper:
         self._interval_s = interval_s
         regions = fingerprints(plans)
         self.found: tuple[Checkpoint, ...] = ()
-        """What there is to begin with, newest first."""
+        """The chain to start from, newest first."""
         self._failed: str | None = None
         if regions:
             self.found, self._failed = newest_usable(lake, regions)
         self._chains = [tuple(checkpoint.epoch for checkpoint in self.found)]
-        """The last two that were of use: somebody may still read the one before the last. The thread's own."""
+        """The last two usable chains: a worker may still read the one before the last. The thread's own."""
         self._queue: queue.SimpleQueue[tuple[CheckpointAction, tuple[DataflowPlan, ...]] | None] = queue.SimpleQueue()
         self._hear: Callable[[CoordinatorEvent], None] = _nobody
         self._thread = threading.Thread(target=self._run, name="upriver-checkpoint-keeper", daemon=True)
         self._tickets = count()
         self._asked: dict[int, Future[Epoch]] = {}
         self._own: int | None = None
-        """The ticket of the checkpoint that was asked for because it was time, until it is known what became of it."""
+        """The ticket of the last checkpoint that the interval requested, until its outcome is known."""
         self._newest = self.found[0].epoch if self.found else BEGINNING
 
     def start(self, hear: Callable[[CoordinatorEvent], None]) -> None:
         """hear: tells the coordinator."""
         self._hear = hear
-        self._sweep(Epoch(self._lake.last_epoch() + 1))  # nobody is writing any
+        self._sweep(Epoch(self._lake.last_epoch() + 1))  # no worker is writing one
         self._thread.start()
 
     def take(self, seconds: float) -> Epoch:
-        """Have a checkpoint taken; the epoch as of whose end it is. Raises WaitTimeout, and LakeError if it was given
-        up, after which it can be asked for again."""
+        """Take a checkpoint; returns the epoch as of whose end it is. Raises WaitTimeout, and LakeError if it was given
+        up; the caller may try again after that."""
         ticket, asker = next(self._tickets), Future[Epoch]()
         self._asked[ticket] = asker
         self._hear(CheckpointWanted(ticket=ticket))
@@ -99,7 +100,7 @@ class CheckpointKeeper:
         return {"epoch": int(self._newest), "failed": self._failed}
 
     def carry_out(self, action: CheckpointAction, plans: tuple[DataflowPlan, ...]) -> None:
-        """Do what the coordinator wants; it is told. plans: that it has now."""
+        """Do what the coordinator wants and report back. plans: its plans at this moment."""
         match action:
             case CheckpointReady(tickets=tickets, epoch=epoch):
                 self._newest, self._failed = action.chain[0] if action.chain else BEGINNING, None
@@ -123,7 +124,7 @@ class CheckpointKeeper:
         return [asker for asker in found if asker is not None]
 
     def stop(self) -> None:
-        """Nothing is asked for or published any more."""
+        """End requests and publishing."""
         if self._thread.is_alive():
             self._queue.put(None)
             self._thread.join()
@@ -145,7 +146,7 @@ class CheckpointKeeper:
             self._work(*work)
 
     def _ask(self) -> None:
-        """It is time; unless the last one that it was time for has yet to begin."""
+        """Request a checkpoint, unless the last one that was requested here has not begun."""
         if self._own is None:
             self._own = next(self._tickets)
             self._hear(CheckpointWanted(ticket=self._own))
@@ -165,7 +166,7 @@ class CheckpointKeeper:
                 self._chains = [()]
                 self._sweep(Epoch(self._lake.last_epoch() + 1))
             case CheckpointFailed():
-                pass  # what was written of it goes with the next sweep
+                pass  # the next sweep removes its files
             case _:
                 assert_never(action)
 
@@ -179,7 +180,7 @@ class CheckpointKeeper:
         )
         try:
             publish(self._lake, made)
-        except Exception as error:  # whatever it is: until the coordinator hears of it, no key can move
+        except Exception as error:  # of any class: no key can move until the coordinator knows
             self._hear(CheckpointUnpublished(checkpoint=action.checkpoint, error=str(error)))
         else:
             self._hear(CheckpointPublished(checkpoint=action.checkpoint, files=action.files))
@@ -187,7 +188,7 @@ class CheckpointKeeper:
     def _sweep(self, before: Epoch) -> None:
         try:
             sweep(self._lake, {epoch for kept in self._chains for epoch in kept}, before)
-        except Exception as error:  # what stays takes room and harms nobody; the next one tries again
+        except Exception as error:  # leftover files only take room; the next sweep tries again
             self._failed = f"old checkpoints could not be removed: {error}"
 
 

@@ -1,4 +1,4 @@
-"""Writes a worker's part of checkpoints, on a thread of its own: the worker's loop goes on meanwhile."""
+"""Writes a worker's part of checkpoints on a thread of its own, so the worker's loop goes on meanwhile."""
 
 import math
 import queue
@@ -12,8 +12,8 @@ from upriver.lake.lake import Lake
 from upriver.state.checkpoint import StateChunk, StateFile
 
 QUEUED_BYTES_MAX = 32 << 20
-"""Bytes of chunks that wait to be written. Whoever copies state stops there until there is room again; the chunk with
-which so many are reached is still taken."""
+"""Bytes of chunks that wait to be written. At this limit the worker stops copying state until there is room again; the
+chunk that reaches it is still taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +36,11 @@ class _GiveUp:
 
 
 class CheckpointWriter:
-    """``write``, ``seal``, ``give_up``, ``close`` and ``room`` are for the worker's loop; only ``close`` waits for the
-    lake. The callbacks are called by the thread, and must return at once and call nothing of this.
+    """The worker's loop calls ``write``, ``seal``, ``give_up``, ``close`` and ``room``; only ``close`` waits for the
+    lake. The thread calls the callbacks. They must return at once and call nothing of this.
 
-    A checkpoint has a number. They come one after another: with the first that is heard of one, all with lower numbers
-    are given up. What comes late for one that is given up, spoilt or sealed is dropped without a word.
+    A checkpoint has a number. Checkpoints come one after another: the first call for one gives up all with lower
+    numbers. Late calls for a checkpoint that is given up, spoilt or sealed are ignored.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class CheckpointWriter:
         queued_bytes_max: int = QUEUED_BYTES_MAX,
     ) -> None:
         """sealed: takes a checkpoint's number and all its files, which are in the lake and durable. failed: takes its
-        number and what has gone wrong, once; its files are removed. room_again: there is room after there was none.
+        number and the error, once; its files are removed. room_again: there is room after there was none.
         """
         self._lake = lake
         self._sealed = sealed
@@ -62,14 +62,14 @@ class CheckpointWriter:
         self._sizes = sizes
         self._queued_bytes_max = queued_bytes_max
         self._queue: queue.SimpleQueue[_Write | _Seal | _GiveUp | None] = queue.SimpleQueue()
-        """Bounded by whoever asks for ``room``."""
+        """Bounded by the callers of ``write``, which check ``room``."""
         self._thread: threading.Thread | None = None
         self._part: tuple[int, StateFiles] | None = None
-        """Of the checkpoint that is being written, by number. The thread's own."""
+        """The number and the files of the checkpoint that is being written. The thread's own."""
         self._lock = threading.Lock()
         self._least: float = 0
-        """Checkpoints with lower numbers are over. Changed under the lock, under which it is also told what became of
-        one: so nothing is told of a checkpoint once ``give_up`` has returned."""
+        """Checkpoints with lower numbers are over. It changes under the lock, and the thread reports results under the
+        same lock. So no result of a checkpoint is reported after ``give_up`` has returned."""
         self._queued_bytes = 0
         """Changed under the lock."""
 
@@ -79,7 +79,7 @@ class CheckpointWriter:
         return self._queued_bytes < self._queued_bytes_max
 
     def write(self, number: int, epoch: Epoch, region: str, chunk: StateChunk) -> None:
-        """Take a chunk of keys that no other chunk of this checkpoint's region has; nothing may change it any more.
+        """Take a chunk of keys that no other chunk of this checkpoint's region has; the chunk must not change any more.
         epoch: the checkpoint is as of its end."""
         if self._begins(number):
             with self._lock:
@@ -87,26 +87,26 @@ class CheckpointWriter:
             self._put(_Write(number, epoch, region, chunk))
 
     def seal(self, number: int, epoch: Epoch) -> None:
-        """All chunks of this checkpoint were given, be it none."""
+        """All chunks of this checkpoint were given; there may be none."""
         if self._begins(number):
             self._put(_Seal(number, epoch))
 
     def give_up(self, number: int) -> None:
-        """Nobody waits for this checkpoint any more: what was written is removed. But the files of one that was sealed
-        are the driver's, which sweeps them."""
+        """Give up this checkpoint and remove what was written. If it was sealed, its files belong to the driver, which
+        sweeps them."""
         self._end(number + 1)
         if self._thread is not None:
             self._queue.put(_GiveUp())
 
     def close(self) -> None:
-        """Give up what is under way, and wait for the thread to end: as long as one file takes."""
+        """Give up what is under way, and wait for the thread to end, at most as long as one file takes."""
         self._end(math.inf)
         if self._thread is not None:
             self._queue.put(None)
             self._thread.join()
 
     def _begins(self, number: int) -> bool:
-        """Whether the checkpoint is not over."""
+        """Begin the checkpoint, and give up all before it; whether it is still current."""
         with self._lock:
             self._least = max(self._least, number)
             return number == self._least
@@ -138,7 +138,7 @@ class CheckpointWriter:
         try:
             if work.number >= self._least:
                 self._part_of(work.number, work.epoch).add(work.region, work.chunk)
-        except Exception as error:  # a full disk, above all: no reason for a worker to stop
+        except Exception as error:  # such as a full disk: no reason for a worker to stop
             self._spoil(work.number, error)
         self._make_room(work.chunk.nbytes)
 

@@ -1,15 +1,13 @@
-"""The files into which one worker writes its part of one checkpoint. Nobody reads them before it is published.
-
-Checkpoints in the lake: published by the driver that owns the root, read by whoever restores.
+"""Checkpoints in the lake: the driver that owns the root publishes them, a restoring worker reads them.
 
 ::
 
     checkpoints/<epoch>/manifest.json   the checkpoint of the end of that epoch; its existence is the commit
-    checkpoints/<epoch>/<id>.arrows     state files: a worker's chunks of one region (state_files.py)
+    checkpoints/<epoch>/<id>.arrows     state files: a worker's chunks of one region
 
-Rules checkpoints.all_parts and checkpoints.manifest_removed_first, and what damage does:
-``docs/internals/checkpoints.md``. Workers copy state as of an epoch's end and write it; the checkpoint is there for
-others once the driver has published it, and then nothing of it changes any more.
+Rules checkpoints.all_parts and checkpoints.manifest_removed_first, and the effects of damage:
+``docs/internals/checkpoints.md``. Workers copy state as of an epoch's end and write it. No process reads a worker's
+files before the driver has published the checkpoint; after that nothing of it changes any more.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -49,7 +47,7 @@ def checkpoint_directory(epoch: Epoch) -> str:
 
 
 def checkpoint_path(epoch: Epoch) -> str:
-    """Of a checkpoint's manifest."""
+    """The path of a checkpoint's manifest."""
     return f"{checkpoint_directory(epoch)}/{_MANIFEST}"
 
 
@@ -57,8 +55,8 @@ def checkpoint_path(epoch: Epoch) -> str:
 
 
 def publish(lake: OwnedLake, checkpoint: Checkpoint) -> None:
-    """Commit a checkpoint. Raises LakeInUse if another driver has taken the root over, or this epoch has one already;
-    ProtocolError if its files, or the base that it names, are not there; NotWritten if the lake takes no more.
+    """Commit a checkpoint. Raises LakeInUse if another driver has taken the root, or this epoch has one already;
+    ProtocolError if its files, or the base that it names, are not there; NotWritten if the lake refuses it.
     """
     there = set(lake.files.names(checkpoint_directory(checkpoint.epoch)))
     if missing := [file.name for file in checkpoint.files if file.name not in there]:  # checkpoints.all_parts
@@ -70,13 +68,14 @@ def publish(lake: OwnedLake, checkpoint: Checkpoint) -> None:
 
 
 def sweep(lake: OwnedLake, keep: Collection[Epoch], before: Epoch) -> int:
-    """Remove the checkpoints that are not in ``keep``, but for those that others build on which stay; and files that
-    no checkpoint has, which are left by those that were given up. Returns how many files were removed.
+    """Remove the checkpoints that are not in ``keep``, unless a remaining one builds on them. Also remove files that no
+    checkpoint names, which given-up checkpoints leave behind. Returns how many files were removed.
 
     before: nothing of this epoch or a later one is touched. A checkpoint that is being written has files and no
-    manifest, as has one that was given up; only the driver knows which is which. So it gives the epoch of the one that
-    is being written, or if there is none, the epoch after the newest checkpoint: any other will be of a later epoch.
-    Raises LakeInUse if another driver has taken the root over, CorruptFile for a damaged manifest of one that stays.
+    manifest, as has one that was given up; only the driver can tell them apart. So it gives the epoch of the checkpoint
+    that is being written. If there is none, it gives the epoch after the newest checkpoint: any other will be of a
+    later epoch. Raises LakeInUse if another driver has taken the root, CorruptFile for a damaged manifest of a
+    checkpoint that stays.
     """
     lake.check_owner()
     stay = _with_bases(lake, keep, before)
@@ -113,7 +112,7 @@ def _with_bases(lake: Lake, keep: Collection[Epoch], before: Epoch) -> dict[Epoc
 
 
 def load(lake: Lake, epoch: Epoch) -> Checkpoint:
-    """The checkpoint of the end of this epoch. Raises CorruptFile, which names the file and says what to do."""
+    """The checkpoint of the end of this epoch. Raises CorruptFile, which names the file and gives advice."""
     path = checkpoint_path(epoch)
     try:
         checkpoint = _from_json(lake.read_record(path))
@@ -131,7 +130,7 @@ def load(lake: Lake, epoch: Epoch) -> Checkpoint:
 
 
 def newest_usable(lake: Lake, regions: Mapping[str, str]) -> tuple[tuple[Checkpoint, ...], str | None]:
-    """As :func:`chain`; if the newest one is damaged, that of an older one, and what is wrong with the newest."""
+    """As :func:`chain`; if the newest one is damaged, the chain of an older one, and the damage of the newest."""
     before, damaged = None, None
     while True:
         try:
@@ -148,12 +147,12 @@ def _newest(lake: Lake, before: Epoch | None) -> Epoch | None:
 
 
 def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -> tuple[Checkpoint, ...]:
-    """The newest checkpoint, or the newest one before that epoch, and those that it builds on, newest first; none if
+    """The newest checkpoint, or the newest one before that epoch, and those that it builds on, newest first; empty if
     they are of no use.
 
-    regions: those that are to be restored, each with its plan's fingerprint. They are restored from one chain, all as
-    of the end of one epoch, or not at all: unless every checkpoint of the newest chain has all of these regions with
-    these fingerprints, there is nothing to restore, and older checkpoints are not tried. Raises CorruptCheckpoint, and
+    regions: those to restore, each with its plan's fingerprint. All are restored from one chain, as of the end of one
+    epoch, or none is. Every checkpoint of the newest chain must have all of these regions with these fingerprints.
+    Otherwise there is nothing to restore, and older checkpoints are not tried. Raises CorruptCheckpoint, and
     CorruptFile if the newest is of an epoch that is not in the lake.
     """
     newest = _newest(lake, before)
@@ -171,11 +170,11 @@ def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -
 def read_state(
     lake: Lake, chain: Sequence[Epoch], region: str, vnodes: Collection[VnodeId], count: int
 ) -> Iterator[StateChunk]:
-    """What a region keeps of the keys of these vnodes, in chunks whose parts may be empty, no key in two of them.
+    """The state of the keys of these vnodes in a region, in chunks whose parts may be empty, no key in two of them.
 
     chain: the epochs of a whole chain, newest first. count: the lake's vnodes. Chunks without keys of these vnodes are
-    not read, nor are files that have no others opened. Raises CorruptFile, maybe after some chunks; and ProtocolError
-    for what is no chain, or has no such region.
+    not read, and files without other chunks are not opened. Raises CorruptFile, maybe after some chunks; and
+    ProtocolError if this is no chain, or it lacks the region.
     """
     checkpoints = [load(lake, epoch) for epoch in chain]
     bases = [checkpoint.base for checkpoint in checkpoints]
@@ -207,7 +206,7 @@ def _chunks(
 
 
 def _chunk(lake: Lake, path: str, file: StateFile, span: Span, checksum: str) -> StateChunk:
-    """What is decoded are the bytes whose checksum was found right: a copy."""
+    """Decodes a copy of the bytes, after their checksum was verified."""
     where = f"bytes {span.offset} to {span.offset + span.length}"
     content = pa.allocate_buffer(span.length)
     length = _read(lake, path, span.offset, content)
@@ -242,7 +241,7 @@ def _corrupt(lake: Lake, path: str, what: str) -> CorruptCheckpoint:
 
 
 def _epochs(lake: Lake) -> list[Epoch]:
-    """Of which there are checkpoints, or parts of some. Raises CorruptFile."""
+    """The epochs with a checkpoint, or parts of one. Raises CorruptFile."""
     names = lake.files.names(DIRECTORY)
     for name in names:
         if not (name.isascii() and name.isdecimal()) or f"{int(name):012d}" != name:
@@ -278,7 +277,7 @@ def _file_to_json(file: StateFile) -> dict[str, Any]:
 
 
 def _from_json(record: Mapping[str, Any]) -> Checkpoint:
-    """Raises what a record of something else makes it raise: LookupError, TypeError, ValueError, AttributeError."""
+    """Raises LookupError, TypeError, ValueError or AttributeError for a record of something else."""
     if record["format"] != FORMAT:
         raise ValueError(f"format {record['format']!r}, not {FORMAT}")
     return Checkpoint(
@@ -305,12 +304,12 @@ SPAN_BYTES_MIN = 256 << 10
 """Chunks with fewer bytes are merged: each costs a manifest some 80 bytes, and its file the schemas of its parts."""
 
 FILE_BYTES_MAX = 64 << 20
-"""Bytes of all files that are growing, in memory. At so many the longest is completed; a chunk is never parted."""
+"""Bytes of all growing files, in memory. At this limit the longest is completed; a chunk is never split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """When chunks are put together, and files completed."""
+    """When to merge chunks and to complete files."""
 
     span_bytes_min: int = SPAN_BYTES_MIN
     file_bytes_max: int = FILE_BYTES_MAX
@@ -320,7 +319,7 @@ USUAL = Sizes()
 
 
 class StateFiles:
-    """Used by one thread. A file appears under its name, whole and durable, when it is completed."""
+    """The files of one worker's part of one checkpoint. Used by one thread. A file appears whole and durable."""
 
     def __init__(self, lake: Lake, epoch: Epoch, sizes: Sizes = USUAL) -> None:
         self._lake = lake
@@ -341,13 +340,13 @@ class StateFiles:
             self._complete(longest)
 
     def complete(self) -> tuple[StateFile, ...]:
-        """All files, now that all chunks were given. Raises NotWritten, ProtocolError."""
+        """All files, after the last chunk. Raises NotWritten, ProtocolError."""
         for growing in tuple(self._growing.values()):
             self._complete(growing)
         return tuple(self._completed)
 
     def drop(self) -> None:
-        """Remove what was written, as far as that can be done: the driver sweeps the rest."""
+        """Remove what was written, as far as possible: the driver sweeps the rest."""
         self._growing.clear()
         for file in self._completed:
             with suppress(OSError):
@@ -363,7 +362,7 @@ class StateFiles:
 
 
 class _Growing:
-    """A file that is not complete. nbytes: about as many as it has."""
+    """A file that is not complete. nbytes: its approximate size."""
 
     def __init__(self, region: str) -> None:
         self.region = region
@@ -371,7 +370,7 @@ class _Growing:
         self._spans: list[Span] = []
         self._keys = 0
         self._small: list[StateChunk] = []
-        """Chunks that become one span."""
+        """Chunks that will become one span."""
         self._small_bytes = 0
 
     @property
@@ -381,7 +380,7 @@ class _Growing:
     def add(self, chunk: StateChunk, span_bytes_min: int) -> None:
         self._keys += len(chunk.keys)
         if chunk.nbytes >= span_bytes_min:
-            self._put([chunk])  # by itself: small ones may be of keys from anywhere
+            self._put([chunk])  # by itself: small chunks may have keys from anywhere
             return
         self._small.append(chunk)
         self._small_bytes += chunk.nbytes

@@ -1,7 +1,7 @@
 """The files under a lake's root, on any ``pyarrow.fs`` filesystem.
 
-Everything that is special about a local directory is in this module: reading parts of files, creating a file only
-if it is absent, syncing, and locking the root. Elsewhere a path is relative to the root and uses ``/``.
+Only this module knows what is special about a local directory: reading parts of files, creating a file only if it is
+absent, syncing, and locking the root. Elsewhere a path is relative to the root and uses ``/``.
 """
 
 import errno
@@ -20,24 +20,23 @@ from pyarrow import fs
 from upriver.errors import DeclarationError, LakeInUse, NotRead, NotWritten
 
 LOCK_S_MAX, LOCK_POLL_S = 2.0, 0.05
-"""Seconds for which a root is waited for that is in use, and between two tries: who ends gives it up a moment later."""
+"""Seconds to wait for a root in use, and between two tries: a process that ends frees the root a moment later."""
 REQUEST_BYTES_MIN = 1 << 20
-"""Bytes of a request that crosses a network, if the file has so many: fewer take as long."""
+"""Bytes of a request over a network, if the file has so many: fewer take as long."""
 UNFINISHED = "unfinished"
-"""Directory of what is being written. A process that dies leaves it there, for the next owner of the root to sweep."""
+"""Directory of unfinished files. A process that dies leaves them there; the next owner of the root sweeps them."""
 
 
 class Files(Protocol):
-    """Files under one root. What is read is a copy, in memory of this process: a file that changes afterwards changes
-    nothing in it."""
+    """Files under one root. A read is a copy, in memory of this process: later changes of a file do not affect it."""
 
     @property
     def request_bytes_min(self) -> int:
         """Fewer bytes take as long to read as so many."""
 
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
-        """Write a new file; it is never seen half-written. Raises FileExistsError if it is there already, NotWritten if
-        the filesystem does not take it."""
+        """Write a new file, which no reader sees half-written. Raises FileExistsError if it is there already,
+        NotWritten if the filesystem refuses it."""
 
     def read(self, path: str) -> pa.Buffer:
         """All of the file's bytes. Raises FileNotFoundError, NotRead."""
@@ -45,7 +44,7 @@ class Files(Protocol):
     def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
         """Copy bytes of the file: ``(first byte, where to)`` for each part. Returns the length of the file, in bytes.
 
-        What lies behind the file's end leaves its part as it was. Raises FileNotFoundError, NotRead.
+        A part behind the file's end stays as it was. Raises FileNotFoundError, NotRead.
         """
 
     def names(self, directory: str) -> list[str]:
@@ -59,7 +58,7 @@ class Files(Protocol):
         """Remove a file; no error if it is not there."""
 
     def remove_directory(self, path: str) -> None:
-        """Remove a directory if nothing is in it; no error if something is, or if it is not there."""
+        """Remove a directory if it is empty; no error if it is not empty or does not exist."""
 
     def lock(self) -> IO[str] | None:
         """Take the root for this process until it ends or the returned file is closed. Raises LakeInUse, NotWritten."""
@@ -164,14 +163,14 @@ class LocalFiles:
             holder = file.read().strip() or "an unknown process"
             file.close()
             raise LakeInUse(f"{self._root} is in use by {holder}; stop it, or choose another root") from error
-        with suppress(OSError):  # a full disk: those who are refused will not know by whom
+        with suppress(OSError):  # on a full disk, a refused process cannot name this one
             file.truncate(0)
             os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
         return file
 
 
 def _read_rest(descriptor: int, first: int, target: memoryview, done: int) -> None:
-    """The system may give less than it is asked for; nothing at the end of the file. done: bytes that it gave."""
+    """One call may read less than requested; it reads nothing at the end of the file. done: bytes read before."""
     count = done
     while count and done < len(target):
         count = os.preadv(descriptor, [target[done:]], first + done)
@@ -179,7 +178,7 @@ def _read_rest(descriptor: int, first: int, target: memoryview, done: int) -> No
 
 
 def _wait_for_lock(file: IO[str]) -> None:
-    """Raises OSError if somebody else keeps it."""
+    """Raises OSError if another process keeps it."""
     deadline = time.monotonic() + LOCK_S_MAX
     while True:
         try:
@@ -193,8 +192,8 @@ def _wait_for_lock(file: IO[str]) -> None:
 class RemoteFiles:
     """Any other filesystem.
 
-    ``create`` looks before it writes, since ``pyarrow.fs`` has no conditional write: of two drivers that race for
-    one root, the one that lost finds another's name in its term when it publishes (``OwnedLake.publish``).
+    ``create`` checks for the file before it writes, because ``pyarrow.fs`` has no conditional write. If two drivers
+    race for one root, the loser finds the other's name in its term when it publishes (``OwnedLake.publish``).
     """
 
     request_bytes_min = REQUEST_BYTES_MIN
@@ -257,7 +256,7 @@ class RemoteFiles:
             return
 
     def remove_directory(self, path: str) -> None:
-        # What somebody writes there between these two calls is lost: for directories that nobody writes to any more.
+        # A file written between these two calls is lost: only for directories that no process writes to any more.
         if not self._fs.get_file_info(fs.FileSelector(f"{self._root}/{path}", allow_not_found=True)):
             with suppress(FileNotFoundError):
                 self._fs.delete_dir(f"{self._root}/{path}")
@@ -268,7 +267,7 @@ class RemoteFiles:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Say of what file it is that it could not be read. One that is not there, or no file, is another matter."""
+    """Name the file in an error of a read. A missing file, or a path that is no file, keeps its own error."""
     try:
         yield
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -280,7 +279,7 @@ def _reading(path: str) -> Iterator[None]:
 
 @contextmanager
 def _writing(path: str) -> Iterator[None]:
-    """Say of what file it is that it could not be written, and what helps."""
+    """Name the file in an error of a write, with advice."""
     try:
         yield
     except FileExistsError:
@@ -295,13 +294,13 @@ def _writing(path: str) -> Iterator[None]:
 
 
 def _is_barred(error: Exception) -> bool:
-    """Whether no room on the disk would help."""
+    """Whether permissions or the path are at fault, so that more room on the disk would not help."""
     return getattr(error, "errno", None) in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT)
 
 
 @contextmanager
 def _unfinished(files: Files) -> Iterator[str]:
-    """A path of its own to write to, gone in the end."""
+    """A path of its own to write to, removed in the end."""
     path = f"{UNFINISHED}/{uuid.uuid4().hex}"
     try:
         yield path
@@ -310,7 +309,7 @@ def _unfinished(files: Files) -> Iterator[str]:
 
 
 def _ensure_directory(directory: str) -> None:
-    """Make a directory, as durable as what will be in it."""
+    """Make a directory, as durable as its future files."""
     if os.path.isdir(directory):
         return
     parent = os.path.dirname(directory)
@@ -318,13 +317,13 @@ def _ensure_directory(directory: str) -> None:
     try:
         os.mkdir(directory)
     except FileExistsError:
-        if not os.path.isdir(directory):  # else another has made it by now
+        if not os.path.isdir(directory):  # else another process has made it
             raise _in_the_way(directory) from None
     _sync_directory(parent)
 
 
 def _in_the_way(directory: str) -> NotADirectoryError:
-    """Not a FileExistsError: that says that the very file which is to be created is there."""
+    """Not a FileExistsError: that would say that the file itself exists."""
     return NotADirectoryError(errno.ENOTDIR, f"{directory} is not a directory")
 
 

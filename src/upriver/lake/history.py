@@ -1,16 +1,14 @@
-"""Answers upqueries out of the lake, on a thread of its own: the worker's loop goes on meanwhile.
+"""The rows of single keys, out of all epochs of a lake edge: the answers to upqueries.
 
-Which runs a lake edge has, in order; small ones that follow each other are merged in memory.
+UpqueryReader reads them out of the lake on a thread of its own, so the worker's loop goes on meanwhile.
 
-Each epoch adds a run, and whoever wants the rows of a key has to look into all of them. An hour of small epochs is
-thousands of runs, each of which costs more to look into than the few rows that it has. So some that follow each other
-become one, and some of these again: of n small runs, about the logarithm of n are left to look into.
+KeyHistory keeps, of each manifest, only where its runs are, and in which parts of the hash space they have rows. So it
+opens no run without the keys. Runs stay open, with what was read of them, as long as there is room.
 
-The rows of single keys, out of all epochs of a lake edge: what an upquery on a lake edge is answered with.
-
-Of a manifest only where its runs are is kept, and at which places of the space of hashes they have rows, so that runs
-without the keys need not be opened. Runs stay open, with what was read of them, as long as there is room; small ones
-are merged (:mod:`upriver.lake.history`).
+Catalogue lists the runs of a lake edge, in order. Each epoch adds a run, and a reader of a key has to look into all of
+them. An hour of small epochs gives thousands of runs, and looking into one costs more than its few rows. So the
+catalogue merges small neighbouring runs in memory, and merges merged ones again: of n small runs, about the logarithm
+of n are left.
 """
 
 import queue
@@ -42,13 +40,13 @@ from upriver.state.vectors import spread, true_at
 from upriver.vnodes import vnodes_of
 
 MERGED_TOGETHER = 16
-"""Runs, or what was merged of runs, that become one."""
+"""How many runs, or merged runs, are merged into one."""
 SMALL_BYTES = 64 << 10
-"""A run is small up to this length of its file; others are searched where they are."""
+"""A run is small up to this length of its file; larger runs are searched where they are."""
 MERGED_BYTES_MAX = 64 << 20
-"""Of what is merged for one lake edge. What comes after that stays in its files."""
+"""Bytes of merged rows for one lake edge. Later runs stay in their files."""
 TIDIED_RUNS_MAX = 64
-"""Runs that one call looks at: whoever comes to a long history does not wait until all of it is merged."""
+"""Runs that one call looks at: the first call on a long history does not wait until all of it is merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +68,9 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Runs of the epochs ``first`` to ``last``: their rows sorted by hash64, those of one in order of epoch and run.
+    """Runs of the epochs ``first`` to ``last``, merged: rows sorted by hash64, those of one key by epoch and run.
 
-    epochs: of each row. places: as of a run. level: how many times these rows were merged.
+    epochs: of each row. places: as for a run. level: how many times these rows were merged.
     """
 
     first: Epoch
@@ -91,7 +89,7 @@ class Merged:
 
 @dataclass(frozen=True, slots=True)
 class Merging:
-    """When to merge: each as the constant of its name says."""
+    """When to merge: each field as the constant of its name says."""
 
     together: int = MERGED_TOGETHER
     small_bytes: int = SMALL_BYTES
@@ -103,34 +101,34 @@ USUAL = Merging()
 
 
 class Catalogue:
-    """All runs of one lake edge up to and including the epoch ``through``, in the order that they are to be read in."""
+    """All runs of one lake edge up to and including the epoch ``through``, in the order in which they are read."""
 
     def __init__(self, merging: Merging) -> None:
         self.through = Epoch(0)
         self._merging = merging
         self._tidy: list[OpenRun | Merged] = []
-        """Those that come first, merged where they are to be."""
+        """The first runs, merged where possible."""
         self._levels: list[int] = []
-        """Of each of these: how many times it was merged; -1 if it is not to be merged any more."""
+        """For each of these: how many times it was merged; -1 if it will not be merged any more."""
         self._untidy: deque[OpenRun] = deque()
-        """All others."""
+        """All other runs."""
         self._merged_bytes = 0
 
     def add(self, epoch: Epoch, runs: Sequence[OpenRun]) -> None:
-        """The next epoch's runs, if it has any."""
+        """Add the next epoch's runs, if it has any."""
         self._untidy.extend(runs)
         self.through = epoch
 
     def between(self, after: Epoch, through: Epoch) -> list[OpenRun | Merged]:
-        """Where the rows of all epochs after ``after`` up to and including ``through`` are; of merged ones, beside
-        those of others."""
+        """The runs with the rows of all epochs after ``after`` up to and including ``through``. Merged ones may hold
+        rows of other epochs, too."""
         tidy = self._tidy[bisect_right(self._tidy, after, key=lambda run: run.last) :]
         untidy = islice(self._untidy, bisect_right(self._untidy, after, key=lambda run: run.last), None)
         found = [*tidy, *untidy]
         return found[: bisect_right(found, through, key=lambda run: run.first)]
 
     def tidy(self, read: Callable[[RunInfo], Batch]) -> None:
-        """Merge some. read: gives the rows of a run; it may raise LakeError, and then that run stays as it is."""
+        """Merge some runs. read: gives the rows of a run. If it raises LakeError, that run stays as it is."""
         for _ in range(min(self._merging.tidied_max, len(self._untidy))):
             run = self._untidy.popleft()
             self._tidy.append(run)
@@ -139,7 +137,7 @@ class Catalogue:
                 pass
 
     def _merge_last(self, read: Callable[[RunInfo], Batch]) -> bool:
-        """Merge the last ones if there are enough of one level; returns whether that was so."""
+        """Merge the last runs if there are enough of one level; returns whether it has merged."""
         count = self._merging.together
         level = self._levels[-1]
         if level < 0 or len(self._levels) < count or set(self._levels[-count:]) != {level}:
@@ -149,7 +147,7 @@ class Catalogue:
         try:
             merged = _merged(self._tidy[-count:], read, level + 1)
         except LakeError:
-            self._levels[-count:] = [-1] * count  # who wants rows of it is told; others need not know
+            self._levels[-count:] = [-1] * count  # a reader of these rows gets the error
             return False
         self._tidy[-count:], self._levels[-count:] = [merged], [level + 1]
         if level == 0:
@@ -181,21 +179,20 @@ def _merged(parts: Sequence[OpenRun | Merged], read: Callable[[RunInfo], Batch],
 
 
 OPEN_RUNS_MAX = 4_096
-"""Runs that stay open. One costs about 8 kB and a mapping of memory, of which Linux gives a process 65,530, but no file
-descriptor."""
+"""Runs that stay open. One costs about 8 kB and a mapping of memory, but no file descriptor. Linux gives a process
+65,530 mappings."""
 
 OPEN_BYTES_MAX = 128 << 20
-"""Bytes of all runs that stay open: what was read of them. A run of which more was read by itself is open while it is
-read, and no longer."""
+"""Bytes read of all runs that stay open. A run of which more was read by itself is open only while it is read."""
 
 PLACES_MAX = 256
-"""Equal parts of the space of hashes that a run is known to have rows in, or not."""
+"""Equal parts of the hash space; for each part it is known whether a run has rows in it."""
 
 
 class KeyHistory:
     """Rows of some keys, out of all runs of a lake edge. Used by one thread.
 
-    runs_max, bytes_max: of the runs that stay open from one call to the next. merging: of small ones.
+    runs_max, bytes_max: of the runs that stay open from one call to the next. merging: when to merge small ones.
     """
 
     def __init__(
@@ -216,14 +213,14 @@ class KeyHistory:
         """All rows on a lake edge of the keys with these hash64 (ascending, each once), of all epochs after ``after``
         up to and including ``through``: sorted by hash64, and those of one key in order of epoch and run.
 
-        The rows are copies: they keep no file open. The first call for an edge reads all its manifests, with no keys
-        nothing else. Raises CorruptFile, and ProtocolError for an index that is not complete.
+        The rows are copies: they keep no file open. The first call for an edge reads all its manifests; without keys it
+        reads nothing else. Raises CorruptFile, and ProtocolError for an index that is not complete.
         """
         runs = self._catalogue(channel, table, through).between(after, through)
         wanted = _bits(np.unique(vnodes_of(keys, self._places)).tolist())
         found = self._found([run for run in runs if run.places & wanted], keys, table, after, through)
         hash64 = np.concatenate([np.empty(0, np.uint64), *(piece.hash64 for piece in found)])
-        none = pa.RecordBatch.from_pylist([], table.schema)  # concat_batches copies all that it is given, one at least
+        none = pa.RecordBatch.from_pylist([], table.schema)  # concat_batches needs at least one batch, and copies all
         rows = pa.concat_batches([none, *(piece.rows for piece in found)])
         if (hash64[:-1] <= hash64[1:]).all():
             return Batch(rows, hash64)
@@ -237,12 +234,12 @@ class KeyHistory:
         few = keys.tolist() if len(keys) <= FEW_KEYS_MAX else None
         at_hand = [isinstance(run, Merged) or run.info in self.opened for run in runs]
         pieces: dict[int, list[Batch]] = {}
-        # Those that are open come first: opening the others lets them go, and in order of epochs each run would be let
-        # go just before its turn comes, as soon as there is one run more than may stay open.
+        # Open runs come first: opening the others closes them. In order of epochs, with one run more than may stay
+        # open, each run would be closed just before its turn.
         for number in sorted(range(len(runs)), key=lambda number: not at_hand[number]):
             run = runs[number]
             if isinstance(run, OpenRun):
-                # A slice keeps its run open: where all runs are opened anew, as many would be open as there are.
+                # A slice keeps its run open: if all runs are opened anew, all of them would be open at once.
                 stays = run.info in self.opened
                 reader = self.opened.take(run.info, table.schema)
                 if few is None:
@@ -257,7 +254,7 @@ class KeyHistory:
         return [piece for number in range(len(runs)) for piece in pieces[number]]
 
     def _catalogue(self, channel: Channel, table: TableSpec, through: Epoch) -> Catalogue:
-        """All runs of the edge, of all epochs up to and including ``through`` at least."""
+        """The runs of the edge, of all epochs up to and including ``through`` at least."""
         catalogue = self._catalogues.setdefault(channel, Catalogue(self._merging))
         for epoch in map(Epoch, range(catalogue.through + 1, through + 1)):
             catalogue.add(epoch, self._runs_in(self._lake.manifest(epoch), channel))
@@ -288,7 +285,7 @@ class KeyHistory:
 
 
 class OpenRuns:
-    """The runs of a lake that stay open. The one that was read least recently is let go first."""
+    """The runs of a lake that stay open. The least recently read one is closed first."""
 
     def __init__(self, lake: Lake, runs_max: int, bytes_max: int) -> None:
         self._lake = lake
@@ -297,7 +294,7 @@ class OpenRuns:
         self._open: OrderedDict[str, RunReader] = OrderedDict()
         """By path."""
         self.bytes = 0
-        """What was read of those that are open."""
+        """Bytes read of the open runs."""
 
     def __len__(self) -> int:
         return len(self._open)
@@ -306,12 +303,12 @@ class OpenRuns:
         return run.path in self._open
 
     def take(self, run: RunInfo, schema: pa.Schema) -> RunReader:
-        """A run, to read some of it; it stays open if it is given back. schema: of the user's columns. Raises
-        CorruptFile."""
+        """A run, for a partial read; it stays open if it is given back by ``keep``. schema: of the user's columns.
+        Raises CorruptFile."""
         return self._taken(run) or self._opened(run, schema)
 
     def keep(self, run: RunInfo, reader: RunReader) -> None:
-        """A run that was taken and read."""
+        """Give back a run that was taken and read."""
         filled_bytes = reader.filled_bytes
         if filled_bytes > self._bytes_max:
             return
@@ -322,7 +319,7 @@ class OpenRuns:
             self.bytes -= let_go.filled_bytes
 
     def rows_once(self, run: RunInfo, schema: pa.Schema) -> Batch:
-        """All rows of a run that will not be asked for again. schema: of the user's columns. Raises CorruptFile."""
+        """All rows of a run that will not be read again. schema: of the user's columns. Raises CorruptFile."""
         rows = self.take(run, schema).all_rows()
         return Batch(pa.RecordBatch.from_arrays(rows.columns[1:], schema=schema), rows.column(0).to_numpy())
 
@@ -348,7 +345,7 @@ def _slices_of(run: Batch, keys: list[int]) -> list[Batch]:
 
 
 def _copy_of(run: Batch, keys: Hashes) -> list[Batch]:
-    """The keys' rows, as one batch; none if there are none."""
+    """The keys' rows, as one batch; an empty list if there are none."""
     hashes = run.hash64
     if not len(hashes):
         return []
@@ -366,7 +363,7 @@ def _copy_of(run: Batch, keys: Hashes) -> list[Batch]:
 
 
 def _bits(numbers: Iterable[int]) -> int:
-    """The number whose bits of these numbers are set."""
+    """The number with the bits of these numbers set."""
     return sum(1 << number for number in set(numbers))
 
 
@@ -376,16 +373,16 @@ Asked = tuple[Wish, Mapping[Channel, TableSpec]]
 
 
 class UpqueryReader:
-    """``ask`` and ``close`` are called by the worker's loop, ``hear`` and ``fail`` by the thread."""
+    """The worker's loop calls ``ask`` and ``close``; the thread calls ``hear`` and ``fail``."""
 
     def __init__(self, lake: Lake, hear: Callable[[Answer], None], fail: Callable[[BaseException], None]) -> None:
-        """hear: takes answers. fail: takes what has ended the thread; nothing is answered after it."""
+        """hear: takes answers. fail: takes the error that ended the thread, which answers nothing after that."""
         self._lake = lake
         self._history = KeyHistory(lake)
         self._hear = hear
         self._fail = fail
         self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        """A region has one under way at a time, so there are never more of them than regions."""
+        """Each region has at most one read under way, so the queue is never longer than the number of regions."""
         self._thread: threading.Thread | None = None
 
     def ask(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> None:
@@ -396,7 +393,7 @@ class UpqueryReader:
         self._asked.put((wish, tables))
 
     def close(self) -> None:
-        """What is under way is of no use any more."""
+        """End the thread; answers of reads under way are not used any more."""
         self._asked.put(None)
 
     def _answer_all(self) -> None:
@@ -407,12 +404,12 @@ class UpqueryReader:
             self._fail(error)
 
     def _answered(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> Answer:
-        """What cannot be read is the trouble of lookups that need it. They may be asked again."""
+        """Answer a read that fails with its error. Only lookups that need it fail, and they may ask again."""
         try:
             return self._fetched(wish, tables) if isinstance(wish, FetchRows) else self._read(wish, tables)
         except UpriverError as error:
             return _unanswered(wish, error)
-        except Exception as error:  # whatever it is, it is about these keys
+        except Exception as error:  # of any class: it concerns these keys only
             return _unanswered(wish, ProtocolError(f"the lake's rows cannot be read: {error_text(error)}"))
 
     def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec]) -> RowsFetched:

@@ -1,6 +1,4 @@
-"""When epochs were committed, as a worker tells it with its answers: read in the lake's manifests.
-
-The lake: what is durable. One directory of runs, manifests and the app's record (DESIGN section 3).
+"""The lake: the durable state of an app. One directory of runs, manifests and the app's record (DESIGN section 3).
 
 ::
 
@@ -17,14 +15,15 @@ The lake: what is durable. One directory of runs, manifests and the app's record
     loads/<table>/<n>.json                     the same of an additional load, of a DataFrame whose rows had changed
     unfinished/                                files being written
 
-What is written in which order, rules lake.*: ``docs/internals/lake.md``.
+The order of writes, rules lake.*: ``docs/internals/lake.md``.
 
-Runs are named after the batch that wrote them and not after the epoch, which is given only when the batch is
-published; the random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
+Runs are named after the batch that wrote them and not after the epoch, which is assigned only when the batch is
+published. The random ``<id>`` keeps a task that Spark runs twice from writing one file twice.
 
-A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would be JSON still, and another number.
+A JSON file is ``{"xxh3_64": ..., "record": ...}``: a damaged digit would still be JSON, and another number.
 
-The lake, as the one driver that owns it may change it. What is written in which order: ``docs/internals/lake.md``.
+Lake reads it. OwnedLake may change it, for the one driver that owns it. CommitTimes gives the times at which epochs
+were committed, from the manifests; a worker sends them with its answers.
 """
 
 import json
@@ -52,8 +51,8 @@ SLICE_ROWS_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class LakeRecord:
-    """What a lake holds. indexes: per table, the keys in whose order it is kept. settings: of the Spark session, which
-    say what SQL means."""
+    """The contents of a lake. indexes: for each table, the keys in whose order it is kept. settings: of the Spark
+    session; they decide what SQL means."""
 
     vnodes: int
     tables: tuple[TableSpec, ...]
@@ -99,7 +98,7 @@ class LakeRecord:
                 )
 
     def lacking(self, declared: "LakeRecord") -> list[tuple[str, tuple[str, ...]]]:
-        """(table, index) of all indexes that are declared and not kept."""
+        """(table, index) of all indexes that are declared but not kept."""
         return [
             (table.name, index)
             for table in declared.tables
@@ -120,10 +119,10 @@ def _difference(kept: TableSpec, declared: TableSpec) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One epoch: the rows of one batch of one table. runs: per lake edge, in the order they are to be read.
+    """One epoch: the rows of one batch of one table. runs: for each lake edge, in the order in which they are read.
 
     query, batch: name the batch at its source; no two epochs of a table have the same. committed_at: when the driver
-    committed the epoch, in seconds since 1970 by its clock; ``None`` of an epoch from before this was recorded.
+    committed the epoch, in seconds since 1970 by its clock; ``None`` in manifests that are older than this field.
     """
 
     epoch: Epoch
@@ -167,7 +166,7 @@ class Manifest:
         return sum(run.rows_of(wanted) for run in self.runs_of(channel))
 
     def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
-        """The epoch's runs on one lake edge: none, if it is another table's."""
+        """The epoch's runs on one lake edge: none if the edge is another table's."""
         if channel not in self.runs and channel.partition("/")[0] == self.table:  # lake.index_needs_its_record
             raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
         return self.runs.get(channel, ())
@@ -194,7 +193,7 @@ def term_path(term: Term) -> str:
 
 
 class Lake:
-    """A lake, as anybody may read it. ``root`` is a directory or a URI."""
+    """A lake, as any process may read it. ``root`` is a directory or a URI."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -202,7 +201,7 @@ class Lake:
 
     @saying_what_helps()
     def record(self) -> LakeRecord | None:
-        """What the lake holds; ``None`` if nothing was ever started on this root. Raises CorruptFile."""
+        """The record of the lake; ``None`` if no app was ever started on this root. Raises CorruptFile."""
         try:
             record = self.read_record("app.json")
         except FileNotFoundError:
@@ -213,7 +212,7 @@ class Lake:
         return replace(first, indexes={t: (*keys, *self._added(t)) for t, keys in first.indexes.items()})
 
     def _added(self, table: str) -> list[tuple[str, ...]]:
-        """The indexes that the table has got since the lake was first started."""
+        """The indexes that the table got after the lake was first started."""
         added = []
         for channel in self.added_channels(table):
             path = index_path(channel)
@@ -231,7 +230,7 @@ class Lake:
         return Epoch(self.last_number("epochs"))
 
     def has_epoch(self, epoch: Epoch) -> bool:
-        """Whether it is published."""
+        """Whether the epoch is published."""
         try:
             self.files.read(epoch_path(epoch))
         except FileNotFoundError:
@@ -250,7 +249,7 @@ class Lake:
         return replace(manifest, runs={**manifest.runs, **added}) if added else manifest
 
     def _supplement(self, channel: Channel, epoch: Epoch) -> tuple[RunInfo, ...]:
-        """An index's runs of an epoch whose manifest does not have it."""
+        """An index's runs of an epoch whose manifest lacks it."""
         path = supplement_path(channel, epoch)
         record = self._of_epoch(path, epoch)
         if record.get("channel") != channel:
@@ -267,11 +266,11 @@ class Lake:
         return record
 
     def supplemented(self, channel: Channel) -> set[Epoch]:
-        """The epochs of which an index, complete or not, has its runs in a supplement."""
+        """The epochs whose runs of an index, complete or not, are in a supplement."""
         return {Epoch(number) for number in self._numbers(f"supplements/{channel}")}
 
     def sets_aside(self) -> frozenset[str]:
-        """The tables whose bad rows are to be set aside, as the driver has it that was last to take the root."""
+        """The tables whose bad rows are set aside, according to the driver that took the root last."""
         term = self.last_number("control")
         return frozenset(self.read_record(term_path(Term(term))).get("set_aside", ())) if term else frozenset()
 
@@ -280,7 +279,7 @@ class Lake:
     ) -> Iterator[pa.RecordBatch]:
         """Those vnodes' rows of an epoch on one lake edge, with their hash64, in batches of about ``SLICE_ROWS_MAX``.
 
-        Few rows of many slices come as one batch. No batch ends between two rows of one key.
+        Small slices come together as one batch. No batch ends between two rows of one key.
         """
         held: list[pa.RecordBatch] = []
         rows = 0
@@ -327,7 +326,7 @@ class Lake:
         return dict(json.loads(sealed_record))
 
     def last_number(self, directory: str) -> int:
-        """The highest of the numbers that a directory's files are named by; 0 if there is none."""
+        """The highest number in the names of a directory's files; 0 if there is none."""
         return max(self._numbers(directory), default=0)
 
     def _numbers(self, directory: str) -> Iterator[int]:
@@ -339,7 +338,7 @@ class Lake:
 
 
 def sealed(record: Any) -> bytes:
-    """A JSON file that holds the record, and tells damage."""
+    """A JSON file with the record and its checksum."""
     return _with_seal(json.dumps(record, separators=(",", ":")).encode())
 
 
@@ -348,26 +347,26 @@ def _with_seal(record: bytes) -> bytes:
 
 
 _SEAL_BYTES = len(_with_seal(b"")) - 1
-"""Of a file, before its record."""
+"""Bytes of a file before its record."""
 
 
 def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
-    """Whether a key has so many rows that they go on in the next piece, or in the next run."""
+    """Whether a key's rows continue in the next piece, or in the next run."""
     return bool(before.column(0)[-1] == after.column(0)[0])
 
 
 def _as_one(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """One alone is not copied."""
+    """The pieces as one batch; a single piece is not copied."""
     return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
 
 class OwnedLake(Lake):
-    """A lake that this driver has taken. What is written exists once its record does."""
+    """A lake that this driver owns. A change takes effect once its record is written."""
 
     def __init__(self, root: str, declared: LakeRecord, control: Mapping[str, Any]) -> None:
         """Take the root: lock it, compare or write its record, and open a new term.
 
-        control: what to remember of this driver. Raises LakeInUse, DeclarationError, CorruptFile.
+        control: facts about this driver to record. Raises LakeInUse, DeclarationError, CorruptFile.
         """
         super().__init__(root)
         self._owner = uuid4().hex
@@ -381,7 +380,7 @@ class OwnedLake(Lake):
     def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
         term, last = Term(self.last_number("control") + 1), self.last_epoch()
         kept = self.record()
-        if kept is None and (last or term > 1):  # it is the first thing that is written
+        if kept is None and (last or term > 1):  # the record is the first file written
             raise CorruptFile(f"{self.root}/app.json: the file is gone. {REMEDY}")
         try:
             if kept is None:
@@ -398,21 +397,21 @@ class OwnedLake(Lake):
         self.files.create(path, sealed(record))
 
     def publish(self, manifest: Manifest) -> None:
-        """Commit an epoch. Raises LakeInUse if another driver has taken the root over."""
+        """Commit an epoch. Raises LakeInUse if another driver has taken the root."""
         self.commit(epoch_path(manifest.epoch), manifest.to_json(), f"epoch {manifest.epoch}")
 
     def supplement(self, channel: Channel, epoch: Epoch, runs: Iterable[RunInfo]) -> None:
-        """Keep the runs that an index gets of an epoch; nobody sees them before ``complete``. Raises LakeInUse."""
+        """Write an index's runs of an epoch; readers ignore them before ``complete``. Raises LakeInUse."""
         record = {"channel": channel, "epoch": epoch, "runs": [run.to_json() for run in runs]}
         self.commit(supplement_path(channel, epoch), record, f"epoch {epoch} of {channel}")
 
     def complete(self, table: str, index: tuple[str, ...]) -> None:
-        """Commit an index of which every epoch has its runs, be it in a supplement. Raises LakeInUse."""
+        """Commit an index that has its runs of every epoch, some perhaps in supplements. Raises LakeInUse."""
         channel = lake_channel(table, index)
         self.commit(index_path(channel), {"table": table, "index": list(index)}, f"index {channel}")
 
     def commit(self, path: str, record: Mapping[str, Any], what: str) -> None:
-        """Create a JSON file that makes ``what`` exist. Raises LakeInUse if another driver has taken the root over."""
+        """Create a JSON file that commits ``what``. Raises LakeInUse if another driver has taken the root."""
         self.check_owner()
         try:
             self.write_record(path, record)
@@ -420,20 +419,20 @@ class OwnedLake(Lake):
             raise LakeInUse(f"{self.root}: {what} was published by another driver") from error
 
     def check_owner(self) -> None:
-        """Raise LakeInUse if another driver has opened a term since, or this one's at the very moment when we did."""
+        """Raise LakeInUse if another driver has opened a later term, or this term at the same moment."""
         is_last = self.last_number("control") == self.term
         if not is_last or self.read_record(term_path(self.term))["owner"] != self._owner:  # lake.one_owner
             raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
 
     def sweep(self, kept: set[str]) -> int:
-        """Remove what batches that were never published, and indexes that are not complete, have left.
+        """Remove the files of batches that were never published, and of indexes that are not complete.
 
-        kept: the paths of all runs that a manifest names. Returns how many runs were removed. For a driver that is not
-        writing anything.
+        kept: the paths of all runs that a manifest names. Returns how many runs were removed. The driver must not be
+        writing anything meanwhile.
         """
         for name in self.files.names(UNFINISHED):
             self.files.remove(f"{UNFINISHED}/{name}")
-        for channel in self._channels_under("supplements"):  # before their runs: a supplement names what is there
+        for channel in self._channels_under("supplements"):  # before their runs: a supplement names existing files
             if channel not in self.added_channels(channel.partition("/")[0]):
                 for name in self.files.names(f"supplements/{channel}"):
                     self.files.remove(f"supplements/{channel}/{name}")
@@ -451,18 +450,18 @@ class OwnedLake(Lake):
         return [Channel(f"{table}/{name}") for table in tables for name in self.files.names(f"{directory}/{table}")]
 
     def release(self) -> None:
-        """Give the root up."""
+        """Release the root."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
 
 
 COMMITS_MAX = 64
-"""Epochs whose commit times a worker remembers: the last ones."""
+"""The last epochs whose commit times a worker remembers."""
 
 
 class CommitTimes:
-    """Of one worker. One thread notes, any may ask."""
+    """The commit times at one worker. One thread notes, any may read."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -470,14 +469,14 @@ class CommitTimes:
         """Replaced, and never changed."""
 
     def note(self, manifest: Manifest) -> None:
-        """The worker has read an epoch's manifest."""
+        """Note that the worker has read an epoch's manifest."""
         self._note(manifest.epoch, manifest.committed_at)
 
     def of(self, epoch: Epoch) -> float | None:
-        """In seconds since 1970; ``None`` if there is no such epoch, or the lake does not tell.
+        """In seconds since 1970; ``None`` if there is no such epoch, or the lake does not know.
 
-        Reads the manifest, once, of an epoch of which the worker did not read the rows: the last one of a checkpoint,
-        or one that came before it was asked for anything.
+        Reads the manifest, once, of an epoch whose rows the worker did not read: the last epoch of a checkpoint, or an
+        epoch before the worker's first.
         """
         if epoch not in self._times and epoch > 0:
             try:

@@ -1,18 +1,18 @@
-"""Writes the rows that a worker sets aside, and passes its reports on behind them.
+"""Rejected rows: a view could not be computed from them, so workers have set them aside.
 
-Whatever a worker reports may depend on rows that were left out, so it is said when those are in the lake. If the lake
-takes no more, the reports wait, and the writes are tried again with back-off for as long as it takes: a disk gets room
-again. Lookups are answered meanwhile, as of epochs that have ended.
+``rejected/<table>/<epoch>-<checksum>.arrow``: the rows that one worker has met at one time, of one epoch and on one
+edge into a view. Workers write these files before anything can depend on leaving out the rows. A written file never
+changes.
 
-Rows that were set aside, because a view could not be computed from them.
+A worker or an app that starts anew applies an epoch again, and meets its bad rows again; perhaps on other workers, and
+in other portions. So each row is written with an *identity*: a digest of the epoch, the view, the row's values, and how
+many equal rows come before it. A reader gives each identity once. Equal rows have one key, and all rows of a key in an
+epoch on an edge reach a worker together; so they are counted alike each time.
 
-``rejected/<table>/<epoch>-<checksum>.arrow``: what one worker has met at one time, of one epoch and on one edge into a
-view. Workers write these files before anything can depend on the rows' being left out, and nothing ever changes one.
-
-An epoch is applied again, and its bad rows are met again, when a worker or the app is started anew; by other workers,
-perhaps, and in other portions. So each row is written with an *identity*: a digest of the epoch, the view and the row's
-values, and how many equal rows there are before it. A reader gives each identity once. Equal rows have one key, and all
-rows of a key that an epoch has on an edge come to a worker at one time; so they are counted alike each time.
+RejectedWriter writes the rows that a worker sets aside, and sends its reports after them. Any report may depend on rows
+that were left out, so it is sent when those are in the lake. If the lake refuses writes, the reports wait, and the
+writer retries with backoff for as long as it takes: a disk gets room again. Lookups are answered meanwhile, as of
+epochs that have ended.
 """
 
 import math
@@ -55,10 +55,10 @@ class Rejected:
         self._file_schema = self._schema.append(pa.field(_IDENTITY, pa.string()))
 
     def add(self, epoch: Epoch, view: str, rows: pa.RecordBatch, errors: Sequence[str]) -> None:
-        """Set rows aside; when this returns they are in the lake. Whoever adds the same again adds nothing.
+        """Set rows aside; when this returns they are in the lake. Adding the same rows again changes nothing.
 
-        rows: with the table's schema, of one epoch and one edge into the view; of rows that are equal, all. errors:
-        what is wrong with each. A row that is met on several edges is read once. Raises NotWritten.
+        rows: with the table's schema, of one epoch and one edge into the view; all copies of equal rows. errors: what
+        is wrong with each. A row that is met on several edges is read once. Raises NotWritten.
         """
         if not rows.num_rows:
             return
@@ -116,13 +116,13 @@ def _identities(epoch: Epoch, view: str, rows: pa.RecordBatch) -> list[str]:
 
 
 WRITE_AGAIN_S_MIN, WRITE_AGAIN_S_MAX = 0.1, 10.0
-"""Seconds from a write that has failed to the next try: twice as many each time."""
+"""Seconds from a failed write to the next retry: twice as many each time."""
 OWED_MAX = 10_000
-"""Writes and reports that wait at most. With more the worker fails, and what it has not reported comes again."""
+"""Writes and reports that may wait. With more the worker fails, and what it has not reported comes again."""
 
 
 class RejectedWriter:
-    """Of one worker's loop. report: sends to the coordinator."""
+    """Writes for one worker's loop. report: sends to the coordinator."""
 
     def __init__(self, lake: Lake, report: Callable[[FromWorker], None], now: Callable[[], float] = time.monotonic):
         """now: the time in seconds."""
@@ -132,23 +132,23 @@ class RejectedWriter:
         self._rejected: dict[str, Rejected] = {}
         """By table."""
         self._owed: deque[SetRowsAside | FromWorker] = deque()
-        """What waits, in order; first a write, if anything."""
+        """Waiting writes and reports, in order; the first is a write."""
         self.held_up: str | None = None
-        """Why the first write failed when it was last tried."""
+        """Why the last attempt of the first write failed."""
         self._again_s = WRITE_AGAIN_S_MIN
         self._again_at = 0.0
 
     @property
     def due_in_s(self) -> float:
-        """Seconds until a write is tried again; infinitely many if none waits."""
+        """Seconds until the next retry; infinity if no write waits."""
         return max(0.0, self._again_at - self._now()) if self._owed else math.inf
 
     def assign(self, tables: Iterable[TableSpec]) -> None:
-        """Rows of these tables may be set aside from now on."""
+        """Allow rows of these tables to be set aside from now on."""
         self._rejected = {table.name: Rejected(self._lake, table) for table in tables}
 
     def set_aside(self, action: SetRowsAside) -> None:
-        """Write the rows, now or as soon as it can be done. Raises NotWritten if too many wait already."""
+        """Write the rows, now or as soon as possible. Raises NotWritten if too many writes wait already."""
         if self._owed:
             self._wait(action)
         else:
@@ -159,14 +159,14 @@ class RejectedWriter:
                 self._hold_up(error)
 
     def report(self, message: FromWorker) -> None:
-        """Send it, behind what waits."""
+        """Send the message, behind what waits."""
         if self._owed:
             self._wait(message)
         else:
             self._send(message)
 
     def try_again(self) -> None:
-        """Do what waits, until a write fails."""
+        """Work off the queue until a write fails."""
         while self._owed:
             first = self._owed[0]
             if isinstance(first, SetRowsAside):

@@ -1,18 +1,15 @@
-"""The rows of one run, by place or by key: only the bytes that they lie in are read, and all of these are checked.
+"""The rows of one run, by place or by key: a reader reads only the bytes of these rows, and checks all of them.
 
-Where the rows of an Arrow column lie in its file: which ranges of bytes make up given ranges of rows.
+ColumnBytes: where the rows of an Arrow column lie in its file: the ranges of bytes for given ranges of rows.
 
-A run's Arrow file in memory of this process, filled block by block; each block is checked when it is read.
+VerifiedFile: a run's Arrow file in memory of this process, filled block by block; each block is checked when it is
+read. Nothing is mapped. A mapped file may change, or end earlier, while a reader looks at it: the reader then sees
+other bytes than were checked, or its process ends by SIGBUS. Of a long file only the needed blocks are read. They lie
+in memory where they lie in the file, and the other blocks take no memory.
 
-A file that is mapped may change, or end earlier, while a reader looks at it: the reader then sees other bytes than were
-checked, or its process ends by SIGBUS. So nothing is mapped. What is read of a long file are the blocks that are asked
-for; they lie in memory where they lie in the file, and what was not asked for takes no memory.
-
-The hashes of a run, in ascending order: only the blocks that a search looks into are read.
-
-Hashes are spread evenly, so where one stands can be guessed from its value: a search reads about two blocks, where
-bisecting reads ten. Rows of one key lie together, and there may be very many of them: after some guesses, a search
-bisects.
+SortedHashes: the hashes of a run, in ascending order. A search reads only the blocks that it needs. Hashes are spread
+evenly, so a search guesses the place of a hash from its value: it reads about two blocks, where bisecting reads ten.
+Rows of one key lie together, and there may be very many of them: after some guesses, a search bisects.
 """
 
 import mmap
@@ -51,12 +48,12 @@ Offsets = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 Width = type[np.int32] | type[np.int64]
 """Of an offset."""
 Fixed = tuple[int, int]
-"""A buffer of one number of bits for each row: its first byte in the file, and the bits."""
+"""A buffer of one number of bits for each row: its first byte in the file, and the bits per row."""
 
 Copied = Callable[[int, int], pa.Buffer]
 """``copied(start, end)``: these bytes of the file."""
 ALIGNED_ROWS = 64
-"""A copy of rows begins with one whose number is a multiple of this: with a whole byte of each buffer."""
+"""The first row of a copy is a multiple of this, so that it begins with a whole byte of each buffer."""
 
 _TEXTS: dict[pa.DataType, Width] = {
     pa.string(): np.int32,
@@ -84,11 +81,11 @@ def _is_fixed(type: pa.DataType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ColumnBytes:
-    """A column, or what lies below one.
+    """A column, or a child of one.
 
-    validity, values: its buffers that have so many bits for each row; the second has the offsets of a text or a list.
-    offsets: where each row's values begin in what is below, if that has other rows; right where the file is filled.
-    children: what is below.
+    validity, values: its buffers with a number of bits for each row; ``values`` has the offsets of a text or a list.
+    offsets: where each row's values begin in the children, if these have other rows; right where the file is filled.
+    children: the nested columns.
     """
 
     type: pa.DataType
@@ -121,19 +118,19 @@ class ColumnBytes:
         width = _width(type)
         if offsets is None or not offsets.size:
             return cls(type, validity, None, np.zeros(1, np.int32), (below,))
-        # A row needs the offset of the next one, too.
+        # A row also needs the offset of the next row.
         fixed = _fixed(offsets, 8 * np.dtype(width).itemsize, base)
         return cls(type, validity, fixed, _numbers(offsets, width), (below,))
 
     def own_bytes(self, start: Rows, end: Rows) -> list[tuple[Rows, Rows]]:
-        """The ranges of bytes of the rows from ``start`` to before ``end``, but for what is below; of many ranges of
-        rows, with many ranges in each entry."""
+        """The ranges of bytes of the rows from ``start`` to before ``end``, without the children; for many ranges of
+        rows, each entry has many ranges."""
         behind = end if self.offsets is None else end + 1
         fixed = (each for each in (self.validity, self.values) if each is not None)
         return [(first + (start * bits >> 3), first + (behind * bits + 7 >> 3)) for first, bits in fixed]
 
     def below(self, start: int, end: int) -> Iterator[tuple["ColumnBytes", int, int]]:
-        """What is below, with the range of its rows that belong to these; the bytes of these rows' own are filled."""
+        """The children, with the range of their rows that belong to these rows, whose own bytes are filled."""
         if not self.children:
             return
         if self.offsets is not None:
@@ -155,12 +152,12 @@ class ColumnBytes:
                 yield child, start, end
 
     def rows(self, start: int, end: int, copied: Copied) -> pa.Array:
-        """The rows from ``start`` to before ``end``, of nothing but bytes that ``copied`` gives."""
+        """The rows from ``start`` to before ``end``, made only of bytes that ``copied`` gives."""
         if start >= end:
             return pa.array([], self.type)
         if pa.types.is_null(self.type):
             return pa.nulls(end - start)
-        if pa.types.is_struct(self.type) and self.validity is None:  # a map takes no notice of its entries' offset
+        if pa.types.is_struct(self.type) and self.validity is None:  # a map ignores its entries' offset
             children = [child.rows(start, end, copied) for child in self.children]
             return pa.Array.from_buffers(self.type, end - start, [None], children=children)
         first = start // ALIGNED_ROWS * ALIGNED_ROWS
@@ -181,8 +178,8 @@ class ColumnBytes:
         return rows.slice(start - first)
 
     def _offsets_of(self, start: int, end: int, copied: Copied) -> tuple[pa.Buffer, int, int]:
-        """The offsets of the aligned rows up to ``end``, from 0 on; rows before ``start`` are empty. And the range of
-        what is below that belongs to the rows from ``start`` on."""
+        """The offsets of the aligned rows up to ``end``, from 0 on; rows before ``start`` are empty. Also the range of
+        the child's rows that belong to the rows from ``start`` on."""
         first = start // ALIGNED_ROWS * ALIGNED_ROWS
         encoded = _copy(self.values, first, end + 1, copied)
         assert encoded is not None
@@ -196,7 +193,7 @@ def _fixed(buffer: pa.Buffer | None, bits: int, base: int) -> Fixed | None:
 
 
 def _copy(fixed: Fixed | None, start: int, end: int, copied: Copied) -> pa.Buffer | None:
-    """Of a buffer, the bytes of these rows, the first of which begins with a byte."""
+    """The bytes of a buffer for these rows; the first row begins with a byte."""
     if fixed is None:
         return None
     first, bits = fixed
@@ -204,7 +201,7 @@ def _copy(fixed: Fixed | None, start: int, end: int, copied: Copied) -> pa.Buffe
 
 
 def _width(type: pa.DataType) -> Width:
-    """Of an offset."""
+    """The numpy type of an offset."""
     return _TEXTS.get(type) or (np.int64 if pa.types.is_large_list(type) else np.int32)
 
 
@@ -213,24 +210,24 @@ def _numbers(offsets: pa.Buffer, width: Width) -> Offsets:
 
 
 WHOLE_BYTES_MAX = 512 << 10
-"""A file of at most so many bytes is read at once: that takes less time than to read some of its blocks."""
+"""A file of at most so many bytes is read at once: that takes less time than reading some of its blocks."""
 REMEDY = "Restore the file as it was, or start on another root"
-"""For what nothing else has."""
+"""Advice for damage that has no other remedy."""
 
 ReadInto = Callable[[Iterable[tuple[int, memoryview]]], int]
 """As ``Files.read_into``, of one file."""
 
 HUGE_BYTES = 2 << 20
-"""Neighbouring blocks of so many bytes are put into huge pages, which takes less than half the time. Others are not:
-one block would take a whole page."""
+"""Neighbouring blocks of so many bytes are put into huge pages, which takes less than half the time. Fewer are not: one
+block would take a whole page."""
 
 _NO_RESERVE: int = getattr(mmap, "MAP_NORESERVE", 0x4000)
-"""What is not touched is not to count as memory. Python names it since 3.13."""
+"""Untouched pages then do not count as memory. Python has the name since 3.13."""
 
 
 @contextmanager
 def saying_what_helps() -> Iterator[None]:
-    """Add to the error of a damaged file what can be done about it, unless it says so already."""
+    """Add advice to the error of a damaged file, unless it has some already."""
     try:
         yield
     except CorruptFile as error:
@@ -242,7 +239,7 @@ def saying_what_helps() -> Iterator[None]:
 class VerifiedFile:
     """Used by one thread.
 
-    content: of the length of the Arrow file; right where it was filled, and nowhere else. filled_bytes: how much of it.
+    content: of the length of the Arrow file; right only where it was filled. filled_bytes: how much was filled.
     """
 
     def __init__(
@@ -252,8 +249,8 @@ class VerifiedFile:
         request_bytes_min: int = 1,
         whole_bytes_max: int = WHOLE_BYTES_MAX,
     ) -> None:
-        """request_bytes_min: fewer take as long to read. whole_bytes_max: a longer file is filled as it is used, unless
-        its blocks have no checksums. Raises CorruptFile."""
+        """request_bytes_min: fewer bytes take as long to read. whole_bytes_max: a longer file is filled as it is used,
+        unless its blocks have no checksums. Raises CorruptFile."""
         self._info = info
         self._read_into = read_into
         self._request_blocks = -(-request_bytes_min // info.block_bytes) if info.block_bytes else 1
@@ -268,7 +265,7 @@ class VerifiedFile:
 
     @saying_what_helps()
     def _read_all(self) -> None:
-        encoded = np.empty(self._info.bytes, np.uint8)  # memory that the process has already, as far as it has any
+        encoded = np.empty(self._info.bytes, np.uint8)  # reuses memory that the process has already, if it has any
         check_length(self._info, self._read_into([(0, encoded.data)]))
         self.content = checked_content(self._info, pa.py_buffer(encoded))
         self.filled_bytes = self._info.bytes
@@ -286,13 +283,13 @@ class VerifiedFile:
         self.filled_bytes = 0
 
     def _advise(self, advice: int, start: int, end: int) -> None:
-        """start: that of a page."""
+        """start: of a page."""
         with suppress(OSError):  # a system without huge pages
             self._memory.madvise(advice, start, end - start)
 
     @saying_what_helps()
     def copied(self, start: int, end: int) -> pa.Buffer:
-        """Bytes of the file, checked, in memory that goes with them. For many that lie together, which are used once.
+        """Verified bytes of the file, in memory of their own. For many bytes that lie together and are used once.
         Raises CorruptFile."""
         if self.is_whole:
             return self.content.slice(start, end - start)
@@ -305,7 +302,7 @@ class VerifiedFile:
         return pa.py_buffer(memory).slice(start - first * size, end - start)
 
     def fill(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Have these ranges of bytes filled: of each its first, and the one behind its last. Raises CorruptFile."""
+        """Fill these ranges of bytes: for each its first byte, and the byte behind its last. Raises CorruptFile."""
         if self.is_whole:
             return
         blocks: set[int] = set()
@@ -350,7 +347,7 @@ class VerifiedFile:
 
 
 def _neighbours(blocks: Sequence[int]) -> list[tuple[int, int]]:
-    """(first block, block behind the last) of blocks, ascending, that follow each other."""
+    """(first block, block behind the last) of each run of consecutive blocks; blocks are ascending."""
     runs: list[tuple[int, int]] = []
     first = behind = -1
     for block in blocks:
@@ -363,16 +360,15 @@ def _neighbours(blocks: Sequence[int]) -> list[tuple[int, int]]:
 
 
 GUESSES_MAX = 4
-"""Blocks that one search guesses; later ones lie in the middle of what is left."""
+"""Blocks that one search guesses; then it bisects the rest."""
 HASH_BYTES = 8
-"""Blocks end between two hashes: both begin at a multiple of so many bytes."""
+"""Blocks end between two hashes: blocks and hashes begin at a multiple of so many bytes."""
 _LAST = 2**64 - 1
 """The highest hash64."""
 
 
 class SortedHashes:
-    """Used by one thread. hash64: right where it was filled, and nowhere else. Each method that searches raises
-    CorruptFile."""
+    """Used by one thread. hash64: right only where it was filled. Each method that searches raises CorruptFile."""
 
     def __init__(self, file: VerifiedFile, hash64: Hashes, first_byte: int, block_bytes: int) -> None:
         """first_byte: of the file, at which the hashes begin. block_bytes: of the file's blocks."""
@@ -387,7 +383,7 @@ class SortedHashes:
             file.fill([(first_byte, first_byte + 1), (self._byte(self._rows - 1), self._byte(self._rows))])
 
     def fill(self, start: int, end: int) -> None:
-        """Have these hashes filled."""
+        """Fill these hashes."""
         self._file.fill([(self._byte(start), self._byte(end))])
 
     def _byte(self, row: int) -> int:
@@ -395,7 +391,7 @@ class SortedHashes:
 
     @property
     def rows_of_block(self) -> int:
-        """How many hashes are read at a time at least."""
+        """How many hashes one read fills at least."""
         return max(1, self._block_bytes // HASH_BYTES)
 
     def is_at(self, row: int, key: int) -> bool:
@@ -407,7 +403,8 @@ class SortedHashes:
         return bool(self._view[row] == key)
 
     def start_of(self, key: int, low: int, high: int) -> int:
-        """The first row from ``low`` to before ``high`` whose hash is not below the key; ``high`` if there is none."""
+        """The first row from ``low`` to before ``high`` whose hash is not below the key; ``high`` without such a
+        row."""
         if self._is_whole:
             return bisect_left(self._view, key, low, high)
         guesses = 0
@@ -427,7 +424,7 @@ class SortedHashes:
         return low
 
     def end_of(self, key: int, low: int, high: int) -> int:
-        """The first row from ``low`` to before ``high`` whose hash is above the key; ``high`` if there is none."""
+        """The first row from ``low`` to before ``high`` whose hash is above the key; ``high`` without such a row."""
         if self._is_whole:
             return bisect_right(self._view, key, low, high)
         return high if key == _LAST else self.start_of(key + 1, low, high)
@@ -438,7 +435,7 @@ class SortedHashes:
         return self.end_of(self._view[row], row + 1, end)
 
     def _guess(self, key: int, low: int, high: int) -> int:
-        """Where between two rows the key stands if the hashes between them are spread evenly."""
+        """The expected place of the key between two rows, if the hashes between them are spread evenly."""
         below, above = self._view[max(low - 1, 0)], self._view[min(high, self._rows - 1)]
         part = (key - below) / (above - below) if below < above else 0.5
         return min(max(low, low + int(part * (high - low))), high - 1)
@@ -476,7 +473,7 @@ class SortedHashes:
         self._file.fill_many(self._first_byte + starts * HASH_BYTES, self._first_byte + ends * HASH_BYTES)
 
     def _starts_of(self, keys: Hashes, low: Positions) -> Positions:
-        """As ``start_of``, of many keys at a time: from ``low`` of each on."""
+        """As ``start_of``, for many keys at a time, each from its ``low`` on."""
         found, high = low.copy(), np.full(len(keys), self._rows)
         searched, low = np.arange(len(keys)), low.copy()
         guesses = 0
@@ -505,7 +502,7 @@ class SortedHashes:
         return guesses
 
     def _bisected(self, keys: Hashes, low: Positions, high: Positions) -> Positions:
-        """The same where all hashes that may be compared are filled; ``high`` of those above all others."""
+        """The same if all hashes that may be compared are filled; ``high`` for a key above all of them."""
         while (is_left := low < high).any():
             middle = (low + high) >> 1
             is_below = (self.hash64[middle] < keys) & is_left
@@ -517,19 +514,19 @@ STRETCH_BYTES_MAX = 8 << 20
 """Bytes of a file that a scan reads at a time, or as many more as the rows of one key take. They stay in memory as long
 as any of their rows are in use."""
 FEW_KEYS_MAX = 8
-"""So many keys are looked up one by one: with numpy, each run would cost more than all of them."""
+"""Up to so many keys are looked up one by one: with numpy, each run would cost more than all of them."""
 GAP_ROWS_MAX = 4_096
-"""A scan reads so many rows that it leaves out along with those before and behind them."""
+"""A scan also reads gaps of up to so many rows, and leaves them out."""
 
 _ARROW_HEAD_BYTES = 8
 _ARROW_TAIL_BYTES = 10
-"""Of an Arrow file: its magic and padding; the length of its footer, and its magic."""
+"""Lengths in an Arrow file: its magic and padding; the length of its footer, and its magic."""
 
 
 class RunReader:
     """Used by one thread. Each method raises CorruptFile, which names the file, if bytes that it needs are damaged.
 
-    The rows that it gives lie in memory of this process: nothing that happens to the file changes them.
+    The rows that it gives lie in memory of this process: later changes of the file do not affect them.
     """
 
     def __init__(self, info: RunInfo, schema: pa.Schema, file: VerifiedFile) -> None:
@@ -545,7 +542,7 @@ class RunReader:
     @saying_what_helps()
     def _decode(self) -> None:
         self._rows = decode_content(self._info, self._file.content, self._schema)
-        """Right where it was filled."""
+        """Right only where it was filled."""
         base = self._file.content.address
         self._columns: tuple[ColumnBytes, ...] = ()
         if not self._file.is_whole:
@@ -555,7 +552,7 @@ class RunReader:
         self._hashes = SortedHashes(self._file, hash64.to_numpy(), first_byte, self._info.block_bytes)
 
     def _fill_metadata(self) -> None:
-        """What an Arrow file has before and behind its columns."""
+        """The parts of an Arrow file before and behind its columns."""
         end = self._info.arrow_bytes
         footer = self._number(end - _ARROW_TAIL_BYTES, end)
         self._fill(end - _ARROW_TAIL_BYTES - footer, end)
@@ -576,7 +573,7 @@ class RunReader:
 
     @property
     def filled_bytes(self) -> int:
-        """How many of the file's bytes were read, and lie in memory."""
+        """How many of the file's bytes were read and lie in memory."""
         return self._file.filled_bytes
 
     def all_rows(self) -> pa.RecordBatch:
@@ -584,9 +581,9 @@ class RunReader:
         return self._part(0, len(self))
 
     def scan(self, slices: Sequence[tuple[int, int]], rows_max: int) -> Iterator[pa.RecordBatch]:
-        """The rows of these slices, which are ascending, with their hash64, in batches of about ``rows_max``: no batch
-        ends between two rows of one key. Few rows of slices that are near each other come as one batch. No more than a
-        stretch of them is in memory, besides what is still in use of the batches."""
+        """The rows of these ascending slices, with their hash64, in batches of about ``rows_max``. No batch ends
+        between two rows of one key. Small neighbouring slices come as one batch. At most one stretch of them is in
+        memory, besides the batches that are still in use."""
         for near in [slices] if self._file.is_whole else self._near(slices, self._stretch_rows(rows_max)):
             first, end = near[0][0], sum(near[-1])
             part = self._part(first, end)
@@ -595,7 +592,7 @@ class RunReader:
                 yield gathered(part, group)
 
     def _near(self, slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[list[tuple[int, int]]]:
-        """The same slices, as many at a time as are near each other, in about so many rows."""
+        """The same slices in groups of near neighbours, each of about so many rows."""
         near: list[tuple[int, int]] = []
         for start, count in cut(slices, rows_max, self._hashes.end_of_key):
             if near and (start - sum(near[-1]) > GAP_ROWS_MAX or start + count - near[0][0] > rows_max):
@@ -617,7 +614,7 @@ class RunReader:
         return max(rows_max, STRETCH_BYTES_MAX * len(self) // max(1, self._info.bytes))
 
     def _part(self, first: int, end: int) -> pa.RecordBatch:
-        """These rows, in memory that goes with them."""
+        """These rows, in memory of their own."""
         if self._file.is_whole:
             return self._rows.slice(first, end - first)
         columns = [column.rows(first, end, self._file.copied) for column in self._columns]
@@ -625,7 +622,7 @@ class RunReader:
 
     def rows_of(self, keys: Hashes) -> list[Batch]:
         """A copy of the rows of the keys with these hash64 (ascending, each once), without the column of their hash64,
-        as one batch; none if there are none."""
+        as one batch; an empty list if there are none."""
         starts, ends = self._hashes.places_of(keys)
         if not len(starts):
             return []
@@ -642,8 +639,8 @@ class RunReader:
         return [self._batch(self._rows.take(pa.array(spread(starts, ends - starts))))]
 
     def slices_of(self, keys: Sequence[int]) -> list[Batch]:
-        """The same, one slice for each key that has rows. They are no copies, and keep in memory all that was read of
-        the run."""
+        """The same, one slice for each key that has rows. The slices are no copies: they keep everything that was read
+        of the run in memory."""
         places = self._few_places(keys)
         if not places:
             return []
@@ -665,15 +662,15 @@ class RunReader:
         return places
 
     def _fill_rows(self, places: Iterable[tuple[int, int]]) -> None:
-        """Have all columns' bytes of these rows filled: from the first of each to before the second. Where the bytes of
-        a text or a list are is known once its offsets are filled: each turn reads what is known by then."""
+        """Fill all columns' bytes of these rows: from the first of each to before the second. The place of a text or a
+        list is known once its offsets are filled: each pass fills what is known by then."""
         pending = [(column, start, end) for start, end in places if start < end for column in self._columns]
         while pending:
             self._file.fill(bytes_of for part, start, end in pending for bytes_of in part.own_bytes(start, end))
             pending = [below for part, start, end in pending for below in part.below(start, end)]
 
     def _fill_many(self, starts: Positions, ends: Positions) -> None:
-        """The same of very many rows apart."""
+        """The same for very many scattered rows."""
         pending = [(column, starts, ends) for column in self._columns if len(starts)]
         while pending:
             ranges = [bytes_of for part, start, end in pending for bytes_of in part.own_bytes(start, end)]

@@ -1,11 +1,11 @@
-"""What a driver that was killed has left in Spark's checkpoint of a table, and what of it is removed before a start.
+"""Removes what a killed driver has left in Spark's checkpoint of a table, before a start.
 
-Spark writes each file of a checkpoint under a hidden name and renames it. It refuses a checkpoint that has no batch
-yet and is not empty, so a driver that was killed in its first micro-batch could never start again. Rule
+Spark writes each file of a checkpoint under a hidden name and renames it. It refuses a checkpoint that has no batch yet
+and is not empty. So a driver that was killed in its first micro-batch could never start again. Rule
 lake.unfinished_files_are_removed in ``docs/internals/lake.md``: hidden unfinished files are always removed. A
-checkpoint that Spark cannot go on with is removed as a whole, as long as neither Spark nor the lake has committed a
-batch of the table: no row of it counts. A checkpoint that is whole stays. It says where the source was first read: for
-some sources, wherever its end was then.
+checkpoint that Spark cannot continue is removed as a whole, as long as neither Spark nor the lake has committed a batch
+of the table: no row of it counts. A complete checkpoint stays. It records where the source was first read: for some
+sources, wherever its end was then.
 """
 
 import json
@@ -20,9 +20,9 @@ _VERSION = re.compile(r"v\d+")
 
 
 def sweep_checkpoint(files: Files, table: str, has_epochs: bool) -> int:
-    """Remove what keeps a table's query from starting; returns the number of files. For a query that does not run.
+    """Remove files that keep a table's query from starting; returns how many. The query must not be running.
 
-    has_epochs: whether the lake has any of the table.
+    has_epochs: whether the lake has any epoch of the table.
     """
     directory = f"ingest/{table}"
     paths = files.tree(directory)
@@ -37,7 +37,7 @@ def sweep_checkpoint(files: Files, table: str, has_epochs: bool) -> int:
 
 
 def _is_whole(files: Files, directory: str, paths: list[str]) -> bool:
-    """Whether Spark can go on with a checkpoint of these files, or has none to go on with."""
+    """Whether Spark can continue a checkpoint of these files, or there is nothing to continue."""
     if not paths:
         return True
     if f"{directory}/metadata" not in paths or not _is_json(_text(files, f"{directory}/metadata")):
@@ -61,7 +61,7 @@ def _is_empty(files: Files, path: str) -> bool:
 
 
 def _is_log(text: str) -> bool:
-    """A version, then a line of JSON for each thing that is logged, or a dash for none."""
+    """A version, then a line of JSON for each logged item, or a dash for none."""
     version, *lines = text.split("\n")
     return bool(_VERSION.fullmatch(version)) and bool(lines) and all(line == "-" or _is_json(line) for line in lines)
 

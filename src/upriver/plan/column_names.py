@@ -1,4 +1,4 @@
-"""The columns that an expression of a plan names: what stands in double quotes, and nothing else does."""
+"""The columns that an expression of a plan names: exactly the words in double quotes."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ _WORDS = re.compile(r"""'(?:[^']|'')*'|"((?:[^"]|"")+)\"""")
 
 
 _LAZY = re.compile(r"\b(?:CASE|coalesce)\b")
-"""What may not evaluate all that is in it."""
+"""Constructs that may not evaluate all of their parts."""
 _CALLS_OF_CASE = (
     re.compile(r"spark_(?:upper|lower)\((.*)\)", re.DOTALL),
     re.compile(r"list_transform\(\[\{'v0': (.*)\}\], lambda v: spark_(?:upper|lower)\(v\.v0\)\)\[1\]", re.DOTALL),
@@ -29,7 +29,7 @@ def plain_columns(projection: Projection) -> dict[str, str]:
 
 
 def quoted(column: str) -> str:
-    """The expression that is just this column. Only columns are ever in double quotes in what plans hold."""
+    """The expression that is just this column. In plans, only columns are in double quotes."""
     return '"' + column.replace('"', '""') + '"'
 
 
@@ -39,7 +39,7 @@ def columns_in(expression: str) -> frozenset[str]:
 
 
 def with_columns(expression: str, names: Mapping[str, str]) -> str:
-    """The same expression with other names for its columns; those that are not in ``names`` keep theirs."""
+    """The same expression with other names for its columns; columns that are not in ``names`` keep theirs."""
     return with_texts(expression, lambda column: quoted(names.get(column, column)))
 
 
@@ -49,7 +49,7 @@ def with_texts(expression: str, text_of: Callable[[str], str]) -> str:
 
 
 def operand_of_case(expression: str) -> str | None:
-    """What upper() or lower() is of, if the expression is nothing but such a call."""
+    """The argument of upper() or lower(), if the expression is nothing but such a call."""
     for form in _CALLS_OF_CASE:
         call = form.fullmatch(expression)
         if call is not None and _is_closed(call[1]):
@@ -58,7 +58,7 @@ def operand_of_case(expression: str) -> str | None:
 
 
 def _is_closed(text: str) -> bool:
-    """Whether its parentheses close each other."""
+    """Whether its parentheses are balanced."""
     depth = 0
     for match in re.finditer(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|[][(){}]""", text):
         depth += (match[0] in "([{") - (match[0] in ")]}")
@@ -70,8 +70,8 @@ def _is_closed(text: str) -> bool:
 def inlined(expression: str, texts: Mapping[str, str], chars_max: int) -> str | None:
     """The expression with the texts of these columns in their place; ``None`` if it gets longer than ``chars_max``.
 
-    A macro repeats its operands, so those within another macro would grow exponentially. They are computed once, and
-    handed in as part of a list of one; but not into a CASE, which may not reach them.
+    A macro repeats its operands, so macros within another macro would grow exponentially. They are computed once, and
+    passed as part of a list of one element; but not into a CASE, which may skip them.
     """
     named = {name: texts[name] for name in columns_in(expression) if name in texts}
     for name, text in list(named.items()):

@@ -1,10 +1,9 @@
-"""Which views can be partial (document 004, "Partial Eligibility"): keep only the keys that are looked up.
+"""Explains a dataflow in words a user can check: regions, routing keys, edges, indexes, partial or full and why.
 
-A missing key is filled by reading its rows out of the lake. In a region that only lake edges feed, each input is
-indexed by the routing key, so the lake has them at hand. Over an exchange edge they are found by way of the keys that
-the key rests on, if those can be traced (``provenance.py``).
-
-What a dataflow does, in words a user can check: regions, routing keys, edges, indexes, partial or full and why.
+Also decides which views can be partial (document 004, "Partial Eligibility"): keep only the keys that are looked up. A
+missing key is filled by reading its rows from the lake. In a region that only lake edges feed, each input is indexed by
+the routing key, so the lake finds them directly. Over an exchange edge they are found through the producer's keys, if
+those can be traced (``provenance.py``).
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -52,15 +51,15 @@ from upriver.plan.types import spark_name
 Explained = dict[str, Any]
 
 NameOf = Callable[[str], str]
-"""What a column of some rows is."""
+"""Describes a column of some rows."""
 
 
 def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
     """The plan as a plain dict; :func:`render` turns it into text. tables: those that it reads.
 
     indexes: all that the view reads, and whether each is ``new``: made for views, beside the table's own key. In each
-    region the numbers of its inputs, then of its steps, count from 0; ``of`` says what a step works on. Columns are
-    called by what they are: ``table.column``, or how they are made of such columns.
+    region the numbers of its inputs, then of its steps, count from 0; ``of`` lists the inputs of a step. Columns are
+    described by their origin: ``table.column``, or how they are computed from such columns.
     """
     return {
         "view": plan.name,
@@ -86,7 +85,7 @@ def render(explained: Mapping[str, Any]) -> str:
 
 
 def _sql_lines(sql: str) -> list[str]:
-    """The SQL as it was declared, without what it has in common at the beginning of its lines."""
+    """The SQL as declared, without the common indentation of its lines."""
     return [f"  | {line.rstrip()}" for line in dedent(sql).strip().splitlines()]
 
 
@@ -144,7 +143,7 @@ class _Region:
         return {"state": "full", "why_state": f"every key is kept: {self._plan.full_because}"}
 
     def _routing_key(self) -> list[str]:
-        """As the user knows it where he does: of the view, or of a table."""
+        """By the name that the user knows, if there is one: that of the view, or of a table."""
         if self._region.store is not None:
             return list(self._plan.key)
         edge = self._region.inputs[0].edge
@@ -244,7 +243,7 @@ def _top(op: TopKOp, name_of: NameOf) -> str:
 
 
 def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> str | None:
-    """Why all keys of a view are kept, in words; ``None`` if only those need be that are looked up.
+    """Why all keys of a view are kept, in words; ``None`` if only looked-up keys need be kept.
 
     wanted: as declared. sets_aside: the tables whose bad rows are set aside.
     """

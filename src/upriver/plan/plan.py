@@ -1,23 +1,19 @@
-"""A view's dataflow as workers run it: regions, joined by edges.
+"""A view's dataflow as workers run it: regions, joined by edges. All of it is frozen, comparable data.
 
-A **region** is what lies between two exchanges (DESIGN section 2). All its inputs are hashed by one routing key, and
-all its state is kept by that key or by something finer. A region's *depth* is 0 if only lake edges feed it, else one
-more than that of the deepest region that does.
+A **region** is the part of a dataflow between two exchanges (DESIGN section 2). All its inputs are hashed by one
+routing key, and all its state is kept by that key or by something finer. A region's *depth* is 0 if only lake edges
+feed it, else one more than that of the deepest region that feeds it.
 
-What plans are made of: tables and their lake edges, projections and aggregates. All of it frozen, comparable data.
+The operators are one record for each kind, which says everything about it. The SQL front end makes trees of these
+(:mod:`upriver.plan.relation`), the planner cuts the trees into regions, and a worker builds an operator from each
+(:mod:`upriver.engine.operators`). Columns are named. No two columns of one operator's output, or of all its inputs,
+have names that differ in case alone.
 
-Expressions are DuckDB SQL over named columns, which may call the macros of sql_macros; double quotes hold nothing but
-column names, and a column as it is is its quoted name alone. A view's whole plan is :mod:`upriver.plan.plan`'s.
-
-What a dataflow can do with rows: one record for each kind of operator, which says all that there is to say of it.
-
-The SQL front end makes trees of these (:mod:`upriver.plan.relation`), the planner cuts the trees into regions
-(:mod:`upriver.plan.plan`), and a worker builds an operator from each (:mod:`upriver.engine.operators`). Columns
-are named; no two columns of one operator's output, or of all its inputs, have names that differ in case alone.
-Expressions are DuckDB SQL over the input's columns, as :mod:`upriver.engine.expressions` evaluates them.
+Expressions are DuckDB SQL over the input's columns, as :mod:`upriver.engine.expressions` evaluates them; they may call
+its macros. Double quotes hold nothing but column names, and a plain column is its quoted name alone.
 
 All operators take and give signed batches: a row with weight -1 takes one equal row back. Two rows are equal if all
-their values are; a null equals a null, NaN equals NaN, and -0.0 equals 0.0, but where an operator's own words differ.
+their values are. A null equals a null, NaN equals NaN, and -0.0 equals 0.0, unless an operator's own words differ.
 """
 
 import base64
@@ -50,7 +46,7 @@ def schema_from_json(text: str) -> pa.Schema:
 def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
     """The channel of a lake edge: a table, in the order of one index key. Also the directory of its runs.
 
-    Names that a filesystem may not take (long ones, ``..``) are told by a hash.
+    A name that a filesystem may refuse (long, or ``..``) is replaced by a hash.
     """
     name = ",".join(quote(column, safe="") for column in index)
     if len(name) > CHANNEL_CHARS_MAX or name.startswith("."):
@@ -62,9 +58,9 @@ def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
 class TableSpec:
     """A declared table. ``key``, ``order_by`` and ``primary_key`` are column names; ``schema`` is its rows'.
 
-    primary_key: of an upsert table, whose rows are versions: of the versions of one primary key the one that is last by
-    ``order_by`` counts, and the key has no row if ``deletes``, a DuckDB predicate over the columns, is true for it;
-    ``None`` if no version deletes. Of an append table, all of whose rows count, ``()``.
+    primary_key: of an upsert table, whose rows are versions. Among the versions of one primary key, the last by
+    ``order_by`` counts. The key has no row if ``deletes``, a DuckDB predicate over the columns, is true for that
+    version; ``None`` if no version deletes. An append table, all of whose rows count, has ``()``.
     """
 
     name: str
@@ -86,7 +82,7 @@ class TableSpec:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        """A record from before there were upsert tables is an append table's."""
+        """A record that is older than upsert tables describes an append table."""
         return cls(
             name=json["name"],
             schema=schema_from_json(json["schema"]),
@@ -110,7 +106,7 @@ class AggregateCall:
     """One aggregate.
 
     function: count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop, var_samp, var_pop, bool_and or
-    bool_or. argument: a column of the input; ``None`` for count_star. output, type: the result's, as Spark gives them.
+    bool_or. argument: a column of the input; ``None`` for count_star. output, type: of the result, as Spark gives them.
     distinct: whether equal values of a group count once. where: a BOOLEAN column of the input; only rows in which it is
     true count. ``None``: all do.
     """
@@ -125,11 +121,11 @@ class AggregateCall:
 
 @dataclass(frozen=True, slots=True)
 class AggregatePlan:
-    """Group by the input columns ``group``, among which are the routing key's, whatever their order.
+    """Group by the input columns ``group``, which include the routing key's, in any order.
 
     Each has the value that Spark groups by (one zero, one NaN). Output columns: the group columns, then one per call.
-    retracts: whether rows may be taken back. If not, less is kept: of extremes only the best, of sums of floats not
-    every bit.
+    retracts: whether rows may be taken back. If not, the operator keeps less: only the best of extremes, and inexact
+    sums of floats.
     """
 
     group: tuple[str, ...]
@@ -153,7 +149,7 @@ class FilterOp:
 
 @dataclass(frozen=True, slots=True)
 class ProjectOp:
-    """One row for each. One input."""
+    """One output row for each input row. One input."""
 
     projection: Projection
 
@@ -166,7 +162,7 @@ class AggregateOp:
 
 
 class JoinKind(StrEnum):
-    """semi, anti: the left rows that have, or do not have, a match; all others: rows of both sides."""
+    """semi, anti: the left rows with, or without, a match; all others: rows of both sides."""
 
     INNER = "inner"
     LEFT = "left"
@@ -178,12 +174,12 @@ class JoinKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class JoinOp:
-    """Pairs of rows, one of each of two inputs, that agree in the key and for which the condition is true.
+    """Pairs of rows, one from each of two inputs, that agree in the key and for which the condition is true.
 
     left_key, right_key: columns of the two inputs, pairwise of one type; at least one pair. null_safe: for each pair,
     whether a null agrees with a null (``<=>``) or with nothing (``=``). condition: a predicate over the columns of both
-    inputs, or ``None``. Output: the columns of the left input, then (unless semi or anti) those of the right one; what
-    an outer join has no row for is null.
+    inputs, or ``None``. Output: the columns of the left input, then (unless semi or anti) those of the right one. An
+    outer join gives nulls for a missing row.
     """
 
     kind: JoinKind
@@ -203,7 +199,7 @@ class Order:
 
 
 class Ranking(StrEnum):
-    """How rows that are equal in all that they are sorted by are numbered, from 1 on."""
+    """How rows that tie in all sort columns are numbered, from 1 on."""
 
     ROW_NUMBER = "row_number"
     RANK = "rank"
@@ -214,9 +210,9 @@ class Ranking(StrEnum):
 class TopKOp:
     """The rows of each partition whose number, counted from 1, is at most ``limit``. One input.
 
-    partition: columns; may be none only if the region's key is. rank: the name of an output column, a 32-bit integer
-    behind the input's columns, that holds the number; ``None`` for no such column. Rows that tie under ``row_number``
-    are numbered in the order of all their columns, so that the result depends on the rows alone.
+    partition: columns; may be empty only if the region's key is. rank: the name of an output column with the number, a
+    32-bit integer behind the input's columns; ``None`` for no such column. Rows that tie under ``row_number`` are
+    numbered in the order of all their columns, so that the result depends on the rows alone.
     """
 
     partition: tuple[str, ...]
@@ -238,7 +234,7 @@ class SetKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetOperationOp:
-    """Rows of the first of two inputs of one schema, as the other has them. all: whether repeats count."""
+    """Rows of the first of two inputs of one schema, selected by those of the other. all: whether repeats count."""
 
     kind: SetKind
     all: bool
@@ -246,10 +242,10 @@ class SetOperationOp:
 
 @dataclass(frozen=True, slots=True)
 class LatestOp:
-    """Of the versions of each primary key, the row of the highest; none, if that one is a deletion. One input.
+    """For each primary key, the row of its highest version; none, if that version is a deletion. One input.
 
-    key, order_by: columns. Of versions that are equal in ``order_by`` the one that comes last counts. deleted: a
-    predicate that is true for a deletion; ``None`` if there are none. Rows come with weight +1 only.
+    key, order_by: columns. Among versions that tie in ``order_by`` the one that comes last counts. deleted: a predicate
+    that is true for a deletion; ``None`` if there are none. Rows come with weight +1 only.
     """
 
     key: tuple[str, ...]
@@ -258,7 +254,7 @@ class LatestOp:
 
 
 class Per(StrEnum):
-    """For what a user's function is called once: for each row, for each key of a batch, or for each batch."""
+    """How often a user's function is called: for each row, for each key of a batch, or for each batch."""
 
     ROW = "row"
     KEY = "key"
@@ -267,10 +263,11 @@ class Per(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StatefulMapOp:
-    """A user's Python function over the rows of each key, in order, with a state of its own. One input, append only.
+    """A user's Python function over the rows of each key, in order, with a state for each key. One input, append only.
 
-    key: columns. function: made by cloudpickle; docs/guide/stateful-maps.md says what it takes and gives, by ``per``.
-    state: the schema of a key's state. output: the key's columns, then those of the rows that the function gives.
+    key: columns. function: pickled by cloudpickle; docs/guide/stateful-maps.md says what it takes and gives, by
+    ``per``. state: the schema of a key's state. output: the key's columns, then those of the rows that the function
+    gives.
     """
 
     key: tuple[str, ...]
@@ -302,7 +299,7 @@ class LakeEdge:
 
 @dataclass(frozen=True, slots=True)
 class ExchangeEdge:
-    """Rows that another region of the view puts out, worker to worker. key: the routing key, columns of those rows."""
+    """Rows that another region of the view sends, worker to worker. key: the routing key, columns of those rows."""
 
     region: str
     key: tuple[str, ...]
@@ -313,7 +310,7 @@ Edge = LakeEdge | ExchangeEdge
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What comes in at one port of a region. schema: of the rows that come."""
+    """The input at one port of a region. schema: of its rows."""
 
     edge: Edge
     schema: pa.Schema
@@ -321,8 +318,8 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """An operator in a region. inputs: numbers of what feeds it: the region's inputs are 0, 1, ..., and the nodes
-    follow in order, so a node's inputs have smaller numbers than it has. schema: of its output."""
+    """An operator in a region. inputs: the numbers of its inputs. The region's inputs are 0, 1, ..., and the nodes
+    follow in order, so a node's inputs have smaller numbers than the node. schema: of its output."""
 
     op: Op
     inputs: tuple[int, ...]
@@ -331,12 +328,12 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class ViewStore:
-    """How the last region of a view keeps what can be looked up.
+    """How the last region of a view keeps the rows for lookups.
 
-    key: columns of what is kept that are the routing key, in its order. aggregate: what is kept is groups, of the rows
-    that come; ``None``: the rows. having: a predicate over what is kept, applied when it is read; ``None`` for none.
-    output: the view's columns, computed from what is kept when it is read. retracts: whether rows that come may be
-    taken back; rows that never are stay in the order in which they came.
+    key: the kept columns that are the routing key, in its order. aggregate: the store keeps groups of the rows that
+    come; ``None``: it keeps the rows. having: a predicate over kept rows, applied by each read; ``None`` for none.
+    output: the view's columns, computed from kept rows by each read. retracts: whether rows that come may be taken
+    back. Without retractions, rows stay in the order in which they came.
     """
 
     key: tuple[str, ...]
@@ -352,7 +349,7 @@ class RegionPlan:
     or go into the store of the view.
 
     name: the view's for its last region; ``view/0``, ``view/1``, ... for those before it. why: for ``explain``, in
-    words: why it is cut here, why it has this key.
+    words: why the region ends here, and why it has this key.
     """
 
     name: str
@@ -382,11 +379,11 @@ NOT_WANTED = "it is declared with partial=False"
 
 @dataclass(frozen=True)
 class DataflowPlan:
-    """A compiled view: what the driver works out once, and every worker builds its regions from.
+    """A compiled view: the driver makes it once, and every worker builds its regions from it.
 
     name, sql: as declared. key: the view's key, columns of ``schema``, in the order of the last region's routing key.
     regions: each after those that feed it; the last one has the store, and the view's name. full_because: why all keys
-    are kept, in words; ``None``: only those are that are looked up, and the view is partial.
+    are kept, in words; ``None``: the view is partial and keeps only looked-up keys.
     """
 
     name: str
@@ -412,18 +409,17 @@ class DataflowPlan:
 
     @property
     def is_cone(self) -> bool:
-        """Whether each worker computes by itself what is looked up at it (``partial/cone.py``)."""
+        """Whether the worker that gets a lookup computes its rows by itself (``partial/cone.py``)."""
         return self.full_because is None and self.depth > 0
 
     @property
     def spread(self) -> tuple[RegionPlan, ...]:
-        """The regions that are spread over all workers, and to which rows come. To a cone none come: it reads them."""
+        """The regions that are spread over all workers and receive rows. A cone receives none: it reads them."""
         return (replace(self.regions[-1], inputs=()),) if self.is_cone else self.regions
 
     @property
     def stages(self) -> Mapping[str, int]:
-        """Of the regions that are spread: the stage of an epoch in which rows that were exchanged are taken in; 0 where
-        none are."""
+        """For each spread region: the stage of an epoch in which it takes in exchanged rows; 0 if it has none."""
         return {self.name: 0} if self.is_cone else self.depths
 
     @property
@@ -433,13 +429,13 @@ class DataflowPlan:
 
     @cached_property
     def tables(self) -> tuple[str, ...]:
-        """The tables that it reads, by itself or through other views."""
+        """The tables that it reads, directly or through other views."""
         edges = (entry.edge for region in self.regions for entry in region.inputs)
         return tuple(sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)}))
 
     @property
     def depth(self) -> int:
-        """Of the deepest region: 0 if nothing is exchanged."""
+        """The depth of the deepest region: 0 without exchanges."""
         return max(self.depths.values())
 
     def sends(self, region: str) -> tuple[SendEdge, ...]:

@@ -1,13 +1,11 @@
-"""The planner: cuts a view's query into regions, and says by which key each is routed.
+"""The planner: cuts a view's query into regions, and chooses the key by which each is routed.
 
-Read in this order: planning_steps (the query as the planner has it), planning_shape (what is refused), planning_prune
-(columns that nobody needs), planning_keys (which keys, hence where to cut), and this module, which writes the regions.
+First it makes steps of the query and refuses what cannot be routed (:mod:`upriver.plan.steps`). It then drops columns
+that no step needs, so that they are neither kept nor sent. A step that several others use keeps all columns that any of
+them needs, and stays one step. The choice of keys decides where to cut (:class:`upriver.plan.steps.StepKeys`). At last
+this module writes the regions.
 
-Columns that nobody needs are left out, so that they are neither kept nor sent.
-
-A step that several others use keeps what any of them needs, and stays one step.
-
-Why a region is keyed as it is, and why it ends where it does, in words for ``explain``.
+It also explains, for ``explain``, why a region has its key, and why it ends where it does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,11 +46,11 @@ from upriver.plan.steps import Step, StepKeys, Steps, core, inward, is_hashable,
 from upriver.plan.types import spark_name
 
 Needs = dict[Step, set[str]]
-"""Of each step, the columns that are needed."""
+"""For each step, the columns that are needed."""
 
 
 def pruned(root: Step, steps: Steps) -> Step:
-    """The same rows of ``root``, without what is not needed on the way to them."""
+    """The same rows of ``root``, without columns that no step on the way needs."""
     needs = _needs(root)
     done: dict[Step, Step] = {}
     for step in reversed(list(needs)):
@@ -62,7 +60,7 @@ def pruned(root: Step, steps: Steps) -> Step:
 
 
 def _needs(root: Step) -> Needs:
-    """In such an order that a step comes before its inputs."""
+    """The needs, ordered so that a step comes before its inputs."""
     needs: Needs = {step: set() for step in _users_first(root)}
     needs[root] = set(root.schema.names)
     for step, needed in needs.items():
@@ -86,7 +84,7 @@ def _users_first(root: Step) -> list[Step]:
 
 
 def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
-    """What a step needs of each of its inputs."""
+    """The columns that a step needs of each of its inputs."""
     match step.op:
         case Scan():
             return []
@@ -117,7 +115,7 @@ def _named(expressions: Iterable[str]) -> set[str]:
 
 
 def _calls(plan: AggregatePlan, needed: set[str]) -> AggregatePlan:
-    """The aggregate without the calls whose results nobody needs."""
+    """The aggregate without the calls whose results are not needed."""
     return replace(plan, calls=tuple(call for call in plan.calls if call.output in needed))
 
 
@@ -127,7 +125,7 @@ def _of_groups(plan: AggregatePlan) -> set[str]:
 
 
 def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps) -> Step:
-    """The step over these inputs. It may give more columns than are needed, where they cost nothing."""
+    """The step over these inputs. It may give more columns than are needed, if they cost nothing."""
     wanted = _wanted(step, needed)
     match step.op:
         case FilterOp(predicate):
@@ -149,7 +147,7 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
         case LatestOp():
             return steps.make(step.op, exact, exact[0].schema)
         case TopKOp():
-            # Ties are settled by the columns that are left: which of them is settled first, nobody asked.
+            # The remaining columns decide ties; the query does not say which row of a tie comes first.
             rank = step.op.rank if step.op.rank in needed else None
             ranked = [] if rank is None else [step.schema.field(rank)]
             return steps.make(replace(step.op, rank=rank), exact, pa.schema([*exact[0].schema, *ranked]))
@@ -168,12 +166,12 @@ def _fields(schema: pa.Schema, names: set[str]) -> pa.Schema:
 
 
 def why_looked_up(key: Key) -> str:
-    """Of the last region. key: of the view."""
+    """The reason for the last region's key. key: of the view."""
     return f"keyed by {listed(key)}, by which the view is looked up"
 
 
 def why_keyed(step: Step, keys: tuple[Key, ...] | None) -> str:
-    """Of a region whose key is the choice of ``step``, which wants its inputs by ``keys``."""
+    """The reason for a region's key that ``step`` chose, which wants its inputs by ``keys``."""
     if keys is None:
         return "keeps nothing, so its rows come by the tables' own keys"
     if not keys[0]:
@@ -226,7 +224,7 @@ def _pairs(step: Step, op: JoinOp) -> str:
 
 
 def _obstacle(step: Step, key: Key) -> str:
-    """What keeps the rows from being there by the key at once; if nothing does, why they are exchanged so late."""
+    """Why the rows are not there by the key already; if nothing prevents it, why they are exchanged so late."""
     inputs = inward(step, key)
     if inputs is None:
         return _missing(step, key)
@@ -260,11 +258,11 @@ def plan_regions(
 ) -> tuple[RegionPlan, ...]:
     """The regions of a view, each after those that feed it; the last one has the store, and the view's name.
 
-    key: columns of the relation, in any case. tables: all that the relation reads. sql: the view's, which messages
-    show the place in; empty for a view that has none.
+    key: columns of the relation, in any case. tables: all that the relation reads. sql: the view's, for the places in
+    messages; empty for a view without SQL.
 
-    Raises UnsupportedSql where rows that belong together cannot be routed to one place, DeclarationError for a key
-    that is none.
+    Raises UnsupportedSql if rows that belong together cannot be routed to one place, DeclarationError for an invalid
+    key.
     """
     steps = Steps()
     root = pruned(shaped(Source(name, sql), relation, tables, steps), steps)
@@ -282,7 +280,7 @@ def plan_regions(
 
 
 def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
-    """A view's key as its columns spell it, whatever their case in ``key``. Raises DeclarationError."""
+    """A view's key in the spelling of its columns, whatever their case in ``key``. Raises DeclarationError."""
     if not key:
         raise DeclarationError(
             f"view {name!r}: its key has no column. Name the output columns that it is looked up by."
@@ -302,9 +300,9 @@ def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
 
 
 def _stored(root: Step, key: Key) -> tuple[Step, ViewStore]:
-    """What goes into the store, and the store.
+    """The step that feeds the store, and the store.
 
-    If the view is looked up by what its last step groups by, it keeps the groups; else its rows.
+    If the view is looked up by the groups of its last step, the store keeps the groups; else it keeps the rows.
     """
     step, output, predicates = root, plain(root.schema), list[str]()
     if isinstance(step.op, ProjectOp):
@@ -324,7 +322,7 @@ def _stored(root: Step, key: Key) -> tuple[Step, ViewStore]:
 
 
 def _and_then(second: str, first: str) -> str:
-    """Both predicates; as with two filters, the second is asked only where the first is true."""
+    """Both predicates; as with two filters, the second is evaluated only where the first is true."""
     return f"CASE WHEN {first} THEN {second} ELSE FALSE END"
 
 
@@ -339,8 +337,8 @@ def _routed_first(plan: AggregatePlan, routing: Key) -> AggregatePlan:
 class _Draft:
     """A region that is being written. why: of its key. users: the regions that its rows go to, once it is finished.
 
-    A node's inputs are numbers below 0 for the region's inputs (-1 is the first) and 0, 1, ... for nodes: only at the
-    end is it known how many inputs there are.
+    A node's inputs are numbers below 0 for the region's inputs (-1 is the first) and 0, 1, ... for nodes: the number of
+    inputs is known only at the end.
     """
 
     why: str
@@ -350,13 +348,13 @@ class _Draft:
     users: list[tuple[Step, Key, "_Draft"]] = field(default_factory=list)
 
     def input(self, entry: Input) -> int:
-        """The number of this input, which is there once."""
+        """The number of this input, which is added once."""
         if entry not in self.inputs:
             self.inputs.append(entry)
         return -1 - self.inputs.index(entry)
 
     def node(self, step: Step, inputs: Sequence[int]) -> int:
-        """The number of the step's operator over these inputs, which is there once."""
+        """The number of the step's operator over these inputs, which is added once."""
         node = Node(step.op, tuple(inputs), step.schema)
         if node not in self.nodes:
             self.nodes.append(node)
@@ -380,10 +378,10 @@ class _Regions:
         self._keys = keys
         self._tables = tables
         self._finished: dict[Step, _Draft] = {}
-        """By the step that ends it; each after those that feed it."""
+        """By the step that ends the region; each after those that feed it."""
 
     def planned(self, last: _Draft, kept: Step, store: ViewStore) -> tuple[RegionPlan, ...]:
-        """All regions, the last of which has the store."""
+        """All regions; the last one has the store."""
         self._by(last, kept, store.key)
         return (*(draft.plan(None) for draft in self._finished.values()), last.plan(store))
 
@@ -400,7 +398,7 @@ class _Regions:
         return draft.node(step, [self._by(draft, part, wanted) for part, wanted in zip(step.inputs, keys, strict=True)])
 
     def _ended_by(self, step: Step) -> _Draft:
-        """The region whose rows are the step's."""
+        """The region that ends with the step's rows."""
         if step not in self._finished:
             chooser = core(step)
             draft = _Draft(why_keyed(chooser, self._keys.choice(chooser).inputs))
@@ -410,7 +408,7 @@ class _Regions:
         return self._finished[step]
 
     def _by_choice(self, draft: _Draft, step: Step) -> int:
-        """The number in a region of a step's rows, which nobody wants by any key."""
+        """The number in a region of a step's rows, if no step wants them by a key."""
         if isinstance(step.op, Scan):
             return draft.input(Input(LakeEdge(step.op.table, self._tables[step.op.table].key), step.schema))
         keys = self._keys.choice(step).inputs

@@ -1,30 +1,28 @@
-"""Where a region has the rows of tables as they are, before anything has brought several of them together.
+"""Provenance: where a region has the rows of tables unchanged, before an operator combines several of them.
 
-What a view computes from a table's rows one by one can be laid at the door of one row: where it fails, that row is bad,
-and can be set aside. This module says, for a plan, where that is.
+If an expression over a single row of a table fails, that row is bad, and can be set aside. This module finds, in a
+plan, the places where rows are still single.
 
-What a column in the midst of a dataflow is, for people: the names there are the front end's own.
+It also describes a column inside a dataflow to people, because the internal names are the front end's own. The
+description is the table's column, or how it is computed from such columns.
 
-A column is called by the table's column that it is, or by how it is made of such columns.
+Key provenance (document 004): the rows of a table from which the keys of an exchange edge come. To fill a key X of a
+region that an exchange edge feeds, a worker must know which keys t of the region that feeds it, the *producer*, may put
+out rows for X. Rows keep their routing key on their way through a region. Suppose the columns of X can be traced back
+through the producer's operators to columns of a table that comes in over a lake edge. Then every row for X that comes
+out under t goes back to a row of that table that has X in those columns, and t in the columns of the lake edge's index.
+An index of the table by the columns of X, a supplement index of document 004, has all such rows.
 
-Key provenance (document 004): by which rows of a table it is known where the keys of an exchange edge come from.
+Rows may reach the producer over an exchange edge themselves, for instance from an upsert table with another key. Then
+that edge's columns hold their t. So the columns of X and of t are both traced further, through the regions that the
+rows have passed, to one row of a table that has them all.
 
-To fill a key X of a region that an exchange edge feeds, one must know which keys t of the region that feeds it, the
-*producer*, may put out rows for X. Rows keep their routing key on their way through a region. So if the columns of X
-can be traced back through the producer's operators to columns of a table that comes in over a lake edge, then every row
-for X that comes out under t goes back to a row of that table that has X in those columns, and t in those of the lake
-edge's index. An index of the table by the columns of X, a supplement index of document 004, has all such rows at hand.
+This may find too many t. A filtered row, a row without a partner in a join, or an old version of a row still names its
+t. That t is then read in vain, which costs time and does no harm. A deletion is a version too, and names t by the
+values in its columns of X. But none may be missing as of the end of any epoch. None is, because a row comes out in the
+epoch of the last row that it is made of, or later.
 
-Rows may have come to the producer over an exchange edge themselves, those of an upsert table that is kept by another
-key, say. That edge's columns hold their t then. So both are traced on, the columns of X and those of t, through the
-regions that the rows have come through, to one row of a table that has them all.
-
-There may be more of them than count: a row that is filtered, that finds no partner in a join, or an old version of a
-row of an upsert table, names its t all the same. That t is asked for nothing, which costs time and does no harm. A
-deletion is a version too, and names t by whatever it has in the columns of X. What matters is that none is missing as
-of the end of any epoch; and none is, for a row comes out in the epoch of the last row that it is made of, or later.
-
-Where a column is computed, or comes out of several rows, there is nothing to look up: the edge is untraced.
+If a column is computed, or comes from several rows, there is nothing to look up: the edge is untraced.
 """
 
 import re
@@ -64,20 +62,20 @@ from upriver.plan.plan import (
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
 
 EXPRESSION_CHARS_MAX = 60
-"""Of an expression that stands for a column; of a longer one it is only said what it is made of."""
+"""Characters of an expression that stands for a column; a longer one is described by its sources only."""
 
 Below = Callable[[int, str], str]
-"""What a column of an operator's input is, given the input's number and the column."""
+"""Describes a column of an operator's input, given the input's number and the column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origins:
-    """What the columns of a plan's regions are, traced back over exchange edges to the tables."""
+    """The descriptions of the columns of a plan's regions, traced back over exchange edges to the tables."""
 
     plan: DataflowPlan
 
     def of(self, region: RegionPlan, number: int, column: str) -> str:
-        """What a column of an input, or of a node, of a region is. number: as the region counts them."""
+        """Describes a column of an input or a node of a region. number: as the region counts them."""
         if number >= len(region.inputs):
             node = region.nodes[number - len(region.inputs)]
             return origin(node.op, column, *self.below(region, node))
@@ -88,14 +86,14 @@ class Origins:
         return self.of(source, len(source.inputs) + len(source.nodes) - 1, column)
 
     def below(self, region: RegionPlan, node: Node) -> tuple[list[pa.Schema], Below]:
-        """The schemas of a node's inputs, and what their columns are."""
+        """The schemas of a node's inputs, and the descriptions of their columns."""
         schemas = [*(entry.schema for entry in region.inputs), *(other.schema for other in region.nodes)]
         names = [partial(self.of, region, number) for number in node.inputs]
         return [schemas[number] for number in node.inputs], lambda place, name: names[place](name)
 
 
 def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> str:
-    """What a column of an operator's output is. inputs: the schemas of the operator's inputs."""
+    """Describes a column of an operator's output. inputs: the schemas of the operator's inputs."""
     match op:
         case ProjectOp(projection):
             return shown(projection.expressions[projection.schema.get_field_index(column)], lambda name: below(0, name))
@@ -111,7 +109,7 @@ def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> st
 
 
 def result(plan: AggregatePlan, column: str, name_of: Callable[[str], str]) -> str:
-    """What a column of an aggregate's output is. name_of: what a column of its input is."""
+    """Describes a column of an aggregate's output. name_of: describes a column of its input."""
     call = next((call for call in plan.calls if call.output == column), None)
     return name_of(column) if call is None else called(call, name_of)
 
@@ -124,7 +122,7 @@ def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
 
 
 def shown(expression: str, name_of: Callable[[str], str]) -> str:
-    """As :func:`spelled`; if that is too long to stand for a column, ``f(...)`` of what it is made of."""
+    """As :func:`spelled`; if that is too long to stand for a column, ``f(...)`` of its sources."""
     text = spelled(expression, name_of)
     if len(text) <= EXPRESSION_CHARS_MAX or expression in map(quoted, columns_in(expression)):
         return text
@@ -132,8 +130,8 @@ def shown(expression: str, name_of: Callable[[str], str]) -> str:
 
 
 def spelled(expression: str, name_of: Callable[[str], str]) -> str:
-    """The expression over what its columns are, with Spark's names of types; ``f(...)`` if it has words of the engine
-    that evaluates it."""
+    """The expression over its columns' descriptions, with Spark's names of types; ``f(...)`` if it has words of the
+    engine that evaluates it."""
     parts = _QUOTED.split(expression)
     words = [_OF_SPARK.sub(r"\1(", part) for part in parts[::2]]
     if any(_FOREIGN.search(part) for part in words):
@@ -154,7 +152,7 @@ def _typed(expression: str) -> str:
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|"(?:[^"]|"")+")""")
 """A text, or a column's name."""
 _CONSTANT = re.compile(r"CAST\((-?\d+(?:\.\d+)?) AS \w+(?:\(\d+, ?\d+\))?\)")
-"""A number of a type that is written out."""
+"""A number with a written type."""
 _TYPES = {"INTEGER": "INT", "VARCHAR": "STRING", "HUGEINT": "DECIMAL(38,0)"}
 _TYPE = re.compile(rf" AS ({'|'.join(_TYPES)})\b")
 _OF_SPARK = re.compile(r"\bspark_(upper|lower|reverse|lpad|rpad|split_part|substring|right|floor|ceil)\(")
@@ -172,11 +170,11 @@ def listed(columns: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeyTrace:
-    """By which rows of a table the keys of an exchange edge are known: each names a key of the consumer, and one of the
-    producer that may put out rows for it. Values are equal where hash64 sees no difference; a null equals a null.
+    """The rows of a table that name the keys of an exchange edge: each row names a key of the consumer, and a key of
+    the producer that may put out rows for it. Values are equal where hash64 sees no difference; a null equals a null.
 
-    table: one that is read over a lake edge, by the producer or by a region that feeds it. consumer_key, producer_key:
-    columns of the table: the routing keys of both, each in its order, and of its types.
+    table: read over a lake edge, by the producer or by a region that feeds it. consumer_key, producer_key: columns of
+    the table: the routing keys of both, each in its order, and of its types.
     """
 
     table: str
@@ -185,12 +183,12 @@ class KeyTrace:
 
     @property
     def edge(self) -> LakeEdge:
-        """The index that the rows are looked up in."""
+        """The index in which the rows are looked up."""
         return LakeEdge(self.table, self.consumer_key)
 
     @property
     def channel(self) -> Channel:
-        """Of that index."""
+        """The channel of that index."""
         return self.edge.channel
 
 
@@ -199,33 +197,33 @@ Found = tuple[KeyTrace, ...] | str
 
 
 def traces(plan: DataflowPlan, region: str, port: int) -> tuple[KeyTrace, ...] | None:
-    """Of the exchange edge at that port of a region, its consumer: every row that comes over it is known by one of
-    them. ``None`` if some may not be."""
+    """The traces of the exchange edge at that port of a region, its consumer: one of them covers every row on the edge.
+    ``None`` if some rows may have none."""
     found = _found(plan, _named(plan, region), port)
     return None if isinstance(found, str) else found
 
 
 def why_untraced(plan: DataflowPlan) -> str | None:
-    """Which exchange edge has no traces and why not, in words; ``None`` if all have, or there are none."""
+    """Which exchange edge has no traces and why, in words; ``None`` if all have, or there are no exchange edges."""
     return next((found for found in _all_found(plan) if isinstance(found, str)), None)
 
 
 def trace_edges(plan: DataflowPlan) -> tuple[LakeEdge, ...]:
-    """The indexes that traces are looked up in, each once."""
+    """The indexes in which traces are looked up, each once."""
     edges = (trace.edge for found in _all_found(plan) if not isinstance(found, str) for trace in found)
     return tuple(dict.fromkeys(edges))
 
 
 def lake_edges(plan: DataflowPlan) -> tuple[LakeEdge, ...]:
-    """All indexes that the lake must hold for the view, each once: those that feed it and, if it is partial, those that
-    its traces are looked up in."""
+    """All indexes that the lake must hold for the view, each once: those that feed it and, if it is partial, those in
+    which its traces are looked up."""
     edges = [entry.edge for region in plan.regions for entry in region.inputs]
     feeding = [edge for edge in edges if isinstance(edge, LakeEdge)]
     return tuple(dict.fromkeys([*feeding, *(trace_edges(plan) if plan.full_because is None else ())]))
 
 
 def indexes_of(tables: Iterable[TableSpec], plans: Iterable[DataflowPlan]) -> dict[str, tuple[Key, ...]]:
-    """Per table the keys that the lake keeps it in the order of: its own, its primary key, those that views need."""
+    """For each table, the keys in whose order the lake keeps it: its own, its primary key, those that views need."""
     edges = [edge for plan in plans for edge in lake_edges(plan)]
     return {
         table.name: tuple(
@@ -241,7 +239,7 @@ def indexes_of(tables: Iterable[TableSpec], plans: Iterable[DataflowPlan]) -> di
 
 
 def _all_found(plan: DataflowPlan) -> Iterator[Found]:
-    """Of each exchange edge."""
+    """The traces of each exchange edge."""
     for region in plan.regions:
         for port, entry in enumerate(region.inputs):
             if isinstance(entry.edge, ExchangeEdge):
@@ -269,7 +267,7 @@ def _in_one_place(consumer: RegionPlan, edge: ExchangeEdge) -> str:
 
 
 def _types(entry: Input) -> tuple[pa.DataType, ...]:
-    """Of the routing key."""
+    """The types of the routing key's columns."""
     return tuple(entry.schema.field(column).type for column in entry.edge.key)
 
 
@@ -277,9 +275,9 @@ def _types(entry: Input) -> tuple[pa.DataType, ...]:
 class _Sought:
     """The columns of some rows that hold both keys of an exchange edge that the rows reach later.
 
-    consumer: the routing key of the edge's consumer. producer: that of its producer, in rows that come to it over an
-    exchange edge; ``None`` in the producer itself, all of whose rows are routed by it. types: that all of these columns
-    must have in a table.
+    consumer: the routing key of the edge's consumer. producer: the routing key of its producer, in rows that reach it
+    over an exchange edge; ``None`` in the producer itself, which routes all of its rows by it. types: required of all
+    these columns in a table.
     """
 
     consumer: Key
@@ -291,12 +289,12 @@ class _Sought:
         return (*self.consumer, *(self.producer or ()))
 
     def before(self, sources: Mapping[str, str]) -> Self:
-        """The same in the rows that these were made of. sources: for each of these columns, theirs that holds it."""
+        """The same keys in the rows that these were made of. sources: for each of these columns, the source column."""
         producer = None if self.producer is None else tuple(sources[column] for column in self.producer)
         return replace(self, consumer=tuple(sources[column] for column in self.consumer), producer=producer)
 
     def beyond(self, entry: Input) -> Self:
-        """The same in the rows of the region that puts out what comes there, over an exchange edge."""
+        """The same keys in the rows of the region that sends them, over an exchange edge."""
         if self.producer is not None:
             return self
         return replace(self, producer=entry.edge.key, types=(*self.types, *_types(entry)))
@@ -316,20 +314,20 @@ class _Producer:
         return len(self._schemas) - 1
 
     def names(self, columns: Sequence[str]) -> str:
-        """What columns of the rows that leave it are, for people."""
+        """Describes the columns of the rows that leave it, for people."""
         return listed([self._names(self._last, columns)])
 
     def traces(self, sought: _Sought) -> Found:
-        """Of rows that leave it, by these columns."""
+        """The traces of rows that leave it, by these columns."""
         return self._traced(self._last, sought)
 
     def _names(self, number: int, columns: Sequence[str]) -> str:
         return ", ".join(self._origins.of(self._region, number, column) for column in columns)
 
     def _traced(self, number: int, sought: _Sought) -> Found:
-        """Of the rows of an input or a node, by these of its columns.
+        """The traces of the rows of an input or a node, by these of its columns.
 
-        Whatever holds of the rows that come holds of those that are taken back: each has come before.
+        A trace of a row also covers its retraction: the row itself has come before.
         """
         ports = len(self._region.inputs)
         if number < ports:
@@ -341,7 +339,7 @@ class _Producer:
             case UnionOp():
                 return _of_all([self._traced(source, sought) for source in node.inputs])
             case SetOperationOp(kind):
-                # A row of an intersection is one of either input's, a row of a difference one of the first's.
+                # A row of an intersection is a row of both inputs, a row of a difference one of the first's.
                 sources = node.inputs if kind is SetKind.INTERSECT else node.inputs[:1]
                 return _first([self._traced(source, sought) for source in sources])
             case _:
@@ -361,7 +359,7 @@ class _Producer:
         return (KeyTrace(entry.edge.table, key, entry.edge.index if sought.producer is None else sought.producer),)
 
     def _of_one(self, number: int, node: Node, sought: _Sought) -> Found:
-        """Of an operator with one input."""
+        """The traces behind an operator with one input."""
         sources = _passed_on(node.op, node.schema)
         computed = [column for column in sought.columns if column not in sources]
         if computed:
@@ -369,7 +367,7 @@ class _Producer:
         return self._traced(node.inputs[0], sought.before(sources))
 
     def _of_join(self, number: int, node: Node, sought: _Sought) -> Found:
-        """By columns of that input, or either, of which each of the join's rows holds a row."""
+        """Traces by the columns of an input whose row is in each of the join's rows; or of either such input."""
         assert isinstance(node.op, JoinOp)
         inputs = [self._schemas[source] for source in node.inputs]
         found = [
@@ -382,7 +380,7 @@ class _Producer:
 
 
 def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
-    """For each output column that holds what a column of the only input holds, in a row of that input's: that column.
+    """For each output column that is an unchanged column of the only input, in a row of that input: the input's column.
 
     schema: of the output.
     """
@@ -402,9 +400,9 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
 
 
 def _held(op: JoinOp, inputs: Sequence[pa.Schema]) -> Iterator[tuple[int, Mapping[str, str]]]:
-    """The inputs of which each row of a join holds a row; with the columns of that input for the output's columns.
+    """The inputs that have a row in each row of a join; with that input's columns for the output's columns.
 
-    Columns that an inner join compares hold the same in all of its rows. In an outer join's they need not.
+    Columns that an inner join compares hold the same in all of its rows. In an outer join they may differ.
     """
     keys = op.left_key, op.right_key
     for side, kinds in enumerate((LEFT_HOLDS, RIGHT_HOLDS)):
@@ -414,7 +412,7 @@ def _held(op: JoinOp, inputs: Sequence[pa.Schema]) -> Iterator[tuple[int, Mappin
 
 
 def _of_all(parts: Sequence[Found]) -> Found:
-    """Of rows that come from several inputs."""
+    """The traces of rows that come from several inputs."""
     found: dict[KeyTrace, None] = {}
     for part in parts:
         if isinstance(part, str):
@@ -424,7 +422,8 @@ def _of_all(parts: Sequence[Found]) -> Found:
 
 
 def _first(parts: Sequence[Found]) -> Found:
-    """Of rows that are known by either input: the first that has traces; if none has, why the first has none."""
+    """The traces of rows that either input covers: the first input's that has traces; if none has, the first's
+    reason."""
     return next((part for part in parts if not isinstance(part, str)), parts[0])
 
 
@@ -433,8 +432,8 @@ _ONE_BY_ONE = (FilterOp, ProjectOp, UnionOp)
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """A table's rows in a region, all of its columns or some. port: where the lake edge comes in. number: of the port,
-    or, of an upsert table, of the node that makes rows of the versions that come in."""
+    """A table's rows in a region, all of its columns or some. port: where the lake edge comes in. number: of the port;
+    for an upsert table, of the node that makes rows of the versions that come in."""
 
     table: str
     port: int
@@ -451,7 +450,7 @@ def table_rows(plan: RegionPlan) -> tuple[TableRows, ...]:
 
 
 def one_by_one(plan: RegionPlan, number: int) -> tuple[int, ...]:
-    """The nodes that see nothing but the rows with this number, each row by itself. In order."""
+    """The nodes that process only the rows with this number, each row by itself. In order."""
     seen = {number}
     for place, node in _numbered(plan):
         if isinstance(node.op, _ONE_BY_ONE) and seen.issuperset(node.inputs):
@@ -460,7 +459,7 @@ def one_by_one(plan: RegionPlan, number: int) -> tuple[int, ...]:
 
 
 def _latest(plan: RegionPlan, port: int) -> int:
-    """The node that makes rows of the versions that come in at a port; the port, if rows come in."""
+    """The node that makes rows of the versions that come in at a port; the port itself, if rows come in."""
     seen = {port, *one_by_one(plan, port)}
     made = (place for place, node in _numbered(plan) if isinstance(node.op, LatestOp) and seen.issuperset(node.inputs))
     return next(made, port)

@@ -1,4 +1,4 @@
-"""A query as a tree of relations, before anybody has thought of where its rows are."""
+"""A query as a tree of relations, before the planner decides where its rows are."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,10 +16,10 @@ Constant = bool | int | float | Decimal | str
 class Scalar:
     """A translated expression.
 
-    sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression.
-    fails: whether a row can make it an error, so that Spark's order of evaluation matters. constant: the value of a
-    literal, else ``None``. letters: of upper() and lower(), what they are of. nulls: as :attr:`null_by`; ``None`` for
-    the expression itself. present: as :attr:`rejects`; ``None`` for those of ``null_by``.
+    sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression. fails:
+    whether it can fail on a row, so that Spark's order of evaluation matters. constant: the value of a literal, else
+    ``None``. letters: the argument of upper() and lower(). nulls: as :attr:`null_by`; ``None`` for the expression
+    itself. present: as :attr:`rejects`; ``None`` for those of ``null_by``.
     """
 
     sql: str
@@ -32,14 +32,14 @@ class Scalar:
 
     @property
     def null_by(self) -> frozenset[str]:
-        """DuckDB SQL of values of which one is NULL exactly where this one is."""
+        """DuckDB SQL of values: this one is NULL exactly if one of them is."""
         if self.constant is not None:
             return frozenset()
         return frozenset({self.sql}) if self.nulls is None else self.nulls
 
     @property
     def rejects(self) -> frozenset[str]:
-        """DuckDB SQL of values none of which is NULL where this one, a condition, is true."""
+        """DuckDB SQL of values that are all not NULL where this one, a condition, is true."""
         return self.null_by if self.present is None else self.present
 
 
@@ -51,11 +51,11 @@ def any_fails(scalars: Iterable[Scalar]) -> bool:
 class Relation:
     """An operator over relations. schema: of its rows; names as :mod:`upriver.plan.plan` says.
 
-    place: the offset of what it is in the view's SQL, for messages and ``explain``; ``None`` if it stands nowhere.
-    fails: of a projection, the columns that a row can make an error; and those that are upper() or lower(), which Spark
-    takes into another of these. asks: the conditions of a filter or a join, in the order in which they are asked.
+    place: its offset in the view's SQL, for messages and ``explain``; ``None`` if it has none. fails: of a projection,
+    the columns that can fail on a row; also those that are upper() or lower(), which Spark merges into another such
+    call. asks: the conditions of a filter or a join, in the order in which they are applied.
 
-    deferred: the columns whose expression can fail and is in reach of a filter from above, which evaluates it itself
+    deferred: the columns whose expression can fail and is in reach of a filter above, which evaluates it itself
     (:mod:`upriver.sql.relations`). can_fail: whether anything in the tree can fail on a row.
     """
 

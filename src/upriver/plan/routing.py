@@ -1,8 +1,8 @@
-"""Where the routing key is: which columns hold it, from a region's inputs through each of its operators.
+"""Where the routing key is: the columns that hold it, from a region's inputs through each of its operators.
 
-The planner asks whether an operator's rows are where it needs them, a worker by which columns the operator finds them;
-both ask here. Two columns hold the same if they are equal wherever hash64 sees no difference: an inner join on
-``a = x`` gives rows that have the routing key in both.
+The planner needs to know whether an operator's rows are where it needs them. A worker needs the columns in which the
+operator finds them. Both ask here. Two columns hold the same value if they are equal wherever hash64 sees no
+difference: an inner join on ``a = x`` gives rows that have the routing key in both.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ Key = tuple[str, ...]
 """Columns, in the order in which hash64 takes them."""
 
 Routing = tuple[frozenset[str], ...]
-"""For each column of the routing key, in order, the columns that hold its value; none, if it is in none of them."""
+"""For each column of the routing key, in order, the columns that hold its value; empty if no column does."""
 
 LEFT_HOLDS = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 """The joins all of whose rows hold the key in the left input's columns: no row of the right input stands alone."""
@@ -36,7 +36,7 @@ RIGHT_HOLDS = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 
 
 def routings(plan: RegionPlan) -> tuple[Routing, ...]:
-    """Of the rows of each input, then of each node."""
+    """The routing of the rows of each input, then of each node."""
     found = [_routing(entry.edge.key) for entry in plan.inputs]
     for node in plan.nodes:
         found.append(through(node.op, [found[number] for number in node.inputs]))
@@ -44,7 +44,7 @@ def routings(plan: RegionPlan) -> tuple[Routing, ...]:
 
 
 def through(op: Op, inputs: Sequence[Routing]) -> Routing:
-    """Of an operator's rows, given those of its inputs."""
+    """The routing of an operator's rows, given the routings of its inputs."""
     match op:
         case FilterOp() | TopKOp() | LatestOp():
             return inputs[0]
@@ -64,14 +64,14 @@ def through(op: Op, inputs: Sequence[Routing]) -> Routing:
 
 
 def found_in(routing: Routing, columns: Iterable[str]) -> Key | None:
-    """The routing key by some of these columns; ``None`` if a column of it is in none of them."""
+    """The routing key as some of these columns; ``None`` if none of them holds one of its columns."""
     columns = tuple(columns)
     chosen = [next((column for column in columns if column in held), None) for held in routing]
     return None if None in chosen else tuple(column for column in chosen if column is not None)
 
 
 def of_join(op: JoinOp, left: Routing, right: Routing) -> tuple[Key, Key] | None:
-    """The routing key by the columns of both sides that are compared with each other; ``None`` if there are none."""
+    """The routing key as the columns that a join compares, for both sides; ``None`` if it does not compare them."""
     pairs = list(zip(op.left_key, op.right_key, strict=True))
     chosen = [
         next(((one, other) for one, other in pairs if one in lefts and other in rights), None)
@@ -98,7 +98,7 @@ def _joined(op: JoinOp, left: Routing, right: Routing) -> Routing:
 
 
 def _in_all(inputs: Sequence[Routing]) -> Routing:
-    """Of rows that come from several inputs. Inputs that are routed differently may meet where nothing is kept."""
+    """The routing of rows from several inputs. Inputs with different routings may meet in a stateless operator."""
     length = max(map(len, inputs))
     if any(len(routing) < length for routing in inputs):
         return tuple(frozenset[str]() for _ in range(length))

@@ -15,19 +15,20 @@ from upriver.errors import DeclarationError, UnsupportedSql
 
 
 class Unreadable(UnsupportedSql):
-    """sqlglot cannot parse the SQL; Spark may know better, or say better why not."""
+    """sqlglot cannot parse the SQL; Spark may parse it, or explain the error better."""
 
 
 _LIKES = (TokenType.LIKE, TokenType.ILIKE)
 SHOWN_CHARS_MAX = 120
-"""Of the line in which a fault is."""
+"""Characters of the faulty line that a message shows."""
 
 ELSEWHERE = "Compute it in the DataFrame that you give to app.table() instead."
-"""What to do about an expression that only Spark itself can evaluate."""
+"""Advice about an expression that only Spark itself can evaluate."""
 
 
 class ViewDialect(Spark):
-    """Spark SQL in which sqlglot knows no function by name: a call stays as written, and our own table judges it."""
+    """Spark SQL in which sqlglot knows no function by name: a call stays as written, and our whitelist decides on
+    it."""
 
     class Parser(SparkParser):
         STRICT_CAST = True
@@ -47,8 +48,8 @@ class ViewDialect(Spark):
 class Source:
     """One view's SQL. The offsets that sqlglot keeps in the tree are offsets into ``sql``.
 
-    view: its name, with which messages begin; empty for a query that is no view's. inlined: whether the view is a
-    part of another one, in whose SQL nothing of it has a place.
+    view: its name, with which messages begin; empty for a query that belongs to no view. inlined: whether the view is
+    part of another view, whose SQL has no place for it.
     """
 
     view: str
@@ -67,7 +68,7 @@ class Source:
         return statements[0]
 
     def tokens(self) -> list[Token]:
-        """The words. Raises DeclarationError if there are none, or a quote is not closed."""
+        """The tokens. Raises DeclarationError if there are none, or a quote is not closed."""
         try:
             tokens = ViewDialect().tokenize(self.sql)
         except TokenError as error:
@@ -85,7 +86,8 @@ class Source:
         return Unreadable(self._message(None, "the SQL cannot be read", str(error)))
 
     def unsupported(self, node: exp.Expr | int | None, what: str, instead: str) -> UnsupportedSql:
-        """The error for a construct that Spark knows and we do not. ``node``: where it stands, or its offset."""
+        """The error for a construct that Spark supports and Upriver does not. ``node``: where it stands, or its
+        offset."""
         return UnsupportedSql(self._message(node, f"{what} is not supported", instead))
 
     def wrong(self, node: exp.Expr | None, what: str, instead: str) -> DeclarationError:
@@ -102,7 +104,7 @@ class Source:
         return next((start for depth, start in found if depth == 0), found[0][1] if found else None)
 
     def _words(self) -> Iterator[tuple[str, int, int]]:
-        """All words that are not quoted: the first of each token, how deep in parentheses it stands, and where."""
+        """All unquoted words: the first of each token, its depth in parentheses, and its offset."""
         depth = 0
         for token in self.tokens():
             depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
@@ -110,7 +112,7 @@ class Source:
                 yield token.text.upper().split(" ")[0], depth, int(token.start)
 
     def place(self, node: exp.Expr | None) -> int | None:
-        """Where the node is in the SQL of the view that is being compiled."""
+        """The place of the node in the SQL of the view that is being compiled."""
         return None if self.inlined else self.offset(node)
 
     def _message(self, node: exp.Expr | int | None, what: str, instead: str) -> str:
@@ -133,12 +135,12 @@ class Source:
         return f"{', '.join(parts)}: " if parts else ""
 
     def offset(self, node: exp.Expr | None) -> int | None:
-        """Where the node's text begins: at the first of its parts whose place is known."""
+        """Where the node's text begins: at the first of its parts with a known place."""
         return None if node is None else min(_starts(node), default=None)
 
 
 def names_table(clause: str, name: str) -> bool:
-    """Whether a FROM with nothing but this name, or with an alias behind it, is read as a table of that name."""
+    """Whether a FROM with only this name, or with the name and an alias, is read as a table of that name."""
     try:
         tree = Source("", f"SELECT * {clause}").parse()
     except (UnsupportedSql, DeclarationError):
@@ -148,8 +150,8 @@ def names_table(clause: str, name: str) -> bool:
 
 
 def _reworded(tokens: list[Token]) -> list[Token]:
-    """WINDOW as a name, which it is for Spark wherever it does not begin the clause WINDOW name AS; and ANY as the name
-    of a function, which it is wherever it is not behind LIKE."""
+    """Read WINDOW and ANY as names. For Spark, WINDOW is a name unless it begins the clause WINDOW name AS. ANY is the
+    name of a function unless it follows LIKE."""
     for token, following, behind in zip(tokens, tokens[1:], [*tokens[2:], tokens[-1]], strict=False):
         clause = behind.token_type == TokenType.ALIAS and following.token_type != TokenType.L_PAREN
         if token.token_type == TokenType.WINDOW and not clause:

@@ -1,14 +1,13 @@
-"""By which key each step's rows are best routed, and where they must be exchanged for it.
+"""A query as the planner handles it: steps, and the key by which each step's rows are best routed.
 
-A step stands in the region of whoever uses its rows if it can have them there by the wanted key; otherwise it ends a
-region of its own, whose key is its own choice, and its rows are exchanged. What counts is, in this order: few
-exchanges; few indexes that Spark would have to make besides the tables' own; keys of many columns, which spread best.
+The planner turns the relations of the SQL front end into steps. Each step exists once however often the query repeats
+it. An operator whose rows no worker could route is refused here. An upsert table is a scan of its versions, followed by
+the latest version of each primary key.
 
-A query as the planner handles it: steps, each of which is there once however often the query does the same.
-
-From the relations of the SQL front end to the planner's steps; what no worker could route is refused here.
-
-An upsert table is what its versions come to: a scan of them, and the latest of each primary key.
+A step stands in the region of the step that uses its rows, if it can have them there by the wanted key. Otherwise it
+ends a region of its own, with the key of its own choice, and its rows are exchanged. The planner prefers, in this
+order: few exchanges; few indexes that Spark would have to make besides the tables' own; keys of many columns, which
+spread best.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,9 +46,9 @@ RETRACTING_JOINS = frozenset({JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, Join
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """An operator over other steps. Equal steps are one: :class:`Steps` sees to that. schema: of its rows.
+    """An operator over other steps. :class:`Steps` makes equal steps one. schema: of its rows.
 
-    retracts: whether a row of it may be taken back. stateless: whether all that it does can be forgotten at once.
+    retracts: whether a row of it may be taken back. stateless: whether it and all steps below keep nothing.
     """
 
     op: Op
@@ -60,13 +59,13 @@ class Step:
 
 
 class Steps:
-    """Makes steps. Filters and projections sink below unions, and become as few as they can be."""
+    """Makes steps. Filters and projections move below unions, and are merged where possible."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Op, tuple[int, ...], pa.Schema], Step] = {}
 
     def make(self, op: Op, inputs: Sequence[Step], schema: pa.Schema) -> Step:
-        """This very operator over these steps."""
+        """The step with exactly this operator over these inputs."""
         key = (op, tuple(map(id, inputs)), schema)
         step = self._made.get(key)
         if step is None:
@@ -103,7 +102,7 @@ class Steps:
         return self.make(ProjectOp(projection), [step], projection.schema)
 
     def union(self, parts: Iterable[Step], schema: pa.Schema) -> Step:
-        """The rows of all parts. Those that keep nothing are together: one region can read them all."""
+        """The rows of all parts. Stateless parts are put together: one region can read them all."""
         flat = [inner for part in parts for inner in (part.inputs if isinstance(part.op, UnionOp) else [part])]
         easy = [part for part in flat if part.stateless]
         if 1 < len(easy) < len(flat):
@@ -111,26 +110,26 @@ class Steps:
         return flat[0] if len(flat) == 1 else self.make(UnionOp(), flat, schema)
 
     def narrowed(self, step: Step, columns: Iterable[str]) -> Step:
-        """The step's rows with these columns of its own only, in the order in which the step has them."""
+        """The step's rows with only these of its columns, in the step's order."""
         wanted = set(columns)
         return self.project(step, plain(field for field in step.schema if field.name in wanted))
 
 
 def plain(fields: Iterable[pa.Field]) -> Projection:
-    """To these columns as they are."""
+    """The projection to these columns, unchanged."""
     schema = pa.schema(list(fields))
     return Projection(tuple(map(quoted, schema.names)), schema)
 
 
 def _retracts(op: Op) -> bool:
-    """Whether the operator takes rows back, even if none that it has seen is taken back."""
+    """Whether the operator takes rows back, even if its inputs do not."""
     return isinstance(op, AggregateOp | TopKOp | SetOperationOp | LatestOp) or (
         isinstance(op, JoinOp) and op.kind in RETRACTING_JOINS
     )
 
 
 def _side(step: Step, predicate: str) -> int | None:
-    """The input of a join on which the predicate can be decided, if the join gives none of its rows changed."""
+    """The input of a join that the predicate can filter, if the join keeps that input's columns unchanged."""
     if isinstance(step.op, JoinOp) and (named := columns_in(predicate)):
         for side, kinds in enumerate((LEFT_HOLDS, RIGHT_HOLDS)):
             if step.op.kind in kinds and named <= set(step.inputs[side].schema.names):
@@ -139,7 +138,7 @@ def _side(step: Step, predicate: str) -> int | None:
 
 
 def _merged(outer: Projection, inner: Projection) -> Projection | None:
-    """One projection for two, if nothing would be computed twice, or be computed that was not before."""
+    """One projection for two, if that computes nothing twice, and nothing that was not computed before."""
     computed = dict(zip(inner.schema.names, inner.expressions, strict=True))
     inner_plain, outer_plain = plain_columns(inner), plain_columns(outer)
     expressions = []
@@ -161,7 +160,7 @@ Fault = tuple[str, str]
 
 
 def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], steps: Steps) -> Step:
-    """The relation as steps. Raises UnsupportedSql for an operator whose rows cannot be brought together by a key."""
+    """The relation as steps. Raises UnsupportedSql for an operator whose rows no key can bring together."""
     inputs = [shaped(source, part, tables, steps) for part in relation.inputs]
     fault = _fault(relation.op, inputs)
     if fault is not None:
@@ -214,7 +213,7 @@ def _fault(op: Op, inputs: Sequence[Step]) -> Fault | None:
 
 
 def _no_key(step: Step, columns: Sequence[str], what: str) -> Fault | None:
-    """Rows that belong together meet where their key says; no columns at all: all rows meet."""
+    """Whether no column can route the rows that belong together. Without any column, all rows meet in one place."""
     if not columns or any(is_hashable(step, column) for column in columns):
         return None
     listed = ", ".join(f"{column} {spark_name(step.schema.field(column).type)}" for column in columns)
@@ -232,7 +231,7 @@ def _fault_of_join(op: JoinOp, left: Step, right: Step) -> Fault | None:
 
 
 def _fault_of_map(op: StatefulMapOp, source: Step) -> Fault | None:
-    """Rows keep their order only on the way from a table."""
+    """A stateful map needs ordered rows, and rows keep their order only on the way from a table."""
     columns: Iterable[str] = op.key
     while isinstance(source.op, FilterOp | ProjectOp):
         if isinstance(source.op, ProjectOp):
@@ -247,12 +246,12 @@ def _fault_of_map(op: StatefulMapOp, source: Step) -> Fault | None:
 
 
 Places = tuple[int, ...]
-"""Which of the columns that an operator brings rows together by are the routing key."""
+"""Which of an operator's key columns are the routing key."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cost:
-    """exchanges: edges between regions. indexes: of tables, that are not their own keys."""
+    """exchanges: edges between regions. indexes: of tables, other than the tables' own keys."""
 
     exchanges: int = 0
     indexes: int = 0
@@ -266,8 +265,8 @@ EXCHANGE = Cost(exchanges=1)
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How a step's rows come about if nobody wants them by any key. inputs: the key by which each of the step's inputs
-    is wanted; ``None``: the step keeps nothing, and leaves it to them."""
+    """How a step's rows are computed if no other step wants them by a key. inputs: the key by which each input of the
+    step is wanted; ``None``: the step is stateless, and leaves the key to its inputs."""
 
     cost: Cost
     inputs: tuple[Key, ...] | None
@@ -283,27 +282,27 @@ class StepKeys:
         self._inside: dict[tuple[Step, Key], Cost | None] = {}
 
     def cuts(self, step: Step, key: Key) -> bool:
-        """Whether the step ends a region, and its rows are exchanged by this key, of its columns."""
+        """Whether the step ends a region and exchanges its rows by this key, of its columns."""
         inside, outside = self._cost_inside(step, key), self.choice(step).cost + EXCHANGE
         if inside is None or inside.exchanges > outside.exchanges:
             return True
-        # With as many exchanges either way, the later one is of fewer rows; but not below a step that adds rows up.
+        # With equal exchanges, the later one has fewer rows; but not below a step that adds rows up.
         return inside.exchanges == outside.exchanges and not self._passes_on(step)
 
     def cost(self, step: Step, key: Key) -> Cost:
-        """Of having the step's rows by this key."""
+        """The cost of the step's rows by this key."""
         inside = self._cost_inside(step, key)
         return self.choice(step).cost + EXCHANGE if inside is None or self.cuts(step, key) else inside
 
     def choice(self, step: Step) -> Choice:
-        """How the step is had by itself."""
+        """How the step is computed by itself."""
         choice = self._choices.get(step)
         if choice is None:
             choice = self._choices[step] = self._chosen(step)
         return choice
 
     def _cost_inside(self, step: Step, key: Key) -> Cost | None:
-        """Of having the step in the region of who wants its rows by this key; ``None`` if it cannot stand there."""
+        """The cost of the step inside the region that wants its rows by this key; ``None`` if it cannot stand there."""
         if (step, key) not in self._inside:
             self._inside[step, key] = self._counted(step, key)
         return self._inside[step, key]
@@ -323,7 +322,7 @@ class StepKeys:
         return sum((self.cost(part, key) for part, key in zip(step.inputs, inputs, strict=True)), Cost())
 
     def _passes_on(self, step: Step) -> bool:
-        """Whether rows had better be exchanged before the step than behind it, if it makes no other difference."""
+        """Whether to exchange rows before the step rather than behind it, other things being equal."""
         return isinstance(step.op, UnionOp) or (
             isinstance(step.op, FilterOp | ProjectOp) and core(step) in self._shared
         )
@@ -343,7 +342,7 @@ class StepKeys:
         return Choice(costs[best], options[best])
 
     def _options(self, step: Step, columns: Sequence[Key]) -> list[Places]:
-        """Keys worth a thought: those by which the inputs are had for nothing, the widest, and the single columns."""
+        """Keys to consider: those by which the inputs cost nothing, the widest, and the single columns."""
         if not columns[0]:
             return [()]
         usable = _usable(step, columns)
@@ -362,7 +361,7 @@ class StepKeys:
         return list(dict.fromkeys(option for option in options if option))
 
     def _natural(self, step: Step) -> Iterator[Key]:
-        """Keys by which the step's rows come from the tables as they are."""
+        """Keys by which the tables give the step's rows without an exchange."""
         match step.op:
             case Scan(table):
                 yield self._tables[table].key
@@ -377,9 +376,9 @@ class StepKeys:
 
 
 def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
-    """By which keys a step must have its inputs for its rows to be had by ``key``; ``None``: there are none.
+    """The keys by which a step needs its inputs, so that its rows come by ``key``; ``None`` if there are none.
 
-    A step that keeps something needs all rows that it brings together in one place.
+    A stateful step needs all rows that belong together in one place.
     """
     match step.op:
         case FilterOp() | UnionOp():
@@ -419,7 +418,7 @@ def _inward_of_join(step: Step, op: JoinOp, key: Key) -> tuple[Key, Key] | None:
 
 
 def _compared(step: Step) -> tuple[Key, ...]:
-    """The columns by which a step brings rows together: of each input, in the same order."""
+    """The columns by which a step brings rows together: for each input, in the same order."""
     match step.op:
         case AggregateOp(plan):
             return (plan.group,)
@@ -436,7 +435,7 @@ def _compared(step: Step) -> tuple[Key, ...]:
 
 
 def _usable(step: Step, columns: Sequence[Key]) -> Places:
-    """Places of columns by which rows can be routed, no column twice."""
+    """The places of columns that can route rows, no column twice."""
     chosen: list[int] = []
     for place in range(len(columns[0])):
         hashable = all(is_hashable(part, names[place]) for part, names in zip(step.inputs, columns, strict=True))
@@ -451,7 +450,7 @@ def _routable(step: Step, key: Iterable[str]) -> bool:
 
 
 def _shared(root: Step) -> frozenset[Step]:
-    """Steps that keep something, and whose rows several steps use."""
+    """Stateful steps whose rows several steps use."""
     users: dict[Step, set[Step]] = {}
     todo = [root]
     while todo:

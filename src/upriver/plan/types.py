@@ -1,4 +1,4 @@
-"""Spark SQL's types, as Arrow spells them, and what becomes of two of them that meet.
+"""Spark SQL's types, as Arrow spells them, and the common type of two of them.
 
 A type here is always an Arrow type. ``pa.null()`` is the type of a bare NULL.
 """
@@ -31,7 +31,7 @@ _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 
 
 def duck_name(type: pa.DataType) -> str | None:
-    """What DuckDB calls the type, or ``None`` if no expression may touch it. Timestamps are their UTC wall clock."""
+    """DuckDB's name of the type, or ``None`` if no expression may use it. Timestamps are their UTC wall clock."""
     if kinds.is_decimal128(type):
         return f"DECIMAL({type.precision}, {type.scale})"
     if kinds.is_timestamp(type) and type.unit == "us":
@@ -40,7 +40,7 @@ def duck_name(type: pa.DataType) -> str | None:
 
 
 def spark_name(type: pa.DataType) -> str:
-    """What Spark's user calls the type."""
+    """The name of the type for a user of Spark."""
     if kinds.is_decimal(type):
         return f"DECIMAL({type.precision},{type.scale})"
     if kinds.is_timestamp(type):
@@ -52,7 +52,7 @@ def spark_name(type: pa.DataType) -> str:
 
 
 def same_type(left: pa.DataType, right: pa.DataType) -> bool:
-    """Equal for Spark: a TIMESTAMP's time zone is the session's, not the type's."""
+    """Equal for Spark: a TIMESTAMP's time zone belongs to the session, not to the type."""
     if is_instant(left) and is_instant(right):
         return bool(left.unit == right.unit)
     return bool(left == right)
@@ -109,7 +109,7 @@ def as_decimal(type: pa.DataType) -> pa.DataType | None:
 
 
 def decimal_type(precision: int, scale: int) -> pa.DataType | None:
-    """``None`` if it has more digits than Spark and DuckDB keep: Spark rounds there, which we do not imitate."""
+    """``None`` if it has more digits than Spark and DuckDB keep: Spark rounds there, which Upriver does not imitate."""
     return pa.decimal128(precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
 
 
@@ -127,7 +127,7 @@ def _wider_number(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    """The type to which Spark takes both before it compares them or chooses between them; ``None``: none that we do.
+    """The common type that Spark uses to compare or choose between both; ``None`` if Upriver supports none.
 
     Strings meet only strings here: Spark would cast them, and fail on the first that does not parse.
     """

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame
 
 
 def differing_rows(ours: DataFrame, theirs: DataFrame) -> int:
-    """Rows that one has and the other has not, counting repeats. Raises ValueError if their columns differ."""
+    """Rows that one has and the other lacks, counting repeats. Raises ValueError if their columns differ."""
     if ours.dtypes != theirs.dtypes:
         raise ValueError(f"their columns differ: {ours.dtypes} and {theirs.dtypes}")
     return ours.exceptAll(theirs).count() + theirs.exceptAll(ours).count()

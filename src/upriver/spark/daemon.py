@@ -1,12 +1,12 @@
-"""The process from which Spark forks its Python workers, with all that a worker of ours needs already loaded.
+"""The process from which Spark forks its Python workers, with all modules of a worker already loaded.
 
 Spark starts one such process for each executor (``spark.python.daemon.module``) and forks it for each Python task. A
-worker that joins a running app is then there at once: it has nothing to load while others answer lookups.
+worker that joins a running app is then ready at once: it loads nothing while the other workers answer lookups.
 """
 
 from upriver.runtime.memory import share_free_memory
 
-share_free_memory()  # first: what is loaded below begins threads
+share_free_memory()  # first: modules loaded below start threads
 
 # ruff: noqa: E402
 import atexit
@@ -15,17 +15,17 @@ import sys
 from zipimport import zipimporter
 
 import pandas  # type: ignore[import-untyped]  # noqa: F401  Spark's own Python tasks load it
-import pyspark.worker  # noqa: F401  what Spark runs in each process that is forked
+import pyspark.worker  # noqa: F401  the module that each forked process runs
 from pyspark import daemon
 
 import upriver.spark.host  # noqa: F401
 
 
 def forget_archives() -> None:
-    """Drop what was noted of the archives that something was loaded from; it is made again when it is needed.
+    """Drop the cached contents of archives that modules were loaded from; Python reads them again when needed.
 
-    Spark has each new process look for files that have come meanwhile. Of ``pyspark.zip`` that is its whole table of
-    contents, once for each package in it: a tenth of a second, while others answer lookups.
+    Spark makes each new process look for files that have come meanwhile. For ``pyspark.zip`` that reads its whole table
+    of contents, once for each package in it: a tenth of a second, while other workers answer lookups.
     """
     for path, finder in list(sys.path_importer_cache.items()):
         if isinstance(finder, zipimporter):
@@ -34,8 +34,8 @@ def forget_archives() -> None:
 
 if __name__ == "__main__":
     forget_archives()
-    # Spark has each process collect garbage after each task. What is loaded here is none, and takes longer to look
-    # through than a small task takes.
+    # Spark makes each process collect garbage after each task. The modules loaded here are no garbage, and scanning
+    # them takes longer than a small task.
     gc.freeze()
     atexit.register(gc.unfreeze)  # what is never collected counts as leaked for DuckDB, which says so in forty lines
     daemon.manager()

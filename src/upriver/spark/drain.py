@@ -1,8 +1,8 @@
-"""How far a streaming query has read its source through: until when all that the source had is committed.
+"""How far a streaming query has read its source: the moment up to which all of the source's rows are committed.
 
-Spark's own ``processAllAvailable`` waits for a moment at which the source has nothing new; beside a source that never
-pauses it waits for ever. So a query has also read its source through as of the moment at which it planned a batch that
-is committed, unless the source may have held rows back from that batch.
+Spark's own ``processAllAvailable`` waits for a moment at which the source has nothing new; with a source that never
+pauses it waits forever. But a query has also read its source as of the moment at which it planned a batch that is now
+committed, unless the source may have held rows back from that batch.
 """
 
 import threading
@@ -16,29 +16,29 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from pyspark.sql.streaming.query import StreamingQuery
 
 POLL_S = 0.05
-"""Seconds between two looks at a query's progress while a thread waits."""
+"""Seconds between two checks of a query's progress while a thread waits."""
 IDLE_S = 5.0
-"""Seconds after which the thread that waits for pauses ends, if it is not asked for another one."""
+"""Seconds after which the thread that waits for pauses ends without another request."""
 _HOLDS_BACK = "FileStreamSource"
-"""The one source that takes a bounded share of what there is and does not report how much there is."""
+"""The one source that takes a bounded share of its rows and does not report how many there are."""
 
 
 class Drain:
-    """Of one query. Usable by many threads."""
+    """The progress of one query. Usable by many threads."""
 
     def __init__(self, query: StreamingQuery) -> None:
         self._query = query
         self._changed = threading.Condition()
-        """Guards and announces all that follows."""
+        """Guards and announces all fields below."""
         self._read_through: float | None = None
         self._is_pause_wanted = False
         self._waits_for_pause = False
-        """The thread that waits for pauses runs. There is one: each has a thread of the JVM to itself."""
+        """Whether the thread that waits for pauses runs. There is one, because each occupies a thread of the JVM."""
 
     def wait(self, seconds_left: Callable[[], float]) -> bool:
-        """Wait until all that the source had at the call is committed; ``False`` if no seconds are left before.
+        """Wait until all that the source had at the call is committed; ``False`` if the seconds run out before.
 
-        Returns ``True`` at once if the query has ended; whether it has failed is for the caller to see.
+        Returns ``True`` at once if the query has ended; the caller checks whether it has failed.
         """
         called = time.time()
         while self._query.isActive:
@@ -52,8 +52,8 @@ class Drain:
         return True
 
     def read_through(self) -> float | None:
-        """The latest known moment, in seconds of the epoch, until which all that the source had is committed; ``None``
-        if none is known. Returns at once; asked again and again, it keeps up with the query."""
+        """The latest known moment, in seconds since 1970, up to which all of the source's rows are committed; ``None``
+        if none is known. Returns at once; with repeated calls it keeps up with the query."""
         if self._query.isActive:
             self._want_pause()
         progress = self._query.lastProgress
@@ -83,7 +83,7 @@ class Drain:
                     break
                 self._is_read_through(since)
         except (PySparkException, Py4JError):
-            pass  # the query has failed or Spark has stopped, which callers see at the query itself
+            pass  # the query has failed or Spark has stopped; callers see that at the query itself
         finally:
             with self._changed:
                 self._waits_for_pause = False

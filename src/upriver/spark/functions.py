@@ -19,10 +19,10 @@ ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     Per.KEY: ("key", "rows", "state"),
     Per.BATCH: ("keys", "rows", "states"),
 }
-"""What a function is called with, in order."""
+"""The arguments of a function, in order."""
 
 Columns: TypeAlias = str | StructType | pa.Schema
-"""As users declare them: in Spark's DDL, ``"trips INT, last TIMESTAMP"``, or as a schema."""
+"""Columns as users declare them: in Spark's DDL, ``"trips INT, last TIMESTAMP"``, or as a schema."""
 
 
 def declare_stateful_map(
@@ -37,7 +37,7 @@ def declare_stateful_map(
     order_by: Sequence[str] = (),
     timezone: str,
 ) -> StatefulMapOp:
-    """:func:`stateful_map_op` of what a user gives. state: ``None`` for any plain value.
+    """:func:`stateful_map_op` from a user's declaration. state: ``None`` for any plain value.
 
     timezone: the session's, which must run if columns are in DDL. Raises DeclarationError, KeyTypeError.
     """
@@ -54,10 +54,10 @@ def declare_stateful_map(
 
 
 def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:
-    """Raise DeclarationError if the function cannot be called as ``per`` says. A function that does not tell its
-    arguments, as some that are not written in Python, is taken as it is."""
+    """Raise DeclarationError if the function cannot be called as ``per`` says. A function that hides its arguments, as
+    some that are not written in Python do, is accepted."""
     wanted = ARGUMENTS.get(per) if isinstance(per, str) else None
-    if wanted is None:  # which is refused where it is read
+    if wanted is None:  # refused where it is read
         return
     try:
         signature = inspect.signature(function)
@@ -73,16 +73,17 @@ def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:
 
 
 def pickled(function: Callable[..., Any], about: str) -> bytes:
-    """The function as :func:`pickle.loads` takes it on a worker. about: whose it is.
+    """The function in the form that :func:`pickle.loads` reads on a worker. about: names its owner in messages.
 
-    What it refers to goes with it, as with Spark's own functions: by value if it is defined in the program itself, by
-    name if in a module, which the workers must then have. Raises DeclarationError if it cannot be pickled.
+    What the function refers to goes with it, as with Spark's own functions: by value if the program itself defines it.
+    If a module defines it, it goes by name, and the workers must have the module. Raises DeclarationError if it cannot
+    be pickled.
     """
-    dumps: Any = cloudpickle.dumps  # which has no types
+    dumps: Any = cloudpickle.dumps  # it has no types
     try:
         made: bytes = dumps(function)
         return made
-    except Exception as error:  # of any class: objects say in their own way that they cannot be pickled
+    except Exception as error:  # of any class: each object has its own error for pickling
         raise DeclarationError(
             f"{about}: its function cannot be sent to the workers: {type(error).__name__}: {error}. "
             "What it needs of this process (a session, a connection, a lock) it has to make for itself"

@@ -1,16 +1,15 @@
-"""Which Python the executors run.
+"""Workers as Spark tasks: one job of one long-running task for each worker.
 
-What runs inside a worker's Spark task. Executor side.
+WorkerHost is the driver's side. Spark places the task. :mod:`upriver.coordinator.restarts` decides which life of a
+worker runs, and when the next one starts; WorkerHost carries it out. When a life is lost, its job is cancelled,
+whatever Spark thinks of it. So it does not matter whether Spark would run a failed task again (``local[N]`` does not).
+Nor does it matter whether the process can be reached: a stopped process keeps its slot until Spark has killed it, some
+four seconds later.
 
-Why a Spark job has failed: an error of ours as it was raised in a task, or one line for a person.
+:func:`run_task` is the executor's side: it runs inside a worker's Spark task.
 
-Workers as Spark tasks: one job of one long-running task for each worker. Driver side.
-
-Spark places the task. Which life of a worker runs, and when the next one starts, is decided by
-:mod:`upriver.coordinator.restarts`; this carries it out. A life's job is cancelled when the life is lost, whatever
-Spark thinks of it. So it does not matter whether Spark would run a failed task again (``local[N]`` does not), nor
-whether the process can be reached: one that is stopped keeps its slot until Spark has killed it, some four seconds
-later.
+This module also finds why a Spark job has failed, as an error of Upriver raised in a task, or as one line for people;
+and chooses the Python of the executors.
 """
 
 import os
@@ -51,13 +50,13 @@ from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import WorkerConfig, serve_worker
 
 KILLED_S_MAX = 10.0
-"""Seconds that a second attempt of a worker's task waits for Spark to kill it, as the coordinator has asked. If it
-ended by itself, Spark would either count a failure of the task, or take the task for done and kill the worker."""
+"""Seconds that a second attempt of a worker's task waits for Spark to kill it, as the coordinator has requested. If it
+ended by itself, Spark would either count a failure of the task, or consider the task done and kill the worker."""
 
 
 def run_task(config: WorkerConfig, worker: WorkerId, _: Iterable[int]) -> Iterable[int]:
-    """Fill a worker's place until it retires. The task's one row stays unread: so Spark ends the process, and does not
-    keep it, with the memory that it has taken, for another task."""
+    """Fill a worker's place until it retires. The task's one row stays unread: so Spark ends the process, instead of
+    keeping it, with its memory, for another task."""
     pa.set_cpu_count(1)  # the task has one slot
     pa.set_io_thread_count(1)
     context = TaskContext.get()
@@ -71,7 +70,7 @@ def run_task(config: WorkerConfig, worker: WorkerId, _: Iterable[int]) -> Iterab
 
 
 _LAST_LINE = re.compile(r"^upriver\.errors\.(\w+): (.*)$", re.MULTILINE)
-"""Of a traceback."""
+"""The line of a traceback that names an error of Upriver."""
 _TRACEBACK = "Traceback (most recent call last):"
 _RAISED = re.compile(r"(?:\w+\.)*(\w+)(?:: (.*))?")
 """The line of a traceback that names the error."""
@@ -79,16 +78,16 @@ _LOST_TASK = re.compile(r"Lost task [\d.]+ in stage [\d.]+ \(TID \d+\) \((\S+) e
 _PYTHON_FAILED = re.compile(r"Error from python worker:\s*(\S.*)")
 _STAGE_FAILED = re.compile(r"Job aborted due to stage failure: (.*)")
 _PLAIN_KINDS = ("Exception", "RuntimeError")
-"""Classes of errors that say nothing which the message does not."""
+"""Classes of errors that add nothing to their message."""
 _CANCELLED = re.compile(r"Job \d+ cancelled.*")
 
 
 def raised_in_task(error: PythonException) -> UpriverError | PythonException:
-    """The task's error as it was raised there, without Spark's stack; if it was none of ours, the error as it is."""
+    """The task's error as it was raised there, without Spark's stack; unchanged if it is no error of Upriver."""
     found = _LAST_LINE.findall(str(error))
     if not found:
         return error
-    kind, message = found[-1]  # those before it are what it was raised from
+    kind, message = found[-1]  # the earlier ones are its causes
     return error_from_json({"error": kind, "message": message})
 
 
@@ -118,7 +117,7 @@ def cause_in_text(text: str) -> str:
 
 
 def _raised_in(text: str) -> str | None:
-    """The last line of the first Python traceback, or of the last of those that are chained to it; ``None`` without."""
+    """The last line of the first Python traceback, or of the last traceback chained to it; ``None`` without."""
     _, found, rest = text.partition(_TRACEBACK)
     if not found:
         return None
@@ -126,7 +125,7 @@ def _raised_in(text: str) -> str | None:
     in_traceback = True
     for line in rest.splitlines():
         if line.lstrip().startswith(("at ", "Caused by:", "Driver stacktrace")):
-            break  # Java's stack, which repeats all of it
+            break  # Java's stack repeats all of it
         if line.endswith(_TRACEBACK):
             in_traceback = True
         elif in_traceback and line and not line[0].isspace():
@@ -150,9 +149,9 @@ CANCEL_EVERY_S = 0.2
 
 
 class WorkerHost:
-    """Starts and ends the jobs that workers live in. Usable by any thread.
+    """Starts and ends the jobs that run workers. Usable by any thread.
 
-    on_failure: told when no worker can be started any more, since Spark is gone.
+    on_failure: called when no worker can be started any more, because Spark is gone.
     """
 
     def __init__(self, spark: SparkSession, config: WorkerConfig, on_failure: Callable[[UpriverError], None]) -> None:
@@ -161,15 +160,15 @@ class WorkerHost:
         self._on_failure = on_failure
         self._tag = f"upriver-{uuid4().hex}"
         self._lock = threading.Lock()
-        """Guards all that follows."""
+        """Guards all fields below."""
         self._restarts = Restarts()
         self._threads: list[threading.Thread] = []
-        """One for each job; a worker that has left may take its time."""
+        """One for each job; a worker that has left may need some time to end."""
         self._timers: dict[WorkerId, threading.Timer] = {}
-        """Of the restarts that wait."""
+        """The timers of the waiting restarts."""
 
     def replan(self, plans: tuple[DataflowPlan, ...]) -> None:
-        """Workers that are started from now on are to keep these views."""
+        """Give workers that start from now on these views."""
         self._config = replace(self._config, plans=plans)
 
     def start(self, worker: WorkerId) -> None:
@@ -177,7 +176,7 @@ class WorkerHost:
         self._step(PlaceWanted(worker=worker))
 
     def claim(self, worker: WorkerId, life: int, attempt: int, holder_has_lease: bool) -> Claim:
-        """An attempt of a life's task asks for its place; see :meth:`Restarts.claim`."""
+        """An attempt of a life's task claims its place; see :meth:`Restarts.claim`."""
         with self._lock:
             return self._restarts.claim(worker, life, attempt, time.monotonic(), holder_has_lease=holder_has_lease)
 
@@ -187,14 +186,14 @@ class WorkerHost:
             return self._restarts.is_current(worker, life)
 
     def lost(self, worker: WorkerId, life: int, why: str) -> None:
-        """A worker was given up: fill its place again, and see that the old job ends. Returns at once."""
+        """A worker was given up: fill its place again, and end the old job. Returns at once."""
         if self._spark_is_gone():
             self._on_failure(ClusterError(f"Spark is gone: {why}"))
         else:
             self._step(LifeLost(worker=worker, life=life, why=why, at=time.monotonic()))
 
     def end_attempt(self, attempt: int, why: str) -> None:
-        """Have Spark kill one attempt of a task, which does not count as a failure of the task."""
+        """Make Spark kill one attempt of a task. This does not count as a failure of the task."""
         self._spark.sparkContext._jsc.sc().killTaskAttempt(attempt, True, why)
 
     def history(self) -> Mapping[WorkerId, PlaceHistory]:
@@ -203,7 +202,7 @@ class WorkerHost:
             return self._restarts.history()
 
     def stop_restarts(self) -> None:
-        """From now on, a worker that is lost is not replaced."""
+        """Do not replace lost workers from now on."""
         self._step(StopRestarts())
         with self._lock:
             timers = list(self._timers.values())
@@ -212,14 +211,14 @@ class WorkerHost:
             timer.join()
 
     def stop(self, seconds: float, cancel_s: float) -> None:
-        """Wait until all jobs have ended, for so many seconds in all; then cancel those that have not, and wait
-        ``cancel_s`` more."""
+        """Wait until all jobs have ended, for so many seconds in all; then cancel the others, and wait ``cancel_s``
+        more."""
         self.stop_restarts()
         self._join(seconds)
         if any(thread.is_alive() for thread in self._threads):
             give_up_at = time.monotonic() + cancel_s
             while any(thread.is_alive() for thread in self._threads) and time.monotonic() < give_up_at:
-                self._cancel(self._tag)  # again and again: a job may have been about to begin
+                self._cancel(self._tag)  # repeatedly: a job may be about to begin
                 self._join(CANCEL_EVERY_S)
 
     def _join(self, seconds: float) -> None:
@@ -233,7 +232,7 @@ class WorkerHost:
                 self._carry_out(action)
 
     def _carry_out(self, action: RestartAction) -> None:
-        """With the lock held, and at once: what asks Spark does so on a thread of its own."""
+        """Runs with the lock held, and returns at once: calls to Spark run on a thread of their own."""
         match action:
             case StartLife(worker=worker, life=life):
                 self._timers.pop(worker, None)
@@ -258,7 +257,7 @@ class WorkerHost:
         """One life, from its job's beginning to its end."""
         try:
             self._run_job(worker, life)
-        except Exception as error:  # of many classes: whatever made the job fail, or the JVM itself is gone
+        except Exception as error:  # of many classes: the job has failed, or the JVM is gone
             self.lost(worker, life, cause_of_job_failure(error))
 
     def _end(self, worker: WorkerId, life: int) -> None:
@@ -288,12 +287,13 @@ class WorkerHost:
         context.parallelize([0], 1).mapPartitions(task).collect()
 
     def _cancel(self, tag: str) -> None:
-        # Not interruptTag, which knows only the tags of the thread that calls it.
+        # interruptTag would only know the tags of the calling thread
         self._spark.sparkContext.cancelJobsWithTag(tag)
 
 
 def runs_elsewhere(spark: SparkSession) -> bool:
-    """Whether executors may have other packages than this process: only its own interpreter on its machine has not."""
+    """Whether executors may have other packages than this process: only its own interpreter on its own machine
+    cannot."""
     context = spark.sparkContext
     is_own = os.path.realpath(context.pythonExec) == os.path.realpath(sys.executable)
     return not (is_own and str(context.master).startswith("local"))
@@ -311,10 +311,10 @@ def check_session(spark: SparkSession) -> None:
 
 
 def use_own_python(spark: SparkSession) -> None:
-    """In local mode, let Spark's Python workers be this interpreter.
+    """In local mode, make Spark's Python workers use this interpreter.
 
-    Unless told otherwise Spark starts whatever ``python3`` comes first on the PATH, which need not have our
-    packages. On a cluster, and where the user has chosen, the choice stands.
+    By default Spark starts the first ``python3`` on the PATH, which may lack our packages. On a cluster, and if the
+    user has chosen one, the choice stands.
     """
     if not isinstance(spark, SparkSession):
         if ".connect." in type(spark).__module__:

@@ -1,15 +1,13 @@
 """Ingest: from a Spark DataFrame, streaming or not, to published epochs. Runs in the driver.
 
-Exactly once: a batch's runs are written first, and count only when its manifest is published, by a create that fails
-if the epoch is there. Each manifest names its batch, so a batch that Spark replays after a crash is recognised and
+Exactly once: a batch's runs are written first, and count only when its manifest is published, by a create that fails if
+the epoch is there. Each manifest names its batch, so a batch that Spark replays after a crash is recognised and
 skipped. Rules lake.*: ``docs/internals/lake.md``.
 
-Which of a table's micro-batches are written by one task, and which by several after a shuffle.
-
-Where there are few rows, one task costs about half of what several do; where there are many, or each takes long to
-compute, several are done sooner. How many rows a batch has is only known when it has been read, so the next batch is
-taken to be like the last, and the first to be small. A wrong guess costs time and nothing else: a task to which too
-many rows come writes nothing, and the batch is written with a shuffle.
+A micro-batch is written by one task, or by several after a shuffle. With few rows, one task costs about half of what
+several do. With many rows, or rows that take long to compute, several tasks finish sooner. The number of rows is known
+only after the batch was read. So the next batch is expected to be like the last, and the first to be small. A wrong
+guess only costs time: a task that gets too many rows writes nothing, and the batch is written with a shuffle.
 """
 
 import threading
@@ -38,9 +36,9 @@ from upriver.spark.sources import failure_of, failure_of_query
 from upriver.state.runs import RunInfo
 
 ALONE_S_MAX = 2.0
-"""Seconds for which one task may be at work on a batch; longer, and several might have been done sooner."""
+"""Seconds that one task may work on a batch. If it takes longer, several tasks might be faster."""
 SHARED_BATCHES = 100
-"""Batches that are written with a shuffle when one task was too much for one."""
+"""Batches that are written with a shuffle after one task could not hold a batch."""
 
 
 class SmallBatches:
@@ -53,24 +51,24 @@ class SmallBatches:
 
     @property
     def expected(self) -> bool:
-        """Whether the next batch is to be written by one task."""
+        """Whether one task should write the next batch."""
         return self._is_last_small is not False and not self._shared_left
 
     def wrote_alone(self, runs: Iterable[RunInfo], seconds: float) -> None:
-        """One task has written a batch. runs: those of one index."""
+        """Note that one task has written a batch. runs: those of one index."""
         self._is_last_small = _are_small(runs)
         if seconds > ALONE_S_MAX:
             self._shared_left = SHARED_BATCHES
 
     def was_too_large(self) -> None:
-        """One task was given a batch that it could not hold; it comes again, to several."""
+        """Note that one task could not hold a batch, which several tasks then write."""
         # Before the first batch nothing is known, and there may be much to catch up with.
         if self._is_last_small is not None:
             self._shared_left = SHARED_BATCHES
         self._is_last_small = False
 
     def wrote_shared(self, runs: Iterable[RunInfo]) -> None:
-        """Several tasks have written a batch. runs: those of one index."""
+        """Note that several tasks have written a batch. runs: those of one index."""
         self._is_last_small = _are_small(runs)
         self._shared_left = max(0, self._shared_left - 1)
 
@@ -82,19 +80,19 @@ def _are_small(runs: Iterable[RunInfo]) -> bool:
 
 
 LOAD_QUERY = "load"
-"""Stands in a manifest for the streaming query's id when the table's DataFrame is not streaming."""
+"""Replaces the streaming query's id in a manifest, if the table's DataFrame is not streaming."""
 STOP_POLL_S = 0.2
 """Seconds between two attempts to interrupt a load."""
 _IDLE = "Waiting for"
-"""How Spark's word on a query begins that has no data to take, or whose next trigger is not due."""
+"""The beginning of Spark's status of a query that has no data, or whose next trigger is not due."""
 _ENDING_TRIGGERS = frozenset({"availableNow", "once"})
-"""With which a query ends by itself, when it has taken what there was."""
+"""Triggers with which a query ends by itself, when it has taken all rows there were."""
 
 
 class EpochLog:
-    """Gives published batches their epochs, in one order over all tables. Called from several threads.
+    """Assigns epochs to batches, in one order over all tables. Called from several threads.
 
-    on_published: told of each epoch, in order, once its manifest is in the lake. clock: seconds since 1970.
+    on_published: gets each epoch, in order, once its manifest is in the lake. clock: seconds since 1970.
     """
 
     def __init__(
@@ -119,7 +117,7 @@ class EpochLog:
         return self._history.last
 
     def query_of(self, table: str) -> str | None:
-        """The query whose batches the table's epochs hold; ``None`` if it has no epochs."""
+        """The query that gave the batches of the table's epochs; ``None`` if it has no epochs."""
         return self._history.queries.get(table)
 
     def last_batch(self, table: str) -> int:
@@ -131,7 +129,7 @@ class EpochLog:
         return self._indexes[table]
 
     def keep(self, table: str, index: tuple[str, ...]) -> Epoch:
-        """From now on give every epoch of the table this index too; returns the last epoch that may lack it
+        """Give every epoch of the table this index too from now on; returns the last epoch that may lack it
         (lake.no_epoch_lacks_the_index)."""
         with self._lock:
             self._indexes[table] = tuple(dict.fromkeys([*self._indexes[table], index]))
@@ -161,7 +159,7 @@ class EpochLog:
 
 
 class IngestHistory:
-    """What the manifests in a lake say about which batches are in it."""
+    """The batches in a lake, according to its manifests."""
 
     def __init__(self) -> None:
         self.last = Epoch(0)
@@ -169,7 +167,7 @@ class IngestHistory:
         self.batches: dict[str, int] = {}
 
     def add(self, manifest: Manifest) -> None:
-        """Take note of the next epoch's manifest."""
+        """Note the next epoch's manifest."""
         self.last = manifest.epoch
         self.queries[manifest.table] = manifest.query
         self.batches[manifest.table] = max(manifest.batch, self.batches.get(manifest.table, -1))
@@ -205,7 +203,7 @@ Runs = dict[Channel, tuple[RunInfo, ...]]
 
 
 def write_as_expected(small: SmallBatches, rows: DataFrame, writer: RunWriter) -> Runs:
-    """Write a batch's runs with one task if it is expected to be small and is no larger than that, or with several."""
+    """Write a batch's runs with one task if it is expected to be small and proves to be; otherwise with several."""
     if small.expected:
         began = time.monotonic()
         runs = write_small_runs(rows, writer)
@@ -247,13 +245,13 @@ class _QueryAttempt:
 
 
 class _Outcome:
-    """What the micro-batches of one attempt have come to."""
+    """The result of the micro-batches of one attempt."""
 
     def __init__(self) -> None:
         self.batches = 0
         """Committed."""
         self.error: Exception | None = None
-        """That has ended the query, as it was raised here: Spark has it, too, among the lines of its stack."""
+        """The error that has ended the query, as raised here; Spark repeats it among the lines of its stack."""
 
 
 class StreamIngest:
@@ -274,9 +272,9 @@ class StreamIngest:
         self._running: _QueryAttempt | None = None
 
     def start(self, attempt: int) -> None:
-        """Start the query; its checkpoint lies in the lake. What a driver that was killed has left there is swept."""
+        """Start the query; its checkpoint lies in the lake. Leftovers of a killed driver there are swept."""
         sweep_checkpoint(open_files(self._layout.root), self._table, self._log.query_of(self._table) is not None)
-        # Two apps in one session may have tables of the same name, and Spark no two queries.
+        # Two apps in one session may have tables of one name, but Spark allows no two queries of one name.
         name = f"upriver-{self._table}-{uuid4().hex[:8]}"
         outcome, started, ids = _Outcome(), threading.Event(), list[str]()
 
@@ -287,7 +285,7 @@ class StreamIngest:
                 outcome.batches += 1
             except Exception as error:
                 outcome.error = error
-                # py4j and Spark log what is raised here, with all the stacks that it has.
+                # py4j and Spark log errors that are raised here, with all their stacks.
                 raise IngestFailed(self.failure_of(error).error) from None
 
         writer = self._rows.writeStream.queryName(name).foreachBatch(take)
@@ -300,7 +298,7 @@ class StreamIngest:
 
     @property
     def _checkpoint(self) -> str:
-        """Where Spark writes what it has taken."""
+        """Where Spark records what it has read."""
         return f"{self._layout.root}/ingest/{self._table}"
 
     def _publish_batch(self, rows: DataFrame, batch: int, query: str) -> None:
@@ -334,7 +332,7 @@ class StreamIngest:
         return Seen(running.number, batches, doing.startswith(_IDLE), read_through=read_through, doing=at)
 
     def _failure(self, running: _QueryAttempt) -> SourceFailure | None:
-        """What the query has ended with; ``None`` if it was to take what there was, and has."""
+        """The error that ended the query; ``None`` if it was to take all rows there were, and has done so."""
         failure = failure_of_query(running.query, self._place)
         if failure is not None:
             return failure if running.outcome.error is None else self.failure_of(running.outcome.error)
@@ -343,7 +341,7 @@ class StreamIngest:
         return SourceFailure("its Spark query was stopped by another than the app.", is_permanent=True)
 
     def failure_of(self, error: Exception) -> SourceFailure:
-        """What an error of the query means. Spark may not say where it could not read or write."""
+        """The meaning of a query's error. Spark may not say where it could not read or write."""
         return failure_of(error, self._place)
 
     @property

@@ -1,13 +1,12 @@
-"""Tables from DataFrames that are not streaming: cut into epochs, each row once, wherever a load is taken up again.
+"""Tables from DataFrames that are not streaming: cut into epochs, each row once, wherever a load is resumed.
 
-What was loaded is recorded in the lake, so that a start on other rows is noticed. They are refused, or taken in as an
-additional load, as the user says.
+The lake records what was loaded, so that a start with other rows is noticed. The new rows are refused, or taken in as
+an additional load, as the user chooses.
 
-What rows a DataFrame has, in a few numbers: whether it has the same as when it was loaded, in whatever order.
-
-Each row is hashed over all its columns and the hashes are added up, so that rows may come in any order and equal rows
-count as often as they are there. Columns that Spark cannot hash, maps above all, are left out: a change in these alone
-is not seen.
+A *digest* describes the rows of a DataFrame in a few numbers: it tells whether the rows are the same as when they were
+loaded, in any order. Each row is hashed over all its columns and the hashes are added up, so rows may come in any order
+and equal rows count as often as they are there. Columns that Spark cannot hash, maps above all, are left out: a change
+in these alone is not seen.
 """
 
 import threading
@@ -42,7 +41,7 @@ from upriver.spark.sources import failure_of
 from upriver.spark.tables import table_as_of
 
 _PARTS = {"low": (0, 22), "middle": (22, 22), "high": (44, 20)}
-"""Of a hash: the first bit and the number of bits. Sums of so few bits do not overflow below 2 ** 41 rows."""
+"""Parts of a hash: the first bit and the number of bits. Sums of so few bits do not overflow below 2 ** 41 rows."""
 
 
 def rows_digest(rows: DataFrame, key_hash: Column) -> dict[str, int | None]:
@@ -58,17 +57,17 @@ def rows_digest(rows: DataFrame, key_hash: Column) -> dict[str, int | None]:
 
 
 def is_same(kept: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether two digests are of the same rows. An old one may lack numbers that are not compared then."""
+    """Whether two digests describe the same rows. An old digest may lack numbers, which are then not compared."""
     return all(kept[name] == found[name] for name in found if name in kept)
 
 
 def _parts(name: str, type: DataType) -> list[Column]:
-    """What of a column goes into a row's hash. Spark's hash passes over nulls, so where they are goes into it, too."""
+    """The part of a column that a row's hash covers. Spark's hash skips nulls, so their places are included, too."""
     column = F.col(quoted(name))
     if not _can_be_hashed(type):
         return []
     if isinstance(type, StringType):
-        column = column.cast("binary")  # whatever its collation
+        column = column.cast("binary")  # independent of its collation
     parts = [column, column.isNull()]
     return [*parts, column.cast("string")] if isinstance(type, ArrayType | StructType) else parts
 
@@ -86,24 +85,24 @@ def _can_be_hashed(type: DataType) -> bool:
 
 
 LOAD_EPOCH_ROWS = 1_000_000
-"""Rows of one epoch of a DataFrame that is not streaming, about; one key's rows are not parted."""
+"""Rows of one epoch of a DataFrame that is not streaming, approximately; one key's rows stay together."""
 
 
 class OnChange(StrEnum):
-    """What becomes of a DataFrame that has other rows than were loaded before."""
+    """What happens to a DataFrame whose rows differ from those that were loaded before."""
 
     REFUSE = "refuse"
-    """The table's source fails, and says so."""
+    """The table's source fails with an error that says so."""
     TAKE_IN = "take_in"
-    """Of a table with a primary key all rows are loaded again, as versions. Of another one the rows that are new are
-    added; it is refused if rows are gone."""
+    """A table with a primary key loads all rows again, as versions. Any other table adds the rows that are new; the
+    load is refused if rows are gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Load:
     """A load that has begun. digest: of the DataFrame's rows. first: its first batch, of ``slices``.
 
-    since: only rows are loaded that the table did not have at the end of this epoch; ``None``: all.
+    since: only rows are loaded that the table lacked at the end of this epoch; ``None``: all.
     """
 
     digest: Mapping[str, Any]
@@ -126,7 +125,7 @@ def _load_path(table: str, number: int) -> str:
 
 
 class _LoadAttempt:
-    """One run of a load, in a thread of its own. load: what it does, until it is done or ``stopping`` is set."""
+    """One run of a load, in a thread of its own. load: runs until it is done or ``stopping`` is set."""
 
     def __init__(self, number: int, table: str, load: Callable[["_LoadAttempt"], None]) -> None:
         self.number = number
@@ -136,7 +135,7 @@ class _LoadAttempt:
         self.done = threading.Event()
         self.stopping = threading.Event()
         self.tag = f"upriver-load-{uuid4().hex}"
-        """Of its Spark jobs."""
+        """The tag of its Spark jobs."""
         self._load = load
         self.thread = threading.Thread(target=self._run, name=f"upriver-load-{table}", daemon=True)
 
@@ -152,8 +151,8 @@ class _LoadAttempt:
 class LoadIngest:
     """A DataFrame that is not streaming: one epoch per slice of about ``epoch_rows`` rows.
 
-    A slice is a set of the table's keys, chosen by their hash, so that the same rows fall into the same slices when
-    a load is taken up again after a crash.
+    A slice is a set of the table's keys, chosen by their hash, so that the same rows fall into the same slices when a
+    load is resumed after a crash.
     """
 
     def __init__(
@@ -194,7 +193,7 @@ class LoadIngest:
                     self._publish(added, key_hash, load, attempt)
 
     def _publish(self, rows: DataFrame, key_hash: Column, load: "_Load", attempt: _LoadAttempt) -> None:
-        """Publish what of a load is not in the lake yet."""
+        """Publish the slices of a load that are not in the lake yet."""
         number = F.pmod(key_hash, F.lit(load.slices))
         published = self._log.last_batch(self._layout.table.name)
         for batch in range(max(load.first, published + 1), load.first + load.slices):
@@ -218,7 +217,7 @@ class LoadIngest:
                 f"new, use a streaming DataFrame for rows that keep coming, or start on another root."
             )
         first = self._log.last_batch(self._layout.table.name) + 1
-        if self._layout.table.primary_key:  # of each row, the version that is last counts, however often it comes
+        if self._layout.table.primary_key:  # of each row, the last version counts, however often it comes
             return self._record(number + 1, _Load(digest, first, self._slices(digest["rows"]), None))
         since = self._log.last
         added = self._added(rows, since)
@@ -229,7 +228,7 @@ class LoadIngest:
         return max(1, -(-rows // self._epoch_rows))
 
     def _last_load(self) -> "tuple[int, _Load] | None":
-        """The last load that has begun, and its number: 0, and one more for each time that rows had changed."""
+        """The last load that has begun, and its number: 0, plus one for each time that rows had changed."""
         table = self._layout.table.name
         number = self._lake.last_number(f"loads/{table}")
         try:
@@ -242,7 +241,7 @@ class LoadIngest:
         return load
 
     def _added(self, rows: DataFrame, since: Epoch) -> DataFrame:
-        """Rows that the table did not have at the end of an epoch; of equal ones, those that it had fewer of."""
+        """Rows that the table lacked at the end of an epoch; of equal rows, as many as it lacked."""
         return self._compared(rows).exceptAll(self._loaded(rows, since))
 
     def _check_none_gone(self, rows: DataFrame, since: Epoch) -> None:
@@ -259,15 +258,15 @@ class LoadIngest:
         return table_as_of(rows.sparkSession, self._layout.root, self._layout.table, since)
 
     def look(self) -> Seen:
-        """The load, as it is."""
+        """The state of the load."""
         running = self._running
         assert running is not None
-        is_over = running.done.is_set()  # before its error: that is there by then
+        is_over = running.done.is_set()  # before its error, which is set by then
         failure = None if running.error is None else self.failure_of(running.error)
         return Seen(running.number, running.batches, is_over=is_over, failure=failure)
 
     def failure_of(self, error: Exception) -> SourceFailure:
-        """What an error of the load means."""
+        """The meaning of an error of the load."""
         return failure_of(error)
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
@@ -282,14 +281,14 @@ class LoadIngest:
             return
         running.stopping.set()
         while running.thread.is_alive():
-            # Not interruptTag, which knows only the tags of the thread that calls it.
+            # interruptTag would only know the tags of the calling thread.
             self._rows.sparkSession.sparkContext.cancelJobsWithTag(running.tag)
             running.thread.join(STOP_POLL_S)
 
 
 @contextmanager
 def _computed_once(rows: DataFrame) -> Iterator[DataFrame]:
-    """The same rows, kept by Spark meanwhile. What the user has cached already stays so afterwards."""
+    """The same rows, cached by Spark meanwhile. A DataFrame that the user has cached stays cached afterwards."""
     level = rows.storageLevel
     if level.useMemory or level.useDisk:
         yield rows

@@ -1,4 +1,4 @@
-"""Spark's own types, for those outside this package who only pass them through."""
+"""Spark's own types, for modules outside this package that only pass them through."""
 
 from pyspark.sql import DataFrame, SparkSession
 

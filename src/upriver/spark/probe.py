@@ -1,7 +1,7 @@
-"""A task on each executor before any worker starts there: it finds what is missing, and which versions differ.
+"""A task on each executor before any worker starts there: it finds missing packages and different versions.
 
-The task must run where ``upriver`` cannot be imported. So its function is pickled by value, and imports what it needs
-itself.
+The task must run where ``upriver`` cannot be imported. So its function is pickled by value, and imports itself what it
+needs.
 """
 
 import re
@@ -17,9 +17,9 @@ from upriver.errors import ClusterError
 from upriver.spark.host import cause_of_job_failure
 
 PACKAGES = ("upriver", "pyarrow", "duckdb", "numpy", "sqlglot", "pyspark")
-"""What a worker imports, and of what the driver's version is needed."""
+"""Packages that a worker imports, and that need the driver's version."""
 PROBED_MAX = 32
-"""Executors that are looked at. A start on more of them must not wait for Python to start on all."""
+"""Executors that are probed. A start on more of them must not wait for Python to start on all."""
 _ADVICE = (
     "Install the driver's requirements on the nodes and set spark.pyspark.python, or ship an environment with "
     "spark.archives, or the wheel with --py-files (docs/guide/clusters.md)"
@@ -28,12 +28,12 @@ _NOT_FOUND = re.compile(r"No module named '([\w.]+)'")
 _OTHER_PYTHON = re.compile(r"different version: (?:Python )?([\d.]+\d) than that in driver:? ?(?:Python )?([\d.]+\d)")
 
 Found = Mapping[str, Any]
-"""``host``, ``python``: the interpreter, ``versions``: of each package that can be imported, or ``""`` where it is not
-known, ``missing``: why others cannot be."""
+"""``host``, ``python``: the interpreter, ``versions``: of each package that can be imported, or ``""`` if unknown,
+``missing``: why others cannot be imported."""
 
 
 def look(packages: Iterable[str], _: Iterable[int]) -> list[dict[str, Any]]:
-    """What there is in this process. Runs on an executor, where only Python itself can be counted on."""
+    """The facts about this process. Runs on an executor, where only Python itself is certain to exist."""
     import importlib
     import importlib.metadata
     import socket
@@ -48,7 +48,7 @@ def look(packages: Iterable[str], _: Iterable[int]) -> list[dict[str, Any]]:
             continue
         try:
             versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:  # a zip of its files alone
+        except importlib.metadata.PackageNotFoundError:  # a zip with only its files
             versions[package] = str(getattr(module, "__version__", ""))
     return [{"host": socket.gethostname(), "python": sys.executable, "versions": versions, "missing": missing}]
 
@@ -57,10 +57,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-u
 
 
 def check_executors(spark: SparkSession) -> None:
-    """Run the task on each executor that is registered. Spark deals tasks out to them in turn, so each gets one if it
-    has a free slot.
+    """Run the task on each registered executor. Spark deals tasks out to them in turn, so each executor with a free
+    slot gets one.
 
-    Raises ClusterError if workers could not run as the driver does, with what to do about it.
+    Raises ClusterError if workers could not run as the driver does, with advice.
     """
     context = spark.sparkContext
     executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one of them
@@ -76,7 +76,7 @@ def check_executors(spark: SparkSession) -> None:
 
 
 def fault_of(driver: Found, executor: Found) -> str | None:
-    """What keeps workers from running on an executor like this one, and what to do; ``None`` if nothing does."""
+    """Why workers cannot run on an executor like this one, with advice; ``None`` if they can."""
     where = f"the executor on {executor['host']} ({executor['python']})"
     if missing := executor["missing"]:
         absent = [package for package, why in missing.items() if f"No module named '{package}'" in why]
@@ -92,7 +92,7 @@ def fault_of(driver: Found, executor: Found) -> str | None:
 
 
 def why_no_task_runs(text: str, cause: str) -> str:
-    """What to say if the task itself has failed. text: of the job's error. cause: in one line."""
+    """The message if the task itself has failed. text: of the job's error. cause: in one line."""
     if found := _OTHER_PYTHON.search(text):
         return f"executors run Python {found[1]}, and the driver {found[2]}. {_ADVICE}."
     if found := _NOT_FOUND.search(text):

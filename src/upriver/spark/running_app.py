@@ -1,4 +1,4 @@
-"""The running river, in the driver: lake, coordinator, workers and ingest, started and stopped together."""
+"""The running app, in the driver: lake, coordinator, workers and ingest, started and stopped together."""
 
 import os
 import secrets
@@ -50,19 +50,19 @@ from upriver.spark.tables import Backfill
 from upriver.vnodes import VnodeMap
 
 SECRET_BYTES = 32
-"""Bytes of the cluster's secret: made at each start, and kept in this process and in the workers' alone."""
+"""Bytes of the cluster's secret: made at each start, and kept only in this process and in the workers."""
 STOP_SECONDS_MAX = 30.0
 """Seconds that workers have to retire before their tasks are cancelled."""
 FAILED_STOP_S_MAX = 1.0
-"""The same where a start has failed, and seconds that their tasks have to end then."""
+"""The same after a failed start, and seconds that their tasks have to end then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedSource:
     """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``.
 
-    sets_aside: whether a row that a view cannot be computed from is set aside, or makes the view fail. on_change: what
-    becomes of a DataFrame, not streaming, that has other rows than at the start before.
+    sets_aside: whether a bad row, from which a view cannot be computed, is set aside, or makes the view fail.
+    on_change: what happens to a DataFrame, not streaming, whose rows differ from those at the last start.
     """
 
     table: TableSpec
@@ -74,12 +74,12 @@ class StartedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig:
-    """How a river runs. root: of the lake. listen: where the coordinator does. groups: ingest tasks per index.
+    """How an app runs. root: of the lake. listen: the coordinator's address. groups: ingest tasks per index.
 
-    migration_step_budget_ms: that one step of moving keys may take. memory_budget: bytes of each worker's state;
-    ``None`` for any. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next; ``None`` for
-    both: they are taken when somebody asks for one. vigilance: how soon a worker that says nothing is given up and
-    replaced. membership: who follows whom.
+    migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
+    state; ``None``: no limit. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next;
+    ``None`` for both: checkpoints are taken only on request. vigilance: how soon a silent worker is given up and
+    replaced. membership: standbys and warmup replicas.
     """
 
     root: str
@@ -123,10 +123,10 @@ class RunningApp:
         return self._service.address
 
     def start(self, seconds: float) -> None:
-        """Bring everything up; returns when every worker has joined. What fails is raised, and leaves nothing up.
+        """Bring everything up; returns when every worker has joined. An error is raised, and leaves nothing up.
 
-        Raises WaitTimeout if that takes longer than so many seconds; what has come up by then takes
-        some times ``FAILED_STOP_S_MAX`` to stop.
+        Raises WaitTimeout if that takes longer than so many seconds. Stopping what has come up by then takes a small
+        multiple of ``FAILED_STOP_S_MAX``.
         """
         require_memory(self._plans, self._config.memory_budget)
         startup = Startup(self._spark, seconds, self._abandon)
@@ -205,17 +205,17 @@ class RunningApp:
             self._host.start(worker)
 
     def _why_late(self) -> str:
-        """What is known of what a start waits for."""
+        """What a start is waiting for, as far as known."""
         missing = "" if self._host is None else self._coordinator.why_missing()
         return "".join(f"; {part}" for part in (missing, slots_in_words(self._spark)) if part)
 
     def _abandon(self) -> None:
-        """A step of the start has returned after all had been given up."""
+        """A step of the start has returned after the start was given up."""
         if self._lake is not None:
             self._lake.release()
 
     def _coordinator_of(self, lake: OwnedLake) -> CoordinatorLoop:
-        """One that begins with the newest checkpoint, if there is one of these views."""
+        """A coordinator that begins with the newest checkpoint, if there is one of these views."""
         config = self._config
         keeper = CheckpointKeeper(lake, self._plans, config.checkpoint_interval_s)
         machine = CoordinatorMachine(
@@ -271,7 +271,7 @@ class RunningApp:
         }
 
     def _complete_indexes(self, lake: OwnedLake, declared: LakeRecord) -> Backfill:
-        """Give the tables the indexes that are declared and that they do not have, before anybody reads or writes."""
+        """Give the tables their declared indexes that they lack, before any process reads or writes."""
         backfill, kept = Backfill(self._spark, lake), lake.record()
         assert kept is not None
         for table, index in kept.lacking(declared):
@@ -281,18 +281,18 @@ class RunningApp:
     def add_index(self, table: str, index: tuple[str, ...]) -> None:
         """Keep a table in one more order; returns when all epochs up to now have it, and all later ones will.
 
-        Blocks while Spark writes the table's history again; ingest goes on. Returns at once if the table is kept so.
-        Raises IngestFailed, LakeError; after either of them it may be called again, and goes on where it was.
+        Blocks while Spark rewrites the table's history; ingest goes on. Returns at once if the table has the index
+        already. Raises IngestFailed, LakeError; the caller may then try again, and the work continues where it was.
         """
         assert self._log is not None
         assert self._backfill is not None
         self._backfill.run(self._layouts[table], index, self._log.keep(table, index))
 
     def replan(self, plans: Sequence[DataflowPlan], seconds: float) -> None:
-        """Keep these views from now on. Indexes that they need are made first, while all goes on; then all workers
-        begin anew, and answer when they have read what there is.
+        """Keep these views from now on. Missing indexes are made first, while everything goes on. Then all workers
+        begin anew, and answer once they have read the existing rows.
 
-        Raises BudgetExceeded, and all goes on as it was; WaitTimeout if that has not begun in so many seconds,
+        Raises BudgetExceeded, in which case nothing changes; WaitTimeout if this has not begun in so many seconds;
         IngestFailed, LakeError.
         """
         require_memory(plans, self._config.memory_budget)
@@ -310,7 +310,7 @@ class RunningApp:
         self._service.replan(self._plans)
 
     def _replay(self, lake: OwnedLake, check: Callable[[], None]) -> EpochLog:
-        """Tell the coordinator of all epochs that there are, and clear away what was never published."""
+        """Tell the coordinator of all existing epochs, and remove files that were never published."""
         history = IngestHistory()
         kept: set[str] = set()
         for epoch in range(1, lake.last_epoch() + 1):
@@ -326,7 +326,7 @@ class RunningApp:
         return EpochLog(lake, history, self._published)
 
     def _published(self, manifest: Manifest) -> None:
-        """An epoch is in the lake."""
+        """Note that an epoch is in the lake."""
         self._supervisor.published(manifest)
         self._coordinator.published(manifest)
 
@@ -356,11 +356,11 @@ class RunningApp:
 
     @property
     def epoch(self) -> Epoch:
-        """The last one that every view reflects."""
+        """The last epoch that every view reflects."""
         return self._coordinator.ended
 
     def wait(self, seconds: float) -> Epoch:
-        """Until all that the sources had at the call is reflected by every worker; the epoch it is reflected at."""
+        """Wait until every worker reflects all rows that the sources had at the call; returns the epoch of that."""
         deadline = time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
 
         def seconds_left() -> float:
@@ -380,7 +380,8 @@ class RunningApp:
         return report.lacks(report.tables) is None
 
     def wait_ready(self, seconds: float) -> None:
-        """Until every table is ready. Raises NotReady after so many seconds, and what has made the app fail."""
+        """Wait until every table is ready. Raises NotReady after so many seconds, or the error that made the app
+        fail."""
         self._coordinator.wait_ready(seconds)
 
     def status(self) -> dict[str, Any]:
@@ -393,7 +394,7 @@ class RunningApp:
         return self._coordinator.checkpoint(seconds)
 
     def check_view(self, view: str) -> None:
-        """Raise UnknownView for a view that there is none of, and of a failed one why it has failed."""
+        """Raise UnknownView for a view that does not exist, and a failed view's own error."""
         self.explain(view)
         self._coordinator.check_view(view)
 
@@ -402,12 +403,12 @@ class RunningApp:
         return self._service.explain(view)
 
     def stop(self) -> None:
-        """Stop ingest, retire the workers, give the root up. Epochs that were published stay."""
+        """Stop ingest, retire the workers, release the root. Published epochs stay."""
         self._stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX, STOP_SECONDS_MAX)
 
     def _stop(self, retire_s: float, end_s: float, cancel_s: float) -> None:
-        """retire_s: seconds that workers have to retire. end_s, cancel_s: that their tasks have to end then, and when
-        they are cancelled."""
+        """retire_s: seconds that workers have to retire. end_s: seconds that their tasks have to end after that.
+        cancel_s: the same after their jobs were cancelled."""
         with stop_unlogged(self._spark):
             self._supervisor.stop()
             if self._backfill is not None:

@@ -1,18 +1,15 @@
 """Spark writes runs: hash64, shuffle by vnode group, sort, one file a task. Runs in executors and in the driver.
 
-One Spark job of two stages writes all *lots*: a lot is the rows of one batch in the order of one index. The first packs
-the rows, once per lot (``packing.py`` says why). Spark shuffles what is packed, so that partition ``lot * groups +
-group`` holds one lot's rows of one contiguous group of vnodes and nothing else; the second unpacks them in order and
-writes them. What is packed comes from the batch, for all of its indexes, or out of runs that are there, for an index
-that a table gets later. A batch of few rows is written by one task, without a shuffle.
+One Spark job of two stages writes all *lots*: a lot is the rows of one batch in the order of one index. The first stage
+packs the rows, once per lot. Spark shuffles the packed values, so that partition ``lot * groups + group`` holds exactly
+one lot's rows of one contiguous group of vnodes. The second stage unpacks them in order and writes them. The packed
+rows come from the batch, for all of its indexes, or from existing runs, for an index that a table gets later. One task
+writes a batch of few rows, without a shuffle.
 
-Rows packed for Spark's shuffle, and unpacked in order.
-
-Spark's shuffle and sort handle rows one at a time, and so cost more than all else that happens to a row on its way
-into the lake. So a task first gathers rows, orders them by vnode and packs them in Arrow; what goes through the shuffle
-is a few large binary values instead. Between a table's vnodes and a task stands the *shelf*, a contiguous range of
-vnodes: one packed value holds rows of one shelf, and Spark sorts the values by shelf, so a task that unpacks them
-holds one shelf at a time.
+Spark's shuffle and sort handle rows one at a time. This would cost more than the rest of a row's way into the lake. So
+a task first gathers rows, orders them by vnode and packs them in Arrow: the shuffle then moves a few large binary
+values. A *shelf* is a contiguous range of vnodes, smaller than a task's group. One packed value holds rows of one
+shelf, and Spark sorts the values by shelf, so a task that unpacks them holds one shelf at a time.
 """
 
 import json
@@ -73,7 +70,7 @@ def pack(
 ) -> Iterator[pa.RecordBatch]:
     """The rows once per lot, as packed values. schema: of the table; ``rows`` has its columns, in its order.
 
-    lots: numbers of lots, and the columns by which each is kept. Lot ``n`` has the partitions from ``n * groups`` on.
+    lots: numbers of lots, and the columns by which each is kept. The partitions of lot ``n`` begin at ``n * groups``.
     """
     batch = _as_kept(rows, schema)
     for number, key in lots.items():
@@ -95,7 +92,7 @@ def pack(
 
 
 def in_order(rows: pa.Table, schema: pa.Schema, key: Sequence[str], order_by: Sequence[str]) -> pa.RecordBatch:
-    """Rows as :func:`unpack` gives them, without having been packed. schema: of the table, as for :func:`pack`."""
+    """Rows in the form that :func:`unpack` gives, without packing. schema: of the table, as for :func:`pack`."""
     batch = _as_kept(rows, schema)
     hashes = pa.array(hash64([batch.column(name) for name in key], batch.num_rows))
     return _in_order([pa.RecordBatch.from_arrays([hashes, *batch.columns], schema=run_schema(schema))], order_by)
@@ -137,7 +134,7 @@ def _in_order(parts: Sequence[pa.RecordBatch], order_by: Sequence[str]) -> pa.Re
 
 
 def _names(order_by: Sequence[str]) -> list[str]:
-    """Names for the columns to sort by, none of which can be taken for a path into a nested column."""
+    """Names for the sort columns that cannot be read as a path into a nested column."""
     return [f"k{place}" for place in range(1 + len(order_by))]
 
 
@@ -158,13 +155,13 @@ RUN_BYTES_MAX = 2**30
 
 _WRITTEN = pa.schema([("lot", pa.int32()), ("run", pa.string())])
 _WRITTEN_SQL = "lot int, run string"
-"""What a task says that it has written. Nulls: its rows were too many."""
+"""A task's report of what it has written. Nulls: its rows were too many."""
 
 WARM_UP_ROWS = 100_000
-"""Made-up rows that a table's way into the lake is tried with before the first batch."""
+"""Made-up rows that test a table's way into the lake before the first batch."""
 
 REWRITE_ROWS = 10_000
-"""Rows of a run that are looked at before it is known whether they are enough to be packed."""
+"""Rows of a run that are read before the task decides whether to pack them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +174,7 @@ class Lot:
 
 @dataclass(frozen=True, slots=True)
 class RunWriter:
-    """What a writing task needs to know; picklable. groups: tasks per lot. rows_max: of one run."""
+    """The parameters of a writing task; picklable. groups: tasks per lot. rows_max: of one run."""
 
     root: str
     table: TableSpec
@@ -196,7 +193,7 @@ class RunWriter:
 
 
 def check_columns(schema: pa.Schema, table: str) -> None:
-    """Refuse the column name that runs keep for themselves."""
+    """Refuse the column name that runs reserve."""
     for column in schema.names:
         if column.lower() == HASH_COLUMN:
             raise DeclarationError(f"table {table!r}: the column name {column!r} is reserved; rename it")
@@ -205,8 +202,8 @@ def check_columns(schema: pa.Schema, table: str) -> None:
 def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
     """Write a batch's runs with one Spark job; when this returns they are in the lake, and in no manifest.
 
-    Each of the writer's lots is all of ``rows``. Raises NotWritten if the lake takes no more, or what else the job
-    raises; files that it has written by then are swept when the app next starts.
+    Each of the writer's lots is all of ``rows``. Raises NotWritten if the lake refuses a file, or the job's own error;
+    the next start of the app sweeps files that the job has written by then.
     """
     lots = _written(_packed(rows, writer), writer)
     return {writer.channel(lot): runs for lot, runs in enumerate(lots)}
@@ -217,8 +214,8 @@ def write_small_runs(
 ) -> dict[Channel, tuple[RunInfo, ...]] | None:
     """The same with a single task and no shuffle.
 
-    Returns ``None`` if there turn out to be more than ``rows_max``, or than PACK_BYTES_MAX: then nothing is written.
-    Each lot's runs are in the order of hash64, so a key's rows lie in one task's runs here too.
+    Returns ``None`` if there are more than ``rows_max`` rows, or more than PACK_BYTES_MAX bytes: then nothing is
+    written. Each lot's runs are in the order of hash64, so a key's rows lie in one task's runs here too.
     """
     job = _numbered(rows, writer).coalesce(1).mapInArrow(partial(write_small_partition, writer, rows_max), _WRITTEN_SQL)
     lots = _collected(job, writer)
@@ -228,7 +225,7 @@ def write_small_runs(
 def rewrite_runs(
     spark: SparkSession, sources: Sequence[Sequence[RunInfo]], writer: RunWriter
 ) -> list[tuple[RunInfo, ...]]:
-    """Write rows that are in the lake once more, with one Spark job: lot ``n`` is the rows of the runs ``sources[n]``.
+    """Rewrite rows that are in the lake, with one Spark job: lot ``n`` is the rows of the runs ``sources[n]``.
 
     Returns the runs of each lot, which no manifest names. Raises as :func:`write_runs`.
     """
@@ -257,7 +254,7 @@ def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]] |
         if row["lot"] is None:
             return None
         runs[row["lot"]].append(RunInfo.from_json(json.loads(row["run"])))
-    # By first vnode, then by name, in which the parts of one task are numbered: the order of the sort.
+    # By first vnode, then by name, which numbers the parts of one task: the order of the sort.
     return [tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for infos in runs]
 
 
@@ -273,13 +270,13 @@ def _numbered(rows: DataFrame, writer: RunWriter) -> DataFrame:
 
 
 def _in_order_of_runs(packed: DataFrame, writer: RunWriter) -> DataFrame:
-    """What is packed, a partition for each lot and vnode group, by shelf."""
+    """The packed values, a partition for each lot and vnode group, by shelf."""
     return packed.repartitionById(writer.groups * len(writer.lots), F.col("partition")).sortWithinPartitions("shelf")
 
 
 def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
-    """Take made-up rows both ways of a batch, and write nothing: the first batch then finds Python processes that run
-    and code that is compiled. ``rows``: Spark's schema of the table."""
+    """Pass made-up rows through both ways of a batch, and write nothing: the first batch then finds running Python
+    processes and compiled code. ``rows``: Spark's schema of the table."""
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
     made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
     _in_order_of_runs(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
@@ -292,7 +289,7 @@ def _unpack_only(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterato
 
 
 def quoted(column: str) -> str:
-    """A column's name as Spark's expressions take it, whatever is in it."""
+    """A column's name in the form that Spark's expressions take, whatever characters it has."""
     return "`" + column.replace("`", "``") + "`"
 
 
@@ -304,7 +301,7 @@ def pack_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iter
 
 
 def pack_runs(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pack the rows of the runs that a task is given, each for its lot."""
+    """Pack the rows of a task's runs, each for its lot."""
     shelves, schema, lake = Shelves(writer.vnodes, writer.groups), writer.table.schema, Lake(writer.root)
     for batch in named:
         for given in batch.to_pylist():
@@ -316,7 +313,7 @@ def pack_runs(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa
 
 
 def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Write one task's rows, in order, as runs of bounded size; yields what was written."""
+    """Write one task's rows, in order, as runs of bounded size; yields a report of each."""
     context = TaskContext.get()
     assert context is not None
     lot, group = divmod(context.partitionId(), writer.groups)
@@ -328,7 +325,7 @@ def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iter
 def write_small_partition(
     writer: RunWriter, rows_max: int, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Write all of a batch's rows, for every lot, unless they are too many; yields what was written, or that."""
+    """Write all of a batch's rows, for every lot, unless they are too many; yields reports, or a refusal."""
     tables = gathered(batches, rows_max, PACK_BYTES_MAX)
     rows = next(tables, None)
     if rows is None:
@@ -384,7 +381,7 @@ def _write_run(files: Files, writer: RunWriter, path: str, rows: pa.Table) -> Ru
 
 
 def _check_group(run: RunInfo, writer: RunWriter, group: int) -> None:
-    """Spark must have put each vnode group into its own partition: a key's rows lie in one task's runs."""
+    """Check that Spark has put each vnode group into its own partition: a key's rows lie in one task's runs."""
     groups = {vnode * writer.groups // writer.vnodes for vnode, _ in run.vnode_rows}
     if groups != {group}:
         raise ProtocolError(f"{run.path}: rows of vnode groups {sorted(groups)} in partition of group {group}")

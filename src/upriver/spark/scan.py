@@ -1,12 +1,12 @@
 """Views as Spark DataFrames: ``spark.read.format("upriver")``, one partition for each worker (document 003, "Batch").
 
-Spark plans a Python data source once for each ``load()`` and then runs the plan for every action on that DataFrame.
-So a plan names no snapshot. It names itself; the tasks add which action they belong to, and the coordinator gives all
-tasks of one action the same snapshot, taken when the first of them asks.
+Spark plans a Python data source once for each ``load()`` and then runs the plan for every action on that DataFrame. So
+a plan names no snapshot, but itself. The tasks add the action that they belong to. The coordinator gives all tasks of
+one action the same snapshot, taken at the first task's request.
 
-Filters are left to Spark. It could push them down to us, but up to Spark 4.3 it keeps the reader that has taken them
-for the other queries on the same DataFrame as well, whatever their filters: they would give wrong answers. A test
-shows it. Who wants the rows of a few keys looks them up.
+Filters are left to Spark. Spark could push them down. But up to Spark 4.3 it would reuse the reader with these filters
+for other queries on the same DataFrame, whatever their filters, which would give wrong answers. A test shows it. For
+the rows of a few keys, use a lookup.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,21 +29,21 @@ from upriver.spark.schema import spark_arrow_schema
 
 FORMAT = "upriver"
 PLAN_S_MAX = 10.0
-"""Seconds in which the coordinator must say who the workers are."""
+"""Seconds in which the coordinator must name the workers."""
 READ_S_MAX = 2.0
 """Seconds to tell a worker that its part was read."""
 SNAPSHOT_S_MAX = 90.0
-"""Seconds to wait for a snapshot: more than the coordinator gives the workers, so that it is the one to say why."""
+"""Seconds to wait for a snapshot: more than the coordinator gives the workers, so that its error comes first."""
 PART_S_MAX = 24 * 3600.0
 """Seconds that reading a worker's part may take: Spark reads no faster than it can use the rows."""
 
 
 def read_view(spark: SparkSession, address: str, token: str, view: str) -> DataFrame:
-    """A view as a DataFrame. Each action on it reads the whole view as it is then, as of one epoch.
+    """A view as a DataFrame. Each action on it reads the whole view at that moment, as of one epoch.
 
     address, token: of the running app. Raises UnknownView, AccessDenied, ClusterError.
     """
-    schema = _Asked(Remote.parse(address, token), view).plan().schema  # errors come here, and as themselves
+    schema = _Asked(Remote.parse(address, token), view).plan().schema  # errors are raised here, unwrapped
     spark.dataSource.register(UpriverDataSource)
     options = {"address": address, "token": token, "view": view}
     return spark.read.format(FORMAT).schema(schema).options(**options).load()
@@ -51,7 +51,7 @@ def read_view(spark: SparkSession, address: str, token: str, view: str) -> DataF
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is known of a view before it is read."""
+    """The facts about a view before it is read."""
 
     schema: StructType
     workers: int
@@ -132,7 +132,7 @@ class ViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of every ``parts``-th worker: of one, unless there are more workers than when this was planned."""
         assert isinstance(partition, ScanPartition)
-        schema = spark_arrow_schema(self._schema, "UTC")  # in which Spark takes rows, whatever the session's zone
+        schema = spark_arrow_schema(self._schema, "UTC")  # Spark takes rows in UTC, whatever the session's zone
         asked = {"view": self._view, "scan": f"{partition.plan}-{_action()}"}
         with Connection(self._remote) as coordinator:
             snapshot = coordinator.act("scan", asked, timeout=SNAPSHOT_S_MAX)
@@ -146,12 +146,12 @@ class ViewReader(DataSourceReader):
             try:
                 yield from worker.get("snapshot", asked, timeout=PART_S_MAX)
             finally:
-                with suppress(UpriverError):  # a worker that is about to leave need not wait to hear its own answer
+                with suppress(UpriverError):  # a leaving worker need not wait for this call
                     worker.act("snapshot_read", {"snapshot": snapshot}, timeout=READ_S_MAX)
 
 
 def _action() -> str:
-    """Names the action that this task is part of, the same in all its tasks."""
+    """Names the action that this task belongs to; the same in all its tasks."""
     context = TaskContext.get()
     assert context is not None
     execution = context.getLocalProperty("spark.sql.execution.id")

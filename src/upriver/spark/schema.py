@@ -1,7 +1,4 @@
-"""Spark's schemas in Arrow's terms.
-
-Spark's types in Arrow's terms, by a private function of PySpark whose form differs between versions.
-"""
+"""Spark's schemas in Arrow's terms, by a private function of PySpark whose form differs between versions."""
 
 import inspect
 import re
@@ -21,8 +18,8 @@ _TAKES_ZONE = "timezone" in inspect.signature(to_arrow_schema).parameters
 
 
 def spark_arrow_schema(schema: StructType, timezone: str) -> pa.Schema:
-    """The Arrow schema in which Spark hands such rows to Python. timezone: of TIMESTAMP columns; instants stay what
-    they are. Raises what Spark raises for a type that Arrow lacks: PySparkException, TypeError or ValueError."""
+    """The Arrow schema in which Spark passes such rows to Python. timezone: of TIMESTAMP columns; instants stay the
+    same. Raises Spark's error for a type that Arrow lacks: PySparkException, TypeError or ValueError."""
     if _TAKES_ZONE:
         return to_arrow_schema(schema, timezone=timezone)
     in_utc: pa.Schema = to_arrow_schema(schema)
@@ -30,7 +27,7 @@ def spark_arrow_schema(schema: StructType, timezone: str) -> pa.Schema:
 
 
 def in_zone(type: pa.DataType, timezone: str) -> pa.DataType:
-    """The type, with this zone in place of each zone that occurs in it."""
+    """The type, with this zone in place of each zone in it."""
     if pa.types.is_timestamp(type):
         return type if type.tz is None else pa.timestamp(type.unit, timezone)
     if pa.types.is_map(type):
@@ -49,13 +46,13 @@ def _field_in_zone(field: pa.Field, timezone: str) -> pa.Field:
 
 
 _WRITTEN_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-"""Under which Spark keeps what a column was declared as that it reads as STRING."""
+"""The metadata key under which Spark keeps the declared type of a column that it reads as STRING."""
 _CHAR = re.compile(r"\bchar(?:acter)?\(\d+\)")
 _VARCHAR = re.compile(r"\bvarchar\(\d+\)")
 
 
 def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
-    """The Arrow schema in which Spark hands a table's rows to Python.
+    """The Arrow schema in which Spark passes a table's rows to Python.
 
     Timestamps are in microseconds, with the session's time zone unless they are TIMESTAMP_NTZ.
     """
@@ -70,7 +67,7 @@ def arrow_schema(rows: DataFrame, table: str) -> pa.Schema:
         column = next((field for field in rows.schema if not _is_in_arrow(field, zone)), None)
         about = "" if column is None else f"column {column.name!r} is {column.dataType.simpleString()}: "
         raise DeclarationError(f"table {table!r}: {about}{error} CAST it to STRING, or leave it out") from error
-    # Whether a column may be null is not for us to promise: a later batch may know less than the first.
+    # Upriver cannot promise that a column is never null: a later batch may promise less than the first.
     return pa.schema([pa.field(field.name, field.type) for field in schema])
 
 
@@ -83,7 +80,7 @@ def _is_in_arrow(field: StructField, zone: str) -> bool:
 
 
 def _check_supported(field: StructField, table: str) -> None:
-    """Refuse types that Arrow would show as something that they are not."""
+    """Refuse types that Arrow would show as another type."""
     about = f"table {table!r}: column {field.name!r}"
     parts = list(_parts(field.dataType))
     if any(isinstance(part, VariantType) for part in parts):
@@ -107,7 +104,7 @@ def _check_supported(field: StructField, table: str) -> None:
 
 
 def _parts(type: DataType) -> Iterator[DataType]:
-    """The type and all that it is made of."""
+    """The type and all types nested in it."""
     yield type
     match type:
         case ArrayType():
@@ -121,9 +118,9 @@ def _parts(type: DataType) -> Iterator[DataType]:
 
 
 def in_arrow(schema: StructType, timezone: str) -> pa.Schema:
-    """The schema in Arrow's terms; what a nested value is made of may be null, for the same reason.
+    """The schema in Arrow's terms; nested fields may be null, for the same reason.
 
-    timezone: of timestamps that have one. Raises PySparkException or TypeError for what Arrow does not have.
+    timezone: of timestamps that have one. Raises PySparkException or TypeError for a type that Arrow lacks.
     """
     return pa.schema([field.with_type(_relaxed(field.type)) for field in spark_arrow_schema(schema, timezone)])
 

@@ -1,14 +1,12 @@
-"""What Spark logs about errors that are told in one line of ours: kept from the user meanwhile, and no longer.
-
-Spark sessions with room for workers.
+"""Spark sessions with room for workers, and the settings on which the meaning of SQL depends.
 
 A worker is a Spark task that never ends, so it keeps its task slot for as long as the app runs. The streaming queries
-need slots beside the workers: with none left, their first micro-batch would wait for ever and say nothing.
-
-Spark's settings that change what SQL means: those under which a view is what Spark SQL gives.
+need slots beside the workers: without any, their first micro-batch would wait forever without a message.
 
 A view's SQL is translated once, as Spark understands it by default. A session in which the same SQL means something
-else is refused by the setting's name.
+else is refused, with the name of the setting.
+
+Spark's log of an error that Upriver reports in one line is suppressed while that error is handled, and no longer.
 """
 
 import logging
@@ -32,13 +30,13 @@ from upriver.net.server import SparkHosts
 from upriver.zones import zone_name
 
 TASK_FAILURES_MAX = 4
-"""Attempts that a task has. Local mode's own default is one, and then a lost worker ends its job."""
+"""Attempts that a task has. Local mode's own default is one; a lost worker would then end its job."""
 
 REGISTRATION_S_MAX = 30.0
 """Seconds that a cluster has for its executors to register."""
 
 SLOTS_FREE_S_MAX = 30.0
-"""Seconds that slots which other tasks have taken are waited for."""
+"""Seconds to wait for slots that other tasks have taken."""
 
 _POLL_S = 0.1
 _HEAP_MB_MIN = 1024
@@ -48,9 +46,9 @@ CHECKPOINT_FILES = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""How Spark writes checkpoints: by default through an interface of Hadoop's that starts some twenty processes for each
-file in a local directory, to ask for its status and to set its permissions. A micro-batch has three such files, and one
-for each partition of each state store."""
+"""How Spark writes checkpoints. By default it uses an interface of Hadoop that starts some twenty processes for each
+file in a local directory, for its status and its permissions. A micro-batch has three such files, and one for each
+partition of each state store."""
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _LOCAL = re.compile(r"local(\[.*\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
@@ -78,8 +76,8 @@ def local_session(
 ) -> SparkSession:
     """A Spark session in this process, on loopback only, with ``workers + ingest_slots`` task slots.
 
-    ``conf`` goes to Spark as it is and wins over what is set here: ``**{"spark.sql.shuffle.partitions": 4}``.
-    A session that already runs is taken over if it has the slots; otherwise raises TooFewSlots.
+    ``conf`` goes to Spark unchanged and overrides the settings here: ``**{"spark.sql.shuffle.partitions": 4}``. A
+    running session is taken over if it has the slots; otherwise raises TooFewSlots.
     """
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would start whatever python3 is first on the PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -93,7 +91,7 @@ def local_session(
 
 
 def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | int | bool]:
-    """How Spark is set up for so many ``workers`` and ``ingest_slots`` in one process with ``heap`` MB."""
+    """Spark's settings for so many ``workers`` and ``ingest_slots`` in one process with ``heap`` MB."""
     return {
         "spark.master": f"local[{workers + ingest_slots},{TASK_FAILURES_MAX}]",
         "spark.driver.host": "127.0.0.1",
@@ -110,12 +108,12 @@ def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | in
 
 
 def heap_mb(machine_bytes: int) -> int:
-    """MB of heap for the JVM: a quarter of the memory, since the workers and their views live outside it."""
+    """MB of heap for the JVM: a quarter of the memory, because the workers and their views live outside it."""
     return min(max(machine_bytes // 4 // 2**20, _HEAP_MB_MIN), _HEAP_MB_MAX)
 
 
 def memory_bytes() -> int:
-    """Bytes of memory of this machine, or of the container that it is cut down to."""
+    """Bytes of memory of this machine, or the limit of its container."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limits = [path.read_text().strip() for path in _CGROUP_LIMITS if path.exists()]
     return min([physical, *(int(limit) for limit in limits if limit.isdigit())])
@@ -143,7 +141,7 @@ def slots_in_words(spark: SparkSession) -> str:
 
 
 def slots_ceiling(conf: Mapping[str, str]) -> int | None:
-    """Task slots that a cluster of this Spark configuration can grow to; None where it sets no limit."""
+    """Task slots that a cluster of this Spark configuration can grow to; None without a limit."""
     task_cpus = int(conf.get("spark.task.cpus", "1"))
     if match := _LOCAL_CLUSTER.fullmatch(conf["spark.master"]):
         executors, cores = match.groups()
@@ -157,8 +155,8 @@ def slots_ceiling(conf: Mapping[str, str]) -> int | None:
 def require_slots(spark: SparkSession, workers: int, ingest: int = 1) -> None:
     """Raise TooFewSlots unless Spark has a task slot for each of ``workers`` and ``ingest`` more.
 
-    Waits for a cluster's executors to register, 30 seconds at most. Under dynamic allocation they come only when
-    tasks wait for them: there the configuration is believed.
+    Waits for a cluster's executors to register, 30 seconds at most. Under dynamic allocation they come only when tasks
+    wait for them: there the configuration counts.
     """
     slots = _slots_in_time(spark, workers + ingest, lambda: REGISTRATION_S_MAX)
     if slots < workers + ingest:
@@ -166,7 +164,7 @@ def require_slots(spark: SparkSession, workers: int, ingest: int = 1) -> None:
 
 
 def _slots_in_time(spark: SparkSession, needed: int, seconds_left: Callable[[], float]) -> int:
-    """The slots there are as soon as ``needed`` have come, or fewer once it is known that they will not come."""
+    """The slots as soon as ``needed`` have come, or fewer once it is known that they will not come."""
     conf = dict(spark.sparkContext.getConf().getAll())
     slots = free_slots(spark)
     if slots >= needed or _LOCAL.fullmatch(conf["spark.master"]):
@@ -186,8 +184,8 @@ def _slots_in_time(spark: SparkSession, needed: int, seconds_left: Callable[[], 
 def wait_for_slots(spark: SparkSession, workers: int, seconds_left: Callable[[], float], ingest: int = 1) -> None:
     """Raise TooFewSlots unless Spark has a task slot for each of ``workers`` and ``ingest`` more, and they are free.
 
-    Waits for executors to register, and for slots to become free: each 30 seconds at most, and no longer than there
-    is time left.
+    Waits for executors to register, and for slots to become free: for each at most 30 seconds, and no longer than the
+    time that is left.
     """
     needed = workers + ingest
     total = _slots_in_time(spark, needed, seconds_left)
@@ -204,7 +202,7 @@ def wait_for_slots(spark: SparkSession, workers: int, seconds_left: Callable[[],
 
 
 def all_taken(master: str, slots: int, taken: int, workers: int, ingest: int) -> str:
-    """What to tell someone whose Spark has slots enough, but has given some of them to other tasks."""
+    """Advice for a user whose Spark has enough slots, but has given some of them to other tasks."""
     return (
         f"{workers + ingest} task slots are needed, for {workers} workers and ingest, and of those that Spark "
         f"({master}) has, {taken} of {slots} are taken: by other jobs, or by another app's workers, which keep theirs "
@@ -213,7 +211,7 @@ def all_taken(master: str, slots: int, taken: int, workers: int, ingest: int) ->
 
 
 def shortage(master: str, slots: int, workers: int, ingest: int) -> str:
-    """What to tell someone whose Spark has ``slots`` task slots and needs ``workers + ingest``."""
+    """Advice for a user whose Spark has ``slots`` task slots and needs ``workers + ingest``."""
     needed = workers + ingest
     if _LOCAL.fullmatch(master):
         remedy = f"Start it with local[{needed},{TASK_FAILURES_MAX}] or more"
@@ -255,7 +253,7 @@ NEEDED: Mapping[str, str] = MappingProxyType(
         "spark.sql.timestampType": "TIMESTAMP_LTZ",
     }
 )
-"""Settings with a value each under which our translation says what Spark says: Spark's defaults."""
+"""Settings and the value with which our translation agrees with Spark: Spark's defaults."""
 
 _LEGACY = "spark.sql.legacy."
 _COLLATION = "collation"
@@ -302,11 +300,11 @@ _OF_FILES_AND_COMMANDS = (
     "useLegacyXMLParser",
     "useV1Command",
 )
-"""How those legacy settings go on that change no query: they are about files, commands and Python."""
+"""Continuations of the names of legacy settings that change no query: they are about files, commands and Python."""
 
 
 def checked_settings(spark: SparkSession) -> dict[str, str]:
-    """The session's settings that say what SQL means: :data:`NEEDED`, and its time zone as pyarrow names it.
+    """The session's settings that decide what SQL means: :data:`NEEDED`, and its time zone as pyarrow names it.
 
     Raises DeclarationError for a setting under which SQL means something else, with the value that works.
     """
@@ -320,7 +318,7 @@ def checked_settings(spark: SparkSession) -> dict[str, str]:
 
 
 def _different(spark: SparkSession) -> Iterator[tuple[str, str, str | None]]:
-    """Settings that are not as they must be: the name, the value found, and the one needed; ``None`` for unset."""
+    """Settings with a wrong value: the name, the value found, and the one needed; ``None`` for unset."""
     for name, needed in NEEDED.items():
         found = spark.conf.get(name, None)  # an older Spark may not have it
         if found is not None and found.lower() != needed.lower():
@@ -356,7 +354,7 @@ ANALYSIS_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """Drop what PySpark logs about errors of queries while the block runs, on this thread alone."""
+    """Drop PySpark's log of errors of queries while the block runs, on this thread only."""
     me = threading.get_ident()
 
     def is_others(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""What a streaming DataFrame reads, in a few words: Spark's errors seldom name the server or the table."""
+"""The sources of a streaming DataFrame, in a few words: Spark's errors seldom name the server or the table."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,20 +7,20 @@ from pyspark.sql import DataFrame
 
 _SERVERS = ("kafka.bootstrap.servers",)
 _THINGS = ("subscribe", "subscribePattern", "assign", "path")
-"""Options of readers that say where a source is. Others may hold secrets and are not told."""
+"""Options of readers that name a source. Other options may hold secrets and are not shown."""
 NAMED_MAX = 3
 """Sources of one DataFrame that are named."""
 
 
 def source_names(rows: DataFrame) -> str:
-    """The topics with their servers, and the paths, that a streaming DataFrame reads; empty if its plan tells none."""
+    """The topics with their servers, and the paths, that a streaming DataFrame reads; empty if its plan has none."""
     plan = rows._jdf.queryExecution().analyzed()
     named = dict.fromkeys(name for options in _options(plan) if (name := _name(options)))
     return ", ".join(list(named)[:NAMED_MAX])
 
 
 def _options(plan: Any) -> Iterator[dict[str, str]]:
-    """Of each streaming source in a plan, in lower case, what its reader was told."""
+    """For each streaming source in a plan, in lower case, the options of its reader."""
     leaves = plan.collectLeaves()
     for leaf in (leaves.apply(i) for i in range(leaves.size())):
         match str(leaf.getClass().getSimpleName()):

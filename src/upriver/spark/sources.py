@@ -1,6 +1,6 @@
-"""What may be a streaming table's DataFrame, and its trigger: what Spark refuses later is refused when declared.
+"""The sources of streaming tables: what Spark would refuse later is refused when declared.
 
-A source's failure, taken apart: what is known of each error in the chain that Spark, or Upriver, has raised.
+Also analyses the failure of a source: the known facts of each error in the chain that Spark, or Upriver, has raised.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,22 +17,23 @@ from upriver.coordinator.sources import SourceFailure, SourceFault, judge
 from upriver.errors import DeclarationError, LakeInUse, UpriverError, UserError
 
 CHAIN_MAX = 10
-"""Errors of a chain that are looked at; Java's may be circular."""
+"""Errors of a chain that are examined; Java's chains may be circular."""
 _AFTER_THE_MESSAGE = ("\n\nJVM stacktrace:", "\n=== Streaming Query ===", "\n\nDriver stacktrace:", "\n\tat ")
-"""What begins behind the message, in Spark's texts."""
+"""The text that follows the message, in Spark's errors."""
 _NEAREST = "most recent failure: "
-"""In the text of a job that has failed: before what its task has failed of."""
+"""The text before the cause, in the error of a failed job."""
 
 
 def failure_of(error: BaseException, place: str = "") -> SourceFailure:
-    """What an error that has ended a source means. place: where Spark writes for the source, ends what Spark says."""
+    """The meaning of an error that has ended a source. place: where Spark writes for the source, completes its
+    message."""
     if isinstance(error, UpriverError):
         return SourceFailure(one_line(str(error)), isinstance(error, UserError | LakeInUse))
     return judge(list(_chain(error)), place)
 
 
 def failure_of_query(query: StreamingQuery, place: str = "") -> SourceFailure | None:
-    """What a query has ended with; ``None`` if no error has ended it. place: as of :func:`failure_of`.
+    """The error that ended a query; ``None`` if no error has ended it. place: as for :func:`failure_of`.
 
     ``query.exception()`` would lose the class and the condition of each Java error that PySpark has no class for:
     Kafka's, Delta's, and most of Spark's.
@@ -49,7 +50,7 @@ def one_line(text: str) -> str:
 
 
 def _chain(error: BaseException) -> Iterator[SourceFault]:
-    """From the outermost error to its cause. Spark's in Python keep the Java ones that they stand for to themselves."""
+    """From the outermost error to its cause. Spark's Python errors hide the Java errors that they stand for."""
     node: BaseException | None = error
     for _ in range(CHAIN_MAX):
         if node is None:
@@ -64,7 +65,7 @@ def _chain(error: BaseException) -> Iterator[SourceFault]:
 
 
 def _origin(error: BaseException) -> Any:
-    """The Java exception that a Python one stands for; ``None`` if it stands for itself."""
+    """The Java exception that a Python one stands for; ``None`` if there is none."""
     return error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
 
 
@@ -85,11 +86,11 @@ def _java_chain(exception: Any) -> Iterator[SourceFault]:
 _ACCEPTED = ("processingTime", "availableNow", "once")
 _FORMS = "{'processingTime': '1 second'}, {'availableNow': True} or {'once': True}"
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
-"""Spark's setting that has it check what a streaming query may do."""
+"""Spark's setting that makes it check what a streaming query may do."""
 
 
 def check_stream(name: str, rows: DataFrame) -> None:
-    """Raise DeclarationError for a streaming DataFrame that Spark cannot give batch by batch, rows added alone."""
+    """Raise DeclarationError for a streaming DataFrame that Spark cannot give batch by batch, with added rows only."""
     jvm: Any = rows.sparkSession._jvm
     if rows.sparkSession.conf.get(_CHECK, "true") != "true":
         return
@@ -105,7 +106,7 @@ def check_stream(name: str, rows: DataFrame) -> None:
 
 
 def check_trigger(name: str, rows: DataFrame, trigger: object) -> Mapping[str, Any]:
-    """The trigger as it was given; none, for ``None``. Raises DeclarationError, with the forms that are accepted."""
+    """The trigger as it was given; empty for ``None``. Raises DeclarationError, with the accepted forms."""
     if trigger is None or trigger == {}:
         return {}
     what = f"table {name!r}: trigger={trigger!r}"

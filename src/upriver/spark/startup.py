@@ -1,7 +1,7 @@
 """A start under one deadline.
 
-Its steps run on a thread of their own, since not every step can be told when to give up. When the time is over, the
-Spark jobs of the step are cancelled, which ends nearly all steps at once; and the caller is told what it was at.
+Its steps run on a thread of their own, because not every step has a timeout. After the deadline, Startup cancels the
+Spark jobs of the step, which ends nearly all steps at once, and tells the caller which step it was.
 """
 
 import threading
@@ -15,20 +15,20 @@ from pyspark.sql import SparkSession
 from upriver.errors import WaitTimeout
 
 GRACE_S = 0.2
-"""Seconds after the deadline in which a step that knows it may say itself what was lacking."""
+"""Seconds after the deadline in which a step may itself report what it lacks."""
 UNWIND_S_MAX = 0.3
-"""Seconds for which the caller waits until a step ends whose jobs were cancelled."""
+"""Seconds for which the caller waits until a step with cancelled jobs ends."""
 LINGER_S_MAX = 120.0
-"""Seconds for which the jobs of a step are cancelled that takes longer to end: a file system hangs, or Spark plans a
-query. What it brings is given back when it returns."""
+"""Seconds for which a step's jobs are cancelled if it takes longer to end: a file system hangs, or Spark plans a query.
+When the step returns, its results are given back."""
 _CANCEL_EVERY_S = 0.1
 _DESCRIPTION = "spark.job.description"
 
 
 class Startup:
-    """One start: ``run`` is for the caller, everything else for the thread of the steps.
+    """One start: the caller uses ``run``, the thread of the steps uses the rest.
 
-    seconds: for all steps together. abandon: gives back what a step brings that returns when all is over.
+    seconds: for all steps together. abandon: gives back the results of a step that returns after the deadline.
     """
 
     def __init__(self, spark: SparkSession, seconds: float, abandon: Callable[[], None]) -> None:
@@ -42,12 +42,12 @@ class Startup:
         self._is_over = threading.Event()
         self._error: BaseException | None = None
         self._described: str | None = None
-        """What the user calls the jobs of this thread."""
+        """The user's description of this thread's jobs."""
 
     def run(self, steps: Callable[[], None], detail: Callable[[], str]) -> None:
-        """Run the steps. detail: what more there is to say if time is over.
+        """Run the steps. detail: more information for a WaitTimeout.
 
-        Raises what a step raises, and WaitTimeout if they take longer than they may.
+        Raises what a step raises, and WaitTimeout if the steps take too long.
         """
         thread = InheritableThread(target=self._run, args=(steps,), name="upriver-start", daemon=True)
         thread.start()
@@ -68,7 +68,7 @@ class Startup:
         return f"the app is not up after {self._seconds:g} s: it was {self._at}"
 
     def _end(self) -> None:
-        """End the step that is on, as far as it can be: soon, or behind the caller's back."""
+        """End the current step if possible; otherwise it ends later, while the caller goes on."""
         self._is_over.set()
         threading.Thread(target=self._cancel_jobs, name="upriver-start-end", daemon=True).start()
         self._done.wait(UNWIND_S_MAX)
@@ -76,7 +76,7 @@ class Startup:
     def _cancel_jobs(self) -> None:
         give_up_at = time.monotonic() + LINGER_S_MAX
         while not self._done.is_set() and time.monotonic() < give_up_at:
-            self._context.cancelJobsWithTag(self._tag)  # again and again: one may be about to begin
+            self._context.cancelJobsWithTag(self._tag)  # repeatedly: a job may be about to begin
             self._done.wait(_CANCEL_EVERY_S)
 
     def _run(self, steps: Callable[[], None]) -> None:
@@ -93,12 +93,12 @@ class Startup:
             self._done.set()
 
     def at(self, step: str) -> None:
-        """This step begins, "reading the lake". Raises WaitTimeout if time is over."""
+        """Note that this step begins, such as "reading the lake". Raises WaitTimeout after the deadline."""
         self._at = step
         self.check()
 
     def check(self) -> None:
-        """Raise WaitTimeout if time is over."""
+        """Raise WaitTimeout after the deadline."""
         if self._is_over.is_set() or self.seconds_left() < 0:
             raise WaitTimeout(self.late())
 
@@ -106,6 +106,6 @@ class Startup:
         return self._deadline - time.monotonic()
 
     def outlive(self) -> None:
-        """What is started from now on outlives the start: it inherits neither tag nor description."""
+        """Jobs that are started from now on outlive the start: they inherit neither tag nor description."""
         self._context.removeJobTag(self._tag)
         self._context.setLocalProperty(_DESCRIPTION, self._described)  # type: ignore[arg-type]  # None unsets it

@@ -1,22 +1,19 @@
-"""Indexes that a table gets when it has rows already. Runs in the driver, before ingest starts or beside it.
+"""Tables in Spark: their declaration, their rows in the lake, and views that Spark computes from them.
 
-The rows are taken from the table's own runs, some epochs at a time, and written once more in the order of the new
-index; what comes of each epoch is kept in a supplement to its manifest. When no epoch lacks the index, its record is
-written, and from then on readers see it. Whatever is interrupted goes on with the next epoch that has no supplement.
-Rules lake.*: ``docs/internals/lake.md``.
+A declaration is checked here: the columns that it names, and their types.
 
-What may be a table: the columns that a declaration names, and their types.
+A table's rows of all epochs up to one are a Spark DataFrame. Spark's tasks share the epochs. Each task reads the
+manifests and the runs of its own epochs, so the driver reads nothing, however long the history is. Any one index of an
+epoch has all its rows. The rows of a table that were set aside are another DataFrame.
 
-Tables as they are in the lake, as Spark DataFrames: the rows of all epochs up to one.
+Spark can compute a view from the tables in the lake. So a view can be read whole even if the workers keep only its
+looked-up keys.
 
-Spark's tasks share the epochs. Each reads the manifests and the runs of its own, so that the driver reads nothing,
-however long the history is. Any one index of an epoch has all its rows.
-
-The rows of a table that were set aside, as a Spark DataFrame.
-
-Views as Spark itself computes them, from the tables as they are in the lake.
-
-So a view can be read whole of which the workers keep only the keys that somebody has looked up.
+Backfill gives a table an index when it has rows already. It runs in the driver, before ingest starts or beside it. It
+takes the rows from the table's own runs, some epochs at a time, and writes them once more in the order of the new
+index. The result for each epoch is kept in a supplement to its manifest. When no epoch lacks the index, its record is
+written, and from then on readers see it. Interrupted work continues with the next epoch that has no supplement. Rules
+lake.*: ``docs/internals/lake.md``.
 """
 
 import threading
@@ -56,7 +53,7 @@ Columns = str | Sequence[str]
 def declared_table(
     name: str, rows: DataFrame, *, key: Columns, primary_key: Columns, order_by: Columns, deletes: str | None
 ) -> TableSpec:
-    """The table that a user declares; parameters as of :meth:`upriver.App.table`.
+    """The table that a user declares; parameters as for :meth:`upriver.App.table`.
 
     Raises DeclarationError, KeyTypeError, UnsupportedSql.
     """
@@ -85,7 +82,7 @@ _TO_SPARK = {
     "polars": "spark.createDataFrame(rows.to_arrow())",
     "list": "spark.createDataFrame(rows, schema)",
 }
-"""By the package of what is given instead, or the name of its type: how a DataFrame of Spark's is had."""
+"""By the package of the given object, or the name of its type: how to make a Spark DataFrame of it."""
 
 
 def _way_to_spark(rows: object) -> str:
@@ -125,15 +122,16 @@ def _check(table: TableSpec, deletes: str | None) -> None:
 
 
 _EPOCH, _PLACE, _DELETED = "epoch", "place", "deleted"
-"""Of a version: the epoch in which it came, which of the epoch's rows it was, and whether it deletes its key's row."""
+"""For a version: the epoch in which it came, its number among the epoch's rows, and whether it deletes its key's
+row."""
 
 
 def table_as_of(spark: SparkSession, root: str, table: TableSpec, epoch: Epoch) -> DataFrame:
-    """A table's rows as views have them once ``epoch`` is over: of an upsert table, the last version of each row.
+    """A table's rows as views have them at the end of ``epoch``: for an upsert table, the last version of each row.
 
-    epoch: one that is published, or 0. Of versions that tie in ``order_by`` and came in one epoch, which is the last
-    is as arbitrary as the order of such rows in an index. An action on it raises what reading the lake does, above all
-    CorruptFile, and RowError for a version of which it cannot be said whether it deletes, in Spark's PythonException.
+    epoch: a published one, or 0. If versions tie in ``order_by`` and came in one epoch, which is the last is as
+    arbitrary as the order of such rows in an index. An action on it raises what reading the lake raises, above all
+    CorruptFile. It raises RowError, in Spark's PythonException, for a version on which the deletion predicate fails.
     """
     tasks = max(1, min(epoch, spark.sparkContext.defaultParallelism))
     history = _History(root, table, epoch, tasks)
@@ -155,7 +153,7 @@ def _last_versions(versions: DataFrame, table: TableSpec) -> DataFrame:
 
 
 def _columns_of_lake_tables(table: TableSpec, names: Iterable[str]) -> list[str]:
-    """What columns are called until the end: numbered, since their own names may be any, and those of versions."""
+    """Names of columns until the end: numbered, because their own names may be anything, even those of versions."""
     return [f"c{table.schema.get_field_index(name)}" for name in names]
 
 
@@ -186,7 +184,7 @@ class _History:
             yield rows.rename_columns(schema.names).cast(schema)
 
     def versions(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same of an upsert table, with what else is to be known of versions."""
+        """The same for an upsert table, with the columns that versions need."""
         schema = _as_spark_takes(_versions_schema(self.table))
         plain = _as_spark_takes(_rows_schema(self.table))
         evaluator = Evaluator()
@@ -224,7 +222,7 @@ def _as_spark_takes(schema: StructType) -> pa.Schema:
 
 
 def read_rejected(spark: SparkSession, root: str, table: TableSpec) -> DataFrame:
-    """What is there when an action reads it. One task reads it: it alone knows which rows it has seen."""
+    """The rows when an action reads them. One task reads them: only a single task knows which rows it has seen."""
     schema = from_arrow_schema(rejected_schema(table), prefer_timestamp_ntz=True)
     # Spark takes rows in UTC, whatever the session's zone.
     read = partial(_read, root, table, spark_arrow_schema(schema, "UTC"))
@@ -237,7 +235,7 @@ def _read(root: str, table: TableSpec, schema: pa.Schema, _: Iterable[pa.RecordB
 
 
 PLACE = "place of the key"
-"""A column's name, beside those of a view."""
+"""The name of a column beside those of a view."""
 
 
 def view_as_of(
@@ -249,18 +247,18 @@ def view_as_of(
     epoch: Epoch,
     timezone: str,
 ) -> DataFrame:
-    """A view as it is once ``epoch`` is over, as a DataFrame of ``spark``. Every action on it reads that epoch anew.
+    """A view at the end of ``epoch``, as a DataFrame of ``spark``. Every action on it reads that epoch anew.
 
-    sql, tables, views, timezone: those from which the view was compiled; of ``views`` those that are read must be
-    there, and as they were then. Columns, types included, are those of its plan. A row from which the view cannot be
-    computed makes the action fail, in Spark's words, even if its table has such rows set aside.
+    sql, tables, views, timezone: those from which the view was compiled; ``views`` must hold those that it reads, as
+    they were then. Columns, types included, are those of its plan. A row from which the view cannot be computed makes
+    the action fail, in Spark's words, even if its table has such rows set aside.
     """
-    session = own_session(spark, timezone)  # in which names mean what they meant when the view was compiled
+    session = own_session(spark, timezone)  # names mean here what they meant at compilation
     for name, table in tables.items():
         table_as_of(session, root, table, epoch).createOrReplaceTempView(f"`{name}`")
     rows = session.sql(over_tables(sql, views))
-    # The user's session must be the one that the result belongs to, or its temporary views of it would be ours. What is
-    # put together belongs to the session of the first part; Spark's optimizer leaves none of that one.
+    # The result must belong to the user's session; otherwise its temporary views would land in ours. A combined
+    # DataFrame belongs to the session of its first part; Spark's optimizer removes that part.
     return spark.createDataFrame([], rows.schema).limit(0).union(rows)
 
 
@@ -271,7 +269,8 @@ def rows_of_keys(view: DataFrame, keys: pa.RecordBatch) -> pa.Table:
     names = [f"key {place}" for place in range(asked.num_columns)]
     places = pa.array(np.arange(asked.num_rows))
     table = pa.Table.from_arrays([*asked.columns, places], [*names, PLACE])
-    # In a session whose zone pyarrow can name. Points in time are the same in any; a wall clock must not become one.
+    # In a session whose zone pyarrow can name. Points in time are the same in any zone; a wall clock must not become
+    # one.
     session = own_session(view.sparkSession, "UTC")
     wanted = session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
     is_asked = [
@@ -332,7 +331,7 @@ class Backfill:
         self._lake.complete(layout.table.name, index)  # lake.supplement_for_each_epoch
 
     def _lacking(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> Iterator[Manifest]:
-        """The manifests of the epochs that have the index neither themselves nor in a supplement."""
+        """The manifests of the epochs that lack the index, in themselves and in a supplement."""
         channel = lake_channel(layout.table.name, index)
         supplemented = self._lake.supplemented(channel)
         for number in range(1, last + 1):
@@ -362,7 +361,7 @@ class Backfill:
             self._lake.supplement(lake_channel(layout.table.name, index), manifest.epoch, runs)
 
     def stop(self) -> None:
-        """End what is under way, and let nothing begin any more; it goes on when the app next starts."""
+        """End the work under way, and begin no other; it continues when the app next starts."""
         self._stopping.set()
         while not self._one_at_a_time.acquire(timeout=STOP_POLL_S):
             self._spark.sparkContext.cancelJobsWithTag(self._tag)

@@ -1,4 +1,4 @@
-"""Asks Spark what a view's SQL means: the names and types of its columns, or what is wrong with it."""
+"""Asks Spark what a view's SQL means: the names and types of its columns, or its error."""
 
 import re
 from collections.abc import Mapping
@@ -22,24 +22,25 @@ FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 class SparkTyper:
     """Types queries over ``tables``, which may grow meanwhile, in a session of its own: the user's stays as it is.
 
-    The user's session is looked at when something is first asked, and whenever more is: DeclarationError if it is set
-    so that SQL means something else to it than to us.
+    The user's settings are checked at the first query and at each later one. Raises DeclarationError if SQL means
+    something else under them than to Upriver.
     """
 
     def __init__(self, spark: SparkSession, tables: Mapping[str, TableSpec]) -> None:
         self._users = spark
         self._first: tuple[SparkSession, str] | None = None
-        """The session to ask, and the user's time zone, as they were at first."""
+        """The session for queries, and the user's time zone, as they were at first."""
         self._tables = tables
         self._known: dict[str, TableSpec] = {}
 
     @property
     def timezone(self) -> str:
-        """The user's session's, as pyarrow names it; as it was at first, whatever has become of the session."""
+        """The time zone of the user's session, as pyarrow names it; as it was at first, even if the session has
+        changed."""
         return self._asked()[1] if self._first is None else self._first[1]
 
     def _asked(self) -> tuple[SparkSession, str]:
-        """The session to ask, and its time zone. Raises DeclarationError if SQL means something else by now."""
+        """The session for queries, and its time zone. Raises DeclarationError if SQL means something else by now."""
         check_session(self._users)
         zone = checked_settings(self._users)[ZONE]
         if self._first is None:
@@ -54,7 +55,7 @@ class SparkTyper:
     def schema_of(self, sql: str) -> pa.Schema:
         """The schema that Spark gives the query; timestamps in microseconds. ``sql`` must be a query, not a command.
 
-        Raises DeclarationError in Spark's words, UnsupportedSql for a function that is the user's own.
+        Raises DeclarationError in Spark's words, UnsupportedSql for a function of the user's own.
         """
         session, zone = self._asked()
         self._register(session)
@@ -86,7 +87,7 @@ class SparkTyper:
                 )
 
     def _refusal(self, error: PySparkException) -> UserError:
-        """The error for a query that Spark does not take: a mistake, unless it is about a function of the user's."""
+        """The error for a query that Spark refuses: a mistake, unless it is about a function of the user's."""
         name = (error.getMessageParameters() or {}).get("routineName", "").replace("`", "")
         if error.getCondition() == "UNRESOLVED_ROUTINE" and self._users.catalog.functionExists(name):
             where = re.search(r"; (line \d+) pos \d+", str(error))
@@ -109,7 +110,7 @@ class SparkTyper:
 
 
 def own_session(spark: SparkSession, timezone: str) -> SparkSession:
-    """A session beside the user's, with no temporary views and settings of the user's."""
+    """A session beside the user's, without the user's temporary views and settings."""
     session = spark.newSession()
     session.conf.set(ZONE, timezone)
     session.conf.set(FILES_AS_TABLES, "false")

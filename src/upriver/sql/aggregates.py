@@ -1,4 +1,4 @@
-"""The aggregate functions: which there are, what becomes of each, and its type."""
+"""The aggregate functions: which there are, how each is planned, and its type."""
 
 from dataclasses import dataclass, replace
 
@@ -16,9 +16,9 @@ from upriver.sql.scalars import Context, typed_name
 _SPREADS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
 _CONDITIONS = frozenset({"bool_and", "every", "bool_or", "some", "any", "count_if"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
-"""Functions to which it makes no difference whether equal values count once."""
+"""Functions whose result does not depend on whether equal values count once."""
 _MORE_DIGITS = 4
-"""Of an average, behind the point, than of what it is taken of, if that is DECIMAL."""
+"""How many more digits behind the point an average has than its argument, if that is DECIMAL."""
 _ROWS_IN_ORDER = "Number the rows, ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n, and keep those of n = 1."
 _COLLECTED = "Leave the rows as they are: a lookup gives all rows of its key."
 _OF_ALL_ROWS = "Make a view of the rows, and compute it from what a lookup gives: that is all rows of its key."
@@ -32,12 +32,13 @@ INSTEAD = {
     **dict.fromkeys(("max_by", "min_by"), _ROWS_IN_ORDER),
     "approx_count_distinct": "Take count(DISTINCT x), which is exact.",
 }
-"""What to do instead of an aggregate function of Spark's that is not here."""
+"""What to do instead of one of Spark's aggregate functions that is not supported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """An aggregate as the plan has it. argument: ``None`` for count_star. where: of which rows; ``None`` for all."""
+    """An aggregate in the plan's terms. argument: ``None`` for count_star. where: which rows count; ``None`` for
+    all."""
 
     function: str
     argument: Scalar | None
@@ -53,7 +54,7 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def has_aggregate(node: exp.Expr) -> bool:
-    """Whether rows must be grouped for it: a window function does not need that, what it is over may."""
+    """Whether rows must be grouped for it. A window function needs no groups, but its arguments may."""
     return any(is_aggregate(part) and not _is_over(part) for part in node.find_all(exp.Anonymous))
 
 
@@ -63,7 +64,7 @@ def _is_over(node: exp.Expr) -> bool:
 
 
 def aggregate_call(context: Context, node: exp.Expr) -> Call:
-    """What an aggregate comes to, over rows that ``context`` has. Raises UnsupportedSql."""
+    """The call for an aggregate, over rows that ``context`` has. Raises UnsupportedSql."""
     if not isinstance(node, exp.Filter):
         return _plain(context, node)
     context.only(node, "this", "expression")

@@ -1,10 +1,9 @@
-"""Arithmetic of decimals that DuckDB has not, or not as Spark: ``/`` and ``%``.
+"""CAST, written or implied: which pairs of types mean the same in DuckDB, and how.
 
-Spark's rules for the digits of a result are in its DecimalPrecision; where it would cut digits off, we refuse.
+Spark's ANSI mode raises if a value does not fit. Every cast here does so too, or is refused when declared.
 
-CAST, written or implied: which pairs of types mean the same in DuckDB, and how.
-
-Spark's ANSI mode raises where a value does not fit; so does every cast here, or it is refused when declared.
+Arithmetic of decimals that DuckDB lacks, or has differently from Spark: ``/`` and ``%``. Spark's rules for the digits
+of a result are in its DecimalPrecision; if it would cut digits off, the translator refuses.
 """
 
 import re
@@ -48,7 +47,7 @@ _MOMENT = re.compile(
     r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6})?)?)(Z|[+-]\d{2}:\d{2})?)?", re.ASCII
 )
 _EDGES = "spark_epoch_day("
-"""In what may be an infinite date."""
+"""A part of the SQL of a value that may be an infinite date."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -71,7 +70,7 @@ def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Sc
 
 
 def within_range(value: Scalar) -> Scalar:
-    """A value that is computed with: not one of DuckDB's infinite dates, which are Spark's at the ends of the range."""
+    """A value to compute with. DuckDB's infinite dates, Spark's at the ends of the range, are excluded."""
     if is_date(value.type) and _EDGES in value.sql:
         return Scalar(macro("spark_day", value.sql), value.type, fails=True)
     return value
@@ -123,7 +122,7 @@ def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> 
 
 
 def _is_far(text: str) -> bool:
-    """Whether it is a date of a year that Python's calendar does not have."""
+    """Whether it is a date whose year Python's calendar lacks."""
     match = _DATE.fullmatch(text)
     return match is not None and not MINYEAR <= int(match[1]) <= MAXYEAR
 
@@ -204,7 +203,7 @@ def _decimal_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa
 
 
 def _floating_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-    """Of the digits that would be printed; NULL where there are none."""
+    """Casts by the digits that would be printed; NULL if there are none."""
     text = f"CAST(CAST(v AS VARCHAR) AS {duck_name(to)})"
     sql = f"CASE WHEN isnan(v) OR isinf(v) THEN NULL ELSE {text} END"
     return Scalar(f"list_transform([CAST({value.sql} AS DOUBLE)], lambda v: {sql})[1]", to, fails=True)
@@ -215,7 +214,7 @@ def _text_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.Dat
 
 
 def _checked_by(name: str) -> Cast:
-    """A cast by one of our macros (sql_macros.py)."""
+    """A cast by one of our macros (:mod:`upriver.engine.expressions`)."""
 
     def how(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
         return Scalar(macro(name, value.sql), to, fails=True)
@@ -286,7 +285,7 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
 
 
 _PLACES_LEAST = 6
-"""Places that a quotient has at least."""
+"""Decimal places that a quotient has at least."""
 
 _NARROWER = "CAST an operand to a narrower DECIMAL, or to DOUBLE (a literal: 2.5D)."
 
@@ -294,7 +293,7 @@ _NARROWER = "CAST an operand to a narrower DECIMAL, or to DOUBLE (a literal: 2.5
 def quotient(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
     """``left / right``, rounded half up. Both are decimals.
 
-    It is computed of whole numbers: so many digits must fit that Spark's own rounding, which is done twice, is exact.
+    It is computed with whole numbers. They must have room for so many digits that Spark's own double rounding is exact.
     """
     a, b = left.type, right.type
     scale = max(_PLACES_LEAST, a.scale + b.precision + 1)
@@ -324,7 +323,7 @@ def remainder(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> 
 
 
 def rounded_double(value: Scalar, places: int) -> Scalar:
-    """A DOUBLE to some places: for Spark, of the digits that it would print."""
+    """A DOUBLE rounded to some places: Spark rounds the digits that it would print."""
     text = f"CAST(CAST(v AS VARCHAR) AS DECIMAL({DECIMAL_DIGITS_MAX}, {places}))"
     whole = "isnan(v) OR isinf(v) OR abs(v) >= 4503599627370496"  # 2^52: from there on all are whole
     sql = f"CASE WHEN {whole} THEN v ELSE CAST(CAST({text} AS VARCHAR) AS DOUBLE) END"

@@ -1,4 +1,4 @@
-"""The clauses of a SELECT, as they were written. What no view may contain is refused before a name is resolved."""
+"""The clauses of a SELECT as written. A clause that no view may contain is refused before names are resolved."""
 
 import re
 from collections.abc import Iterator
@@ -30,9 +30,9 @@ _VARIABLE = re.compile(r"\$\{[^\s}]+\}")
 
 @dataclass(frozen=True, slots=True)
 class SelectItem:
-    """One output column. name: its alias, or the name of the column as written; ``None``: for Spark to choose.
+    """One output column. name: its alias, or the name of the column as written; ``None``: Spark chooses it.
 
-    renamed: whether the name is an alias. window: what it is, if it is a window as a whole; ``node`` is its start then.
+    renamed: whether the name is an alias. window: the whole window, if the column is one; ``node`` is its start then.
     """
 
     node: exp.Expr
@@ -46,7 +46,7 @@ class SelectItem:
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """A SELECT, clause by clause. group_all: whether GROUP BY ALL stands there. limit: how many rows, in that order;
+    """A SELECT, clause by clause. group_all: whether it has GROUP BY ALL. limit: how many rows, in the given order;
     ``None`` for all."""
 
     items: tuple[SelectItem, ...]
@@ -118,7 +118,7 @@ def only(source: Source, query: exp.Expr, parts: set[str]) -> None:
 
 
 def read_limit(source: Source, query: exp.Expr) -> tuple[tuple[exp.Ordered, ...], int | None]:
-    """ORDER BY and LIMIT: by what, and how many. Either alone is refused."""
+    """ORDER BY and LIMIT: the sort keys and the count. Either alone is refused."""
     order, limit = query.args.get("order"), query.args.get("limit")
     if order is None and limit is None:
         return (), None
@@ -157,11 +157,11 @@ def _grouping(source: Source, group: exp.Expr) -> tuple[exp.Expr, ...]:
     return tuple(group.expressions)
 
 
-# What sqlglot reads otherwise than Spark
+# What sqlglot reads differently from Spark
 
 
 def check_reading(source: Source, tree: exp.Expr) -> None:
-    """Refuse what sqlglot reads otherwise than Spark."""
+    """Refuse syntax that sqlglot reads differently from Spark."""
     variable = _VARIABLE.search(source.sql)
     if variable is not None:
         what = f"{variable[0]}, in whose place Spark may put a setting,"
@@ -175,7 +175,7 @@ def check_reading(source: Source, tree: exp.Expr) -> None:
 
 
 def check_words(source: Source) -> None:
-    """Refuse Spark's pipes, which sqlglot makes CTEs of, and an operator that it cannot read."""
+    """Refuse Spark's pipes, which sqlglot turns into CTEs, and an operator that it cannot read."""
     for token in source.tokens():
         if token.token_type == TokenType.PIPE_GT:
             raise source.unsupported(token.start, "|>", "Write the query with SELECT.")

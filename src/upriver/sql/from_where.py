@@ -1,12 +1,10 @@
-"""FROM and WHERE together: in what order things are joined, and what is asked of their rows before that.
+"""FROM and WHERE: tables, views, WITH queries and subqueries, how they are joined, and which rows are left.
 
-A condition on one table alone is asked before it is joined, as Spark does it. IN and EXISTS with a subquery are semi
-joins, NOT EXISTS is an anti join.
+A condition on one table alone is applied before that table is joined, as Spark does it. IN and EXISTS with a subquery
+are semi joins, NOT EXISTS is an anti join.
 
-FROM: tables, views, WITH queries and subqueries, and how they are joined.
-
-It is read in two rounds. The first finds out what can be named: each thing in FROM, and each ON, from left to right.
-The second joins; only then WHERE is known, in which a join by a comma has its equality.
+FROM is read in two rounds. The first finds which names there are: each item of FROM, and each ON, from left to right.
+The second joins. Only then WHERE is known, which has the equality of a join by a comma.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,7 +54,8 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class FromMember:
-    """One thing in FROM. lasts: whether each row of the FROM holds a row of it: no outer join may stand in for it."""
+    """One item of FROM. lasts: whether each row of the FROM contains a row of it: no outer join may replace it by
+    NULLs."""
 
     relation: Relation
     node: exp.Expr
@@ -65,7 +64,7 @@ class FromMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinStep:
-    """A join to what stands before it. merged: columns that come of it, which are of the one side or the other."""
+    """A join to the items before it. merged: columns that it creates from either side."""
 
     kind: JoinKind
     member: FromMember
@@ -75,9 +74,9 @@ class JoinStep:
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """A FROM of which all is known but how it is joined by WHERE. schema: all columns, also those that no row will have
-    in the end (of the right side of a semi join). correlated: conditions of inner joins, not bound yet, that name the
-    query around: they are asked as those of WHERE are."""
+    """A FROM before WHERE decides how it is joined. schema: all columns, including those of the right side of a semi
+    join, which the result lacks. correlated: conditions of inner joins, not bound yet, that name the enclosing query.
+    They are applied like those of WHERE."""
 
     first: FromMember
     steps: tuple[JoinStep, ...]
@@ -87,8 +86,8 @@ class From:
 
 
 def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: set[str]) -> From:
-    """outer: the scope of the query around, if its names may be used. taken: names that no column may have, lower case;
-    those of all columns are added."""
+    """outer: the scope of the enclosing query, if its names may be used. taken: names that no column may have, lower
+    case; the names of all columns are added."""
     reader = _Reader(setting, taken, outer)
     first, steps = reader.read(clauses.table, clauses.joins)
     aliases = [entry.alias.lower() for entry in reader.scope.entries if entry.alias]
@@ -102,7 +101,7 @@ def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: se
 
 
 class _Reader:
-    """Reads joins from left to right: for Spark, a comma is one of them. scope, fields: of what has been read."""
+    """Reads joins from left to right; for Spark, a comma is a join, too. scope, fields: of the items read so far."""
 
     scope: Scope
     fields: list[pa.Field]
@@ -156,7 +155,7 @@ class _Reader:
         return JoinStep(kind, member, () if on is None or _is_true(on) else (both.bind(on),))
 
     def _own_conditions(self, on: exp.Expr | None, kind: JoinKind, both: Scope) -> exp.Expr | None:
-        """ON without the conditions that name the query around."""
+        """ON without the conditions that name the enclosing query."""
         parts = [] if on is None or self._outer is None else conjuncts(bare(on))
         others = [part for part in parts if not all(map(both.knows, part.find_all(exp.Column)))]
         if not others:
@@ -180,7 +179,7 @@ class _Reader:
     def _using(
         self, node: exp.Join, kind: JoinKind, member: FromMember, right: Scope, titles: Iterable[str]
     ) -> tuple[JoinStep, list[ScopeColumn]]:
-        """The step, and the columns that both sides have become one in."""
+        """The step, and the merged columns of both sides."""
         columns: list[ScopeColumn] = []
         merged: list[Output] = []
         on: list[exp.EQ] = []
@@ -200,7 +199,7 @@ class _Reader:
         return JoinStep(kind, member, tuple(on), tuple(merged)), columns
 
     def _either(self, equality: exp.EQ) -> Output:
-        """The column of a FULL JOIN USING: of whichever side there is."""
+        """The column of a FULL JOIN USING: from whichever side has a row."""
         context = self._setting.context(pa.schema(self.fields))
         one, other = to_common(context, equality, context.translate_all((equality.this, equality.expression)))
         value = Scalar(f"coalesce({one.sql}, {other.sql})", one.type)
@@ -221,7 +220,7 @@ class _Reader:
         return FromMember(relation, node), Scope.of(self._source, Entry(node.alias_or_name, columns))
 
     def _apart(self, relation: Relation, alias: str) -> Relation:
-        """The relation by names that nothing else in FROM has."""
+        """The relation with column names that no other item of FROM has."""
         names = {name.lower() for name in relation.schema.names}
         if self._taken.isdisjoint(names):
             self._taken.update(names)
@@ -297,7 +296,7 @@ def _place_of(node: exp.Join, title: str) -> dict[str, object]:
 
 
 def selected(setting: Setting, source: From, where: exp.Expr | None, taken: set[str]) -> Relation:
-    """The rows of FROM for which WHERE is true. taken: as ``read_from`` has it."""
+    """The rows of FROM for which WHERE is true. taken: as for ``read_from``."""
     relation, outside = _selected(setting, source, where, taken, None)
     assert not outside, "a condition on a query that is not there"
     return relation
@@ -306,7 +305,7 @@ def selected(setting: Setting, source: From, where: exp.Expr | None, taken: set[
 def _selected(
     setting: Setting, source: From, where: exp.Expr | None, taken: set[str], around: Relation | None
 ) -> tuple[Relation, list[Condition]]:
-    """Also the conditions that are about the query around."""
+    """Returns also the conditions that name the enclosing query."""
     parts = list(source.correlated)
     parts += [] if where is None else [bare(part) for part in conjuncts(bare(where))]
     nested = [part for part in parts if _is_nested(part)]
@@ -328,7 +327,7 @@ def _selected(
 
 
 class _Joiner:
-    """Joins what stands in FROM. Each condition of WHERE, and of inner joins, is asked once, where it serves first."""
+    """Joins the items of FROM. It applies each condition of WHERE and of inner joins once, as early as it is useful."""
 
     def __init__(self, context: Context, source: From, where: Iterable[Condition], taken: set[str]) -> None:
         self._context = context
@@ -358,7 +357,7 @@ class _Joiner:
         return restricted(relation, self._open, place)
 
     def _stepped(self, relation: Relation, right: Relation, step: JoinStep, waiting: list[FromMember]) -> Relation:
-        """A join that stays where it is written, unless it needs what is not joined yet."""
+        """A join that stays in its written place. An error if it needs an item that is not joined yet."""
         on = conditions(self._context, step.on)
         names = {*relation.schema.names, *right.schema.names}
         missing = next((member for member in waiting if not all(one.names <= names for one in on)), None)
@@ -370,7 +369,7 @@ class _Joiner:
     def _caught_up(
         self, relation: Relation, waiting: list[tuple[Relation, FromMember]]
     ) -> tuple[Relation, list[tuple[Relation, FromMember]]]:
-        """With all joined that can be by now."""
+        """Join every waiting item that can be joined by now."""
         ready = next((pair for pair in waiting if self._meet(relation, pair[0])), None)
         if ready is None:
             return relation, waiting
@@ -389,8 +388,8 @@ class _Joiner:
         return any(equates(condition, left.schema, right.schema) for condition in self._open)
 
     def _member(self, member: FromMember) -> Relation:
-        """The rows of one thing in FROM, chosen by what is asked of them alone. If anything can fail, all is asked in
-        the order in which it is written, and goes down from there."""
+        """The rows of one item of FROM, filtered by the conditions on that item alone. If anything can fail, no
+        condition is applied here: all are applied in their written order, and pushed down from there."""
         if not member.lasts or self._in_order:
             return member.relation
         names = set(member.relation.schema.names)
@@ -404,7 +403,8 @@ class _Joiner:
 
 
 def _is_free(step: JoinStep) -> bool:
-    """Whether it makes no difference when the join is done: it is an inner one, and none behind keeps other rows."""
+    """Whether the time of the join does not matter: it is an inner join, and no later join keeps rows without a
+    match."""
     return step.kind is JoinKind.INNER and step.member.lasts
 
 
@@ -418,7 +418,7 @@ def _is_nested(node: exp.Expr) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Subquery:
-    """relation: its rows, by names of their own. on: what ties them to the query around. items: what it selects."""
+    """relation: its rows, with column names of their own. on: conditions that name both queries. items: its outputs."""
 
     relation: Relation
     on: list[Condition]
@@ -426,7 +426,7 @@ class _Subquery:
 
 
 def _semi_joined(setting: Setting, relation: Relation, scope: Scope, node: exp.Expr, taken: set[str]) -> Relation:
-    """The rows for which the subquery of an IN or EXISTS has a row, or, with NOT, has none."""
+    """The rows for which the subquery of IN or EXISTS has a row; with NOT, those for which it has none."""
     kind = JoinKind.ANTI if isinstance(node, exp.Not) else JoinKind.SEMI
     test = node.this if isinstance(node, exp.Not) else node
     if isinstance(test, exp.In) and kind is JoinKind.ANTI:
@@ -443,7 +443,7 @@ def _semi_joined(setting: Setting, relation: Relation, scope: Scope, node: exp.E
 
 
 def _pairs(setting: Setting, test: exp.Expr, inner: _Subquery, scope: Scope, relation: Relation) -> list[Condition]:
-    """What IN compares with what, as conditions."""
+    """The comparisons of IN, as conditions."""
     operands = test.this.expressions if isinstance(test.this, exp.Tuple) else [test.this]
     if len(operands) != len(inner.items):
         what = f"IN compares {len(operands)} values with {len(inner.items)} columns"
@@ -458,7 +458,7 @@ def _pairs(setting: Setting, test: exp.Expr, inner: _Subquery, scope: Scope, rel
 def _subquery(
     setting: Setting, query: exp.Expr, around: Relation, scope: Scope, taken: set[str], *, is_compared: bool
 ) -> _Subquery:
-    """is_compared: whether it makes a difference what the query selects; under EXISTS it does not."""
+    """is_compared: whether the outputs of the query matter; under EXISTS they do not."""
     select = _simple(query)
     if select is None:
         return _independent(setting, query, scope, taken)
@@ -472,7 +472,7 @@ def _subquery(
 
 
 def _selected_items(setting: Setting, scope: Scope, item: SelectItem) -> list[exp.Expr]:
-    """What an item of SELECT comes to, bound: a star is several."""
+    """The bound nodes of an item of SELECT: a star gives several."""
     star = item.node.this if isinstance(item.node, exp.Column) else item.node
     if not isinstance(star, exp.Star):
         return [scope.bind(item.node)]
@@ -486,7 +486,7 @@ def _selected_items(setting: Setting, scope: Scope, item: SelectItem) -> list[ex
 
 
 def _independent(setting: Setting, query: exp.Expr, scope: Scope, taken: set[str]) -> _Subquery:
-    """A subquery that does more than choose rows: it may not name the query around."""
+    """A subquery that does more than filter rows: it may not name the enclosing query."""
     own = {table.alias_or_name.lower() for table in query.find_all(exp.Table, exp.Subquery)}
     around = {entry.alias.lower() for entry in scope.entries} - own
     for node in query.find_all(exp.Column):
@@ -500,7 +500,7 @@ def _independent(setting: Setting, query: exp.Expr, scope: Scope, taken: set[str
 
 
 def _simple(query: exp.Expr) -> exp.Select | None:
-    """The SELECT, if it does nothing but choose rows, so that it may name the query around."""
+    """The SELECT, if it only filters rows, so that it may name the enclosing query."""
     while isinstance(query, exp.Subquery) and not any(value for part, value in query.args.items() if part != "this"):
         query = query.this
     if not isinstance(query, exp.Select):

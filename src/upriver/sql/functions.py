@@ -1,6 +1,6 @@
-"""The functions that may be called, by Spark's name. Any other is refused: DuckDB may have one of that name.
+"""The functions that a view may call, by Spark's name. All others are refused: DuckDB may have one of that name.
 
-String functions. Characters are code points, in Spark and here.
+String functions: characters are code points, in Spark and here.
 """
 
 import re
@@ -52,7 +52,7 @@ def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 
 def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``concat`` or ``||``: NULL if any part is. Parts that are no strings are cast, where that is exact."""
+    """``concat`` or ``||``: NULL if any part is. Other types than strings are cast, if the cast is exact."""
     parts = in_order(*(cast(context, node, value, _STRING) for value in operands))
     return strict(f"({' || '.join(part.sql for part in parts)})", _STRING, parts)
 
@@ -87,7 +87,7 @@ def _trimmed(context: Context, node: exp.Expr, function: str, operands: Operands
 
 
 def _one_sided(function: str) -> Spoken:
-    """``ltrim`` and ``rtrim``, whose characters come first when they are given."""
+    """``ltrim`` and ``rtrim``; the characters to trim come first, if given."""
 
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         return _trimmed(context, node, function, tuple(reversed(operands)))
@@ -190,7 +190,7 @@ STRING_RULES: dict[type[exp.Expr], Rule] = {
 
 
 PLACES_MAX = 15
-"""Places to which a DOUBLE is rounded."""
+"""The largest number of places to which a DOUBLE is rounded."""
 
 _CHANGING = re.compile(
     "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtimestamp|user|session_user|version|"
@@ -199,12 +199,12 @@ _CHANGING = re.compile(
 
 
 _MEANING = re.compile(r"[\\^$.|?*+()\[\]{}]")
-"""Letters that mean something in a regular expression, by which split() goes."""
+"""Letters with a meaning in a regular expression, which split() takes."""
 _INSTEAD = {
     "split": "Take a part of the text: split_part(s, ',', 2), by the separator itself and not by a regular expression.",
     "element_at": "Take a part of the text: split_part(s, ',', 2), or make the element a column before app.table().",
 }
-"""What to do instead of a function that is not here."""
+"""What to do instead of a function that is not supported."""
 
 
 # Choosing
@@ -425,14 +425,14 @@ def _unknown(context: Context, node: exp.Expr) -> Exception:
 
 
 def _filtered(context: Context, node: exp.Expr) -> Scalar:
-    """``f(x) FILTER (WHERE ...)`` of no aggregate that there is: it is the function that is at fault."""
+    """``f(x) FILTER (WHERE ...)`` of no known aggregate: the error is about the function."""
     if isinstance(node.this, exp.Anonymous):
         raise _unknown(context, node.this)
     raise context.unsupported(node, "FILTER here", "It belongs behind an aggregate in SELECT or HAVING.")
 
 
 def _element(context: Context, node: exp.Expr) -> Scalar:
-    """``split(s, ',')[1]``, or an element of a column: refused, with what to write."""
+    """``split(s, ',')[1]``, or an element of a column: refused, with what to write instead."""
     call, places = node.this, node.expressions
     if not isinstance(call, exp.Anonymous) or call.name.lower() != "split":
         raise context.unsupported(node, "an element of an ARRAY or a MAP", ELSEWHERE)

@@ -1,4 +1,4 @@
-"""A typer without Spark, for tests and the simulator: our own types, which elsewhere are checked against Spark's."""
+"""A typer without Spark, for tests and the simulator. It gives our own types, which elsewhere Spark's confirm."""
 
 from collections.abc import Mapping
 

@@ -1,7 +1,7 @@
 """Truth: comparisons, AND and OR, CASE, IN, BETWEEN, LIKE, IS, and the syntax of CAST.
 
-DuckDB evaluates both sides of AND and OR for every row, Spark stops early. That shows when the side not needed is an
-error (``b <> 0 AND a / b > 1``), so there we write a CASE, of which DuckDB evaluates only the branch taken.
+DuckDB evaluates both sides of AND and OR for every row; Spark stops early. This shows when the side that is not needed
+fails (``b <> 0 AND a / b > 1``). The translator then writes a CASE: DuckDB evaluates only the branch that it takes.
 """
 
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ def _connected(word: str) -> Rule:
 
 
 def connect(word: str, parts: Sequence[Scalar]) -> Scalar:
-    """``AND`` or ``OR`` of the parts; a part that can fail is evaluated only where those before it do not decide."""
+    """``AND`` or ``OR`` of the parts; a part that can fail is evaluated only if those before it do not decide."""
     head, rest = parts[0], parts[1:]
     if not any_fails(rest):
         sql = f" {word} ".join(part.sql for part in parts)
@@ -71,12 +71,12 @@ def connect(word: str, parts: Sequence[Scalar]) -> Scalar:
 
 
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:
-    """The conditions that must all be true for this one to be."""
+    """The conditions that this one joins by AND."""
     return chain(node) if isinstance(node, exp.And) else [node]
 
 
 def conjunction(parts: Sequence[Scalar]) -> str:
-    """A filter by all parts. As in Spark's, a row stops at the first that is not true."""
+    """A filter by all parts. As in Spark, a row stops at the first part that is not true."""
     head, rest = parts[0], parts[1:]
     if not any_fails(rest):
         return " AND ".join(part.sql for part in parts)
@@ -148,7 +148,7 @@ def _between(context: Context, node: exp.Expr) -> Scalar:
 
 
 def is_null_test(value: Scalar) -> Scalar:
-    """``IS NULL``. As in Spark's optimizer, what cannot be NULL is not computed for it."""
+    """``IS NULL``. As in Spark's optimizer, a value that cannot be NULL is not computed for it."""
     if not value.null_by:
         return Scalar("FALSE", pa.bool_(), nulls=frozenset())
     return Scalar(f"({value.sql} IS NULL)", pa.bool_(), value.fails, nulls=frozenset())
@@ -177,7 +177,7 @@ def _like(context: Context, node: exp.Expr) -> Scalar:
 
 
 def _each(context: Context, node: exp.Expr, match: Callable[[exp.Expr], Scalar]) -> Scalar:
-    """``LIKE pattern``, or ``LIKE ANY (...)`` and ``LIKE ALL (...)``, which are OR and AND of such."""
+    """``LIKE pattern``; or ``LIKE ANY (...)`` and ``LIKE ALL (...)``, which are OR and AND of patterns."""
     several = node.expression
     if not isinstance(several, exp.Any | exp.All):
         return match(node)
@@ -248,7 +248,7 @@ def _check_pattern(context: Context, node: exp.Expr, pattern: str, escape: str) 
 
 
 def cast_type(context: Context, node: exp.Expr) -> pa.DataType:
-    """The type that is written after AS."""
+    """The type after AS."""
     context.only(node, "this", "expressions", "nested")
     name = node.this
     if name == exp.DType.DECIMAL:
@@ -269,7 +269,7 @@ def _cast(context: Context, node: exp.Expr) -> Scalar:
         return number
     context.only(node, "this", "to")
     value = cast(context, node, context.translate(node.this), cast_type(context, node.args["to"]))
-    return replace(value, constant=None)  # Spark's rules for literals look no further than the literal itself
+    return replace(value, constant=None)  # Spark's rules for literals cover only the literal itself
 
 
 LOGIC: dict[type[exp.Expr], Rule] = {

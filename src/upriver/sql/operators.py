@@ -1,8 +1,6 @@
 """Operators, literals and the other constructs with a syntax of their own: one rule for each sqlglot class.
 
-Lengths of time, as they are written: ``'5 minutes'``, and what is behind INTERVAL.
-
-A date or a time, moved by an INTERVAL.
+Lengths of time as they are written: ``'5 minutes'``, and INTERVAL. A date or a time moved by an INTERVAL.
 """
 
 import re
@@ -58,13 +56,13 @@ class Interval:
 
 
 def micros_of(text: str) -> int | None:
-    """The length in microseconds; ``None`` if it is none, or is of months."""
+    """The length in microseconds; ``None`` if it has none, or is in months."""
     interval = _read(text)
     return interval.micros if interval is not None and interval.months == 0 else None
 
 
 def interval_of(node: exp.Expr) -> Interval | None:
-    """What ``INTERVAL ...`` is, if it is written as one number and one unit, or as such pairs in quotes."""
+    """The length of ``INTERVAL ...``, if it is written as one number and one unit, or as such pairs in quotes."""
     value, unit = node.this, node.args.get("unit")
     sign = ""
     if isinstance(value, exp.Neg):
@@ -91,7 +89,7 @@ def _read(text: str) -> Interval | None:
 
 
 def moved(context: Context, node: exp.Expr) -> Scalar | None:
-    """``moment + INTERVAL ...`` or ``moment - INTERVAL ...``; ``None`` if there is no interval in it."""
+    """``moment + INTERVAL ...`` or ``moment - INTERVAL ...``; ``None`` without an interval."""
     moment, written = node.this, node.args["expression"]
     if isinstance(moment, exp.Interval) and isinstance(node, exp.Add):
         moment, written = written, moment
@@ -149,7 +147,7 @@ TYPES = {
 
 
 def to_common(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """All values as the one type that Spark would give them."""
+    """All values in the common type that Spark would give them."""
     type = values[0].type
     for value in values[1:]:
         wider = common_type(type, value.type)
@@ -161,7 +159,7 @@ def to_common(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> tup
 
 
 def to_comparable(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """As ``to_common``, but a date or time may be compared with one written in quotes."""
+    """As ``to_common``, but a date or time may be compared with a quoted one."""
     moments = [
         value.type for value in values if is_date(value.type) or is_wall_clock(value.type) or is_instant(value.type)
     ]
@@ -302,7 +300,7 @@ def arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right:
 
 
 def _are_decimals(left: Scalar, right: Scalar) -> bool:
-    """Whether two numbers meet as decimals."""
+    """Whether the common type of two numbers is a decimal."""
     floating = is_floating(left.type) or is_floating(right.type)
     return not floating and (is_decimal(left.type) or is_decimal(right.type))
 
@@ -326,7 +324,7 @@ def _decimal_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scala
 
 
 def _least_decimal(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
-    """A number as a decimal; an integer literal takes no more digits than it is written with."""
+    """A number as a decimal; an integer literal has only the digits it is written with."""
     if is_integer(value.type) and isinstance(value.constant, int):
         return number(f"{value.constant}.") if value.constant else literal(Decimal(0), pa.decimal128(1, 0))
     type = as_decimal(value.type)
@@ -346,7 +344,7 @@ def _date_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, 
 
 
 def _moment_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Exception:
-    """The error for a time and a time, or a time and a number."""
+    """The error for a sum of two times, or of a time and a number."""
     what = f"{typed_name(left)} {sign} {typed_name(right)}"
     moments = [is_date(side.type) or is_instant(side.type) or is_wall_clock(side.type) for side in (left, right)]
     if sign != "-" or not all(moments):
@@ -415,7 +413,8 @@ def _bits(sign: str) -> Rule:
 
 
 def shifted(name: str) -> Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]:
-    """``<<`` and its kin, by one of our macros: of a BIGINT by its last 6 bits, of other integers, as INT, by 5."""
+    """``<<`` and its kin, by one of our macros. A BIGINT uses the last 6 bits of the distance; INT, for other integers,
+    5."""
 
     def combine(context: Context, node: exp.Expr, value: Scalar, places: Scalar) -> Scalar:
         if not is_integer(value.type) or not is_integer(places.type) or places.type == pa.int64():

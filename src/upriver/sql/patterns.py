@@ -1,7 +1,7 @@
-r"""Regular expressions: those of Java's that mean the same to RE2, DuckDB's library, said in RE2's words.
+r"""Regular expressions: Java's patterns that mean the same to RE2, DuckDB's library, in RE2's syntax.
 
-What both have in common: letters, classes, groups, ``|``, ``* + ? {n,m}`` and their lazy forms, ``^``, and ``\d \w``.
-What must be put differently: ``.``, ``$`` and ``\s``. Everything else is refused.
+Both share letters, classes, groups, ``|``, ``* + ? {n,m}`` and their lazy forms, ``^``, and ``\d \w``. RE2 needs
+another form for ``.``, ``$`` and ``\s``. Everything else is refused.
 """
 
 import math
@@ -16,10 +16,10 @@ from upriver.sql.scalars import Context, string_sql
 from upriver.sql.signatures import Functions, OperandKind, Operands, Spoken, take
 
 GROUPS_MAX = 9
-"""Groups that DuckDB gives."""
+"""Groups that DuckDB can extract."""
 
 REPEATS_MAX = 1000
-"""Repetitions that RE2 allows, those inside of others multiplied."""
+"""Repetitions that RE2 allows; nested ones multiply."""
 
 _ENDS = r"\n\r\x{85}\x{2028}\x{2029}"  # what ends a line for Java
 _ANY = f"[^{_ENDS}]"
@@ -55,11 +55,11 @@ _INSTEAD = (
     (re.compile(r"\$"), "It may end the pattern, a group or an alternative; for the letter write \\\\$."),
     (re.compile(r""), "Put two backslashes before it if the letter is meant."),
 )
-"""What to do instead of a part: the first of which the beginning is found there."""
+"""What to do instead of a part: the first advice whose pattern matches at the part's beginning."""
 
 
 class Unlike(Exception):
-    """A part of a regular expression that means something else to RE2, or nothing; it says which.
+    """A part of a regular expression that means something else to RE2, or nothing; the message says which part.
 
     instead: what to write.
     """
@@ -75,7 +75,7 @@ class Unlike(Exception):
 
 
 def to_re2(pattern: str) -> str:
-    """The pattern in RE2's words, to be searched for. Raises Unlike if it may mean something else, or nothing."""
+    """The pattern in RE2's syntax, for a search. Raises Unlike if it may mean something else to RE2, or nothing."""
     parts: list[str] = []
     at, repeatable = 0, False
     while at < len(pattern):
@@ -109,7 +109,7 @@ def to_re2(pattern: str) -> str:
 
 
 def _at_fault(pattern: str, at: int) -> str:
-    """The part that cannot be said, for a message."""
+    """The part that cannot be translated, for a message."""
     for part in (_GROUP_KIND, _ANY_CLASS, _ANY_REPEAT, _ANY_ESCAPE):
         found = part.match(pattern, at)
         if found is not None:
@@ -118,7 +118,7 @@ def _at_fault(pattern: str, at: int) -> str:
 
 
 def _one(text: str) -> str:
-    """One letter, or one behind a backslash; nothing if it is special."""
+    """One letter, or one behind a backslash; empty if it is special."""
     letter = text[:1]
     if letter == "\\":
         return _ESCAPED.get(text[1:], _letter(text[1:]) if not text[1:].isalnum() else "")
@@ -130,7 +130,7 @@ def _letter(letter: str) -> str:
 
 
 def _class(negated: str, inside: str) -> str:
-    """A class in brackets; nothing if a part of it is special."""
+    """A class in brackets; empty if a part of it is special."""
     parts = [f"[{negated}"]
     if any(pair in inside for pair in ("&&", "--", "||", "~~")):  # Python may one day read them as Java reads &&
         return ""
@@ -149,12 +149,12 @@ def _in_class(text: str) -> str:
 
 
 def _repeats(pattern: str) -> int:
-    """How often a part of the pattern may have to come, at most."""
+    """How often a part of the pattern may repeat, at most."""
     return math.prod(max(int(number), 1) for number in re.findall(r"\{(?:\d+,)?(\d+),?\}", pattern))
 
 
 def _is_whole(pattern: str) -> bool:
-    """Whether its parentheses and ranges are in order: Python is as strict as Java there."""
+    """Whether its parentheses and ranges are valid: Python is as strict as Java there."""
     try:
         re.compile(pattern)
     except (re.error, OverflowError):
@@ -182,10 +182,10 @@ def _pattern(context: Context, node: exp.Expr, value: Scalar) -> str:
 
 
 def _found(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, bool]:
-    """A pattern of which it matters what it finds, not only whether; and whether it ends in ``$``, which is left out.
+    """A pattern that must match the same text, not only match at all; and whether it ends in ``$``, which is left out.
 
-    To RE2 the end of the text is to be found; what ends the last line, before which Java's ``$`` may be, would be found
-    with it. Elsewhere than at the end, ``$`` is refused.
+    RE2 then searches for the end of the text. It would also match the line break before which Java's ``$`` may match.
+    Elsewhere than at the end, ``$`` is refused.
     """
     pattern = _pattern(context, node, value)
     written = str(value.constant)
@@ -208,7 +208,7 @@ def _has_alternatives(pattern: str) -> bool:
 
 
 def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``regexp_extract(s, pattern[, group])``: '' if there is none."""
+    """``regexp_extract(s, pattern[, group])``: '' without a match."""
     text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
     group = operands[2].constant if len(operands) > 2 else 1
     there = _groups(pattern)
@@ -225,12 +225,12 @@ def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 
 def _groups(pattern: str) -> int:
-    """How many groups are counted."""
+    """How many capturing groups the pattern has."""
     return len(re.findall(r"\((?!\?)", re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern)))
 
 
 def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``regexp_replace(s, pattern, by)``: everywhere."""
+    """``regexp_replace(s, pattern, by)``: replaces all matches."""
     text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
     by = operands[2].constant
     if not isinstance(by, str) or set(by) & {"$", "\\"}:

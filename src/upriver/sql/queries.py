@@ -1,19 +1,17 @@
-"""From a declared view to its dataflow.
+"""From a declared view's Spark SQL to a tree of relations, and on to its dataflow.
 
-UNION, EXCEPT and INTERSECT. Columns go by position; their types become the one that Spark would give them.
+Spark is the authority on what the SQL means: it names and types the columns (``Typer``). A view whose types here differ
+from Spark's is refused. The SQL may contain only constructs and functions of a whitelist
+(``upriver.sql.functions.RULES``). Tests show for each that it gives in DuckDB what it gives in Spark. All other SQL is
+refused when the view is declared.
 
-Any query: a SELECT, a set operation, one of them in parentheses, and WITH before each.
+A query is a SELECT, a set operation, one of them in parentheses, and WITH before each. UNION, EXCEPT and INTERSECT
+match columns by position; their types become those that Spark would give them.
 
-From a view's Spark SQL to a tree of relations.
+The condition that deletes a row of an upsert table is Spark SQL, too, translated like the WHERE of a view.
 
-Spark is the judge of what the SQL means: it names and types the columns (``Typer``), and a view whose own types differ
-from Spark's is refused. What the SQL may contain is a whitelist of constructs and functions (``sql_functions.RULES``),
-each of which is known, by tests, to give in DuckDB what it gives in Spark. All else is refused when it is declared.
-
-Read next: sql_queries (any query), sql_select (one SELECT, clause by clause), sql_scope (what names mean), sql_scalar
-(how an expression is translated).
-
-What deletes a row of an upsert table: a condition in Spark SQL, translated as the WHERE of a view is.
+Read next: :mod:`upriver.sql.select` (one SELECT, clause by clause), :mod:`upriver.sql.scope` (what names mean),
+:mod:`upriver.sql.scalars` (how an expression is translated).
 """
 
 import re
@@ -74,7 +72,7 @@ def combined(setting: Setting, tree: exp.SetOperation) -> ScopeRows:
 
 
 def ordered(setting: Setting, tree: exp.Expr, rows: ScopeRows) -> ScopeRows:
-    """The rows that come first, if the query says so behind its end."""
+    """The first rows, if the query ends in ORDER BY and LIMIT."""
     nodes, limit = read_limit(setting.source, tree)
     if limit is None:
         return rows
@@ -106,7 +104,7 @@ def _continues(tree: exp.Expr) -> bool:
 
 
 def _types(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[ScopeRows]) -> list[pa.DataType]:
-    """Of each column the one type of all queries."""
+    """For each column the common type of all queries."""
     first = rows[0]
     for part, one in zip(parts, rows, strict=True):
         if any(column.end is not None for column in one.columns):
@@ -164,7 +162,7 @@ A_QUERY = "A view is one query: SELECT ... FROM ..."
 
 
 def parsed(source: Source) -> exp.Expr:
-    """The query that the SQL is. Raises UnsupportedSql if it is anything else, DeclarationError if it is nothing."""
+    """The query in the SQL. Raises UnsupportedSql for anything else, DeclarationError for an empty text."""
     first = source.tokens()[0]
     if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
         raise source.unsupported(0, "a statement that does not begin with SELECT or WITH", A_QUERY)
@@ -195,12 +193,12 @@ class Views:
         return self._known[name]
 
     def setting(self, source: Source) -> Setting:
-        """For a query over the tables and views."""
+        """The setting for a query over the tables and views."""
         return Setting(source, self._timezone, self._tables, self.rows, compile_query, {})
 
 
 def compile_query(setting: Setting, tree: exp.Expr) -> ScopeRows:
-    """What a query comes to. Its tree is used up. Raises UnsupportedSql, DeclarationError."""
+    """The rows of a query. Its tree is used up. Raises UnsupportedSql, DeclarationError."""
     setting = _with_queries(setting, tree.args.get("with_"))
     if isinstance(tree, exp.Select):
         return select(setting, tree)
@@ -213,7 +211,7 @@ def compile_query(setting: Setting, tree: exp.Expr) -> ScopeRows:
 
 
 def _with_queries(setting: Setting, clause: exp.Expr | None) -> Setting:
-    """The setting with the queries of WITH, of which each may name those before it."""
+    """The setting with the queries of WITH; each may name those before it."""
     if clause is None:
         return setting
     if clause.args.get("recursive"):
@@ -238,7 +236,7 @@ def _titled(setting: Setting, query: exp.Expr, rows: ScopeRows, titles: list[str
 
 
 MAP_OF = "stateful_map of "
-"""With which a stateful map describes itself, where a view has its SQL."""
+"""The beginning of a stateful map's description, in the place of a view's SQL."""
 _OF_A_MAP = "Let its function give what the view needs; or have Spark compute it, from app.read() of the map."
 
 
@@ -247,7 +245,7 @@ class Typer(Protocol):
 
     @property
     def timezone(self) -> str:
-        """The session's time zone, by which Spark reads the wall clock of a TIMESTAMP."""
+        """The session's time zone, in which Spark reads the wall clock of a TIMESTAMP."""
 
     def schema_of(self, sql: str) -> pa.Schema:
         """The schema of a query over the declared tables. Raises DeclarationError, in Spark's words."""
@@ -255,9 +253,9 @@ class Typer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CompiledView:
-    """A view as a query. schema: its columns, as Spark names and types them; those of ``relation`` are the same.
+    """A view as a query. schema: its columns, as Spark names and types them; ``relation`` has the same columns.
 
-    source: makes messages of the places in the relations.
+    source: gives messages the places in the relations.
     """
 
     source: Source
@@ -268,9 +266,10 @@ class CompiledView:
 def compile_view(
     name: str, sql: str, tables: Mapping[str, TableSpec], views: Mapping[str, str], typer: Typer
 ) -> CompiledView:
-    """Compile a view. views: the SQL of those declared before, by name, which it may read, too.
+    """Compile a view. views: the SQL of the views declared before, by name; the view may read them, too.
 
-    Raises UnsupportedSql for what Spark can do and we cannot, with its place; DeclarationError for what is wrong.
+    Raises UnsupportedSql, with the place, for SQL that Spark supports and Upriver does not; DeclarationError for an
+    error.
     """
     source = Source(name, sql)
     try:
@@ -288,7 +287,7 @@ def compile_view(
 
 
 def over_tables(sql: str, views: Mapping[str, str]) -> str:
-    """A compiled view's SQL, for Spark, as a query that reads tables alone. views: as when it was compiled."""
+    """A compiled view's SQL as a query over tables only, for Spark. views: as when it was compiled."""
     source = Source("", sql)
     return _behind(_before(source, source.parse(), views), source)
 
@@ -300,8 +299,8 @@ def _read(source: Source, typer: Typer, declared: Sequence[str]) -> exp.Expr:
     try:
         return parsed(source)
     except Unreadable:
-        # A plain mistake is better told in Spark's words. It may be asked of what can only be a query: it would run
-        # anything else at once, even to tell its schema.
+        # Spark's words describe a plain mistake better. But Spark may only be asked about a query: it would run
+        # anything else at once, even to give its schema.
         if source.tokens()[0].token_type == TokenType.SELECT:
             _asked(source, source.sql, 0, typer, declared)
         raise
@@ -310,13 +309,13 @@ def _read(source: Source, typer: Typer, declared: Sequence[str]) -> exp.Expr:
 def _typed(
     source: Source, tree: exp.Expr, views: Mapping[str, str], typer: Typer, declared: Sequence[str]
 ) -> pa.Schema:
-    """The query's schema, as Spark has it."""
+    """The query's schema, as Spark gives it."""
     before = _before(source, tree, views)
     return _asked(source, _behind(before, source), before.count("\n"), typer, declared)
 
 
 def _before(source: Source, tree: exp.Expr, views: Mapping[str, str]) -> str:
-    """What stands before a query that reads views, so that it reads tables alone: the views' own SQL."""
+    """The SQL of the views, placed before a query that reads views, so that it reads tables only."""
     used = _used(source, tree, {name.lower(): (name, sql) for name, sql in views.items()})
     if not used:
         return ""
@@ -329,7 +328,7 @@ def _behind(before: str, source: Source) -> str:
 
 
 def _asked(source: Source, sql: str, lines: int, typer: Typer, declared: Sequence[str]) -> pa.Schema:
-    """lines: before the view's own SQL. declared: tables and views that it may read."""
+    """lines: before the view's own SQL. declared: tables and views that the view may read."""
     try:
         return typer.schema_of(sql)
     except UserError as error:
@@ -340,7 +339,7 @@ def _asked(source: Source, sql: str, lines: int, typer: Typer, declared: Sequenc
 
 
 def _used(source: Source, tree: exp.Expr, views: Mapping[str, tuple[str, str]]) -> dict[str, str]:
-    """The views that a query reads, by itself or through others; each behind those that it reads."""
+    """The views that a query reads, directly or through others; each behind those that it reads."""
     used: dict[str, str] = {}
     for table in tree.find_all(exp.Table):
         found = views.get(table.name.lower())
@@ -362,7 +361,7 @@ def _unended(source: Source) -> str:
 
 
 def _checked(source: Source, rows: ScopeRows, schema: pa.Schema) -> pa.Schema:
-    """The view's schema as Spark gives it, checked against what our expressions compute."""
+    """The view's schema as Spark gives it, checked against the types of the translated expressions."""
     fields = list(output_fields(source, rows))
     if len(schema) != len(fields):
         raise source.unsupported(None, f"a SELECT in which Spark sees {len(schema)} columns", "List the columns.")
@@ -380,7 +379,7 @@ def _checked(source: Source, rows: ScopeRows, schema: pa.Schema) -> pa.Schema:
 
 
 def output_fields(source: Source, rows: ScopeRows) -> list[tuple[ScopeColumn, pa.DataType]]:
-    """The columns of a view, with the types that we give them. Raises UnsupportedSql for a window as a whole."""
+    """The columns of a view, with the types computed here. Raises UnsupportedSql for a window as a whole."""
     for column in rows.columns:
         if column.end is not None:
             what = "a window as a whole, which is a STRUCT, as a column of a view"
@@ -398,7 +397,7 @@ def deletion(sql: str, table: TableSpec, typer: Typer) -> str:
     """
     column, name = table.key[0].replace("`", "``"), f"`{table.name}`"
     query = f"SELECT `{column}` FROM {name} AS {name} WHERE (\n{sql}\n)"  # without AS, WHERE (x) is an alias to Spark
-    plain = replace(table, primary_key=(), deletes=None)  # all versions are rows to be asked
+    plain = replace(table, primary_key=(), deletes=None)  # every version counts as a row
     try:
         _check_closed(sql)
         return _predicate(compile_view(_VIEW, query, {table.name: plain}, {}, typer))
@@ -409,7 +408,7 @@ def deletion(sql: str, table: TableSpec, typer: Typer) -> str:
 
 
 def _predicate(view: CompiledView) -> str:
-    """What a query of one table filters by. Raises UnsupportedSql if it asks for more than the row."""
+    """The filter of a query of one table. Raises UnsupportedSql if the query does more than test a row."""
     match view.relation:
         case Relation(op=ProjectOp(), inputs=(Relation(op=FilterOp(predicate), inputs=(Relation(op=Scan()),)),)):
             return predicate
@@ -419,7 +418,7 @@ def _predicate(view: CompiledView) -> str:
 
 
 def _check_closed(sql: str) -> None:
-    """Refuse what would not stay between the parentheses that it is put in."""
+    """Refuse SQL that would not stay within the parentheses around it."""
     depth = 0
     for token in Source("", sql).tokens():
         depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
@@ -437,7 +436,8 @@ def declare_view(
 ) -> DataflowPlan:
     """Compile a view. key: output columns by which it is looked up. views: the SQL of those that it may read, by name.
 
-    Raises UnsupportedSql for what Spark can do and we cannot, with its place; DeclarationError for what is wrong.
+    Raises UnsupportedSql, with the place, for SQL that Spark supports and Upriver does not; DeclarationError for an
+    error.
     """
     compiled = compile_view(name, text(f"view {name!r}: sql", sql), tables, views, typer)
     named = view_key(name, compiled.schema, names(f"view {name!r}: key", key))
@@ -446,7 +446,7 @@ def declare_view(
 
 
 def mapped_view(name: str, op: StatefulMapOp, source: TableSpec) -> DataflowPlan:
-    """The view of what a user's function gives for the rows of a table."""
+    """The view of the rows that a user's function gives for the rows of a table."""
     relation = Relation(op, (Relation(Scan(source.name), (), source.schema),), op.output)
     regions = plan_regions(name, relation, op.key, {source.name: source})
     return DataflowPlan(name, f"{MAP_OF}{source.name}", op.key, op.output, regions)

@@ -1,19 +1,18 @@
-"""Two relations become one: what of ON is their key, what is asked of one side alone, and what of pairs of rows.
+"""Relations, made from translated expressions: the parts from which the SQL front end builds its trees.
 
-Pushdown: a condition is asked as deep in the tree as Spark asks it, and so is a guard of what lies above it.
+Joins: the parts of ON that are the key, the conditions on one side alone, and the conditions on pairs of rows.
 
-Spark's optimizer moves a filter below projections (whose expressions it takes into the condition), below unions, the
-sides of joins, the groups that it is about and the partitions that it is about, and infers from a join's equalities
-what holds of the other side. An outer join becomes an inner one if a filter leaves no row of it without a match. So a
-row that a filter excludes is never asked for what would fail on it. The same is done here, wherever anything can fail;
-where nothing can, a filter stays where it was written.
+Conditions of WHERE, ON and QUALIFY are applied one by one, each as early as the rows that it names exist.
 
-An expression that one expression above uses, and once, is evaluated there, as Spark does it: in a branch of a CASE or
-behind a FILTER, only where that is reached.
+Pushdown: a condition is applied as deep in the tree as Spark applies it, and so it guards every expression above it.
+Spark's optimizer moves a filter below projections (whose expressions it takes into the condition), below unions, and
+into the sides of joins, the groups and the partitions that it names. From a join's equalities Spark infers what holds
+for the other side. An outer join becomes an inner one if a filter leaves no row of it without a match. So an expression
+that would fail on a row never sees that row if a filter excludes it. This module does the same, wherever anything can
+fail; where nothing can, a filter stays where it was written.
 
-Relations, made from translated expressions: the bricks of which the SQL front end builds its trees.
-
-The conditions of WHERE, ON and QUALIFY, one by one: each is asked where the rows that it is about are first.
+An expression that a single expression above uses once is evaluated there, as Spark does it: inside a branch of a CASE
+or behind a FILTER, only if the branch is taken.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -53,7 +52,7 @@ from upriver.sql.scalars import TEXT_CHARS_MAX, Context, column_scalar, macro, r
 from upriver.sql.scope import names_in, unique, worded
 
 LEFT_KEPT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""Joins whose rows all come from a row of the left input: a condition on that one may be asked before the join."""
+"""Joins whose rows all come from a row of the left input: a condition on that row may be applied before the join."""
 
 RIGHT_KEPT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 """The same for the right input."""
@@ -61,7 +60,7 @@ RIGHT_KEPT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
 _KEPT = (LEFT_KEPT, RIGHT_KEPT)
 
 LEFT_MATCHED = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
-"""Joins that give nothing of a row of the left side without a match."""
+"""Joins that put out nothing for a row of the left side without a match."""
 
 RIGHT_MATCHED = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 """The same for the right side."""
@@ -76,11 +75,11 @@ _WITHOUT_NULLS: Mapping[tuple[JoinKind, int], JoinKind] = MappingProxyType(
         (JoinKind.FULL, 1): JoinKind.RIGHT,
     }
 )
-"""What an outer join is without the rows in which a side, 0 for left and 1 for right, is nothing but NULL."""
+"""The join that is left of an outer join after rows with only NULL on a side (0: left, 1: right) are removed."""
 
 
 def filtered(relation: Relation, condition: Scalar | None, place: int | None) -> Relation:
-    """The rows for which the condition is true; all, if there is none. Those of several filters are asked in turn."""
+    """The rows for which the condition is true; all, if there is none. Several filters are applied in turn."""
     if condition is None:
         return relation
     goes_down = relation.can_fail or condition.fails or isinstance(relation.op, JoinOp)
@@ -100,7 +99,7 @@ def _asks(relation: Relation, op: FilterOp) -> tuple[Scalar, ...]:
 
 
 def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation | None:
-    """The relation with the condition asked somewhere below its operator; ``None`` if it cannot be."""
+    """The relation with the condition pushed below its operator; ``None`` if that is impossible."""
     names = columns_in(condition.sql)
     match relation.op:
         case FilterOp():
@@ -128,7 +127,7 @@ def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation 
 
 
 def _below_filter(relation: Relation, op: FilterOp, condition: Scalar, place: int | None) -> Relation | None:
-    """Behind those conditions of the filter that can go down, too."""
+    """Push the condition below the filter, behind those of the filter's conditions that can go down, too."""
     (below,) = relation.inputs
     left: list[Scalar] = []
     for one in _asks(relation, op):
@@ -144,7 +143,7 @@ def _below_filter(relation: Relation, op: FilterOp, condition: Scalar, place: in
 
 
 def _into_sides(relation: Relation, op: JoinOp, condition: Scalar, place: int | None) -> Relation | None:
-    """Into the side that the condition is about; and what follows from it for the other side, into that one."""
+    """Push the condition into the side that it names, and what follows from it into the other side."""
     names = columns_in(condition.sql)
     for side, rows in enumerate(relation.inputs):
         kind = _WITHOUT_NULLS.get((op.kind, side))
@@ -162,14 +161,14 @@ def _into_sides(relation: Relation, op: JoinOp, condition: Scalar, place: int | 
 
 
 def _refuses_nulls(condition: Scalar, schema: pa.Schema) -> bool:
-    """Whether a row of nothing but NULL does not fulfil the condition."""
+    """Whether the condition is not true for a row of nothing but NULL."""
     columns = pa.schema([schema.field(name) for name in sorted(columns_in(condition.sql))])
     return refuses_nulls(condition.sql, columns)
 
 
 def _of_kind(relation: Relation, op: JoinOp, kind: JoinKind, place: int | None) -> Relation:
-    """The join as one of another kind, which gives fewer rows. What ON asks of one side alone stays where it is asked
-    of pairs, since Spark asks the filter's conditions first."""
+    """The join with another kind, which gives fewer rows. ON's conditions on one side alone stay conditions on pairs,
+    because Spark applies the filter's conditions first."""
     sides = list(relation.inputs)
     for side, kinds in enumerate(_MATCHED):
         if kind in kinds and op.kind not in kinds:
@@ -179,7 +178,7 @@ def _of_kind(relation: Relation, op: JoinOp, kind: JoinKind, place: int | None) 
 
 
 def _inferred(op: JoinOp, side: int, relation: Relation, condition: Scalar, place: int | None) -> Relation:
-    """One side of a join, of which is asked what is known of each row of the other side that it is joined to."""
+    """One side of a join, filtered by a condition on the other side, as far as the join's equalities carry it over."""
     keys = op.left_key, op.right_key
     equal = {
         other: one
@@ -192,14 +191,14 @@ def _inferred(op: JoinOp, side: int, relation: Relation, condition: Scalar, plac
 
 
 def matchable(relation: Relation, key: str, place: int | None) -> Relation:
-    """One side of a join, of which a row whose ``key`` is null comes to nothing."""
+    """One side of a join without rows whose ``key`` is null: they give no output."""
     if not relation.can_fail or key in relation.deferred:
         return relation
     return filtered(relation, present(key), place)
 
 
 def present(name: str) -> Scalar:
-    """That a column is not NULL."""
+    """The condition that a column is not NULL."""
     return Scalar(f"({quoted(name)} IS NOT NULL)", pa.bool_(), nulls=frozenset(), present=frozenset({quoted(name)}))
 
 
@@ -212,9 +211,9 @@ def absorbed(
     uses: Mapping[str, int],
     build: Callable[[Relation, Sequence[str]], Relation],
 ) -> Relation:
-    """What ``build`` makes of a relation and expressions over it, which take in what fails below and is used once.
+    """``build`` of a relation and expressions over it. The expressions absorb columns that can fail and are used once.
 
-    uses: how often the expressions, as they are written, name each column.
+    uses: how often the expressions, as written, name each column.
     """
     once = {name for name in relation.deferred if uses.get(name) == 1}
     if once and isinstance(relation.op, UnionOp):
@@ -236,7 +235,8 @@ def absorbed(
 
 
 def _opened(relation: Relation, projection: Projection, names: set[str]) -> tuple[Relation, dict[str, str]]:
-    """The projection without these columns, but with what they are computed from; and how they are computed from it."""
+    """The projection with the sources of these columns in their place; and the columns' expressions over the
+    sources."""
     (below,) = relation.inputs
     texts = dict(zip(projection.schema.names, projection.expressions, strict=True))
     fields = {name: field for name, field in zip(texts, projection.schema, strict=True) if name not in names}
@@ -261,12 +261,12 @@ def _opened(relation: Relation, projection: Projection, names: set[str]) -> tupl
 
 
 UNBOUNDED = 2**31 - 1
-"""The limit of a TopK that no condition bounds. No view may have one in the end."""
+"""The limit of a TopK that no condition bounds. A finished view must not have one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A column to be computed."""
+    """A column that will be computed."""
 
     name: str
     value: Scalar
@@ -282,12 +282,12 @@ def projected(relation: Relation, outputs: Iterable[Output], place: int | None) 
 
 
 def _is_late(value: Scalar) -> bool:
-    """Whether it matters where the value is computed."""
+    """Whether the place of its computation matters."""
     return value.fails or operand_of_case(value.sql) is not None
 
 
 def computed(relation: Relation, outputs: Sequence[Output], uses: Mapping[str, int], place: int | None) -> Relation:
-    """These columns for each row, into which goes what fails below and is used once (:func:`sql_pushdown.absorbed`)."""
+    """These columns for each row; they absorb columns that can fail and are used once (:func:`absorbed`)."""
 
     def build(below: Relation, texts: Sequence[str]) -> Relation:
         values = [
@@ -300,14 +300,14 @@ def computed(relation: Relation, outputs: Sequence[Output], uses: Mapping[str, i
 
 
 def widened(relation: Relation, outputs: Sequence[Output], place: int | None) -> Relation:
-    """The relation's columns, and these behind them."""
+    """The relation's columns, then these."""
     return projected(relation, (*kept(relation), *outputs), place) if outputs else relation
 
 
 def with_values(relation: Relation, values: Sequence[Output], taken: set[str]) -> tuple[Relation, list[str]]:
-    """The relation with each value as a column, and these columns' names: what is a column already stays it.
+    """The relation with each value as a column, and these columns' names. A value that is a column already stays it.
 
-    taken: names that no other column may have, lower case; those of new ones are added.
+    taken: names that no other column may have, lower case; the new names are added.
     """
     names = {column_scalar(field.name, field.type).sql: field.name for field in relation.schema}
     more: list[Output] = []
@@ -319,12 +319,12 @@ def with_values(relation: Relation, values: Sequence[Output], taken: set[str]) -
 
 
 def kept(relation: Relation) -> tuple[Output, ...]:
-    """All its columns as they are."""
+    """All its columns, unchanged."""
     return tuple(Output(field.name, column_scalar(field.name, field.type)) for field in relation.schema)
 
 
 def renamed(relation: Relation, names: Sequence[str]) -> Relation:
-    """The same columns by these names."""
+    """The same columns with these names."""
     if list(names) == relation.schema.names:
         return relation
     fields = zip(names, relation.schema, strict=True)
@@ -332,7 +332,7 @@ def renamed(relation: Relation, names: Sequence[str]) -> Relation:
 
 
 def retyped(relation: Relation, schema: pa.Schema) -> Relation:
-    """The same columns by the names, and of the time zones, of the schema."""
+    """The same columns with the names and the time zones of the schema."""
     if schema == relation.schema:
         return relation
     assert all(same_type(*pair) for pair in zip(schema.types, relation.schema.types, strict=True)), "other types"
@@ -346,7 +346,7 @@ def retyped(relation: Relation, schema: pa.Schema) -> Relation:
 
 
 def union(relations: Sequence[Relation], place: int | None) -> Relation:
-    """The rows of all of them, by the names of the first, whose types they have."""
+    """The rows of all of them, with the names of the first, whose types they share."""
     first = relations[0]
     inputs = tuple(retyped(relation, first.schema) for relation in relations)
     return Relation(UnionOp(), inputs, first.schema, place)
@@ -386,8 +386,8 @@ def group_value(value: Scalar) -> Scalar:
 
 
 def bounded(relation: Relation, rank: str, limit: int) -> Relation | None:
-    """The same relation without rows whose ``rank`` is beyond the limit, if that is a column that numbers rows, which
-    then are numbered no further. ``None`` if it is not."""
+    """The relation without rows whose ``rank`` is beyond the limit, if that column numbers rows; the numbering then
+    stops there. ``None`` if it does not number rows."""
     if isinstance(relation.op, TopKOp) and relation.op.rank == rank:
         return replace(relation, op=replace(relation.op, limit=min(limit, relation.op.limit)))
     for place, part in enumerate(relation.inputs):
@@ -399,7 +399,7 @@ def bounded(relation: Relation, rank: str, limit: int) -> Relation | None:
 
 
 def _below(relation: Relation, place: int, name: str) -> str | None:
-    """The column of an input that is this column, if to leave out rows by it below is as good as above."""
+    """The input's column that equals this one, if dropping rows by it below is as good as above."""
     op, part = relation.op, relation.inputs[place]
     if isinstance(op, ProjectOp):
         return plain_columns(op.projection).get(name)
@@ -408,7 +408,7 @@ def _below(relation: Relation, place: int, name: str) -> str | None:
 
 
 def unbounded(relation: Relation) -> Relation | None:
-    """A TopK in the tree that nothing bounds."""
+    """A TopK in the tree that no condition bounds."""
     seen: set[int] = set()
     todo = [relation]
     while todo:
@@ -423,7 +423,7 @@ def unbounded(relation: Relation) -> Relation | None:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition of several that must all hold. names: the columns that it is about."""
+    """One of several conditions that must all be true. names: the columns that it uses."""
 
     node: exp.Expr
     value: Scalar
@@ -431,15 +431,15 @@ class Condition:
 
 
 def conditions(context: Context, nodes: Iterable[exp.Expr]) -> list[Condition]:
-    """Bound nodes, translated, and parted where they are joined by AND."""
+    """Bound nodes, translated, and split at each AND."""
     return [Condition(part, boolean(context, part), names_in(part)) for node in nodes for part in conjuncts(node)]
 
 
 def restricted(relation: Relation, wanted: Sequence[Condition], place: int | None) -> Relation:
-    """The rows for which all conditions hold, in their order. One on a row's number also ends the numbering.
+    """The rows for which all conditions hold, applied in order. A condition on a row's number also ends the numbering.
 
-    Where anything can fail, a column that one of them rejects NULL in is tested for NULL before the first of them that
-    names it, as Spark does it: what it computes would fail on no row that is left out anyway.
+    Where anything can fail, Spark first tests for NULL each column that a condition rejects NULL in; so does this. So
+    the column's expression fails on no row that is left out anyway.
     """
     can_fail = relation.can_fail or any(condition.value.fails for condition in wanted)
     untested = _rejecting(relation, wanted) if can_fail else set()
@@ -457,14 +457,15 @@ def restricted(relation: Relation, wanted: Sequence[Condition], place: int | Non
 
 
 def _rejecting(relation: Relation, wanted: Sequence[Condition]) -> set[str]:
-    """The columns that are not NULL where all conditions hold, of those that are not computed only when needed."""
+    """The columns that are not NULL where all conditions hold, except columns that are computed only when needed."""
     rejected = frozenset[str]().union(*(condition.value.rejects for condition in wanted))
     return {name for name in relation.schema.names if quoted(name) in rejected and name not in relation.deferred}
 
 
 @dataclass(frozen=True, slots=True)
 class _Limit:
-    """The condition says that a column is at most so much. alone: and, if it counts from 1, nothing else."""
+    """The condition that a column is at most a limit. alone: whether it says nothing else, if the column counts from
+    1."""
 
     name: str
     most: int
@@ -505,7 +506,7 @@ _NEEDED = "Say which columns are equal: ... JOIN ... ON a.x = b.y AND ..."
 
 @dataclass(frozen=True, slots=True)
 class _Equality:
-    """One pair of the key, both of one type."""
+    """One pair of key columns, both of one type."""
 
     left: Output
     right: Output
@@ -526,10 +527,10 @@ def join(
     node: exp.Expr,
     taken: set[str],
 ) -> Relation:
-    """The join of two relations that have no column name in common; it may have computed columns besides theirs.
+    """The join of two relations without a common column name; its result may have computed columns besides theirs.
 
-    context: of the columns of both. node: what is joined, for its place. taken: names that no computed column may have,
-    lower case; theirs are added. Raises UnsupportedSql if no condition is an equality between the two.
+    context: of the columns of both. node: the joined item, for its place. taken: names that no computed column may
+    have, lower case; the new names are added. Raises UnsupportedSql if no condition is an equality between the two.
     """
     source = context.source
     keys = [_equality(context, condition, left.schema, right.schema) for condition in on]
@@ -554,7 +555,7 @@ def join(
 
 
 def without_equality(context: Context, node: exp.Expr) -> Exception:
-    """The error for what would be joined with everything else."""
+    """The error for a join without an equality."""
     return context.unsupported(node, "a join without an equality between its sides", _NEEDED)
 
 
@@ -585,6 +586,7 @@ def _asks_only(condition: Condition, side: Relation) -> bool:
 
 
 def _keyed(relation: Relation, values: Sequence[Output], taken: set[str]) -> tuple[Relation, tuple[str, ...]]:
-    """The relation with a column for each value of the key, and their names; what is a column already stays it."""
+    """The relation with a column for each value of the key, and their names; a value that is a column already stays
+    it."""
     relation, names = with_values(relation, values, taken)
     return relation, tuple(names)

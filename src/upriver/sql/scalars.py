@@ -1,6 +1,6 @@
 """A scalar expression on its way from Spark SQL to DuckDB SQL, and the context in which it is translated.
 
-What an expression comes to that depends on no row: it is computed while a view is declared.
+An expression that depends on no row is computed while a view is declared.
 """
 
 import re
@@ -22,7 +22,7 @@ from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import duck_name, is_null, spark_name
 
 ANSWERS_MAX = 1_024
-"""Expressions of which is remembered what they come to: to open an evaluator takes some milliseconds."""
+"""Expressions whose results are cached: opening an evaluator takes some milliseconds."""
 _VALUE = "value"
 
 
@@ -42,7 +42,7 @@ def why_failing(expression: str, type: pa.DataType) -> str | None:
 
 @lru_cache(ANSWERS_MAX)
 def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
-    """Whether a condition on these columns is not fulfilled where all of them are NULL."""
+    """Whether a condition on these columns is not true when all of them are NULL."""
     evaluator = Evaluator()
     row = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in columns], schema=columns)
     try:
@@ -54,7 +54,7 @@ def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
 
 
 TEXT_CHARS_MAX: Final = 100_000
-"""Translated text of one expression. Some constructs repeat their operands, so nesting them can explode."""
+"""Characters of one translated expression. Some constructs repeat their operands, so nested ones can explode."""
 
 UTC_ZONES = frozenset(
     {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "UTC+00:00", "+00:00", "GMT0", "ZULU", "ETC/UCT", "UCT"}
@@ -62,7 +62,7 @@ UTC_ZONES = frozenset(
 
 _CONDITIONAL = (exp.And, exp.Case, exp.Filter, exp.If, exp.In, exp.Or)
 _CHOOSING = frozenset({"coalesce", "if", "ifnull", "nullif", "nvl", "nvl2"})
-"""Constructs and functions that do not compute all that is in them for each row."""
+"""Constructs and functions that do not compute all of their operands for each row."""
 
 
 Rule = Callable[["Context", exp.Expr], Scalar]
@@ -70,9 +70,9 @@ Rule = Callable[["Context", exp.Expr], Scalar]
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where an expression stands.
+    """The context of an expression.
 
-    leaf: what the scope gives for a node as a whole (a column, a group, an aggregate), asked before any rule.
+    leaf: the value that the scope gives for a whole node (a column, a group, an aggregate), tried before any rule.
     rules: the whitelist; a node whose class is not in it is refused. timezone: the Spark session's.
     """
 
@@ -82,7 +82,7 @@ class Context:
     rules: Mapping[type[exp.Expr], Rule]
 
     def translate(self, node: exp.Expr) -> Scalar:
-        """Raises UnsupportedSql, with the place, for whatever is not known to mean the same in DuckDB."""
+        """Raises UnsupportedSql, with the place, for any node that may mean something else in DuckDB."""
         known = self.leaf(node)
         if known is not None:
             return known
@@ -99,7 +99,7 @@ class Context:
         return scalar
 
     def _check_constant(self, node: exp.Expr, scalar: Scalar) -> None:
-        """Refuse what fails whatever the rows are."""
+        """Refuse an expression that fails for every row."""
         why = why_failing(scalar.sql, scalar.type)
         if why is not None:
             raise self.source.wrong(node, f"this fails for every row: {why}", "Write NULL, if that is meant.")
@@ -108,7 +108,7 @@ class Context:
         return tuple(self.translate(node) for node in nodes)
 
     def only(self, node: exp.Expr, *parts: str) -> None:
-        """Refuse the node if it carries anything but the parts that the caller's rule reads."""
+        """Refuse the node if it has any part that the caller's rule does not read."""
         for part, value in node.args.items():
             if part not in parts and value not in (None, False, []):
                 raise self.unsupported(node, f"{construct(node)} with {part.strip('_').replace('_', ' ')}", ELSEWHERE)
@@ -117,7 +117,7 @@ class Context:
         return self.source.unsupported(node, what, instead)
 
     def need_utc(self, node: exp.Expr, what: str) -> None:
-        """Refuse what reads the wall clock of a TIMESTAMP, unless the session's clock is UTC."""
+        """Refuse an expression that reads the wall clock of a TIMESTAMP, unless the session's zone is UTC."""
         if self.timezone.upper() not in UTC_ZONES:
             raise self.unsupported(
                 node,
@@ -127,7 +127,7 @@ class Context:
 
 
 def _is_conditional(node: exp.Expr) -> bool:
-    """Whether it stands in what may leave it out."""
+    """Whether it stands inside a construct that may skip it."""
     above = node.parent
     while above is not None:
         if isinstance(above, _CONDITIONAL) or (isinstance(above, exp.Anonymous) and above.name.lower() in _CHOOSING):
@@ -137,7 +137,7 @@ def _is_conditional(node: exp.Expr) -> bool:
 
 
 def construct(node: exp.Expr) -> str:
-    """What to call a node's construct in a message: NullSafeEQ -> "NULL SAFE EQ"."""
+    """The name of a node's construct in a message: NullSafeEQ -> "NULL SAFE EQ"."""
     if isinstance(node, exp.Anonymous):
         return f"the function {node.name}()"
     return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
@@ -173,10 +173,10 @@ def null(type: pa.DataType) -> Scalar:
 
 
 def macro(name: str, *operands: str) -> str:
-    """A call of one of our macros (sql_macros.py), as DuckDB SQL.
+    """A call of one of our macros (:mod:`upriver.engine.expressions`), as DuckDB SQL.
 
-    A macro repeats its operands. So one that calls a macro itself is computed once, and handed in as part of a list of
-    one: nested calls would grow exponentially otherwise.
+    A macro repeats its operands. So an operand that calls a macro itself is computed once, and passed as part of a list
+    of one element. Otherwise nested calls would grow exponentially.
     """
     if not any("spark_" in operand for operand in operands):
         return f"{name}({', '.join(operands)})"
@@ -186,15 +186,15 @@ def macro(name: str, *operands: str) -> str:
 
 
 def strict(sql: str, type: pa.DataType, operands: Iterable[Scalar], fails: bool = False) -> Scalar:
-    """An expression that is NULL exactly where one of its operands is. fails: whether it can fail where they do not."""
+    """An expression that is NULL exactly if an operand is. fails: whether it can fail where its operands do not."""
     operands = tuple(operands)
     nulls = frozenset[str]().union(*(operand.null_by for operand in operands))
     return Scalar(sql, type, fails or any_fails(operands), nulls=nulls)
 
 
 def in_order(*operands: Scalar) -> tuple[Scalar, ...]:
-    """The operands of a strict expression, in the order in which Spark evaluates them: it stops at the first that is
-    NULL, so one that can fail is computed only where those before it are not."""
+    """The operands of a strict expression, in the order in which Spark evaluates them. Spark stops at the first NULL.
+    So an operand that can fail is computed only if those before it are not NULL."""
     taken: list[Scalar] = []
     before: frozenset[str] = frozenset()
     for operand in operands:

@@ -1,9 +1,8 @@
-"""What a query is compiled in: which tables, views and WITH queries its FROM may name, and whose SQL it is.
+"""The context of a query: the tables, views and WITH queries that its FROM may name, and the SQL it belongs to.
 
-What names mean in one SELECT: the columns of what stands in FROM, and how a query sees them.
-
-Spark resolves names without regard to case; so do we. ``bind`` gives each name its one meaning: a column of the
-relation beneath, by the name that it has there. So two expressions that mean the same are the same tree.
+A scope gives the meaning of names in one SELECT: the columns of the items of FROM, as a query sees them. Spark resolves
+names without regard to case; so does this module. ``bind`` gives each name its one meaning: a column of the relation
+beneath, by its name there. So two expressions that mean the same are the same tree.
 """
 
 from collections import Counter
@@ -21,16 +20,16 @@ from upriver.sql.functions import RULES
 from upriver.sql.scalars import Context, column_scalar
 
 NAME_CHARS_MAX = 60
-"""Of a column that is named after what it is computed from."""
+"""Characters of a column name that is made from an expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScopeColumn:
-    """What a query can name. A window of time, which Spark makes a struct of, is two columns of the relation.
+    """A column that a query can name. A window of time, a struct for Spark, is two columns of the relation.
 
-    title: its name in SQL; ``None`` if only Spark knows it. name: of the column in the relation; of a window, of the
-    one with its start. end: of the one with a window's end, or ``None``. untyped: whether it is nothing but NULL, of
-    whatever type the relation has it. node: where it is selected, for messages.
+    title: its name in SQL; ``None`` if only Spark knows it. name: of the column in the relation; for a window, of its
+    start. end: name of the column with a window's end, or ``None``. untyped: whether it is nothing but NULL, whatever
+    its type in the relation. node: where it is selected, for messages.
     """
 
     title: str | None
@@ -45,7 +44,7 @@ class ScopeColumn:
 
 @dataclass(frozen=True, slots=True)
 class ScopeRows:
-    """A relation as a query sees it. Columns of the relation that are none of ``columns`` cannot be named."""
+    """A relation as a query sees it. A query cannot name columns of the relation that are not in ``columns``."""
 
     relation: Relation
     columns: tuple[ScopeColumn, ...]
@@ -61,9 +60,9 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What can be named. entries: by ``alias.column``. columns: by name alone, in the order of ``*``; after a join with
-    USING some differ from the entries'. hidden: by name alone, but no part of ``*``. outer: the scope of the query
-    around this one, which is asked for what is not known here.
+    """The names of a SELECT. entries: by ``alias.column``. columns: by name alone, in the order of ``*``; after a join
+    with USING some differ from the entries'. hidden: by name alone, but no part of ``*``. outer: the scope of the
+    enclosing query, for names that are unknown here.
     """
 
     source: Source
@@ -77,15 +76,15 @@ class Scope:
         return cls(source, (entry,), entry.columns)
 
     def beside(self, other: "Scope") -> "Scope":
-        """Of what stands in FROM before ``other`` and of that."""
+        """The scope of the items before ``other`` and of ``other``."""
         return replace(self, entries=self.entries + other.entries, columns=self.columns + other.columns)
 
     def hiding(self, column: ScopeColumn) -> "Scope":
-        """With a column that is no part of ``*``."""
+        """The scope with a column that is no part of ``*``."""
         return replace(self, hidden=(*self.hidden, column))
 
     def bind(self, root: exp.Expr) -> exp.Expr:
-        """The tree with every name given its meaning, and without needless parentheses. It is changed in place.
+        """The tree with the meaning of every name, and without needless parentheses. The tree is changed in place.
 
         Raises DeclarationError for a name that has no meaning or several.
         """
@@ -95,7 +94,7 @@ class Scope:
         return bare(holder.this)
 
     def bind_column(self, node: exp.Column) -> None:
-        """One name, by what it means."""
+        """Replace one name by its meaning."""
         if isinstance(node.this, exp.Star):
             raise self.source.unsupported(node, "a star inside an expression", "Name the columns.")
         column, part = self.find(node)
@@ -110,7 +109,7 @@ class Scope:
         node.set("db", None)
 
     def find(self, node: exp.Column) -> tuple[ScopeColumn, str | None]:
-        """The column that the name means, and the field of it, if it is a window's start or end."""
+        """The column that the name means; and its field, if the name is a window's start or end."""
         found = self._found(node)
         if found is not None:
             return found
@@ -119,7 +118,7 @@ class Scope:
         raise self._unknown(node)
 
     def knows(self, node: exp.Column) -> bool:
-        """Whether the name means something here, and not in the query around."""
+        """Whether the name means something here, and not in the enclosing query."""
         return self._found(node) is not None
 
     def starred(self, node: exp.Expr) -> tuple[ScopeColumn, ...]:
@@ -132,7 +131,7 @@ class Scope:
         raise self._unknown_alias(node)
 
     def _found(self, node: exp.Column) -> tuple[ScopeColumn, str | None] | None:
-        """Alias and column first, then a field of a window, as in Spark."""
+        """Tries alias and column first, then a field of a window, as Spark does."""
         path = [part.name for part in node.parts]
         if len(path) == 1:
             column = self._one(node, self.columns + self.hidden, path[0])
@@ -174,7 +173,7 @@ class Scope:
         return self.source.wrong(node, f"there is no {node.table!r} here", f"FROM names {aliases or 'nothing'}.")
 
     def _listed(self) -> str:
-        """The columns that there are, for a message."""
+        """The known columns, for a message."""
         aliases = [entry.alias for entry in self.entries]
         return _listed(self.columns, " and ".join(aliases) if all(aliases) else "")
 
@@ -185,7 +184,7 @@ def _listed(columns: Iterable[ScopeColumn], whose: str) -> str:
 
 
 def unique(wanted: str, taken: set[str]) -> str:
-    """The name, or one like it if it is ``taken`` (lower case), to which it is added."""
+    """The name, or a similar one if it is ``taken`` (lower case); it is added to ``taken``."""
     name, number = wanted, 0
     while name.lower() in taken:
         number += 1
@@ -195,7 +194,7 @@ def unique(wanted: str, taken: set[str]) -> str:
 
 
 def worded(node: exp.Expr) -> str:
-    """The name of a column that is computed from this tree: as the SQL has it, for messages show such names."""
+    """The name of a column that is computed from this tree: as the SQL has it, because messages show such names."""
     bare_names = node.copy()
     for identifier in bare_names.find_all(exp.Identifier):
         identifier.set("quoted", False)
@@ -214,14 +213,14 @@ def uses_in(nodes: Iterable[exp.Expr]) -> Counter[str]:
 
 
 def as_node(name: str, like: exp.Expr) -> exp.Column:
-    """A column of the relation beneath, bound. like: what stands in its place in the SQL."""
+    """A column of the relation beneath, bound. like: the node in its place in the SQL."""
     node = exp.Column(this=exp.to_identifier(name, quoted=True))
     place(node, like)
     return node
 
 
 def place(tree: exp.Expr, like: exp.Expr) -> None:
-    """Change the tree so that messages show all of it where ``like`` stands."""
+    """Change the tree's positions so that messages show all of it at the place of ``like``."""
     first = min(like.walk(), key=lambda part: part.meta.get("start", float("inf")))
     for part in tree.walk():
         if isinstance(part, exp.Identifier) or "start" in part.meta:
@@ -229,7 +228,7 @@ def place(tree: exp.Expr, like: exp.Expr) -> None:
 
 
 def bare(root: exp.Expr) -> exp.Expr:
-    """The tree without parentheses, but for those after a minus, where they part the sign from a number."""
+    """The tree without parentheses, except those after a minus, which separate the sign from a number."""
     holder = exp.Paren(this=root)
     for paren in list(root.find_all(exp.Paren)):
         if not isinstance(paren.parent, exp.Neg):
@@ -242,8 +241,8 @@ def bare(root: exp.Expr) -> exp.Expr:
 class Setting:
     """timezone: the Spark session's. view: the rows of a declared view, or ``None`` if there is none of that name.
 
-    queries: those of WITH, by name in lower case. compile: what a subquery comes to, in a setting. untyped: whether
-    a column may be nothing but NULL: what the query is united with gives it its type.
+    queries: those of WITH, by name in lower case. compile: gives the rows of a subquery in a setting. untyped: whether
+    a column may be nothing but NULL: the other side of a union then gives it its type.
     """
 
     source: Source
@@ -255,12 +254,12 @@ class Setting:
     untyped: bool = False
 
     def knowing(self, queries: Mapping[str, ScopeRows]) -> "Setting":
-        """With more queries of WITH."""
+        """The setting with more queries of WITH."""
         return replace(self, queries={**self.queries, **queries})
 
     def context(self, *schemas: pa.Schema, fails: Collection[str] = ()) -> Context:
-        """For expressions over rows that have the columns of all these schemas. fails: columns that a row can make an
-        error, wherever they are needed."""
+        """The context of expressions over rows with the columns of all these schemas. fails: columns that can fail on a
+        row, wherever they are needed."""
         types = {field.name: field.type for schema in schemas for field in schema}
 
         def leaf(node: exp.Expr) -> Scalar | None:

@@ -1,11 +1,10 @@
 """One SELECT as a relation: FROM and WHERE, then groups, then numbered rows, then the outputs.
 
-The names of a SELECT's clauses, which may mean columns of FROM or outputs of the SELECT itself.
+Names in a SELECT's clauses may mean columns of FROM or outputs of the SELECT itself. In HAVING and ORDER BY an output
+takes precedence, in GROUP BY and QUALIFY a column. GROUP BY and ORDER BY also accept an output's position. Each
+returned tree is bound (see :mod:`upriver.sql.scope`), and shares no node with another one.
 
-In HAVING and ORDER BY an output goes first, in GROUP BY and QUALIFY a column; GROUP BY and ORDER BY also take an
-output's position. Each tree that is given back is bound (see sql_scope), and shares no node with another one.
-
-GROUP BY: which columns the aggregate takes in, which it gives out, and what the outputs are made of.
+GROUP BY: the columns that the aggregate takes in, those that it gives out, and how the outputs are made of them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from upriver.sql.windows import RANK_TYPE, OrderKey, check_window, first_rows, n
 
 
 class Names:
-    """Of one SELECT. items: its outputs, bound, with each star as the columns it stands for."""
+    """The names of one SELECT. items: its outputs, bound, with each star as the columns it stands for."""
 
     def __init__(self, scope: Scope, items: Sequence[SelectItem], grouped: bool) -> None:
         self._scope = scope
@@ -47,14 +46,14 @@ class Names:
         self.items = tuple(bound for item in items for bound in self._items(item, aliases, grouped))
 
     def group(self, nodes: Iterable[exp.Expr]) -> tuple[exp.Expr, ...]:
-        """What rows are grouped by, each once; a window by its start and its end."""
+        """The grouping columns, each once; a window by its start and its end."""
         found: list[exp.Expr] = []
         for node in nodes:
             found += [bound for bound in self._group(bare(node)) if bound not in found]
         return tuple(found)
 
     def group_all(self) -> tuple[exp.Expr, ...]:
-        """GROUP BY ALL: by each output in which nothing is aggregated."""
+        """GROUP BY ALL: every output without an aggregate."""
         plain = [item for item in self.items if not has_aggregate(item.node) and item.node.find(exp.Window) is None]
         if not plain:
             raise self._source.unsupported(
@@ -64,7 +63,7 @@ class Names:
         return tuple(dict.fromkeys(nodes))
 
     def having(self, root: exp.Expr, group: Sequence[exp.Expr]) -> exp.Expr:
-        """A condition on groups: inside aggregates there are only columns."""
+        """A condition on groups: inside aggregates, names mean columns only."""
         holder = exp.Paren(this=root)
         for column in list(root.find_all(exp.Column)):
             item = None if _is_aggregated(column) else self._aliased(column)
@@ -80,11 +79,11 @@ class Names:
         return bare(holder.this)
 
     def qualify(self, root: exp.Expr) -> exp.Expr:
-        """A condition on rows that are numbered."""
+        """A condition on numbered rows."""
         return self._bound_first(root, lambda column: None if self._scope.knows(column) else self._aliased(column))
 
     def order(self, root: exp.Expr) -> exp.Expr:
-        """What rows are sorted by."""
+        """A sort expression."""
         root = bare(root)
         position = self._position(root)
         if position is not None:
@@ -92,7 +91,7 @@ class Names:
         return self._bound_first(root, lambda column: None if _is_aggregated(column) else self._aliased(column))
 
     def _bound_first(self, root: exp.Expr, output: Callable[[exp.Column], SelectItem | None]) -> exp.Expr:
-        """The tree with each name as the output that it means, or else as a column."""
+        """The tree with each name as the output that it means, or otherwise as a column."""
         holder = exp.Paren(this=root)
         for column in list(root.find_all(exp.Column)):
             item = output(column)
@@ -128,13 +127,13 @@ class Names:
         return replace(item, node=self._scope.bind(item.node))
 
     def _window(self, node: exp.Expr) -> ScopeColumn | None:
-        """The window that the node is as a whole."""
+        """The window, if the node is a whole window."""
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star) or not self._scope.knows(node):
             return None
         column, field = self._scope.find(node)
         return column if column.end is not None and field is None else None
 
-    # What outputs are called by
+    # The names of outputs
 
     def _group(self, node: exp.Expr) -> Iterator[exp.Expr]:
         item = self._position(node)
@@ -148,14 +147,14 @@ class Names:
         yield from self._grouped(item, node)
 
     def _grouped(self, item: SelectItem, node: exp.Expr) -> Iterator[exp.Expr]:
-        """What an output is grouped by. node: for its place."""
+        """The grouping columns of an output. node: for its place."""
         if item.window is None or item.window.end is None:
             yield item.node.copy()
         else:
             yield from (as_node(name, node) for name in (item.window.name, item.window.end))
 
     def _position(self, node: exp.Expr) -> SelectItem | None:
-        """The output whose position a number is."""
+        """The output at the position that a number gives."""
         if not isinstance(node, exp.Literal) or node.is_string or not node.this.isdigit():
             return None
         position = int(node.this)
@@ -189,17 +188,17 @@ class Groups:
     """The groups of one query. :meth:`leaf` translates expressions over them, and collects the aggregates."""
 
     def __init__(self, rows: Context, group: Sequence[exp.Expr], taken: set[str]) -> None:
-        """taken: names that no column may have, lower case; those of all columns are added."""
+        """taken: names that no column may have, lower case; the names of all columns are added."""
         self._rows = rows
         self._taken = taken
         self._group = {node: unique(worded(node), taken) for node in group}
         self._calls: dict[tuple[str, str | None, bool, str | None], AggregateCall] = {}
         self._inputs: dict[str, Scalar] = {name: self._grouped(node) for node, name in self._group.items()}
         self._uses = uses_in(self._group)
-        """How often what is computed of the rows names each of their columns."""
+        """How often the inputs of the groups name each column of the rows."""
 
     def leaf(self, node: exp.Expr) -> Scalar | None:
-        """What a node is over groups: a group column or an aggregate's result."""
+        """The value of a node over groups: a group column or an aggregate's result."""
         name = self._group.get(node)
         if name is not None:
             return column_scalar(name, self._inputs[name].type)
@@ -213,7 +212,7 @@ class Groups:
         return None
 
     def relation(self, rows: Relation, place: int | None) -> Relation:
-        """The groups of these rows, with all aggregates that were asked for."""
+        """The groups of these rows, with all collected aggregates."""
         source = computed(rows, [Output(name, value) for name, value in self._inputs.items()], self._uses, place)
         plan = AggregatePlan(tuple(self._group.values()), tuple(self._calls.values()))
         fields = [source.schema.field(name) for name in plan.group]
@@ -236,7 +235,7 @@ class Groups:
         return self._once(call, argument, where, node)
 
     def _argument(self, value: Scalar, node: exp.Expr) -> str:
-        """The column of the aggregate's input that holds a value: a group's, or one of its own."""
+        """The column of the aggregate's input that holds a value: a group column, or one of its own."""
         for name, known in self._inputs.items():
             if known.sql == value.sql and known.type == value.type:
                 return name
@@ -249,19 +248,19 @@ class Groups:
         if key not in self._calls:
             output = unique(worded(node), self._taken)
             self._calls[key] = AggregateCall(call.function, argument, output, call.type, call.distinct, where)
-            self._uses.update(dict.fromkeys(uses_in([node]), 2))  # Spark takes nothing from below into an aggregate
+            self._uses.update(dict.fromkeys(uses_in([node]), 2))  # Spark moves nothing from below into an aggregate
         return self._calls[key]
 
 
 def _guarded(value: Scalar, where: Scalar | None) -> Scalar:
-    """What an aggregate takes in, which is computed only where its FILTER is true."""
+    """The argument of an aggregate, computed only where its FILTER is true."""
     if where is None or not value.fails:
         return value
     return replace(value, sql=f"CASE WHEN {where.sql} THEN {value.sql} END")
 
 
 def _operand(node: exp.Expr) -> exp.Expr:
-    """What an aggregate function is called with; a condition, which is none, is taken as a whole."""
+    """The argument of an aggregate function; a node that is no aggregate, such as a condition, stays whole."""
     if not is_aggregate(node) and not isinstance(node, exp.Distinct):
         return node
     operand: exp.Expr = node.expressions[0]
@@ -283,7 +282,7 @@ def select(setting: Setting, tree: exp.Select) -> ScopeRows:
 
 
 def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
-    """The clauses, in which calls of window() have become names. What was not named by that, is not."""
+    """The clauses after calls of window() became names. Outputs keep the names that they had before."""
     clauses = read_clauses(setting.source, tree)
     pairs = zip(clauses.items, before.items, strict=True)
     return replace(clauses, items=tuple(replace(item, name=known.name) for item, known in pairs))
@@ -291,7 +290,7 @@ def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The clauses, bound. window: the one that numbers rows, whose places in the trees are the column ``rank``."""
+    """The clauses, bound. window: the one that numbers rows; the trees have the column ``rank`` in its places."""
 
     items: tuple[SelectItem, ...]
     group: tuple[exp.Expr, ...]
@@ -303,7 +302,8 @@ class _Bound:
 
 
 class _Selection:
-    """What is behind FROM and WHERE. relation: their rows; scope: what can be named of them; untyped: see Setting."""
+    """The clauses behind FROM and WHERE. relation: their rows; scope: the names of their columns; untyped: see
+    Setting."""
 
     def __init__(self, setting: Setting, clauses: Clauses, relation: Relation, scope: Scope, untyped: bool) -> None:
         self._setting = setting
@@ -319,7 +319,7 @@ class _Selection:
         rows = self._setting.context(self._relation.schema, fails=self._relation.deferred)
         groups = Groups(rows, bound.group, {bound.rank.lower()}) if self._groups() else None
         over = _with_rank(rows if groups is None else replace(rows, leaf=groups.leaf), bound.rank)
-        # All is translated before any of it is built: only then it is known which aggregates there are.
+        # Everything is translated before any of it is built: only then all aggregates are known.
         columns, outputs = self._outputs(over, bound.items, groups is None)
         having = [] if bound.having is None else conditions(over, [bound.having])
         window = None if bound.window is None else numbered(over, bound.window)
@@ -354,7 +354,7 @@ class _Selection:
     # Names
 
     def _groups(self) -> bool:
-        """Whether rows are grouped. A group of all rows is refused."""
+        """Whether rows are grouped. A single group of all rows is refused."""
         if self._clauses.group or self._clauses.group_all:
             return True
         nodes = [item.node for item in self._clauses.items]
@@ -405,7 +405,7 @@ class _Selection:
     def _outputs(
         self, context: Context, items: Sequence[SelectItem], plain: bool
     ) -> tuple[tuple[ScopeColumn, ...], list[Output]]:
-        """What can be named of the rows, and how their columns are computed."""
+        """The columns of the rows for names, and how they are computed."""
         taken: set[str] = set()
         columns: list[ScopeColumn] = []
         outputs: list[Output] = []
@@ -423,7 +423,7 @@ class _Selection:
         return tuple(columns), outputs
 
     def _value(self, context: Context, node: exp.Expr, plain: bool) -> Scalar:
-        """An output. plain: whether a column as it is may be of any type."""
+        """An output. plain: whether a plain column may have any type."""
         if plain and isinstance(node, exp.Column) and node.name in self._relation.schema.names:
             return column_scalar(node.name, self._relation.schema.field(node.name).type)
         value = context.translate(node)
@@ -432,7 +432,7 @@ class _Selection:
         return value
 
     def _sort_keys(self, context: Context, nodes: Sequence[exp.Expr], outputs: Sequence[Output]) -> list[OrderKey]:
-        """What ORDER BY sorts by: over what the outputs are over; over the outputs, if they are DISTINCT."""
+        """The sort keys of ORDER BY: over the same rows as the outputs, or over the outputs, if they are DISTINCT."""
         pairs = zip(self._clauses.order, nodes, strict=True)
         keys = [sort_key(context, ordered, node) for ordered, node in pairs]
         if not self._clauses.distinct:
@@ -445,8 +445,8 @@ class _Selection:
 
 
 def _before_ranking(relation: Relation, outputs: Sequence[Output], rank: str) -> tuple[Relation, list[Output]]:
-    """The relation with a column for each output that can fail, but for those that need the rank: as Spark does it,
-    they are computed of all rows. And what the outputs are made of then."""
+    """The relation with a column for each output that can fail, except those that need the rank; and the new sources of
+    the outputs. As in Spark, these columns are computed for all rows."""
     early = [one for one in outputs if one.value.fails and quoted(rank) not in one.value.sql]
     relation, names = with_values(relation, early, {rank.lower(), *(name.lower() for name in relation.schema.names)})
     values = {one.name: column_scalar(name, one.value.type) for one, name in zip(early, names, strict=True)}
@@ -454,7 +454,7 @@ def _before_ranking(relation: Relation, outputs: Sequence[Output], rank: str) ->
 
 
 def _with_rank(context: Context, rank: str) -> Context:
-    """In which ``rank`` is the number of a row."""
+    """The context in which ``rank`` is the number of a row."""
 
     def leaf(node: exp.Expr) -> Scalar | None:
         if isinstance(node, exp.Column) and node.name == rank:
@@ -465,7 +465,7 @@ def _with_rank(context: Context, rank: str) -> Context:
 
 
 def _numbering(tree: exp.Expr, rank: str) -> exp.Expr:
-    """A copy of the tree with the column ``rank`` for each window function."""
+    """A copy of the tree with the column ``rank`` in place of each window function."""
     holder = exp.Paren(this=tree.copy())
     for node in list(holder.find_all(exp.Window)):
         node.replace(as_node(rank, node))

@@ -1,4 +1,4 @@
-"""What a function takes and gives. Most are one line: kinds of operands, the DuckDB SQL, and the type of the result."""
+"""What a function takes and gives. Most are one line: kinds of operands, the DuckDB SQL, and the result's type."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from upriver.sql.scalars import Context, in_order, macro, null, strict, typed_na
 
 
 class OperandKind(Enum):
-    """What an operand may be."""
+    """A kind of operand."""
 
     STRING = "a STRING"
     INT = "an INT"
@@ -28,11 +28,10 @@ class OperandKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """A function that is one DuckDB expression, which gives NULL for a NULL operand, as Spark's does, and for no
-    other.
+    """A function that is one DuckDB expression. It gives NULL exactly if an operand is NULL, as Spark's does.
 
-    sql: with {0}, {1}, ... where the operands go; or the name of one of our macros. fails: whether it can raise where
-    its operands do not.
+    sql: with {0}, {1}, ... in the places of the operands; or the name of one of our macros. fails: whether it can fail
+    where its operands do not.
     """
 
     takes: tuple[OperandKind, ...]
@@ -47,7 +46,7 @@ Special = Callable[[Context, exp.Expr, Operands], Scalar]
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A function with a rule of its own. operands: how few and how many it takes."""
+    """A function with a rule of its own. operands: the least and the greatest number that it takes."""
 
     operands: tuple[int, int]
     rule: Special
@@ -58,7 +57,7 @@ Functions = Mapping[str, Function]
 
 
 def call(context: Context, node: exp.Expr, name: str, function: Function, operands: Operands) -> Scalar:
-    """The call as a scalar. Raises UnsupportedSql if the operands are not those that the function takes."""
+    """The call as a scalar. Raises UnsupportedSql if the function does not take these operands."""
     least, most = function.operands if isinstance(function, Spoken) else (len(function.takes),) * 2
     if not least <= len(operands) <= most:
         count = f"{least}" if least == most else f"{least} to {most}"
@@ -72,7 +71,7 @@ def call(context: Context, node: exp.Expr, name: str, function: Function, operan
 
 
 def take(context: Context, node: exp.Expr, kind: OperandKind, value: Scalar) -> Scalar:
-    """The operand as the function wants it; what Spark would take through a cast of text is refused."""
+    """The operand in the type that the function takes. An operand that Spark would cast from text is refused."""
     type = value.type
     if kind is OperandKind.ANY:
         return value

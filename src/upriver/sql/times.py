@@ -1,6 +1,7 @@
-"""``date_format``: patterns of letters that mean the same to Java and to DuckDB's strftime.
+"""Dates and times, and ``date_format``.
 
-Dates and times. A TIMESTAMP has a date and an hour only in a time zone: asking for them needs the session in UTC.
+``date_format`` takes patterns of letters that mean the same to Java and to DuckDB's strftime. A TIMESTAMP has a date
+and an hour only in a time zone: functions that need them require a session in UTC.
 """
 
 import re
@@ -91,7 +92,7 @@ def _truncated_date(context: Context, node: exp.Expr, operands: Operands) -> Sca
 
 
 def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``date_trunc(unit, time)``: whatever it is given, Spark makes it a TIMESTAMP first."""
+    """``date_trunc(unit, time)``: Spark first makes any argument a TIMESTAMP."""
     written = constant_text(context, node, "date_trunc", operands[0])
     unit = _CLOCK_UNITS.get(written.upper())
     if unit is None:
@@ -123,7 +124,7 @@ def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Sca
 
 
 CLOCKS = frozenset({"unix_timestamp"})
-"""Functions that without operands tell the time of the call."""
+"""Functions that give the time of the call, without operands."""
 _DATE_ADD = Signature((OperandKind.DATE, OperandKind.INT), "({0} + {1})", _DATE, fails=True)
 _DATE_DIFF = Signature((OperandKind.DATE, OperandKind.DATE), "CAST({0} - {1} AS INTEGER)", _INT)
 
@@ -202,7 +203,7 @@ _INSTEAD = f"Give one in quotes, of these: {' '.join(_LETTERS)}."
 
 
 def _strftime(pattern: str) -> str | None:
-    """The pattern as strftime has it; ``None`` for letters that we do not know."""
+    """The pattern in strftime's terms; ``None`` for letters that are not supported."""
     parts: list[str] = []
     at = 0
     while at < len(pattern):
@@ -223,7 +224,7 @@ def _part_of_sql_formats(text: str) -> str | None:
 
 
 def _formatted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``date_format(time, pattern)``: whatever it is given, Spark makes it a TIMESTAMP first."""
+    """``date_format(time, pattern)``: Spark first makes any argument a TIMESTAMP."""
     pattern = operands[1].constant
     form = _strftime(pattern) if isinstance(pattern, str) else None
     if form is None:

@@ -1,9 +1,10 @@
-"""The first rows: of each partition, by ROW_NUMBER and its kin with a bound; of a whole query, by ORDER BY LIMIT.
+"""Windows: row numbers with a bound, and windows of time.
 
-Windows of time: ``window(ts, '10 minutes'[, slide[, start]])``, as Spark's TimeWindowing has it.
+The first rows: of each partition, by ROW_NUMBER and its kin with a bound; of a whole query, by ORDER BY LIMIT.
 
-A window is two columns of the relation, its start and its end. Where windows slide by less than they are long, a row is
-in several: the relation is then a union of as many copies of the rows, each with the next older window.
+Windows of time: ``window(ts, '10 minutes'[, slide[, start]])``, as Spark's TimeWindowing defines it. A window is two
+columns of the relation, its start and its end. If the slide is shorter than the window, a row is in several windows:
+the relation is then a union of copies of the rows, each with the next older window.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,7 @@ _DURATION = "Give how long it is in quotes, from microseconds to weeks: window(t
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """All lengths in microseconds. long: of a window. slide: from one's start to the next one's. start: of some one."""
+    """All lengths in microseconds. long: of a window. slide: from one start to the next. start: of any one window."""
 
     moment: Scalar
     long: int
@@ -42,14 +43,14 @@ class Windows:
         return -(-self.long // self.slide)
 
     def opened(self, number: int) -> str:
-        """The start of the number-th last window that a row may be in, in microseconds since 1970."""
+        """The start of the number-th last window that may contain a row, in microseconds since 1970."""
         since = f"(epoch_us({self.moment.sql}) - CAST({self.start} AS BIGINT))"
         into = macro("spark_pmod", since, f"CAST({self.slide} AS BIGINT)")
         return f"(epoch_us({self.moment.sql}) - {into} - CAST({number * self.slide} AS BIGINT))"
 
 
 def spread(setting: Setting, relation: Relation, scope: Scope, select: exp.Select) -> tuple[Relation, Scope]:
-    """The rows with the windows that they are in, if the SELECT calls window(), whose calls become names."""
+    """The rows with their windows, if the SELECT calls window(); the calls become names."""
     calls = [node for node in select.find_all(exp.Anonymous) if _is_call(node) and node.parent_select is select]
     if not calls:
         return relation, scope
@@ -71,7 +72,7 @@ def _is_call(node: exp.Anonymous) -> bool:
 
 
 def _name(call: exp.Expr) -> None:
-    """Put the window's name where the call is: ``window(ts, '1 hour').start`` becomes ``window.start``."""
+    """Replace the call by the window's name: ``window(ts, '1 hour').start`` becomes ``window.start``."""
     start = exp.to_identifier(_TITLE)
     start.meta.update(call.meta if "start" in call.meta else _first_meta(call))
     if isinstance(call.parent, exp.Dot) and call.arg_key == "this":
@@ -116,7 +117,7 @@ def _spread(relation: Relation, windows: Windows, column: ScopeColumn, place: in
 
 
 def _copy(relation: Relation, windows: Windows, column: ScopeColumn, number: int, place: int | None) -> Relation:
-    """The rows in their number-th last window; of the last number, not every row is in that many."""
+    """The rows in their number-th last window; for the highest number, not every row is in that many."""
     opened = windows.opened(number)
     closed = f"({opened} + CAST({windows.long} AS BIGINT))"
     if (number + 1) * windows.slide > windows.long:
@@ -148,7 +149,7 @@ _BOUND = "Keep the first rows: SELECT * FROM (SELECT ..., ROW_NUMBER() OVER (...
 
 @dataclass(frozen=True, slots=True)
 class OrderKey:
-    """A value to sort by. name: of the column, if one is computed for it."""
+    """A value to sort by. name: of its column, if one is computed for it."""
 
     value: Scalar
     name: str
@@ -166,7 +167,7 @@ class NumberedRows:
 
 
 def check_window(source: Source, node: exp.Expr) -> None:
-    """Raises UnsupportedSql for any window function but those that number rows, and for what is odd about it."""
+    """Raises UnsupportedSql for any window function that does not number rows, and for an unsupported form of one."""
     function = node.this
     while not isinstance(function, exp.Anonymous) and isinstance(function.this, exp.Expr):
         function = function.this
@@ -195,14 +196,14 @@ def numbered(context: Context, node: exp.Expr) -> NumberedRows:
 
 
 def sort_key(context: Context, ordered: exp.Expr, node: exp.Expr) -> OrderKey:
-    """One of ORDER BY. node: what is sorted by, bound."""
+    """One item of ORDER BY. node: the sort expression, bound."""
     context.only(ordered, "this", "desc", "nulls_first")
     descending = bool(ordered.args.get("desc"))
     return OrderKey(_comparable(context, node), worded(node), descending, bool(ordered.args.get("nulls_first")))
 
 
 def ranked(relation: Relation, wanted: NumberedRows, rank: str, place: int | None) -> Relation:
-    """All rows with their number in the column ``rank``. It is for a condition to bound it."""
+    """All rows with their number in the column ``rank``. A condition must bound it later."""
     values = [*wanted.partition, *(Output(key.name, key.value) for key in wanted.order)]
     relation, names = with_values(relation, values, {name.lower() for name in (*relation.schema.names, rank)})
     partition = tuple(dict.fromkeys(names[: len(wanted.partition)]))
@@ -219,8 +220,8 @@ def first_rows(
     limit: int,
     place: int | None,
 ) -> Relation:
-    """The outputs, of the rows that come first. keys: of the same relation as the outputs. uses: how often these name
-    each column of it."""
+    """The outputs, for the first rows only. keys: of the same relation as the outputs. uses: how often these name each
+    column of it."""
     taken = {output.name.lower() for output in outputs}
     known = {output.value.sql: output.name for output in reversed(outputs)}
     more: dict[str, Output] = {}
@@ -236,12 +237,12 @@ def first_rows(
 
 
 def unbounded_rank(source: Source, place: int | None) -> Exception:
-    """The error for rows that are all numbered."""
+    """The error for a numbering of all rows."""
     return source.unsupported(place, "numbering all rows", _BOUND)
 
 
 def _orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
-    """By each column once: by the same one again, nothing is sorted any further."""
+    """Each column once: a repeated sort key changes nothing."""
     orders: dict[str, Order] = {}
     for name, key in zip(names, keys, strict=True):
         orders.setdefault(name, Order(name, key.descending, key.nulls_first))

@@ -1,25 +1,23 @@
-"""What the keys of a region were before the epoch that is open has changed them, so that it can be as if that had never
-been opened (rule replication.put_back in ``docs/internals/standbys.md``).
+"""Checkpoints: the state of regions as of the end of one epoch, in chunks, each of some keys.
 
-Checkpoints: what regions keep as of the end of one epoch, in chunks, each of some keys; rules checkpoints.* in
-``docs/internals/checkpoints.md``.
+Rules checkpoints.*: ``docs/internals/checkpoints.md``.
 
 A checkpoint has the keys that have changed since its *base*, the checkpoint before it, or all of them if it has no
-base. So a *chain* of checkpoints, newest first, each with the next one for its base, has all keys: what is kept of a
-key is what the newest of them says that names it. Who wrote a chunk does not matter, nor by which vnode map: a chunk
-names its keys by hash64.
+base. So a *chain* of checkpoints, newest first, each with the next one as its base, has all keys. The state of a key is
+in the newest checkpoint that names it. Neither the worker that wrote a chunk nor its vnode map matters: a chunk names
+its keys by hash64. A chunk is written as Arrow IPC streams of one batch each, one after another: first its keys, then
+its parts.
 
-A chunk is written as Arrow IPC streams of one batch each, one after another: first its keys, then its parts.
+ChangedKeys: which keys of a region have changed since the last checkpoint, and which of them are not copied yet for the
+next one. A checkpoint is as of the end of an epoch, and is copied while the next epochs flow: so a key is copied before
+it changes, or when there is time, whichever comes first (rule checkpoints.copy_before_change).
 
-Which keys of a region have changed since the last checkpoint, and which of them are yet to be copied for the next.
+SliceLog: which keys of some slices are still to copy to a follower: at first all, then those that have changed. A copy
+of a key may be as of any moment: a later change is logged, and the key is copied again. If nothing is left to copy at
+the end of an epoch, a follower that has all copies has the slices as of that end.
 
-A checkpoint is of the end of an epoch, and is copied while the next ones flow: so a key is copied before it changes,
-or when there is time, whichever comes first (rule checkpoints.copy_before_change).
-
-Which keys of some slices are to be copied to whoever follows them: at first all, then those that have changed.
-
-A copy of a key may be as of any moment: what changes it afterwards is logged, and the key is copied again. So when
-nothing is left to copy at the end of an epoch, whoever has all copies has the slices as of that end.
+Undo: the state of a region's keys before the open epoch changed them. With it a worker restores the region as if that
+epoch had never been opened (rule replication.put_back in ``docs/internals/standbys.md``).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -41,10 +39,10 @@ _KEYS = pa.schema([pa.field("hash64", pa.uint64(), nullable=False)])
 
 @dataclass(frozen=True, slots=True)
 class StateChunk:
-    """What a region keeps of some keys.
+    """The state of some keys in a region.
 
     keys: their hash64, ascending and unique. parts: as a region collects them, each with the hash64 of its rows' key in
-    its first column. Of a key without a row in any of them, nothing is kept any more.
+    its first column. A key without a row in any part has no state any more.
     """
 
     keys: Hashes
@@ -55,7 +53,7 @@ class StateChunk:
         return self.keys.nbytes + sum(int(part.nbytes) for part in self.parts)
 
     def among(self, vnodes: Collection[VnodeId], count: int) -> "StateChunk":
-        """What of it is of keys of these vnodes. count: the lake's."""
+        """The part of it with keys of these vnodes. count: the lake's."""
         wanted = np.zeros(count, np.bool_)
         wanted[list(vnodes)] = True
         mask = wanted[vnodes_of(self.keys, count)]
@@ -67,7 +65,7 @@ class StateChunk:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Where a chunk is in its file, in bytes, and between which hash64 its keys are."""
+    """Where a chunk is in its file, in bytes, and the range of its keys' hash64."""
 
     offset: int
     length: int
@@ -90,10 +88,10 @@ class StateFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint that is whole. epoch: all regions are as of its end. base: the epoch of the one before it.
+    """A complete checkpoint. epoch: all regions are as of its end. base: the epoch of the checkpoint before it.
 
-    regions: those whose state it has, each with the fingerprint of the plan by which that state is to be understood.
-    keys: how many all files name. failed: the views that had failed, by name; what it has of their state is of no use.
+    regions: those whose state it has, each with the fingerprint of the plan that the state belongs to. keys: how many
+    all files name. failed: the views that had failed, by name; their state in it is useless.
     """
 
     epoch: Epoch
@@ -108,7 +106,7 @@ class Checkpoint:
 
 
 def encode_chunk(chunk: StateChunk, sink: pa.NativeFile) -> Span:
-    """Write a chunk of one key at least. Returns where it is. Raises ProtocolError for keys that are not in order."""
+    """Write a chunk of at least one key. Returns where it is. Raises ProtocolError for keys that are not in order."""
     keys, offset = chunk.keys, sink.tell()
     if not len(keys) or not (keys[:-1] < keys[1:]).all():
         raise ProtocolError(f"{len(keys)} keys, not ascending, in a chunk of a checkpoint")
@@ -133,8 +131,8 @@ def decode_chunk(encoded: pa.Buffer) -> StateChunk:
 
 
 def merged(chunks: Sequence[StateChunk]) -> StateChunk:
-    """One chunk out of several, one at least, of a region and of different keys. Raises ProtocolError for a key that
-    two of them name."""
+    """One chunk out of at least one, of a region and of different keys. Raises ProtocolError for a key that two of them
+    name."""
     if len(chunks) == 1:
         return chunks[0]
     keys = _in_order([chunk.keys for chunk in chunks])
@@ -146,9 +144,9 @@ def merged(chunks: Sequence[StateChunk]) -> StateChunk:
 def newest_of(
     checkpoints: Iterable[Iterable[StateChunk]], vnodes: Iterable[VnodeId], count: int
 ) -> Iterator[StateChunk]:
-    """What is kept of the keys of these vnodes: the chunks of a chain, newest checkpoint first, cut down to it.
+    """The state of the keys of these vnodes, out of the chunks of a chain, newest checkpoint first.
 
-    count: the lake's vnodes. No two of the chunks that come out have state of one key.
+    count: the lake's vnodes. No two of the returned chunks have state of one key.
     """
     wanted = np.zeros(count, np.bool_)
     wanted[list(vnodes)] = True
@@ -165,7 +163,7 @@ def newest_of(
 
 
 def _in_order(sets: Sequence[Hashes]) -> Hashes:
-    """All keys of sets that have none in common: a merge, ten times faster than ``key_set`` for a million."""
+    """All keys of disjoint sets: a merge, ten times faster than ``key_set`` for a million."""
     return np.sort(np.concatenate(sets), kind="stable")
 
 
@@ -175,7 +173,7 @@ def _rows_of(part: pa.RecordBatch, keys: Hashes) -> pa.RecordBatch:
 
 
 LOGGED_MIN = 65_536
-"""Hashes that are logged before repeats are taken out."""
+"""Hashes that are logged before repeats are removed."""
 
 
 class ChangedKeys:
@@ -188,18 +186,18 @@ class ChangedKeys:
         self._logged: list[Hashes] = []
         """Keys that have changed since the last cut, in any order and with repeats."""
         self._since = 0
-        """How many these are."""
+        """How many hashes are in the log."""
         self._repeats_due = LOGGED_MIN
         self._cut: Hashes = NO_KEYS
-        """What the checkpoint that is being taken is to have, ascending and unique."""
+        """The keys of the checkpoint that is being taken, ascending and unique."""
         self._is_copied: Mask = np.empty(0, np.bool_)
-        """Of each key of the cut."""
+        """For each key of the cut, whether it is copied."""
         self._cursor = 0
-        """Before this place of the cut all are copied."""
+        """All keys of the cut before this place are copied."""
 
     @property
     def left(self) -> bool:
-        """Whether keys of the cut are yet to be copied."""
+        """Whether keys of the cut are not copied yet."""
         return self._cursor < len(self._cut)
 
     @property
@@ -208,7 +206,7 @@ class ChangedKeys:
         return self._since
 
     def note(self, hashes: Hashes) -> None:
-        """These keys change, or are gone."""
+        """Note that these keys change, or are gone."""
         if not len(hashes):
             return
         fresh = hashes[true_at(hashes[1:] != hashes[:-1])]  # batches are sorted: most repeats are neighbours
@@ -220,14 +218,14 @@ class ChangedKeys:
             self._repeats_due = max(LOGGED_MIN, 2 * self._since)
 
     def cut(self, everything: Hashes | None = None) -> None:
-        """A checkpoint is taken here and now: of what has changed since the last one, or of ``everything``, ascending
-        and unique."""
+        """Take a checkpoint at this point: of the keys that have changed since the last one, or of ``everything``,
+        ascending and unique."""
         self._cut = key_set(*self._logged) if everything is None else everything
         self._logged, self._since, self._repeats_due = [], 0, LOGGED_MIN
         self._is_copied, self._cursor = np.zeros(len(self._cut), np.bool_), 0
 
     def before(self, hashes: Hashes) -> Hashes:
-        """Of keys that are about to change, those to be copied first; they count as copied. Ascending, unique."""
+        """The keys, of those about to change, that must be copied first; they count as copied. Ascending, unique."""
         if not self.left:
             return NO_KEYS
         touched = key_set(hashes)
@@ -238,7 +236,7 @@ class ChangedKeys:
         return due
 
     def next(self, keys_max: int) -> Hashes:
-        """So many keys that are to be copied now, if there are as many; they count as copied. Ascending, unique."""
+        """Up to so many keys to copy now; they count as copied. Ascending, unique."""
         due: list[Hashes] = []
         wanted = keys_max
         while wanted > 0 and self.left:
@@ -250,22 +248,22 @@ class ChangedKeys:
         return np.concatenate(due) if due else NO_KEYS
 
     def keep(self) -> None:
-        """The checkpoint is kept: what it has need not be in the next one."""
+        """The checkpoint is kept: the next one need not have its keys."""
         self._cut, self._is_copied, self._cursor = NO_KEYS, np.empty(0, np.bool_), 0
 
     def drop(self) -> None:
-        """The checkpoint is given up: what it was to have has still changed."""
+        """The checkpoint is given up: its keys still count as changed."""
         self.note(self._cut)
         self.keep()
 
 
 ALL_KEYS = 2**63 - 1
 PASS_KEYS_MIN = 4_096
-"""Keys that have changed while others were copied: fewer wait for the epoch's end."""
+"""Keys that have changed while others were copied: up to so many wait for the epoch's end."""
 
 
 class SliceLog:
-    """Of one region at one worker, for one follower."""
+    """The log of one region at one worker, for one follower."""
 
     __slots__ = ("_changes", "_mine")
 
@@ -277,27 +275,27 @@ class SliceLog:
         self._changes.cut(everything[self._of_mine(everything)])
 
     def note(self, hashes: Hashes) -> None:
-        """These keys, whoever's they are, change."""
+        """Note that these keys change; some may belong to other slices."""
         self._changes.note(hashes[self._of_mine(hashes)])
 
     @property
     def left(self) -> bool:
-        """Whether keys are to be copied before the next epoch's end."""
+        """Whether keys must be copied before the next epoch's end."""
         return self._changes.left or self._changes.logged >= PASS_KEYS_MIN
 
     def next(self, keys_max: int) -> Hashes:
-        """So many of these, if there are as many. Ascending, unique."""
+        """Up to so many of these keys. Ascending, unique."""
         if not self._changes.left:
             self._changes.cut()
         return self._kept(self._changes.next(keys_max))
 
     def rest(self) -> Hashes:
-        """At the end of an epoch, when none are left before it: all that have changed. Ascending, unique."""
+        """At the end of an epoch, when none are left before it: all keys that have changed. Ascending, unique."""
         self._changes.cut()
         return self._kept(self._changes.next(ALL_KEYS))
 
     def keep_only(self, vnodes: Collection[VnodeId]) -> None:
-        """The other slices are followed no more."""
+        """Keep only these slices; the others have no follower any more."""
         kept = np.zeros(len(self._mine), np.bool_)
         kept[list(vnodes)] = True
         self._mine &= kept
@@ -311,36 +309,37 @@ class SliceLog:
 
 
 class Undo:
-    """Of one region at one worker. Takes as much memory as the state of the keys that one epoch changes."""
+    """The undo log of one region at one worker. Takes as much memory as the state of the keys that one epoch
+    changes."""
 
     __slots__ = ("_chunks",)
 
     def __init__(self) -> None:
         self._chunks: list[StateChunk] = []
-        """No two of them name the same key."""
+        """No two chunks name the same key."""
 
     def unsaved(self, hashes: Hashes) -> Hashes:
-        """Of keys that are about to change, those that are not saved. Ascending, unique."""
+        """The keys, of those about to change, that are not saved. Ascending, unique."""
         keys = key_set(hashes)
         for chunk in self._chunks:
             if not len(keys):
                 break
-            if chunk.keys[0] <= keys[-1] and keys[0] <= chunk.keys[-1]:  # an epoch is read in order: most are not
+            if chunk.keys[0] <= keys[-1] and keys[0] <= chunk.keys[-1]:  # an epoch is in order: few overlap
                 keys = keys[~contains(chunk.keys, keys)]
         return keys
 
     def save(self, chunk: StateChunk) -> None:
-        """What some keys are before they change; of those alone that :meth:`unsaved` has named."""
+        """Save the state of some keys before they change; only keys that :meth:`unsaved` has named."""
         if len(chunk.keys):
             self._chunks.append(chunk)
 
     def take(self) -> list[StateChunk]:
-        """All that was saved. It is forgotten here."""
+        """All saved chunks. They are forgotten here."""
         chunks, self._chunks = self._chunks, []
         return chunks
 
     def forget(self) -> None:
-        """The epoch is over: nobody will want to go back before it."""
+        """The epoch is over: the region never goes back before its end."""
         self._chunks.clear()
 
     @property

@@ -1,20 +1,16 @@
-"""Columns whose values can be replaced, by slot.
-
-Values of fixed width are written over where they lie. Any other value is appended to a column, and its slot shown the
-new place; the old one stays in memory until the whole column goes.
-
-Columns in forms of which Python has every value.
-
-Spark has values that Python has not: points in time beyond the years 1 to 9999, and texts whose bytes are no UTF-8. Any
-column can be had in a form that Python can read, compare and print: points in time as numbers, texts as bytes. Nested
-values are treated likewise, part by part.
-
-Growable typed columns, and what numpy must know of Arrow arrays to work on them.
+"""Growable typed columns, and how numpy sees Arrow arrays.
 
 A column takes Arrow arrays in at its end and gives Arrow arrays out by slot. Values of fixed width lie in a numpy
-vector, exactly as Arrow has them in its buffer; strings and binaries lie end to end in one vector of bytes, which
-Arrow's own ``take`` reads in place. Any other value, such as a list, stays in Arrow arrays; it can be no key. A mask of
-nulls exists only once there is a null.
+vector, exactly as Arrow has them in its buffer. Strings and binaries lie end to end in one vector of bytes, which
+Arrow's own ``take`` reads in place. Any other value, such as a list, stays in Arrow arrays; it cannot be a key. A mask
+of nulls exists only once there is a null.
+
+Columns by slot have values that can be replaced. Values of fixed width are overwritten in place. Any other value is
+appended to a column, and its slot points to the new place; the old value stays in memory until the whole column goes.
+
+Exact forms: Spark has values that Python lacks: points in time beyond the years 1 to 9999, and texts whose bytes are
+not UTF-8. Any column has an *exact form* that Python can read, compare and print: points in time as numbers, texts as
+bytes. Nested values are treated likewise, part by part.
 """
 
 from typing import Any, Protocol
@@ -53,7 +49,7 @@ def exact(column: pa.Array) -> pa.Array:
 
 
 def exact_list(column: pa.Array) -> list[Any]:
-    """The column's values as Python values, in their exact form: never an error."""
+    """The column's values as Python values, in their exact form; this never fails."""
     values: list[Any] = exact(column).to_pylist()
     return values
 
@@ -89,7 +85,7 @@ class Column(Protocol):
         ...
 
     def holds(self, slots: Slots, values: pa.Array) -> Mask:
-        """Where a slot's value is the same as the one given for it, as :func:`same` has it."""
+        """Where a slot's value equals the given one, as :func:`same` has it."""
         ...
 
 
@@ -202,7 +198,7 @@ class BytesColumn:
 
 
 class ChunksColumn:
-    """Values of a nested type, in Arrow arrays of which each is more than twice as long as the next."""
+    """Values of a nested type, in Arrow arrays, each more than twice as long as the next."""
 
     __slots__ = ("_chunks", "_type")
 
@@ -258,8 +254,8 @@ def offset_type(type: pa.DataType) -> np.dtype[np.signedinteger[Any]]:
 
 
 def texts_of(values: pa.Array) -> tuple[Cells, npt.NDArray[np.uint8]]:
-    """Of an array of texts where they lie: where each begins among its buffer's bytes, and where the last one ends; and
-    the bytes from the first one's on."""
+    """Texts where they lie: where each begins among its buffer's bytes, and where the last one ends; and the bytes from
+    the first text on."""
     if not len(values):
         return np.zeros(1, np.int64), np.empty(0, np.uint8)  # there may be no offsets
     _, offset_buffer, data = values.buffers()
@@ -279,7 +275,7 @@ def cell_type(type: pa.DataType) -> np.dtype[Any]:
 
 
 def cells_of(values: pa.Array) -> Cells:
-    """A fixed-width array's values where they lie; what lies under a null is arbitrary."""
+    """A fixed-width array's values where they lie; a value under a null is arbitrary."""
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     dtype = cell_type(values.type)
@@ -294,7 +290,7 @@ def array_of(type: pa.DataType, cells: Cells, valid: Mask | None = None) -> pa.A
 
 
 def taken(batch: pa.RecordBatch, positions: npt.NDArray[np.int64]) -> pa.RecordBatch:
-    """These rows of a batch, in this order. Of few rows, Arrow's own takes three times as long."""
+    """These rows of a batch, in this order. For few rows, Arrow's own ``take`` takes three times as long."""
     columns = [_taken(column, positions) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
@@ -308,7 +304,7 @@ def _taken(column: pa.Array, positions: npt.NDArray[np.int64]) -> pa.Array:
 def mask_of(truths: pa.Array) -> Mask:
     """The values of a boolean array without nulls.
 
-    Arrow's own ``to_numpy`` makes them in a pool that nobody can choose, and whose memory comes back late.
+    Arrow's own ``to_numpy`` makes them in a pool that the caller cannot choose, and whose memory comes back late.
     """
     return cells_of(truths).astype(np.bool_)
 
@@ -333,7 +329,7 @@ def same(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def canonical(values: pa.Array) -> pa.Array:
-    """The values with one form for each number: -0.0 becomes 0.0, and all NaNs one."""
+    """The values with one form for each number: -0.0 becomes 0.0, and all NaNs become one."""
     if not pa.types.is_floating(values.type):
         return values
     cells = cells_of(values)
@@ -361,7 +357,7 @@ def _same_cells(left: Cells, right: Cells) -> Mask:
 
 
 def bitmap(bits: Cells) -> pa.Buffer:
-    """Truths as Arrow keeps them, be they values or which values are not null."""
+    """Booleans as Arrow keeps them: values, or the mask of values that are not null."""
     return pa.py_buffer(np.packbits(bits, bitorder="little"))
 
 
@@ -370,18 +366,18 @@ class Replaceable(Protocol):
 
     @property
     def places(self) -> int:
-        """How many values there is memory for, those that were replaced too."""
+        """How many values there is memory for, including those that were replaced."""
         ...
 
     @property
     def nbytes(self) -> int: ...
 
     def resize(self, size: int) -> None:
-        """Have so many slots. What is in a new one is not defined until something is put there."""
+        """Set the number of slots. A new slot is not defined until it gets a value."""
         ...
 
     def put(self, slots: Slots, values: pa.Array) -> None:
-        """Replace the values of these slots, each of which is named once."""
+        """Replace the values of these slots, each named once."""
         ...
 
     def take(self, slots: Slots) -> pa.Array:

@@ -1,14 +1,13 @@
-"""Exact sums and products of floats and whole numbers, as digits of 32 bits.
+"""Exact sums: of floats and their products, as digits of 32 bits; of 64- and 128-bit integers, in limbs of 32 bits.
 
-The digit at place p counts for 2**(32 * p); p may be negative. Digits are *balanced*, from -2**31 to 2**31 - 1, which
-makes them a function of the number alone: zeros further up or down change nothing. So a sum is the same in whichever
-order, and in however many batches, its parts were added and taken away.
+The digit at place p counts for 2**(32 * p); p may be negative. Digits are *balanced*, from -2**31 to 2**31 - 1, so they
+are a function of the number alone: zeros further up or down change nothing. So a sum is the same in whichever order,
+and in however many batches, its parts were added and taken away.
 
-Whole numbers of 64 and 128 bits that must not wrap: sums in limbs of 32 bits.
-
-A number is little-endian two's complement in one or two 64-bit words, as Arrow keeps an int64 and a decimal128. For
-adding up it is split into limbs of 32 bits, each in an int64 of its own: up to 2**31 of them can be added before one
-overflows, and the highest, which is signed, then still tells by how much a sum has left its range.
+An integer that must not wrap is summed in limbs. It is little-endian two's complement in one or two 64-bit words, as
+Arrow keeps an int64 and a decimal128. A sum splits it into limbs of 32 bits, each in an int64 of its own. Up to 2**31
+of them can be added before a limb overflows; the highest limb, which is signed, then still tells by how much a sum has
+left its range.
 """
 
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from upriver.state.columns import array_of, cells_of
 from upriver.state.vectors import Mask, Positions, Slots, SparseVectors, Weights
 
 Limbs = list[npt.NDArray[np.int64]]
-"""The lowest first. *Carried* limbs are below 2**32 and not negative, but for the highest."""
+"""The lowest first. *Carried* limbs are below 2**32 and, except for the highest, not negative."""
 
 _LIMB_BITS = 32
 _LIMB_MASK = 0xFFFF_FFFF
@@ -39,7 +38,7 @@ def split(words: npt.NDArray[Any]) -> Limbs:
 
 
 def join(limbs: Limbs, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """The inverse of :func:`split`; what lies beyond the type's range is lost."""
+    """The inverse of :func:`split`; digits beyond the type's range are lost."""
     words = [high << _LIMB_BITS | low for low, high in zip(limbs[::2], limbs[1::2], strict=True)]
     return np.ascontiguousarray(np.stack(words, axis=1)).view(dtype).reshape(len(limbs[0]))
 
@@ -79,7 +78,7 @@ def _constant(number: int, count: int) -> Limbs:
 
 
 def _less(left: Limbs, right: Limbs) -> Mask:
-    """Compare from the lowest limb up: a higher one overrules."""
+    """Compare from the lowest limb up: a higher limb overrules."""
     less: Mask = left[0] < right[0]
     for a, b in zip(left[1:], right[1:], strict=True):
         less = (a < b) | ((a == b) & less)
@@ -95,19 +94,19 @@ _HALF = 1 << 31
 
 _MANTISSA_BITS = 53
 _WEIGHTS_BITS = 28
-"""What is added at a time has weights that add up to no more than two to the power of this."""
+"""The weights added in one step sum to at most two to the power of this."""
 
 _LEAST_EXPONENT = -960
-"""A digit so far down, or further, counts only by not being zero."""
+"""A digit so far down, or further, matters only if it is not zero."""
 
 _PLACE_BITS = 8
 _PLACE_BIAS = 128
-"""In a saved digit, its lowest bits are its place plus this."""
+"""The lowest bits of a saved digit are its place plus this."""
 
 
 @dataclass(frozen=True, slots=True)
 class Digits:
-    """Numbers side by side: each column of ``rows`` is one, the digit in the first row at ``place``."""
+    """Numbers side by side: each column of ``rows`` is a number, whose digit in the first row is at ``place``."""
 
     rows: Longs
     place: int
@@ -137,12 +136,13 @@ class Digits:
         return Digits(_balanced(rows), place)
 
     def divided(self, divisors: Floats | None = None) -> Floats:
-        """The numbers as the nearest floats, infinite beyond the greatest; or divided, give or take the last bits."""
+        """The numbers as the nearest floats, infinite beyond the greatest; or divided, precise to the last bits."""
         count = self.rows.shape[1]
         if not len(self.rows):
             return np.zeros(count)
         top = len(self.rows) - 1 - np.argmax(self.rows[::-1] != 0, axis=0)
-        # What is above is never nearer to zero than what is below, so a sum leaves exactly what it has rounded off.
+        # A part further up is never nearer to zero than one further down, so a sum leaves exactly what it has rounded
+        # off.
         high, low, rest = np.zeros(count), np.zeros(count), np.zeros(count)
         for step in range(len(self.rows)):
             digits = np.where(top >= step, self.rows[np.maximum(top - step, 0), np.arange(count)], 0)
@@ -150,7 +150,7 @@ class Digits:
             high, part = _sum_and_error(high, part)
             low, part = _sum_and_error(low, part)
             rest += part
-        # An odd last bit stands for all that is below it, so the last sum is rounded as if it had everything.
+        # An odd last bit stands for everything below it, so the last sum is rounded as if it had all digits.
         even = (low.view(np.int64) & 1 == 0) & (rest != 0)
         low = np.where(even, np.nextafter(low, np.copysign(np.inf, rest)), low)
         with np.errstate(all="ignore"):
@@ -160,7 +160,7 @@ class Digits:
 
 
 class ExactSums:
-    """For each slot a sum, from which nothing is lost."""
+    """An exact sum for each slot."""
 
     __slots__ = ("_digits",)
 
@@ -221,7 +221,7 @@ class ExactSums:
         return pa.LargeListArray.from_arrays(offsets, array_of(pa.int64(), words))
 
     def install(self, slots: Slots, state: pa.Array) -> None:
-        """Set the sums of these slots, which are zero, to what :meth:`state` said."""
+        """Install the :meth:`state` of these slots, whose sums are zero."""
         each = np.repeat(slots, state.value_lengths().to_numpy(zero_copy_only=False))
         words = cells_of(state.flatten())
         places = (words & (1 << _PLACE_BITS) - 1) - _PLACE_BIAS
@@ -240,7 +240,7 @@ class ExactSums:
             place += 1
 
     def _add_row(self, slots: Slots, row: Longs, place: int) -> Longs:
-        """Add to one digit of each sum; returns what is to be carried on."""
+        """Add to one digit of each sum; returns the carry."""
         if not row.any():
             return row
         cells = self._digits.cells(place)
@@ -257,7 +257,7 @@ def parts_of(numbers: Floats) -> tuple[Longs, Longs]:
 
 
 def _sum_and_error(larger: Floats, smaller: Floats) -> tuple[Floats, Floats]:
-    """The rounded sum, and what the exact one has more. larger: or zero."""
+    """The rounded sum, and the exact sum less the rounded one. larger: or zero."""
     total = larger + smaller
     return total, smaller - (total - larger)
 

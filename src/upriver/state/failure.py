@@ -1,4 +1,4 @@
-"""ViewFailure: why a view has failed, as workers are told it and checkpoints record it."""
+"""ViewFailure: why a view has failed, as workers learn it and checkpoints record it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from upriver import errors
 from upriver.errors import ProtocolError, UpriverError
 
 ERROR_CHARS_MAX = 4_000
-"""Characters of an error that are kept: it is said to every worker and shown to every caller."""
+"""Characters of an error that are kept: every worker gets them, and every caller sees them."""
 _KINDS: Mapping[str, type[UpriverError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, UpriverError)
 }
@@ -15,14 +15,15 @@ _KINDS: Mapping[str, type[UpriverError]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewFailure:
-    """Why a view has failed. kind: class name of the error, of those in :mod:`upriver.errors`. error: for a person."""
+    """Why a view has failed. kind: class name of the error, a class of :mod:`upriver.errors`. error: text for
+    people."""
 
     kind: str
     error: str
 
     @classmethod
     def of(cls, error: BaseException, where: str) -> "ViewFailure":
-        """where: the view, and what it was at. An error of another package is a fault of ours."""
+        """where: the view, and its current step. An error of another package counts as a fault of Upriver."""
         if isinstance(error, UpriverError):
             kind, text = type(error).__name__, f"{where}: {error}"
         else:

@@ -1,38 +1,33 @@
-"""RoutedIndex: entries that are found by their columns, and by the hash64 of their routing key.
+"""Indexes of the in-memory state, from hashes and exact keys to slots.
 
-An entry's columns are the routing key, or hold it. If they are the routing key, its hash is the entry's, too. If they
-are finer, entries are hashed over all their columns, and a :class:`Fanout` knows the entries of each routing key, by
-its hash alone: keys whose hash64 are equal move together.
+HashTable: from hashes to slots. Open addressing with linear probing, in pure numpy. Each step of a probe serves all
+hashes that still probe, so a batch costs a few whole-array operations however many hashes it has. One entry is 64 bits:
+the slot plus one in the low half, and as a *tag* the high half of the hash. The low bits of the hash give the place
+where probing begins, so place and tag together are nearly the whole hash.
 
-Table: from hashes to slots. Open addressing with linear probing, in pure numpy.
+A table that is half full is copied into a wider one, some places at a time with each batch of new slots. It serves from
+the old places until all are copied: no call waits for a whole table, and no probe looks into two. A slot is forgotten
+by inverting the tag of its entry: no hash of that slot's key has that tag, and probes pass over it as over any other
+entry.
 
-Each step of a probe is taken for all hashes that still probe at once, so a batch costs a few whole-array operations
-however many hashes it has. One entry is 64 bits: the slot plus one in the low half, and as a *tag* the high half of the
-hash. The low bits of the hash give the place where probing begins, so place and tag together are nearly the whole hash.
+SlotIndex: from exact keys to dense slots. A row first walks the table to the entry with its hash's tag. Then the index
+compares the real keys of all rows in one go, and the few rows that met another key walk on. So two keys with one hash64
+keep separate slots. An index without columns has the hashes themselves as keys. Slots count up in order of arrival and
+are never used again: a key that was forgotten and comes back is a new one. The memory of forgotten slots comes back
+when the whole index goes.
 
-A table that is half full is copied into a wider one, some places at a time with each batch of new slots, and serves
-from the old places until all are copied: no call waits for a whole table, and no probe has to look into two.
-A slot is forgotten by inverting the tag of its entry: no hash of that slot's key has that tag, and probes walk over it
-as over any other entry.
+Entries: distinct rows, each with a slot, found by all their columns. Two rows are one entry if all their values are
+equal as in SQL's DISTINCT: a null equals a null, NaN equals NaN and -0.0 equals 0.0. Values of a type that cannot be a
+key, such as a list, are compared by their text.
 
-SlotIndex: from exact keys to dense slots. The one hash index of the in-memory state.
+Fanout: from exact keys to the many slots that each key owns, in order of arrival. If a region keeps several things for
+one routing key (rows, or groups finer than the key), their keeper numbers them densely; a fanout knows which key they
+belong to. Keys have slots of their own, *owners*.
 
-A row first walks the table to the entry with its hash's tag; then the real keys of all rows are compared in one go, and
-the few that met another key walk on. Two keys with one hash64 so keep separate slots. An index without columns is one
-of the hashes themselves.
-
-Slots count up in order of arrival and are never used again: a key that was forgotten and comes back is a new one. The
-memory of what is forgotten comes back when the whole index goes.
-
-Entries: distinct rows, each with a slot, found by all their columns.
-
-Two rows are one entry if all their values are equal as SQL's DISTINCT has it: a null equals a null, NaN equals NaN and
--0.0 equals 0.0. Values of a type that is no key, such as a list, are told by their text.
-
-Fanout: from exact keys to the many slots that each key owns, in order of arrival.
-
-Where a region keeps several things for one routing key (rows, or groups finer than the key) the things are numbered
-densely by whoever keeps them; a fanout knows which key they belong to. Keys have slots of their own, *owners*.
+RoutedIndex: entries that are found by their columns, and by the hash64 of their routing key. An entry's columns are the
+routing key, or contain it. If they are the routing key, its hash is also the entry's. If they are finer, entries are
+hashed over all their columns. A :class:`Fanout` then knows the entries of each routing key by its hash alone: keys
+whose hash64 are equal move together.
 """
 
 import math
@@ -69,12 +64,12 @@ COPIED_PLACES = 16_384
 """Places copied at a time into a wider table, at least: less than a millisecond's work."""
 
 _COPIED_PER_SLOT = 8
-"""Places copied for each new slot, at least: a table is copied before its eighth part has filled."""
+"""Places copied for each new slot, at least: a table is copied before another eighth of it has filled."""
 
 _FEW = 1024
-"""So few hashes take many steps at once: each step has a fixed cost, that of some calls of numpy."""
+"""Up to so few hashes take many steps at once: each step has a fixed cost, that of some calls of numpy."""
 _STRIDE = 8
-"""Steps that they take at once: as many places as a line of the processor's cache has."""
+"""Steps that they take at once: as many places as a cache line of the processor has."""
 _STEPS = np.arange(1, _STRIDE + 1)
 
 _TOUCHED_AHEAD = 1 << 17
@@ -82,11 +77,11 @@ _TOUCHED_AHEAD = 1 << 17
 
 
 class HashTable:
-    """Where the slot of each hash is, one hash any number of times.
+    """Where the slot of each hash is; a hash may have several slots.
 
     Invariants: every slot has exactly one entry in ``entries``, reached from its home place over entries that are not
-    empty, with an inverted tag if it is forgotten. At most five eighths of the places are full. While there is a
-    ``wider`` table, it has all entries of the first ``copied`` places that are not forgotten, and no other.
+    empty, with an inverted tag if it is forgotten. At most five eighths of the places are full. A ``wider`` table has
+    all live entries of the first ``copied`` places, and no other entry.
     """
 
     __slots__ = ("_copied", "_entries", "_wider")
@@ -94,7 +89,7 @@ class HashTable:
     def __init__(self) -> None:
         self._entries: Hashes = np.zeros(_PLACES_MIN, np.uint64)
         self._wider: Hashes = np.zeros(0, np.uint64)
-        """Without places, if there is none."""
+        """Without places, if there is no wider table."""
         self._copied = 0
 
     def __len__(self) -> int:
@@ -161,7 +156,7 @@ class HashTable:
             _put(self._wider, hashes[behind], behind)
 
     def forget(self, hashes: Hashes, slots: Slots) -> None:
-        """No walk meets these slots any more. hashes: theirs."""
+        """Forget these slots: no walk meets them any more. hashes: theirs."""
         places = _places_of(self._entries, hashes, slots)
         self._entries[places] ^= ~_SLOT_MASK
         if self._copied:
@@ -183,7 +178,7 @@ class HashTable:
             self._touch(0)
 
     def _copy(self, hashes: Hashes, count: int) -> None:
-        """Copy so many more places to the wider table; the last one makes it the table."""
+        """Copy so many more places to the wider table. After the last place it replaces the table."""
         for start in range(self._copied, min(self._copied + count, len(self)), COPIED_PLACES):
             entries = self._entries[start : start + COPIED_PLACES]
             self._touch(start + _TOUCHED_AHEAD)
@@ -197,10 +192,10 @@ class HashTable:
             self._entries, self._wider, self._copied = self._wider, np.zeros(0, np.uint64), 0
 
     def _touch(self, place: int) -> None:
-        """Have the system clear the page in the upper half of the wider table to which this place will be copied.
+        """Make the system clear the page in the upper half of the wider table to which this place will be copied.
 
-        A place's entries go to two places half a table apart. A new large page for each of them in one call would take
-        it twice as long, so the upper one is touched earlier than it is needed.
+        A place's entries go to two places half a table apart. A call that touched a new large page for each would take
+        twice as long, so the upper page is touched earlier.
         """
         if len(self) + place < len(self._wider):
             self._wider[len(self) + place] |= _EMPTY
@@ -215,14 +210,14 @@ def _put(table: Hashes, hashes: Hashes, slots: Slots) -> Positions:
     while outside.size:
         aims, wanted = places[outside], entries[outside]
         empty = true_at(table[aims] == _EMPTY)
-        table[aims[empty]] = wanted[empty]  # of entries that aim at one place, one gets it
+        table[aims[empty]] = wanted[empty]  # if entries aim at one place, one of them gets it
         outside = outside[table[aims] != wanted]
         places[outside] = (places[outside] + 1) & last
     return places
 
 
 def _places_of(table: Hashes, hashes: Hashes, slots: Slots) -> Positions:
-    """Where the entries of these slots are."""
+    """The places of the entries of these slots."""
     last = len(table) - 1
     entries = _entries_of(hashes, slots)
     places = _homes(table, hashes)
@@ -264,13 +259,13 @@ _SLOTS_MAX = 0xFFFF_FFFF
 _BLOCK = 1 << 56
 """Hashes of a block: every 256th part of all."""
 _SCAN_SLOTS = 1 << 15
-"""Slots that are looked through at a time, so that what this takes meanwhile stays in the processor's cache. All at
-once took up to ten times as long, as the system had to find fresh memory for it."""
+"""Slots scanned at a time, so that the temporary arrays stay in the processor's cache. Scanning all at once took up to
+ten times as long, because the system had to find fresh memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Which slots have a hash of the block ``number``, in order of their hashes; known of the first ``seen`` slots."""
+    """The slots with a hash of the block ``number``, in order of their hashes, among the first ``seen`` slots."""
 
     number: int
     seen: int
@@ -283,14 +278,15 @@ class SlotIndex:
     __slots__ = ("_block", "_columns", "_has_twins", "_hashes", "_table")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        """types: of the key's columns; none is nested. Without any, the hash is the key."""
+        """types: of the key's columns; none is nested. Without columns, the hash is the key."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
         self._table = HashTable()
         self._has_twins = False
-        """Two keys with one hash may be here; nearly always there are none, and who has found one may stop."""
+        """Whether two keys with one hash may be here. Nearly always there are none, and a probe may stop at its first
+        hit."""
         self._block: _Block | None = None
-        """The one that was asked for last."""
+        """The block of the last call of ``between``."""
 
     def __len__(self) -> int:
         return len(self._hashes)
@@ -309,7 +305,7 @@ class SlotIndex:
         return self._columns[place].take(slots)
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """The slot of each key, -1 for one without. keys: columns of the index's types, one value per hash."""
+        """The slot of each key, -1 for an absent key. keys: columns of the index's types, one value per hash."""
         return self._find(hashes, [canonical(column) for column in keys])
 
     def assign(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
@@ -334,9 +330,10 @@ class SlotIndex:
         return same_hash
 
     def between(self, least: int, most: int) -> Slots:
-        """All slots, forgotten ones too, whose hash lies between these two or is one of them, in no particular order.
+        """All slots, including forgotten ones, whose hash lies between these two or equals one, in no particular order.
 
-        Who asks for one small range after the other has all hashes looked through once per block, not once per range.
+        A caller that asks for one small range after the other has all hashes scanned once per block, not once per
+        range.
         """
         block = least // _BLOCK
         if block != most // _BLOCK:
@@ -351,21 +348,21 @@ class SlotIndex:
         return np.concatenate([seen[start:stop], self._scanned(self._block.seen, least, most)])
 
     def forget(self, slots: Slots) -> None:
-        """Nobody finds these slots any more; their keys, should they come back, get new ones."""
+        """Forget these slots. A forgotten key that comes back gets a new slot."""
         self._table.forget(self.hashes[slots], slots)
 
     def _scanned(self, first: int, least: int, most: int) -> Slots:
-        """Of the slots from ``first`` on, those whose hash lies between these two or is one of them."""
+        """Those of the slots from ``first`` on whose hash lies between these two or equals one of them."""
         from_least, width = np.uint64(least), np.uint64(most - least)
         found = [
-            # One comparison for two: what is below ``least`` wraps round and is far beyond.
+            # One comparison instead of two: a hash below ``least`` wraps round and is far beyond.
             start + true_at(self.hashes[start : start + _SCAN_SLOTS] - from_least <= width)
             for start in range(first, len(self), _SCAN_SLOTS)
         ]
         return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """The slot of each key, -1 for one without; without keys, of the first one that is met with the hash."""
+        """The slot of each key, -1 for an absent key; without keys, the first slot met with the hash."""
         slots, places = self._table.walk(hashes)
         strangers = self._strangers(slots, hashes, keys)
         while strangers.size:
@@ -383,7 +380,7 @@ class SlotIndex:
         return slots
 
     def _add(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """Give slots to keys that have none; a key may occur more than once among them."""
+        """Give slots to keys that have none; a key may occur more than once."""
         first, are_alike = _first_equal(hashes, keys)
         self._has_twins |= are_alike
         new = true_at(first == np.arange(len(first)))
@@ -399,7 +396,7 @@ class SlotIndex:
         return numbers[first]
 
     def _strangers(self, slots: Slots, hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
-        """The rows whose slot holds another key than theirs."""
+        """The rows whose slot holds another key."""
         (found,) = (slots >= 0).nonzero()
         if not found.size:
             return found
@@ -427,17 +424,17 @@ def run_heads(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
 
 
 def first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
-    """For each row, the first row with the same key. Equal keys must have equal hashes; without columns, these are the
-    keys."""
+    """For each row, the first row with the same key. Equal keys must have equal hashes; without columns, the hashes are
+    the keys."""
     return _first_equal(hashes, keys)[0]
 
 
 def _first_equal(hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[Positions, bool]:
-    """As :func:`first_equal`; and whether two different keys may have the same hash: at least, they were compared."""
+    """As :func:`first_equal`; and whether two different keys may share a hash: at least, they were compared."""
     first, are_alike = np.empty(len(hashes), np.int64), False
     rows = np.arange(len(hashes))
     while rows.size:
-        # Sorted as one number, the row's below as much of the hash as there is room for, which is faster than in pairs.
+        # Sort one number: as much of the hash as there is room for, above the row. This is faster than sorting pairs.
         below = np.uint64((1 << len(rows).bit_length()) - 1)
         packed = np.sort(hashes[rows] & ~below | np.arange(len(rows), dtype=np.uint64))
         in_turn, places = packed & ~below, (packed & below).view(np.int64)
@@ -474,9 +471,8 @@ class Entries:
     __slots__ = ("_as_text", "_exact", "_hasher", "_index")
 
     def __init__(self, schema: pa.Schema, exact: Collection[str] = (), hasher: Hasher = hash64) -> None:
-        """exact: columns of which each entry gives back the first value that came, bit by bit; of others it gives one
-        form for each number. hasher: hashes rows whose hash the caller does not know.
-        """
+        """exact: columns of which each entry gives back the first value that came, bit by bit; other columns give one
+        form for each number. hasher: hashes rows whose hash the caller does not know."""
         self._hasher = hasher
         self._as_text = [not is_hashable(field.type) for field in schema]
         types = [pa.string() if text else field.type for text, field in zip(self._as_text, schema, strict=True)]
@@ -486,10 +482,10 @@ class Entries:
             for place, field in enumerate(schema)
             if self._as_text[place] or (field.name in exact and pa.types.is_floating(field.type))
         }
-        """By place, the columns that the index does not keep as they are."""
+        """By place, the columns that the index does not keep exactly."""
 
     def __len__(self) -> int:
-        """How many slots are in use, those of forgotten entries too."""
+        """How many slots are in use, including those of forgotten entries."""
         return len(self._index)
 
     @property
@@ -502,9 +498,9 @@ class Entries:
         return self._index
 
     def assign(self, columns: Sequence[pa.Array], count: int, hashes: Hashes | None = None) -> Slots:
-        """The slot of each of ``count`` rows; unseen ones get the next slots, in order of their first row.
+        """The slot of each of ``count`` rows; unseen rows get the next slots, in order of their first row.
 
-        hashes: of the rows, if the caller knows some; equal rows must have equal ones.
+        hashes: of the rows, if the caller knows them; equal rows must have equal hashes.
         """
         known = len(self)
         identity = [_text(column) if text else column for text, column in zip(self._as_text, columns, strict=True)]
@@ -525,7 +521,7 @@ class Entries:
         return [self.column(place, slots) for place in range(len(self._as_text))]
 
     def forget(self, slots: Slots) -> None:
-        """Nobody finds these entries any more; should the rows come back, they are new ones."""
+        """Forget these entries. A forgotten row that comes back is a new entry."""
         self._index.forget(slots)
 
 
@@ -539,8 +535,8 @@ def is_hashable(type: pa.DataType) -> bool:
 
 
 def comparable(value: Any) -> tuple[Any, ...]:
-    """The form of a value in which Python compares it as SQL does, part by part: equal values have equal forms, and
-    forms sort as Spark sorts the values, a null first."""
+    """A form of a value that Python compares as SQL does, part by part: equal values have equal forms, and forms sort
+    as Spark sorts the values, a null first."""
     if value is None:
         return (0,)
     if isinstance(value, float):
@@ -559,12 +555,12 @@ def _text(column: pa.Array) -> pa.Array:
 
 
 class Fanout:
-    """Keys, each with any number of members. A member may be linked before it counts and after it ceases to."""
+    """Keys, each with any number of members. A member may be linked before it counts and after it no longer counts."""
 
     __slots__ = ("_index", "_spine", "_tally")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        """types: of the key's columns; without any, the hash is the key."""
+        """types: of the key's columns; without columns, the hash is the key."""
         self._index = SlotIndex(types)
         self._spine = Spine()
         self._tally = Tally()
@@ -585,11 +581,11 @@ class Fanout:
         return owners
 
     def link(self, owners: Slots, members: Slots) -> None:
-        """Put each member under its owner, once and for all."""
+        """Link each member to its owner, for good."""
         self._spine.insert(owners, members)
 
     def count(self, owners: Slots, weight: Weights | None) -> None:
-        """Note that each owner has so many more members that count; ``None`` is one for each."""
+        """Add to the number of counting members of each owner; ``None`` adds one for each."""
         self._tally.add(owners, weight)
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array], members_max: int | None = None) -> tuple[Positions, Slots]:
@@ -601,9 +597,9 @@ class Fanout:
         return positions if len(known) == len(hashes) else known[positions], members
 
     def with_hash(self, hashes: Hashes) -> tuple[Slots, Hashes, Slots]:
-        """All there is of the keys with any of these hashes, which are unique.
+        """Everything of the keys with any of these hashes, which are unique.
 
-        Returns the owners; and of every member linked to one of them the key's hash, and the member, sorted by owner,
+        Returns the owners; and for every member linked to one of them the key's hash and the member, sorted by owner,
         then by arrival.
         """
         owners = self._index.with_hash(hashes)
@@ -615,7 +611,7 @@ class Fanout:
         return self._index.hashes[self._tally.of_those_held(self._index.between(least, most))]
 
     def forget(self, owners: Slots) -> None:
-        """These keys are unseen from now on; their members are found no more."""
+        """Forget these keys and their members."""
         self._index.forget(owners)
         self._tally.clear(owners)
 
@@ -638,13 +634,13 @@ class RoutedIndex:
         self._entries = Entries(schema, hasher=hasher)
         self._fanout = Fanout([]) if finer else None
         self._routed: Vector[np.uint64] = Vector(np.uint64)
-        """Of each entry, the hash64 of its routing key, if entries are finer than that."""
+        """The hash64 of each entry's routing key, if entries are finer than that."""
         self._kept: Vector[np.bool_] = Vector(np.bool_, fill=True)
         self.held = 0
         """How many entries are kept."""
 
     def __len__(self) -> int:
-        """How many slots are in use, those of forgotten entries too."""
+        """How many slots are in use, including those of forgotten entries."""
         return len(self._kept)
 
     @property
@@ -653,7 +649,7 @@ class RoutedIndex:
         return self._entries.nbytes + self._routed.nbytes + self._kept.nbytes + fanout
 
     def assign(self, routed: Hashes, columns: Sequence[pa.Array]) -> Slots:
-        """The slot of each row; unseen ones get the next slots, in order of their first row.
+        """The slot of each row; unseen rows get the next slots, in order of their first row.
 
         routed: the hash64 of their routing keys.
         """
@@ -699,7 +695,7 @@ class RoutedIndex:
         return slots[np.argsort(self.hashes(slots), kind="stable")]
 
     def forget(self, slots: Slots) -> None:
-        """These entries, each named once, are kept no longer."""
+        """Forget these entries, each named once."""
         if not slots.size:
             return
         self._entries.forget(slots)

@@ -1,18 +1,16 @@
-"""Multiset: for each owner some values, each so many times; and the least and the greatest of them.
+"""Which members or values belong to which owner: Lists, Multimap and Multiset.
 
-An owner's value has a slot, its *entry*, from when it is first there until it is there no more: should it come back, it
-has a new one. So an entry that is gone stays gone, which an :class:`OrderedSpine` counts on.
+Lists: for each owner a list of members, all of them in one pool. An owner's list lies in a stretch of the pool that has
+some room behind it. A list that outgrows its room moves to the end of the pool and gets half as much again. The stretch
+that it leaves stays unused until the whole pool goes. So reading a list costs one jump, however many owners there are.
 
-Lists: for each owner a list of members, all of them in one pool.
+Multimap: the members of each owner, where most owners have one, and members come and go. An owner's only member lies at
+the owner's own place: one probe finds it, and a member that replaces it leaves nothing behind. The members of all other
+owners are in :class:`Lists`, under a number for each owner.
 
-An owner's list lies in a stretch of the pool that has some room behind it. A list that outgrows its room moves to the
-end of the pool and gets half as much again; the stretch that it leaves is of no use until the whole pool goes. So
-reading a list costs one jump, however many owners there are.
-
-Multimap: which members belong to which owner, where most owners have one, and members come and go.
-
-An owner's only member is kept at the owner's own place: one look finds it, and one that takes the place of another
-leaves nothing behind. The members of all other owners are in :class:`Lists`, each owner's under a number of its own.
+Multiset: for each owner some values, each with a count, and the least and the greatest of them. An owner's value has a
+slot, its *entry*, until its count falls to zero. If the value comes back, it gets a new entry. So an entry that is gone
+stays gone; an :class:`OrderedSpine` relies on this.
 """
 
 from collections.abc import Sequence
@@ -37,7 +35,7 @@ from upriver.state.vectors import (
 )
 
 PIECE_MEMBERS = 1 << 15
-"""A piece of a long list takes no more members than so many, unless one call adds more."""
+"""A piece of a long list takes at most so many members, unless one call adds more."""
 
 
 class Lists:
@@ -61,7 +59,7 @@ class Lists:
         return self._pool.nbytes + self._starts.nbytes + self._lengths.nbytes + self._rooms.nbytes
 
     def resize(self, size: int) -> None:
-        """Make place for so many owners; new ones have no members."""
+        """Make room for so many owners; new ones have no members."""
         for vector in (self._starts, self._lengths, self._rooms):
             vector.resize(size)
 
@@ -87,7 +85,8 @@ class Lists:
         self._lengths.cells[touched] = lengths + counts
 
     def replace(self, owners: Slots, lengths: Positions, members: Slots) -> None:
-        """Give these owners, each named once, new lists. members: of the first owner, then of the next, and so on."""
+        """Replace the lists of these owners, each named once. members: of the first owner, then of the next, and so
+        on."""
         self._lengths.cells[owners] = 0
         self._make_room(owners, lengths)
         places = spread(self._starts.cells[owners], lengths)
@@ -95,7 +94,7 @@ class Lists:
         self._lengths.cells[owners] = lengths
 
     def _make_room(self, owners: Slots, lengths: Positions) -> None:
-        """Move those of these lists that have no room for so many members to where they have."""
+        """Move those of these lists that have no room for so many members to the end of the pool."""
         narrow = lengths > self._rooms.cells[owners]
         if not narrow.any():
             return
@@ -131,7 +130,7 @@ class LongLists:
         return self._pieces.nbytes + self._last.nbytes + self._members.nbytes
 
     def resize(self, size: int) -> None:
-        """Make place for so many owners; new ones have no members."""
+        """Make room for so many owners; new ones have no members."""
         self._pieces.resize(size)
         self._last.resize(size)
 
@@ -155,14 +154,14 @@ class LongLists:
         self._members.append(self._last.cells[owners], members)
 
     def keep(self, owners: Slots, kept: Mask) -> None:
-        """Of all members that :meth:`find` gives of these owners, each named once, leave these in their lists."""
+        """Keep only these of the members that :meth:`find` gives for these owners, each named once."""
         _, pieces = self._pieces.find(owners)
         places, members = self._members.find(pieces)
         self._members.replace(pieces, np.bincount(places[kept], minlength=len(pieces)), members[kept])
 
 
 _NONE = -1
-"""The place of an owner without members. That of an owner with a list is below it: the first list's is next to it."""
+"""The place of an owner without members. Places of lists lie below it, the first list's next to it."""
 
 
 class Multimap:
@@ -180,7 +179,7 @@ class Multimap:
         return self._places.nbytes + self._lists.nbytes
 
     def resize(self, size: int) -> None:
-        """Make place for so many owners."""
+        """Make room for so many owners."""
         self._places.resize(size)
 
     def insert(self, owners: Slots, members: Slots) -> None:
@@ -201,7 +200,7 @@ class Multimap:
     def find(self, owners: Slots) -> tuple[Positions, Slots]:
         """The members of each owner: for every member the position of its owner in ``owners``, and the member.
 
-        Sorted by position, then in order of arrival. Members that were removed may be among them.
+        Sorted by position, then in order of arrival. Removed members may be among them.
         """
         places = self._places.cells[owners]
         single, listed = true_at(places > _NONE), true_at(places < _NONE)
@@ -213,16 +212,16 @@ class Multimap:
         return positions[order], np.concatenate([places[single], members])[order]
 
     def remove(self, owners: Slots, members: Slots) -> None:
-        """These are members no more; if they are not the only ones of their owners, they may still be found."""
+        """Remove these members. Those that are not the only ones of their owners may still be found."""
         only = self._places.cells[owners] == members
         self._places.cells[owners[only]] = _NONE
 
     def replace(self, owners: Slots, sizes: Positions, members: Slots) -> None:
-        """These owners, each named once, have just these members now. sizes: how many each has."""
+        """Replace the members of these owners, each named once. sizes: how many each owner has."""
         self._lists.replace(self._lists_of(owners), sizes, members)
 
     def _lists_of(self, owners: Slots) -> Slots:
-        """The list of each of these owners, each named once; one without a list gets one."""
+        """The list of each of these owners, each named once; an owner without a list gets one."""
         places = self._places.cells[owners]
         new = true_at(places >= _NONE)
         if new.size:
@@ -234,7 +233,7 @@ class Multimap:
 
 
 class Multiset:
-    """Values of owners, none of them null. Owners are dense numbers, and whoever gives them gives each but once."""
+    """Values of owners, none of them null. Owners are dense numbers; the caller gives each number only once."""
 
     __slots__ = ("_has_order", "_index", "_spine", "_times")
 
@@ -260,10 +259,10 @@ class Multiset:
         return self._index.nbytes + self._times.nbytes + self._spine.nbytes
 
     def add(self, owners: Slots, values: pa.Array, weight: Weights | None) -> tuple[Slots, Slots]:
-        """Change how many times these values are there; ``None`` is once more for each.
+        """Change the counts of these values; ``None`` adds one for each.
 
-        Returns the entries that are new, and those that are gone. Raises ProtocolError if a value would be there less
-        than no times.
+        Returns the entries that are new, and those that are gone. Raises ProtocolError if a count would fall below
+        zero.
         """
         entries = self._index.assign([array_of(pa.int64(), np.ascontiguousarray(owners)), values], len(owners))
         self._times.resize(len(self._index))
@@ -274,11 +273,11 @@ class Multiset:
         return entries[new], entries[gone]
 
     def owners(self, entries: Slots) -> Slots:
-        """Whose these entries are."""
+        """The owner of each of these entries."""
         return cells_of(self._index.column(0, entries))
 
     def values(self, entries: Slots) -> pa.Array:
-        """The values of these entries, also of those that are gone; with one zero and one NaN."""
+        """The values of these entries, including those that are gone; with one zero and one NaN."""
         return self._index.column(1, entries)
 
     def ends(self, owners: Slots, greatest: bool) -> Slots:
@@ -286,11 +285,11 @@ class Multiset:
         return self._spine.ends(owners, greatest, self.keys, self._living)
 
     def keys(self, entries: Slots) -> Cells:
-        """Integers in the order of the values, as :func:`order_keys` says; of nested values, in order of arrival."""
+        """Integers in the order of the values, as :func:`order_keys` says; for nested values, in order of arrival."""
         return order_keys(self.values(entries)) if self._has_order else entries
 
     def state(self, owners: Slots) -> tuple[pa.Array, pa.Array]:
-        """All that is kept of these owners: a list of values for each, and a list of how many times they are there."""
+        """The state of these owners: a list of values for each, and a list of their counts."""
         positions, entries = self._entries(owners)
         offsets = pa.array(np.searchsorted(positions, np.arange(len(owners) + 1)))
         times = array_of(pa.int64(), self._times.counts[entries])
@@ -300,7 +299,7 @@ class Multiset:
         )
 
     def install(self, owners: Slots, state: Sequence[pa.Array]) -> Slots:
-        """Keep of these owners, which have nothing yet, what :meth:`state` said; returns the new entries."""
+        """Install the :meth:`state` of these owners, which have nothing yet; returns the new entries."""
         values, times = state
         each = np.repeat(owners, values.value_lengths().to_numpy(zero_copy_only=False))
         entries, _ = self.add(each, values.flatten(), cells_of(times.flatten()))

@@ -1,12 +1,12 @@
-"""Runs: what the lake keeps a table in. A run is one Arrow IPC file of rows sorted by hash64.
+"""Runs: the form of a table in the lake. A run is one Arrow IPC file of rows sorted by hash64.
 
-Documents 003 ("Storage": ``table | vnode | key``) and DESIGN section 3. The Arrow file holds one record batch of the
-user's columns behind a first column ``hash64`` (uint64), uncompressed: a part of the rows is in a few ranges of bytes.
-Because the rows are sorted by hash64 they are grouped by vnode: a worker's share is a few slices. Which worker owns a
-vnode is no business of this module.
+Documents 003 ("Storage": ``table | vnode | key``) and DESIGN section 3. The Arrow file holds one record batch,
+uncompressed: a first column ``hash64`` (uint64), then the user's columns. So any rows lie in a few ranges of bytes.
+Sorting by hash64 groups the rows by vnode: a worker's share is a few slices. Which worker owns a vnode does not matter
+to this module.
 
-Behind the Arrow file stand the checksums of its blocks, 8 bytes each, little endian. So a reader can check the blocks
-that it uses, and no others. The manifest has the checksum of these checksums.
+Behind the Arrow file stand the checksums of its blocks, 8 bytes each, little endian. So a reader checks only the blocks
+that it uses. The manifest has the checksum of these checksums.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,8 +27,8 @@ from upriver.vnodes import offsets_by_vnode
 HASH_COLUMN = "hash64"
 CHECKSUM = "xxh3_64"
 BLOCK_BYTES = 4 << 10
-"""Bytes of an Arrow file that have one checksum. Larger blocks would make small reads cost more, smaller ones large
-reads: a page of memory, which takes longer to get than to check."""
+"""Bytes of an Arrow file that share one checksum. Larger blocks make small reads cost more. Smaller blocks make large
+reads cost more. This is a page of memory, which takes longer to get than to check."""
 CHECKSUM_BYTES = 8
 
 Checksums = npt.NDArray[np.uint64]
@@ -40,8 +40,8 @@ class RunInfo:
     """What a manifest says of one run.
 
     path: under the lake's root. rows, bytes: of the file. checksum: xxh3_64 of the checksums of its blocks, in
-    hexadecimal. vnode_rows: (vnode, rows) of all and only the vnodes that have rows, ascending. block_bytes: of a
-    block; 0 of a run from before there were blocks, which is only an Arrow file, and ``checksum`` is of all of it.
+    hexadecimal. vnode_rows: (vnode, rows) of exactly the vnodes that have rows, ascending. block_bytes: of a block. It
+    is 0 for a run that is older than blocks: such a run is only an Arrow file, and ``checksum`` covers all of it.
     """
 
     path: str
@@ -106,7 +106,7 @@ def run_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def encode_rows(rows: pa.Table) -> pa.Buffer:
-    """The bytes of an Arrow file of one record batch. Their number is known before: they are laid out in place."""
+    """The bytes of an Arrow file of one record batch. The size is known in advance: they are laid out in place."""
     rows = rows.combine_chunks()
     sizer = pa.MockOutputStream()
     with pa.ipc.new_file(sizer, rows.schema) as writer:
@@ -118,7 +118,7 @@ def encode_rows(rows: pa.Table) -> pa.Buffer:
 
 
 def with_checksums(content: pa.Buffer, block_bytes: int = BLOCK_BYTES) -> pa.Buffer:
-    """A file's bytes, and behind them the checksums of their blocks, of which the last one may be shorter."""
+    """A file's bytes, then the checksums of their blocks. The last block may be shorter."""
     blocks = cut_into_blocks(memoryview(content), block_bytes)
     sums = np.array([*map(xxhash.xxh3_64_intdigest, blocks)], _STORED)
     whole = pa.allocate_buffer(content.size + sums.nbytes)
@@ -134,8 +134,8 @@ def encode_run(rows: pa.Table, block_bytes: int = BLOCK_BYTES) -> pa.Buffer:
 
 
 def decode_checksums(info: RunInfo, stored: bytes | bytearray | memoryview) -> Checksums:
-    """The checksums of a run's blocks, which stand behind its Arrow file. Raises CorruptFile if they are not those that
-    the manifest means."""
+    """The checksums of a run's blocks, which stand behind its Arrow file. Raises CorruptFile if their checksum is not
+    the manifest's."""
     if (found := xxhash.xxh3_64_hexdigest(stored)) != info.checksum:
         raise CorruptFile(
             f"{info.path}: its blocks' checksums have checksum {found} where the manifest says {info.checksum}"
@@ -158,7 +158,7 @@ def check_blocks(
 
 
 def cut_into_blocks(content: memoryview, block_bytes: int) -> Iterator[memoryview]:
-    """content: of neighbouring blocks, the last of which may be shorter."""
+    """content: of neighbouring blocks; the last block may be shorter."""
     return (content[start : start + block_bytes] for start in range(0, len(content), block_bytes))
 
 
@@ -180,9 +180,9 @@ def checksum_of(encoded: bytes | pa.Buffer) -> str:
 
 
 def checked_content(info: RunInfo, encoded: pa.Buffer) -> pa.Buffer:
-    """The Arrow file in the bytes of a whole run, with every checksum found right. No copy is made.
+    """The Arrow file in the bytes of a whole run, after every checksum was verified. No copy is made.
 
-    Raises CorruptFile, which names the file and what is wrong with it.
+    Raises CorruptFile, which names the file and its damage.
     """
     check_length(info, encoded.size)
     if not info.block_bytes:
@@ -199,13 +199,13 @@ def checked_content(info: RunInfo, encoded: pa.Buffer) -> pa.Buffer:
 def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
     """The rows of a run, verified: length, checksums, schema (a run's), row count. No copy is made.
 
-    Raises CorruptFile, which names the file and what is wrong with it.
+    Raises CorruptFile, which names the file and its damage.
     """
     return decode_content(info, checked_content(info, encoded), schema)
 
 
 def decode_content(info: RunInfo, content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a run's Arrow file. Nothing but its metadata is read here: the columns' bytes may come later."""
+    """The rows of a run's Arrow file. This reads only its metadata: the columns' bytes may be filled in later."""
     try:
         file = pa.ipc.open_file(content)
         batches = [file.get_batch(place) for place in range(file.num_record_batches)]
@@ -228,7 +228,7 @@ def check_length(info: RunInfo, length: int) -> None:
 
 
 def _arrow_bytes(length: int, block_bytes: int) -> int:
-    """Of a run of that length."""
+    """Bytes of the Arrow file in a run of that length."""
     return length - -(-length // (block_bytes + CHECKSUM_BYTES)) * CHECKSUM_BYTES
 
 
@@ -238,7 +238,7 @@ def named_columns(schema: pa.Schema) -> str:
 
 
 EndOfKey = Callable[[int, int], int]
-"""``end_of_key(row, end)``: the first row after ``row`` that has another hash64; ``end`` if there is none before it."""
+"""``end_of_key(row, end)``: the first row after ``row`` with another hash64; ``end`` if there is none before it."""
 
 
 def ends_in(hash64: Hashes) -> EndOfKey:
@@ -251,7 +251,7 @@ def grouped(
 ) -> Iterator[Sequence[tuple[int, int]]]:
     """The same slices in groups of about ``rows_max`` rows: a key's rows stay together."""
     if sum(count for _, count in slices) <= rows_max:
-        yield slices  # as of most epochs; to look at each slice takes longer than to read them
+        yield slices  # most epochs are small; looking at each slice takes longer than reading them
     else:
         yield from together(cut(slices, rows_max, end_of_key), rows_max)
 
@@ -269,7 +269,7 @@ def cut(slices: Iterable[tuple[int, int]], rows_max: int, end_of_key: EndOfKey) 
 
 
 def together(slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[list[tuple[int, int]]]:
-    """The same slices, as many at a time as have at most so many rows, but one at least."""
+    """The same slices, as many at a time as have at most so many rows, but at least one."""
     group: list[tuple[int, int]] = []
     rows_of_group = 0
     for first, rows in slices:
@@ -283,7 +283,7 @@ def together(slices: Iterable[tuple[int, int]], rows_max: int) -> Iterator[list[
 
 
 def gathered(rows: pa.RecordBatch, slices: Sequence[tuple[int, int]]) -> pa.RecordBatch:
-    """The rows of these slices, which are some. Of one alone, they are not copied."""
+    """The rows of these slices, at least one. A single slice is not copied."""
     if len(slices) == 1:
         return rows.slice(*slices[0])
     return rows.take(pa.array(spread(*np.array(slices).T)))

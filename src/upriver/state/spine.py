@@ -1,23 +1,22 @@
-"""The order of values as an order of machine integers, so that numpy can compare what Arrow keeps.
+"""Spine and OrderedSpine: which members belong to which owner, for many members each.
 
-Numbers, booleans, dates and timestamps are integers already; floats are mapped to integers of the same order (NaN is
-the greatest, as in Spark). Values of other types are ranked by Arrow, so their integers mean nothing beyond one call.
+Spine is a log-structured merge tree in memory. Owners and members are slots below 2**32, so that a pair is one 64-bit
+number, ``owner << 32 | member``, and sorting numbers sorts pairs by owner, then by member. A batch of pairs becomes a
+sorted **level**. A level that is not ``GROWTH`` times smaller than the level before it, or stands after a small one, is
+merged into it. So there are few levels, each pair is moved a few times per ``GROWTH``-fold growth, and finding an
+owner's members is a binary search in each level. Members are numbered in order of arrival, hence found in order of
+arrival.
 
-Spine: which members belong to which owner, for many members each. A log-structured merge tree in memory.
+OrderedSpine also finds the least or the greatest living member of an owner. In each level the members of an owner lie
+side by side, in a *segment*. Their order there does not matter at first. The first lookup of an end sorts the segment
+by its members' values. So segments that are never read are never sorted, and a sorted segment stays sorted until its
+level is merged into another. A dead member never comes back to life. So each end of a sorted segment has a *mark*
+beyond which all are dead, and a lookup passes the dead only once. Later lookups of an end cost a binary search in each
+level.
 
-Owners and members are slots below 2**32, so that a pair is one 64-bit number, ``owner << 32 | member``, and sorting
-numbers sorts pairs by owner, then by member. A batch of pairs becomes a sorted **level**; a level that is not
-``GROWTH`` times smaller than the one before it, or stands after a small one, is merged into it. So there are few
-levels, each pair is moved a few times per ``GROWTH``-fold growth, and finding an owner's members is a binary search in
-each level. Members are numbered in order of arrival, hence found in order of arrival.
-
-OrderedSpine: a spine that also finds the least or the greatest living member of an owner.
-
-In each level the members of an owner lie side by side, in a *segment*. Nobody minds their order there, so a segment is
-put in order of its members' values when somebody first asks for one of its ends: what is never asked for is never
-sorted, and what was sorted stays so until its level is merged into another. A dead member never comes back to life, so
-each end of a sorted segment has a *mark* beyond which all are dead, and the dead are walked over once. Asking for an
-end then costs a binary search in each level.
+Values sort as machine integers, so that numpy can compare what Arrow keeps. Numbers, booleans, dates and timestamps are
+integers already; floats are mapped to integers of the same order (NaN is the greatest, as in Spark). Arrow ranks values
+of other types, so their integers mean nothing beyond one call.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,24 +36,25 @@ GROWTH = 4
 """How many times smaller than the level before it a level must be to stay on its own."""
 
 SMALL_PAIRS = 1024
-"""Up to so many pairs, merging a level at every insertion costs less than searching one more."""
+"""Up to so many pairs, merging a level at every insertion costs less than searching one more level."""
 
 _HIGH = np.uint64(32)
 _NEXT = np.uint64(1 << 32)
-"""From the lowest pair of an owner to that of the next one."""
+"""The distance from the lowest pair of an owner to that of the next owner."""
 _LOW_MASK = np.uint64(0xFFFF_FFFF)
 
 Pairs = npt.NDArray[np.uint64]
 
 
 class ManyMembers(ProtocolError):
-    """There are more members than are to be found in one go."""
+    """There are more members than one call may find."""
 
 
 class Spine:
     """A growing set of (owner, member) pairs.
 
-    Invariant: each level is sorted, and before another one larger than ``SMALL_PAIRS`` and than ``GROWTH`` times it.
+    Invariant: each level is sorted, and the level before it is larger than ``SMALL_PAIRS`` and than ``GROWTH`` times
+    it.
     """
 
     __slots__ = ("_levels",)
@@ -78,8 +78,7 @@ class Spine:
     def find(self, owners: Slots, members_max: int | None = None) -> tuple[Positions, Slots]:
         """The members of each owner: for every member the position of its owner in ``owners``, and the member.
 
-        Sorted by position, then by member. Raises ManyMembers, before much was done, if there are more members than
-        ``members_max``.
+        Sorted by position, then by member. Raises ManyMembers early, if there are more members than ``members_max``.
         """
         if len(owners) == 1:
             return self._of_one(owners, members_max)
@@ -95,8 +94,8 @@ class Spine:
         return _unpacked(np.sort(np.concatenate(found)))
 
     def _of_one(self, owner: Slots, members_max: int | None) -> tuple[Positions, Slots]:
-        """As ``find``. One owner may have most of all members; nearly always those of a level come before those of the
-        next."""
+        """As ``find``. One owner may have most of all members. Nearly always the members of a level come before those
+        of the next level."""
         bounds = bounds_of(owner)
         parts, held = [np.empty(0, np.uint64)], 0
         for level in self._levels:
@@ -116,7 +115,7 @@ class Spine:
 
 
 def bounds_of(owners: Slots) -> Pairs:
-    """Between which pairs each owner's lie, the lower one before the upper one."""
+    """The lower and the upper bound of each owner's pairs."""
     bounds = _packed(owners.repeat(2))
     bounds[1::2] += _NEXT
     return bounds
@@ -125,8 +124,8 @@ def bounds_of(owners: Slots) -> Pairs:
 def segments(level: Pairs, bounds: Pairs) -> tuple[Positions, Positions]:
     """Where each owner's pairs begin in a level, and end.
 
-    A search leaves in the processor's cache what one for a pair nearby needs: so both bounds of an owner are searched
-    for side by side, and owners are found several times as fast if they ascend.
+    A search leaves in the processor's cache what a search for a nearby pair needs. So both bounds of an owner are
+    searched side by side, and owners are found several times as fast if they ascend.
     """
     starts, stops = level.searchsorted(bounds).reshape(-1, 2).T
     return starts, stops
@@ -149,27 +148,27 @@ def _unpacked(pairs: Pairs) -> tuple[Slots, Slots]:
 
 
 Keys = Callable[[Slots], Cells]
-"""Integers in the order of the members' values; they need mean nothing beyond one call."""
+"""Integers in the order of the members' values; they may mean nothing beyond one call."""
 
 Living = Callable[[Slots], Mask]
-"""Which members live. Once false for a member, it stays so."""
+"""Which members live. A member that is dead stays dead."""
 
 _WIDER = 4
-"""How many times more members each look takes in than the one before it."""
+"""How many times more members each probe takes in than the one before it."""
 
 _LOW_MASK_OF_ORDERED_SPINE = np.uint64(0xFFFF_FFFF)
 
 
 class OrderedSpine(Spine):
-    """A growing set of (owner, member) pairs, of which members die."""
+    """A growing set of (owner, member) pairs, whose members may die."""
 
     __slots__ = ("_marks",)
 
     def __init__(self) -> None:
         super().__init__()
         self._marks: list[npt.NDArray[np.int32]] = []
-        """For each level two rows. In the first, where a segment begins: 0 if it is not sorted, else 1 plus the number
-        of members there that are known to be dead. In the second the same from the other end, where a segment ends."""
+        """Two rows for each level. The first has, at the beginning of a segment, 0 if the segment is not sorted, else 1
+        plus the number of members known to be dead from there on. The second has the same at the segment's end."""
 
     @property
     def nbytes(self) -> int:
@@ -193,7 +192,7 @@ class OrderedSpine(Spine):
         positions, members = positions[order], members[order]
         ends = np.full(len(owners), -1)
         if greatest:
-            ends[positions] = members  # of an owner's candidates the last one stays
+            ends[positions] = members  # of an owner's candidates the last is kept
         else:
             ends[positions[::-1]] = members[::-1]
         return ends
@@ -218,7 +217,7 @@ def _ends_in(
 
 
 def _sort(level: Pairs, marks: npt.NDArray[np.int32], starts: Positions, stops: Positions, keys: Keys) -> None:
-    """Put these segments in order, unless they are."""
+    """Sort those of these segments that are not sorted yet."""
     unsorted = marks[0, starts] == 0
     starts, stops = starts[unsorted], stops[unsorted]
     marks[0, starts], marks[1, stops - 1] = 1, 1
@@ -231,7 +230,7 @@ def _sort(level: Pairs, marks: npt.NDArray[np.int32], starts: Positions, stops: 
 
 
 def _first_living(level: Pairs, places: Positions, stops: Positions, living: Living) -> Positions:
-    """From each place on, the first with a member that lives; ``stops`` where there is none before it."""
+    """From each place on, the first with a member that lives; ``stops`` if there is none before it."""
     places, walking, width = places.copy(), true_at(places < stops), 1
     while walking.size:
         counts = np.minimum(stops[walking] - places[walking], width)
@@ -259,7 +258,7 @@ def is_number(type: pa.DataType) -> bool:
 
 
 def order_keys(values: pa.Array) -> Cells:
-    """An integer for each value; equal values have equal ones. Nulls: no number may be null; others' come last."""
+    """An integer for each value; equal values have equal integers. A number must not be null; other nulls come last."""
     if is_number(values.type):
         return ordered(cells_of(canonical(values)))
     return ranks(values, "ascending")
@@ -272,9 +271,9 @@ def ranks(values: pa.Array, order: str) -> Cells:
 
 
 def sorted_by(keys: Sequence[tuple[str, str]], nulls: str) -> dict[str, Any]:
-    """The arguments by which Arrow's ``rank`` and ``sort_indices`` sort by these (column, order), with the nulls of
-    each column ``at_start`` or ``at_end``. Arrow takes the place of nulls with each key since 25, and before that only
-    once for all of them."""
+    """The arguments that make Arrow's ``rank`` and ``sort_indices`` sort by these (column, order), with the nulls of
+    each column ``at_start`` or ``at_end``. Since 25 Arrow takes the place of nulls with each key; before that it takes
+    one for all keys."""
     if _NULLS_ARE_PLACED_BY_KEY:
         return {"sort_keys": [(*key, nulls) for key in keys]}
     return {"sort_keys": list(keys), "null_placement": nulls}
@@ -286,7 +285,7 @@ def ordered(cells: Cells) -> Cells:
         return cells
     width = cells.dtype.itemsize
     bits = cells.view(f"i{width}")
-    # As integers, the bits of negative floats run the wrong way: turn all of them round but the sign.
+    # As integers, the bits of negative floats sort in reverse: invert all of them except the sign.
     in_order: Cells = bits ^ (bits >> (8 * width - 1) & np.iinfo(bits.dtype).max)
     return in_order
 

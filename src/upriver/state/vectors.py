@@ -1,18 +1,15 @@
-"""Ranges of many lengths laid end to end.
-
-Arrays that are longer than they need to be, and take memory only as they are filled.
-
-The system gives a large array addresses at first, and memory only when a page of it is touched: what is not used costs
-nothing. So a vector that has outgrown a small array gets a very large one at once, and is never copied while it grows
-from there to ``ROOM_BYTES``; copying eight megabytes into memory that is cold takes tens of milliseconds.
-
-Room is asked of the C library and not of numpy, which asks for large pages: a store of some dozens of vectors would
-touch one of two megabytes for each, and take more than twice the memory that it has a use for.
-
-Numpy arrays that grow at their end, and counts kept in one: what in-memory state is made of.
+"""Numpy arrays that grow at their end, and counts kept in one: the parts of in-memory state.
 
 State is *columnar*: whatever has a place in it (a group, a key, a row) is a dense number, its **slot**, and each
 property of it is one array addressed by slot. An operator then works on a batch with a few whole-array steps.
+
+A vector is longer than it needs to be, and takes memory only as it is filled. The system gives a large array addresses
+at first, and memory only when a page of it is touched: unused room costs nothing. So a vector that has outgrown a small
+array gets a very large one at once, and is never copied while it grows from there to ``ROOM_BYTES``. Copying eight
+megabytes into cold memory takes tens of milliseconds.
+
+The C library provides the room, and not numpy, which asks for large pages. A store of some dozens of vectors would
+touch a page of two megabytes for each, and take more than twice the memory that it uses.
 """
 
 from collections.abc import Hashable, Iterator
@@ -26,18 +23,19 @@ from upriver.errors import ProtocolError
 from upriver.hashing import Hashes as Hashes
 
 SMALL_BYTES = 1 << 18
-"""Arrays below half of this size are as large as they need to be; no small array is larger."""
+"""Arrays below half of this size are exactly as large as they need to be; no small array is larger."""
 
 ROOM_BYTES = 1 << 26
-"""Addresses for an array that is not small. The C library never answers so large a request from used memory."""
+"""Addresses for an array that is not small. The C library never serves so large a request from used memory."""
 
 _PHASES = 512
 
 
 def longer(cells: npt.NDArray[Any], size: int, phase: int) -> npt.NDArray[Any]:
-    """A copy of the array with room for ``size`` cells or more; what is in the new ones is not defined.
+    """A copy of the array with room for ``size`` cells or more; the new cells are not defined.
 
-    phase: any number. Arrays that are filled together and have different ones leave smallness one after the other.
+    phase: any number. Arrays that are filled together and have different phases outgrow their small arrays one after
+    the other.
     """
     width, phase = cells.itemsize, phase * 167 % _PHASES
     small = (SMALL_BYTES + SMALL_BYTES * phase // _PHASES) // 2 // width
@@ -50,7 +48,7 @@ def longer(cells: npt.NDArray[Any], size: int, phase: int) -> npt.NDArray[Any]:
 
 
 def _room(size: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """An array of so many cells, of which none takes memory yet."""
+    """An array of so many cells, none of which takes memory yet."""
     addresses = pa.allocate_buffer(size * dtype.itemsize, memory_pool=pa.system_memory_pool())
     return np.frombuffer(addresses, dtype)
 
@@ -71,7 +69,7 @@ _CAPACITY_MIN = 16
 
 
 class Vector(Generic[Cell]):
-    """An array that grows at its end, and never for long."""
+    """An array that grows at its end, and never blocks for long."""
 
     __slots__ = ("_fill", "_room", "_size")
 
@@ -91,7 +89,7 @@ class Vector(Generic[Cell]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes in use. Room not yet used is address space that the system has not filled with memory."""
+        """Bytes in use. Unused room is address space that the system has not filled with memory."""
         return self._size * self._fill.itemsize
 
     def extend(self, values: npt.NDArray[Cell]) -> None:
@@ -113,7 +111,7 @@ class Vector(Generic[Cell]):
 
 
 class SparseVectors(Generic[Name]):
-    """Vectors of one size, by name, that are zero throughout and take no memory until they are written to."""
+    """Vectors of one size, by name. An unwritten vector is zero throughout and takes no memory."""
 
     __slots__ = ("_size", "_vectors")
 
@@ -131,12 +129,12 @@ class SparseVectors(Generic[Name]):
             vector.resize(size)
 
     def written(self) -> Iterator[tuple[Name, npt.NDArray[np.int64]]]:
-        """Those that are not known to be zero throughout, to be read."""
+        """Those that were written to, for reading."""
         for name, vector in self._vectors.items():
             yield name, vector.cells
 
     def cells(self, name: Name) -> npt.NDArray[np.int64]:
-        """To be written to, good until the vectors grow."""
+        """A vector to write to, good until the vectors grow."""
         if name not in self._vectors:
             self._vectors[name] = Vector(np.int64)
             self._vectors[name].resize(self._size)
@@ -144,7 +142,7 @@ class SparseVectors(Generic[Name]):
 
 
 class Tally:
-    """A count for each slot, never negative, and the number of slots that have any."""
+    """A count for each slot, never negative, and the number of slots whose count is above zero."""
 
     __slots__ = ("_counts", "held")
 
@@ -172,7 +170,7 @@ class Tally:
         return slots if self.held == len(self) else slots[self.counts[slots] > 0]
 
     def put(self, slots: Slots, counts: Weights) -> None:
-        """Set the counts, which are above zero, of slots that have none."""
+        """Set the counts, which are above zero, of slots whose count is zero."""
         self.counts[slots] = counts
         self.held += len(slots)
 
@@ -182,10 +180,10 @@ class Tally:
         self.counts[slots] = 0
 
     def add(self, slots: Slots, weight: Weights | None) -> tuple[Positions, Positions]:
-        """Add to the slots' counts, which may name a slot often; a weight of ``None`` is 1 for each.
+        """Add to the slots' counts; a slot may occur often, and a weight of ``None`` is 1 for each.
 
-        Returns which of them had a count of zero before, and which have one now: of each such slot the first
-        position in ``slots``, ascending. Raises ProtocolError if a count would fall below zero.
+        Returns which slots had a count of zero before, and which have one now: for each such slot its first position in
+        ``slots``, ascending. Raises ProtocolError if a count would fall below zero.
         """
         if weight is None:
             woken = first_of_each(slots, true_at(self.counts[slots] == 0))
@@ -204,7 +202,7 @@ class Tally:
 
 
 def is_any_twice(numbers: npt.NDArray[np.integer[Any]]) -> bool:
-    """Whether a number is there more than once."""
+    """Whether a number occurs more than once."""
     if len(numbers) < 2:
         return False
     in_order = np.sort(numbers)
@@ -212,8 +210,8 @@ def is_any_twice(numbers: npt.NDArray[np.integer[Any]]) -> bool:
 
 
 def are_same(cells: npt.NDArray[Any], others: npt.NDArray[Any]) -> bool:
-    """Whether two arrays of one type have the same cells. By their bytes: numpy's own takes four times as long for
-    few."""
+    """Whether two arrays of one type have the same cells. Compares bytes: numpy's own comparison takes four times as
+    long for few cells."""
     return cells.tobytes() == others.tobytes()
 
 
@@ -230,7 +228,7 @@ def run_starts(values: npt.NDArray[Any]) -> Positions:
 
 
 def run_lengths(starts: Positions, size: int) -> Positions:
-    """How long each of the runs is that begin there, of ``size`` values in all."""
+    """The length of each run that begins there, of ``size`` values in all."""
     lengths = np.empty_like(starts)
     np.subtract(starts[1:], starts[:-1], out=lengths[:-1])
     lengths[-1:] = size - starts[-1:]
@@ -238,7 +236,7 @@ def run_lengths(starts: Positions, size: int) -> Positions:
 
 
 def first_of_each(slots: Slots, positions: Positions) -> Positions:
-    """Of these ascending positions in ``slots``, the first for each slot, ascending."""
+    """The first position for each slot, among these ascending positions in ``slots``; ascending."""
     if len(positions) < 2:
         return positions
     _, first = np.unique(slots[positions], return_index=True)

@@ -1,26 +1,21 @@
-"""sum and avg. Exact numbers are added exactly, and floats one by one in order of arrival.
+"""Accumulators: what an aggregate function keeps for each group.
 
-So the result does not depend on how the rows were cut into batches. An exact sum is checked after each batch: one that
-leaves its type's range is an error, as in Spark's ANSI mode (whose own check depends on the order in which it adds).
-Floats that may be taken back are added exactly, too (:mod:`upriver.engine.operators.accumulators`).
+sum and avg: exact numbers are added exactly. Floats are added one by one in order of arrival. So the result does not
+depend on how the rows were cut into batches. An exact sum is checked after each batch: a sum that leaves its type's
+range is an error, as in Spark's ANSI mode (where the check depends on the order in which Spark adds).
 
-What an aggregate function keeps for each group.
+sum and avg of floats that may be taken back are exact, too, so that nothing of a value stays when it goes. Such a sum
+is rounded once, when it is read. NaNs and infinities are counted, not added.
 
-sum and avg of floats that may be taken back: exact, so that nothing of a value stays when it goes.
+min, max and any_value of rows that are never retracted keep only the best value. Numbers, booleans, dates and
+timestamps are compared as machine integers. For other types Arrow ranks the values of a batch together with the
+extremes so far of the groups that it touches; ranks are numbers.
 
-A sum is rounded once, when it is read. NaNs and infinities are counted, not added.
+bool_and and bool_or use the number of values that are true.
 
-min, max and any_value of rows that only ever come: what came second is not kept.
-
-Numbers, booleans, dates and timestamps are compared as machine integers. For other types Arrow ranks the values of a
-batch together with the extremes so far of the groups that it touches; ranks are numbers.
-
-bool_and and bool_or: from the number of values that are true.
-
-stddev and variance: from exact sums of the values and of their squares, so nothing cancels out and all can go again.
-
-As in Spark, numbers are taken as doubles; what divides by the number of values less one is null for a single value; and
-a group with a NaN or an infinity has NaN.
+stddev and variance use exact sums of the values and of their squares, so nothing cancels out and all can be retracted.
+As in Spark, numbers are taken as doubles. A result that divides by the number of values less one is null for a single
+value. A group with a NaN or an infinity has NaN.
 """
 
 from collections.abc import Iterator
@@ -42,14 +37,14 @@ Counts = npt.NDArray[np.int64]
 class Accumulator(Protocol):
     """Something for each group slot, fed with the values of one column that are not null.
 
-    A value may be taken back, by a negative weight, only from those that are built for it.
+    Only an accumulator built for retractions takes a value back, by a negative weight.
     """
 
     @property
     def nbytes(self) -> int: ...
 
     def resize(self, size: int) -> None:
-        """Make place for so many groups."""
+        """Make room for so many groups."""
         ...
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
@@ -61,16 +56,16 @@ class Accumulator(Protocol):
         ...
 
     def state(self, slots: Slots) -> list[pa.Array]:
-        """All that is kept of these groups, one row for each. The types depend on the function's types only."""
+        """The state of these groups, one row for each. The types depend on the function's types only."""
         ...
 
     def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
-        """Keep this of these groups, which have nothing yet; takes as many columns as :meth:`state` gave."""
+        """Install the state of these groups, which have nothing yet; takes as many columns as :meth:`state` gives."""
         ...
 
 
 class OutOfRange(Exception):
-    """A group's result does not fit its type. Whoever knows the group's key tells the user."""
+    """A group's result does not fit its type. The caller, which knows the group's key, tells the user."""
 
     def __init__(self, slot: int) -> None:
         super().__init__(slot)
@@ -125,7 +120,7 @@ class NotFinite:
         return np.where(finite, cells, 0.0)
 
     def sums(self, slots: Slots) -> Floats:
-        """What they come to in each group: a NaN or an infinity, or zero if there is none."""
+        """The result of each group's special values: a NaN or an infinity, or zero if there is none."""
         sums = np.zeros(len(slots))
         with np.errstate(invalid="ignore"):
             for kind, counts in self._counts.written():
@@ -239,7 +234,7 @@ class NumberExtreme:
 class FirstValue:
     """The value that came first.
 
-    Values that were once chosen lie in a column, in order of arrival; ``place`` points to the one of each group.
+    Values that were once chosen lie in a column, in order of arrival; ``place`` points to the value of each group.
     """
 
     __slots__ = ("_place", "_type", "_values")
@@ -248,7 +243,7 @@ class FirstValue:
         self._type = type
         self._values = _only_a_null(type)
         self._place: Vector[np.int64] = Vector(np.int64)
-        """Of each group's value in ``values``; 0 is a null."""
+        """The place of each group's value in ``values``; 0 is a null."""
 
     @property
     def nbytes(self) -> int:
@@ -273,13 +268,13 @@ class FirstValue:
         self._choose(slots[some], values.take(pa.array(some)))
 
     def _choose(self, slots: Slots, values: pa.Array) -> None:
-        """These are the groups' values from now on."""
+        """Replace the groups' values by these."""
         self._place.cells[slots] = np.arange(len(slots)) + len(self._values)
         self._values.append(values)
 
 
 class RankedExtreme(FirstValue):
-    """The extreme of values that Arrow can rank. When more than half of the column is outdone, it is rewritten."""
+    """The extreme of values that Arrow can rank. When more than half of the column is superseded, it is rewritten."""
 
     __slots__ = ("_order",)
 
@@ -302,7 +297,7 @@ class RankedExtreme(FirstValue):
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Leave the outdone behind."""
+        """Rewrite the column without superseded values."""
         values = self._values.take(self._place.cells)
         self._values = _only_a_null(self._type)
         self._values.append(values)
@@ -406,7 +401,7 @@ _LONG_MAX = 2**63 - 1
 """The greatest int64."""
 
 _LIMB_WEIGHTS_MAX = 2**30
-"""Up to which sum of weights values are added in limbs."""
+"""The largest sum of weights for which values are added in limbs."""
 
 
 def sum_of(argument: pa.DataType, type: pa.DataType, retracts: bool) -> Accumulator:
@@ -483,7 +478,7 @@ class ExactSum:
         self._totals.cells[touched] = join(totals, cells.dtype)
 
     def _add_one_by_one(self, slots: Slots, cells: Cells, weight: Weights) -> None:
-        """For rows that are there so often that limbs have no room for it, as a skewed join may have them."""
+        """For rows whose count is too large for limbs, as in a skewed join."""
         touched, places = np.unique(slots, return_inverse=True)
         totals = to_ints(self._totals.cells[touched])
         for place, value, times in zip(places.tolist(), to_ints(cells), weight.tolist(), strict=True):
@@ -512,7 +507,7 @@ class LongSum(ExactSum):
     def __init__(self) -> None:
         super().__init__(pa.int64(), -_LONG_MAX - 1, _LONG_MAX)
         self._reach = 0
-        """No total is further from zero, unless this is as far as it goes."""
+        """An upper bound of every total's absolute value, unless it is at the maximum itself."""
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
         cells = cells_of(values).astype(np.int64)
@@ -534,7 +529,7 @@ class LongSum(ExactSum):
 
 
 class FloatSum:
-    """sum as float64, of floats or of whole numbers taken as floats, none of which is ever taken back."""
+    """sum as float64, of floats or of whole numbers taken as floats, without retractions."""
 
     __slots__ = ("_totals",)
 
@@ -564,7 +559,7 @@ class FloatSum:
 
 
 class FloatMean(FloatSum):
-    """avg as float64: the sum of floats by the count."""
+    """avg as float64: the sum of floats divided by the count."""
 
     __slots__ = ()
 
@@ -574,7 +569,7 @@ class FloatMean(FloatSum):
 
 
 class DecimalMean(DecimalSum):
-    """avg of decimals: the exact sum by the count, rounded once, halves away from zero."""
+    """avg of decimals: the exact sum divided by the count, rounded once, halves away from zero."""
 
     __slots__ = ("_factor", "_mean_type")
 
@@ -596,7 +591,7 @@ class DecimalMean(DecimalSum):
         return array_of(self._mean_type, means, some_value(counts))
 
     def _divide_small(self, totals: Cells, divisors: Counts) -> tuple[Cells, npt.NDArray[np.bool_]]:
-        """Quotients in 64 bits, and where they are right; the others are too large for it."""
+        """Quotients in 64 bits, and where they are right; the others are too large for 64 bits."""
         low, high = totals.view(np.int64).reshape(-1, 2).T
         most = _LONG_MAX // (4 * self._factor)
         small = (high == low >> 63) & (low >= -most) & (low <= most) & (divisors < 2**62)

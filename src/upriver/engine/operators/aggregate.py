@@ -1,23 +1,21 @@
 """Aggregate: GROUP BY, kept up to date batch by batch.
 
-Each group has a dense slot, which a :class:`SlotIndex` finds from the group's key; what the functions keep is columns
-addressed by slot. Applying a batch means: find each row's slot (once per run of equal neighbours), then for each
-function scatter the rows' values into its column. The functions of one column, or of those of its rows for which one
-condition is true, share an :class:`Argument`.
+Each group has a dense slot, which a :class:`SlotIndex` finds from the group's key. The functions keep columns addressed
+by slot. Applying a batch means: find each row's slot (once per run of equal neighbours), then for each function scatter
+the rows' values into its column. Functions of one column share an :class:`Argument`, as do those of the rows of one
+column for which one condition is true.
 
 If the group's key is the routing key, the routing key's hash is the group's, and a lookup is one probe. Otherwise
 groups are hashed over all their columns, and a :class:`Fanout` knows the groups of each routing key.
 
-Rows count with their weight. A group whose count falls to zero is forgotten; should it come back, it is a new one.
+Rows count with their weight. A group whose count falls to zero is forgotten; if it comes back, it is a new group.
 
-Which accumulator makes which aggregate function; and functions that are fed together.
+Values: all values of one column in each group, for the functions that need them: DISTINCT, and extremes whose values
+may be retracted.
 
-All values of one column in each group, for the functions that need them: DISTINCT, and extremes that may go.
-
-One input column of an aggregate, or the rows of it for which a condition is true: the functions of its values.
-
-They share the count of rows that have no value, because it is null or the condition is not true. None is kept before
-the first such row comes: until then a group has as many values as rows.
+Argument: one input column of an aggregate, or its rows for which a condition is true. Its functions share the count of
+rows that have no value, because it is null or the condition is not true. No such count is kept before the first such
+row comes: until then a group has as many values as rows.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +58,7 @@ Reader = Callable[[Slots], pa.Array]
 """Gives one output column's values for these group slots."""
 
 VALUE_FUNCTIONS = ("min", "max", "any_value")
-"""Their result is one of the values. They take none back: whoever may have to keeps all values."""
+"""Functions whose result is one of the values. They support no retraction; with retractions all values are kept."""
 
 
 def accumulator_of(call: AggregateCall, argument: pa.DataType, retracts: bool) -> Accumulator:
@@ -94,7 +92,7 @@ def check_value_type(call: AggregateCall, argument: pa.DataType) -> None:
 
 
 class Functions:
-    """The functions that are fed with the same values, and read with the same counts."""
+    """The functions that take the same values, and are read with the same counts."""
 
     __slots__ = ("_counts", "_functions", "_overflow")
 
@@ -112,7 +110,7 @@ class Functions:
         return sum(function.nbytes for _, function in self._functions)
 
     def reader(self, call: AggregateCall, function: Accumulator) -> Reader:
-        """Feed this one, too, from now on; returns the reader of its results, which may raise RowError."""
+        """Feed this function, too, from now on; returns the reader of its results, which may raise RowError."""
         self._functions.append((call, function))
 
         def read(slots: Slots) -> pa.Array:
@@ -148,7 +146,7 @@ _UNKNOWN = -2
 
 
 class Values:
-    """The values that are not null, each with the number of its rows. Functions follow as values come and go."""
+    """The values that are not null, each with its number of rows. Functions follow as values come and go."""
 
     __slots__ = ("_bag", "_counts", "_extremes", "_functions", "_type")
 
@@ -159,9 +157,9 @@ class Values:
         self._counts: Vector[np.int64] = Vector(np.int64)
         """How many distinct values each group has."""
         self._functions = Functions(partial(_cells_of, self._counts), overflow)
-        """They get each distinct value once, and have it taken back with the last of its rows."""
+        """These functions get each distinct value once, and have it taken back with the last of its rows."""
         self._extremes: dict[bool, Extreme] = {}
-        """By whether it is the greatest."""
+        """By whether the extreme is the greatest."""
 
     @property
     def held(self) -> int:
@@ -170,7 +168,7 @@ class Values:
 
     @property
     def slots(self) -> int:
-        """How many there are and have been."""
+        """How many entries there are and have been."""
         return self._bag.slots
 
     @property
@@ -229,7 +227,7 @@ def _cells_of(counts: Vector[np.int64], slots: Slots) -> Counts:
 class Extreme:
     """The least or the greatest value of each group.
 
-    The best value that came is known. When it goes, the next one is looked up as soon as somebody asks for it.
+    The best value so far is known. When it goes, the next best is looked up on the first read.
     """
 
     __slots__ = ("_bag", "_best", "_greatest")
@@ -248,7 +246,7 @@ class Extreme:
         self._best.resize(size)
 
     def follow(self, woken: Slots, emptied: Slots, counts: Counts) -> None:
-        """These entries of the multiset are new, and these are gone. counts: how many each group has now."""
+        """Note new entries of the multiset and entries that are gone. counts: how many each group has now."""
         best = self._best.cells
         slots = self._bag.owners(emptied)
         best[slots[best[slots] == emptied]] = _UNKNOWN
@@ -264,7 +262,7 @@ class Extreme:
         owners = np.concatenate([touched, slots])
         keys = self._bag.keys(rivals)
         order = np.lexsort((keys if self._greatest else ~keys, owners))
-        best[owners[order]] = rivals[order]  # of a group's rivals the last one stays
+        best[owners[order]] = rivals[order]  # of a group's rivals the last is kept
 
     def take(self, slots: Slots) -> pa.Array:
         best = self._best.cells
@@ -281,7 +279,7 @@ _SAME_IF_DISTINCT = (*VALUE_FUNCTIONS, "bool_and", "bool_or")
 
 
 class ValueCounts:
-    """How many values each group has: as many as rows, but for those without one."""
+    """How many values each group has: its rows, less those without a value."""
 
     __slots__ = ("_missing", "_rows")
 
@@ -316,13 +314,13 @@ class ValueCounts:
 
 
 class Argument:
-    """What is kept of one column for every group."""
+    """The state of one column for every group."""
 
     __slots__ = ("_counts", "_functions", "_overflow", "_retracts", "_type", "_values")
 
     def __init__(self, type: pa.DataType | None, rows: Tally, overflow: Overflow, retracts: bool) -> None:
-        """type: of the column; ``None`` if it is not a column that counts, but the rows. rows: how many rows each group
-        has; kept by the caller. overflow: makes errors. retracts: whether rows may be taken back."""
+        """type: of the column; ``None`` if rows count and not a column. rows: how many rows each group has; kept by the
+        caller. overflow: makes errors. retracts: whether rows may be taken back."""
         self._type = type
         self._overflow = overflow
         self._retracts = retracts
@@ -338,7 +336,7 @@ class Argument:
 
     @property
     def slots(self) -> int:
-        """How many slots they take up, those of forgotten ones too."""
+        """How many slots the values take up, including those of forgotten values."""
         return 0 if self._values is None else self._values.slots
 
     @property
@@ -371,7 +369,7 @@ class Argument:
         self._functions.resize(size)
 
     def add(self, slots: Slots, values: pa.Array | None, where: pa.Array | None, weight: Weights | None) -> None:
-        """Add one value for each row, once the rows are counted; of rows only for which ``where`` is true, if given.
+        """Add one value for each row, after the rows are counted; with ``where``, only for rows for which it is true.
 
         Raises RowError if a result overflows.
         """
@@ -389,12 +387,12 @@ class Argument:
                 self._values.add(slots, values, weight)
 
     def state(self, slots: Slots) -> list[pa.Array]:
-        """What is kept of these groups: the number of rows without a value, then some columns for each function."""
+        """The state of these groups: the number of rows without a value, then some columns for each function."""
         values = [] if self._values is None else self._values.state(slots)
         return [array_of(pa.int64(), self._counts.missing(slots)), *self._functions.state(slots), *values]
 
     def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
-        """Keep of these groups, which have nothing yet, what :meth:`state` said of them; takes as many columns."""
+        """Install the :meth:`state` of these groups, which have nothing yet; takes as many columns."""
         missing = cells_of(next(state))
         if missing.any():
             self._counts.some_missing()[slots] = missing
@@ -449,7 +447,7 @@ class Aggregate:
         routing: Sequence[str],
         hasher: Callable[[Sequence[pa.Array]], Hashes] = hash64,
     ) -> None:
-        """source: of the rows to come. routing: the routing key's columns, all in the group, in the key's order.
+        """source: of the rows that will come. routing: the routing key's columns, all in the group, in the key's order.
 
         hasher: hashes groups that are finer than the routing key.
         """
@@ -462,7 +460,7 @@ class Aggregate:
         self._fanout = Fanout([source.field(name).type for name in routing]) if finer else None
         self._rows = Tally()
         self._arguments: dict[tuple[str | None, str | None], Argument] = {}
-        """By the names of the column, if it is not the rows themselves that count, and of the condition, if any."""
+        """By the names of the column (none if rows count) and of the condition (none if there is no condition)."""
         self._readers: dict[str, Reader] = {
             name: partial(self._groups.column, place) for place, name in enumerate(self._group)
         }
@@ -477,12 +475,12 @@ class Aggregate:
 
     @property
     def held(self) -> int:
-        """How many groups there are, and how many values are kept one by one."""
+        """How many groups there are, plus how many values are kept one by one."""
         return self.rows + sum(argument.held for argument in self._arguments.values())
 
     @property
     def slots(self) -> int:
-        """How many slots are in use for what is held, those of what is forgotten too."""
+        """How many slots groups and values use, including those of forgotten ones."""
         return len(self._groups) + sum(argument.slots for argument in self._arguments.values())
 
     @property
@@ -505,7 +503,7 @@ class Aggregate:
         self.add(batch, self.assign(batch))
 
     def assign(self, batch: Batch) -> Slots:
-        """The group of each row; one that is not there yet gets a slot, which :meth:`add` must be told of."""
+        """The group of each row; a new group gets a slot, which :meth:`add` must be told of."""
         columns = [batch.rows.column(name) for name in self._group]
         slots = self._groups.assign(batch.hash64 if self._fanout is None else self._hasher(columns), columns)
         self._resize(len(self._groups))
@@ -530,7 +528,7 @@ class Aggregate:
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
         """The groups of each routing key, each with the key's position; in the order of the keys, then of arrival.
-        ``rows_max`` is of no meaning: groups cannot be read some at a time."""
+        ``rows_max`` means nothing here: groups cannot be read some at a time."""
         if self._fanout is None:
             slots = self._groups.find(hashes, keys)
             (positions,) = (slots >= 0).nonzero()
@@ -540,7 +538,7 @@ class Aggregate:
         return positions[held], slots[held]
 
     def as_now(self) -> None:
-        """What a group comes to changes with its rows."""
+        """Nothing: a group's result changes with its rows."""
         return
 
     def by_hash(self) -> Slots:
@@ -560,8 +558,8 @@ class Aggregate:
         return self._groups.hashes[self._rows.of_those_held(self._groups.between(least, most))]
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """One row for each group: the routing key's hash64, the group's columns, its number of rows, and what each
-        function keeps of it."""
+        """One row for each group: the routing key's hash64, the group's columns, its number of rows, and the state of
+        each function."""
         hashes, slots = self._with_hash(keys)
         columns = [self._groups.column(place, slots) for place in range(len(self._group))]
         columns.append(_row_counts(self._rows, slots))
@@ -602,7 +600,7 @@ class Aggregate:
         return hashes[held], slots[held]
 
     def _install_groups(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """New slots for new groups, told to the fanout. routed: hash64 of the routing key of each group."""
+        """New slots for new groups, which the fanout learns. routed: hash64 of the routing key of each group."""
         known = len(self._groups)
         slots = self._groups.assign(routed if self._fanout is None else self._hasher(keys), keys)
         check_new(len(self._groups) == known + len(slots))
@@ -629,7 +627,7 @@ class Aggregate:
             argument.resize(size)
 
     def _fan_out(self, fanout: Fanout, batch: Batch, slots: Slots, woken: Positions, emptied: Positions) -> None:
-        """Tell the routing keys which of their groups are new, which count from now on, and which no more."""
+        """Tell the fanout which groups of the routing keys count from now on, and which no longer do."""
         changed = np.concatenate([woken, emptied])
         if not changed.size:
             return

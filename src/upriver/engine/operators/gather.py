@@ -1,8 +1,8 @@
-"""Gather: rows that have come over an exchange edge and wait for the others of their epoch.
+"""Gather: rows that came over an exchange edge and wait for the rest of their epoch.
 
-Until their stage has come, rows are state like any other: they belong to a key, and move with it. They are looked up by
-key only when keys move, so only then are they put together: in **piles**, each sorted by hash64, and each more than
-twice as long as the next. Until then each batch is sorted by itself, so that rows can be taken some keys at a time.
+Until their stage begins, these rows are state like any other: they belong to a key, and move with it. Only a move looks
+them up by key, so only a move merges them: into **piles**, each sorted by hash64, and each more than twice as long as
+the next. Until then each batch is sorted by itself, so that rows can be taken some keys at a time.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from upriver.state.vectors import Mask, Positions, spread
 
 
 class _Pile:
-    """Rows by hash64; those that have gone are still in it."""
+    """Rows by hash64. Rows that were taken or dropped are still in it."""
 
     __slots__ = ("_hashes", "_order", "_rows", "_stays", "held")
 
@@ -36,16 +36,16 @@ class _Pile:
 
     @property
     def rest(self) -> Batch:
-        """The rows that have not gone, in order of their hashes."""
+        """The remaining rows, in order of their hashes."""
         return self._of(self._order[self._stays[self._order]])
 
     @property
     def hashes(self) -> Hashes:
-        """Of the rows that have not gone, ascending."""
+        """The hashes of the remaining rows, ascending."""
         return self._hashes[self._stays[self._order]]
 
     def take(self, most: int) -> Batch:
-        """The rows whose hash is no higher, which have gone by that."""
+        """Take the rows whose hash is no higher."""
         stop = np.searchsorted(self._hashes, np.uint64(most), side="right")
         places = self._order[:stop]
         places = places[self._stays[places]]
@@ -67,7 +67,7 @@ class _Pile:
         return _taken(self._rows, places)
 
     def drop(self, keys: Hashes) -> None:
-        """Let the rows of these keys go."""
+        """Forget the rows of these keys."""
         places = self._places(keys)
         self._stays[places] = False
         self.held -= len(places)
@@ -92,7 +92,7 @@ class Gather:
 
     @property
     def held(self) -> int:
-        """How many rows there are, equal ones and those that take each other back counted one by one."""
+        """How many rows there are; equal rows, and rows that cancel out, all count."""
         return sum(map(len, self._loose)) + sum(pile.held for pile in self._piles)
 
     @property
@@ -104,13 +104,13 @@ class Gather:
         return sum(map(_nbytes, self._loose)) + sum(pile.nbytes for pile in self._piles)
 
     def add(self, batch: Batch) -> None:
-        """Let these rows wait."""
+        """Add rows that wait."""
         if len(batch):
             rows = pa.RecordBatch.from_arrays(batch.rows.columns, schema=self.schema)
             self._loose.append(_in_order(batch.replaced(rows)))
 
     def take(self, most: int) -> Batch | None:
-        """All rows whose hash is no higher, which wait no longer; ``None`` if there are none."""
+        """Take all rows whose hash is no higher; ``None`` if there are none."""
         taken = [pile.take(most) for pile in self._piles]
         rest: list[Batch] = []
         for batch in self._loose:
@@ -123,12 +123,12 @@ class Gather:
         return concatenated(found) if found else None
 
     def sample(self, every: int) -> Hashes:
-        """The hash of the first row of so many, of each batch by itself."""
+        """A sample of hashes: every so many rows of each batch."""
         hashes = [pile.hashes for pile in self._piles] + [batch.hash64 for batch in self._loose]
         return np.concatenate([np.empty(0, np.uint64), *(some[::every] for some in hashes)])
 
     def hashes_between(self, least: int, most: int) -> Hashes:
-        """The hash64 of the rows' keys, of those from ``least`` to ``most``, in no particular order."""
+        """The hash64 of the rows' keys that lie from ``least`` to ``most``, in no particular order."""
         return np.concatenate(
             [np.empty(0, np.uint64), *(pile.hashes_between(least, most) for pile in self._in_piles())]
         )
@@ -141,7 +141,7 @@ class Gather:
         return part_of(rows.hash64, [array_of(pa.int64(), weight), *rows.rows.columns])
 
     def install(self, state: pa.RecordBatch) -> None:
-        """Let rows wait that were collected elsewhere."""
+        """Add rows that were collected elsewhere."""
         if state.num_columns != len(self.schema) + 2:
             raise ProtocolError(f"rows of {state.num_columns - 2} columns cannot wait among those of {self.schema}")
         hashes, weight, *columns = state.columns

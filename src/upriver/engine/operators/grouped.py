@@ -1,6 +1,6 @@
-"""Grouped: GROUP BY amid a dataflow. Of each group that a batch touches the old row goes, and the new one comes.
+"""Grouped: GROUP BY inside a dataflow. It retracts the old row of each group that a batch changes, and adds the new.
 
-Without aggregate functions that is DISTINCT.
+Without aggregate functions it is DISTINCT.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ class Grouped(TwoStores[Aggregate]):
         routing: Sequence[str],
         eagerness: CompactionPace = USUAL,
     ) -> None:
-        """source, routing: as of :class:`Aggregate`. eagerness: to give memory back."""
+        """source, routing: as of :class:`Aggregate`. eagerness: how soon and how fast to compact."""
         super().__init__(partial(Aggregate, plan, source, routing), eagerness)
         self._group = plan.group
         self._calls = tuple(call.output for call in plan.calls)
@@ -40,7 +40,7 @@ class Grouped(TwoStores[Aggregate]):
         self._nothing = no_rows(self.schema)
 
     def apply(self, port: int, batch: Batch) -> Batch:
-        """Add the batch's rows to their groups; returns the rows of the groups that are not as they were.
+        """Add the batch's rows to their groups; returns the changes of the rows of groups that have changed.
 
         Raises RowError if a result overflows, and ProtocolError as :meth:`Aggregate.apply` does.
         """
@@ -69,7 +69,7 @@ class Grouped(TwoStores[Aggregate]):
 
 
 def _differ(old: Sequence[pa.Array], old_mask: Mask, new: Sequence[pa.Array], new_mask: Mask) -> Mask:
-    """Of the groups that were there and still are, those with another result than before."""
+    """Which of the groups that were there before, and still are, have another result now."""
     differ = np.zeros(np.count_nonzero(old_mask), np.bool_)
     if len(differ):
         for before, now in zip(old, new, strict=True):

@@ -1,25 +1,18 @@
 """Join: pairs of rows of two inputs that agree in a key, kept up to date under changes of both.
 
-A batch of one side is joined with what is kept of the other side, and then kept itself. Both sides keep their rows by
-the join's key (:mod:`join_store`). A row with a null in its key that agrees with nothing is never kept: what it gives,
-it gives at once.
+The operator joins a batch of one side with the kept rows of the other side, and then keeps the batch. Both sides keep
+their rows by the join's key (:class:`JoinStore`). A row with a null in its key that agrees with nothing is never kept:
+its output follows at once.
 
-What a join's plan says of each of its inputs, worked out once.
+JoinKeys gives each key a number, its *owner*, which both sides use. It counts how many rows each side has for the key.
 
-The keys of a join: a number for each, its *owner*, which both sides use, and how many rows each side has of it.
+JoinSide keeps the rows of one input: a multiset, reached by the owner of a row's key. Equal rows are one *entry*: a
+slot with a count. An index over all columns finds a row's entry, so a row comes and goes at the same cost however many
+rows share its key. A multimap knows the entries of each owner.
 
-The rows of one input of a join: a multiset, whose rows are reached by their key's owner.
-
-Equal rows are one *entry*: a slot with a count. An index over all columns finds a row's entry, so that a row comes and
-goes at the same cost however many others share its key; a multimap knows the entries of each owner.
-
-Pairs of what has changed on one side of a join with what the other side keeps of the same key.
-
-What a join keeps, and what follows from a change of it.
-
-A row has a match as long as there is a row on the other side that agrees in the key and makes the condition true. Where
-there is no condition, the keys know how many rows each side has, and a key's rows change their lot together. Where
-there is one, matches are counted for each row of a side whose rows may be put out alone.
+A row has a match as long as the other side has a row that agrees in the key and makes the condition true. Without a
+condition, the key's row counts tell this for all of its rows at once. With a condition, matches are counted for each
+row of a side whose rows may be put out alone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -58,10 +51,10 @@ _ALONE: dict[JoinKind, tuple[bool | None, bool | None]] = {
 class SideShape:
     """One input.
 
-    kept: the columns that are kept of its rows. shown: how many of these are put out: all or none. key: its columns of
-    the join's key. strict: those of them in which a null agrees with nothing. alone: its rows are put out, on their
-    own, as long as they have a match (True), as long as they have none (False), or never (``None``). counted: the
-    matches of each of its rows are counted, since those of its key do not tell.
+    kept: the columns of its rows that are kept. shown: how many of these are put out: all or none. key: its columns of
+    the join's key. strict: those of them in which a null agrees with nothing. alone: when its rows are put out on their
+    own: while they have a match (True), while they have none (False), or never (``None``). counted: the matches of each
+    of its rows are counted, because the counts of its key do not tell.
     """
 
     kept: pa.Schema
@@ -77,8 +70,8 @@ class JoinShape:
     """A join.
 
     paired: pairs are put out. tested: the columns that the condition needs. key: the join's key, its columns named by
-    their places. routing: those of them that are the routing key. output: the left input's columns, then, if paired,
-    the right one's; all may be null.
+    their places. routing: the part of the key that is the routing key. output: the left input's columns, then, if
+    paired, the right one's; all may be null.
     """
 
     sides: tuple[SideShape, SideShape]
@@ -93,12 +86,12 @@ class JoinShape:
     def of(
         cls, op: ops.JoinOp, inputs: tuple[pa.Schema, pa.Schema], routing: tuple[Sequence[str], Sequence[str]]
     ) -> Self:
-        """inputs: schemas of the rows to come. routing: the routing key, in columns of each input."""
+        """inputs: schemas of the rows that will come. routing: the routing key, in columns of each input."""
         paired = op.kind not in (JoinKind.SEMI, JoinKind.ANTI)
         tested = {name for schema in inputs for name in schema.names if quoted(name) in (op.condition or "")}
         keys = (op.left_key, op.right_key)
         routed = set(zip(*routing, strict=True))
-        # Of the right rows of a semi join, nothing matters but what they match by.
+        # A semi join needs only the columns of the right rows that decide a match.
         matter = tested.union(op.right_key, inputs[1].names if paired else ())
         kept = (inputs[0], pa.schema([field for field in inputs[1] if field.name in matter]))
         sides = [
@@ -117,7 +110,7 @@ class JoinShape:
             sides=(sides[0], sides[1]),
             paired=paired,
             condition=op.condition,
-            tested=frozenset(tested or op.left_key[:1]),  # of no columns, there would be no telling how many rows
+            tested=frozenset(tested or op.left_key[:1]),  # without columns, the number of rows would be lost
             key=pa.schema([(str(place), inputs[0].field(name).type) for place, name in enumerate(op.left_key)]),
             routing=tuple(str(place) for place, pair in enumerate(zip(*keys, strict=True)) if pair in routed),
             output=pa.schema(output),
@@ -125,7 +118,7 @@ class JoinShape:
 
 
 class JoinKeys:
-    """Keys that have rows on one side or on both. A key that has none any more is forgotten."""
+    """Keys that have rows on one side or on both. A key without rows is forgotten."""
 
     __slots__ = ("_index", "_totals")
 
@@ -134,7 +127,7 @@ class JoinKeys:
         self._totals: tuple[Vector[np.int64], Vector[np.int64]] = (Vector(np.int64), Vector(np.int64))
 
     def __len__(self) -> int:
-        """How many owners there are, those of forgotten keys too."""
+        """How many owners there are, including those of forgotten keys."""
         return len(self._index)
 
     @property
@@ -154,11 +147,11 @@ class JoinKeys:
         return total
 
     def add(self, port: int, owners: Slots, weight: Weights) -> None:
-        """These keys, which may be named often, have so many more rows on that side."""
+        """Add to the number of rows that these keys, which may be named often, have on that side."""
         np.add.at(self._totals[port].cells, owners, weight)
 
     def forget_empty(self, owners: Slots) -> None:
-        """Of these keys, each named once, forget those without rows."""
+        """Forget the keys without rows among these, each named once."""
         self._index.forget(owners[~self._have_rows(owners)])
 
     def hashes_between(self, least: int, most: int) -> Hashes:
@@ -166,10 +159,10 @@ class JoinKeys:
         return self._index.hashes_between(least, most)
 
     def with_hash(self, routed: Hashes) -> tuple[Hashes, Slots]:
-        """The keys of routing keys with these hash64, ascending and unique: of each the hash64, and the owner.
+        """The keys of routing keys with these hash64, ascending and unique: the hash64 and the owner of each key.
 
-        Sorted by hash64; of those with one hash64, the keys that have left rows come first, then by age. Whoever
-        numbers them as they come in the left rows, then as they come in the right ones, has them in this order again.
+        Sorted by hash64. Among keys with one hash64, those with left rows come first, then by age. A receiver that
+        numbers keys as they come, first in the left rows and then in the right ones, gets this order again.
         """
         owners = self._index.with_hash(routed)
         hashes = self._index.hashes(owners)
@@ -189,15 +182,15 @@ class JoinKeys:
 
 
 FOUND_MIN = 64
-"""So few entries, if found though they are gone, do not matter."""
+"""Finding up to so many entries that are gone does not matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class JoinChanges:
     """Entries whose count has changed, grouped by owner.
 
-    Of a group: its owner (ascending), the hash64 of its routing key, and how many entries it has, which may be none.
-    Of an entry: its slot, and by how much its count has changed, which is not zero.
+    For each group: its owner (ascending), the hash64 of its routing key, and how many entries it has, possibly none.
+    For each entry: its slot, and by how much its count has changed, which is not zero.
     """
 
     owners: Slots
@@ -208,13 +201,13 @@ class JoinChanges:
 
     @property
     def hash64(self) -> Hashes:
-        """Of each entry's routing key."""
+        """For each entry, the hash64 of its routing key."""
         return np.repeat(self.routed, self.sizes)
 
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The entries of some owners, one owner after the other. Of an owner: how many it has. Of an entry: its slot."""
+    """The entries of some owners, one owner after the other. sizes: how many each owner has. slots: of the entries."""
 
     sizes: Positions
     slots: Slots
@@ -236,12 +229,12 @@ class JoinSide:
         """How many entries there are."""
 
     def resize(self, size: int) -> None:
-        """Make place for so many owners."""
+        """Make room for so many owners."""
         self._by_owner.resize(size)
 
     @property
     def slots(self) -> int:
-        """How many slots are in use, those of forgotten entries too."""
+        """How many slots are in use, including those of forgotten entries."""
         return len(self._entries)
 
     @property
@@ -250,9 +243,9 @@ class JoinSide:
         return self._entries.nbytes + self._by_owner.nbytes + self.counts.nbytes + matches
 
     def change(self, rows: Sequence[pa.Array], owners: Slots, routed: Hashes, weight: Weights | None) -> JoinChanges:
-        """Add rows, or take them away. rows: the kept columns. owners, routed: the key and the hash64 of each.
+        """Add rows, or take them away. rows: the kept columns. owners, routed: the key's owner and hash64 for each row.
 
-        Raises ProtocolError if a row is taken away that is not there.
+        Raises ProtocolError for a retraction of a row that is not there.
         """
         known = self.slots
         slots = self._assign(rows, len(owners))
@@ -291,7 +284,7 @@ class JoinSide:
         return members
 
     def _tidy(self, owners: Slots, sizes: Positions, members: Members) -> None:
-        """Where most of what was found is gone, see to it that it is not found again. sizes: how many were found."""
+        """Store the list of an owner anew if most of the entries found are gone. sizes: how many were found."""
         stale = sizes > FOUND_MIN + 2 * members.sizes
         if stale.any():
             of_stale = np.repeat(stale, members.sizes)
@@ -316,7 +309,7 @@ class JoinSide:
         self._by_owner.insert(owners[order], slots[order])
 
     def forget(self, slots: Slots) -> None:
-        """These entries are not there any more."""
+        """Forget these entries."""
         self._entries.forget(slots)
         self.counts.cells[slots] = 0
         self.held -= len(slots)
@@ -337,7 +330,7 @@ def _runs(numbers: Slots) -> tuple[Positions, Positions]:
 
 
 PAIRS_MAX = 1 << 16
-"""Pairs made at a time: many rows of one key on both sides take time, not memory."""
+"""Pairs made at a time: if both sides have many rows of one key, this takes time, but not memory."""
 
 
 def pairs_of(
@@ -409,13 +402,13 @@ class JoinStore:
         return self._keys.hashes_between(least, most)
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """The left rows, then the right ones: the routing key's hash64, how often the row is there, how many rows it
-        matches if that is counted, and its columns."""
+        """The left rows, then the right ones: the routing key's hash64, the row's count, how many rows it matches (if
+        that is counted), and its columns."""
         hashes, owners = self._keys.with_hash(keys)
         return tuple(_state(side, hashes, owners) for side in self._sides)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        """Raises ProtocolError if something is kept of one of the keys."""
+        """Raises ProtocolError if there is state of one of the keys already."""
         _, known = self._keys.with_hash(np.unique(np.concatenate([cells_of(part.column(0)) for part in state])))
         check_new(not known.size)
         for port, (side, shape, part) in enumerate(zip(self._sides, self._shape.sides, state, strict=True)):
@@ -437,7 +430,7 @@ class JoinStore:
         return owners
 
     def _by_key(self, port: int, changes: JoinChanges, before: Mask) -> Iterator[Batch]:
-        """What follows where all rows of a key match. before: which of the changed keys had rows on this side."""
+        """The output if all rows of a key match. before: which of the changed keys had rows on this side."""
         own, other = self._shape.sides[port], self._shape.sides[1 - port]
         after = self._keys.total(port, changes.owners) > 0
         if self._shape.paired:
@@ -454,7 +447,7 @@ class JoinStore:
             yield self._turned(1 - port, members.slots, matched, hashes)
 
     def _by_row(self, port: int, changes: JoinChanges, condition: str) -> Iterator[Batch]:
-        """What follows where a condition decides which rows of a key match."""
+        """The output if a condition decides which rows of a key match."""
         own, other = self._sides[port], self._sides[1 - port]
         members = other.members(changes.owners)
         met, gained = np.zeros(len(changes.slots), np.int64), np.zeros(len(members.slots), np.int64)
@@ -476,7 +469,7 @@ class JoinStore:
             yield self._turned(1 - port, members.slots[turned], before[turned] == 0, hashes[turned])
 
     def _test(self, port: int, slots: Slots, others: Slots) -> pa.RecordBatch:
-        """What the condition needs of these pairs. slots: on that side. others: on the other one."""
+        """The columns that the condition needs, for these pairs. slots: on that side. others: on the other one."""
         columns = {
             name: side.column(place, of_side)
             for side, shape, of_side in zip(self._sides, self._shape.sides, _by_port(port, slots, others), strict=True)
@@ -486,17 +479,17 @@ class JoinStore:
         return pa.RecordBatch.from_pydict(columns)
 
     def _pairs(self, port: int, changes: JoinChanges, changed: Positions, others: Slots) -> Batch:
-        """Pairs come and go. changed: places in ``changes``. others: their partners."""
+        """Output for pairs that come and go. changed: places in ``changes``. others: their partners."""
         weight = changes.weight[changed] * self._sides[1 - port].counts.cells[others]
         return self._batch(_by_port(port, changes.slots[changed], others), changes.hash64[changed], weight)
 
     def _alone(self, port: int, changes: JoinChanges, matched: Mask) -> Batch:
-        """Rows come and go, alone if they match, or do not match, as they are to."""
+        """Output for changed rows of a side that are put out alone, depending on whether they match."""
         shown = matched == self._shape.sides[port].alone
         return self._batch(_by_port(port, changes.slots[shown], None), changes.hash64[shown], changes.weight[shown])
 
     def _turned(self, port: int, slots: Slots, matched: Mask, hashes: Hashes) -> Batch:
-        """Rows that are there have found their first match, or lost their last one. matched: which, from now on."""
+        """Output for unchanged rows that got their first match or lost their last. matched: which match from now on."""
         counts = self._sides[port].counts.cells[slots]
         weight = np.where(matched == self._shape.sides[port].alone, counts, -counts)
         return self._batch(_by_port(port, slots, None), hashes, weight)
@@ -540,8 +533,8 @@ class Join(TwoStores[JoinStore]):
         evaluator: ExpressionEvaluator,
         eagerness: CompactionPace = USUAL,
     ) -> None:
-        """left, right: of the rows to come. left_routing, right_routing: the routing key as columns of each: some of
-        the join's key, or all of it. eagerness: to give memory back."""
+        """left, right: of the rows that will come. left_routing, right_routing: the routing key as columns of each: a
+        part of the join's key, or all of it. eagerness: how soon and how fast to compact."""
         self._shape = JoinShape.of(op, (left, right), (left_routing, right_routing))
         super().__init__(partial(JoinStore, self._shape, evaluator), eagerness)
         self.schema = self._shape.output
@@ -549,7 +542,7 @@ class Join(TwoStores[JoinStore]):
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """port: 0 for changes of the left input, 1 for the right. Raises RowError if the condition fails on a pair, and
-        ProtocolError if a row is retracted that is not there."""
+        ProtocolError for a retraction of a row that is not there."""
         if batch.weight is not None:
             batch = batch.filtered(batch.weight != 0)
         keys = [batch.rows.column(name) for name in self._shape.sides[port].strict]
@@ -564,7 +557,7 @@ class Join(TwoStores[JoinStore]):
         return concatenated([output for output in outputs if len(output)] or [self._nothing])
 
     def _without_match(self, port: int, batch: Batch) -> list[Batch]:
-        """What follows from rows that match nothing."""
+        """The output for rows that match nothing."""
         if self._shape.sides[port].alone is not False:
             return []
         columns = [

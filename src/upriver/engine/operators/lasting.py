@@ -1,13 +1,11 @@
-"""Lasting: an operator whose memory comes back, as :mod:`turning` says, and whose store works as an operator does.
+"""Compaction of an operator's state: one store, or for a while two, so that memory comes back little by little.
 
-Turning: what is kept, in one store, or for a while in two, so that memory comes back little by little.
-
-The state structures never use a slot again. When more slots are forgotten than hold something, a *turnover* begins: an
-empty store takes the place of the old one step by step. Of the calls that change something, every few one also moves
-the keys of one range of hash64 over, lowest first, just as a rescale moves keys between workers. It is always one that
-takes something in: those that only forget are to be over soon. Until all keys have moved, those of the ranges that have
-live in the new store, the others in the old one. So nothing is ever rewritten at once, and order is kept wherever
-moving a key keeps it.
+The state structures never use a slot again. When more slots are forgotten than hold something, a *compaction* begins:
+an empty store replaces the old one step by step. Of the calls that change something, every few one also moves the keys
+of one range of hash64, lowest first, as a rescale moves keys between workers. Only calls that take something in move
+keys; calls that only forget must be short. Until all keys have moved, the keys of the moved ranges live in the new
+store, the others in the old one. So nothing is ever rewritten at once, and order is kept wherever moving a key keeps
+it.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,19 +22,19 @@ from upriver.state.columns import cells_of
 from upriver.state.vectors import Mask
 
 FORGOTTEN_MIN = 256
-"""So few forgotten slots are never worth a turnover."""
+"""Up to so many forgotten slots are never worth a compaction."""
 
 STEP_ROWS = 1024
 """Rows moved in one step, at most, if they are spread evenly over the hashes: some milliseconds of work for a join.
-With fewer, two stores would have to be asked for everything for much longer."""
+With fewer, every call would have to ask two stores for much longer."""
 
 STEP_CALLS = 4
-"""Of so many calls one moves rows: where one call concerns several stores, they seldom do so all at once."""
+"""One of so many calls moves rows: so if one call changes several stores, they seldom all move at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompactionPace:
-    """To give memory back: how soon, and how fast. Each as the constant of its name says."""
+    """How soon and how fast to compact. Each field is as the constant of its name says."""
 
     forgotten_min: int = FORGOTTEN_MIN
     step_rows: int = STEP_ROWS
@@ -47,20 +45,20 @@ USUAL = CompactionPace()
 
 
 class KeyedStore(Protocol):
-    """What is kept by routing key or by something finer; the methods are those of :class:`operator.Stateful`.
+    """State by routing key or by something finer; the methods are those of :class:`operator.Stateful`.
 
-    No store refers to itself, by a method that it keeps for instance: the memory of such a one would not come back when
-    it is let go, but when Python's collector of cycles comes by, which may be much later.
+    A store must not refer to itself, for instance through a bound method that it keeps. Its memory would then wait for
+    Python's collector of cycles, which may run much later.
     """
 
     @property
     def held(self) -> int:
-        """How many slots are in use for something that is kept."""
+        """How many slots hold live entries."""
         ...
 
     @property
     def slots(self) -> int:
-        """How many slots are in use, those of what is forgotten too."""
+        """How many slots are in use, including those of forgotten entries."""
         ...
 
     @property
@@ -79,8 +77,8 @@ Kept = TypeVar("Kept", bound=KeyedStore)
 
 
 class TwoStores(Generic[Kept]):
-    """One store, or two. What works on them does so by :meth:`shares`, and calls :meth:`tidy` when it has taken
-    something in."""
+    """One store, or two. A method reaches them by :meth:`shares`, and calls :meth:`tidy` after it has taken something
+    in."""
 
     __slots__ = (
         "_build",
@@ -99,17 +97,17 @@ class TwoStores(Generic[Kept]):
         self._build = build
         self._eagerness = eagerness
         self._stores = [build()]
-        """In order of the hash64 that they have: during a turnover the new one, then the old one."""
+        """In order of the hash64 that they hold: during a compaction the new store, then the old one."""
         self._ranges, self._done = 1, 0
-        """Into how many ranges of hash64 a turnover is divided, and how many have moved; of use during one only."""
+        """The number of ranges of hash64 in a compaction, and how many have moved; meaningful only during one."""
         self._changes = 0
-        """Since the turnover began, or keys moved."""
+        """Changes since the compaction began, or since keys last moved."""
         self._first_held, self._first_slots, self._moved = 0, 0, 0
-        """What was held and the slots of the old store when the turnover began, and how much has moved since."""
+        """What the old store held and its slots when the compaction began, and how much has moved since."""
 
     @property
     def held(self) -> int:
-        """How many slots hold something: a row, a group, a state, whatever the store is of."""
+        """How many slots hold a live entry: a row, a group, or a state."""
         return sum(store.held for store in self._stores)
 
     @property
@@ -127,11 +125,11 @@ class TwoStores(Generic[Kept]):
 
     @property
     def live_nbytes(self) -> int:
-        """What of ``nbytes`` is for slots that hold something; the rest comes back with turnovers."""
+        """The part of ``nbytes`` for slots that hold live entries; compaction gives the rest back."""
         return sum(store.nbytes * store.held // max(store.slots, 1) for store in self._stores)
 
     def shares(self, hashes: Hashes) -> Iterator[tuple[Kept, Mask]]:
-        """Each store, and which of these hashes are its."""
+        """Each store, and which of these hashes belong to it."""
         if len(self._stores) == 1:
             yield self._stores[0], np.ones(len(hashes), np.bool_)
         else:
@@ -141,7 +139,7 @@ class TwoStores(Generic[Kept]):
             yield old, ~moved
 
     def split(self, batch: Batch) -> Iterator[tuple[Kept, Batch]]:
-        """Each store that has some of these rows, and which."""
+        """Each store that has some of these rows, and these rows."""
         if len(self._stores) == 1:
             if len(batch):
                 yield self._stores[0], batch
@@ -151,7 +149,7 @@ class TwoStores(Generic[Kept]):
                     yield store, batch.filtered(share)
 
     def split_keys(self, keys: Hashes) -> Iterator[tuple[Kept, Hashes]]:
-        """Each store, and which of these keys are its."""
+        """Each store, and those of these keys that belong to it."""
         if len(self._stores) == 1:
             yield self._stores[0], keys
         else:
@@ -178,14 +176,14 @@ class TwoStores(Generic[Kept]):
         self.tidy()
 
     def drop(self, keys: Hashes) -> None:
-        """No key moves with this: who evicts is to be done soon, and uses up no slot."""
+        """Moves no key: eviction must be short, and it uses no slots."""
         for store, part in self.split_keys(keys):
             store.drop(part)
         self._changed()
 
     def tidy(self) -> None:
-        """Begin a turnover if one is due. If one is on, move a range of keys when it is time, or more if slots are used
-        up faster."""
+        """Begin a compaction if one is due. During one, move a range of keys when it is time, or more ranges if slots
+        are used up faster."""
         self._changed()
         if len(self._stores) > 1:
             steps = 1 if self._changes >= self._eagerness.step_calls else 0
@@ -194,7 +192,7 @@ class TwoStores(Generic[Kept]):
                 self._move(done)
 
     def _changed(self) -> None:
-        """Begin a turnover if one is due, or end one that has nothing left to move."""
+        """Begin a compaction if one is due, or end one that has nothing left to move."""
         if len(self._stores) == 1:
             (store,) = self._stores
             if store.slots - store.held <= max(store.held, self._eagerness.forgotten_min):
@@ -207,12 +205,12 @@ class TwoStores(Generic[Kept]):
             self._stores.pop()
 
     def _due(self) -> int:
-        """How many ranges must have moved, lest more slots are used up in a turnover than were held at its start."""
+        """How many ranges must have moved, so that a compaction uses no more slots than were held at its start."""
         used = self.slots - self._moved - self._first_slots
         return min(self._ranges, -(-self._ranges * used // max(self._first_held, 1)))
 
     def _move(self, done: int) -> None:
-        """Move the keys of the ranges up to this one; with the last one that has any, the old store goes."""
+        """Move the keys of the ranges up to this one; the old store is dropped with its last key."""
         new, old = self._stores
         keys = np.unique(old.hashes_between(self._bound(self._done), self._bound(done) - 1))
         held = new.held
@@ -236,7 +234,7 @@ class WorkingStore(KeyedStore, Protocol):
 
 
 class CompactedStore(TwoStores[WorkingStore]):
-    """What :class:`upriver.engine.operators.operator.Stateful` asks for. ``schema``: of the output."""
+    """Implements :class:`upriver.engine.operators.operator.Stateful`. ``schema``: of the output."""
 
     __slots__ = ("schema",)
 

@@ -1,8 +1,8 @@
-"""Latest: of the versions of each primary key the row of the highest, as versions come in any order.
+"""Latest: for each primary key the row of the highest version, as versions come in any order.
 
-Of each key the highest version so far is kept. A deletion is a version like any other, without a row: as long as it
-is the highest, older versions that come late stay without effect. Where versions have no order the last one that
-comes is the highest, nothing can be late, and a deletion leaves nothing behind.
+The operator keeps the highest version so far of each key. A deletion is a version like any other, without a row. While
+it is the highest, older versions that come late have no effect. If versions have no order, the last one that comes is
+the highest: none can be late, and a deletion leaves nothing behind.
 """
 
 from collections.abc import Sequence
@@ -36,8 +36,8 @@ class Latest(CompactedStore):
         eagerness: CompactionPace = USUAL,
     ) -> None:
         """source: of the versions. routing: the routing key's columns, all in the primary key. evaluator: of the
-        predicate for deletions. hasher: of primary keys that are finer than the routing key. eagerness: to
-        give memory back."""
+        predicate for deletions. hasher: of primary keys that are finer than the routing key. eagerness: how soon and
+        how fast to compact."""
         super().__init__(source, partial(_Versions, op, source, tuple(routing), evaluator, hasher), eagerness)
 
 
@@ -67,7 +67,7 @@ class _Versions:
             for place, field in enumerate(source)
             if place not in self._key or pa.types.is_floating(field.type)
         }
-        """By place, the columns that the index of keys does not keep as they are, of all versions ever kept."""
+        """By place, the columns that the index of keys does not keep exactly, of all versions ever kept."""
         self._is_row: Vector[np.bool_] = Vector(np.bool_)
         """By version: false for a deletion."""
 
@@ -86,7 +86,8 @@ class _Versions:
         return self._keys.nbytes + self._place.nbytes + versions
 
     def apply(self, port: int, batch: Batch) -> Batch:
-        """Raises ProtocolError for a retraction, and RowError, having changed nothing, as the evaluator does."""
+        """Raises ProtocolError for a retraction, and RowError as the evaluator does, in which case nothing has
+        changed."""
         if batch.weight is not None:
             if (batch.weight < 0).any():
                 raise ProtocolError("a version of a row cannot be retracted")
@@ -103,7 +104,7 @@ class _Versions:
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         """One row for each primary key: the routing key's hash64, the columns of its highest version, and whether that
-        is a row."""
+        version is a row."""
         slots = self._keys.with_hash(keys)
         versions = self._place.cells[slots]
         columns = [self._column(place, slots, versions) for place in range(len(self._schema))]
@@ -127,7 +128,7 @@ class _Versions:
         return slots
 
     def _highest(self, keys: Slots, rows: pa.RecordBatch) -> Positions:
-        """Which of these versions are the highest of their keys from now on, at most one of each."""
+        """Which of these versions become the highest of their keys, at most one for each key."""
         known = np.unique(keys)
         known = known[self._place.cells[known] >= 0]
         versions = self._place.cells[known]
@@ -142,7 +143,7 @@ class _Versions:
         return last[last >= len(known)] - len(known)
 
     def _advance(self, keys: Slots, rows: pa.RecordBatch, hashes: Hashes, is_row: Mask) -> Batch:
-        """Put these versions in the place of those of their keys; returns what to put out."""
+        """Replace the versions of these keys by these; returns what to put out."""
         versions = self._place.cells[keys]
         was_row = versions >= 0
         was_row[was_row] = self._is_row.cells[versions[was_row]]
@@ -162,7 +163,7 @@ class _Versions:
         )
 
     def _equal(self, keys: Slots, versions: Slots, rows: pa.RecordBatch) -> Mask:
-        """Which of these rows are the versions of their keys, bit by bit."""
+        """Which of these rows equal the versions of their keys, bit by bit."""
         equal = np.ones(len(keys), np.bool_)
         for place, column in enumerate(rows.columns):
             equal &= same(self._column(place, keys, versions), column)

@@ -1,12 +1,12 @@
-"""Changes as few rows: what was added and taken back in the meantime leaves no trace.
+"""The interface of a region's operators, and what they share.
 
-What every operator of a region is.
+An operator takes changes and gives changes. It needs an evaluator for scalar expressions
+(:class:`ExpressionEvaluator`). The state of some keys goes from one operator, or store, to another in batches, the
+*parts*.
 
-What operators ask of whoever evaluates scalar expressions.
-
-Parts: the batches in which what is kept of some keys goes from one operator, or store, to another.
-
-What a batch changes in all: a batch is a multiset of changes, in which a row may come before it goes, or after.
+:func:`net_changes` gives a batch's net change of each entry. A batch is a multiset of changes: a row may come before it
+goes, or after. :func:`consolidated` reduces changes to few rows: additions and retractions that cancel out leave no
+trace.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ class Operator(Protocol):
     def apply(self, port: int, batch: Batch) -> Batch:
         """Take in changes of one input (ports count from 0); returns the changes of the output that follow.
 
-        After each call the output stands as if all rows so far had come at once. Raises RowError for a row at fault;
-        the operator is of no use then.
+        After each call the output is as if all rows so far had come at once. Raises RowError for a row at fault; the
+        operator must not be used after that.
         """
         ...
 
 
 class Stateful(Operator, Protocol):
-    """An operator that keeps something by the routing key, or by something finer. What it keeps can be moved."""
+    """An operator that keeps state by the routing key or by something finer. Its state can be moved."""
 
     @property
     def parts(self) -> int:
@@ -52,35 +52,36 @@ class Stateful(Operator, Protocol):
 
     @property
     def nbytes(self) -> int:
-        """Of memory, without what is not used yet. Costs no more with size."""
+        """Bytes of memory, without reserved room that is not used yet. Costs no more with size."""
         ...
 
     @property
     def live_nbytes(self) -> int:
-        """What of ``nbytes`` is for something that is kept; the rest comes back in time."""
+        """The part of ``nbytes`` that live entries use; compaction gives the rest back."""
         ...
 
     def hashes_between(self, least: int, most: int) -> Hashes:
-        """The hash64 of all routing keys of which anything is kept, from ``least`` to ``most``, which is one of them.
+        """The hash64 of the routing keys that have state, from ``least`` to ``most`` inclusive.
 
         In no particular order, each any number of times.
         """
         ...
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """All that is kept of the routing keys with these hash64, ascending and unique; it stays here, too.
+        """All state of the routing keys with these hash64, ascending and unique; the operator keeps it, too.
 
-        ``parts`` batches, each of a schema that depends on the plan only, with the routing key's hash64 as its first
-        column; any of them may have no rows.
+        ``parts`` batches, whose schemas depend on the plan only, with the routing key's hash64 as the first column. Any
+        of them may have no rows.
         """
         ...
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
-        """Keep what another operator of the same plan has collected. Nothing may be kept of these keys yet."""
+        """Install what another operator of the same plan has collected. These keys must have no state here yet."""
         ...
 
     def drop(self, keys: Hashes) -> None:
-        """Forget all of the routing keys with these hash64, ascending and unique. Memory is given back in time."""
+        """Forget all state of the routing keys with these hash64, ascending and unique. Compaction gives memory
+        back."""
         ...
 
 
@@ -88,7 +89,7 @@ class ExpressionEvaluator(Protocol):
     """Evaluates DuckDB SQL over the columns of a batch; raises RowError when a row makes an expression fail."""
 
     def curt(self) -> "ExpressionEvaluator":
-        """The same, but for its errors: they do not say which row it was, which takes time to find out."""
+        """The same evaluator with short errors: they do not say which row fails, because finding it takes time."""
         ...
 
     def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:
@@ -101,13 +102,13 @@ class ExpressionEvaluator(Protocol):
 
 
 def part_of(hashes: Hashes, columns: Sequence[pa.Array]) -> pa.RecordBatch:
-    """Columns, which get their numbers for names, behind the hash64 of each row's routing key."""
+    """A part: the hash64 of each row's routing key, then the columns, named by their numbers."""
     columns = [array_of(pa.uint64(), hashes), *columns]
     return pa.RecordBatch.from_arrays(columns, [str(place) for place in range(len(columns))])
 
 
 def check_new(are_new: bool) -> None:
-    """Raises ProtocolError unless nothing was kept yet of the keys that are installed."""
+    """Raises ProtocolError unless the installed keys had no state."""
     if not are_new:
         raise ProtocolError("state was installed of a key that has state here")
 
@@ -115,7 +116,7 @@ def check_new(are_new: bool) -> None:
 class Net(NamedTuple):
     """slots: of the entries that a batch names, ascending and unique. first: the first row of each.
 
-    weight: by how much each one's count changes, which may be zero.
+    weight: by how much the count of each entry changes, which may be zero.
     """
 
     slots: Slots
@@ -124,7 +125,7 @@ class Net(NamedTuple):
 
 
 def net_changes(slots: Slots, weight: Weights | None) -> Net:
-    """Add up the weights of rows that are one entry. slots: the entry of each row. weight: ``None`` is 1 for each."""
+    """Add up the weights of rows of the same entry. slots: the entry of each row. weight: ``None`` is 1 for each."""
     if weight is None:
         return Net(*np.unique(slots, return_index=True, return_counts=True))
     named, first, places = np.unique(slots, return_index=True, return_inverse=True)
@@ -134,7 +135,7 @@ def net_changes(slots: Slots, weight: Weights | None) -> Net:
 
 
 SAMPLE_ROWS = 512
-"""Looked at before all rows are compared with each other."""
+"""Rows that are sampled before all rows are compared with each other."""
 
 
 def concatenated(batches: Sequence[Batch]) -> Batch:
@@ -151,11 +152,11 @@ def concatenated(batches: Sequence[Batch]) -> Batch:
 
 
 def consolidated(batch: Batch) -> Batch:
-    """The same changes without rows that take each other back, and without rows of weight zero.
+    """The same changes without rows that cancel out, and without rows of weight zero.
 
-    Equal rows become one, with the sum of their weights; unless nothing is taken back and few rows seem to be equal,
-    so that comparing them would save nothing. Equal is as :mod:`upriver.plan.plan` says. Each row keeps the hash64
-    of the first of its equals.
+    Equal rows become one, with the sum of their weights. If nothing is taken back and few rows seem to be equal, rows
+    stay as they are, because comparing them would save nothing. Rows are equal as :mod:`upriver.plan.plan` says. Each
+    row keeps the hash64 of the first of its equals.
     """
     weight = np.ones(len(batch), np.int64) if batch.weight is None else batch.weight
     if (weight > 0).all() and not _repeats(batch.rows):
@@ -171,17 +172,17 @@ def consolidated(batch: Batch) -> Batch:
 
 
 def _repeats(rows: pa.RecordBatch) -> bool:
-    """Whether many rows are equal, as far as a sample of them tells."""
+    """Whether many rows are equal, judged by a sample."""
     places = np.linspace(0, rows.num_rows - 1, min(rows.num_rows, SAMPLE_ROWS)).astype(np.int64)
     hashes = _row_hashes([canonical(column.take(pa.array(places))) for column in rows.columns], len(places))
     return 2 * len(np.unique(hashes)) < len(places)
 
 
 def _row_hashes(columns: Sequence[pa.Array], rows: int) -> Hashes:
-    """Equal for equal rows. What cannot be hashed is left out; equality is looked at later."""
+    """Equal hashes for equal rows. Columns that cannot be hashed are left out; equality is checked later."""
     return hash64([column for column in columns if is_hashable(column.type)], rows)
 
 
 def _of_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Schemas of one relation may differ in what may be null, as joins see it."""
+    """The rows with this schema. Schemas of one relation may differ in which columns may be null, as joins see it."""
     return rows if rows.schema is schema else pa.RecordBatch.from_arrays(rows.columns, schema=schema)

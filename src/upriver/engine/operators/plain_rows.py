@@ -1,9 +1,7 @@
-"""Rows of one Arrow schema as named tuples of plain Python values, and what a user's function may give for a row.
+"""Rows of one Arrow schema as named tuples of plain Python values, and back without guessing.
 
-Values of Arrow types as plain Python values, and back without guessing.
-
-Arrow itself would take 1.5 for an integer and an hour without a zone for one in UTC. Here a value must be of the class
-that reading it back gives: an ``int`` for an integer, a ``str`` for a string. Numpy's scalars and Arrow's stand for the
+Arrow itself would accept 1.5 as an integer, and a time without a zone as UTC. Here a value must have the class that
+reading it back gives: an ``int`` for an integer, a ``str`` for a string. Scalars of Numpy and Arrow stand for the
 Python value that they hold.
 """
 
@@ -24,7 +22,7 @@ from upriver.errors import ProtocolError, RowError
 from upriver.state.columns import cell_type
 
 VALUE_CHARS_MAX = 100
-"""Of a value in a message."""
+"""Characters of a value in a message."""
 
 _REFUSALS = (pa.ArrowException, OverflowError, ValueError, TypeError)
 """What Arrow raises for a value that it cannot take."""
@@ -45,8 +43,8 @@ Test = Callable[[Any], bool]
 class PlainValues:
     """The values of one type.
 
-    fits: whether a value that is not null has the right class, so that Arrow takes it for what it is, or refuses it.
-    is_settled: true only of values that Arrow would give back just as they are.
+    fits: whether a value that is not null has the right class, so that Arrow either takes it for what it is or refuses
+    it. is_settled: true only for values that Arrow would give back unchanged.
     """
 
     type: pa.DataType
@@ -142,7 +140,7 @@ def _decimal(type: pa.DataType) -> PlainValues:
 
 
 def _string(type: pa.DataType) -> PlainValues:
-    # What is not ASCII may be half of a surrogate pair, which is no text.
+    # A character beyond ASCII may be half of a surrogate pair, which is no text.
     return PlainValues(
         type,
         "a str",
@@ -260,7 +258,7 @@ def _or_null(values: PlainValues) -> Test:
 
 
 def _never(value: Any) -> bool:
-    """What Arrow gives back of a list is another list: nobody must change one that is in use."""
+    """Arrow gives a list back as a new list: a list that is in use must not be changed."""
     return False
 
 
@@ -271,14 +269,14 @@ def _unwrapped(value: Any) -> Any:
 
 
 READ_ROWS = 4096
-"""Rows that are turned into Python values at a time: they take many times the memory."""
+"""Rows converted to Python values at a time: as such they take many times the memory."""
 
 Fields = Sequence[Any]
 """The values of a row, in the order of the schema."""
 
 
 def python_columns(rows: pa.RecordBatch) -> list[list[Any]]:
-    """The rows' values, column by column. Raises RowError for a row with a value that Python does not have."""
+    """The rows' values, column by column. Raises RowError for a value that has no Python form."""
     try:
         return [column.to_pylist() for column in rows.columns]
     except (ValueError, OverflowError, KeyError, pa.ArrowException) as error:
@@ -293,19 +291,19 @@ def python_columns(rows: pa.RecordBatch) -> list[list[Any]]:
 
 
 class RowReader:
-    """Reads rows of one schema, which has a column at least."""
+    """Reads rows of one schema, which has at least one column."""
 
     __slots__ = ("_make", "schema")
 
     def __init__(self, schema: pa.Schema, what: str) -> None:
-        """what: to call a row by."""
+        """what: how messages call a row."""
         self.schema = schema
         # A column that Python could not name is named after its place: _0, _1, ...
-        make_type: Any = namedtuple  # which mypy wants to be called with names that it can read
+        make_type: Any = namedtuple  # mypy wants names that it can read
         self._make = make_type(what.title().replace(" ", ""), schema.names, rename=True)._make
 
     def read(self, rows: pa.RecordBatch) -> Iterator[Any]:
-        """Each row as a named tuple. Raises RowError for a row with a value that Python does not have."""
+        """Each row as a named tuple. Raises RowError for a value that has no Python form."""
         for start in range(0, rows.num_rows, READ_ROWS):
             part = rows.slice(start, READ_ROWS)
             yield from map(self._make, zip(*python_columns(part), strict=True))
@@ -317,7 +315,7 @@ class PlainRows(RowReader):
     __slots__ = ("_columns", "_names", "_what")
 
     def __init__(self, schema: pa.Schema, what: str) -> None:
-        """what: to call a row by. Raises ProtocolError for a type that :func:`plain_values` does not have."""
+        """what: how messages call a row. Raises ProtocolError for a type that :func:`plain_values` does not have."""
         super().__init__(schema, what)
         self._what = what
         self._names = schema.names
@@ -341,11 +339,11 @@ class PlainRows(RowReader):
         try:
             return self._make(map(PlainValues.settled, self._columns, fields))
         except Misfit:
-            self.written([fields])  # says which column it is
+            self.written([fields])  # names the column in its error
             raise
 
     def written(self, rows: Sequence[Fields]) -> pa.RecordBatch:
-        """Raises Misfit, which tells the row, if a value does not fit its column."""
+        """Raises Misfit, which names the row, if a value does not fit its column."""
         columns = zip(*rows, strict=True) if rows else ((),) * len(self._names)
         arrays = []
         for name, values, column in zip(self._names, self._columns, columns, strict=True):
@@ -356,10 +354,9 @@ class PlainRows(RowReader):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def fitted(self, rows: Any) -> pa.RecordBatch:
-        """An Arrow batch or table as a batch of just this schema.
+        """An Arrow batch or table as a batch of exactly this schema.
 
-        Columns may come in any order, and as another type of the same kind, as long as no value is lost.
-        Raises Misfit.
+        Columns may come in any order, and as another type of the same kind, if no value is lost. Raises Misfit.
         """
         if isinstance(rows, pa.Table):
             rows = (
@@ -387,20 +384,20 @@ class PlainRows(RowReader):
 
 
 class OutputRows:
-    """Rows that are given out little by little, plain ones or Arrow's, on their way into one batch."""
+    """Rows that a function gives little by little, plain or Arrow's, collected into one batch."""
 
     __slots__ = ("_parts", "_plain", "_shape", "rows")
 
     def __init__(self, shape: PlainRows) -> None:
         self._shape = shape
         self._plain: list[Fields] = []
-        """The last of the parts, which may grow."""
+        """The last part, which may grow."""
         self._parts: list[list[Fields] | pa.RecordBatch] = [self._plain]
         self.rows = 0
-        """How many there are."""
+        """How many rows there are."""
 
     def add(self, more: Any) -> None:
-        """An Arrow batch or table, or any plain rows; ``None`` for no rows. Raises Misfit for what is no row."""
+        """Add an Arrow batch or table, or any plain rows; ``None`` for no rows. Raises Misfit for anything else."""
         if more is None:
             return
         if isinstance(more, pa.RecordBatch | pa.Table):
@@ -414,7 +411,7 @@ class OutputRows:
             self.rows += len(self._plain) - before
 
     def written(self) -> pa.RecordBatch:
-        """All rows, in order. Raises Misfit, which tells the row."""
+        """All rows, in order. Raises Misfit, which names the row."""
         batches: list[pa.RecordBatch] = []
         done = 0
         for part in self._parts:
@@ -447,7 +444,7 @@ _WIDER = {("integer", "float"), ("integer", "decimal")}
 
 
 def _may_be_cast(found: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether values of one type stand for such of the other, as long as none is lost."""
+    """Whether values of one type stand for values of the other, if none is lost."""
     if found == wanted or pa.types.is_null(found):
         return True
     kinds = _kind(found), _kind(wanted)

@@ -1,12 +1,11 @@
-"""RowCounts: what a view of rows keeps if rows may be taken back: each different row once, and how often it is there.
+"""Rows and RowCounts: what a view without GROUP BY keeps.
 
-A row is found by all its columns, so that taking one back costs the same however many rows its key has. Rows are in no
-order; equal ones count as one *entry*, which is read as often as its row is there.
+Rows: if no row is ever taken back, a view keeps its rows, for each key in order of arrival. Rows are numbered as they
+come and lie in columns addressed by that number. A :class:`Fanout` knows the rows of each routing key.
 
-Rows: what a view without GROUP BY keeps if no row is ever taken back: the rows, in order of arrival in each key.
-
-Rows are numbered as they come and lie in columns addressed by that number; a :class:`Fanout` knows the rows of each
-routing key. Rows that may be taken back are kept by :class:`.row_counts.RowCounts`.
+RowCounts: if rows may be taken back, a view keeps each different row once, and its count. All columns together find a
+row, so taking one back costs the same however many rows its key has. Rows are in no order. Equal rows are one *entry*,
+which is read as often as its count says.
 """
 
 from collections.abc import Sequence
@@ -30,7 +29,8 @@ class Rows:
     __slots__ = ("_columns", "_fanout", "_present", "_routing", "held", "schema")
 
     def __init__(self, source: pa.Schema, routing: Sequence[str]) -> None:
-        """source: of the rows to come, all of it kept. routing: the routing key's columns, in the key's order."""
+        """source: of the rows that will come, all of it kept. routing: the routing key's columns, in the key's
+        order."""
         self.schema = source
         self._routing = tuple(routing)
         self._columns = {field.name: column_of(field.type) for field in source}
@@ -46,7 +46,7 @@ class Rows:
 
     @property
     def slots(self) -> int:
-        """How many slots are in use, those of rows that are gone too."""
+        """How many slots are in use, including those of rows that are gone."""
         return len(self._present)
 
     @property
@@ -60,7 +60,7 @@ class Rows:
         return columns + self._fanout.nbytes + self._present.nbytes
 
     def apply(self, batch: Batch) -> None:
-        """Add each row as often as its weight says. Raises ProtocolError for one that is taken back."""
+        """Add each row as often as its weight says. Raises ProtocolError for a row that is taken back."""
         if batch.weight is not None and (batch.weight < 0).any():
             raise ProtocolError("a row was retracted from a view whose rows only ever come")
         self._add(batch.repeated())
@@ -123,7 +123,8 @@ class RowCounts:
     __slots__ = ("_entries", "_fanout", "_places", "_routing", "_tally", "rows", "schema")
 
     def __init__(self, source: pa.Schema, routing: Sequence[str]) -> None:
-        """source: of the rows to come, all of it kept. routing: the routing key's columns, in the key's order."""
+        """source: of the rows that will come, all of it kept. routing: the routing key's columns, in the key's
+        order."""
         self.schema = source
         self._routing = [source.get_field_index(name) for name in routing]
         self._places = {name: place for place, name in enumerate(source.names)}
@@ -175,7 +176,7 @@ class RowCounts:
         return np.repeat(positions, times), np.repeat(slots, times)
 
     def as_now(self) -> Self:
-        """An entry's columns never change, not even when it is there no more."""
+        """An entry's columns never change, not even when the entry is gone."""
         return self
 
     def by_hash(self) -> Slots:

@@ -1,6 +1,6 @@
 """SetOperation: EXCEPT and INTERSECT, with and without ALL, of two inputs of one schema.
 
-Of each distinct row it is counted how often either input has it; how often the output has it follows from that.
+The operator counts how often each input has each distinct row. These counts decide how often the output has it.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,11 +20,12 @@ from upriver.state.indexes import Hasher, RoutedIndex
 from upriver.state.vectors import Mask, Slots, Vector, Weights, true_at
 
 Copies = Callable[[Weights, Weights], Weights]
-"""How often the output has rows that the inputs have so often."""
+"""How often the output has a row, given how often each input has it."""
 
 
 class SetOperation(CompactedStore):
-    """Rows of port 0, as port 1 has them. A row of the output has one form for each number: one zero, one NaN."""
+    """The rows of port 0, selected by those of port 1. An output row has one form for each number: one zero, one
+    NaN."""
 
     def __init__(
         self,
@@ -34,8 +35,8 @@ class SetOperation(CompactedStore):
         hasher: Hasher = hash64,
         eagerness: CompactionPace = USUAL,
     ) -> None:
-        """source: of both inputs. routing: the routing key's columns, all in it. hasher: of rows. eagerness: to give
-        memory back."""
+        """source: of both inputs. routing: the routing key's columns, all in it. hasher: of rows. eagerness: how soon
+        and how fast to compact."""
         super().__init__(source, partial(_CountedRows, _copies_of(op), source, tuple(routing), hasher), eagerness)
 
 

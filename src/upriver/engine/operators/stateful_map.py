@@ -1,26 +1,21 @@
 """StatefulMap: a user's Python function over the rows of each key, in order, with a state for each key.
 
-A batch is cut by key, the states of its keys are read, the function is called for all of them (:mod:`.user_calls`), and
-only when all has gone well are the new states stored: a batch that fails leaves nothing behind. Or the rows on which it
-fails are left out (:mod:`.sifted_calls`).
+The operator cuts a batch by key, reads the states of its keys, and calls the function for all of them. It stores the
+new states only when every call has succeeded: a batch that fails leaves nothing behind. Alternatively it leaves out the
+rows on which the function fails (:class:`SiftedCalls`).
 
-States: one row of state for each key, which any batch may replace. What a user's function keeps.
+States: one row of state for each key, which any batch may replace. A :class:`RoutedIndex` gives each key a slot, which
+addresses the state's columns. Dropped states, and some replaced ones, leave memory behind;
+:mod:`upriver.engine.operators.lasting` gives it back.
 
-A :class:`RoutedIndex` gives each key a slot, and the state's columns are addressed by it. What is dropped, and some of
-what is replaced, leaves its memory behind: :mod:`upriver.engine.operators.lasting` gives it back.
+A user's function is called once for each row, for each key of a batch, or for each batch. docs/guide/stateful-maps.md
+tells the user what it takes and gives. Each returned value is checked against its declaration. So the function sees the
+same state whether it was stored in between or not: where a batch ends must not matter.
 
-How a user's function is called: once for each row, for each key of a batch, or for each batch.
-
-What it takes and gives is told to the user in docs/guide/stateful-maps.md. Whatever comes back is held against what was
-declared, value by value, so that a state is the same to the function whether it was stored in between or not: where a
-batch ends must not matter.
-
-Calls of a user's function that leave out the rows on which it fails.
-
-A call that fails is made again for each half of its keys, then, where the function is called row by row, for each half
-of a key's rows, one after the other; until it is known of which row, or of which key's rows, it fails. Each time the
-states are read anew from what was before: nothing remains of a call that has failed, even if the function has changed a
-state in place. So all is as if those rows had never come.
+SiftedCalls repeats a call that fails for each half of its keys. If the function is called row by row, it then repeats
+it for each half of a key's rows, one after the other. This ends when the failing rows, or the keys with failing rows,
+are known. Each call reads the states anew as they were before: a failed call leaves nothing behind, even if the
+function has changed a state in place. So the result is as if those rows had never come.
 """
 
 import pickle
@@ -48,17 +43,17 @@ from upriver.state.vectors import Mask, Positions, Slots, true_at
 
 
 class StateKeys(RoutedIndex):
-    """Keys that may be asked for without being there."""
+    """Keys that can be looked up even if they are absent."""
 
     __slots__ = ()
 
     def find(self, routed: Hashes, keys: Sequence[pa.Array]) -> Slots:
-        """The slot of each key, -1 for one without. routed: the hash64 of their routing keys."""
+        """The slot of each key, -1 for an absent key. routed: the hash64 of their routing keys."""
         return self._entries.index.find(routed if self._fanout is None else hash64(keys, len(routed)), keys)
 
 
 class States:
-    """The states of keys, which are the routing key or finer. Keys go with the hash64 of their routing keys."""
+    """The states of keys. A key is the routing key or finer, and comes with the hash64 of its routing key."""
 
     __slots__ = ("_columns", "_keys", "_state")
 
@@ -75,7 +70,7 @@ class States:
 
     @property
     def slots(self) -> int:
-        """For how many states there is memory, those that are gone too."""
+        """How many states there is memory for, including those that are gone."""
         return max([len(self._keys), *(column.places for column in self._columns)])
 
     @property
@@ -83,7 +78,7 @@ class States:
         return self._keys.nbytes + sum(column.nbytes for column in self._columns)
 
     def read(self, hashes: Hashes, keys: Sequence[pa.Array]) -> tuple[pa.RecordBatch, Mask]:
-        """The state of each key, a row of nulls for one without, and which keys have one."""
+        """The state of each key, a row of nulls for a key without one; and which keys have one."""
         slots = self._keys.find(hashes, keys)
         known = slots >= 0
         columns = [column.take(slots[known]) for column in self._columns]
@@ -93,14 +88,14 @@ class States:
         return pa.RecordBatch.from_arrays(columns, schema=self._state), known
 
     def write(self, hashes: Hashes, keys: Sequence[pa.Array], states: pa.RecordBatch) -> None:
-        """Each key, named once, has this state from now on."""
+        """Set the state of each key; each key is named once."""
         slots = self._keys.assign(hashes, keys)
         for column, values in zip(self._columns, states.columns, strict=True):
             column.resize(len(self._keys))
             column.put(slots, values)
 
     def forget(self, hashes: Hashes, keys: Sequence[pa.Array]) -> None:
-        """These keys, which have a state, have none from now on."""
+        """Remove the states of these keys, which all have one."""
         self._keys.forget(self._keys.find(hashes, keys))
 
     def hashes_between(self, least: int, most: int) -> Hashes:
@@ -128,7 +123,7 @@ class States:
 Function = Callable[..., Any]
 
 ROW_CHARS_MAX = 500
-"""Of a row in a message."""
+"""Characters of a row in a message."""
 
 _ROWS_AND_STATE = ("rows", "state")
 _KEYS_ROWS_AND_STATES = ("keys", "rows", "states")
@@ -138,8 +133,8 @@ _KEYS_ROWS_AND_STATES = ("keys", "rows", "states")
 class Given:
     """The rows of a batch by key; there is at least one.
 
-    rows: those of one key together and in order. bounds: where each key's rows begin, and where the last one's end.
-    keys, states: a row for each key. known: which keys have a state; those of the others are nulls.
+    rows: those of one key together and in order. bounds: where each key's rows begin, and where the last key's rows
+    end. keys, states: a row for each key. known: which keys have a state; the states of the others are nulls.
     """
 
     rows: pa.RecordBatch
@@ -151,8 +146,8 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a function makes of it. rows: without their key, whose place is in ``owners``. states: a row for each key.
-    kept: which keys have a state from now on; what is in the rows of the others does not count."""
+    """What a function returns for a batch. rows: without their key, whose place is in ``owners``. states: a row for
+    each key. kept: which keys have a state from now on; the states of the others mean nothing."""
 
     rows: pa.RecordBatch
     owners: Positions
@@ -162,7 +157,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """How all that goes to and fro looks in Python. output: without the key's columns."""
+    """Converts what the function takes and gives to Python and back. output: without the key's columns."""
 
     key: RowReader
     row: RowReader
@@ -170,23 +165,23 @@ class Shapes:
     output: PlainRows
 
     def keys(self, keys: pa.RecordBatch) -> list[Any]:
-        """A key of one column is its value; one of several is a named tuple."""
+        """The value of a one-column key, or a named tuple of a longer key's values."""
         return list(self.key.read(keys)) if len(self.key.schema) > 1 else python_columns(keys)[0]
 
     def states(self, given: Given) -> list[Any]:
-        """``None`` for a key without one."""
+        """``None`` for a key without a state."""
         states = self.state.read(given.states)
         return [state if known else None for state, known in zip(states, given.known.tolist(), strict=True)]
 
     def kept(self, states: Sequence[Fields | None]) -> tuple[pa.RecordBatch, Mask]:
-        """The states as they are stored, and which there are."""
+        """The states as they are stored, and which keys have one."""
         none = (None,) * len(self.state.schema)
         kept = np.array([state is not None for state in states], np.bool_)
         return self.state.written([none if state is None else state for state in states]), kept
 
 
 Call = Callable[[Given], Made]
-"""Calls the function for all of a batch. Raises RowError if it fails, or gives what was not declared."""
+"""Calls the function for a whole batch. Raises RowError if it fails, or gives what was not declared."""
 
 
 class RowCalls:
@@ -251,7 +246,7 @@ def _key_by_key(shapes: Shapes, given: Given, rows: Iterable[Any], fold: Fold) -
 
 
 def _state(shapes: Shapes, answer: Any, output: OutputRows) -> Any:
-    """Take the rows of an answer; returns the state in it."""
+    """Add the rows of an answer to the output; returns the state in it."""
     rows, state = _answer(answer, _ROWS_AND_STATE)
     output.add(rows)
     return None if state is None else shapes.state.settled(state)
@@ -324,7 +319,7 @@ def _of_row(key: Any, row: Any) -> str:
 
 
 def _line_of(error: BaseException) -> str:
-    """The line of the user's code that it came from, or went through first."""
+    """The line of the user's code that raised the error, or that it passed through first."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("upriver.engine."):
         trace = trace.tb_next
@@ -333,7 +328,7 @@ def _line_of(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sifted:
-    """What was made of the good rows. bad: places of the others, ascending. errors: what is wrong with each."""
+    """The result of the good rows. bad: places of the others, ascending. errors: what is wrong with each."""
 
     made: Made
     bad: Positions
@@ -346,7 +341,7 @@ class SiftedCalls:
     __slots__ = ("_call", "_is_by_row", "_nothing")
 
     def __init__(self, call: Call, per: Per, output: pa.Schema) -> None:
-        """output: of the rows that the function gives, without their key."""
+        """output: schema of the rows that the function gives, without their key."""
         self._call = call
         self._is_by_row = per is Per.ROW
         self._nothing = pa.RecordBatch.from_pylist([], output)
@@ -394,7 +389,7 @@ class SiftedCalls:
         return _together(made, (one, other), row)
 
     def _by_rows(self, given: Given) -> Sifted:
-        """Of one key: the second half of its rows meets the state that the first has left."""
+        """For one key: the second half of its rows starts with the state that the first half has left."""
         row = given.rows.num_rows // 2
         one = self(replace(given, rows=given.rows.slice(0, row), bounds=np.array([0, row])))
         rest = np.array([0, given.rows.num_rows - row])
@@ -409,13 +404,13 @@ class SiftedCalls:
 
 
 def _together(made: Made, parts: Sequence[Sifted], row: int) -> Sifted:
-    """row: at which the second part begins."""
+    """row: where the second part begins."""
     one, other = parts
     return Sifted(made, np.concatenate([one.bad, other.bad + row]), one.errors + other.errors)
 
 
 class StatefulMap(TwoStores[States]):
-    """The function and its states. ``parts`` is one: the states."""
+    """The function and its states. ``parts`` is 1: the states."""
 
     __slots__ = ("_call", "_is_finer", "_key", "_output", "_sifted")
 
@@ -428,8 +423,8 @@ class StatefulMap(TwoStores[States]):
         routing: Sequence[str],
         eagerness: CompactionPace = USUAL,
     ) -> None:
-        """source: of the rows to come. routing: the routing key's columns, all of them in the key.
-        eagerness: to give memory back.
+        """source: of the rows that will come. routing: the routing key's columns, all of them in the key. eagerness:
+        how soon and how fast to compact.
 
         Raises DeclarationError if the function cannot be loaded here, ProtocolError for an op that contradicts itself.
         """
@@ -455,8 +450,8 @@ class StatefulMap(TwoStores[States]):
     def apply(self, port: int, batch: Batch) -> Batch:
         """Call the function for the rows; returns the rows that it gives, each behind its key, those of a key in order.
 
-        Raises RowError, from what the function raised, or for what it gave that was not declared; no state has changed
-        then. Raises ProtocolError for a retraction: what a function has made of a row cannot be undone.
+        Raises RowError if the function raises, or gives what was not declared; then no state has changed. Raises
+        ProtocolError for a retraction: what a function has made of a row cannot be undone.
         """
         batch = _repeated(batch)
         if not len(batch):
@@ -465,8 +460,8 @@ class StatefulMap(TwoStores[States]):
         return self._kept(given, hashes, self._call(given))
 
     def apply_good(self, batch: Batch) -> tuple[Batch, pa.RecordBatch, Sequence[str]]:
-        """Call the function for the rows, as if those had never come on which it fails: where it is called row by row,
-        the very rows; else, all rows that their keys have in the batch.
+        """Call the function for the rows, as if the rows on which it fails had never come. If it is called row by row,
+        only these rows are left out; else all rows that their keys have in the batch.
 
         Returns what :meth:`apply` does, the rows that were left out, and what is wrong with each. Raises ProtocolError.
         """
@@ -479,7 +474,7 @@ class StatefulMap(TwoStores[States]):
         return made, given.rows.take(pa.array(sifted.bad)), sifted.errors
 
     def _kept(self, given: Given, hashes: Hashes, made: Made) -> Batch:
-        """Store the states that were made; returns the rows, each behind its key. hashes: of the keys."""
+        """Store the new states; returns the rows, each behind its key. hashes: of the keys."""
         self._write(hashes, given, made)
         owners = pa.array(made.owners)
         columns = [column.take(owners) for column in given.keys.columns] + made.rows.columns
@@ -527,8 +522,8 @@ def _repeated(batch: Batch) -> Batch:
 
 
 def _loaded(function: bytes) -> Function:
-    """The one place where anything is unpickled. A plan, and so its function, has come in the closure of Spark's task,
-    or over a channel whose frames are sealed by the cluster's secret."""
+    """Unpickle the function. This is the only place that unpickles anything. The plan with the function comes in the
+    closure of Spark's task, or over a channel that the cluster's secret seals."""
     try:
         loaded: Function = pickle.loads(function)
     except Exception as error:  # of any class: loading runs what the user's modules have in them

@@ -1,13 +1,11 @@
-"""Union: the rows of several inputs, as they come (UNION ALL). Stateless.
+"""Stateless operators: Filter, Project and Union.
 
-Filter: the rows for which a predicate is true. Stateless; a retraction passes where its row passed.
+Filter passes the rows for which a predicate is true; a retraction passes where its row passed. Project computes other
+columns for the same rows. Most expressions are the plain name of a column: these pass without a copy, and only the
+others go to the evaluator. As operators of a region, Filter and Project pass each row by itself, with its hash64 and
+its weight.
 
-Project: other columns for the same rows. Stateless.
-
-Most expressions are the plain name of a column. Those are passed on as they are, without a copy; only the rest goes
-to the evaluator, and nothing does if there is no rest.
-
-Filter and Project as the operators of a region: each row goes through by itself, with its hash64 and its weight.
+Union passes the rows of several inputs as they come (UNION ALL).
 """
 
 from collections.abc import Mapping
@@ -91,7 +89,7 @@ class Projecting:
 
 
 class Union:
-    """Inputs agree in the names and types of their columns; the output is of this schema."""
+    """Passes the rows of inputs that agree in the names and types of their columns; ``schema`` is the output's."""
 
     __slots__ = ("_schema",)
 

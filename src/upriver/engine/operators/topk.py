@@ -1,23 +1,23 @@
-"""TopK: the first rows of each partition, and the next one when one of them goes.
+"""TopK: the first rows of each partition. When one of them is retracted, the next row takes its place.
 
-All rows are kept, equal ones as one *entry* with a count. A partition's best entries are its *top*, which holds all
-that is put out and some more; once a partition is large, the others are its *rest*, in no order, and the *bound* tells
-the two apart: an entry belongs to the top if it sorts no higher than the bound. So a batch costs as much as it has
-rows, and for each partition where one of them concerns the top, as much as there is in the top. A top that has run dry
-takes the best of the rest in, which costs one look at all of it; one that has grown too long gives its worst to the
-rest.
+The operator keeps all rows, equal ones as one *entry* with a count. A partition's best entries are its *top*, which
+holds all that is put out and some more. A large partition keeps its other entries, unordered, in its *rest*. The
+*bound* separates the two: an entry belongs to the top if it sorts no higher than the bound. So a batch costs as much as
+it has rows, and as much as the top of each partition whose top it changes. An empty top is refilled with the best of
+the rest, which costs one pass over the rest. A top that grows too long moves its worst entries to the rest.
 
-Under ``row_number`` entries that tie are sorted by all their columns, so that no two tie; under the others, it does not
-matter which of them is in front.
+Under ``row_number`` entries that tie are sorted by all their columns, so that no two tie. Under the other functions,
+the order of ties does not matter.
 
-Sorting rows in Spark's order of each type: nulls where they are wanted, NaN above all numbers and equal to itself,
+Rows are sorted in Spark's order of each type: nulls where they are wanted, NaN above all numbers and equal to itself,
 -0.0 equal to 0.0, strings by their UTF-8 bytes, arrays and structs value by value.
 
-Values become integers, *cells*, that sort as they do. It may take several to tell all values of a column apart: of a
-string first eight bytes are compared, then eight more, and only then all. So rows are sorted by one part after the
-other, each for those rows alone that tie in all parts before.
+Values become integers, *cells*, that sort as the values do. A column may need several cells: a string compares its
+first eight bytes, then eight more, and only then all bytes. So rows are sorted by one cell after the other, and each
+later cell is computed only for the rows that still tie.
 
-Ranking: the numbers of sorted rows under row_number, rank and dense_rank, and what a change of them puts out.
+Ranks are the numbers of sorted rows under row_number, rank and dense_rank. A change of the ranks decides what is put
+out.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,7 +42,7 @@ from upriver.state.spine import sorted_by
 from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, Weights, run_starts, true_at
 
 Step = Callable[[pa.Array], Iterable[Cells]]
-"""Gives integers that sort as the values do, as far as they go: the most significant part first."""
+"""Gives integers that sort as the values do, the most significant part first."""
 
 Read = Callable[[int, Positions], pa.Array]
 """Gives one column, by its place, of the rows at these positions."""
@@ -51,12 +51,12 @@ LONG_DECIMAL_DIGITS = 18
 """Decimals of so many digits fit in 64 bits."""
 
 WORDS_MAX = 3
-"""Of eight bytes each: so much of strings, behind what all have in common, is compared as numbers."""
+"""Words of eight bytes: behind the common prefix, so many words of a string are compared as numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class SortKey:
-    """What rows are sorted by. place: of the column in its rows."""
+    """One column to sort by. place: of the column in its rows."""
 
     place: int
     type: pa.DataType
@@ -65,7 +65,7 @@ class SortKey:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """What tells the column's values apart, one after the other."""
+        """The steps that tell the column's values apart, one after the other."""
         return _steps_of(self.type)
 
     def cells(self, step: Step, values: pa.Array) -> Iterator[Cells]:
@@ -79,10 +79,10 @@ class SortKey:
 
 
 def in_order(groups: Positions, keys: Sequence[SortKey], read: Read) -> tuple[Positions, Mask]:
-    """Sort rows by their group, then by the keys; rows that tie stay in the order in which they are.
+    """Sort rows by their group, then by the keys; rows that tie keep their order.
 
-    groups: a number for each row. Returns the rows' positions in order; and where in this order a row differs from the
-    one before it in its group or in a key.
+    groups: a number for each row. Returns the rows' positions in order, and where in this order a row differs from the
+    row before it in its group or in a key.
     """
     order = np.argsort(groups, kind="stable")
     heads = np.ones(len(order), np.bool_)
@@ -102,9 +102,9 @@ def in_order(groups: Positions, keys: Sequence[SortKey], read: Read) -> tuple[Po
 
 
 def best_of(rows: Positions, count: int, keys: Sequence[SortKey], read: Read) -> Positions:
-    """A part of these rows, in no particular order, that holds the first ``count`` of them, and few more.
+    """A subset of these rows, in no particular order, that holds the first ``count`` of them and few more.
 
-    Costs no sort of all rows. count: 1 or more.
+    Does not sort all rows. count: 1 or more.
     """
     certain = [rows[:0]]
     for key in keys:
@@ -124,14 +124,14 @@ def best_of(rows: Positions, count: int, keys: Sequence[SortKey], read: Read) ->
 
 
 def _tied(heads: Mask) -> Positions:
-    """The places of ties of several rows. heads: where each tie begins."""
+    """The places of rows that tie with another row. heads: where each tie begins."""
     tied = ~heads
     tied[:-1] |= tied[1:]
     return true_at(tied)
 
 
 def _refine(order: Positions, heads: Mask, places: Positions, cells: Cells) -> None:
-    """Sort the rows at these places of the order, ties of several rows, by their cells, within each tie."""
+    """Sort the rows at these places of the order by their cells, within each tie."""
     bits = len(places).bit_length()
     key = np.cumsum(heads[places]) - 1 << bits | _ranks_of(cells)
     sorting = _sorted(key, 2 * bits)
@@ -141,7 +141,7 @@ def _refine(order: Positions, heads: Mask, places: Positions, cells: Cells) -> N
 
 
 def _ranks_of(cells: Cells) -> Positions:
-    """Numbers from 0 on, without gaps, that sort as the cells do. Does without a stable sort, which takes longer."""
+    """Numbers from 0 on, without gaps, that sort as the cells do. Avoids a stable sort, which takes longer."""
     order = np.argsort(cells)
     in_turn = cells[order]
     ranks = np.empty(len(cells), np.int64)
@@ -150,9 +150,9 @@ def _ranks_of(cells: Cells) -> Positions:
 
 
 def _sorted(key: Positions, bits: int) -> Positions:
-    """The positions of these numbers in their order; equal ones stay in the order in which they are.
+    """The positions of these numbers in their order; equal ones keep their order.
 
-    bits: that a number has at most, and no more than 62.
+    bits: the most bits that a number has, at most 62.
     """
     of_position = len(key).bit_length()
     if bits + of_position > 63:
@@ -188,7 +188,7 @@ def _floats(values: pa.Array) -> Iterator[Cells]:
     cells = cells_of(canonical(values))
     width = cells.dtype.itemsize
     bits = cells.view(f"i{width}")
-    # As integers, the bits of negative floats run the wrong way: turn all of them round but the sign.
+    # As integers, the bits of negative floats sort in reverse: invert all of them except the sign.
     yield bits ^ (bits >> (8 * width - 1) & np.iinfo(bits.dtype).max)
 
 
@@ -202,7 +202,7 @@ def _decimals(values: pa.Array) -> Iterator[Cells]:
 
 
 def _words(values: pa.Array) -> Iterator[Cells]:
-    """Eight bytes of each value as one number, zeros behind its end, from where two values first differ."""
+    """Each value's next eight bytes as one number, with zeros behind its end; begins where two values first differ."""
     _, offset_buffer, data = values.buffers()
     offsets = np.frombuffer(offset_buffer, np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
     text = np.frombuffer(data or b"", np.uint8)[: offsets[-1]]
@@ -219,7 +219,7 @@ def _words(values: pa.Array) -> Iterator[Cells]:
 
 
 def _common_bytes(values: pa.Array) -> int:
-    """How many bytes all values begin with."""
+    """The length of the prefix that all values share, in bytes."""
     extremes = pc.min_max(values.cast(pa.binary()))
     least, most = extremes["min"].as_py() or b"", extremes["max"].as_py() or b""
     shared = min(len(least), len(most))
@@ -232,7 +232,7 @@ def _ranks(values: pa.Array) -> Iterator[Cells]:
 
 
 def _ranks_one_by_one(values: pa.Array) -> Iterator[Cells]:
-    """Of values that Arrow does not compare."""
+    """Ranks values that Arrow does not compare."""
     forms = [comparable(value) for value in exact_list(values)]
     ranks = {form: rank for rank, form in enumerate(sorted(set(forms)))}
     yield np.array([ranks[form] for form in forms], np.int64)
@@ -242,9 +242,9 @@ def _ranks_one_by_one(values: pa.Array) -> Iterator[Cells]:
 class Ranked:
     """Entries in order: one partition after the other, each from its best on.
 
-    slots, counts: the entries', and how often each is there. partitions: the number of each one's partition, ascending
-    from 0, none left out. starts: where each partition begins. peers: where an entry differs from the one before it in
-    what it is sorted by.
+    slots, counts: each entry's slot, and how often the entry is there. partitions: each entry's partition number,
+    ascending from 0 without gaps. starts: where each partition begins. peers: where an entry differs from the entry
+    before it in the columns that it is sorted by.
     """
 
     slots: Slots
@@ -256,14 +256,14 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Of each entry: the number of its first copy, and how many of its copies have a number up to the limit."""
+    """For each entry: the number of its first copy, and how many of its copies have a number up to the limit."""
 
     first: Positions
     copies: Weights
 
 
 def number(ranked: Ranked, counts: Weights, ranking: Ranking, limit: int) -> Numbers:
-    """counts: how many copies are taken to be there of each entry; of one without any, the number says nothing."""
+    """counts: how many copies of each entry to assume; the number of an entry without copies means nothing."""
     if ranking is Ranking.ROW_NUMBER:
         ahead = _before(counts)
         ahead -= ahead[ranked.starts][ranked.partitions]
@@ -277,13 +277,13 @@ def number(ranked: Ranked, counts: Weights, ranking: Ranking, limit: int) -> Num
 
 
 def _before(counts: Weights) -> Weights:
-    """Of each, the sum of all before it."""
+    """For each count, the sum of all counts before it."""
     return np.cumsum(counts) - counts
 
 
 @dataclass(frozen=True, slots=True)
 class RankChanges:
-    """Changes of the output: the place of the entry in its order, its number, and how many copies more there are."""
+    """Changes of the output: the entry's place in its order, its number, and the change of its count."""
 
     places: Positions
     numbers: Positions
@@ -291,14 +291,14 @@ class RankChanges:
 
 
 def changes(before: Numbers, after: Numbers) -> RankChanges:
-    """What to put out if rows are not put out with their numbers."""
+    """What to put out if the output has no column for the number."""
     weight = after.copies - before.copies
     places = true_at(weight)
     return RankChanges(places, after.first[places], weight[places])
 
 
 def numbered_changes(before: Numbers, after: Numbers, ranking: Ranking) -> RankChanges:
-    """What to put out if rows are put out with their numbers."""
+    """What to put out if the output has a column for the number."""
     moved = true_at((before.copies != after.copies) | (before.first != after.first))
     parts = [_numbered(numbers, moved, ranking, sign) for numbers, sign in ((before, -1), (after, 1))]
     places, numbers, weight = (np.concatenate(part) for part in zip(*parts, strict=True))
@@ -323,7 +323,7 @@ def _numbered(numbers: Numbers, places: Positions, ranking: Ranking, sign: int) 
 
 
 SORTED_ENTRIES_MAX = 4096
-"""A rest of so many entries is sorted as it is; of more, the best are picked out first."""
+"""A rest of up to so many entries is sorted whole; of a longer one the best are picked first."""
 
 
 class TopK(CompactedStore):
@@ -338,7 +338,7 @@ class TopK(CompactedStore):
         eagerness: CompactionPace = USUAL,
     ) -> None:
         """source: of the input. routing: the routing key's columns, all in the partition. hasher: of rows, and of
-        partitions that are finer than the routing key. eagerness: to give memory back."""
+        partitions that are finer than the routing key. eagerness: how soon and how fast to compact."""
         output = source if op.rank is None else source.append(pa.field(op.rank, pa.int32()))
         super().__init__(output, partial(_Partitions, op, source, output, tuple(routing), hasher), eagerness)
 
@@ -375,7 +375,7 @@ class _Partitions:
         self._counts: Vector[np.int64] = Vector(np.int64)
         self._owners: Vector[np.int64] = Vector(np.int64)
         self._in_top: Vector[np.bool_] = Vector(np.bool_)
-        """By entry: how often it is there, the slot of its partition, and whether it belongs to the top."""
+        """By entry: its count, the slot of its partition, and whether it belongs to the top."""
         self._partitions = RoutedIndex(pa.schema([source.field(place) for place in self._partition]), routing, hasher)
         self._sizes = Tally()
         self._tops = Lists()
@@ -383,13 +383,13 @@ class _Partitions:
         """By partition: how many entries it has, its top, and the number of its rest, or -1."""
         self._rests = LongLists()
         self._bounds: Vector[np.int64] = Vector(np.int64)
-        """By rest: its entries, some of which may be gone, and the bound: an entry, which may be gone, too."""
+        """By rest: its entries, and the bound, an entry. Any of them may be gone."""
         self.held = 0
         """How many entries there are."""
 
     @property
     def slots(self) -> int:
-        """How many slots are in use, those of entries that are gone too."""
+        """How many slots are in use, including those of entries that are gone."""
         return len(self._entries)
 
     @property
@@ -421,8 +421,8 @@ class _Partitions:
         return self._partitions.hashes_between(least, most)
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """One row for each entry: the routing key's hash64, its columns, and its count. Those of one routing key are
-        in order of age."""
+        """One row for each entry: the routing key's hash64, its columns, and its count. The entries of one routing key
+        are in order of age."""
         _, slots = self._members(keys)
         hashes = self._partitions.hashes(self._owners.cells[slots])
         order = np.lexsort((slots, hashes))
@@ -474,7 +474,7 @@ class _Partitions:
         self.held += len(slots)
 
     def _lose(self, slots: Slots) -> Slots:
-        """These entries are gone. Returns partitions that have none any more."""
+        """Note that these entries are gone. Returns the partitions that have no entry left."""
         owners = self._owners.cells[slots]
         _, emptied = self._sizes.add(owners, np.full(len(slots), -1))
         self.held -= len(slots)
@@ -495,7 +495,7 @@ class _Partitions:
         bounded = np.unique(rests)
         groups = np.concatenate([bounded, rests])
         order, _ = self._in_order(groups, np.concatenate([self._bounds.cells[bounded], slots]))
-        # In each group there is one bound. The first group has seen one behind it, the second two, and so on.
+        # Each group holds one bound. The first group is past its bound at count 1, the second at count 2, and so on.
         behind = np.cumsum(order < len(bounded)) > np.searchsorted(bounded, groups[order])
         within = np.empty(len(groups), np.bool_)
         within[order] = ~behind
@@ -543,7 +543,8 @@ class _Partitions:
         return self._entries.column(place, slots[at])
 
     def _wanted(self, owners: Slots) -> Positions:
-        """How long the tops of these partitions should be. A refill pays for as many losses as there are to spare."""
+        """How long the tops of these partitions should be. A longer top absorbs more retractions before its next
+        refill."""
         spare: Positions = np.sqrt(self._sizes.counts[owners]).astype(np.int64)
         return 2 * max(self._op.limit, 0) + 1 + spare
 
@@ -551,13 +552,13 @@ class _Partitions:
         return number(ranked, counts, self._op.ranking, self._op.limit)
 
     def _dry(self, owners: Slots, ranked: Ranked, numbers: Numbers) -> Slots:
-        """Partitions with a rest that may have to put something out of it: nothing in the top is beyond the limit."""
+        """Partitions that may have to put out an entry of their rest: no entry of their top is beyond the limit."""
         beyond = ranked.partitions[numbers.copies < ranked.counts]
         dry: Slots = owners[(np.bincount(beyond, minlength=len(owners)) == 0) & (self._rest_of.cells[owners] >= 0)]
         return dry
 
     def _refill(self, owners: Slots) -> None:
-        """Move the best entries of these partitions' rests to their tops: as many as should be there, or as are."""
+        """Move the best entries of these rests to the tops: the wanted length, or the top's own if that is more."""
         rests = self._rest_of.cells[owners]
         positions, slots = self._rests.find(rests)
         left = self._counts.cells[slots] > 0
@@ -568,11 +569,11 @@ class _Partitions:
         self._rests.keep(rests, left)
         self._in_top.cells[slots[chosen]] = True
         self._tops.append(owners[positions[chosen]], slots[chosen])
-        self._bounds.cells[rests[positions[chosen]]] = slots[chosen]  # of several for one rest, the last one stays
+        self._bounds.cells[rests[positions[chosen]]] = slots[chosen]  # if several aim at one rest, the last is kept
         self._rest_of.cells[owners[np.bincount(positions[left], minlength=len(owners)) == 0]] = -1
 
     def _best(self, groups: Positions, slots: Slots, counts: Positions) -> Positions:
-        """The places of the best entries, so many of each group, sorted. groups: ascending."""
+        """The places of the best entries, sorted: so many of each group. groups: ascending."""
         sizes = np.bincount(groups, minlength=len(counts))
         ends = np.cumsum(sizes)
         large = sizes > np.maximum(SORTED_ENTRIES_MAX, 2 * counts)
@@ -588,7 +589,8 @@ class _Partitions:
         return best
 
     def _keep(self, owners: Slots, ranked: Ranked, numbers: Numbers) -> None:
-        """Make what is there of these sorted tops the tops; the worst of those that are too long go to the rests."""
+        """Store the entries of these sorted tops that still exist. A top that is too long moves its worst to its
+        rest."""
         there = ranked.counts > 0
         slots, positions = ranked.slots[there], ranked.partitions[there]
         lengths = np.bincount(positions, minlength=len(owners))
@@ -604,7 +606,7 @@ class _Partitions:
         self._tops.replace(owners, kept, slots[stays])
 
     def _cut(self, owners: Slots, bounds: Slots, their_owners: Slots, slots: Slots) -> None:
-        """Set the bounds of these partitions, and put these entries of them, which are in no list, in their rests."""
+        """Set the bounds of these partitions, and put these entries, which are in no list yet, in their rests."""
         first = owners[self._rest_of.cells[owners] < 0]
         known = len(self._rests)
         for vector in (self._rests, self._bounds):
@@ -627,7 +629,7 @@ def _sort_keys(op: ops.TopKOp, source: pa.Schema) -> list[SortKey]:
 
 
 def _of_each(slots: Slots, named: Slots, weight: Weights) -> Weights:
-    """The weight of each of these slots; zero, if it is not among those named, which are ascending."""
+    """The weight of each of these slots; zero for a slot that is not among those named, which are ascending."""
     if not len(named):
         return np.zeros(len(slots), np.int64)
     places = np.minimum(np.searchsorted(named, slots), len(named) - 1)

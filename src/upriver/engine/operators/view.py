@@ -1,9 +1,10 @@
-"""LastingStore: the store of a view whose memory comes back, as :mod:`turning` says; no answer changes meanwhile.
+"""View: answers lookups. It reads what an aggregate or a rows operator keeps, and gives it the declared form.
 
-View: answers. Reads what an aggregate or a rows operator keeps, and gives it the form that the user declared.
+View evaluates output expressions and HAVING at each read, over the rows that are read. Most views have only plain
+columns as output: a read then fetches just those columns and calls no evaluator.
 
-Output expressions and HAVING are evaluated when somebody reads, over the rows that are read. A view whose output is
-plain columns, and most are, reads just those columns, and no evaluator is called.
+CompactedViewStore: the store of a view that compaction shrinks (:mod:`upriver.engine.operators.lasting`). Compaction
+changes no answer.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,14 +57,14 @@ class Store(KeyedStore, Columns, Protocol):
     def find(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> tuple[Positions, Slots]:
         """The rows of each routing key, each with the key's position; in the order of the keys, then of arrival.
 
-        Equal rows may have one slot, which is named once for each. Raises ManyMembers if there are more rows than
-        ``rows_max``, before much was done, unless ``as_now`` is ``None``.
+        Equal rows may share one slot, which then appears once for each. Raises ManyMembers early, if there are more
+        rows than ``rows_max``, unless ``as_now`` is ``None``.
         """
         ...
 
     def as_now(self) -> Columns | None:
-        """What reads rows that are there now as they are now, whatever is done to the store until then; ``None`` if
-        rows change in place."""
+        """A reader of the current rows that later changes of the store do not affect; ``None`` if rows change in
+        place."""
         ...
 
     def by_hash(self) -> Slots:
@@ -72,20 +73,20 @@ class Store(KeyedStore, Columns, Protocol):
 
 
 class LongRead:
-    """The view's rows of some keys, read some at a time: all of them as they were when it began."""
+    """The view's rows of some keys, read some at a time, all of them as they were at the start."""
 
     __slots__ = ("_read", "row", "rows")
 
     def __init__(self, rows: int, read: Callable[[int, int], pa.RecordBatch]) -> None:
-        """rows: how many there are. read: gives those from one number to another."""
+        """rows: how many there are. read: gives the rows from one number to another."""
         self.rows = rows
         self.row = 0
-        """The next to be read."""
+        """The number of the next row."""
         self._read = read
 
     @property
     def left(self) -> int:
-        """How many rows are still to be read."""
+        """How many rows are left to read."""
         return self.rows - self.row
 
     def next(self, rows_max: int) -> pa.RecordBatch:
@@ -110,12 +111,12 @@ class View:
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> pa.RecordBatch:
         """The view's rows of these keys, each key once, in the order of their first mention.
 
-        Raises ManyMembers, before much was done, if there are more than ``rows_max`` that can be read some at a time.
+        Raises ManyMembers early, if there are more than ``rows_max`` rows that can be read some at a time.
         """
         return self._read(self._slots(hashes, keys, rows_max), self._store)
 
     def long_read(self, hashes: Hashes, keys: Sequence[pa.Array]) -> LongRead:
-        """What :meth:`lookup` finds, to be read some rows at a time. Where rows change in place, it is read at once."""
+        """What :meth:`lookup` finds, read some rows at a time. If rows change in place, all are read at once."""
         slots, columns = self._slots(hashes, keys, None), self._store.as_now()
         if columns is not None:
             return LongRead(len(slots), lambda start, end: self._read(slots[start:end], columns))
@@ -159,21 +160,21 @@ class View:
 
 
 def _of_each_key_once(positions: Positions, slots: Slots) -> Slots:
-    """Of the rows found for keys at these positions, those of each key's first mention."""
+    """The rows of each key's first mention, among the rows found for keys at these positions."""
     if not is_any_twice(slots):
         return slots
-    # A slot that one key names twice is of two equal rows; one that two keys name is of one key, asked twice.
+    # A slot that comes twice at one position means two equal rows; at two positions, it means one key named twice.
     _, first, found = np.unique(slots, return_index=True, return_inverse=True)
     once: Slots = slots[positions == positions[first[found]]]
     return once
 
 
 _OFFSETS = (0, 1 << 40)
-"""Added to the slots of each store, to tell them apart."""
+"""Added to the slots of each store, so that they differ."""
 
 
 class CompactedViewStore(TwoStores[Store]):
-    """What :class:`upriver.engine.operators.view.Store` asks for, made of one store or of two."""
+    """Implements :class:`upriver.engine.operators.view.Store` with one store or two."""
 
     __slots__ = ("schema",)
 
@@ -214,13 +215,13 @@ class CompactedViewStore(TwoStores[Store]):
         return _column(self._stores, name, slots)
 
     def as_now(self) -> Columns | None:
-        """Of the stores that there are now: they are not changed by a turnover, but left."""
+        """Reads from the stores of this moment: compaction leaves their columns as they are."""
         columns = [store.as_now() for store in self._stores]
         return None if None in columns else _AsNow([each for each in columns if each is not None])
 
 
 class _AsNow:
-    """The rows of one store or of two, numbered as by :meth:`LastingStore.find`."""
+    """The rows of one store or two, numbered as by :meth:`CompactedViewStore.find`."""
 
     __slots__ = ("_stores",)
 
