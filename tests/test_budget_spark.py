@@ -10,7 +10,7 @@ from upriver.app import App
 from upriver.errors import BudgetExceeded, WaitTimeout
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
-from upriver.runtime.memory import fixed_bytes
+from upriver.runtime.fixed_costs import fixed_bytes
 from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.typer import SparkTyper

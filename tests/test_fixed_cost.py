@@ -6,7 +6,7 @@ from sql_kit import local_plan
 
 from simulator.tables import TABLES
 from upriver.errors import BudgetExceeded
-from upriver.runtime.memory import fixed_bytes, require_memory
+from upriver.runtime.fixed_costs import fixed_bytes, require_memory
 
 BYTES_MAX = 16_384
 """Of one view: so that many of them fit into the smallest budget that there is."""

@@ -18,7 +18,7 @@ LEFT_BY_A_THREAD = f"""
 import os, sys, threading
 import pyarrow as pa
 from benchmarks.worker_memory import memory_of
-from upriver.runtime.memory import share_free_memory
+from upriver.runtime.arenas import share_free_memory
 from upriver.runtime.memory import give_back
 
 if sys.argv[1] == "shared":

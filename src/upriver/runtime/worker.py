@@ -40,9 +40,10 @@ from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.messages import FromWorker, Meet
 from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import PeerLost, PeersMet
+from upriver.runtime.arenas import share_free_memory
 from upriver.runtime.coordinator_service import REGISTER, SILENCED
 from upriver.runtime.leases import USUAL, FailureDetection, Lease
-from upriver.runtime.memory import giving_back, share_free_memory
+from upriver.runtime.memory import giving_back
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.worker_loop import WorkerLoop
 from upriver.worker.serving import BuildRegion

@@ -4,7 +4,7 @@ Spark starts one such process for each executor (``spark.python.daemon.module``)
 worker that joins a running app is then ready at once: it loads nothing while the other workers answer lookups.
 """
 
-from upriver.runtime.memory import share_free_memory
+from upriver.runtime.arenas import share_free_memory
 
 share_free_memory()  # first: modules loaded below start threads
 

@@ -27,8 +27,8 @@ from upriver.plan.provenance import indexes_of
 from upriver.protocol.json_forms import plan_to_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
+from upriver.runtime.fixed_costs import require_memory
 from upriver.runtime.leases import USUAL, FailureDetection
-from upriver.runtime.memory import require_memory
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
 from upriver.spark.host import WorkerHost, runs_elsewhere
