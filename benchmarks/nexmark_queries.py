@@ -69,9 +69,6 @@ _COUNTS_STREAMING = """\
 SELECT auction, window AS period, count(*) AS num
 FROM bid GROUP BY auction, window(ts, '10 seconds', '2 seconds')"""
 
-_PERSON_WINDOWS = """\
-SELECT id, name, window.start AS starttime FROM person GROUP BY id, name, window(ts, '10 seconds')"""
-
 QUERIES: Mapping[str, Query] = {
     "q0": Query(
         about="every bid as it is",

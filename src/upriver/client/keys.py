@@ -277,7 +277,7 @@ def _parts(view: str, schema: pa.Schema, text: str) -> list[Any]:
             )
         return listed
     is_key = listed is not None and len(listed) == 1
-    if _is_text_of_key_texts(schema.field(0).type):  # a text may look like a list of anything
+    if pa.types.is_string(schema.field(0).type):  # a text may look like a list of anything
         is_key = is_key and isinstance(listed[0], str | None) if listed is not None else False
     return listed if is_key and listed is not None else [text]
 
@@ -294,7 +294,7 @@ def _listed(text: str) -> list[Any] | None:
 
 
 def _text_column(view: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    _, read, form, example = next(kind for kind in _KINDS_OF_KEY_TEXTS if kind[0](field.type))
+    _, read, form, example = next(kind for kind in _WRITTEN_KINDS if kind[0](field.type))
     as_number = exact_type(field.type) if pa.types.is_temporal(field.type) else field.type
     found = []
     for value in values:
@@ -376,13 +376,9 @@ def _moment(type: pa.DataType, text: str) -> int:
     return micros - (offset or datetime.timedelta()) // datetime.timedelta(microseconds=1)
 
 
-def _is_text_of_key_texts(type: pa.DataType) -> bool:
-    return bool(pa.types.is_string(type))
-
-
 _Kind = tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, str], Any], str, str]
-_KINDS_OF_KEY_TEXTS: tuple[_Kind, ...] = (
-    (_is_text_of_key_texts, _text, "a text, or a JSON list with a text", """a or '["a"]'"""),
+_WRITTEN_KINDS: tuple[_Kind, ...] = (
+    (pa.types.is_string, _text, "a text, or a JSON list with a text", """a or '["a"]'"""),
     (pa.types.is_boolean, _truth, "true or false", "true"),
     (pa.types.is_integer, _cast, "a whole number that fits", "-7"),
     (pa.types.is_decimal, _cast, "a decimal number that fits", "1.50"),
@@ -408,4 +404,4 @@ match counts."""
 
 
 def _example(type: pa.DataType) -> Any:
-    return 1 if pa.types.is_integer(type) else "a" if _is_text_of_key_texts(type) else "..."
+    return 1 if pa.types.is_integer(type) else "a" if pa.types.is_string(type) else "..."

@@ -1,5 +1,6 @@
 """Batch: what operators exchange: Arrow rows, the hash64 of their routing key, and a signed weight."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,3 +66,8 @@ class Outgoing:
     to: str
     port: int
     batch: Batch
+
+
+def one_batch(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """All rows of one part or more, of one schema, in order. A single part is not copied."""
+    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

@@ -261,7 +261,7 @@ _ANY_BYTES = re.compile(
 _ANY_MOMENT = re.compile("coalesce|decimal|greatest|least", re.IGNORECASE)
 _CONSTANT = re.compile(r"CAST\((?:NULL|[-+.\de]*) AS \w+(?:\(\d+, \d+\))?\)", re.IGNORECASE)
 _REACHING = re.compile(r"[+-]")
-_ENDS_OF_EXPRESSIONS = {32: (2 - 2**31, 2**31 - 2), 64: (-9_223_372_022_400_000_000, 2**63 - 2)}
+_FIRST_AND_LAST = {32: (2 - 2**31, 2**31 - 2), 64: (-9_223_372_022_400_000_000, 2**63 - 2)}
 """DuckDB's first and last date, and time, as numbers, by their bits."""
 _WORD = re.compile(r"\b(?:like|ilike|glob|similar)\b|~~", re.IGNORECASE)
 _LIKE = re.compile(r"\b(?:NOT )?LIKE '(?:[^'_\\]|'')*' ESCAPE '\\'")
@@ -509,7 +509,7 @@ def _takes_any_moment(expression: str) -> bool:
 
 def _is_at_an_end(moments: pa.Array) -> bool:
     """Whether some values are infinite for DuckDB, or beyond its calendar; Spark treats them like others."""
-    least, most = _ENDS_OF_EXPRESSIONS[moments.type.bit_width]
+    least, most = _FIRST_AND_LAST[moments.type.bit_width]
     found = pc.min_max(exact(moments)).as_py()
     return found["min"] is not None and not (least <= found["min"] and found["max"] <= most)
 

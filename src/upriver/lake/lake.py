@@ -27,7 +27,7 @@ were committed, from the manifests; a worker sends them with its answers.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any, Self
@@ -35,6 +35,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from upriver.engine.batch import one_batch
 from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.files import UNFINISHED, Files, open_files
@@ -285,12 +286,12 @@ class Lake:
         rows = 0
         for piece in self._pieces(manifest, channel, vnodes, table):
             if held and rows + len(piece) > SLICE_ROWS_MAX and not _goes_on(held[-1], piece):
-                yield _as_one(held)
+                yield one_batch(held)
                 held, rows = [], 0
             held.append(piece)
             rows += len(piece)
         if held:
-            yield _as_one(held)
+            yield one_batch(held)
 
     def _pieces(
         self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
@@ -353,11 +354,6 @@ _SEAL_BYTES = len(_with_seal(b"")) - 1
 def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
     """Whether a key's rows continue in the next piece, or in the next run."""
     return bool(before.column(0)[-1] == after.column(0)[0])
-
-
-def _as_one(pieces: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """The pieces as one batch; a single piece is not copied."""
-    return pieces[0] if len(pieces) == 1 else pa.concat_batches(pieces)
 
 
 class OwnedLake(Lake):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
-from upriver.engine.batch import Batch
+from upriver.engine.batch import Batch, one_batch
 from upriver.errors import UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
@@ -362,7 +362,7 @@ class Answer:
     @property
     def rows(self) -> pa.RecordBatch:
         """All rows in one batch; copies them if there are several parts."""
-        return self.parts[0] if len(self.parts) == 1 else pa.concat_batches(self.parts)
+        return one_batch(self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

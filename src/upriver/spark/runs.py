@@ -237,7 +237,7 @@ def rewrite_runs(
 
 def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
     """Each lot's runs, once they are in the lake."""
-    ordered = _in_order_of_runs(packed, writer)
+    ordered = _partitioned(packed, writer)
     lots = _collected(ordered.mapInArrow(partial(write_partition, writer), _WRITTEN_SQL), writer)
     assert lots is not None
     return lots
@@ -269,7 +269,7 @@ def _numbered(rows: DataFrame, writer: RunWriter) -> DataFrame:
     return rows.selectExpr(*(f"{quoted(name)} AS c{place}" for place, name in columns))
 
 
-def _in_order_of_runs(packed: DataFrame, writer: RunWriter) -> DataFrame:
+def _partitioned(packed: DataFrame, writer: RunWriter) -> DataFrame:
     """The packed values, a partition for each lot and vnode group, by shelf."""
     return packed.repartitionById(writer.groups * len(writer.lots), F.col("partition")).sortWithinPartitions("shelf")
 
@@ -279,7 +279,7 @@ def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
     processes and compiled code. ``rows``: Spark's schema of the table."""
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
     made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
-    _in_order_of_runs(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
+    _partitioned(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
     assert write_small_runs(made_up, writer, rows_max=1) is None
 
 

@@ -145,21 +145,21 @@ def table_as_of(spark: SparkSession, root: str, table: TableSpec, epoch: Epoch) 
 
 def _last_versions(versions: DataFrame, table: TableSpec) -> DataFrame:
     """Spark orders values as Latest does: nulls before all others, NaN behind them, the two zeros equal."""
-    order = [F.desc(name) for name in (*_columns_of_lake_tables(table, table.order_by), _EPOCH, _PLACE)]
-    latest_first = Window.partitionBy(*_columns_of_lake_tables(table, table.primary_key)).orderBy(*order)
+    order = [F.desc(name) for name in (*_numbered_columns(table, table.order_by), _EPOCH, _PLACE)]
+    latest_first = Window.partitionBy(*_numbered_columns(table, table.primary_key)).orderBy(*order)
     ranked = versions.withColumn("rank", F.row_number().over(latest_first))
     is_row: Column = (F.col("rank") == 1) & ~F.col(_DELETED)
-    return ranked.where(is_row).select(*_columns_of_lake_tables(table, table.schema.names))
+    return ranked.where(is_row).select(*_numbered_columns(table, table.schema.names))
 
 
-def _columns_of_lake_tables(table: TableSpec, names: Iterable[str]) -> list[str]:
+def _numbered_columns(table: TableSpec, names: Iterable[str]) -> list[str]:
     """Names of columns until the end: numbered, because their own names may be anything, even those of versions."""
     return [f"c{table.schema.get_field_index(name)}" for name in names]
 
 
 def _rows_schema(table: TableSpec) -> StructType:
     types = [field.dataType for field in from_arrow_schema(table.schema, prefer_timestamp_ntz=True)]
-    names = _columns_of_lake_tables(table, table.schema.names)
+    names = _numbered_columns(table, table.schema.names)
     return StructType([StructField(name, type) for name, type in zip(names, types, strict=True)])
 
 

@@ -208,7 +208,7 @@ def _strftime(pattern: str) -> str | None:
     at = 0
     while at < len(pattern):
         match = _PART.match(pattern, at)
-        text = None if match is None else _part_of_sql_formats(match[0])
+        text = None if match is None else _strftime_part(match[0])
         if match is None or text is None:
             return None
         parts.append(text)
@@ -216,7 +216,7 @@ def _strftime(pattern: str) -> str | None:
     return "".join(parts)
 
 
-def _part_of_sql_formats(text: str) -> str | None:
+def _strftime_part(text: str) -> str | None:
     if text[0].isascii() and text[0].isalpha():
         return _LETTERS.get(text)
     quoted = text[1:-1].replace("''", "'") or "'" if text[0] == "'" else text

@@ -156,8 +156,6 @@ Living = Callable[[Slots], Mask]
 _WIDER = 4
 """How many times more members each probe takes in than the one before it."""
 
-_LOW_MASK_OF_ORDERED_SPINE = np.uint64(0xFFFF_FFFF)
-
 
 class OrderedSpine(Spine):
     """A growing set of (owner, member) pairs, whose members may die."""
@@ -246,7 +244,7 @@ def _first_living(level: Pairs, places: Positions, stops: Positions, living: Liv
 
 
 def _members(pairs: Pairs) -> Slots:
-    return (pairs & _LOW_MASK_OF_ORDERED_SPINE).view(np.int64)
+    return (pairs & _LOW_MASK).view(np.int64)
 
 
 _NULLS_ARE_PLACED_BY_KEY = int(pa.__version__.partition(".")[0]) >= 25

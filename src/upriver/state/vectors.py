@@ -209,12 +209,6 @@ def is_any_twice(numbers: npt.NDArray[np.integer[Any]]) -> bool:
     return bool((in_order[1:] == in_order[:-1]).any())
 
 
-def are_same(cells: npt.NDArray[Any], others: npt.NDArray[Any]) -> bool:
-    """Whether two arrays of one type have the same cells. Compares bytes: numpy's own comparison takes four times as
-    long for few cells."""
-    return cells.tobytes() == others.tobytes()
-
-
 def true_at(mask: npt.NDArray[Any]) -> Positions:
     """Where a mask is true, or a number is not zero; ascending. Numpy's ``flatnonzero`` is slow for few."""
     return mask.nonzero()[0]

@@ -3,10 +3,6 @@
 All rows, and the epoch that the answer tells, are as of the moment when the answer began (``lookups.one_moment``).
 """
 
-from collections.abc import Sequence
-
-import pyarrow as pa
-
 from upriver.engine.operators.view import LongRead
 from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UpriverError
@@ -63,8 +59,3 @@ def let_go(phase: Serving, asker: WorkerId, ticket: int) -> int:
     gone = [a for a in phase.long_answers if (a.question.asker, a.question.ticket) == (asker, ticket)]
     phase.long_answers = [a for a in phase.long_answers if a not in gone]
     return sum(len(answer.question) for answer in gone)
-
-
-def joined(parts: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    """All rows of an answer, in order."""
-    return parts[0] if len(parts) == 1 else pa.concat_batches(parts)

@@ -10,6 +10,7 @@ from itertools import compress
 import numpy as np
 import pyarrow as pa
 
+from upriver.engine.batch import one_batch
 from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
 from upriver.hashing import Hashes
@@ -27,9 +28,8 @@ from upriver.protocol.worker_events import (
     TimeToFill,
 )
 from upriver.state.spine import ManyMembers
-from upriver.state.vectors import Mask
 from upriver.vnodes import vnodes_of
-from upriver.worker.long_answers import begin, joined, may_begin, read_on
+from upriver.worker.long_answers import begin, may_begin, read_on
 from upriver.worker.long_answers import let_go as read_no_more
 from upriver.worker.memory import room_of, work_on
 from upriver.worker.serving import PendingLookup, Serving, WaitingLookup
@@ -37,21 +37,15 @@ from upriver.worker.shard import Shard
 
 
 def all_stay(phase: Serving, share: Shard, hash64: Hashes) -> bool:
-    """Whether all of these keys are kept here, and not about to move."""
-    return bool(that_stay(phase, share, hash64).all())
-
-
-def that_stay(phase: Serving, share: Shard, hash64: Hashes) -> Mask:
-    """Which of these keys are kept here, and not about to move. A worker that has lost a peer while keys move keeps no
-    key for certain (worker.own_vnodes_only)."""
+    """Whether all of these keys are kept here, and not about to move. While keys move, a worker that has lost a peer
+    keeps no key for certain (worker.own_vnodes_only)."""
+    if not len(hash64):
+        return True
     maps = maps_of(share.migrator.phase)
     if not maps or (len(maps) > 1 and not phase.peers):
-        return np.zeros(len(hash64), np.bool_)
+        return False
     vnodes = vnodes_of(hash64, len(maps[0].owners))
-    stay: Mask = maps[0].owners_of(vnodes) == phase.me
-    for vnode_map in maps[1:]:
-        stay &= vnode_map.owners_of(vnodes) == phase.me
-    return stay
+    return all(bool((vnode_map.owners_of(vnodes) == phase.me).all()) for vnode_map in maps)
 
 
 def is_between_epochs(phase: Serving) -> bool:
@@ -272,7 +266,7 @@ def _give(phase: Serving, question: PeerLookup, parts: Sequence[pa.RecordBatch],
     if question.asker == phase.me:
         _answered_in_part(phase, question.ticket, len(question), parts, epoch)
     elif phase.reaches(question.asker):
-        rows = joined(parts)
+        rows = one_batch(parts)
         answer = PeerLookupAnswered(ticket=question.ticket, keys=len(question), rows=rows, epoch=epoch)
         phase.tell(question.asker, answer)
 
