@@ -30,7 +30,7 @@ HOT_KEY = 0
 ROWS_PER_KEY = 2
 """Rows of a small key: a key with one row could be found on a worker's board, and its lookup would ask no worker."""
 WATCHED_KEY = 1
-"""The key of which each small epoch has a row."""
+"""Each small epoch has a row of this key."""
 LOAD_S_MAX = 600.0
 
 EVENTS = TableSpec("events", pa.schema([("k", pa.int64()), ("v", pa.int64())]), ("k",))

@@ -57,7 +57,7 @@ class OneOperator:
 class Rulebook:
     """Which rules a world runs by.
 
-    machine: of who it is, the map, and for how many keys slices are given together. joiner_knows_old_map: else it
+    machine: made of its worker, the map, and for how many keys slices are given together. joiner_knows_old_map: else it
     starts from the new one, which is fault R5. waiting_rows_in_flight: see icadd.waiting_rows_in_flight.
     loses_done_to_the_gone: a Done that reaches a worker which has left does no harm. aborts: rescales can be given up.
     operators: how those of every region answer.

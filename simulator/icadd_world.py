@@ -52,7 +52,7 @@ LATE_TRIGGER = "a worker hears of the rescale behind a peer that has begun"
 
 
 class IcaddStep(NamedTuple):
-    """kind: a name of ``IcaddWorld``'s steps. peer: who sent, where something is received."""
+    """kind: a name of ``IcaddWorld``'s steps. peer: the sender, if something is received."""
 
     kind: str
     worker: WorkerId = WorkerId(-1)

@@ -55,7 +55,7 @@ class OperatorChain:
     rules: RedistributeRules = ALL_ON
 
     def keys(self) -> Hashes:
-        """Those of which any operator has state (redistribute.sets_are_united); as published, of the first operator
+        """Keys for which an operator has state (redistribute.sets_are_united); as published, for the first operator
         only."""
         answering = self.operators if self.rules.redistribute_sets_are_united else self.operators[:1]
         return key_set(*(operator.keys for operator in answering))
