@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from upriver.client.rescale import Rescale
     from upriver.errors import UpriverError
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = ["App", "Client", "Rescale", "UpriverError", "connect"]
 
 
