@@ -12,7 +12,7 @@ from rows_kit import rows_of
 
 from upriver.app import App
 from upriver.client.client import connect
-from upriver.errors import IngestFailed, NotReady, StaleView, WaitTimeout
+from upriver.errors import IngestFailed, NotReady, StaleView, UnknownView, WaitTimeout
 
 pytestmark = pytest.mark.spark
 
@@ -61,14 +61,18 @@ def test_a_source_that_fails_is_named_and_hides_nothing_that_was_there(spark: An
     with sums_app(spark, tmp_path / "lake", files).start() as app:
         with pytest.raises(IngestFailed):
             app.wait()
+        app.wait(view="named")
         with pytest.raises(NotReady, match="view 'sums' is not ready: table 'events': its source has failed: "):
             app.lookup("sums", [1])
         assert rows_of(app.lookup("sums", [1], allow_warming=True)) == [(1, 10)]
         assert rows_of(app.lookup("named", [1])) == [(1, "one")]
         assert not app.ready
     with sums_app(spark, tmp_path / "lake", files).start(wait=True) as app:
-        with pytest.raises(IngestFailed):
-            app.wait()
+        with pytest.raises(IngestFailed, match="table 'events'"):
+            app.wait(view="sums")
+        app.wait(view="named")
+        with pytest.raises(UnknownView, match="no view 'name'; there are: named, sums"):
+            app.wait(view="name")
         found = app.lookup("sums", [1])
         assert rows_of(found) == [(1, 10)]
         with pytest.raises(

@@ -25,6 +25,7 @@ class ScriptedIngest:
     begun: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
     is_behind: bool = False
+    while_drained: list[Callable[[], None]] = field(default_factory=list)
 
     def start(self, attempt: int) -> None:
         self.begun.append(attempt)
@@ -39,6 +40,9 @@ class ScriptedIngest:
         return self.seen
 
     def drain(self, seconds_left: Callable[[], float]) -> None:
+        if self.while_drained:
+            self.while_drained.pop()()
+            return
         if self.is_behind:
             raise WaitTimeout("wait longer")
 
@@ -228,6 +232,33 @@ def test_to_wait_for_a_failed_source_is_an_error_of_one_line(world: World) -> No
         assert world.states() == ["running", "failed"]
     world.later(1.0)
     world.other.is_behind = True
+    with pytest.raises(WaitTimeout, match="wait longer"):
+        world.supervisor.drain(in_time)
+
+
+def test_to_wait_for_some_tables_is_no_wait_for_others_that_have_failed(world: World) -> None:
+    world.start()
+    world.other.now(ended=STAYS)
+    world.later(0.0)
+    world.supervisor.drain(in_time, ("good",))
+    world.good.is_behind = True
+    with pytest.raises(IngestFailed, match="table 'other'"):  # at once: what is behind is not waited for
+        world.supervisor.drain(in_time)
+    with pytest.raises(WaitTimeout, match="wait longer"):
+        world.supervisor.drain(in_time, ("good",))
+
+
+def test_to_wait_goes_on_with_the_attempt_that_follows_one_that_fails_meanwhile(world: World) -> None:
+    world.start()
+
+    def fail_and_begin_another() -> None:
+        world.good.now(ended=GOES_AWAY)
+        world.later(0.0)
+        world.later(1.0)
+        assert world.good.begun == [1, 2]
+        world.good.is_behind = True
+
+    world.good.while_drained.append(fail_and_begin_another)
     with pytest.raises(WaitTimeout, match="wait longer"):
         world.supervisor.drain(in_time)
 

@@ -317,13 +317,15 @@ class App:
         true, it stays true until :meth:`stop`; lookups raise NotReady before."""
         return self._river is not None and self._river.is_ready
 
-    def wait(self, timeout: float = 60.0) -> Epoch:
+    def wait(self, timeout: float = 60.0, *, view: str | None = None) -> Epoch:
         """Block until every view reflects every row that the sources had at the call; returns the epoch.
 
-        This also ends with a source that never pauses: only its rows at the call matter. Raises WaitTimeout after
-        ``timeout`` seconds, IngestFailed if a source's query has failed, or the error that made the app fail.
+        This also ends with a source that never pauses: only its rows at the call matter. view: wait for the sources of
+        this view's tables alone, whatever becomes of others. Raises WaitTimeout after ``timeout`` seconds; IngestFailed
+        as soon as one of the sources has failed, while the others may still be read; UnknownView; or the error that
+        made the app fail.
         """
-        return self._running().wait(seconds("timeout", timeout))
+        return self._running().wait(seconds("timeout", timeout), view)
 
     def lookup(self, view: str, keys: Keys, *, else_compute: bool = False, **limits: Unpack[LookupLimits]) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are given, as of the end of one epoch.

@@ -134,11 +134,15 @@ class CoordinatorService:
         self._plans = {plan.name: plan for plan in plans}
         self._views = {plan.name: ViewRoute(plan.key, plan.schema, plan.tables) for plan in plans}
 
-    def explain(self, view: str) -> dict[str, Any]:
-        """How a view is kept. Raises UnknownView."""
+    def plan_of(self, view: str) -> DataflowPlan:
+        """The plan of a view. Raises UnknownView."""
         if not isinstance(view, str) or view not in self._plans:
             raise UnknownView.among(view, self._plans)
-        return explain(self._plans[view], self._tables)
+        return self._plans[view]
+
+    def explain(self, view: str) -> dict[str, Any]:
+        """How a view is kept. Raises UnknownView."""
+        return explain(self.plan_of(view), self._tables)
 
     def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
         if hello.kind != REGISTER:

@@ -5,7 +5,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -168,14 +168,22 @@ class SourceSupervisor:
         if not done.wait(RESTART_S_MAX):
             raise WaitTimeout(f"table {table!r}: its source was not restarted in {RESTART_S_MAX:g} s; ask again")
 
-    def drain(self, seconds_left: Callable[[], float]) -> None:
-        """Wait until all that the sources had at the call is published.
+    def drain(self, seconds_left: Callable[[], float], tables: Collection[str] | None = None) -> None:
+        """Wait until all that the sources had at the call is published. tables: only the sources of these.
 
-        Raises IngestFailed if a source has failed, WaitTimeout when no time is left.
+        Raises IngestFailed as soon as one of the sources has failed, WaitTimeout when no time is left.
         """
-        for table, source in self._sources.items():
+        drained = [table for table in self._sources if tables is None or table in tables]
+        for table in drained:
             self._raise_failure(table)
-            assert source.ingest is not None
+        for table in drained:
+            self._drain(table, self._sources[table], seconds_left)
+
+    def _drain(self, table: str, source: _Supervised, seconds_left: Callable[[], float]) -> None:
+        assert source.ingest is not None
+        attempt = 0
+        while attempt != source.machine.attempt:  # again if the attempt has failed, and another has begun
+            attempt = source.ingest.look().attempt
             source.ingest.drain(seconds_left)
             self._look(table)
             self._raise_failure(table)

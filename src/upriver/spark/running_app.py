@@ -359,16 +359,20 @@ class RunningApp:
         """The last epoch that every view reflects."""
         return self._coordinator.ended
 
-    def wait(self, seconds: float) -> Epoch:
-        """Wait until every worker reflects all rows that the sources had at the call; returns the epoch of that."""
+    def wait(self, seconds: float, view: str | None = None) -> Epoch:
+        """Wait until every worker reflects all rows that the sources had at the call; returns the epoch of that.
+
+        view: only the sources of this view's tables."""
         deadline = time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
 
         def seconds_left() -> float:
             return deadline - time.monotonic()
 
         assert self._log is not None
+        assert self._service is not None
         self._coordinator.check()
-        self._supervisor.drain(seconds_left)
+        tables = None if view is None else self._service.plan_of(view).tables
+        self._supervisor.drain(seconds_left, tables)
         epoch = self._log.last
         self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
         return epoch
