@@ -129,7 +129,7 @@ def test_whoever_stops_reading_a_get_does_not_wait_for_the_rest(connection: Conn
     [
         ("refuse", UnknownView, "no view 'x'; there are: planes"),
         ("fail", ProtocolError, "ZeroDivisionError: division by zero"),
-        ("odd", ProtocolError, "not to be said in JSON: Object of type object is not JSON serializable"),
+        ("odd", ProtocolError, "not to be said in JSON: Encoding objects of type object is unsupported"),
         ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, odd, ping, ramble, refuse"),
         ("add", ProtocolError, "KeyError: 'a'"),
     ],

@@ -10,12 +10,12 @@ metadata by then, as far as its own bounds go. After decoding, the reader checks
 and dictionaries included: an unchecked batch can crash the process.
 """
 
-import json
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from upriver import errors
@@ -133,9 +133,8 @@ def _table(metadata: bytes, table: int, number: int) -> int:
 
 
 _HEAD_BYTES = struct.Struct("<I")
-_COMPACT = json.JSONEncoder(separators=(",", ":"))
-"""Made once: ``json.dumps`` would make one for each message."""
-_PLAIN = json.JSONDecoder()
+_JSON_ENCODER = msgspec.json.Encoder()
+_JSON_DECODER = msgspec.json.Decoder()
 _ERRORS: Mapping[str, type[UpriverError]] = {
     name: error for name, error in vars(errors).items() if isinstance(error, type) and issubclass(error, UpriverError)
 }
@@ -195,9 +194,12 @@ def _write_stream(sink: Any, batch: pa.RecordBatch) -> None:
 
 
 def encode_json(value: Mapping[str, Any]) -> bytes:
-    """Compact JSON. Raises ProtocolError for values that JSON cannot hold."""
+    """Compact JSON. Infinite numbers become null and bytes base64, as JSON has neither.
+
+    Raises ProtocolError for values that JSON cannot hold, and for text that is not Unicode.
+    """
     try:
-        return _COMPACT.encode(dict(value)).encode()
+        return _JSON_ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise ProtocolError(f"not to be said in JSON: {error}") from error
 
@@ -205,10 +207,10 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
 def decode_json(text: pa.Buffer | bytes) -> dict[str, Any]:
     """A JSON object. Raises ProtocolError for anything else, and for JSON nested more deeply than Python reads."""
     try:
-        value = _PLAIN.decode(str(text, "utf-8"))
+        value = _JSON_DECODER.decode(text)
     except RecursionError:
         raise ProtocolError(f"{len(text)} bytes of JSON that is nested too deeply") from None
-    except ValueError as error:
+    except (ValueError, msgspec.DecodeError) as error:
         raise ProtocolError(f"{len(text)} bytes that are no JSON: {error}") from error
     if not isinstance(value, dict):
         raise ProtocolError(f"JSON of type {type(value).__name__} where an object belongs")
@@ -223,7 +225,8 @@ def error_to_json(error: Exception, text_chars_max: int | None = None) -> dict[s
         kind, text = ProtocolError.__name__, f"{type(error).__name__}: {error}"
     if text_chars_max is not None and len(text) > text_chars_max:
         text = f"{text[:text_chars_max]}... ({len(text) - text_chars_max} more characters)"
-    return {"error": kind, "message": text}
+    # A file's name may have bytes that are no text; they must not keep the error from its caller.
+    return {"error": kind, "message": text.encode(errors="backslashreplace").decode()}
 
 
 def error_from_json(fields: Mapping[str, Any]) -> UpriverError:

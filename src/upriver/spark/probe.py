@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from upriver.errors import ClusterError
 from upriver.spark.host import cause_of_job_failure
 
-PACKAGES = ("upriver", "pyarrow", "duckdb", "numpy", "sqlglot", "pyspark")
+PACKAGES = ("upriver", "pyarrow", "duckdb", "numpy", "sqlglot", "msgspec", "xxhash", "pyspark")
 """Packages that a worker imports, and that need the driver's version."""
 PROBED_MAX = 32
 """Executors that are probed. A start on more of them must not wait for Python to start on all."""
