@@ -3,9 +3,8 @@
 import numpy as np
 
 from upriver.ids import MapVersion
-from upriver.migration.messages import Acquire, Redistribute
-from upriver.migration.pace import KEYS_FIRST, REST_SHARE_IDLE, REST_SHARE_MAX, REST_SHARE_MIN
-from upriver.protocol.messages import Moved
+from upriver.migration.messages import Acquire
+from upriver.migration.pace import KEYS_FIRST
 from upriver.protocol.peers import Envelope, ForRegion, Installed
 from upriver.runtime.pacing import Mover
 
@@ -40,47 +39,3 @@ def test_another_rescale_begins_with_no_pace() -> None:
     moved(mover, "dear", 1.0)
     mover.begin(None)
     assert mover.keys("dear") == KEYS_FIRST
-
-
-def reported(mover: Mover, slices_left: int) -> None:
-    """The coordinator is told that so many slices are left."""
-    mover.reports(
-        Moved(
-            region="r",
-            phase="Collecting",
-            keys=0,
-            bytes=0,
-            keys_left=0,
-            vnodes_left=slices_left,
-            gone=(),
-            forwarded=0,
-            bounced=0,
-        )
-    )
-
-
-def test_rests_follow_from_how_much_there_is_to_give_if_somebody_looks_keys_up() -> None:
-    mover = Mover(0.005)
-    assert mover.rest_share == REST_SHARE_IDLE
-    mover.asked()
-    assert mover.rest_share == REST_SHARE_MAX
-    reported(mover, 10**9)
-    moved(mover, "r", 0.0)
-    reported(mover, 10**9 - 1)
-    assert mover.rest_share == REST_SHARE_MIN
-    mover.begin(None)
-    assert mover.rest_share == REST_SHARE_MAX
-
-
-def test_keys_on_hold_do_not_wait_for_long_rests() -> None:
-    mover = Mover(0.005)
-    mover.asked()
-    for following, share in ((KEYS, REST_SHARE_MIN), (KEYS[:0], REST_SHARE_MAX)):
-        mover.step_begins()
-        for message in (
-            Acquire(version=MapVersion(1), keys=KEYS, state=()),
-            Redistribute(version=MapVersion(1), keys=KEYS, following=following, added=KEYS[:0]),
-        ):
-            mover.sends(Envelope(generation=0, content=ForRegion(region="r", message=message)))
-        mover.gave()
-        assert mover.rest_share == share

@@ -1,17 +1,11 @@
-"""How long a worker rests from moving keys after a step, in steps.
-
-Meanwhile it does all its other work. A lookup may meet a step and wait for it. With longer rests fewer lookups do, and
-the rescale takes longer. So rests are long while that costs hardly anything: a rescale that would be over in a moment
-may as well take some seconds.
-
-How many keys to move at a time: document 001, "Speeding up Rescaling".
+"""How many keys to move at a time: document 001, "Speeding up Rescaling".
 
 Few keys at a time keep each key's wait short and the rescale long; many do the opposite. So the number follows from
 what the user cares about, the time that one step may take. A step takes some time however few its keys are, and some
 more for each key. A line through the earlier steps estimates both.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 KEYS_FIRST = 64
 """Keys of the first step, when the cost of keys is not known: enough to compare with the steps that follow."""
@@ -20,8 +14,7 @@ KEYS_MIN = 16
 KEYS_MAX = 65_536
 """Keys of one step, however much time there is."""
 AIM_SHARE = 0.125
-"""Share of the budget that a step aims at: steps vary, and a lower aim stays within the budget. Short steps with short
-rests also keep lookups waiting less than long steps with long rests."""
+"""Share of the budget that a step aims at: steps vary, and a lower aim stays within the budget."""
 BARE_TIMES, WITHIN_SHARE = 1.5, 0.9
 """A step may take this many times the time of a step without keys, up to this share of the budget. So a third of its
 time is of use, however expensive steps are here."""
@@ -107,42 +100,3 @@ class Pace:
         slope = (self._keys_seconds / self._weight - keys * seconds) / variance
         key_s = min(max(slope, KEY_SHARE_MIN * most), most)
         return seconds - key_s * keys, key_s
-
-
-REST_SHARE_IDLE = 3.0
-"""Length of a rest, in steps, if no lookup came for a while."""
-REST_SHARE_MIN, REST_SHARE_MAX = 15.0, 100.0
-"""The shortest and the longest rest, in steps, if lookups come. With the longest, fewer than one lookup in a hundred
-meets a step."""
-GENTLE_S = 8.0
-"""Seconds that a worker may take to give its keys away; within those limits, rests are chosen to take that long."""
-
-
-@dataclass(slots=True)
-class Rests:
-    """The rests of one worker in one rescale."""
-
-    _seconds: float = 0.0
-    """Of the steps so far."""
-    _first: dict[str, int] = field(default_factory=dict)
-    _left: dict[str, int] = field(default_factory=dict)
-    """By region: how many slices there were to give, and how many are left."""
-
-    def told(self, region: str, slices_left: int) -> None:
-        """So many slices of a region are still to be given."""
-        self._first[region] = max(slices_left, self._first.get(region, 0))
-        self._left[region] = slices_left
-
-    def took(self, seconds: float) -> None:
-        """A step has taken so much processor time."""
-        self._seconds += seconds
-
-    @property
-    def share(self) -> float:
-        """How long to rest, in steps, while lookups come."""
-        first = sum(self._first.values())
-        given = first - sum(self._left.values())
-        if not given or not self._seconds:
-            return REST_SHARE_MAX
-        steps_s = self._seconds * first / given
-        return min(max(GENTLE_S / steps_s - 1, REST_SHARE_MIN), REST_SHARE_MAX)

@@ -1,6 +1,6 @@
 """Pacing of one worker's loop: how many keys it moves at a time, and how many keys or rows a slice of work has.
 
-``Mover``: when a worker moves keys, and what that costs; the pace of a rescale in one worker's loop.
+``Mover``: how many keys a worker moves at a time, and what that costs; the pace of a rescale in one worker's loop.
 
 ``SlicePace``: how many keys a slice of a chore has, by the speed of the last slices and the time that one may take.
 
@@ -16,19 +16,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from upriver.migration.messages import Acquire, Redistribute, Sets
-from upriver.migration.pace import REST_SHARE_IDLE, REST_SHARE_MIN, Pace, Rests
-from upriver.protocol.messages import FromWorker, Moved
+from upriver.migration.pace import Pace
 from upriver.protocol.peers import Envelope, ForRegion, Installed
-
-BUSY_S = 0.5
-"""Seconds after a lookup in which another one is likely."""
 
 
 class Mover:
     """Paces the steps of a rescale. Used by the worker's loop alone; times are those of ``time.perf_counter``.
 
-    The number of keys in a step, and the rest after it, follow from the processor time of the steps. By the clock,
-    steps take longer on a busy machine, but no less with fewer keys.
+    The number of keys in a step follows from the processor time of the steps. By the clock, steps take longer on a busy
+    machine, but no less with fewer keys.
     """
 
     def __init__(self, budget_s: float) -> None:
@@ -37,9 +33,6 @@ class Mover:
         self._keys_max: int | None = None
         self._paces: dict[str, Pace] = {}
         """By region: the cost of a key depends on the region's state."""
-        self._rests = Rests()
-        self._rests_until = 0.0
-        self._busy_until = 0.0
         self._step_began = 0.0
         self._work_began = 0.0
         """By the processor time of the loop's thread."""
@@ -61,7 +54,7 @@ class Mover:
 
     def begin(self, keys_max: int | None) -> None:
         """Begin another rescale. keys_max: keys at a time, if the user has set it."""
-        self._keys_max, self._paces, self._rests = keys_max, {}, Rests()
+        self._keys_max, self._paces = keys_max, {}
         self.stall_s = self.hold_s = 0.0
         self._hold_began = self._load_began = None
 
@@ -87,28 +80,6 @@ class Mover:
     def gives(self) -> bool:
         """Whether the step under way has given keys away."""
         return self._keys_given > 0
-
-    @property
-    def rest_share(self) -> float:
-        """How long to rest after a step, in steps."""
-        if time.perf_counter() >= self._busy_until:
-            return REST_SHARE_IDLE
-        if self._hold_began is not None:  # keys wait for the next step
-            return REST_SHARE_MIN
-        return self._rests.share
-
-    def rest_s(self) -> float:
-        """Seconds until the next step is due; 0 if it is."""
-        return max(0.0, self._rests_until - time.perf_counter())
-
-    def reports(self, message: FromWorker) -> None:
-        """This worker tells the coordinator this message, which may say how much there is still to give."""
-        if isinstance(message, Moved):
-            self._rests.told(message.region, message.vnodes_left)
-
-    def asked(self) -> None:
-        """A lookup has come, which would have to wait for a step."""
-        self._busy_until = time.perf_counter() + BUSY_S
 
     def step_begins(self) -> None:
         self._step_began, self._work_began, self._keys_given = time.perf_counter(), time.thread_time(), 0
@@ -147,12 +118,9 @@ class Mover:
         self._load_keys, self._load_s = self._keys_given, self._has_worked()
 
     def _has_worked(self) -> float:
-        """Begin a rest; returns the processor time of the step, in seconds."""
-        now, seconds = time.perf_counter(), time.thread_time() - self._work_began
-        self._rests.took(seconds)
-        self._rests_until = now + self.rest_share * seconds
-        self.stall_s = max(self.stall_s, now - self._step_began)
-        return seconds
+        """Note how long the step has taken; returns its processor time, in seconds."""
+        self.stall_s = max(self.stall_s, time.perf_counter() - self._step_began)
+        return time.thread_time() - self._work_began
 
 
 KEYS_FIRST = 64

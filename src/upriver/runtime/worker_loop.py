@@ -1,7 +1,7 @@
 """The worker's event loop: one thread that feeds the worker machine and carries out its actions.
 
 While an epoch is being read, the loop takes from its inbox and from the lake in turn, so that neither lookups nor
-epochs starve. It moves keys when there is time, a step after each turn.
+epochs starve. It moves keys in steps, one after each turn, and answers the lookups that wait after each step.
 
 Lookups come in on the server's threads. While the loop waits for work, such a thread feeds the machine itself, and need
 not wake the loop; otherwise its lookup waits in the inbox. The thread that feeds the machine holds the lock ``_floor``.
@@ -340,7 +340,6 @@ class WorkerLoop:
         assert self._peers is not None  # the loop runs: only it gives the floor away
         try:
             actions = self._step(lookup)
-            self._mover.asked()
             if len(actions) != 1 or not isinstance(actions[0], Answer):  # a mere answer leaves no new work
                 self._peers.flush()
                 if self._has_work:
@@ -374,7 +373,7 @@ class WorkerLoop:
                     self._answer_first()
                 self._tell_held_up()
                 region = self._machine.next_to_move
-                if region is not None and not self._mover.rest_s():
+                if region is not None:
                     self._take(TimeToMove(keys_max=self._mover.keys(region)))
                     self._answer_first()
                 self._chores.do()
@@ -416,8 +415,8 @@ class WorkerLoop:
 
     @property
     def _has_work(self) -> bool:
-        """Whether there is something to do besides the inbox and moving keys."""
-        return self._reads or self._rejected.due_in_s == 0 or self._chores.are_due
+        """Whether there is something to do besides the inbox."""
+        return self._reads or self._rejected.due_in_s == 0 or self._chores.are_due or self._machine.can_move
 
     @property
     def _reads(self) -> bool:
@@ -425,11 +424,10 @@ class WorkerLoop:
         return self._reading.is_on and self._rejected.held_up is None
 
     def _wait(self) -> WorkerEvent | None:
-        """Wait for an event, or until it is time to move or fill keys; threads with lookups may take the floor
+        """Wait for an event, or until it is time to fill keys or to read again; threads with lookups may take the floor
         meanwhile. Raises queue.Empty."""
-        moves_in_s = self._mover.rest_s() if self._machine.can_move else math.inf
         reads_in_s = math.inf if self._rejected.held_up else self._reading.due_in_s
-        seconds = min(moves_in_s, self._chores.due_in_s, reads_in_s, self._rejected.due_in_s)
+        seconds = min(self._chores.due_in_s, reads_in_s, self._rejected.due_in_s)
         self._is_resting = True
         self._floor.release()
         try:
@@ -451,8 +449,6 @@ class WorkerLoop:
             self._chores.fill(event)
         else:
             self._step(event)
-            if isinstance(event, LookupAsked):
-                self._mover.asked()
 
     def _take_timed(self, event: TimeToMove | PeerSaid | Resume) -> None:
         """Step by an event that makes keys come or go, and time it. Other events are not timed: reading a thread's
@@ -517,7 +513,6 @@ class WorkerLoop:
             case ReadKeys() | FetchRows():
                 self._upqueries.ask(action, self._reading.tables)
             case Report():
-                self._mover.reports(action.message)
                 self._report_strain(action.message)
                 self._rejected.report(action.message)
             case SendPeer():
