@@ -110,10 +110,9 @@ class Freshness:
         if progress.ended < self._committed:
             return _behind(progress, self._committed)
         if source.reflected_at is None and not (source.state == FAILED and source.had_rows):
-            if source.state == FAILED:
-                return f"its source has failed: {source.error}"
-            if source.first is None:
-                return f"its source is still being read ({_epochs(progress.published)} so far)"
+            if source.state == FAILED or source.first is None:
+                still = f"its source is still being read ({_epochs(progress.published)} so far)"
+                return _trouble(source) or still
             return _behind(progress, source.first)
         source.is_ready = True
         return None
@@ -121,15 +120,22 @@ class Freshness:
 
 def _cause(source: _TableSource, progress: Progress) -> str:
     """Why a table is not fresher than it is."""
-    if source.state == FAILED:
-        return f"its source has failed: {source.error}"
-    if source.state == STALLED:
-        return "its source has stalled" + (f": {source.error}" if source.error else "")
+    if trouble := _trouble(source):
+        return trouble
     if source.pending:
         return _behind(progress, source.pending[0].epoch)
     if progress.published > progress.ended:
         return _behind(progress, progress.published)
     return "its source has not answered since, or has rows that are not committed yet"
+
+
+def _trouble(source: _TableSource) -> str | None:
+    """Why a table's source does not go on, or has not gone on yet after a failure; ``None`` if it does."""
+    if source.state == FAILED:
+        return f"its source has failed: {source.error}"
+    if source.state == STALLED:
+        return "its source has stalled" + (f": {source.error}" if source.error else "")
+    return None
 
 
 def _behind(progress: Progress, epoch: Epoch) -> str:
