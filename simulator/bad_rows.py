@@ -11,7 +11,7 @@ from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import KeptRegion, State
+from upriver.engine.keeping import FullRegionState, State
 from upriver.engine.operators.view import LongRead
 from upriver.errors import RowError, UpriverError
 from upriver.hashing import Hashes
@@ -83,7 +83,7 @@ class BadRows:
     def built_by(self, build_region: BuildRegion) -> BuildRegion:
         """The same, with regions that fail on bad rows."""
 
-        def build(plan: DataflowPlan, region: RegionPlan) -> KeptRegion:
+        def build(plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
             made = build_region(plan, region)
             if plan.name not in self.views:
                 return made
@@ -96,7 +96,7 @@ class FailingRegion:
     """A region that fails on bad rows: half of those that came with one are in its state by then. Rows that are
     exchanged are bad by their hash64, and make it fail when they are taken in."""
 
-    def __init__(self, region: KeptRegion, view: str, bad_rows: BadRows, lake_ports: Collection[int]) -> None:
+    def __init__(self, region: FullRegionState, view: str, bad_rows: BadRows, lake_ports: Collection[int]) -> None:
         self._region = region
         self._view = view
         self._bad_rows = bad_rows

@@ -20,7 +20,7 @@ from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.region import Region
 from upriver.hashing import hash64
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
-from upriver.state.spine import sorted_by
+from upriver.state.pair_index import sorted_by
 from upriver.vnodes import vnodes_of
 
 CUTS_MAX = 3

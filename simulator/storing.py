@@ -2,7 +2,7 @@
 
 from simulator.process import Process
 from simulator.river import SimulatedCluster
-from upriver.engine.keeping import KeptRegion
+from upriver.engine.keeping import FullRegionState
 from upriver.ids import VnodeId
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointUnpublished
@@ -35,7 +35,7 @@ def commit(river: SimulatedCluster, spoilt: bool) -> None:
     river.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
 
 
-def _restored(river: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> KeptRegion:
+def _restored(river: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
     """All of a region, as whoever begins with the newest checkpoint has it."""
     made = river.build_region(plan, region)
     chain = [checkpoint.epoch for checkpoint in river.checkpoints.chain()]

@@ -14,7 +14,7 @@ from simulator.oracle import Oracle, Row, Rows, bad_rows_of, by_key, rows_in, sq
 from simulator.process import Process
 from simulator.repertoire import Repertoire
 from simulator.tables import BAD_ROWS, ORDERED, Key
-from upriver.engine.keeping import KeptRegion
+from upriver.engine.keeping import FullRegionState
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.migration.messages import Acquire
 from upriver.partial.partial_region import PartialRegion
@@ -333,7 +333,7 @@ class Watcher:
             require(checkers.everybody_is_answered_once, ticket, self._checkpoints)
             self._checkpoints.remove(ticket)
 
-    def checkpoint_holds(self, plan: DataflowPlan, name: str, epoch: Epoch, restored: KeptRegion) -> None:
+    def checkpoint_holds(self, plan: DataflowPlan, name: str, epoch: Epoch, restored: FullRegionState) -> None:
         """A checkpoint is published, and this is what it has of a region of a view. name: the region's."""
         require(checkers.checkpoints_have_no_rows_on_their_way, restored.gathered)
         if name != plan.name:

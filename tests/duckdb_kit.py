@@ -29,7 +29,7 @@ class DuckDbEvaluator:
     def __init__(self) -> None:
         self.calls = 0
 
-    def curt(self) -> "DuckDbEvaluator":
+    def without_row_text(self) -> "DuckDbEvaluator":
         return self
 
     def project(self, rows: pa.RecordBatch, projection: Projection) -> pa.RecordBatch:

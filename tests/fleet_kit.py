@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from state_kit import Row, plainly, through_the_wire
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import CompactedStore
+from upriver.engine.operators.compacted import CompactedStore
 from upriver.hashing import Hashes, hash64
 
 Changes = Sequence[tuple[Row, int]]

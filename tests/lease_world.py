@@ -17,13 +17,13 @@ from server_kit import SESSION
 from simulator.checkers import Violated
 from upriver.errors import WorkerLost
 from upriver.ids import WorkerId
-from upriver.net.channel import ChannelEnd, ChannelLimits, Heart
+from upriver.net.channel import ChannelEnd, ChannelLimits, HeartbeatMonitor
 from upriver.net.wire import Message
 from upriver.runtime.leases import SILENCE_S_MIN, FailureDetection, Lease, WorkerSlots
 
 PLACE = WorkerId(0)
-VIGILANCE = FailureDetection(SILENCE_S_MIN)
-WORKER_LIMITS = replace(VIGILANCE.worker_limits, silence_s_max=2 * SILENCE_S_MIN)
+FAILURE_DETECTION = FailureDetection(SILENCE_S_MIN)
+WORKER_LIMITS = replace(FAILURE_DETECTION.worker_limits, silence_s_max=2 * SILENCE_S_MIN)
 """So that workers lose patience, too: with the shell's bound, a run would be too short for it."""
 HEALING_S = 40 * SILENCE_S_MIN
 """After the last fault somebody speaks within these."""
@@ -43,7 +43,7 @@ class Rules:
     l5_standbys_wait_for_the_lease: bool = True
 
 
-class _HeartByNews(Heart):
+class _HeartByNews(HeartbeatMonitor):
     """Takes what is told it for as new as the telling."""
 
     def pinged(self, fields: Mapping[str, Any]) -> None:
@@ -62,11 +62,11 @@ class Side:
 
     def beat(self, seconds: float) -> Message:
         self.beats_at = seconds + self.end.limits.ping_s
-        return self.end.heart.beat()
+        return self.end.heartbeats.beat()
 
     def finish(self) -> None:
         self.is_over = True
-        self.end.heart.end()
+        self.end.heartbeats.end()
 
 
 @dataclass(slots=True, eq=False)
@@ -103,10 +103,10 @@ class LeaseWorld:
         self._seconds = 1000.0
         self._pace = {kind: lots.choice((0.05, 0.3, 1.0, 4.0)) for kind in _FAULTS}
         """How likely each kind of fault is."""
-        self._tick_s = lots.choice((0.1, 0.5, 2.0)) * VIGILANCE.ping_s
+        self._tick_s = lots.choice((0.1, 0.5, 2.0)) * FAILURE_DETECTION.ping_s
         self._is_calm = False
         self._coordinator_runs = True
-        self._tenants = WorkerSlots(VIGILANCE, self._clock)
+        self._tenants = WorkerSlots(FAILURE_DETECTION, self._clock)
         self._all: list[Tenant] = []
         self._current: Tenant | None = None
         self._lost: tuple[Tenant, float] | None = None
@@ -196,14 +196,14 @@ class LeaseWorld:
 
     def _come(self) -> None:
         """A process comes for the place, and says hello."""
-        here, there = self._side(WORKER_LIMITS), self._side(VIGILANCE.limits)
-        lease = Lease(VIGILANCE)
+        here, there = self._side(WORKER_LIMITS), self._side(FAILURE_DETECTION.limits)
+        lease = Lease(FAILURE_DETECTION)
         lease.begin(here.end)
         self._all.append(Tenant(len(self._all) + 1, here, there, lease, self._seconds))
         self._happened("came", f"{self._all[-1]} says hello")
 
     def _enter(self, tenant: Tenant) -> None:
-        with tenant.there.end.heart.hearing():
+        with tenant.there.end.heartbeats.hearing():
             tenant.is_in, self._current, self._lost = True, tenant, None
         self._replaced = tenant.life - 1
         self._tenants.enter(PLACE, tenant.there.end)
@@ -213,12 +213,14 @@ class LeaseWorld:
     def _be_welcomed(self, tenant: Tenant) -> None:
         """Its hello has been heard: what it says from then on may count."""
         tenant.is_welcome, tenant.here.beats_at = True, self._seconds
-        tenant.here.end.heart.met(tenant.hello_at if self._rules.l1_lease_runs_from_the_beat else self._seconds)
+        tenant.here.end.heartbeats.met(tenant.hello_at if self._rules.l1_lease_runs_from_the_beat else self._seconds)
         self._happened("welcomed", f"{tenant} knows that it has the place")
 
     def _side(self, limits: ChannelLimits) -> Side:
         end = ChannelEnd("the other", WorkerLost, lambda: None, limits, SESSION)
-        end.heart = Heart(self._clock) if self._rules.l1_lease_runs_from_the_beat else _HeartByNews(self._clock)
+        end.heartbeats = (
+            HeartbeatMonitor(self._clock) if self._rules.l1_lease_runs_from_the_beat else _HeartByNews(self._clock)
+        )
         return Side(end, self._seconds)
 
     def _beat_there(self, tenant: Tenant) -> None:
@@ -246,8 +248,8 @@ class LeaseWorld:
         if message is None:
             side.finish()
             return
-        with side.end.heart.hearing():
-            side.end.heart.pinged(message.fields)
+        with side.end.heartbeats.hearing():
+            side.end.heartbeats.pinged(message.fields)
 
     def _put_out(self, tenant: Tenant, why: str) -> None:
         """The coordinator gives up whoever has the place."""

@@ -43,7 +43,7 @@ from upriver.protocol.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
-from upriver.state.spine import ManyMembers
+from upriver.state.pair_index import ManyMembers
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.worker.worker import WorkerMachine
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import CompactionPace
+from upriver.engine.operators.compacted import CompactionPace
 from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import Projection
 

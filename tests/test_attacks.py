@@ -34,7 +34,7 @@ from upriver.net.handshake import GREETING, HELLO, MAGIC, Exchange, Identity, Pu
 from upriver.net.line import ANSWER_TERMS, KEYS_MAX, LOOKUP_TERMS, Line
 from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Connection, Remote, dial
-from upriver.net.server import STRANGER_S_MAX, Listen, Places, Server
+from upriver.net.server import HANDSHAKE_S_MAX, Listen, Places, Server
 from upriver.net.wire import Message, decode, decode_json, encode, encode_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService
@@ -208,13 +208,13 @@ def test_idle_clients_leave_descriptors_to_the_lake() -> None:
 
 
 def test_strangers_do_not_fill_a_server() -> None:
-    places = Places(strangers=8)
+    places = Places(unauthenticated=8)
     with Server(KEYS, {Purpose.LOOKUPS: LookupService(echo)}, places=places) as server, ExitStack() as opened:
         remote = client_of(server.address)
-        strangers = [opened.enter_context(reach(remote)) for _ in range(300)]
+        unauthenticated = [opened.enter_context(reach(remote)) for _ in range(300)]
         assert all(is_served(remote) for _ in range(FORTY))
-        assert len(strangers[0].recv(1 << 10)) in (0, GREETING.size)
-        assert strangers[0].recv(1) == b""  # the oldest one was dropped
+        assert len(unauthenticated[0].recv(1 << 10)) in (0, GREETING.size)
+        assert unauthenticated[0].recv(1) == b""  # the oldest one was dropped
 
 
 def test_a_stranger_has_so_many_seconds() -> None:
@@ -224,10 +224,10 @@ def test_a_stranger_has_so_many_seconds() -> None:
         reach(client_of(server.address)) as slow,
     ):
         assert len(slow.recv(GREETING.size)) == GREETING.size
-        now[0] = STRANGER_S_MAX - 0.001
+        now[0] = HANDSHAKE_S_MAX - 0.001
         slow.sendall(MAGIC)
         assert is_served(client_of(server.address))
-        now[0] = STRANGER_S_MAX
+        now[0] = HANDSHAKE_S_MAX
         assert is_served(client_of(server.address))
         assert slow.recv(1) == b""
 
@@ -235,8 +235,8 @@ def test_a_stranger_has_so_many_seconds() -> None:
 @pytest.mark.parametrize("files", [64, 256, 1024, 1 << 20])
 def test_a_quarter_of_the_descriptors_is_kept_for_the_lake(files: int) -> None:
     places = Places.within(files)
-    assert places.strangers + places.clients + places.channels <= 3 * files / 4
-    assert (places.strangers, places.of(Identity.CLIENT)) <= (256, 4096)
+    assert places.unauthenticated + places.clients + places.channels <= 3 * files / 4
+    assert (places.unauthenticated, places.of(Identity.CLIENT)) <= (256, 4096)
 
 
 # B5: clients that ask for too much ------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from upquery_kit import HERE, Workers, keys_of_worker_0
 
 from upriver.protocol.worker_events import KeysRead, WorkerAction, WorkerEvent
-from upriver.runtime.worker_loop import FILL_REST_S_MAX, Chores
+from upriver.runtime.worker_loop import FILL_REST_S_MAX, BackgroundTasks
 from upriver.worker.serving import CROWD_KEYS
 
 
@@ -15,7 +15,7 @@ class Paced(Workers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.chores = Chores(self.machines[0], lambda event: super(Paced, self).step(0, event), lambda: True)
+        self.chores = BackgroundTasks(self.machines[0], lambda event: super(Paced, self).step(0, event), lambda: True)
 
     def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
         if not isinstance(event, KeysRead):

@@ -10,9 +10,9 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 
 from upriver.app import App
+from upriver.arguments import names, text
 from upriver.client.client import connect
 from upriver.errors import DeclarationError, UnknownView, UpriverError, UserError
-from upriver.given import names, text
 from upriver.net.remote import TOKEN_CHARS_MAX
 
 COLUMN = "give the name of a column, or a list of names"

@@ -46,7 +46,7 @@ def test_what_a_document_names_is_there(page: Path) -> None:
 
 
 def test_names_that_are_not_there_are_noticed() -> None:
-    assert is_there("operators/lasting.py")
+    assert is_there("operators/compacted.py")
     assert not is_there("operators/lasted.py")
     assert is_known("upriver.plan.plan.DataflowPlan")
     assert not is_known("upriver.plan.plan.ViewPlan")

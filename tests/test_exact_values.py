@@ -173,7 +173,7 @@ def test_an_evaluator_goes_on_after_duckdb_broke() -> None:
     batch = pa.record_batch({"n": times([0, -(2**63)])})
     evaluator = Evaluator()
     told = Projection(('list_transform(["n"], lambda v: CAST(v AS VARCHAR))[1]',), pa.schema([("e", pa.string())]))
-    evaluator.curt()
+    evaluator.without_row_text()
     broken = Projection(("coalesce(\"n\"::VARCHAR, '')",), pa.schema([("e", pa.string())]))
     for projection in (broken, told):
         with pytest.raises(RowError, match=r"row: n = -290308-12-21"):

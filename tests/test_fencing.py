@@ -37,11 +37,11 @@ def an_end() -> ChannelEnd:
 
 @pytest.mark.parametrize("seconds", [SILENCE_S_MIN, 2.0, 30.0])
 def test_l2_silence_is_noticed_in_time_and_not_before_the_lease_has_run_out(seconds: float) -> None:
-    vigilance = FailureDetection(seconds)
-    limits = vigilance.limits
+    failure_detection = FailureDetection(seconds)
+    limits = failure_detection.limits
     assert (limits.silent_beats_max + 1) * limits.ping_s < seconds
-    assert limits.silent_beats_max * limits.ping_s > vigilance.lease_s
-    assert vigilance.worker_limits.silence_s_max > vigilance.lease_s
+    assert limits.silent_beats_max * limits.ping_s > failure_detection.lease_s
+    assert failure_detection.worker_limits.silence_s_max > failure_detection.lease_s
 
 
 @pytest.mark.parametrize("seconds", [0, -1, 0.1, float("nan"), float("inf"), True, "2"])
@@ -58,10 +58,10 @@ def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
     lease.begin(end)
     with pytest.raises(WrongOwner, match="lost touch"):
         lookup(WANTED)
-    end.heart.beat()
-    end.heart.pinged({"beat": 1, "heard": 1})
+    end.heartbeats.beat()
+    end.heartbeats.pinged({"beat": 1, "heard": 1})
     assert lookup(WANTED).epoch == 3
-    end.heart.end()
+    end.heartbeats.end()
     with pytest.raises(WrongOwner, match="lost touch"):
         lookup(WANTED)
 
@@ -72,11 +72,11 @@ def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> Non
     tenants.enter(WORKER, end)
     with pytest.raises(WorkerLost, match="another process"):
         tenants.enter(WORKER, an_end())
-    with end.heart.hearing():
+    with end.heartbeats.hearing():
         assert tenants.leave(WORKER, end, is_silenced=False)
     assert not tenants.leave(WORKER, end, is_silenced=False)
     tenants.make_room(WORKER)
-    assert now() >= end.heart.heard_at + QUICK.lease_s
+    assert now() >= end.heartbeats.heard_at + QUICK.lease_s
     tenants.enter(WORKER, an_end())
 
 
@@ -84,7 +84,7 @@ def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -
     tenants, end = WorkerSlots(QUICK), an_end()
     assert tenants.free_in(WORKER) == 0
     tenants.enter(WORKER, end)
-    with end.heart.hearing():
+    with end.heartbeats.hearing():
         tenants.leave(WORKER, end, is_silenced=False)
     assert 0 < tenants.free_in(WORKER) <= QUICK.lease_s
     tenants.make_room(WORKER)
@@ -94,7 +94,7 @@ def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -
 def test_who_has_ended_its_lease_itself_need_not_be_waited_for() -> None:
     tenants, end = WorkerSlots(QUICK), an_end()
     tenants.enter(WORKER, end)
-    with end.heart.hearing():
+    with end.heartbeats.hearing():
         tenants.leave(WORKER, end, is_silenced=True)
     assert tenants.free_in(WORKER) == 0
 

@@ -11,10 +11,10 @@ from client_kit import Cluster
 from server_kit import KEYS, client_of
 from upquery_kit import PARTIAL
 
+from upriver.arguments import SECONDS_MAX, seconds, whole
 from upriver.client.client import Client
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import DeclarationError, UnknownView, UpriverError
-from upriver.given import SECONDS_MAX, seconds, whole
 from upriver.ids import WorkerId
 from upriver.net.remote import Connection
 from upriver.net.server import Listen

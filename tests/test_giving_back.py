@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from benchmarks.worker_memory import memory_of
-from upriver.runtime.memory import give_back, giving_back
+from upriver.runtime.memory import trim_heap, trimming_heap
 
 BLOCK_BYTES, BLOCKS = 4_096, 20_000
 LEFT_BY_A_THREAD = f"""
@@ -86,7 +86,7 @@ def test_what_is_free_below_what_is_in_use_is_given_back() -> None:
     last = blocks[-1]
     blocks.clear()
     before = memory_of([os.getpid()]).anonymous
-    give_back()
+    trim_heap()
     assert before - memory_of([os.getpid()]).anonymous > BLOCK_BYTES * BLOCKS // 2
     assert len(last) == BLOCK_BYTES
 
@@ -94,7 +94,7 @@ def test_what_is_free_below_what_is_in_use_is_given_back() -> None:
 def test_memory_is_given_back_and_arrow_has_no_pool_of_its_own_until_the_block_ends() -> None:
     pool = pa.default_memory_pool().backend_name
     before = set(threading.enumerate())  # some of other tests' may end meanwhile
-    with giving_back(pause_s=0.001):
+    with trimming_heap(pause_s=0.001):
         assert pa.default_memory_pool().backend_name == "system"
         assert len(set(threading.enumerate()) - before) == 1
     assert pa.default_memory_pool().backend_name == pool

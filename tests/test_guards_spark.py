@@ -34,7 +34,7 @@ GIVEN_BACK, GIVEN_BACK_SOAKED = 6, 400
 """Queries in whose answer Spark is asked for a row that was set aside."""
 BATCH = 20
 """Queries of one Spark job."""
-NOBODYS = -1
+FROM_SEVERAL_ROWS = -1
 """In place of a row: several rows together are at fault."""
 
 
@@ -70,7 +70,7 @@ def cases(seed: int, count: int) -> Iterator[Case]:
             found = None
         count -= 1
         if found is None:
-            yield Case(count, sql, None, [NOBODYS])
+            yield Case(count, sql, None, [FROM_SEVERAL_ROWS])
         else:
             yield Case(count, sql, found.rows, found.aside["rows_"])
     evaluator.close()
@@ -117,7 +117,7 @@ def wrong(spark: Any, batch: Sequence[Case]) -> list[str]:
 def raises(spark: Any, case: Case, row: int) -> bool:
     """Whether Spark raises if this row is there, too."""
     others = ", ".join(str(other) for other in case.aside if other != row)
-    good = f"r NOT IN ({others})" if others and row != NOBODYS else "TRUE"
+    good = f"r NOT IN ({others})" if others and row != FROM_SEVERAL_ROWS else "TRUE"
     spark.sql(f"SELECT * FROM rows_ WHERE {good}").createOrReplaceTempView(case.name)
     try:
         spark.sql(case.over(case.name)).toArrow()

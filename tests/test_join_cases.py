@@ -14,6 +14,7 @@ from state_kit import MANY, Row
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.compacted import FORGOTTEN_MIN
 from upriver.engine.operators.join import (
     FOUND_MIN,
     Join,
@@ -24,7 +25,6 @@ from upriver.engine.operators.join import (
     SideShape,
     pairs_of,
 )
-from upriver.engine.operators.lasting import FORGOTTEN_MIN
 from upriver.errors import ProtocolError, RowError
 from upriver.plan import plan as ops
 from upriver.plan.plan import JoinKind

@@ -97,7 +97,7 @@ def test_a_stream_answers_question_after_question(server: Server, streams: Looku
         assert ask(stream, *"abc"[:n], None, at_least=n) == [*"abc"[:n], None]
         assert worker.asked.get(timeout=SECONDS_MAX) == ("planes", n + 1, n, n == 2, SECONDS_MAX)
     assert ask(stream, "x") == ["x"]
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 def test_an_error_is_an_answer_and_the_stream_goes_on(server: Server, streams: LookupStreams) -> None:
@@ -107,9 +107,9 @@ def test_an_error_is_an_answer_and_the_stream_goes_on(server: Server, streams: L
             ask(stream, "bad")
         assert stream.is_in_step
         assert ask(stream, "good") == ["good"]
-    streams.give_back(stream)
+    streams.return_stream(stream)
     assert borrow(streams, server) is stream
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 def test_views_of_different_schemas_take_turns_on_one_stream(server: Server, streams: LookupStreams) -> None:
@@ -121,7 +121,7 @@ def test_views_of_different_schemas_take_turns_on_one_stream(server: Server, str
     numbers = pa.RecordBatch.from_arrays([pa.array([3])], names=["k"])  # the view has another key now
     stream.ask(wanted("bare", numbers))
     assert stream.answer().rows == numbers
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 def test_large_questions_and_answers_come_whole(server: Server, streams: LookupStreams) -> None:
@@ -129,16 +129,16 @@ def test_large_questions_and_answers_come_whole(server: Server, streams: LookupS
     many = [f"key {number}" for number in range(300_000)]
     assert ask(stream, *many) == many
     assert ask(stream) == []
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 def test_a_stream_that_was_given_back_is_lent_again(server: Server, streams: LookupStreams) -> None:
     lent = [borrow(streams, server), borrow(streams, server), borrow(streams, server)]
     assert len(set(lent)) == 3
-    streams.give_back(lent[1])
+    streams.return_stream(lent[1])
     assert borrow(streams, server) is lent[1]
     for stream in lent:
-        streams.give_back(stream)
+        streams.return_stream(stream)
 
 
 def test_a_stream_that_waits_for_an_answer_is_not_lent_again(
@@ -146,22 +146,22 @@ def test_a_stream_that_waits_for_an_answer_is_not_lent_again(
 ) -> None:
     stream = borrow(streams, server)
     stream.ask(wanted("planes", keys("late")))
-    streams.give_back(stream)
+    streams.return_stream(stream)
     assert not stream.is_in_step
     fresh = borrow(streams, server)
     assert fresh is not stream
     assert ask(fresh, "a") == ["a"]
-    streams.give_back(fresh)
+    streams.return_stream(fresh)
 
 
 def test_only_so_many_idle_streams_are_kept(server: Server, streams: LookupStreams) -> None:
     lent = {borrow(streams, server) for _ in range(IDLE_STREAMS_MAX + 2)}
     for stream in lent:
-        streams.give_back(stream)
+        streams.return_stream(stream)
     again = [borrow(streams, server) for _ in range(IDLE_STREAMS_MAX + 1)]
     assert len(lent.intersection(again)) == IDLE_STREAMS_MAX
     for stream in again:
-        streams.give_back(stream)
+        streams.return_stream(stream)
 
 
 def test_a_waiting_answer_can_be_cancelled(server: Server, streams: LookupStreams, worker: Worker) -> None:
@@ -174,17 +174,17 @@ def test_a_waiting_answer_can_be_cancelled(server: Server, streams: LookupStream
         with pytest.raises(WorkerLost, match=server.address):
             answer.result(SECONDS_MAX)
     worker.may_answer.set()
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 def test_a_worker_that_has_gone_is_lost(server: Server, streams: LookupStreams) -> None:
     stream, idle = borrow(streams, server), borrow(streams, server)
-    streams.give_back(idle)
+    streams.return_stream(idle)
     server.stop()
     with pytest.raises(WorkerLost, match=server.address):
         ask(stream, "a")
     assert not stream.is_in_step
-    streams.give_back(stream)
+    streams.return_stream(stream)
     with pytest.raises(WorkerLost, match=server.address):
         ask(idle, "a")
     streams.keep_only([])
@@ -197,7 +197,7 @@ def test_closed_streams_are_not_lent(server: Server, streams: LookupStreams) -> 
     streams.close()
     with pytest.raises(ClusterError, match="closed"):
         borrow(streams, server)
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 def test_a_stranger_gets_no_stream(server: Server) -> None:
@@ -225,7 +225,7 @@ def test_only_so_many_are_let_in(worker: Worker) -> None:
     assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
     streams.close()
     for stream in lent:
-        streams.give_back(stream)
+        streams.return_stream(stream)
     server.stop()
 
 
@@ -235,7 +235,7 @@ def test_a_stream_that_the_worker_has_closed_is_not_lent_again(server: Server, s
     assert stream.may_be_used(FRESH_S)
     cut_connections(server.port)
     assert not stream.may_be_used(FRESH_S)
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 def opened(server: Server) -> tuple[ByteStream, Line]:
@@ -279,7 +279,7 @@ def test_what_is_no_frame_ends_the_line_and_nothing_else(server: Server, streams
     line.close()
     stream = borrow(streams, server)
     assert ask(stream, "a") == ["a"]
-    streams.give_back(stream)
+    streams.return_stream(stream)
 
 
 @pytest.mark.parametrize(

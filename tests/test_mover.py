@@ -6,7 +6,7 @@ from upriver.ids import MapVersion
 from upriver.migration.messages import Acquire
 from upriver.migration.pace import KEYS_FIRST
 from upriver.protocol.peers import Envelope, ForRegion, Installed
-from upriver.runtime.pacing import Mover
+from upriver.runtime.pace import Mover
 
 KEYS = np.arange(KEYS_FIRST, dtype=np.uint64)
 

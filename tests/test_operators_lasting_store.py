@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from state_kit import EAGER, MANY, batch_of
 
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.lasting import FORGOTTEN_MIN, STEP_ROWS, CompactionPace
+from upriver.engine.operators.compacted import FORGOTTEN_MIN, STEP_ROWS, CompactionPace
 from upriver.engine.operators.rows import RowCounts, Rows
 from upriver.engine.operators.view import CompactedViewStore, Store
 from upriver.plan.plan import AggregateCall, AggregatePlan

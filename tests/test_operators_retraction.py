@@ -19,7 +19,7 @@ from state_kit import EAGER, MANY, VALUES, Row, batch_of, plain_rows, table_batc
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.lasting import FORGOTTEN_MIN
+from upriver.engine.operators.compacted import FORGOTTEN_MIN
 from upriver.engine.operators.view import CompactedViewStore, Store
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64

@@ -8,7 +8,7 @@ import pytest
 from state_kit import batch_of
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import CompactionPace, TwoStores
+from upriver.engine.operators.compacted import CompactionPace, TwoStores
 from upriver.engine.operators.rows import RowCounts
 
 SCHEMA = pa.schema([("k", pa.int64()), ("n", pa.int64())])

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from state_kit import MANY, batch_of, keys_of, plain, plain_rows
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import CompactionPace
+from upriver.engine.operators.compacted import CompactionPace
 from upriver.engine.operators.rows import RowCounts, Rows
 from upriver.engine.operators.stateless import Filter, Project
 from upriver.engine.operators.view import SCAN_ROWS, CompactedViewStore, View
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import Projection
-from upriver.state.spine import ManyMembers
+from upriver.state.pair_index import ManyMembers
 
 SCHEMA = pa.schema([("k", pa.string()), ("x", pa.int64()), ('a "b"', pa.int64())])
 KEY_SCHEMA = pa.schema([("k", pa.string())])

@@ -11,7 +11,7 @@ from random_relations import relations
 from relation_kit import count, distinct, group, join, prefixed, scan, select, set_operation, top, union, where
 
 from simulator import tables as sim
-from upriver.engine.building import operators_of
+from upriver.engine.builders import operators_of
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
 from upriver.plan.plan import (

@@ -18,8 +18,8 @@ from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.lake import CommitTimes, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import EpochRead, ReadEpoch, RowsRead
-from upriver.runtime.pacing import ROWS_BUDGET_S, ROWS_MIN
-from upriver.runtime.reading import READ_AGAIN_S_MAX, READ_AGAIN_S_MIN, LakeReading, Piece, end_of_piece
+from upriver.runtime.lake_reader import READ_AGAIN_S_MAX, READ_AGAIN_S_MIN, LakeReader, Piece, end_of_piece
+from upriver.runtime.pace import ROWS_BUDGET_S, ROWS_MIN
 from upriver.state.runs import describe_run, encode_run, run_schema
 
 VNODES = 4
@@ -49,7 +49,7 @@ def test_what_is_left_is_cut_into_pieces_of_one_size() -> None:
 
 
 @pytest.fixture
-def reading(tmp_path: Path) -> Iterator[LakeReading]:
+def reading(tmp_path: Path) -> Iterator[LakeReader]:
     """Of one epoch, of one run in which each key has three rows."""
     lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(VNODES, (BIDS,), {"bids": (("auction",),)}), {})
     hashes = np.repeat(np.arange(ROWS // 3, dtype=np.uint64) << np.uint64(46), 3)
@@ -57,14 +57,14 @@ def reading(tmp_path: Path) -> Iterator[LakeReading]:
     lake.files.create("tables/bids/auction/run", encoded)
     run = describe_run("tables/bids/auction/run", encoded, hashes, VNODES)
     lake.publish(Manifest(epoch=Epoch(1), term=lake.term, table="bids", query="q", batch=0, runs={CHANNEL: (run,)}))
-    reading = LakeReading(lake, CommitTimes(lake))
+    reading = LakeReader(lake, CommitTimes(lake))
     reading.assign(VNODES, {CHANNEL: BIDS})
     reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
     yield reading
     lake.release()
 
 
-def pieces(reading: LakeReading, seconds: float) -> list[RowsRead]:
+def pieces(reading: LakeReader, seconds: float) -> list[RowsRead]:
     """All pieces of the epoch, if each takes so many seconds of processor time to be taken in."""
     taken: list[Piece] = []
 
@@ -86,15 +86,15 @@ def pieces(reading: LakeReading, seconds: float) -> list[RowsRead]:
     return read
 
 
-def test_pieces_that_are_taken_in_at_once_become_longer(reading: LakeReading) -> None:
+def test_pieces_that_are_taken_in_at_once_become_longer(reading: LakeReader) -> None:
     assert max(len(piece.batch) for piece in pieces(reading, 0.0)) > 2 * ROWS_MIN
 
 
-def test_pieces_that_take_long_are_as_short_as_may_be(reading: LakeReading) -> None:
+def test_pieces_that_take_long_are_as_short_as_may_be(reading: LakeReader) -> None:
     assert all(len(piece.batch) <= ROWS_MIN + 2 for piece in pieces(reading, 2 * ROWS_BUDGET_S))
 
 
-def test_an_epoch_that_is_given_up_is_read_no_further(reading: LakeReading) -> None:
+def test_an_epoch_that_is_given_up_is_read_no_further(reading: LakeReader) -> None:
     taken: list[Piece] = []
     reading.feed(taken.append)
     reading.give_up()
@@ -114,7 +114,7 @@ def test_an_epoch_that_cannot_be_read_is_tried_again_from_where_it_stood_with_ba
     lake.publish(manifest)
     last = tmp_path / "lake/tables/bids/auction/2"
     now = [0.0]
-    reading, taken = LakeReading(lake, CommitTimes(lake), lambda: now[0]), list[Piece]()
+    reading, taken = LakeReader(lake, CommitTimes(lake), lambda: now[0]), list[Piece]()
     reading.assign(VNODES, {CHANNEL: BIDS})
     reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
     content = last.read_bytes()

@@ -5,18 +5,18 @@ from coordinator_kit import wanted
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleOutcome
 from upriver.protocol.messages import TookOver
 from upriver.protocol.strategies import Strategy
-from upriver.runtime.status import RescaleDesk
+from upriver.runtime.status import RescaleReports
 
 
-def begun() -> RescaleDesk:
+def begun() -> RescaleReports:
     """Four slices are to be learned."""
-    desk = RescaleDesk(lambda: None)
+    desk = RescaleReports(lambda: None)
     desk.wanted(wanted(1, workers=3, strategy=Strategy.LEARNER))
     desk.begun(RescaleBegun(ticket=1, before=2, after=3, vnodes=4))
     return desk
 
 
-def told(desk: RescaleDesk) -> tuple[object, ...]:
+def told(desk: RescaleReports) -> tuple[object, ...]:
     progress = desk.case(1).progress()
     return tuple(progress[name] for name in ("state", "vnodes_moved", "keys_moved", "keys_left", "bytes_moved"))
 
@@ -52,7 +52,7 @@ def test_the_report_has_all_of_it() -> None:
 
 
 def test_a_standby_that_takes_over_while_no_rescale_is_on_concerns_none() -> None:
-    desk = RescaleDesk(lambda: None)
+    desk = RescaleReports(lambda: None)
     desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
     desk.wanted(wanted(1, workers=3))
     desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
@@ -61,7 +61,7 @@ def test_a_standby_that_takes_over_while_no_rescale_is_on_concerns_none() -> Non
 
 def test_whoever_waits_is_told_of_each_other_state_once() -> None:
     states: list[str] = []
-    desk = RescaleDesk(lambda: states.append(desk.case(1).state))
+    desk = RescaleReports(lambda: states.append(desk.case(1).state))
     desk.wanted(wanted(1, workers=3, strategy=Strategy.LEARNER))
     desk.begun(RescaleBegun(ticket=1, before=2, after=3, vnodes=4))
     desk.took_over(TookOver(vnodes=2, keys=30, bytes=240))

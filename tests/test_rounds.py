@@ -17,15 +17,15 @@ from upriver.client.keys import KeyColumns, key_columns
 from upriver.client.lookups import (
     ANSWER_GRACE_S,
     APART_S,
+    BATCH_LOOKUPS_MAX,
     FREE_LOOKUPS_MAX,
     LOOKUP_KEYS_MAX,
-    ROUND_LOOKUPS_MAX,
     Found,
     FoundRows,
-    Joint,
+    JoinedKeys,
     KeySet,
     Lookup,
-    Rounds,
+    LookupBatches,
 )
 from upriver.errors import UnknownView, WaitTimeout
 from upriver.net.lookups import Answered
@@ -66,7 +66,7 @@ def found_by(asked: KeySet, workers: int = 2, epoch: int = 7, held_up: bool = Fa
 
 @given(KEYS, st.integers(1, 3))
 def test_each_lookup_has_the_rows_of_its_keys_in_their_order(lookups: list[list[int | None]], workers: int) -> None:
-    together = Joint.of([columns_of(keys) for keys in lookups], ROUTE.key_schema)
+    together = JoinedKeys.of([columns_of(keys) for keys in lookups], ROUTE.key_schema)
     assert together is not None
     asked = together.asked.keys.column(0).to_pylist()
     assert sorted(asked, key=str) == sorted({key for keys in lookups for key in keys}, key=str)
@@ -77,8 +77,8 @@ def test_each_lookup_has_the_rows_of_its_keys_in_their_order(lookups: list[list[
 
 def test_keys_that_are_not_equal_to_themselves_are_not_put_together() -> None:
     keys, schema = pa.array([1.0, math.nan]), pa.schema([("k", pa.float64())])
-    assert Joint.of([[keys.slice(0, 1)]] * 2, schema) is not None
-    assert Joint.of([[keys]] * 2, schema) is None
+    assert JoinedKeys.of([[keys.slice(0, 1)]] * 2, schema) is not None
+    assert JoinedKeys.of([[keys]] * 2, schema) is None
 
 
 # Rounds
@@ -118,10 +118,10 @@ class Asking:
     that one is there."""
 
     def __init__(self, workers: Workers, wait_s_max: float = SECONDS_MAX) -> None:
-        self.rounds = Rounds(workers.ask, wait_s_max=wait_s_max, clock=self._clock)
+        self.rounds = LookupBatches(workers.ask, wait_s_max=wait_s_max, clock=self._clock)
         self.now = 0.0
         self._asked = threading.Semaphore(0)
-        self._threads = ThreadPoolExecutor(ROUND_LOOKUPS_MAX + 10)
+        self._threads = ThreadPoolExecutor(BATCH_LOOKUPS_MAX + 10)
 
     def _clock(self) -> float:
         self._asked.release()
@@ -205,12 +205,12 @@ def test_lookups_of_another_view_and_of_single_keys_are_rounds_of_their_own(work
 
 def test_more_lookups_than_a_round_has_room_for_are_two(workers: Workers, asking: Asking) -> None:
     busy(workers, asking)
-    waiting = [asking.begin(2 * number, 2 * number + 1) for number in range(ROUND_LOOKUPS_MAX + 3)]
+    waiting = [asking.begin(2 * number, 2 * number + 1) for number in range(BATCH_LOOKUPS_MAX + 3)]
     asking.wait_for(len(waiting))
     workers.let_all()
     for number, lookup in enumerate(waiting):
         assert rows_of(lookup.result(SECONDS_MAX)[0]) == expected([2 * number, 2 * number + 1])
-    assert sorted(map(len, workers.calls))[-2:] == [2 * 3, 2 * ROUND_LOOKUPS_MAX]
+    assert sorted(map(len, workers.calls))[-2:] == [2 * 3, 2 * BATCH_LOOKUPS_MAX]
 
 
 @pytest.mark.parametrize("keys", [range(LOOKUP_KEYS_MAX + 1), ()])

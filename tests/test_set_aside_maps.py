@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY, Row, batch_of, plain_rows
 
-from upriver.engine.operators.stateful_map import Given, Made, SiftedCalls, StatefulMap
+from upriver.engine.operators.stateful_map import BisectedCalls, Given, Made, StatefulMap
 from upriver.engine.stateful import ANY_STATE, AnyState
 from upriver.errors import RowError
 from upriver.plan.plan import Per
@@ -135,7 +135,7 @@ def test_good_batches_pay_nothing_and_bad_rows_take_few_calls(bad: tuple[int, ..
     rows = pa.RecordBatch.from_arrays(columns, schema=SOURCE)
     states = pa.record_batch([pa.nulls(KEYS, pa.int64())], schema=COUNT)
     everything = Given(rows, np.arange(KEYS + 1), rows.select(["k"]), states, np.zeros(KEYS, np.bool_))
-    sifted = SiftedCalls(call, Per.BATCH, SOURCE)(everything)
+    sifted = BisectedCalls(call, Per.BATCH, SOURCE)(everything)
     assert sifted.bad.tolist() == list(bad)
     assert sifted.made.rows.column("v").to_pylist() == [v for v in range(KEYS) if v not in bad]
     assert len(calls) <= calls_max

@@ -2,7 +2,7 @@
 
 import pytest
 
-from upriver.runtime.pacing import AIM_SHARE, KEYS_FIRST, KEYS_MAX, KEYS_MIN, SlicePace
+from upriver.runtime.pace import AIM_SHARE, KEYS_FIRST, KEYS_MAX, KEYS_MIN, SlicePace
 
 BUDGET_S = 0.005
 

@@ -12,7 +12,7 @@ from state_kit import MANY, VALUES, order_of, plainly
 
 from upriver.errors import ProtocolError
 from upriver.state.multimap import Multiset
-from upriver.state.spine import SMALL_PAIRS, OrderedSpine, order_keys
+from upriver.state.pair_index import SMALL_PAIRS, OrderedPairIndex, order_keys
 
 OWNERS = np.arange(4)
 
@@ -118,7 +118,7 @@ def test_no_value_is_there_less_than_no_times() -> None:
 
 def test_the_dead_at_an_end_are_walked_over_once() -> None:
     """What is asked whether it lives is counted: each dead member once from either end, not once for each question."""
-    spine, asked, size = OrderedSpine(), list[int](), 10_000
+    pair_index, asked, size = OrderedPairIndex(), list[int](), 10_000
     numbers = np.random.default_rng(1).permutation(size)
     alive = np.ones(size, np.bool_)
     places = np.argsort(numbers)
@@ -128,9 +128,9 @@ def test_the_dead_at_an_end_are_walked_over_once() -> None:
         found: np.ndarray[Any, np.dtype[np.bool_]] = alive[members]
         return found
 
-    spine.insert(np.zeros(size, np.int64), np.arange(size))
+    pair_index.insert(np.zeros(size, np.int64), np.arange(size))
     for least in range(0, 5000, 10):
         alive[places[least : least + 10]] = False
-        found = spine.ends(np.array([0]), False, lambda members: order_keys(pa.array(numbers[members])), living)
+        found = pair_index.ends(np.array([0]), False, lambda members: order_keys(pa.array(numbers[members])), living)
         assert numbers[found[0]] == least + 10
     assert sum(asked) < 5 * 5000

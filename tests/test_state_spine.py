@@ -11,7 +11,7 @@ from state_kit import MANY
 
 from upriver.hashing import Hashes, hash64
 from upriver.state.indexes import Fanout
-from upriver.state.spine import GROWTH, SMALL_PAIRS, Spine
+from upriver.state.pair_index import GROWTH, SMALL_PAIRS, PairIndex
 
 BATCHES = st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=12)
 KEYS = st.lists(st.none() | st.integers(0, 9), max_size=12)
@@ -24,31 +24,31 @@ def _slots(numbers: list[int]) -> np.ndarray:
 @MANY
 @given(BATCHES, st.lists(st.integers(0, 11), max_size=6))
 def test_members_come_back_in_order_of_arrival(batches: list[list[int]], asked: list[int]) -> None:
-    spine, model, arrived = Spine(), defaultdict(list), 0
+    pair_index, model, arrived = PairIndex(), defaultdict(list), 0
     for owners in batches:
         members = range(arrived, arrived + len(owners))
-        spine.insert(_slots(owners), _slots(list(members)))
+        pair_index.insert(_slots(owners), _slots(list(members)))
         arrived += len(owners)
         for owner, member in zip(owners, members, strict=True):
             model[owner].append(member)
-    positions, linked = spine.find(_slots(asked))
+    positions, linked = pair_index.find(_slots(asked))
     expected = [(place, member) for place, owner in enumerate(asked) for member in model[owner]]
     assert list(zip(positions.tolist(), linked.tolist(), strict=True)) == expected
-    assert sorted(zip(*(side.tolist() for side in spine.pairs()), strict=True)) == sorted(
+    assert sorted(zip(*(side.tolist() for side in pair_index.pairs()), strict=True)) == sorted(
         (owner, member) for owner, members in model.items() for member in members
     )
-    assert spine.nbytes == 8 * arrived
+    assert pair_index.nbytes == 8 * arrived
 
 
 def test_levels_stay_few_however_small_the_batches_and_all_are_searched() -> None:
-    spine, lengths = Spine(), []
+    pair_index, lengths = PairIndex(), []
     for member in range(6000):
-        spine.insert(_slots([member % 7]), _slots([member]))
-        lengths = [len(level) for level in spine._levels]
+        pair_index.insert(_slots([member % 7]), _slots([member]))
+        lengths = [len(level) for level in pair_index._levels]
         assert all(larger > max(GROWTH * smaller, SMALL_PAIRS) for larger, smaller in pairwise(lengths))
     assert sum(lengths) == 6000
     assert len(lengths) > 1
-    positions, members = spine.find(_slots([3, 9, 0]))
+    positions, members = pair_index.find(_slots([3, 9, 0]))
     assert members.tolist() == [*range(3, 6000, 7), *range(0, 6000, 7)]
     assert positions.tolist() == [0] * 857 + [2] * 858
 

@@ -11,7 +11,7 @@ from state_kit import MANY
 
 from benchmarks.worker_memory import memory_of
 from upriver.errors import ProtocolError
-from upriver.runtime.memory import give_back
+from upriver.runtime.memory import trim_heap
 from upriver.state.vectors import Tally, Vector, first_of_each
 
 
@@ -55,13 +55,13 @@ def test_views_of_a_vector_survive_its_growth() -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="memory is read and freed as Linux has it")
 def test_vectors_that_are_not_small_take_the_memory_that_they_say_they_take() -> None:
     part, me = np.arange(10_000), [os.getpid()]
-    give_back()
+    trim_heap()
     before = memory_of(me).anonymous
     vectors: list[Vector[np.int64]] = [Vector(np.int64) for _ in range(40)]
     for _ in range(8):
         for vector in vectors:
             vector.extend(part)
-    give_back()
+    trim_heap()
     taken, said = memory_of(me).anonymous - before, sum(vector.nbytes for vector in vectors)
     assert said == 40 * 8 * part.nbytes
     assert taken == pytest.approx(said, rel=0.15)

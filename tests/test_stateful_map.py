@@ -12,7 +12,7 @@ from state_kit import MANY, TYPES, Row, batch_of, column_values
 from stateful_kit import Fleet, folded, map_op, recall_op
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import CompactionPace
+from upriver.engine.operators.compacted import CompactionPace
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.hashing import Hashes, hash64

@@ -102,7 +102,7 @@ def test_a_primary_key_is_the_key_unless_one_is_given(spark: Any, tmp_path: Path
     table = app._tables["orders"]
     assert (table.key, table.primary_key, table.order_by) == (("id",), ("id",), ("at",))
     assert table.deletes is not None
-    assert app._river is None
+    assert app._running_app is None
 
 
 def test_an_upsert_table_is_kept_by_its_primary_key_too(spark: Any, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any, Self, Unpack
 
 import pyarrow as pa
 
+from upriver.arguments import flag, names, seconds, some_text
 from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
 from upriver.coordinator.group import MembershipConfig
 from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
-from upriver.given import flag, names, seconds, some_text
 from upriver.ids import Epoch
 from upriver.net.server import listen_for
 from upriver.plan.explain import render, why_full
@@ -105,7 +105,7 @@ class App:
             memory_budget=memory_budget,
             checkpoint_interval_s=checkpoint_interval_s,
             checkpoint_interval_epochs=checkpoint_interval_epochs,
-            vigilance=FailureDetection(worker_silence_s),
+            failure_detection=FailureDetection(worker_silence_s),
             membership=MembershipConfig(
                 num_standby_replicas=num_standby_replicas,
                 max_warmup_replicas=max_warmup_replicas,
@@ -120,7 +120,7 @@ class App:
         self._plans: dict[str, DataflowPlan] = {}
         self._queries: dict[str, str] = {}
         """For each view, its SQL over tables only: views that it reads may be dropped."""
-        self._river: RunningApp | None = None
+        self._running_app: RunningApp | None = None
         self._client: Client | None = None
 
     # Declaring
@@ -230,7 +230,7 @@ class App:
             tables = ", ".join(self._tables) or "none yet"
             raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
         table, order = self._tables[source], names(f"stateful map {name!r}: order_by", order_by)
-        if self._river is None:
+        if self._running_app is None:
             table = in_order(table, order, f"stateful map {name!r}")
         op = declare_stateful_map(
             name,
@@ -262,12 +262,12 @@ class App:
     def _keep(self, plans: dict[str, DataflowPlan], timeout: float) -> None:
         """Make these the app's views, whether it runs or not."""
         seconds_max = seconds("timeout", timeout)
-        if self._river is not None:
-            self._river.replan(list(plans.values()), seconds_max)
+        if self._running_app is not None:
+            self._running_app.replan(list(plans.values()), seconds_max)
         self._plans = plans
 
     def _check_declaring(self, what: str) -> None:
-        if self._river is not None:
+        if self._running_app is not None:
             raise DeclarationError(
                 f"a {what} is declared before start(), and the app is running: call stop(), declare it, and start again"
             )
@@ -281,19 +281,19 @@ class App:
         it is stopped, and NotReady says what is lacking. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if
         the lake holds something else, ClusterError, BudgetExceeded.
         """
-        if self._river is not None:
+        if self._running_app is not None:
             raise DeclarationError("the app is running already: call stop() before it is started again")
         if not self._sources:
             raise DeclarationError("there is nothing to start: declare a table first")
         check_session(self._spark)
-        river = RunningApp(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
+        running = RunningApp(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
-        river.start(seconds("timeout", timeout))
-        self._river = river
+        running.start(seconds("timeout", timeout))
+        self._running_app = running
         try:
-            self._client = connect(river.address, self._config.token)
+            self._client = connect(running.address, self._config.token)
             if waits:
-                river.wait_ready(max(0.0, give_up_at - time.monotonic()))
+                running.wait_ready(max(0.0, give_up_at - time.monotonic()))
         except BaseException:
             self.stop()  # startup failed: the caller never receives an app that it could stop
             raise
@@ -315,7 +315,7 @@ class App:
         """Whether every view reflects everything there was at the start: all epochs in the lake, and all rows of the
         sources. For a table with rows in the lake the source need not be alive. False if the app does not run. Once
         true, it stays true until :meth:`stop`; lookups raise NotReady before."""
-        return self._river is not None and self._river.is_ready
+        return self._running_app is not None and self._running_app.is_ready
 
     def wait(self, timeout: float = 60.0, *, view: str | None = None) -> Epoch:
         """Block until every view reflects every row that the sources had at the call; returns the epoch.
@@ -334,13 +334,13 @@ class App:
         documents keys and errors. else_compute: if ``timeout`` seconds do not suffice to fill missing keys, Spark
         computes the rows, as for :meth:`read`, instead of a WaitTimeout; ``at_least`` must still be reached.
         """
-        river, computes = self._running(), flag("else_compute", else_compute)
+        running, computes = self._running(), flag("else_compute", else_compute)
         check_limits(limits)
         assert self._client is not None
         try:
             return self._client.lookup(view, keys, **limits)
         except WaitTimeout:
-            if not computes or river.epoch < (limits.get("at_least") or 0):
+            if not computes or running.epoch < (limits.get("at_least") or 0):
                 raise
         return rows_of_keys(self.read(view), key_batch(view, self._client.key_schema(view), keys))
 
@@ -351,12 +351,12 @@ class App:
         that moment. Spark computes a partial view from the lake's tables, as of the call. Raises UnknownView, and the
         error of a view that has failed; if the view fails later, an action raises Spark's PythonException.
         """
-        river = self._running()
-        river.check_view(view)  # fails here for an unknown or failed view, and not in the action
+        running = self._running()
+        running.check_view(view)  # fails here for an unknown or failed view, and not in the action
         if self._plans[view].full_because is None:
             query, root, zone = self._queries[view], self._config.root, self._typer.timezone
-            return view_as_of(self._spark, root, query, self._tables, {}, river.epoch, zone)
-        return read_view(self._spark, river.address, self._config.token, view)
+            return view_as_of(self._spark, root, query, self._tables, {}, running.epoch, zone)
+        return read_view(self._spark, running.address, self._config.token, view)
 
     def evict(self, view: str, keys: Keys | None = None) -> None:
         """Evict these keys of a partial view; ``None``: all. The next lookup of a key fills it again.
@@ -442,14 +442,14 @@ class App:
         if self._client is not None:
             self._client.close()
             self._client = None
-        if self._river is not None:
-            self._river.stop()
-            self._river = None
+        if self._running_app is not None:
+            self._running_app.stop()
+            self._running_app = None
 
     def _running(self) -> RunningApp:
-        if self._river is None:
+        if self._running_app is None:
             raise DeclarationError("the app is not running: call start() first")
-        return self._river
+        return self._running_app
 
     def __enter__(self) -> Self:
         return self

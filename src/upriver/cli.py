@@ -121,7 +121,7 @@ def _move(text: str) -> tuple[int, int]:
 
 
 _COMMANDS = {
-    "demo": _Command("a year of real flights through the whole river", _demo, "upriver.demo:demo"),
+    "demo": _Command("a year of real flights through the whole app", _demo, "upriver.demo:demo"),
     "status": _Command("what a running app stands at", _status, "upriver.client_commands:status"),
     "lookup": _Command("rows of a view by key", _lookup, "upriver.client_commands:lookup"),
     "explain": _Command("how a view is kept", _explain, "upriver.client_commands:explain"),

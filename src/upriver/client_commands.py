@@ -8,13 +8,13 @@ import sys
 import time
 from typing import Any
 
+from upriver.arguments import seconds
 from upriver.cli import TOKEN_VARIABLE
 from upriver.client.client import Client, connect
 from upriver.client.keys import keys_of_texts
 from upriver.client.rescale import STRATEGIES, Rescale
 from upriver.engine.row_text import readable
 from upriver.errors import UserError, WaitTimeout
-from upriver.given import seconds
 from upriver.plan.explain import render
 from upriver.text import (
     Screen,

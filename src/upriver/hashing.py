@@ -43,7 +43,7 @@ _STRIPE_BYTES = 32
 # primes 1 + 2, prime 2, 0, -prime 1: each lane's seed, less the row's
 _LANE_STARTS = np.array([0x60EA27EEADC0B5D6, 0xC2B2AE3D27D4EB4F, 0, 0x61C8864E7A143579], np.uint64).reshape(4, 1)
 _LANE_OFFSETS = np.array([0, 8, 16, 24], np.int64).reshape(4, 1)
-_LANE_TURNS = (1, 7, 12, 18)
+_LANE_ROTATIONS = (1, 7, 12, 18)
 
 _LIBRARY_BYTES_MIN = 256
 """Rows of at least so many bytes are hashed one by one: with so many rounds that costs less."""
@@ -129,7 +129,7 @@ def _hash_stripes(seeds: Hashes, words: Hashes, starts: npt.NDArray[np.int64], c
         stripe = words[lane_starts[:, rows] + _STRIPE_BYTES * turn]
         lanes[:, rows] = _rotated(lanes[:, rows] + stripe * _PRIME_2, 31) * _PRIME_1
     hashes = np.zeros_like(seeds)
-    for lane, turns in zip(lanes, _LANE_TURNS, strict=True):
+    for lane, turns in zip(lanes, _LANE_ROTATIONS, strict=True):
         hashes += _rotated(lane, turns)
     for lane in lanes:
         hashes = (hashes ^ _scrambled(lane)) * _PRIME_1 + _PRIME_4

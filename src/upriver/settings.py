@@ -6,8 +6,8 @@ import re
 import secrets
 from collections.abc import Iterable
 
+from upriver.arguments import some_text, whole
 from upriver.errors import DeclarationError
-from upriver.given import some_text, whole
 from upriver.net.remote import check_token
 from upriver.vnodes import check_vnodes
 

@@ -71,7 +71,7 @@ def check(spark: SparkSession, app: App, events: str, views: list[str], files: i
 
 def group(app: App) -> dict[str, Any]:
     """No user is told of it, so this looks where it is. born: the generation in which all began anew last."""
-    river: Any = app._river
+    river: Any = app._running_app
     machine = river._running._machine
     lines = list(machine.leader._feeds._lines.values())
     feeds = [(int(line.owner), int(line.follower), sorted(map(int, line.vnodes))) for line in lines]
@@ -83,7 +83,7 @@ class Maps:
     some milliseconds."""
 
     def __init__(self, app: App) -> None:
-        self._river: Any = app._river
+        self._running_app: Any = app._running_app
         self.seen: list[tuple[int, list[int]]] = []
         """Of each, in order, its version and who has any vnode by it."""
         threading.Thread(target=self._look, name="maps", daemon=True).start()
@@ -91,7 +91,7 @@ class Maps:
     def _look(self) -> None:
         never = threading.Event()
         while not never.wait(LOOK_S):
-            newest = self._river._running._machine.vnode_map
+            newest = self._running_app._running._machine.vnode_map
             if not self.seen or newest.version != self.seen[-1][0]:
                 self.seen.append((int(newest.version), list(map(int, newest.workers))))
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from upriver.engine.operators.lasting import USUAL, CompactionPace
+from upriver.engine.operators.compacted import USUAL, CompactionPace
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.partial.presence import MISSING, PRESENT, Presence

@@ -12,13 +12,13 @@ from typing import Any, Self, TypedDict, Unpack
 import numpy as np
 import pyarrow as pa
 
+from upriver.arguments import flag, seconds, whole
 from upriver.client.freshness import KnownFreshness
 from upriver.client.keys import KeyColumns, Keys, key_columns
-from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupStreams, Rounds, ask_owners
+from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupBatches, LookupStreams, ask_owners
 from upriver.client.rescale import Rescale, rescale_fields
 from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
-from upriver.given import flag, seconds, whole
 from upriver.hashing import hash64
 from upriver.net.byte_stream import Watch
 from upriver.net.remote import Connection, Remote
@@ -96,7 +96,7 @@ class Client:
         self._coordinator = Connection(remote, _unreached)
         self._streams = LookupStreams(remote)
         self._watch = Watch()
-        self._rounds = Rounds(self._look_up)
+        self._batches = LookupBatches(self._look_up)
         self._freshness = KnownFreshness(self._told_freshness)
         self._timeout = timeout
         self._routing: Routing | None = None
@@ -175,7 +175,7 @@ class Client:
 
     def _in_time(self, lookup: Lookup, columns: KeyColumns) -> FoundRows:
         try:
-            return self._rounds.look_up(lookup, columns)
+            return self._batches.look_up(lookup, columns)
         except WaitTimeout:
             self._check_there(lookup)
             raise

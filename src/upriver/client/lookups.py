@@ -1,15 +1,15 @@
-"""The client's side of lookups: streams to workers, a lookup over several workers, and rounds of several lookups.
+"""The client's side of lookups: streams to workers, a lookup over several workers, and batches of several lookups.
 
 ``LookupStreams``: lines to workers, lent to one thread at a time; see :mod:`upriver.net.lookups`.
 
 ``ask_owners``: one lookup over several workers. It asks each key of its owner, all owners at once.
 
-``Rounds``: lookups of many threads of one client, asked as one. A round trip, and a call of a worker, cost about the
-same for one lookup and for twenty. So while more than a few lookups are under way, new ones wait for the round under
-way to end, and form the next round: one of their threads asks for all. More threads make larger rounds; a single
-lookup waits for no other. (Databases group the commits of transactions in this way.)
+``LookupBatches``: lookups of many threads of one client, asked as one. A round trip, and a call of a worker, cost
+about the same for one lookup and for twenty. So while more than a few lookups are under way, new ones wait for the
+batch under way to end, and form the next batch: one of their threads asks for all. More threads make larger batches; a
+single lookup waits for no other. (Databases group the commits of transactions in this way.)
 
-``Joint``: several lookups of a view as one: their keys joined, and the found rows dealt out again.
+``JoinedKeys``: several lookups of a view as one: their keys joined, and the found rows dealt out again.
 """
 
 import math
@@ -156,7 +156,7 @@ class LookupStreams:
             self._connections[address] = Connection(self._remote.at(address), WorkerLost)
         return self._connections[address]
 
-    def give_back(self, stream: LookupStream) -> None:
+    def return_stream(self, stream: LookupStream) -> None:
         """Keep the stream for the next lookup, or end it if it is of no more use."""
         with self._lock:
             self._lent.discard(stream)
@@ -334,7 +334,7 @@ def ask_owners(
                     errors.append(error)  # take the other answers first: they are on their way
     finally:
         for _, stream in waiting:
-            streams.give_back(stream)
+            streams.return_stream(stream)
     if errors:
         raise errors[0]
     return found, unanswered
@@ -364,7 +364,7 @@ def _put(lookup: Lookup, question: WorkerRequest, seconds_left: float, streams: 
         keys = question.keys
         stream.ask(KeysAsked(lookup.view, keys.keys, keys.hash64, lookup.at_least, lookup.together, seconds_left))
     except BaseException:
-        streams.give_back(stream)
+        streams.return_stream(stream)
         raise
     return stream
 
@@ -375,7 +375,7 @@ def _cancel(waiting: Sequence[tuple[WorkerRequest, LookupStream]]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class JoinedKeys:
     """asked: each key once. wanted: the places in it of the keys of one lookup after the other. ends: where each
     lookup's keys end in ``wanted``."""
 
@@ -412,16 +412,16 @@ class Joint:
 
 
 FREE_LOOKUPS_MAX = 4
-"""So many lookups at once do not wait for a round."""
+"""So many lookups at once do not wait for a batch."""
 WAIT_S_MAX = 0.01
-"""Seconds that a lookup waits for the round under way; after that it leads a round itself."""
-ROUND_LOOKUPS_MAX = 64
-"""Lookups of a round."""
+"""Seconds that a lookup waits for the batch under way; after that it leads a batch itself."""
+BATCH_LOOKUPS_MAX = 64
+"""Lookups of a batch."""
 LOOKUP_KEYS_MAX = 1_000
-"""At most how many keys a lookup has that waits for a round; larger lookups gain nothing by it."""
+"""At most how many keys a lookup has that waits for a batch; larger lookups gain nothing by it."""
 APART_S = 1.0
-"""Seconds in which no lookup of a view waits for a round, after missing or moving keys held a lookup of it up: in a
-round it would wait for other lookups' keys."""
+"""Seconds in which no lookup of a view waits for a batch, after missing or moving keys held a lookup of it up: in a
+batch it would wait for other lookups' keys."""
 
 
 class FoundRows(NamedTuple):
@@ -434,16 +434,16 @@ class FoundRows(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """What the lookups of one round have in common."""
+    """What the lookups of one batch have in common."""
 
     view: str
     route: ViewRoute
     together: bool
 
 
-class _Turn:
-    """A lookup in a round, or waiting for one. ``is_told`` opens once: the thread then has its answer, or must lead a
-    round (``leads``), or, with neither, must ask by itself. If the latch does not open in time, the thread also asks by
+class _QueuedLookup:
+    """A lookup in a batch, or waiting for one. ``is_told`` opens once: the thread then has its answer, or must lead a
+    batch (``leads``), or, with neither, must ask by itself. If the latch does not open in time, the thread also asks by
     itself: an interrupt may have ended the leader."""
 
     __slots__ = ("answer", "is_told", "keys", "kind", "leads", "lookup")
@@ -457,8 +457,8 @@ class _Turn:
         self.is_told = Latch()
 
 
-class Rounds:
-    """The rounds of one client. Usable by many threads.
+class LookupBatches:
+    """The lookup batches of one client. Usable by many threads.
 
     ask: finds the rows of keys, for one lookup or for several as one; blocks. wait_s_max, clock: seconds.
     """
@@ -476,25 +476,25 @@ class Rounds:
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._lookups = 0
-        """How many lookups are under way, in rounds or not."""
-        self._rounds = 0
-        """How many rounds are under way. While there is none, no lookup waits for one."""
-        self._waiting: dict[_Kind, list[_Turn]] = {}
+        """How many lookups are under way, in batches or not."""
+        self._batches = 0
+        """How many batches are under way. While there is none, no lookup waits for one."""
+        self._waiting: dict[_Kind, list[_QueuedLookup]] = {}
         """The waiting lookups, in the order in which they came."""
         self._apart_until: dict[str, float] = {}
-        """By view, until when its lookups wait for no round; monotonic."""
+        """By view, until when its lookups wait for no batch; monotonic."""
 
     def look_up(self, lookup: Lookup, keys: KeyColumns) -> FoundRows:
         """The rows of the keys, in the order in which the keys are first given, each key once.
 
-        Raises the errors of ``ask`` for this lookup alone, whatever happens to a round that it was in.
+        Raises the errors of ``ask`` for this lookup alone, whatever happens to a batch that it was in.
         """
         with self._lock:
             self._lookups += 1
             is_free = self._lookups <= FREE_LOOKUPS_MAX or not self._may_wait(lookup, keys)
-            turn = None if is_free else self._queued(lookup, keys)
+            queued = None if is_free else self._queued(lookup, keys)
         try:
-            answer = None if turn is None else self._with_others(turn)
+            answer = None if queued is None else self._with_others(queued)
             return answer or self._by_itself(lookup, keys)
         finally:
             with self._lock:
@@ -519,91 +519,91 @@ class Rounds:
                 self._apart_until[lookup.view] = self._clock() + APART_S
         return found
 
-    # Rounds
+    # Batches
 
-    def _queued(self, lookup: Lookup, keys: KeyColumns) -> _Turn:
-        """Queue a lookup; it leads a round if none is under way. The caller holds the lock."""
-        turn = _Turn(lookup, keys)
-        self._waiting.setdefault(turn.kind, []).append(turn)
-        if not self._rounds:
-            self._begin(turn)
-        return turn
+    def _queued(self, lookup: Lookup, keys: KeyColumns) -> _QueuedLookup:
+        """Queue a lookup; it leads a batch if none is under way. The caller holds the lock."""
+        queued = _QueuedLookup(lookup, keys)
+        self._waiting.setdefault(queued.kind, []).append(queued)
+        if not self._batches:
+            self._begin(queued)
+        return queued
 
-    def _begin(self, leader: _Turn) -> None:
-        """Begin a round with only its leader so far, which waits no more. The caller holds the lock."""
+    def _begin(self, leader: _QueuedLookup) -> None:
+        """Begin a batch with only its leader so far, which waits no more. The caller holds the lock."""
         waiting = self._waiting[leader.kind]
         waiting.remove(leader)
         if not waiting:
             del self._waiting[leader.kind]
-        self._rounds += 1
+        self._batches += 1
         leader.leads = True
 
-    def _with_others(self, turn: _Turn) -> FoundRows | None:
-        """A round's answer to a lookup, if it has one."""
+    def _with_others(self, queued: _QueuedLookup) -> FoundRows | None:
+        """A batch's answer to a lookup, if it has one."""
         try:
-            if not turn.leads and not turn.is_told.wait(self._wait_s_max) and not self._leads_now(turn):
-                # The leader waits no longer than the shortest timeout of its round. A leader may be gone: limit this.
-                turn.is_told.wait(turn.lookup.give_up_at + ANSWER_GRACE_S - self._clock())
+            if not queued.leads and not queued.is_told.wait(self._wait_s_max) and not self._leads_now(queued):
+                # The leader waits no longer than the shortest timeout of its batch. A leader may be gone: limit this.
+                queued.is_told.wait(queued.lookup.give_up_at + ANSWER_GRACE_S - self._clock())
         except BaseException:  # an interrupt: other lookups must not wait for this thread
-            self._leads_now(turn)
-            if turn.leads:
-                self._end([turn])
+            self._leads_now(queued)
+            if queued.leads:
+                self._end([queued])
             raise
-        if turn.leads:
-            self._lead(turn)
-        return turn.answer
+        if queued.leads:
+            self._lead(queued)
+        return queued.answer
 
-    def _leads_now(self, turn: _Turn) -> bool:
-        """Make a lookup that still waits lead a round; returns whether it does."""
+    def _leads_now(self, queued: _QueuedLookup) -> bool:
+        """Make a lookup that still waits lead a batch; returns whether it does."""
         with self._lock:
-            if turn not in self._waiting.get(turn.kind, ()):
+            if queued not in self._waiting.get(queued.kind, ()):
                 return False
-            self._begin(turn)
+            self._begin(queued)
             return True
 
-    def _lead(self, leader: _Turn) -> None:
-        """Ask for all lookups of a round."""
-        company = [leader]
+    def _lead(self, leader: _QueuedLookup) -> None:
+        """Ask for all lookups of a batch."""
+        batch = [leader]
         try:
-            company += self._company(leader.kind)
-            if len(company) == 1:
+            batch += self._batchmates(leader.kind)
+            if len(batch) == 1:
                 leader.answer = self._by_itself(leader.lookup, leader.keys)
             else:
                 with suppress(Exception):  # each lookup then asks by itself, and raises its own error
-                    self._answer_all(company)
+                    self._answer_all(batch)
         finally:
-            self._end(company)
+            self._end(batch)
 
-    def _company(self, kind: _Kind) -> list[_Turn]:
-        """Take the lookups that wait by the time that their leader's thread runs, as far as the round has room."""
+    def _batchmates(self, kind: _Kind) -> list[_QueuedLookup]:
+        """Take the lookups that wait by the time that their leader's thread runs, as far as the batch has room."""
         with self._lock:
             waiting = self._waiting.pop(kind, [])
-            if len(waiting) >= ROUND_LOOKUPS_MAX:
-                self._waiting[kind] = waiting[ROUND_LOOKUPS_MAX - 1 :]
-            return waiting[: ROUND_LOOKUPS_MAX - 1]
+            if len(waiting) >= BATCH_LOOKUPS_MAX:
+                self._waiting[kind] = waiting[BATCH_LOOKUPS_MAX - 1 :]
+            return waiting[: BATCH_LOOKUPS_MAX - 1]
 
-    def _answer_all(self, company: Sequence[_Turn]) -> None:
-        hasty = min((turn.lookup for turn in company), key=lambda lookup: lookup.give_up_at)
-        joint = Joint.of([turn.keys for turn in company], hasty.route.key_schema)
-        if joint is None:
+    def _answer_all(self, batch: Sequence[_QueuedLookup]) -> None:
+        urgent = min((queued.lookup for queued in batch), key=lambda lookup: lookup.give_up_at)
+        joined = JoinedKeys.of([queued.keys for queued in batch], urgent.route.key_schema)
+        if joined is None:
             return
-        found = self._found(hasty, joint.asked)
+        found = self._found(urgent, joined.asked)
         epoch, committed_at = _epoch_of(found)
-        for turn, rows in zip(company, joint.deal(found, hasty.route.schema), strict=True):
-            turn.answer = FoundRows(rows, epoch, committed_at)
+        for queued, rows in zip(batch, joined.deal(found, urgent.route.schema), strict=True):
+            queued.answer = FoundRows(rows, epoch, committed_at)
 
-    def _end(self, company: list[_Turn]) -> None:
-        """End a round: begin the next, unless another is under way, and let this round's lookups go on."""
+    def _end(self, batch: list[_QueuedLookup]) -> None:
+        """End a batch: begin the next, unless another is under way, and let this batch's lookups go on."""
         leader = None
         with self._lock:
-            self._rounds -= 1
-            if self._waiting and not self._rounds:
+            self._batches -= 1
+            if self._waiting and not self._batches:
                 leader = next(iter(self._waiting.values()))[0]
                 self._begin(leader)
         if leader is not None:
             leader.is_told.open()
-        for turn in company[1:]:
-            turn.is_told.open()
+        for queued in batch[1:]:
+            queued.is_told.open()
 
 
 def _epoch_of(found: Sequence[Found]) -> tuple[int, float | None]:

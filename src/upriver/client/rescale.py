@@ -4,8 +4,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from upriver.arguments import seconds, whole
 from upriver.errors import ClusterError, DeclarationError, UserError, WaitTimeout
-from upriver.given import seconds, whole
 from upriver.protocol.strategies import Strategy
 
 STRATEGIES = tuple(map(str, Strategy))

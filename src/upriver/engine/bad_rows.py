@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.building import stateless_of
+from upriver.engine.builders import stateless_of
 from upriver.engine.expressions import GUARD
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, concatenated
 from upriver.engine.row_text import row_text
@@ -141,7 +141,7 @@ class BadRowFilter:
         self._found_by = found_by
         self._sets_aside = sets_aside
 
-    def sift(self, flowing: Flowing) -> SetAside | None:
+    def keep_good(self, flowing: Flowing) -> SetAside | None:
         """Replace the batch with its good rows, and add what nodes make of them; returns the bad rows.
 
         A bad row that is retracted is not returned: it was returned when it came. Raises RowError for a bad row if this
@@ -180,7 +180,7 @@ class BadRowFilter:
         return SetAside(self._view, self._rows.table, rows, tuple(errors.values()))
 
 
-def sieves_of(
+def row_filters(
     view: DataflowPlan,
     region: RegionPlan,
     operators: Sequence[Operator],
@@ -192,21 +192,25 @@ def sieves_of(
     operators: those of the region's nodes. sets_aside: the tables whose bad rows are set aside.
     """
     trials = partial(Trial, region, operators=dict(enumerate(operators, start=len(region.inputs))))
-    sieves: dict[int, BadRowFilter] = {}
+    filters: dict[int, BadRowFilter] = {}
     for rows in table_rows(region):
         is_aside = rows.table in sets_aside
-        checks = list(_elsewhere(view, region, rows, evaluator.curt())) if is_aside else []
+        checks = list(_elsewhere(view, region, rows, evaluator.without_row_text())) if is_aside else []
         if rows.number == rows.port:
-            sieves[rows.port] = BadRowFilter(view.name, rows, trials(rows.port), checks, sets_aside=is_aside)
+            filters[rows.port] = BadRowFilter(view.name, rows, trials(rows.port), checks, sets_aside=is_aside)
             continue
         latest = region.nodes[rows.number - len(region.inputs)]
         assert isinstance(latest.op, LatestOp)
         found_by = (*latest.op.key, *latest.op.order_by)
         versions = replace(rows, number=rows.port)
-        deleted = [_deletion(latest.op, latest.inputs[0], evaluator.curt())] if is_aside and latest.op.deleted else []
-        sieves[rows.port] = BadRowFilter(view.name, versions, trials(rows.port), deleted, sets_aside=is_aside)
-        sieves[rows.number] = BadRowFilter(view.name, rows, trials(rows.number), checks, found_by, sets_aside=is_aside)
-    return sieves
+        deleted = (
+            [_deletion(latest.op, latest.inputs[0], evaluator.without_row_text())]
+            if is_aside and latest.op.deleted
+            else []
+        )
+        filters[rows.port] = BadRowFilter(view.name, versions, trials(rows.port), deleted, sets_aside=is_aside)
+        filters[rows.number] = BadRowFilter(view.name, rows, trials(rows.number), checks, found_by, sets_aside=is_aside)
+    return filters
 
 
 def _deletion(op: LatestOp, number: int, evaluator: ExpressionEvaluator) -> Check:

@@ -285,7 +285,7 @@ class Evaluator:
         self._engine = _Engine()
         self._blames = True
 
-    def curt(self) -> "Evaluator":
+    def without_row_text(self) -> "Evaluator":
         """The same evaluator with short errors: they do not name the row at fault, because finding it takes time."""
         other = copy.copy(self)
         other._blames = False

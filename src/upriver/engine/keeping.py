@@ -17,7 +17,7 @@ State = tuple[pa.RecordBatch, ...]
 """All that a region keeps of some keys."""
 
 
-class Keeping(Protocol):
+class RegionState(Protocol):
     """One region's state at one worker."""
 
     @property
@@ -59,7 +59,7 @@ class Keeping(Protocol):
     def drop(self, keys: Hashes) -> None: ...
 
 
-class KeptRegion(Keeping, Protocol):
+class FullRegionState(RegionState, Protocol):
     """State as :class:`upriver.engine.region.Region` keeps it."""
 
     def apply(self, port: int, batch: Batch) -> None: ...

@@ -1,4 +1,4 @@
-"""Region: one worker's share of one region of a view, from its incoming edges to its outgoing edges or to lookups.
+"""Region: one worker's part of one region of a view, from its incoming edges to its outgoing edges or to lookups.
 
 Rows of a lake edge flow through the operators as they come. Rows of an exchange edge are gathered until their stage
 begins, and are then settled, some keys at a time: the region consolidates all rows of a key and passes them through in
@@ -21,9 +21,9 @@ from typing import Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from upriver.engine.bad_rows import Flowing, SetAside, passed, sieves_of
+from upriver.engine.bad_rows import Flowing, SetAside, passed, row_filters
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.building import operators_of
+from upriver.engine.builders import operators_of
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.gather import Gather
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful, concatenated, consolidated
@@ -38,7 +38,7 @@ from upriver.plan.routing import found_in, routings
 from upriver.state.keysets import key_set
 from upriver.vnodes import vnode_range
 
-NOBODYS = (
+FROM_SEVERAL_ROWS = (
     ". It is not set aside: that is done with one row of a table, and what fails here was made of several, by a join, "
     "an aggregate or the like"
 )
@@ -48,7 +48,7 @@ NOBODYS = (
 class Gate:
     """``operators``: those of the region's nodes. Stateful maps among them set rows aside if they must."""
 
-    __slots__ = ("_aside", "_sets_aside", "_sieves", "_tables", "operators")
+    __slots__ = ("_aside", "_row_filters", "_sets_aside", "_tables", "operators")
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Gate:
             port: entry.edge.table for port, entry in enumerate(region.inputs) if isinstance(entry.edge, LakeEdge)
         }
         self._sets_aside = {edge.table for edge in edges if isinstance(edge, LakeEdge)}.intersection(sets_aside)
-        self._sieves = sieves_of(view, region, operators, evaluator, self._sets_aside)
+        self._row_filters = row_filters(view, region, operators, evaluator, self._sets_aside)
         self._aside: list[SetAside] = []
         come = {rows.number: rows.table for rows in table_rows(region) if rows.table in self._sets_aside}
         self.operators = tuple(
-            _SiftingMap(operator, view.name, come[node.inputs[0]], self._aside)
+            _FilteringMap(operator, view.name, come[node.inputs[0]], self._aside)
             if isinstance(operator, StatefulMap) and node.inputs[0] in come
             else operator
             for operator, node in zip(operators, region.nodes, strict=True)
@@ -77,8 +77,8 @@ class Gate:
     def let_in(self, number: int, flowing: Flowing) -> None:
         """Keep bad rows out if a table's rows come into the region with this number. Add what nodes make of the good
         rows one by one. Raises RowError for a bad row that is not set aside."""
-        if number in self._sieves:
-            aside = self._sieves[number].sift(flowing)
+        if number in self._row_filters:
+            aside = self._row_filters[number].keep_good(flowing)
             if aside is not None:
                 self._aside.append(aside)
 
@@ -97,10 +97,10 @@ class Gate:
         except RowError as error:
             is_downstream = bool(self._sets_aside) if table is None else table in self._sets_aside
             where = "" if table is None else f"table {table!r}: "
-            raise RowError(f"{where}{error}{NOBODYS if is_downstream else ''}") from error
+            raise RowError(f"{where}{error}{FROM_SEVERAL_ROWS if is_downstream else ''}") from error
 
 
-class _SiftingMap:
+class _FilteringMap:
     """A stateful map as an operator that sets aside the rows on which the function fails."""
 
     __slots__ = ("_aside", "_map", "_table", "_view")

@@ -66,7 +66,7 @@ class CheckpointKeeper:
         self._chains = [tuple(checkpoint.epoch for checkpoint in self.found)]
         """The last two usable chains: a worker may still read the one before the last. The thread's own."""
         self._queue: queue.SimpleQueue[tuple[CheckpointAction, tuple[DataflowPlan, ...]] | None] = queue.SimpleQueue()
-        self._hear: Callable[[CoordinatorEvent], None] = _nobody
+        self._hear: Callable[[CoordinatorEvent], None] = _discard
         self._thread = threading.Thread(target=self._run, name="upriver-checkpoint-keeper", daemon=True)
         self._tickets = count()
         self._asked: dict[int, Future[Epoch]] = {}
@@ -192,5 +192,5 @@ class CheckpointKeeper:
             self._failed = f"old checkpoints could not be removed: {error}"
 
 
-def _nobody(event: CoordinatorEvent) -> None:
+def _discard(event: CoordinatorEvent) -> None:
     raise AssertionError(f"{type(event).__name__} before the keeper was started")

@@ -315,8 +315,8 @@ class OpenRuns:
         self._open[run.path] = reader
         self.bytes += filled_bytes
         while len(self._open) > self._runs_max or self.bytes > self._bytes_max:
-            _, let_go = self._open.popitem(last=False)
-            self.bytes -= let_go.filled_bytes
+            _, evicted = self._open.popitem(last=False)
+            self.bytes -= evicted.filled_bytes
 
     def rows_once(self, run: RunInfo, schema: pa.Schema) -> Batch:
         """All rows of a run that will not be read again. schema: of the user's columns. Raises CorruptFile."""
@@ -367,9 +367,9 @@ def _bits(numbers: Iterable[int]) -> int:
     return sum(1 << number for number in set(numbers))
 
 
-Wish = ReadKeys | FetchRows
+ReadRequest = ReadKeys | FetchRows
 Answer = KeysRead | KeysUnread | RowsFetched | RowsUnfetched
-Asked = tuple[Wish, Mapping[Channel, TableSpec]]
+Asked = tuple[ReadRequest, Mapping[Channel, TableSpec]]
 
 
 class UpqueryReader:
@@ -385,12 +385,12 @@ class UpqueryReader:
         """Each region has at most one read under way, so the queue is never longer than the number of regions."""
         self._thread: threading.Thread | None = None
 
-    def ask(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> None:
+    def ask(self, request: ReadRequest, tables: Mapping[Channel, TableSpec]) -> None:
         """tables: of the channels."""
         if self._thread is None:  # a worker without partial views has none
             self._thread = threading.Thread(target=self._answer_all, name="upriver-upqueries", daemon=True)
             self._thread.start()
-        self._asked.put((wish, tables))
+        self._asked.put((request, tables))
 
     def close(self) -> None:
         """End the thread; answers of reads under way are not used any more."""
@@ -403,14 +403,14 @@ class UpqueryReader:
         except BaseException as error:
             self._fail(error)
 
-    def _answered(self, wish: Wish, tables: Mapping[Channel, TableSpec]) -> Answer:
+    def _answered(self, request: ReadRequest, tables: Mapping[Channel, TableSpec]) -> Answer:
         """Answer a read that fails with its error. Only lookups that need it fail, and they may ask again."""
         try:
-            return self._fetched(wish, tables) if isinstance(wish, FetchRows) else self._read(wish, tables)
+            return self._fetched(request, tables) if isinstance(request, FetchRows) else self._read(request, tables)
         except UpriverError as error:
-            return _unanswered(wish, error)
+            return _unanswered(request, error)
         except Exception as error:  # of any class: it concerns these keys only
-            return _unanswered(wish, ProtocolError(f"the lake's rows cannot be read: {error_text(error)}"))
+            return _unanswered(request, ProtocolError(f"the lake's rows cannot be read: {error_text(error)}"))
 
     def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec]) -> RowsFetched:
         rows = tuple(
@@ -437,7 +437,7 @@ class UpqueryReader:
         )
 
 
-def _unanswered(wish: Wish, error: UpriverError) -> KeysUnread | RowsUnfetched:
-    if isinstance(wish, FetchRows):
-        return RowsUnfetched(generation=wish.generation, view=wish.view, error=error)
-    return KeysUnread(generation=wish.generation, region=wish.region, number=wish.upquery.number, error=error)
+def _unanswered(request: ReadRequest, error: UpriverError) -> KeysUnread | RowsUnfetched:
+    if isinstance(request, FetchRows):
+        return RowsUnfetched(generation=request.generation, view=request.view, error=error)
+    return KeysUnread(generation=request.generation, region=request.region, number=request.upquery.number, error=error)

@@ -4,19 +4,19 @@ One end opens a channel to a server (:func:`open_channel`); the server's end (:c
 ``on_open``. From then on both ends are alike. A channel is a plain socket. Each message is a frame on it, sealed with a
 key that only the two ends have, so an end never decodes, let alone unpickles, a frame of a third process.
 
-Theory of operation. Each end has three threads. The reader hands over what comes. The heart sends heartbeats, and
-notices when the other end has sent none for a while (:class:`Heart`). The writer writes what waits in a bounded outbox;
-that is little, since a sending thread writes by itself while nothing waits (:class:`Outbox`). A killed process is
-noticed at once, since its socket closes.
+Theory of operation. Each end has three threads. The reader hands over what comes. The heartbeat thread sends
+heartbeats, and notices when the other end has sent none for a while (:class:`HeartbeatMonitor`). The writer writes
+what waits in a bounded outbox; that is little, since a sending thread writes by itself while nothing waits
+(:class:`Outbox`). A killed process is noticed at once, since its socket closes.
 
 An end that is closed says ``BYE`` after its last message; the other end answers with its own ``BYE``. A channel that
 ends without both has been lost. An end cuts the connection of a lost, silent or overwhelmed peer, which ends the
 reading thread, and that thread alone calls ``on_close``.
 
-``Heart``: the heartbeats of one end, and what it knows of the other's. Each heartbeat has its number, and the number of
-the last heartbeat heard from the other end. The other end is *silent* when nothing has come from it for some heartbeats
-of ours. When it names one of our heartbeats, we know that it heard us when that heartbeat was sent or later, however
-long the message took: leases rest on that (docs/internals/failures.md).
+``HeartbeatMonitor``: the heartbeats of one end, and what it knows of the other's. Each heartbeat has its number, and
+the number of the last heartbeat heard from the other end. The other end is *silent* when nothing has come from it for
+some heartbeats of ours. When it names one of our heartbeats, we know that it heard us when that heartbeat was sent or
+later, however long the message took: leases rest on that (docs/internals/failures.md).
 
 An end counts silence in its own heartbeats, not in seconds. An end that could not run (a process that was stopped, a
 call that kept the interpreter's lock) has not listened in that time, and must not blame its peer. Nor is a peer silent
@@ -70,7 +70,7 @@ def now() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-class Heart:
+class HeartbeatMonitor:
     """One end's heartbeats. One thread calls ``beat`` and ``silent_beats``, the reader calls ``hearing`` and
     ``pinged``, any thread calls everything else."""
 
@@ -292,8 +292,8 @@ class Receiver:
 class ChannelEnd:
     """One end of a channel; usable by any thread. peer: the other end's address, for messages.
 
-    lost: class of the error when the peer is gone. cut: drops the connection. heart: the heartbeats of both ends.
-    session: the keys of both directions.
+    lost: class of the error when the peer is gone. cut: drops the connection. heartbeats: those heartbeats of both
+    ends. session: the keys of both directions.
     """
 
     def __init__(
@@ -303,9 +303,9 @@ class ChannelEnd:
         self._lost = lost
         self._cut_connection = cut
         self.limits = limits
-        self.heart = Heart()
-        self.hears, self.says = Seals(session.hears), Seals(session.sends)
-        self._outbox = Outbox(limits.outbox_messages_max, limits.outbox_bytes_max, self.says)
+        self.heartbeats = HeartbeatMonitor()
+        self.receive_seals, self.send_seals = Seals(session.hears), Seals(session.sends)
+        self._outbox = Outbox(limits.outbox_messages_max, limits.outbox_bytes_max, self.send_seals)
         self._fault: UpriverError | None = None
         """Why this end has cut the connection; the first reason counts."""
         self._goodbye_by: float | None = None
@@ -347,7 +347,7 @@ class ChannelEnd:
     @property
     def is_silent(self) -> bool:
         """Whether nothing has come for longer than the limits allow."""
-        return self.heart.silent_beats > self.limits.silent_beats_max
+        return self.heartbeats.silent_beats > self.limits.silent_beats_max
 
     def give_up(self, fault: UpriverError) -> None:
         """Cut the channel without a goodbye; ``on_close`` gets this fault, unless there is one already."""
@@ -361,13 +361,13 @@ class ChannelEnd:
 
     def run(self, stream: ByteStream, receiver: Receiver) -> None:
         """Run this end until the channel is over, on the calling thread as reader. The caller closes the stream."""
-        writing, beating = _start(self._write, "writer", stream), _start(self._beat, "heart")
+        writing, beating = _start(self._write, "writer", stream), _start(self._beat, "heartbeats")
         self._outbox.open(stream.write_at_once)
         self._read(stream, receiver)
         self.close()
         writing.join()
         self._over.set()
-        self.heart.end()
+        self.heartbeats.end()
         beating.join()
         try:
             receiver.on_close(self._fault)
@@ -378,15 +378,15 @@ class ChannelEnd:
         """Hand over messages until the peer says goodbye; if the stream ends without one, cut the channel."""
         joiner = Joiner()
         try:
-            while (frame := read_frame(stream, self.hears)) is not None:
-                with self.heart.hearing():
+            while (frame := read_frame(stream, self.receive_seals)) is not None:
+                with self.heartbeats.hearing():
                     message = _whole(joiner, frame)
                     if message is None:
                         continue
                     if message.kind == _BYE.kind:
                         return
                     if message.kind == PING:
-                        self.heart.pinged(message.fields)
+                        self.heartbeats.pinged(message.fields)
                     else:
                         receiver.on_message(message)
             self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye"))
@@ -407,7 +407,7 @@ class ChannelEnd:
     def _beat(self) -> None:
         """Send heartbeats, and watch those of the other end."""
         while True:
-            ping = self.heart.beat()
+            ping = self.heartbeats.beat()
             if self.is_silent:
                 self._cut(self._lost(f"{self.peer} has been silent for {self.limits.silence_s_max:g} s"))
             elif self._goodbye_by is not None and time.monotonic() > self._goodbye_by:
@@ -469,14 +469,14 @@ def open_channel(
     except UpriverError:
         stream.close()
         raise
-    end.heart.met(said_at)
+    end.heartbeats.met(said_at)
     _start(_ClientSide(end, stream).run, "reader", receiver)
     return end
 
 
 def _be_welcomed(stream: ByteStream, end: ChannelEnd, hello: Message, give_up_at: float) -> None:
-    write_frame(stream, encode(hello), end.says)
-    frame = read_first_frame(stream, end.hears, give_up_at)
+    write_frame(stream, encode(hello), end.send_seals)
+    frame = read_first_frame(stream, end.receive_seals, give_up_at)
     if frame is None:
         raise ConnectionError("the channel ended without a welcome")
     first = decode(frame)
@@ -533,7 +533,7 @@ class Channels:
         """Run the server's end of one channel until it is over."""
         stream = caller.stream
         end = ChannelEnd(stream.peer, WorkerLost, stream.cut, self._limits, caller.session)
-        frame = read_first_frame(stream, end.hears, time.monotonic() + HELLO_S_MAX)
+        frame = read_first_frame(stream, end.receive_seals, time.monotonic() + HELLO_S_MAX)
         if frame is None:
             return  # the caller has given up
         end.welcome()
@@ -541,7 +541,7 @@ class Channels:
             try:
                 receiver = self._on_open(end, decode(frame))
             except Exception as error:
-                write_frame(stream, encode(Message(_REFUSED, error_to_json(error))), end.says)
+                write_frame(stream, encode(Message(_REFUSED, error_to_json(error))), end.send_seals)
                 return
             end.run(stream, receiver)
 

@@ -208,7 +208,7 @@ class Traffic:
                 )
             self._bytes += nbytes
 
-    def let_go(self, nbytes: int) -> None:
+    def release(self, nbytes: int) -> None:
         with self._lock:
             self._bytes -= nbytes
 
@@ -224,7 +224,7 @@ class Traffic:
             with self._watch.limit(due_at, cut):
                 yield
         finally:
-            self.let_go(nbytes)
+            self.release(nbytes)
 
     def close(self) -> None:
         self._watch.close()

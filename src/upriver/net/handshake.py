@@ -6,10 +6,10 @@
     caller   HELLO      magic, purpose, nonce, proof
     server   ANSWER     verdict, number, proof
 
-All three have a fixed size, so the server parses nothing that a stranger sends. A proof is an HMAC-SHA256 of its
-maker's role, the purpose and both nonces, under the key that the purpose needs: the app's token for clients, the
-cluster's secret for channels. Both ends derive a session key for each direction from the same key and nonces; a channel
-seals its frames with them (:mod:`.frames`).
+All three have a fixed size, so the server parses nothing that an unauthenticated caller sends. A proof is an
+HMAC-SHA256 of its maker's role, the purpose and both nonces, under the key that the purpose needs: the app's token for
+clients, the cluster's secret for channels. Both ends derive a session key for each direction from the same key and
+nonces; a channel seals its frames with them (:mod:`.frames`).
 """
 
 import hmac

@@ -132,7 +132,7 @@ class Line:
 
         Raises ProtocolError for a malformed frame after which the line can go on; LineBroken if it cannot go on.
         """
-        self._let_go()
+        self._release()
         if self._stream.is_at_end():
             return None
         head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._stream.take(_SIZES.size))
@@ -186,7 +186,7 @@ class Line:
 
     def close(self) -> None:
         """Cut, and give the socket back; the line is of no more use."""
-        self._let_go()
+        self._release()
         self._stream.close()
 
     def _came(self, nbytes: int) -> None:
@@ -194,9 +194,9 @@ class Line:
         self._traffic.hold(nbytes)
         self._holds += nbytes
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._holds and self._traffic is not None:
-            self._traffic.let_go(self._holds)
+            self._traffic.release(self._holds)
             self._holds = 0
 
 

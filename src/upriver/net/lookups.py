@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
+from upriver.arguments import seconds, whole
 from upriver.errors import ProtocolError
-from upriver.given import seconds, whole
 from upriver.hashing import Hashes, hash64
 from upriver.net.line import LOOKUP_TERMS, Frame, Line, answer_all
 from upriver.net.server import Caller

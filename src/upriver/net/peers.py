@@ -82,7 +82,7 @@ class Link:
         with self._speaking:
             self._write()
 
-    def let_go(self) -> None:
+    def close(self) -> None:
         """Close the channel in good order, behind all messages sent before."""
         assert self.end is not None
         self.flush()
@@ -100,17 +100,17 @@ MEET_S_MAX = 10.0
 PEER_LIMITS = ChannelLimits()
 """Of both ends of a channel between workers."""
 
-Hear = Callable[[WorkerId, tuple[Envelope, ...]], None]
-Lost = Callable[[WorkerId, Incarnation, UpriverError | None], None]
-Met = Callable[[int], None]
-Failed = Callable[[int, UpriverError], None]
+OnEnvelopes = Callable[[WorkerId, tuple[Envelope, ...]], None]
+OnLost = Callable[[WorkerId, Incarnation, UpriverError | None], None]
+OnMet = Callable[[int], None]
+OnFailed = Callable[[int, UpriverError], None]
 
 
 class Peers:
     """The channels of worker ``me``; usable by any thread. Callbacks come on several threads, or inside its methods.
 
     remote: any server of the app, with the cluster's secret. hear: takes a peer's messages, in order for each peer;
-    returns soon. lost: a channel of the latest meeting has ended, and not because this side let it go; with ``None`` if
+    returns soon. lost: a channel of the latest meeting has ended, and not because this side closed it; with ``None`` if
     the peer said goodbye. Called once for each channel. meet_s_max: seconds for a meeting.
     """
 
@@ -118,8 +118,8 @@ class Peers:
         self,
         me: WorkerId,
         remote: Remote,
-        hear: Hear,
-        lost: Lost,
+        hear: OnEnvelopes,
+        lost: OnLost,
         *,
         limits: ChannelLimits = PEER_LIMITS,
         meet_s_max: float = MEET_S_MAX,
@@ -139,7 +139,7 @@ class Peers:
         """Channels for meetings that this side does not know yet; the newest for each worker."""
         self._dialling: set[tuple[WorkerId, Incarnation]] = set()
         self._open: dict[WorkerId, list[Link]] = {}
-        """By worker, all channels that are not over, those let go among them; oldest first."""
+        """By worker, all channels that are not over, those being closed among them; oldest first."""
         self._is_closed = False
         self._news: deque[Callable[[], None]] = deque()
         """Callbacks that are due, in the order of their events."""
@@ -151,10 +151,10 @@ class Peers:
         meeting: int,
         peers: Mapping[WorkerId, tuple[Incarnation, str]],
         me_incarnation: Incarnation,
-        met: Met,
-        failed: Failed,
+        met: OnMet,
+        failed: OnFailed,
     ) -> None:
-        """Open one channel to each of these incarnations at these addresses, and let go all others.
+        """Open one channel to each of these incarnations at these addresses, and close all others.
 
         Returns at once. ``met`` is called once, when all are open; or ``failed``, when a peer cannot be reached or is
         lost before that; neither, when a later meeting comes first. ``me`` among the peers is ignored. Raises
@@ -167,12 +167,12 @@ class Peers:
                 raise ProtocolError(f"meeting {meeting} is told of after meeting {self._meeting.number}")
             self._meeting.end()
             self._meeting = _Meeting(meeting, others, me_incarnation, met, failed)
-            self._let_strangers_go()
-            self._welcome_early()
+            self._close_unnamed()
+            self._join_early()
             for worker in others:
                 if worker > self._me and worker not in self._joined:
                     self._dial(worker)
-            self._see_who_is_here()
+            self._check_complete()
             if not self._meeting.is_over:
                 self._meeting.start_timer(self._meet_s_max, self._give_up)
         self._tell()
@@ -207,7 +207,7 @@ class Peers:
             self._check_not_closed()
             if not self._place(link):
                 raise ClusterError(f"worker {self._me} is not to meet {link}, or has met it already")
-            self._see_who_is_here()
+            self._check_complete()
         self._tell()
         return self._receiver(link)
 
@@ -220,7 +220,7 @@ class Peers:
             self._early.clear()
             for links in self._open.values():
                 for link in links:
-                    link.let_go()
+                    link.close()
             seconds = GOODBYE_S_MAX + self._limits.ping_s  # by then, a peer that says no goodbye has been cut
             self._changed.wait_for(lambda: not self._open and not self._dialling, seconds)
 
@@ -230,22 +230,22 @@ class Peers:
         if self._is_closed:
             raise ClusterError(f"the channels of worker {self._me} are closed")
 
-    def _let_strangers_go(self) -> None:
-        """Let go the channels that the meeting does not name, unless they come from a later meeting."""
+    def _close_unnamed(self) -> None:
+        """Close the channels that the meeting does not name, unless they come from a later meeting."""
         for worker, link in list(self._joined.items()):
             if not self._meeting.names(link):
-                self._joined.pop(worker).let_go()
+                self._joined.pop(worker).close()
         for worker, link in list(self._early.items()):
             if not self._meeting.names(link) and link.meeting <= self._meeting.number:
-                self._early.pop(worker).let_go()
+                self._early.pop(worker).close()
 
-    def _welcome_early(self) -> None:
+    def _join_early(self) -> None:
         for worker, link in list(self._early.items()):
             if self._meeting.names(link):
                 older = self._joined.pop(worker, None)
-                if older is not None:  # its peer has let it go, by a meeting unknown to this side, or lost it
+                if older is not None:  # its peer has closed it, by a meeting unknown to this side, or lost it
                     older.is_displaced = True
-                    older.let_go()
+                    older.close()
                 self._joined[worker] = self._early.pop(worker)
 
     def _place(self, link: Link) -> bool:
@@ -255,7 +255,7 @@ class Peers:
         elif link.meeting > self._meeting.number:
             older = self._early.pop(link.worker, None)
             if older is not None:
-                older.let_go()
+                older.close()
             self._early[link.worker] = link
         else:
             return False
@@ -266,10 +266,10 @@ class Peers:
         """A dialled channel is open. If the meeting does not need it any more, this side still reads what comes."""
         if self._is_closed or not self._place(link):
             self._open.setdefault(link.worker, []).append(link)
-            link.let_go()
-        self._see_who_is_here()
+            link.close()
+        self._check_complete()
 
-    def _see_who_is_here(self) -> None:
+    def _check_complete(self) -> None:
         if not self._meeting.is_over and not self._meeting.missing(self._joined):
             self._meeting.end()
             self._news.append(partial(self._meeting.met, self._meeting.number))
@@ -372,8 +372,8 @@ class _Meeting:
     number: int
     peers: Mapping[WorkerId, tuple[Incarnation, str]]
     mine: Incarnation
-    met: Met
-    failed: Failed
+    met: OnMet
+    failed: OnFailed
     is_over: bool = False
     _timer: threading.Timer | None = None
 

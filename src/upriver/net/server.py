@@ -1,12 +1,12 @@
 """A process's one server: a listener, and a gate that authenticates callers before they cost more than a descriptor.
 
-One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A stranger, a caller
-that is not authenticated yet, costs one descriptor and at most ``HELLO`` bytes for ``STRANGER_S_MAX`` seconds. If there
-are too many strangers, the gate drops the oldest, so idle strangers never keep a rightful caller out. A caller that has
+One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A caller
+that is not authenticated yet costs one descriptor and at most ``HELLO`` bytes for ``HANDSHAKE_S_MAX`` seconds. If there
+are too many such callers, the gate drops the oldest, so idle ones never keep a rightful caller out. A caller that has
 proved its identity gets a thread, which serves its purpose.
 
-Descriptors are shared out in advance: part for strangers, part for clients, part for the cluster's own channels. The
-rest stays for the lake.
+Descriptors are shared out in advance: part for unauthenticated callers, part for clients, part for the cluster's own
+channels. The rest stays for the lake.
 
 ``Calls``: actions and gets by name. A question ``{"act": name, "fields": object}`` is answered with an object, a
 question ``{"get": name, "fields": object, "from": row}`` with rows from that row on. The client pulls rows, a bounded
@@ -35,8 +35,8 @@ from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
+from upriver.arguments import whole
 from upriver.errors import ClusterError, DeclarationError, ProtocolError, UpriverError
-from upriver.given import whole
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import SEND_S_MAX, Traffic
 from upriver.net.handshake import (
@@ -56,9 +56,9 @@ from upriver.net.handshake import (
 from upriver.net.line import CALL_TERMS, Frame, Line, answer_all
 from upriver.net.remote import check_token
 
-STRANGER_S_MAX = 5.0
+HANDSHAKE_S_MAX = 5.0
 """Seconds in which a caller must prove its identity."""
-STRANGERS_MAX = 256
+UNAUTHENTICATED_MAX = 256
 """Connections of callers that have not yet; at most one for every eight files that the process may open."""
 CLIENTS_MAX = 4096
 """Connections of clients; at most three for every eight files."""
@@ -96,9 +96,9 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """How many connections a server takes: of strangers, of clients, of the cluster."""
+    """How many connections a server takes: of unauthenticated callers, of clients, of the cluster."""
 
-    strangers: int = STRANGERS_MAX
+    unauthenticated: int = UNAUTHENTICATED_MAX
     clients: int = CLIENTS_MAX
     channels: int = CHANNELS_MAX
 
@@ -112,7 +112,7 @@ class Places:
     def within(cls, files: int) -> Self:
         """The places of a process that may open so many files."""
         return cls(
-            max(1, min(STRANGERS_MAX, files // 8)),
+            max(1, min(UNAUTHENTICATED_MAX, files // 8)),
             max(1, min(CLIENTS_MAX, 3 * files // 8)),
             max(1, min(CHANNELS_MAX, files // 4)),
         )
@@ -145,7 +145,7 @@ NO_SERVICES: Mapping[Purpose, Service] = MappingProxyType({})
 
 
 @dataclass(slots=True)
-class _Stranger:
+class _PendingCaller:
     """A caller before it is authenticated. due_at: when it must have proved its identity."""
 
     caller: socket.socket
@@ -157,7 +157,7 @@ class _Stranger:
 class Server:
     """Listens from construction until ``stop``, on threads of its own. Also a context manager.
 
-    keys: what callers must know. services: by purpose. clock: in seconds, for the time limit of strangers. Raises
+    keys: what callers must know. services: by purpose. clock: in seconds, for the time limit of the handshake. Raises
     UserError for a malformed token, ClusterError if it cannot listen; the services are stopped then.
     """
 
@@ -177,7 +177,7 @@ class Server:
         self._places = places or Places.of_process()
         self._traffic = traffic or Traffic()
         self._clock = clock
-        self._strangers: OrderedDict[socket.socket, _Stranger] = OrderedDict()
+        self._pending: OrderedDict[socket.socket, _PendingCaller] = OrderedDict()
         """In the order in which they came. Only the gate's thread uses it."""
         self._selector = selectors.DefaultSelector()
         self._lock = threading.Lock()
@@ -247,18 +247,18 @@ class Server:
             while not self._stopping.is_set():
                 for key, _ in self._selector.select(self._seconds_left()):
                     key.data()
-                while self._strangers and self._seconds_left() == 0:
-                    self._drop(next(iter(self._strangers)))
+                while self._pending and self._seconds_left() == 0:
+                    self._drop(next(iter(self._pending)))
         finally:
-            for caller in list(self._strangers):
+            for caller in list(self._pending):
                 self._drop(caller)
             self._selector.close()
             self._listener.close()
             self._woken.close()
 
     def _seconds_left(self) -> float | None:
-        """Seconds until the oldest stranger is late."""
-        oldest = next(iter(self._strangers.values()), None)
+        """Seconds until the oldest pending caller is late."""
+        oldest = next(iter(self._pending.values()), None)
         return None if oldest is None else max(0.0, oldest.due_at - self._clock())
 
     def _accept(self) -> None:
@@ -267,64 +267,64 @@ class Server:
         except BlockingIOError:  # the caller has gone
             return
         except OSError:  # there are no descriptors left
-            if self._strangers:
-                self._drop(next(iter(self._strangers)))
+            if self._pending:
+                self._drop(next(iter(self._pending)))
             else:
                 self._stopping.wait(PAUSE_S)
             return
-        if len(self._strangers) >= self._places.strangers:
-            self._drop(next(iter(self._strangers)))
+        if len(self._pending) >= self._places.unauthenticated:
+            self._drop(next(iter(self._pending)))
         caller.setblocking(False)
-        stranger = _Stranger(caller, nonce(), self._clock() + STRANGER_S_MAX)
-        self._strangers[caller] = stranger
-        self._selector.register(caller, selectors.EVENT_READ, partial(self._hear, stranger))
+        pending = _PendingCaller(caller, nonce(), self._clock() + HANDSHAKE_S_MAX)
+        self._pending[caller] = pending
+        self._selector.register(caller, selectors.EVENT_READ, partial(self._hear, pending))
         try:
-            caller.send(greeting(stranger.nonce))
+            caller.send(greeting(pending.nonce))
         except OSError:
             self._drop(caller)
 
-    def _hear(self, stranger: _Stranger) -> None:
-        """Read from a stranger; once its hello is complete, decide."""
-        if stranger.caller not in self._strangers:
+    def _hear(self, pending: _PendingCaller) -> None:
+        """Read from a pending caller; once its hello is complete, decide."""
+        if pending.caller not in self._pending:
             return  # it was dropped in this turn
         try:
-            more = stranger.caller.recv(HELLO.size - len(stranger.hello))
+            more = pending.caller.recv(HELLO.size - len(pending.hello))
         except BlockingIOError:
             return
         except OSError:
             more = b""
-        stranger.hello += more
+        pending.hello += more
         if not more:
-            self._drop(stranger.caller)
-        elif len(stranger.hello) == HELLO.size:
-            self._decide(stranger)
+            self._drop(pending.caller)
+        elif len(pending.hello) == HELLO.size:
+            self._decide(pending)
 
-    def _decide(self, stranger: _Stranger) -> None:
-        said = read_hello(stranger.hello, stranger.nonce)
+    def _decide(self, pending: _PendingCaller) -> None:
+        said = read_hello(pending.hello, pending.nonce)
         if said is None:
-            self._drop(stranger.caller)
+            self._drop(pending.caller)
             return
         exchange, proof = said
         identity = exchange.purpose.needs
         key = self._keys.of(identity)
         if not is_same(proof, exchange.proof_of_caller(key)):
-            self._refuse(stranger, Verdict.WRONG_KEY)
+            self._refuse(pending, Verdict.WRONG_KEY)
         elif exchange.purpose not in self._services:
-            self._refuse(stranger, Verdict.NOT_SERVED)
+            self._refuse(pending, Verdict.NOT_SERVED)
         elif not self._takes(identity):
-            self._refuse(stranger, Verdict.FULL, self._places.of(identity))
+            self._refuse(pending, Verdict.FULL, self._places.of(identity))
         else:
             answer = ANSWER.pack(Verdict.WELCOME, 0, exchange.proof_of_server(key))
-            self._let_in(stranger, exchange.purpose, exchange.session_of_server(key), answer)
+            self._admit(pending, exchange.purpose, exchange.session_of_server(key), answer)
 
     def _takes(self, identity: Identity) -> bool:
         with self._lock:
             return self._taken[identity] < self._places.of(identity)
 
-    def _refuse(self, stranger: _Stranger, verdict: Verdict, number: int = 0) -> None:
+    def _refuse(self, pending: _PendingCaller, verdict: Verdict, number: int = 0) -> None:
         with suppress(OSError):
-            stranger.caller.send(ANSWER.pack(verdict, number, _NO_PROOF))
-        self._drop(stranger.caller)
+            pending.caller.send(ANSWER.pack(verdict, number, _NO_PROOF))
+        self._drop(pending.caller)
 
     def _drop(self, caller: socket.socket) -> None:
         self._forget(caller)
@@ -332,15 +332,15 @@ class Server:
 
     def _forget(self, caller: socket.socket) -> None:
         self._selector.unregister(caller)
-        del self._strangers[caller]
+        del self._pending[caller]
 
-    def _let_in(self, stranger: _Stranger, purpose: Purpose, session: Session, answer: bytes) -> None:
-        self._forget(stranger.caller)
+    def _admit(self, pending: _PendingCaller, purpose: Purpose, session: Session, answer: bytes) -> None:
+        self._forget(pending.caller)
         try:
-            stranger.caller.send(answer)
-            stream = ByteStream(stranger.caller)
+            pending.caller.send(answer)
+            stream = ByteStream(pending.caller)
         except OSError:  # the caller has gone already
-            stranger.caller.close()
+            pending.caller.close()
             return
         if purpose.needs is Identity.CLIENT:
             stream.limit(SEND_S_MAX, IDLE_S_MAX)

@@ -44,7 +44,7 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import ALL_ROWS, KeptRegion, State
+from upriver.engine.keeping import ALL_ROWS, FullRegionState, State
 from upriver.engine.operators.view import LongRead
 from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes, hash64
@@ -258,7 +258,7 @@ class ConeState:
     """Some regions of a view: a region and all that feed it, or all."""
 
     def __init__(
-        self, shape: ConeShape, plans: Sequence[RegionPlan], build: Callable[[RegionPlan], KeptRegion]
+        self, shape: ConeShape, plans: Sequence[RegionPlan], build: Callable[[RegionPlan], FullRegionState]
     ) -> None:
         """plans: of the regions that are kept. build: makes an empty one."""
         self.regions = {plan.name: build(plan) for plan in plans}
@@ -410,10 +410,10 @@ class Cone:
     """See the module's docstring. ``work`` and ``proceed`` are called in turn."""
 
     gathered = unsettled = 0
-    """As in :class:`Keeping`: nothing comes over exchange edges."""
+    """As in :class:`RegionState`: nothing comes over exchange edges."""
 
     def __init__(
-        self, plan: DataflowPlan, build: Callable[[RegionPlan], KeptRegion], rules: UpqueryRules, start_at: Epoch
+        self, plan: DataflowPlan, build: Callable[[RegionPlan], FullRegionState], rules: UpqueryRules, start_at: Epoch
     ) -> None:
         """build: makes an empty region. start_at: the epoch at whose end it begins."""
         self.applied = start_at

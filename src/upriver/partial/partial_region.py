@@ -36,7 +36,7 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import KeptRegion
+from upriver.engine.keeping import FullRegionState
 from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.view import LongRead
 from upriver.engine.row_text import error_text
@@ -242,7 +242,7 @@ class PartialRegion:
     """One worker's share of a region that only lake edges feed. It keeps the keys that lookups ask for."""
 
     def __init__(
-        self, build: Callable[[], KeptRegion], rules: UpqueryRules, retained_rows_max: int = RETAINED_ROWS_MAX
+        self, build: Callable[[], FullRegionState], rules: UpqueryRules, retained_rows_max: int = RETAINED_ROWS_MAX
     ) -> None:
         """build: makes an empty region of the plan. retained_rows_max: see ``RETAINED_ROWS_MAX``."""
         self._rules = rules

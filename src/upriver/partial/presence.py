@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
+from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch
 from upriver.state.columns import array_of, cells_of

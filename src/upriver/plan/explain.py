@@ -256,5 +256,5 @@ def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> s
     edges = [entry.edge for region in plan.regions for entry in region.inputs]
     aside = sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)} & set(sets_aside))
     if aside:
-        return f"bad rows of {', '.join(aside)} are set aside as they come, whether somebody reads their keys or not"
+        return f"bad rows of {', '.join(aside)} are set aside as they come, whether or not a lookup reads their keys"
     return None

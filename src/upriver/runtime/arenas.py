@@ -2,7 +2,7 @@
 
 glibc gives each thread an arena of its own. The free end of such an arena goes back only while its own thread frees
 something, and only if it is longer than twice the longest array that was ever freed. ``malloc_trim``
-(:func:`upriver.runtime.memory.give_back`) frees only the end of the main arena.
+(:func:`upriver.runtime.memory.trim_heap`) frees only the end of the main arena.
 
 Existing arenas stay, including those of threads of the parent process, and new threads are given them. Arrow begins a
 thread as soon as it is loaded, so this module loads nothing.

@@ -53,7 +53,7 @@ from upriver.protocol.coordinator_events import (
 from upriver.protocol.messages import FromWorker, Moved, TookOver, ToWorker, WorkerLoad
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
-from upriver.runtime.status import Recoveries, RescaleDesk, river_status
+from upriver.runtime.status import Recoveries, RescaleReports, app_status
 from upriver.vnodes import VnodeMap
 
 COMMITS_KEPT_MAX = 10_000
@@ -122,8 +122,8 @@ class CoordinatorLoop:
         """By ticket, requests that are not done: a caller waits for each, or has given up waiting."""
         self._recoveries = Recoveries()
         self._changed = threading.Condition()
-        """Guards and announces ``_ended``, ``_failure``, ``_joined``, ``_desk`` and ``_freshness``."""
-        self._desk = RescaleDesk(self._changed.notify_all)
+        """Guards and announces ``_ended``, ``_failure``, ``_joined``, ``_rescale_reports`` and ``_freshness``."""
+        self._rescale_reports = RescaleReports(self._changed.notify_all)
         self._freshness = Freshness()
         self._ended = Epoch(0)
         self._failure: UpriverError | None = None
@@ -162,11 +162,11 @@ class CoordinatorLoop:
         with self._changed:
             joined = self._joined.get(incarnation)
             if joined is not None and isinstance(message, Moved):
-                self._desk.moved(joined.worker, message)
+                self._rescale_reports.moved(joined.worker, message)
             elif joined is not None and isinstance(message, WorkerLoad):
-                self._desk.strained(joined.worker, message)
+                self._rescale_reports.took_load(joined.worker, message)
             elif isinstance(message, TookOver):
-                self._desk.took_over(message)
+                self._rescale_reports.took_over(message)
         self._inbox.put(WorkerSaid(incarnation=incarnation, message=message))
 
     def lost(self, incarnation: Incarnation, lease_s: float = 0.0) -> None:
@@ -352,20 +352,20 @@ class CoordinatorLoop:
         ticket = next(self._tickets)
         wanted = RescaleWanted(ticket=ticket, workers=workers, moves=moves, strategy=strategy, keys_max=keys_max)
         with self._changed:
-            self._desk.wanted(wanted)
+            self._rescale_reports.wanted(wanted)
         self._inbox.put(wanted)
         return ticket
 
     def workers_to_be(self) -> tuple[WorkerId, ...]:
         """The workers that there will be if all requested rescales succeed."""
         with self._changed:
-            wanted = self._desk.workers_wanted()
+            wanted = self._rescale_reports.workers_wanted()
         return self._machine.cluster.workers if wanted is None else tuple(map(WorkerId, range(wanted)))
 
     def abort_rescale(self, ticket: int) -> None:
         """Raises UserError for a ticket that is not known; a rescale that is over stays over."""
         with self._changed:
-            self._desk.case(ticket)
+            self._rescale_reports.case(ticket)
         self._inbox.put(AbortWanted(ticket=ticket))
 
     def rescale_progress(self, ticket: int, unless: str | None = None, wait_s: float = 0.0) -> dict[str, Any]:
@@ -374,14 +374,14 @@ class CoordinatorLoop:
         Raises UserError for a ticket that is not known, and the failure if the app has failed.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._failure or self._desk.case(ticket).state != unless, wait_s)
+            self._changed.wait_for(lambda: self._failure or self._rescale_reports.case(ticket).state != unless, wait_s)
             self._raise_failure()
-            return self._desk.case(ticket).progress()
+            return self._rescale_reports.case(ticket).progress()
 
     def rescale_report(self, ticket: int) -> dict[str, Any]:
         """The report of a rescale. Raises UserError if it is not over, or the ticket is not known."""
         with self._changed:
-            case = self._desk.case(ticket)
+            case = self._rescale_reports.case(ticket)
             if not case.is_over:
                 raise UserError(f"rescale {ticket} is not over: it is {case.state}")
             return case.report()
@@ -395,10 +395,10 @@ class CoordinatorLoop:
     def status(self) -> dict[str, Any]:
         """Epochs, tables, workers and what the views hold, as last reported."""
         with self._changed:
-            rescales = self._desk.status()
+            rescales = self._rescale_reports.status()
         tables = {} if self._sources is None else self._sources.status()
         return {
-            **river_status(self._machine, self.addresses(), self._ended, self._histories()),
+            **app_status(self._machine, self.addresses(), self._ended, self._histories()),
             **rescales,
             "recoveries": self._recoveries.status(),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
@@ -465,12 +465,12 @@ class CoordinatorLoop:
                     self._start_worker(worker)
             case RescaleBegun():
                 with self._changed:
-                    self._desk.begun(action)
+                    self._rescale_reports.begun(action)
                 if self._leavers_s is not None:
                     self._later(self._leavers_s, LeaversOverdue(ticket=action.ticket))
             case RescaleEnded():
                 with self._changed:
-                    self._desk.ended(action)
+                    self._rescale_reports.ended(action)
             case ReplaceWorker():
                 self._replace(action)
             case AppFailed():

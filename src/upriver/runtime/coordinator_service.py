@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from upriver.arguments import seconds, whole
 from upriver.coordinator.restarts import Claim
 from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, UnknownView, UpriverError, WorkerLost
-from upriver.given import seconds, whole
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.net.byte_stream import Latch
@@ -93,12 +93,12 @@ class CoordinatorService:
         listen: Listen,
         keys: HandshakeKeys,
         keeper: CoordinatorRecords = CoordinatorRecords(),
-        vigilance: FailureDetection = USUAL,
+        failure_detection: FailureDetection = USUAL,
     ) -> None:
         """keys: the clients' token, and the secret of the workers that may register. vigilance: the workers', too."""
         self._loop = loop
         self._keeper = keeper
-        self._tenants = WorkerSlots(vigilance)
+        self._worker_slots = WorkerSlots(failure_detection)
         self._scans = SharedScans(loop.snapshot)
         self._tables = {table.name: table for table in tables}
         self._plans: dict[str, DataflowPlan] = {}
@@ -116,7 +116,7 @@ class CoordinatorService:
             "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
             "rescale_abort": self._abort_rescale,
         }
-        channels = Channels(self._registered, vigilance.limits)
+        channels = Channels(self._registered, failure_detection.limits)
         services: dict[Purpose, Service] = {Purpose.CALLS: Calls(actions), Purpose.CHANNEL: channels}
         self._server = Server(keys, services, listen=listen)
 
@@ -149,30 +149,30 @@ class CoordinatorService:
             raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
         worker, life = WorkerId(hello.fields["worker"]), int(hello.fields["life"])
         self._admit(worker, life, int(hello.fields["attempt"]))
-        self._tenants.make_room(worker)
+        self._worker_slots.make_room(worker)
         if not self._keeper.is_current(worker, life):
             raise _outdated(worker)  # leases.given_up_stays_out
-        self._tenants.enter(worker, end)
+        self._worker_slots.enter(worker, end)
         address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
         incarnation = self._loop.register(worker, address, _ToWorker(end), instance)
 
         def on_message(message: Message) -> None:
             if message.kind == SILENCED:
-                self._tenants.leave(worker, end, is_silenced=True)
+                self._worker_slots.leave(worker, end, is_silenced=True)
             else:
                 self._loop.hear(incarnation, decode_from_worker(message))
 
         def on_close(error: UpriverError | None) -> None:
-            was_tenant = self._tenants.leave(worker, end, is_silenced=error is None)
-            self._loop.lost(Incarnation(incarnation), self._tenants.free_in(worker) if was_tenant else 0.0)
-            if was_tenant and error is not None:
+            held_slot = self._worker_slots.leave(worker, end, is_silenced=error is None)
+            self._loop.lost(Incarnation(incarnation), self._worker_slots.free_in(worker) if held_slot else 0.0)
+            if held_slot and error is not None:
                 self._keeper.lost(worker, life, str(error))
 
         return Receiver(on_message, on_close)
 
     def _admit(self, worker: WorkerId, life: int, attempt: int) -> None:
         """Raise unless this attempt may fill the slot: leases.given_up_stays_out, leases.one_attempt_stays."""
-        match self._keeper.claim(worker, life, attempt, self._tenants.has_lease(worker)):
+        match self._keeper.claim(worker, life, attempt, self._worker_slots.has_lease(worker)):
             case Claim.OUTDATED:
                 raise _outdated(worker)
             case Claim.COPY:

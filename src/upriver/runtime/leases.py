@@ -75,8 +75,8 @@ USUAL = FailureDetection()
 class Lease:
     """A worker's right to speak; usable by any thread. The worker has no lease before ``begin``."""
 
-    def __init__(self, vigilance: FailureDetection) -> None:
-        self._seconds = vigilance.lease_s
+    def __init__(self, failure_detection: FailureDetection) -> None:
+        self._seconds = failure_detection.lease_s
         self._channel: ChannelEnd | None = None
 
     def begin(self, channel: ChannelEnd) -> None:
@@ -86,7 +86,7 @@ class Lease:
     def wait(self, seconds: float | None) -> bool:
         """Block until this worker may speak, at most ``seconds`` if given, or until it never will again; returns
         whether it may."""
-        return self._channel is not None and self._channel.heart.wait_confirmed(self._seconds, seconds)
+        return self._channel is not None and self._channel.heartbeats.wait_confirmed(self._seconds, seconds)
 
     def guard(self, lookup: LookupHandler) -> LookupHandler:
         """Return an answer only if this worker may still speak once it has the answer (leases.speak_only_with_lease).
@@ -107,11 +107,11 @@ class Lease:
 class WorkerSlots:
     """The coordinator's side: which channel holds each worker slot. Usable by any thread.
 
-    vigilance: the workers' failure detection. clock: in seconds, that of the channels' hearts.
+    vigilance: the workers' failure detection. clock: in seconds, that of the channels' heartbeats.
     """
 
-    def __init__(self, vigilance: FailureDetection, clock: Callable[[], float] = now) -> None:
-        self._lease_s = vigilance.lease_s
+    def __init__(self, failure_detection: FailureDetection, clock: Callable[[], float] = now) -> None:
+        self._lease_s = failure_detection.lease_s
         self._clock = clock
         self._lock = threading.Lock()
         """Guards all that follows."""
@@ -139,7 +139,7 @@ class WorkerSlots:
         """Whether the process in the slot may still have a lease, as far as the coordinator knows."""
         with self._lock:
             end = self._ends.get(worker)
-        return end is not None and self._clock() < end.heart.heard_at + self._lease_s
+        return end is not None and self._clock() < end.heartbeats.heard_at + self._lease_s
 
     def free_in(self, worker: WorkerId) -> float:
         """Seconds until the lease of the slot's last process has expired."""
@@ -160,5 +160,5 @@ class WorkerSlots:
             if self._ends.get(worker) is not end:
                 return False
             del self._ends[worker]
-            self._free_at[worker] = 0.0 if is_silenced else end.heart.heard_at + self._lease_s
+            self._free_at[worker] = 0.0 if is_silenced else end.heartbeats.heard_at + self._lease_s
             return True

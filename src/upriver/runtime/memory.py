@@ -12,12 +12,12 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 PAUSE_S = 2.0
-"""Seconds between two calls of ``give_back``."""
+"""Seconds between two calls of ``trim_heap``."""
 
 
 @contextmanager
-def giving_back(pause_s: float = PAUSE_S) -> Iterator[None]:
-    """Give free memory back every ``pause_s`` seconds, on a thread of its own, until the block ends.
+def trimming_heap(pause_s: float = PAUSE_S) -> Iterator[None]:
+    """Return free memory to the system every ``pause_s`` seconds, on a thread of its own, until the block ends.
 
     Meanwhile Arrow's arrays come from the C library: memory freed by Arrow's own pool comes back only on the thread
     that used it.
@@ -28,9 +28,9 @@ def giving_back(pause_s: float = PAUSE_S) -> Iterator[None]:
 
     def run() -> None:
         while not is_over.wait(pause_s):
-            give_back()
+            trim_heap()
 
-    thread = threading.Thread(target=run, name="upriver-giving-back", daemon=True)
+    thread = threading.Thread(target=run, name="upriver-trim-heap", daemon=True)
     thread.start()
     try:
         yield
@@ -40,8 +40,8 @@ def giving_back(pause_s: float = PAUSE_S) -> Iterator[None]:
         pa.set_memory_pool(pool)
 
 
-def give_back() -> None:
-    """Give back what is free now, where the C library is glibc: some milliseconds, while other threads go on."""
+def trim_heap() -> None:
+    """Return free memory to the system, where the C library is glibc: some milliseconds, while other threads go on."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

@@ -3,7 +3,7 @@
 ``Recoveries``: which workers were lost, when, and how long it took until their keys were served again. The coordinator
 machine decides; this class looks at it after each step, and at the clock.
 
-``RescaleDesk``: how far each rescale is, and what it has cost. The machine decides, and workers report how far they
+``RescaleReports``: how far each rescale is, and what it has cost. The machine decides, and workers report how far they
 are; this class adds the reports up, and looks at the clock.
 """
 
@@ -114,7 +114,7 @@ QUEUED, STARTING, MOVING = "queued", "starting", "moving"
 
 
 @dataclass(slots=True)
-class RecoveryCase:
+class RescaleCase:
     """One rescale. moved: the last report of each worker and view. strain: of each worker."""
 
     wanted: RescaleWanted
@@ -128,7 +128,7 @@ class RecoveryCase:
     vnodes_moved: int = 0
     error: str | None = None
     moved: dict[tuple[WorkerId, str], Moved] = field(default_factory=dict)
-    strain: dict[WorkerId, WorkerLoad] = field(default_factory=dict)
+    loads: dict[WorkerId, WorkerLoad] = field(default_factory=dict)
     handed: TookOver = NOTHING
     """All that learners have taken over."""
 
@@ -206,15 +206,15 @@ class RecoveryCase:
             "moved_bytes": self.total("bytes"),
             "moved_vnodes": self.vnodes_moved,
             "seconds": round(self.ended_s, 3),
-            "max_hold_ms": round(max((strain.hold_ms for strain in self.strain.values()), default=0.0), 3),
-            "max_stall_ms": round(max((strain.stall_ms for strain in self.strain.values()), default=0.0), 3),
+            "max_hold_ms": round(max((loads.hold_ms for loads in self.loads.values()), default=0.0), 3),
+            "max_stall_ms": round(max((loads.stall_ms for loads in self.loads.values()), default=0.0), 3),
             "rows_forwarded": self.total("forwarded"),
             "rows_bounced": self.total("bounced"),
             "error": self.error,
         }
 
 
-class RescaleDesk:
+class RescaleReports:
     """Knows every rescale that was requested. The caller makes sure that one thread at a time uses it.
 
     changed: called when a rescale's state has changed.
@@ -222,14 +222,14 @@ class RescaleDesk:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._cases: dict[int, RecoveryCase] = {}
+        self._cases: dict[int, RescaleCase] = {}
         """In the order of the requests."""
 
     def wanted(self, event: RescaleWanted) -> None:
         over = [ticket for ticket, case in self._cases.items() if case.is_over]
         for ticket in over[: max(0, len(self._cases) + 1 - REPORTS_KEPT_MAX)]:
             del self._cases[ticket]
-        self._cases[event.ticket] = RecoveryCase(event)
+        self._cases[event.ticket] = RescaleCase(event)
 
     def begun(self, action: RescaleBegun) -> None:
         case = self._cases[action.ticket]
@@ -260,12 +260,12 @@ class RescaleDesk:
                 bytes=before.bytes + message.bytes,
             )
 
-    def strained(self, worker: WorkerId, message: WorkerLoad) -> None:
+    def took_load(self, worker: WorkerId, message: WorkerLoad) -> None:
         case = self.on()
         if case is not None:
-            before = case.strain.get(worker, message)
+            before = case.loads.get(worker, message)
             stall_ms, hold_ms = max(before.stall_ms, message.stall_ms), max(before.hold_ms, message.hold_ms)
-            case.strain[worker] = WorkerLoad(stall_ms=stall_ms, hold_ms=hold_ms)
+            case.loads[worker] = WorkerLoad(stall_ms=stall_ms, hold_ms=hold_ms)
 
     def ended(self, action: RescaleEnded) -> None:
         case = self._cases[action.ticket]
@@ -273,12 +273,12 @@ class RescaleDesk:
         case.error = None if action.error is None else str(action.error)
         self._stands(case, str(action.outcome))
 
-    def _stands(self, case: RecoveryCase, state: str) -> None:
+    def _stands(self, case: RescaleCase, state: str) -> None:
         if case.state != state:
             case.state = state
             self._changed()
 
-    def on(self) -> RecoveryCase | None:
+    def on(self) -> RescaleCase | None:
         """The rescale under way."""
         return next((case for case in self._cases.values() if case.is_on), None)
 
@@ -287,7 +287,7 @@ class RescaleDesk:
         case, waiting = self.on(), sum(case.state == QUEUED for case in self._cases.values())
         return {"rescale": case.progress() if case else None, "rescales_waiting": waiting}
 
-    def case(self, ticket: int) -> RecoveryCase:
+    def case(self, ticket: int) -> RescaleCase:
         """Raises UserError for a ticket that is not known."""
         if ticket not in self._cases:
             raise UserError(f"there is no rescale {ticket}, or it is long over")
@@ -307,7 +307,7 @@ _IN_USERS_WORDS = {
 _NEVER_LOST = PlaceHistory()
 
 
-def river_status(
+def app_status(
     machine: CoordinatorMachine,
     addresses: Mapping[WorkerId, str],
     ended: Epoch,

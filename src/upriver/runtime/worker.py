@@ -43,7 +43,7 @@ from upriver.protocol.worker_events import PeerLost, PeersMet
 from upriver.runtime.arenas import share_free_memory
 from upriver.runtime.coordinator_service import REGISTER, SILENCED
 from upriver.runtime.leases import USUAL, FailureDetection, Lease
-from upriver.runtime.memory import giving_back
+from upriver.runtime.memory import trimming_heap
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.worker_loop import WorkerLoop
 from upriver.worker.serving import BuildRegion
@@ -55,7 +55,7 @@ ROWS = 1024
 """Made-up rows: enough that structures grow."""
 
 
-def stand_back(work: Callable[[], None]) -> None:
+def at_low_priority(work: Callable[[], None]) -> None:
     """Do some work on a thread that yields the processors to all other threads; returns when it is done."""
 
     def run() -> None:
@@ -146,7 +146,7 @@ class WorkerConfig:
     plans: tuple[DataflowPlan, ...]
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
-    vigilance: FailureDetection = USUAL
+    failure_detection: FailureDetection = USUAL
     life: int = 0
     attempt: int = 0
     is_local: bool = False
@@ -186,28 +186,28 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=lake.sets_aside())
     record = lake.record()
     if record is not None:
-        stand_back(partial(warm_up, config.plans, build_region))
+        at_low_priority(partial(warm_up, config.plans, build_region))
     gc.freeze()  # loaded objects stay: no collection need look at them and delay a lookup
     own = local_address_to(config.coordinator)
     listen = Listen(host=config.bind if config.bind in WILDCARDS else own, advertised=own)
     loop = WorkerLoop(
         WorkerMachine(build_region, memory_budget=config.memory_budget), lake, config.migration_step_budget_ms / 1000
     )
-    lease = Lease(config.vigilance)
-    peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop), limits=config.vigilance.limits)
+    lease = Lease(config.failure_detection)
+    peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop), limits=config.failure_detection.limits)
     held = loop.snapshots
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: partial(_snapshot, held)}
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
     services: dict[Purpose, Service] = {
-        Purpose.CHANNEL: Channels(peers.accept, config.vigilance.limits),
+        Purpose.CHANNEL: Channels(peers.accept, config.failure_detection.limits),
         Purpose.LOOKUPS: LookupService(lease.guard(loop.lookup)),
         Purpose.CALLS: Calls(actions, gets),
     }
-    with giving_back(), Server(config.keys, services, listen=listen) as server:
+    with trimming_heap(), Server(config.keys, services, listen=listen) as server:
         receiver = _receiver(loop, lost.append)
         channel = open_channel(
-            remote, _hello(worker, config, server.address), receiver, limits=config.vigilance.worker_limits
+            remote, _hello(worker, config, server.address), receiver, limits=config.failure_detection.worker_limits
         )
         lease.begin(channel)
 

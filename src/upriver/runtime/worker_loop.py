@@ -10,9 +10,9 @@ not wake the loop; otherwise its lookup waits in the inbox. The thread that feed
 which it came, since the order of each channel counts. A lookup has no place in that order, since its answer names its
 epoch. And a client waits for a lookup, while no client waits for a peer's rows.
 
-``Chores``: what a worker does some rows or keys at a time. It settles the rows gathered for a stage, takes in long
-answers of upqueries, and reads long answers of lookups. When there is time, it evicts, copies state for checkpoints,
-feeds standbys, and goes on with upqueries that rest.
+``BackgroundTasks``: what a worker does some rows or keys at a time. It settles the rows gathered for a stage, takes in
+long answers of upqueries, and reads long answers of lookups. When there is time, it evicts, copies state for
+checkpoints, feeds standbys, and goes on with upqueries that rest.
 """
 
 import itertools
@@ -86,8 +86,8 @@ from upriver.protocol.worker_events import (
     WriteState,
 )
 from upriver.runtime.coordinator_service import LookupWaiter, answered
-from upriver.runtime.pacing import Mover, RowPace, SlicePace
-from upriver.runtime.reading import LakeReading
+from upriver.runtime.lake_reader import LakeReader
+from upriver.runtime.pace import Mover, RowPace, SlicePace
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.state.checkpoint import StateFile
 from upriver.worker.worker import WorkerMachine
@@ -144,12 +144,15 @@ upquery costs about the same for one key and for twenty, and other processes nee
 FILL_REST_S_MAX = 0.02
 """The longest such rest, in seconds."""
 
-Chore = TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill | TimeToTakeIn | TimeToAnswer
-Step = Callable[[Chore], object]
+BackgroundTask = (
+    TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill | TimeToTakeIn | TimeToAnswer
+)
+Step = Callable[[BackgroundTask], object]
 
 
-class Chores:
-    """The chores of one worker's loop. has_room: whether the lake keeps up with what is copied for a checkpoint."""
+class BackgroundTasks:
+    """The background work of one worker's loop. has_room: whether the lake keeps up with what is copied for a
+    checkpoint."""
 
     def __init__(self, machine: WorkerMachine, step: Step, has_room: Callable[[], bool]) -> None:
         self._machine = machine
@@ -166,7 +169,7 @@ class Chores:
 
     @property
     def are_due(self) -> bool:
-        """Whether any chore has work to do."""
+        """Whether any of it is due."""
         machine = self._machine
         others_wait = (
             machine.unsettled
@@ -191,7 +194,7 @@ class Chores:
             self._fills_rest_until = time.perf_counter() + min(FILL_REST_TIMES * seconds, FILL_REST_S_MAX)
 
     def do(self) -> None:
-        """Do a slice of each chore that has work to do."""
+        """Do a slice of each kind of work that is due."""
         if unsettled := self._machine.unsettled:
             rows = self._settler.rows
             self._settler.timed(min(rows, unsettled), partial(self._step, TimeToSettle(rows_max=rows)))
@@ -214,7 +217,7 @@ class Chores:
             keys = self._feeder.keys
             self._feeder.took(keys, self._timed(TimeToFeed(keys_max=keys)))
 
-    def _timed(self, event: Chore) -> float:
+    def _timed(self, event: BackgroundTask) -> float:
         """Step, and return the seconds of processor time: by the clock it takes longer on a busy machine, but no less
         with fewer keys."""
         began = time.thread_time()
@@ -222,7 +225,7 @@ class Chores:
         return time.thread_time() - began
 
 
-NOBODY = -1
+NO_TICKET = -1
 """A ticket that no lookup has."""
 INBOX_TURN_MAX = 64
 """Events taken from the inbox between two slices of an epoch, or two steps of a migration."""
@@ -246,10 +249,10 @@ class WorkerLoop:
         self._mover = Mover(step_budget_s)
         self._upqueries = UpqueryReader(lake, self.hear, self.fail)
         self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, self._wake)
-        self._chores = Chores(machine, self._step, lambda: self._checkpoints.room)
+        self._background = BackgroundTasks(machine, self._step, lambda: self._checkpoints.room)
         self._failure: BaseException | None = None
-        self._report: Callable[[FromWorker], None] = _nobody_listens
-        self._meet: Callable[[Meet], None] = _nobody_listens
+        self._report: Callable[[FromWorker], None] = _not_running
+        self._meet: Callable[[Meet], None] = _not_running
         self._peers: PeerChannels | None = None
         self._inbox = Inbox()
         self._floor = threading.Lock()
@@ -258,7 +261,7 @@ class WorkerLoop:
         self._is_resting = False
         """The loop waits for something to do. Once it has been woken, no other thread takes the floor."""
         self._commits = CommitTimes(lake)
-        self._reading = LakeReading(lake, self._commits)
+        self._lake_reader = LakeReader(lake, self._commits)
         self._held_up: str | None = None
         """The last report to the coordinator on why the lake cannot be read or written."""
         self._serve_from = Epoch(0)
@@ -296,7 +299,7 @@ class WorkerLoop:
 
     def _wake(self) -> None:
         """Wake the loop: there may be something to do."""
-        self._inbox.put(LookupGivenUp(ticket=NOBODY))
+        self._inbox.put(LookupGivenUp(ticket=NO_TICKET))
 
     def hear_peer(self, peer: WorkerId, envelopes: tuple[Envelope, ...]) -> None:
         """Take a peer's messages."""
@@ -369,14 +372,14 @@ class WorkerLoop:
                 if self._rejected.due_in_s == 0:
                     self._rejected.try_again()
                 if self._reads and not self._stopped:
-                    self._reading.feed(self._step)
+                    self._lake_reader.feed(self._step)
                     self._answer_first()
                 self._tell_held_up()
                 region = self._machine.next_to_move
                 if region is not None:
                     self._take(TimeToMove(keys_max=self._mover.keys(region)))
                     self._answer_first()
-                self._chores.do()
+                self._background.do()
                 peers.flush()
             return None
         except Exception as error:  # of any class: the coordinator must not wait for this worker in vain
@@ -392,7 +395,7 @@ class WorkerLoop:
                 self._settle(ticket, _retired())
 
     def _tell_held_up(self) -> None:
-        held_up = self._rejected.held_up or self._reading.held_up
+        held_up = self._rejected.held_up or self._lake_reader.held_up
         if held_up != self._held_up:
             self._held_up = held_up
             self._report(HeldUp(error=self._held_up))
@@ -416,18 +419,18 @@ class WorkerLoop:
     @property
     def _has_work(self) -> bool:
         """Whether there is something to do besides the inbox."""
-        return self._reads or self._rejected.due_in_s == 0 or self._chores.are_due or self._machine.can_move
+        return self._reads or self._rejected.due_in_s == 0 or self._background.are_due or self._machine.can_move
 
     @property
     def _reads(self) -> bool:
         """Whether to read another piece now: not while rows that were set aside wait to be written."""
-        return self._reading.is_on and self._rejected.held_up is None
+        return self._lake_reader.is_on and self._rejected.held_up is None
 
     def _wait(self) -> WorkerEvent | None:
         """Wait for an event, or until it is time to fill keys or to read again; threads with lookups may take the floor
         meanwhile. Raises queue.Empty."""
-        reads_in_s = math.inf if self._rejected.held_up else self._reading.due_in_s
-        seconds = min(self._chores.due_in_s, reads_in_s, self._rejected.due_in_s)
+        reads_in_s = math.inf if self._rejected.held_up else self._lake_reader.due_in_s
+        seconds = min(self._background.due_in_s, reads_in_s, self._rejected.due_in_s)
         self._is_resting = True
         self._floor.release()
         try:
@@ -446,7 +449,7 @@ class WorkerLoop:
         if isinstance(event, TimeToMove | PeerSaid | Resume):
             self._take_timed(event)
         elif isinstance(event, KeysRead):
-            self._chores.fill(event)
+            self._background.fill(event)
         else:
             self._step(event)
 
@@ -459,7 +462,7 @@ class WorkerLoop:
             self._mover.hears(event.envelope)
         elif isinstance(event, Resume):
             self._mover.resumed()
-            self._report(self._strain())
+            self._report(self._load_of_rescale())
         if self._mover.gives and self._peers is not None:
             self._peers.flush()  # packing is part of the step
             self._mover.gave()
@@ -484,7 +487,7 @@ class WorkerLoop:
             raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
         tables = {table.name: table for table in record.tables}
         channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
-        self._reading.assign(record.vnodes, channels)
+        self._lake_reader.assign(record.vnodes, channels)
         self._rejected.assign(record.tables)
         self._serve_from = event.serve_from
         self.snapshots.forget_all()
@@ -496,12 +499,12 @@ class WorkerLoop:
         retire."""
         self._serve_from = event.serve_from
         self._leaves = not event.reads
-        self._reading.give_up()
+        self._lake_reader.give_up()
 
     def _carry_out(self, action: WorkerAction) -> None:
         match action:
             case ReadEpoch() | ReadState():
-                self._reading.begin(action)
+                self._lake_reader.begin(action)
             case WriteState():
                 self._checkpoints.write(action.checkpoint, action.at, action.region, action.chunk)
             case SealState():
@@ -511,9 +514,9 @@ class WorkerLoop:
             case SetRowsAside():
                 self._rejected.set_aside(action)
             case ReadKeys() | FetchRows():
-                self._upqueries.ask(action, self._reading.tables)
+                self._upqueries.ask(action, self._lake_reader.tables)
             case Report():
-                self._report_strain(action.message)
+                self._report_load(action.message)
                 self._rejected.report(action.message)
             case SendPeer():
                 self._send(action)
@@ -533,13 +536,13 @@ class WorkerLoop:
             case _:
                 assert_never(action)
 
-    def _report_strain(self, ahead_of: FromWorker) -> None:
+    def _report_load(self, ahead_of: FromWorker) -> None:
         """Report what a rescale has cost here, once it is over here."""
         is_back = isinstance(ahead_of, EpochFinished) and ahead_of.epoch >= self._serve_from and self._mover.is_back()
         if is_back or isinstance(ahead_of, Settled):
-            self._report(self._strain())
+            self._report(self._load_of_rescale())
 
-    def _strain(self) -> WorkerLoad:
+    def _load_of_rescale(self) -> WorkerLoad:
         return WorkerLoad(stall_ms=self._mover.stall_s * 1000, hold_ms=self._mover.hold_s * 1000)
 
     def _send(self, action: SendPeer) -> None:
@@ -560,5 +563,5 @@ def _retired() -> WrongOwner:
     return WrongOwner("this worker has retired")
 
 
-def _nobody_listens(message: object) -> None:
+def _not_running(message: object) -> None:
     raise ProtocolError(f"{type(message).__name__} before the loop runs")

@@ -28,6 +28,7 @@ from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from upriver.arguments import class_name
 from upriver.coordinator.restarts import (
     Claim,
     EndLife,
@@ -43,7 +44,6 @@ from upriver.coordinator.restarts import (
     StopRestarts,
 )
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, UpriverError
-from upriver.given import class_name
 from upriver.ids import WorkerId
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import DataflowPlan

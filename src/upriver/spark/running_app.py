@@ -92,7 +92,7 @@ class AppConfig:
     memory_budget: int | None = None
     checkpoint_interval_s: float | None = None
     checkpoint_interval_epochs: int | None = None
-    vigilance: FailureDetection = USUAL
+    failure_detection: FailureDetection = USUAL
     membership: MembershipConfig = NOBODY_STANDS_BY
 
 
@@ -187,7 +187,7 @@ class RunningApp:
                 self._worker_lost,
                 self._end_attempt,
             ),
-            config.vigilance,
+            config.failure_detection,
         )
         worker_config = WorkerConfig(
             root=config.root,
@@ -197,7 +197,7 @@ class RunningApp:
             plans=self._plans,
             migration_step_budget_ms=config.migration_step_budget_ms,
             memory_budget=config.memory_budget,
-            vigilance=config.vigilance,
+            failure_detection=config.failure_detection,
             is_local=is_local(self._spark),
         )
         self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)

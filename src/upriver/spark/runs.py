@@ -35,8 +35,8 @@ from upriver.lake.files import Files, open_files
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.host import raised_in_task
+from upriver.state.pair_index import sorted_by
 from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
-from upriver.state.spine import sorted_by
 from upriver.vnodes import vnodes_of
 
 SHELVES_PER_GROUP = 8

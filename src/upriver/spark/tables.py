@@ -29,11 +29,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 
+from upriver.arguments import class_name, names, text
 from upriver.client.keys import distinct_keys
 from upriver.engine.expressions import Evaluator
 from upriver.engine.stateful import check_order
 from upriver.errors import DeclarationError, IngestFailed, UpriverError
-from upriver.given import class_name, names, text
 from upriver.hashing import check_hashable, hash64
 from upriver.ids import Epoch
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake, Manifest, OwnedLake

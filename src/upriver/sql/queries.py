@@ -23,8 +23,8 @@ import pyarrow as pa
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
+from upriver.arguments import names, text
 from upriver.errors import DeclarationError, UnknownTable, UserError
-from upriver.given import names, text
 from upriver.plan.plan import DataflowPlan, FilterOp, ProjectOp, Scan, SetKind, SetOperationOp, StatefulMapOp, TableSpec
 from upriver.plan.planning import plan_regions, view_key
 from upriver.plan.relation import Relation

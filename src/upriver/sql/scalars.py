@@ -32,7 +32,7 @@ def why_failing(expression: str, type: pa.DataType) -> str | None:
     evaluator = Evaluator()
     row = pa.record_batch({"row": [0]})
     try:
-        evaluator.curt().project(row, Projection((expression,), pa.schema([(_VALUE, type)])))
+        evaluator.without_row_text().project(row, Projection((expression,), pa.schema([(_VALUE, type)])))
     except RowError as error:
         return str(error).removeprefix(f"column {_VALUE}: ")
     finally:
@@ -46,7 +46,7 @@ def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
     evaluator = Evaluator()
     row = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in columns], schema=columns)
     try:
-        return not evaluator.curt().mask(row, condition).any()
+        return not evaluator.without_row_text().mask(row, condition).any()
     except RowError:
         return False
     finally:

@@ -41,7 +41,7 @@ import pyarrow as pa
 from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import Hashes, check_hashable, hash64
 from upriver.state.columns import Column, canonical, column_of, exact_list, same
-from upriver.state.spine import Spine
+from upriver.state.pair_index import PairIndex
 from upriver.state.vectors import (
     Mask,
     Positions,
@@ -364,12 +364,12 @@ class SlotIndex:
     def _find(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
         """The slot of each key, -1 for an absent key; without keys, the first slot met with the hash."""
         slots, places = self._table.walk(hashes)
-        strangers = self._strangers(slots, hashes, keys)
-        while strangers.size:
-            theirs = hashes[strangers]
-            self._has_twins |= bool((self.hashes[slots[strangers]] == theirs).any())
-            slots[strangers], places[strangers] = self._table.walk(theirs, places[strangers] + 1)
-            strangers = strangers[self._strangers(slots[strangers], theirs, _rows(keys, strangers))]
+        of_others = self._of_other_keys(slots, hashes, keys)
+        while of_others.size:
+            theirs = hashes[of_others]
+            self._has_twins |= bool((self.hashes[slots[of_others]] == theirs).any())
+            slots[of_others], places[of_others] = self._table.walk(theirs, places[of_others] + 1)
+            of_others = of_others[self._of_other_keys(slots[of_others], theirs, _rows(keys, of_others))]
         return slots
 
     def _assign(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
@@ -395,14 +395,14 @@ class SlotIndex:
         self._table.add(self.hashes, len(new))
         return numbers[first]
 
-    def _strangers(self, slots: Slots, hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
+    def _of_other_keys(self, slots: Slots, hashes: Hashes, keys: Sequence[pa.Array]) -> Positions:
         """The rows whose slot holds another key."""
         (found,) = (slots >= 0).nonzero()
         if not found.size:
             return found
         if not keys:
-            strangers: Positions = found[self.hashes[slots[found]] != hashes[found]]
-            return strangers
+            of_others: Positions = found[self.hashes[slots[found]] != hashes[found]]
+            return of_others
         if found.size < len(slots):
             slots, keys = slots[found], _rows(keys, found)
         differs = np.zeros(len(slots), np.bool_)
@@ -557,12 +557,12 @@ def _text(column: pa.Array) -> pa.Array:
 class Fanout:
     """Keys, each with any number of members. A member may be linked before it counts and after it no longer counts."""
 
-    __slots__ = ("_index", "_spine", "_tally")
+    __slots__ = ("_index", "_pair_index", "_tally")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
         """types: of the key's columns; without columns, the hash is the key."""
         self._index = SlotIndex(types)
-        self._spine = Spine()
+        self._pair_index = PairIndex()
         self._tally = Tally()
 
     @property
@@ -572,7 +572,7 @@ class Fanout:
 
     @property
     def nbytes(self) -> int:
-        return self._index.nbytes + self._spine.nbytes + self._tally.nbytes
+        return self._index.nbytes + self._pair_index.nbytes + self._tally.nbytes
 
     def owners(self, hashes: Hashes, keys: Sequence[pa.Array]) -> Slots:
         """The owner for each key; unseen keys get one."""
@@ -582,7 +582,7 @@ class Fanout:
 
     def link(self, owners: Slots, members: Slots) -> None:
         """Link each member to its owner, for good."""
-        self._spine.insert(owners, members)
+        self._pair_index.insert(owners, members)
 
     def count(self, owners: Slots, weight: Weights | None) -> None:
         """Add to the number of counting members of each owner; ``None`` adds one for each."""
@@ -590,10 +590,10 @@ class Fanout:
 
     def find(self, hashes: Hashes, keys: Sequence[pa.Array], members_max: int | None = None) -> tuple[Positions, Slots]:
         """All members linked to each key: the key's position, and the member; sorted by both. Raises ManyMembers as
-        :meth:`Spine.find`."""
+        :meth:`PairIndex.find`."""
         owners = self._index.find(hashes, keys)
         known = true_at(owners >= 0)
-        positions, members = self._spine.find(owners[known], members_max)
+        positions, members = self._pair_index.find(owners[known], members_max)
         return positions if len(known) == len(hashes) else known[positions], members
 
     def with_hash(self, hashes: Hashes) -> tuple[Slots, Hashes, Slots]:
@@ -603,7 +603,7 @@ class Fanout:
         then by arrival.
         """
         owners = self._index.with_hash(hashes)
-        positions, members = self._spine.find(owners)
+        positions, members = self._pair_index.find(owners)
         return owners, self._index.hashes[owners[positions]], members
 
     def hashes_between(self, least: int, most: int) -> Hashes:
@@ -617,7 +617,7 @@ class Fanout:
 
     def by_hash(self) -> Slots:
         """All members linked, sorted by their key's hash, then by key, then by arrival."""
-        owners, members = self._spine.pairs()
+        owners, members = self._pair_index.pairs()
         rank = np.empty(len(self._index), np.int64)
         rank[np.argsort(self._index.hashes, kind="stable")] = np.arange(len(self._index))
         return members[np.lexsort((members, rank[owners]))]

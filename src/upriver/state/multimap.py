@@ -10,7 +10,7 @@ owners are in :class:`Lists`, under a number for each owner.
 
 Multiset: for each owner some values, each with a count, and the least and the greatest of them. An owner's value has a
 slot, its *entry*, until its count falls to zero. If the value comes back, it gets a new entry. So an entry that is gone
-stays gone; an :class:`OrderedSpine` relies on this.
+stays gone; an :class:`OrderedPairIndex` relies on this.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from upriver.state.columns import Cells, array_of, cells_of
 from upriver.state.indexes import Entries, is_hashable
-from upriver.state.spine import OrderedSpine, order_keys
+from upriver.state.pair_index import OrderedPairIndex, order_keys
 from upriver.state.vectors import (
     Mask,
     Positions,
@@ -235,14 +235,14 @@ class Multimap:
 class Multiset:
     """Values of owners, none of them null. Owners are dense numbers; the caller gives each number only once."""
 
-    __slots__ = ("_has_order", "_index", "_spine", "_times")
+    __slots__ = ("_has_order", "_index", "_pair_index", "_times")
 
     def __init__(self, type: pa.DataType) -> None:
         """type: of the values."""
         self._has_order = is_hashable(type)
         self._index = Entries(pa.schema([("owner", pa.int64()), ("value", type)]))
         self._times = Tally()
-        self._spine = OrderedSpine()
+        self._pair_index = OrderedPairIndex()
 
     @property
     def held(self) -> int:
@@ -256,7 +256,7 @@ class Multiset:
 
     @property
     def nbytes(self) -> int:
-        return self._index.nbytes + self._times.nbytes + self._spine.nbytes
+        return self._index.nbytes + self._times.nbytes + self._pair_index.nbytes
 
     def add(self, owners: Slots, values: pa.Array, weight: Weights | None) -> tuple[Slots, Slots]:
         """Change the counts of these values; ``None`` adds one for each.
@@ -269,7 +269,7 @@ class Multiset:
         woken, emptied = self._times.add(entries, weight)
         self._index.forget(entries[emptied])
         new, gone = woken[~np.isin(woken, emptied)], emptied[~np.isin(emptied, woken)]
-        self._spine.insert(owners[new], entries[new])
+        self._pair_index.insert(owners[new], entries[new])
         return entries[new], entries[gone]
 
     def owners(self, entries: Slots) -> Slots:
@@ -282,7 +282,7 @@ class Multiset:
 
     def ends(self, owners: Slots, greatest: bool) -> Slots:
         """The entry of the least (or the greatest) value of each owner, each named once; -1 for none."""
-        return self._spine.ends(owners, greatest, self.keys, self._living)
+        return self._pair_index.ends(owners, greatest, self.keys, self._living)
 
     def keys(self, entries: Slots) -> Cells:
         """Integers in the order of the values, as :func:`order_keys` says; for nested values, in order of arrival."""
@@ -313,7 +313,7 @@ class Multiset:
 
     def _entries(self, owners: Slots) -> tuple[Positions, Slots]:
         """All entries of each owner: its position, and the entry; sorted by both."""
-        positions, entries = self._spine.find(owners)
+        positions, entries = self._pair_index.find(owners)
         living = self._living(entries)
         return positions[living], entries[living]
 

@@ -27,7 +27,7 @@ from upriver.protocol.worker_events import (
     TimeToAnswer,
     TimeToFill,
 )
-from upriver.state.spine import ManyMembers
+from upriver.state.pair_index import ManyMembers
 from upriver.vnodes import vnodes_of
 from upriver.worker.long_answers import begin, may_begin, read_on
 from upriver.worker.long_answers import let_go as read_no_more

@@ -11,7 +11,7 @@ replication.epoch_waits_for_followers, replication.taken_in_when_over and replic
 
 from dataclasses import replace
 
-from upriver.engine.keeping import KeptRegion
+from upriver.engine.keeping import FullRegionState
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Probe, Unfollow
 from upriver.protocol.peers import BeginFeed, EndFeed, Fed, FedThrough, RowsForwardedBack
@@ -39,7 +39,7 @@ def stop_following(phase: Serving, owner: WorkerId | None) -> None:
             phase.say(FeedEnded(feed=feed))
 
 
-def _regions(phase: Serving) -> dict[str, KeptRegion]:
+def _regions(phase: Serving) -> dict[str, FullRegionState]:
     return {
         region.name: phase.build_region(plan, region)
         for plan in phase.assignment.plans

@@ -11,7 +11,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from upriver.engine.keeping import KeptRegion
+from upriver.engine.keeping import FullRegionState
 from upriver.engine.operators.view import LongRead
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, VnodeId, WorkerId
@@ -52,7 +52,7 @@ class ReplicaSlices:
 
     owner: WorkerId
     vnodes: set[VnodeId]
-    regions: dict[str, KeptRegion]
+    regions: dict[str, FullRegionState]
     since: Epoch | None = None
     through: Epoch = BEGINNING
     later: list[tuple[Epoch, str, StateChunk]] = field(default_factory=list)
@@ -108,7 +108,7 @@ class ReplicaSlices:
 
 Stats = Mapping[str, Mapping[str, int]]
 """By region, as in ``EpochFinished``."""
-BuildRegion = Callable[[DataflowPlan, RegionPlan], KeptRegion]
+BuildRegion = Callable[[DataflowPlan, RegionPlan], FullRegionState]
 """Makes an empty region of a view."""
 
 
@@ -459,7 +459,7 @@ def _share(
 
 def empty_state(
     plan: DataflowPlan, region: RegionPlan, build_region: BuildRegion, rules: Rules, start_at: Epoch
-) -> KeptRegion | PartialRegion | Cone:
+) -> FullRegionState | PartialRegion | Cone:
     """An empty region that keeps all keys, or, in a partial view, the keys that are read."""
     if plan.is_cone:
         return Cone(plan, partial(build_region, plan), rules.upqueries, start_at)

@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import ALL_ROWS, Keeping, KeptRegion, State
+from upriver.engine.keeping import ALL_ROWS, FullRegionState, RegionState, State
 from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.view import LongRead
 from upriver.errors import ProtocolError
@@ -99,7 +99,7 @@ class FailedRegion:
     the epoch ends when as many rows were taken in as were sent."""
 
     def __init__(
-        self, failure: ViewFailure, gathered: int, exchange_ports: Collection[int], build: Callable[[], KeptRegion]
+        self, failure: ViewFailure, gathered: int, exchange_ports: Collection[int], build: Callable[[], FullRegionState]
     ) -> None:
         """gathered: rows that waited in the region. exchange_ports: the ports that other regions feed. build: makes an
         empty region, which counts the gathered rows in state that comes from another worker."""
@@ -177,7 +177,7 @@ class Shard:
     def __init__(
         self,
         name: str,
-        region: KeptRegion | PartialRegion | Cone | FailedRegion,
+        region: FullRegionState | PartialRegion | Cone | FailedRegion,
         migrator: Migrator,
         vnodes: int,
         rules: Rules,
@@ -187,7 +187,7 @@ class Shard:
     ) -> None:
         """failed_region: makes the stand-in once the view has failed, from the failure and the number of gathered rows.
         state_stays: the region's state never moves to another worker, whatever the strategy."""
-        self.region: Keeping = region
+        self.region: RegionState = region
         self.failure: ViewFailure | None = None
         """Why the region's view has failed here."""
         self.changes: ChangedKeys | None = None
@@ -503,7 +503,7 @@ class Shard:
                 self.travelled.forwarded += len(sent.message.rows)
 
 
-def _apply_all(region: KeptRegion | PartialRegion | Cone | FailedRegion) -> Callable[[Portion], None]:
+def _apply_all(region: FullRegionState | PartialRegion | Cone | FailedRegion) -> Callable[[Portion], None]:
     """The function that applies rows to the region."""
     if isinstance(region, Cone):
         return _refuse

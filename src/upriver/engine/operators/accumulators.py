@@ -28,7 +28,7 @@ import pyarrow as pa
 from upriver.errors import ProtocolError
 from upriver.state.columns import Cells, Column, array_of, canonical, cell_type, cells_of, column_of, validity
 from upriver.state.digits import Digits, ExactSums, add_at, from_ints, join, outside, parts_of, split, to_ints
-from upriver.state.spine import from_ordered, is_number, ordered, ranks
+from upriver.state.pair_index import from_ordered, is_number, ordered, ranks
 from upriver.state.vectors import Mask, Slots, SparseVectors, Vector, Weights, first_of_each, true_at
 
 Counts = npt.NDArray[np.int64]
@@ -106,7 +106,7 @@ class NotFinite:
     def resize(self, size: int) -> None:
         self._counts.resize(size)
 
-    def sift(self, slots: Slots, cells: Floats, weight: Weights | None) -> Floats:
+    def take_not_finite(self, slots: Slots, cells: Floats, weight: Weights | None) -> Floats:
         """Count those of these values that are not finite; returns the values with zeros in their place."""
         finite = np.isfinite(cells)
         if finite.all():
@@ -157,7 +157,7 @@ class ExactFloatSum:
         self._not_finite.resize(size)
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
-        cells = self._not_finite.sift(slots, floats_of(values), weight)
+        cells = self._not_finite.take_not_finite(slots, floats_of(values), weight)
         self._sums.add(slots, *parts_of(cells), weight)
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
@@ -373,7 +373,7 @@ class Moment:
         self._not_finite.resize(size)
 
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
-        mantissas, exponents = parts_of(self._not_finite.sift(slots, floats_of(values), weight))
+        mantissas, exponents = parts_of(self._not_finite.take_not_finite(slots, floats_of(values), weight))
         self._sums.add(slots, mantissas, exponents, weight)
         high, low = mantissas >> _HALF_BITS, mantissas & _HALF_MASK
         for part, bits in ((high * high, 2 * _HALF_BITS), (2 * high * low, _HALF_BITS), (low * low, 0)):

@@ -1,7 +1,7 @@
 """Gather: rows that came over an exchange edge and wait for the rest of their epoch.
 
 Until their stage begins, these rows are state like any other: they belong to a key, and move with it. Only a move looks
-them up by key, so only a move merges them: into **piles**, each sorted by hash64, and each more than twice as long as
+them up by key, so only a move merges them: into **levels**, each sorted by hash64, and each more than twice as long as
 the next. Until then each batch is sorted by itself, so that rows can be taken some keys at a time.
 """
 
@@ -18,7 +18,7 @@ from upriver.state.columns import array_of, cells_of
 from upriver.state.vectors import Mask, Positions, spread
 
 
-class _Pile:
+class _SortedRows:
     """Rows by hash64. Rows that were taken or dropped are still in it."""
 
     __slots__ = ("_hashes", "_order", "_rows", "_stays", "held")
@@ -82,18 +82,18 @@ class _Pile:
 class Gather:
     """The rows that wait at one port. ``schema`` is theirs."""
 
-    __slots__ = ("_loose", "_piles", "schema")
+    __slots__ = ("_levels", "_loose", "schema")
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
         self._loose: list[Batch] = []
         """Each in order of its hashes."""
-        self._piles: list[_Pile] = []
+        self._levels: list[_SortedRows] = []
 
     @property
     def held(self) -> int:
         """How many rows there are; equal rows, and rows that cancel out, all count."""
-        return sum(map(len, self._loose)) + sum(pile.held for pile in self._piles)
+        return sum(map(len, self._loose)) + sum(level.held for level in self._levels)
 
     @property
     def live_nbytes(self) -> int:
@@ -101,7 +101,7 @@ class Gather:
 
     @property
     def nbytes(self) -> int:
-        return sum(map(_nbytes, self._loose)) + sum(pile.nbytes for pile in self._piles)
+        return sum(map(_nbytes, self._loose)) + sum(level.nbytes for level in self._levels)
 
     def add(self, batch: Batch) -> None:
         """Add rows that wait."""
@@ -111,31 +111,31 @@ class Gather:
 
     def take(self, most: int) -> Batch | None:
         """Take all rows whose hash is no higher; ``None`` if there are none."""
-        taken = [pile.take(most) for pile in self._piles]
+        taken = [level.take(most) for level in self._levels]
         rest: list[Batch] = []
         for batch in self._loose:
             stop = int(np.searchsorted(batch.hash64, np.uint64(most), side="right"))
             taken.append(batch.slice(0, stop))
             rest.append(batch.slice(stop, len(batch)))
         self._loose = [batch for batch in rest if len(batch)]
-        self._piles = [pile for pile in self._piles if pile.held]
+        self._levels = [level for level in self._levels if level.held]
         found = [batch for batch in taken if len(batch)]
         return concatenated(found) if found else None
 
     def sample(self, every: int) -> Hashes:
         """A sample of hashes: every so many rows of each batch."""
-        hashes = [pile.hashes for pile in self._piles] + [batch.hash64 for batch in self._loose]
+        hashes = [level.hashes for level in self._levels] + [batch.hash64 for batch in self._loose]
         return np.concatenate([np.empty(0, np.uint64), *(some[::every] for some in hashes)])
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         """The hash64 of the rows' keys that lie from ``least`` to ``most``, in no particular order."""
         return np.concatenate(
-            [np.empty(0, np.uint64), *(pile.hashes_between(least, most) for pile in self._in_piles())]
+            [np.empty(0, np.uint64), *(level.hashes_between(least, most) for level in self._sorted_levels())]
         )
 
     def collect(self, keys: Hashes) -> pa.RecordBatch:
         """The rows of these keys, ascending and unique, behind their hash64 and their weight. They stay here, too."""
-        found = [no_rows(self.schema), *(pile.of(keys) for pile in self._in_piles())]
+        found = [no_rows(self.schema), *(level.of(keys) for level in self._sorted_levels())]
         rows = concatenated(found)
         weight = np.ones(len(rows), np.int64) if rows.weight is None else rows.weight
         return part_of(rows.hash64, [array_of(pa.int64(), weight), *rows.rows.columns])
@@ -150,17 +150,17 @@ class Gather:
 
     def drop(self, keys: Hashes) -> None:
         """Forget the rows of these keys."""
-        for pile in self._in_piles():
-            pile.drop(keys)
+        for level in self._sorted_levels():
+            level.drop(keys)
 
-    def _in_piles(self) -> Sequence[_Pile]:
+    def _sorted_levels(self) -> Sequence[_SortedRows]:
         if self._loose:
             rows = concatenated(self._loose)
             self._loose = []
-            while self._piles and self._piles[-1].held <= 2 * len(rows):
-                rows = concatenated([self._piles.pop().rest, rows])
-            self._piles.append(_Pile(rows))
-        return self._piles
+            while self._levels and self._levels[-1].held <= 2 * len(rows):
+                rows = concatenated([self._levels.pop().rest, rows])
+            self._levels.append(_SortedRows(rows))
+        return self._levels
 
 
 def _in_order(rows: Batch) -> Batch:

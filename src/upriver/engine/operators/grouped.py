@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
+from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import concatenated
 from upriver.plan.plan import AggregatePlan
 from upriver.state.columns import canonical, same

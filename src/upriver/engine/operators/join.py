@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
-from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
+from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import ExpressionEvaluator, check_new, concatenated, part_of
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes

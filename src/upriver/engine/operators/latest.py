@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, CompactedStore, CompactionPace
+from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
 from upriver.engine.operators.operator import ExpressionEvaluator, check_new, part_of
 from upriver.engine.operators.topk import SortKey, in_order
 from upriver.errors import ProtocolError

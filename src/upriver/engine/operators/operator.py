@@ -88,7 +88,7 @@ class Stateful(Operator, Protocol):
 class ExpressionEvaluator(Protocol):
     """Evaluates DuckDB SQL over the columns of a batch; raises RowError when a row makes an expression fail."""
 
-    def curt(self) -> "ExpressionEvaluator":
+    def without_row_text(self) -> "ExpressionEvaluator":
         """The same evaluator with short errors: they do not say which row fails, because finding it takes time."""
         ...
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, CompactedStore, CompactionPace
+from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
 from upriver.engine.operators.operator import check_new, net_changes, part_of
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64

@@ -2,17 +2,17 @@
 
 The operator cuts a batch by key, reads the states of its keys, and calls the function for all of them. It stores the
 new states only when every call has succeeded: a batch that fails leaves nothing behind. Alternatively it leaves out the
-rows on which the function fails (:class:`SiftedCalls`).
+rows on which the function fails (:class:`BisectedCalls`).
 
 States: one row of state for each key, which any batch may replace. A :class:`RoutedIndex` gives each key a slot, which
 addresses the state's columns. Dropped states, and some replaced ones, leave memory behind;
-:mod:`upriver.engine.operators.lasting` gives it back.
+:mod:`upriver.engine.operators.compacted` gives it back.
 
 A user's function is called once for each row, for each key of a batch, or for each batch. docs/guide/stateful-maps.md
 tells the user what it takes and gives. Each returned value is checked against its declaration. So the function sees the
 same state whether it was stored in between or not: where a batch ends must not matter.
 
-SiftedCalls repeats a call that fails for each half of its keys. If the function is called row by row, it then repeats
+BisectedCalls repeats a call that fails for each half of its keys. If the function is called row by row, it then repeats
 it for each half of a key's rows, one after the other. This ends when the failing rows, or the keys with failing rows,
 are known. Each call reads the states anew as they were before: a failed call leaves nothing behind, even if the
 function has changed a state in place. So the result is as if those rows had never come.
@@ -29,7 +29,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, CompactionPace, TwoStores
+from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import check_new, part_of
 from upriver.engine.operators.plain_rows import Fields, Misfit, OutputRows, PlainRows, RowReader, python_columns, shown
 from upriver.engine.row_text import error_text, row_text
@@ -327,7 +327,7 @@ def _line_of(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
+class GoodCalls:
     """The result of the good rows. bad: places of the others, ascending. errors: what is wrong with each."""
 
     made: Made
@@ -335,7 +335,7 @@ class Sifted:
     errors: tuple[str, ...]
 
 
-class SiftedCalls:
+class BisectedCalls:
     """Calls a function in one of its forms."""
 
     __slots__ = ("_call", "_is_by_row", "_nothing")
@@ -346,10 +346,10 @@ class SiftedCalls:
         self._is_by_row = per is Per.ROW
         self._nothing = pa.RecordBatch.from_pylist([], output)
 
-    def __call__(self, given: Given) -> Sifted:
+    def __call__(self, given: Given) -> GoodCalls:
         """k bad rows or keys of n take O(k log n) calls."""
         try:
-            return Sifted(self._call(given), np.empty(0, np.int64), ())
+            return GoodCalls(self._call(given), np.empty(0, np.int64), ())
         except RowError as error:
             if given.keys.num_rows > 1:
                 return self._by_keys(given)
@@ -357,12 +357,12 @@ class SiftedCalls:
                 return self._by_rows(given)
             return self._without(given, str(error))
 
-    def _without(self, given: Given, error: str) -> Sifted:
+    def _without(self, given: Given, error: str) -> GoodCalls:
         rows = given.rows.num_rows
         made = Made(self._nothing, np.empty(0, np.int64), given.states, given.known)
-        return Sifted(made, np.arange(rows), (error,) * rows)
+        return GoodCalls(made, np.arange(rows), (error,) * rows)
 
-    def _by_keys(self, given: Given) -> Sifted:
+    def _by_keys(self, given: Given) -> GoodCalls:
         middle = given.keys.num_rows // 2
         row = int(given.bounds[middle])
         first = Given(
@@ -388,7 +388,7 @@ class SiftedCalls:
         )
         return _together(made, (one, other), row)
 
-    def _by_rows(self, given: Given) -> Sifted:
+    def _by_rows(self, given: Given) -> GoodCalls:
         """For one key: the second half of its rows starts with the state that the first half has left."""
         row = given.rows.num_rows // 2
         one = self(replace(given, rows=given.rows.slice(0, row), bounds=np.array([0, row])))
@@ -403,16 +403,16 @@ class SiftedCalls:
         return _together(made, (one, other), row)
 
 
-def _together(made: Made, parts: Sequence[Sifted], row: int) -> Sifted:
+def _together(made: Made, parts: Sequence[GoodCalls], row: int) -> GoodCalls:
     """row: where the second part begins."""
     one, other = parts
-    return Sifted(made, np.concatenate([one.bad, other.bad + row]), one.errors + other.errors)
+    return GoodCalls(made, np.concatenate([one.bad, other.bad + row]), one.errors + other.errors)
 
 
 class StatefulMap(TwoStores[States]):
     """The function and its states. ``parts`` is 1: the states."""
 
-    __slots__ = ("_call", "_is_finer", "_key", "_output", "_sifted")
+    __slots__ = ("_bisected", "_call", "_is_finer", "_key", "_output")
 
     parts = 1
 
@@ -443,7 +443,7 @@ class StatefulMap(TwoStores[States]):
         self._key = key
         self._output = op.output
         self._call = CALLS[op.per](_loaded(op.function), shapes)
-        self._sifted = SiftedCalls(self._call, op.per, output)
+        self._bisected = BisectedCalls(self._call, op.per, output)
         self._is_finer = set(routing) < set(op.key)
         super().__init__(partial(States, key, op.state, routing), eagerness)
 
@@ -469,9 +469,9 @@ class StatefulMap(TwoStores[States]):
         if not len(batch):
             return self.apply(0, batch), batch.rows, ()
         given, hashes = self._given(batch)
-        sifted = self._sifted(given)
-        made = self._kept(given, hashes, sifted.made)
-        return made, given.rows.take(pa.array(sifted.bad)), sifted.errors
+        found = self._bisected(given)
+        made = self._kept(given, hashes, found.made)
+        return made, given.rows.take(pa.array(found.bad)), found.errors
 
     def _kept(self, given: Given, hashes: Hashes, made: Made) -> Batch:
         """Store the new states; returns the rows, each behind its key. hashes: of the keys."""

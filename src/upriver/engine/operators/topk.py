@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, CompactedStore, CompactionPace
+from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
 from upriver.engine.operators.operator import check_new, net_changes, part_of
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
@@ -38,7 +38,7 @@ from upriver.plan.plan import Ranking
 from upriver.state.columns import Cells, array_of, canonical, cells_of, exact_list, is_fixed, validity
 from upriver.state.indexes import Entries, Hasher, RoutedIndex, comparable
 from upriver.state.multimap import Lists, LongLists
-from upriver.state.spine import sorted_by
+from upriver.state.pair_index import sorted_by
 from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, Weights, run_starts, true_at
 
 Step = Callable[[pa.Array], Iterable[Cells]]

@@ -3,7 +3,7 @@
 View evaluates output expressions and HAVING at each read, over the rows that are read. Most views have only plain
 columns as output: a read then fetches just those columns and calls no evaluator.
 
-CompactedViewStore: the store of a view that compaction shrinks (:mod:`upriver.engine.operators.lasting`). Compaction
+CompactedViewStore: the store of a view that compaction shrinks (:mod:`upriver.engine.operators.compacted`). Compaction
 changes no answer.
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.lasting import USUAL, CompactionPace, KeyedStore, TwoStores
+from upriver.engine.operators.compacted import USUAL, CompactionPace, KeyedStore, TwoStores
 from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.operators.stateless import Project
 from upriver.hashing import Hashes

@@ -1,18 +1,18 @@
-"""Spine and OrderedSpine: which members belong to which owner, for many members each.
+"""PairIndex and OrderedPairIndex: which members belong to which owner, for many members each.
 
-Spine is a log-structured merge tree in memory. Owners and members are slots below 2**32, so that a pair is one 64-bit
-number, ``owner << 32 | member``, and sorting numbers sorts pairs by owner, then by member. A batch of pairs becomes a
-sorted **level**. A level that is not ``GROWTH`` times smaller than the level before it, or stands after a small one, is
-merged into it. So there are few levels, each pair is moved a few times per ``GROWTH``-fold growth, and finding an
-owner's members is a binary search in each level. Members are numbered in order of arrival, hence found in order of
-arrival.
+PairIndex is a log-structured merge tree in memory. Owners and members are slots below 2**32, so that a pair is one
+64-bit number, ``owner << 32 | member``, and sorting numbers sorts pairs by owner, then by member. A batch of pairs
+becomes a sorted **level**. A level that is not ``GROWTH`` times smaller than the level before it, or stands after a
+small one, is merged into it. So there are few levels, each pair is moved a few times per ``GROWTH``-fold growth, and
+finding an owner's members is a binary search in each level. Members are numbered in order of arrival, hence found in
+order of arrival.
 
-OrderedSpine also finds the least or the greatest living member of an owner. In each level the members of an owner lie
-side by side, in a *segment*. Their order there does not matter at first. The first lookup of an end sorts the segment
-by its members' values. So segments that are never read are never sorted, and a sorted segment stays sorted until its
-level is merged into another. A dead member never comes back to life. So each end of a sorted segment has a *mark*
-beyond which all are dead, and a lookup passes the dead only once. Later lookups of an end cost a binary search in each
-level.
+OrderedPairIndex also finds the least or the greatest living member of an owner. In each level the members of an owner
+lie side by side, in a *segment*. Their order there does not matter at first. The first lookup of an end sorts the
+segment by its members' values. So segments that are never read are never sorted, and a sorted segment stays sorted
+until its level is merged into another. A dead member never comes back to life. So each end of a sorted segment has a
+*mark* beyond which all are dead, and a lookup passes the dead only once. Later lookups of an end cost a binary search
+in each level.
 
 Values sort as machine integers, so that numpy can compare what Arrow keeps. Numbers, booleans, dates and timestamps are
 integers already; floats are mapped to integers of the same order (NaN is the greatest, as in Spark). Arrow ranks values
@@ -50,7 +50,7 @@ class ManyMembers(ProtocolError):
     """There are more members than one call may find."""
 
 
-class Spine:
+class PairIndex:
     """A growing set of (owner, member) pairs.
 
     Invariant: each level is sorted, and the level before it is larger than ``SMALL_PAIRS`` and than ``GROWTH`` times
@@ -157,7 +157,7 @@ _WIDER = 4
 """How many times more members each probe takes in than the one before it."""
 
 
-class OrderedSpine(Spine):
+class OrderedPairIndex(PairIndex):
     """A growing set of (owner, member) pairs, whose members may die."""
 
     __slots__ = ("_marks",)
@@ -199,7 +199,7 @@ class OrderedSpine(Spine):
 def _ends_in(
     level: Pairs, marks: npt.NDArray[np.int32], bounds: Pairs, greatest: bool, keys: Keys, living: Living
 ) -> Slots:
-    """As :meth:`OrderedSpine.ends`, of one level."""
+    """As :meth:`OrderedPairIndex.ends`, of one level."""
     starts, stops = segments(level, bounds)
     some = true_at(starts < stops)
     _sort(level, marks, starts[some], stops[some], keys)

@@ -57,7 +57,7 @@ def operators_of(plan: RegionPlan, evaluator: ExpressionEvaluator) -> Operators:
     schemas = [*(entry.schema for entry in plan.inputs), *(node.schema for node in plan.nodes)]
     found = routings(plan)
     tried = {number for rows in table_rows(plan) for number in one_by_one(plan, rows.number)}
-    stateless = stateless_of(plan, tried, evaluator.curt())
+    stateless = stateless_of(plan, tried, evaluator.without_row_text())
     built: list[Operator] = []
     stateful: list[Stateful] = []
     for number, node in enumerate(plan.nodes, start=len(plan.inputs)):

@@ -2,7 +2,8 @@
 
 ``Mover``: how many keys a worker moves at a time, and what that costs; the pace of a rescale in one worker's loop.
 
-``SlicePace``: how many keys a slice of a chore has, by the speed of the last slices and the time that one may take.
+``SlicePace``: how many keys a slice of background work has, by the speed of the last slices and the time that one may
+take.
 
 One slice is of one view and the next of another, with keys that may cost more. So what all slices took says little
 about the next (a line through them, as in :mod:`upriver.migration.pace`, made one slice in eight too long). A slice

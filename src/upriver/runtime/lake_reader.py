@@ -34,7 +34,7 @@ from upriver.protocol.worker_events import (
     StateRead,
     StateUnread,
 )
-from upriver.runtime.pacing import RowPace
+from upriver.runtime.pace import RowPace
 from upriver.state.vectors import true_at
 
 Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
@@ -43,7 +43,7 @@ READ_AGAIN_S_MIN, READ_AGAIN_S_MAX = 0.1, 30.0
 """Seconds from a failed read to the retry: doubled each time."""
 
 
-class LakeReading:
+class LakeReader:
     """The reads of one worker's loop. ``tables``: by channel that its views read. commits: told of each manifest
     read."""
 
