@@ -211,6 +211,30 @@ def _checkers(source: Source) -> set[str]:
     return found
 
 
+def a_test_is_in_the_folder_of_its_package(source: Source) -> Iterator[Fault]:
+    if not source.is_test or source.path.endswith("/conftest.py"):
+        return
+    folder, _, name = source.path.removeprefix("tests/").rpartition("/")
+    if folder not in {"", *PACKAGES, *OTHER_TESTS, *HELPERS}:
+        yield 1, f"tests/{folder} is the folder of no package of src/upriver"
+    elif name.startswith("test_") == (folder in HELPERS):
+        yield 1, "tests are in the folder of their package, and what they share in tests/support"
+    elif folder in PACKAGES - OTHER_TESTS:
+        package = f"upriver.{folder.replace('/', '.')}."
+        if not any(origin.startswith(package) for origin in _imported_with_helpers(source)):
+            yield 1, f"it imports nothing of {package[:-1]}: move it to the tests of what it imports"
+
+
+def _imported_with_helpers(source: Source) -> set[str]:
+    """What a test imports, and what the modules of tests/support that it imports do."""
+    found, to_read = set[str](), [source]
+    while to_read:
+        new = {origin for _, origin in _imported(to_read.pop().tree)} - found
+        found |= new
+        to_read += [SUPPORT[origin.split(".")[0]] for origin in new if origin.split(".")[0] in SUPPORT]
+    return found
+
+
 def names_no_home(source: Source) -> Iterator[Fault]:
     for number, line in enumerate(source.text.splitlines(), 1):
         if HOME_PATH.search(line):
@@ -234,6 +258,14 @@ ALL = CODE + _texts(
 )
 CHECKERS = frozenset(name for source in CODE if source.is_test for name in _checkers(source))
 
+SUPPORT = {Path(source.path).stem: source for source in CODE if source.path.startswith("tests/support/")}
+PACKAGES = {
+    path.parent.relative_to(ROOT / "src" / "upriver").as_posix() for path in ROOT.glob("src/upriver/*/**/__init__.py")
+}
+OTHER_TESTS = {"spark", "cluster", "simulator", "benchmarks"}
+"""Folders of tests that need Spark, or processes, and of tests of what is not in the wheel."""
+HELPERS = {"support", "support/programs"}
+
 Rule = Callable[[Source], Iterator[Fault]]
 CODE_RULES: list[Rule] = [
     module_is_short,
@@ -246,6 +278,7 @@ CODE_RULES: list[Rule] = [
     no_sleep_in_tests,
     no_mocks_of_our_own,
     every_test_checks_something,
+    a_test_is_in_the_folder_of_its_package,
 ]
 TEXT_RULES: list[Rule] = [names_no_home, nothing_left_over]
 
@@ -313,6 +346,11 @@ BAD = [
     (no_mocks_of_our_own, TEST, "def test_a(monkeypatch):\n    monkeypatch.setattr('upriver.ids.Epoch', 1)"),
     (every_test_checks_something, TEST, "def test_a():\n    f(1)"),
     (every_test_checks_something, TEST, "def f(x):\n    return x\ndef test_a():\n    f(1)"),
+    (a_test_is_in_the_folder_of_its_package, "tests/machines/test_m.py", "from upriver.worker import worker"),
+    (a_test_is_in_the_folder_of_its_package, "tests/worker/test_m.py", "from upriver.lake.lake import OwnedLake"),
+    (a_test_is_in_the_folder_of_its_package, "tests/worker/test_m.py", "from sql_kit import compared"),
+    (a_test_is_in_the_folder_of_its_package, "tests/worker/m_kit.py", "from upriver.worker import worker"),
+    (a_test_is_in_the_folder_of_its_package, "tests/support/test_m.py", "from upriver.worker import worker"),
     (names_no_home, "docs/a.md", "see /" + "root/project"),
     (names_no_home, "docs/a.md", "cd /" + "home/someone/x"),
     (nothing_left_over, MACHINE, "# TO" + "DO: more"),
@@ -342,6 +380,14 @@ GOOD = [
     (no_mocks_of_our_own, TEST, "import os\ndef test_a(monkeypatch):\n    monkeypatch.setattr(os, 'a', 1)"),
     (every_test_checks_something, TEST, "def f(x):\n    assert x\ndef g(x): f(x)\ndef test_a():\n    g(1)"),
     (every_test_checks_something, TEST, "def test_a():\n    with pytest.raises(ValueError):\n        f()"),
+    (a_test_is_in_the_folder_of_its_package, TEST, "import os"),
+    (
+        a_test_is_in_the_folder_of_its_package,
+        "tests/engine/operators/test_m.py",
+        "from upriver.engine.operators.join import Join",
+    ),
+    (a_test_is_in_the_folder_of_its_package, "tests/worker/test_m.py", "from machines_kit import asked"),
+    (a_test_is_in_the_folder_of_its_package, "tests/cluster/test_m.py", "import os"),
     (names_no_home, "docs/a.md", "https://example.org/" + "home/page, docs/" + "root/x, <root>/app.json"),
 ]
 

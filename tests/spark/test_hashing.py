@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_hashing import KEY_VALUES
 
+from tests.test_hashing import KEY_VALUES
 from upriver.hashing import hash64
 
 ROWS = 25

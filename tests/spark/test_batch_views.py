@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PythonException
 from pyspark.sql.pandas.types import from_arrow_schema
-from test_latest import current
 
+from tests.engine.operators.test_latest import current
 from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.lake.lake import LakeRecord, Manifest, OwnedLake

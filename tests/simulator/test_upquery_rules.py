@@ -5,15 +5,15 @@ them:
 
 - partial.asked_keys_stay, without which a lookup may wait for ever: for that, an eviction has to come between each
   upquery and its answer. Here evictions come by lot, and so every lookup is answered sooner or later. See
-  ``test_upqueries.py``.
+  ``worker/test_upqueries.py``.
 - partial.read_ahead, without which a row may be lost: an epoch that has the row must be open at a key's old owner and
   not at its new one, the key must be on its way between them, and be asked for at once. See
-  ``test_upqueries_moving.py``.
+  ``worker/test_upqueries_moving.py``.
 - partial.room_first, without which a worker takes more memory than it may, though all answers are right. See
-  ``test_upqueries.py``.
+  ``worker/test_upqueries.py``.
 - cones.never_back, without which a lookup may go back in time: a key's old owner must have shown it as of an epoch
   that the new one has not come to, and the key be filled and asked for there before it does. See
-  ``test_cones_moving.py``.
+  ``worker/test_cones_moving.py``.
 
 Three rules may be caught in more than one way:
 

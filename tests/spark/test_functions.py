@@ -18,7 +18,7 @@ from upriver.errors import DeclarationError, KeyTypeError, RowError
 from upriver.plan.plan import Per, TableSpec
 from upriver.spark.functions import declare_stateful_map, declared_columns, pickled
 
-PAGE = Path(__file__).parent.parent / "docs" / "guide" / "stateful-maps.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "stateful-maps.md"
 FLIGHTS = TableSpec(
     "flights",
     pa.schema([("tailnum", pa.string()), ("ts", pa.int64()), ("dest", pa.string()), ("distance", pa.float64())]),

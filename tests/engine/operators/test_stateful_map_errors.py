@@ -67,7 +67,7 @@ def test_what_the_function_raises_is_told_with_its_line_and_key(per: Per) -> Non
     said, error = outcome(per, boom)
     assert "the function raised ZeroDivisionError: a word of the user's (line " in said
     assert isinstance(error.__cause__, ZeroDivisionError)
-    assert re.search(r"\(line \d+ of [^)]*test_user_calls.py\)", said)
+    assert re.search(r"\(line \d+ of [^)]*test_stateful_map_errors.py\)", said)
     where = {
         Per.ROW: "for the key 'bad' and the row Row(k='bad', v=99, day=None)",
         Per.KEY: "for the key 'bad'",

@@ -348,7 +348,7 @@ def test_a_rescale_that_changes_nothing_is_refused(capsys: pytest.CaptureFixture
 
 
 def test_the_picture_goes_into_the_checkout_that_is_worked_in(tmp_path: Path) -> None:
-    root = Path(__file__).parent.parent
+    root = Path(__file__).parents[2]
     assert default_picture(root) == root / "docs" / "rescale.svg"
     assert default_picture(tmp_path) is None
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_hashing import KEY_VALUES
 
+from tests.test_hashing import KEY_VALUES
 from upriver.errors import CorruptFile
 from upriver.ids import VnodeId
 from upriver.state.runs import (

@@ -76,7 +76,7 @@ def test_whoever_comes_back_has_its_share_again(seed: int, database: duckdb.Duck
 
 def test_every_rule_is_tried() -> None:
     """replication.put_back_has_changed takes two losses, the second before an epoch ends after the first:
-    ``tests/machines/test_resuming.py``."""
+    ``tests/worker/test_takeover_between_epochs.py``."""
     rules = {field.name for field in fields(Rules) if field.name.startswith("replication_")}
     assert CAUGHT_BY.keys() | {"replication_put_back_has_changed"} == rules
 

@@ -26,7 +26,7 @@ from benchmarks.recovery_kill import pid_listening
 
 pytestmark = pytest.mark.cluster
 
-PROGRAM = Path(__file__).parent / "programs" / "disk.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "disk.py"
 ROWS, BAD = 500, 10
 """Rows of a file, and those of them that are set aside."""
 DISK_BYTES = 8 << 20

@@ -226,6 +226,6 @@ def test_what_a_running_app_refuses(spark: Any, tmp_path: Path) -> None:
         status = app.status()
         assert status["rescales_waiting"] == 0
         assert {*status["views"]["v"]} >= {"cached_keys", "filling_keys", "state_rows", "waiting_rows", "used_bytes"}
-        documented = (Path(__file__).parent.parent / "docs" / "guide" / "operations.md").read_text()
+        documented = (Path(__file__).parents[2] / "docs" / "guide" / "operations.md").read_text()
         told = {*status, *status["workers"][0], *status["views"]["v"], *status["checkpoint"], *status["standbys"]}
         assert [name for name in sorted(told) if f"`{name}`" not in documented] == []

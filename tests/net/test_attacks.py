@@ -41,7 +41,7 @@ from upriver.runtime.coordinator_service import REGISTER, CoordinatorService
 from upriver.runtime.worker import WorkerConfig
 from upriver.vnodes import VnodeMap
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 KEY = pa.schema([("k", pa.string())])
 SPARE_BYTES = 64 << 20
 """That a process which is flooded may take besides."""
@@ -81,8 +81,8 @@ def server() -> Iterator[Server]:
 @contextmanager
 def poor_server(memory_bytes: int = 0, files: int = 256) -> Iterator[Remote]:
     """A server in a process of its own."""
-    command = [sys.executable, str(HERE / "server_process.py"), str(memory_bytes), str(files)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=HERE)
+    command = [sys.executable, str(SUPPORT / "server_process.py"), str(memory_bytes), str(files)]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=SUPPORT)
     assert process.stdin is not None
     assert process.stdout is not None
     try:
@@ -497,8 +497,8 @@ FRAMES = 20_000
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_no_malformed_frame_ends_the_process(seed: int) -> None:
-    command = [sys.executable, str(HERE / "wire_fuzz.py"), str(seed), str(FRAMES)]
-    tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=HERE)
+    command = [sys.executable, str(SUPPORT / "wire_fuzz.py"), str(seed), str(FRAMES)]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SUPPORT)
     assert tried.returncode == 0, f"seed {seed}: {tried.returncode}: {tried.stderr[-2000:]}"
     assert tried.stdout.startswith(f"{FRAMES} frames")
 

@@ -18,8 +18,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from random_guards import guarded
 from sql_kit import optimizing
-from test_expressions_spark import COLUMNS, FAILING, TOPICS, table
 
+from tests.spark.test_expressions import COLUMNS, FAILING, TOPICS, table
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UnsupportedSql
 
