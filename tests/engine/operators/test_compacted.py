@@ -1,4 +1,4 @@
-"""Turning: the memory of what is forgotten comes back in time, a little with each call."""
+"""TwoStores: the memory of what is forgotten comes back in time, a little with each call."""
 
 from functools import partial
 

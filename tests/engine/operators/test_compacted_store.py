@@ -1,4 +1,4 @@
-"""LastingStore: the memory of what is forgotten comes back, a little with each call, and no answer changes."""
+"""CompactedStore: the memory of what is forgotten comes back, a little with each call, and no answer changes."""
 
 from collections.abc import Callable
 from functools import partial
