@@ -19,7 +19,7 @@ from upriver.ids import Epoch
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.plan.provenance import lake_edges
 from upriver.state.vectors import Mask
-from upriver.worker.serving import BuildRegion
+from upriver.worker.regions import BuildRegion
 
 EVERY = (9, 40, 150)
 """One row in so many makes a view fail."""

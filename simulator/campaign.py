@@ -18,7 +18,7 @@ from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.sql.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
-from upriver.worker.serving import BuildRegion
+from upriver.worker.regions import BuildRegion
 
 TRACE_TAIL_LINES = 60
 """Lines of a trace that a message about a violation gives."""

@@ -16,7 +16,8 @@ from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import Assign, BeginStage, OpenEpoch
 from upriver.protocol.worker_events import EpochRead, RowsRead, TimeToSettle
 from upriver.vnodes import VnodeMap
-from upriver.worker.serving import BuildRegion, Serving
+from upriver.worker.regions import BuildRegion
+from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
 
 Row = tuple[Any, ...]
@@ -83,7 +84,7 @@ class Oracle:
             self._machine.step(BeginStage(epoch=epoch, stage=stage))
             self._machine.step(TimeToSettle(rows_max=ALL_ROWS))
         assert isinstance(self._machine.phase, Serving)
-        shares = self._machine.phase.shares
+        shares = self._machine.phase.regions.shards
         fed = [plan for plan in self._plans if plan.channels & runs.keys()]
         changed = {plan.name: by_key(shares[plan.name].region.scan(), plan) for plan in fed}
         self._history.append({**self._history[-1], **changed})

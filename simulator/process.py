@@ -118,7 +118,7 @@ class Process:
     @property
     def shares(self) -> Mapping[str, Shard]:
         """The process's share of every region, for checkers to look at."""
-        return self.machine.phase.shares if isinstance(self.machine.phase, Serving) else {}
+        return self.machine.phase.regions.shards if isinstance(self.machine.phase, Serving) else {}
 
     def map_of(self, region: str) -> VnodeMap | None:
         """By which the process keeps the region's keys; ``None`` while they move."""

@@ -82,7 +82,7 @@ from upriver.protocol.worker_events import (
     WriteState,
 )
 from upriver.vnodes import VnodeMap
-from upriver.worker.serving import BuildRegion
+from upriver.worker.regions import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
 CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often

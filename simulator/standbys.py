@@ -29,10 +29,10 @@ def standbys_are_right(
         phase = process.machine.phase
         if not (isinstance(phase, Serving) and full):
             continue
-        vnodes = phase.vnodes
-        behind = [feed for feed, shadow in phase.shadows.items() if not shadow.is_as_of(published)]
+        vnodes = phase.regions.vnodes
+        behind = [feed for feed, shadow in phase.replication.followed.items() if not shadow.is_as_of(published)]
         require(checkers.standbys_have_caught_up, behind)
-        for shadow in phase.shadows.values():
+        for shadow in phase.replication.followed.values():
             copies.update(shadow.vnodes)
             for plan in full:
                 found = by_key(shadow.regions[plan.name].scan(), plan)

@@ -49,7 +49,7 @@ from upriver.protocol.worker_events import (
     RowsFetched,
     TimeToMove,
 )
-from upriver.worker.serving import BuildRegion
+from upriver.worker.regions import BuildRegion
 
 Move = tuple[float, Callable[[], None]]
 """A thing that can happen next, and its weight."""

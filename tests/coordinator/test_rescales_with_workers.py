@@ -291,7 +291,7 @@ def check_map(river: River, workers: int) -> None:
     assert len(river.workers) == workers
     for incarnation, machine in river.workers.items():
         assert isinstance(machine.phase, Serving)
-        view = machine.phase.shares["seen"].region
+        view = machine.phase.regions.shards["seen"].region
         assert isinstance(view, Seen)
         mine = np.flatnonzero(owners == river.places[incarnation]).tolist()
         assert set(view.epochs) == {key for vnode in mine for key in KEYS[vnode]} & set(ALL_KEYS)

@@ -7,7 +7,7 @@ from upquery_kit import HERE, Workers, keys_of_worker_0
 
 from upriver.protocol.worker_events import KeysRead, WorkerAction, WorkerEvent
 from upriver.runtime.worker_loop import FILL_REST_S_MAX, BackgroundTasks
-from upriver.worker.serving import CROWD_KEYS
+from upriver.worker.upqueries import CROWD_KEYS
 
 
 class Paced(Workers):

@@ -20,7 +20,7 @@ from upriver.engine.region import Region
 from upriver.ids import WorkerId
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
-from upriver.worker.serving import BuildRegion
+from upriver.worker.regions import BuildRegion
 
 STEPS, WORKERS = 200, 3
 SEEDS_MAX = 200  # seeds within which the absence of any rule must show

@@ -112,5 +112,5 @@ class Workers:
 
     def present(self, worker: int) -> list[int]:
         """What the worker's cone keeps."""
-        keys: list[int] = self.phase(worker).cones[PLAN.name].keys_of(0, 1).tolist()
+        keys: list[int] = self.phase(worker).regions.cones[PLAN.name].keys_of(0, 1).tolist()
         return keys

@@ -34,7 +34,8 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.vnodes import vnodes_of
-from upriver.worker.serving import ReplicaSlices, Serving
+from upriver.worker.replication import ReplicaSlices
+from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
 
 Kept = dict[str, list[int]]
@@ -158,7 +159,7 @@ class Crew:
         epoch = self.open(*keys)
         for worker in self.places:
             self.end(worker)
-        if self.phase(0).is_staged:
+        if self.phase(0).regions.is_staged:
             for stage in (0, 1):
                 self.carry_all()
                 self.stage(stage)
@@ -226,7 +227,7 @@ class Crew:
     def order_for(self, worker: int) -> Resume:
         after, at = self._after
         return Resume(
-            maps=dict.fromkeys(self.phase(worker).shares, after),
+            maps=dict.fromkeys(self.phase(worker).regions.shards, after),
             reads=after.vnodes_of_worker(WorkerId(worker)),
             at=at,
             serve_from=at,
@@ -243,7 +244,7 @@ class Crew:
     # What there is to be seen
 
     def kept(self, worker: int, region: str = "seen") -> Kept:
-        found: Any = self.phase(worker).shares[region].region
+        found: Any = self.phase(worker).regions.shards[region].region
         return dict(found.epochs)
 
     def followed(self, worker: int, feed: int = 1, region: str = "seen") -> Kept:
@@ -251,7 +252,7 @@ class Crew:
         return dict(found.epochs)
 
     def shadow(self, worker: int, feed: int = 1) -> ReplicaSlices:
-        return self.phase(worker).shadows[FeedId(feed)]
+        return self.phase(worker).replication.followed[FeedId(feed)]
 
     def caught_up(self, worker: int) -> list[tuple[int, int]]:
         """What it has told of that since the last look: feeds and epochs."""

@@ -287,7 +287,7 @@ def following(workers: Workers, worker: int) -> Serving:
 
 def present(workers: Workers, worker: int, region: str = "seen") -> dict[str, int]:
     """What the worker's region says of itself."""
-    return dict(following(workers, worker).stats()[region])
+    return dict(following(workers, worker).regions.stats()[region])
 
 
 def keys_of_worker_0(count: int) -> list[str]:

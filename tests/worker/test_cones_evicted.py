@@ -28,7 +28,7 @@ def with_a_page(rules: Rules = ALL_RULES, memory_budget: int | None = None) -> W
 
 
 def stats(workers: Workers) -> Mapping[str, int]:
-    return workers.phase(0).stats()[PLAN.name]
+    return workers.phase(0).regions.stats()[PLAN.name]
 
 
 def evict(workers: Workers, keys_max: int) -> int:

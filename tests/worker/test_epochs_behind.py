@@ -22,7 +22,7 @@ BAD = 99
 def share_of(workers: Workers, worker: int = 0) -> Shard:
     phase = workers.machines[worker].phase
     assert isinstance(phase, Serving)
-    return phase.shares[PARTIAL.name]
+    return phase.regions.shards[PARTIAL.name]
 
 
 def with_open_epochs(count: int, *keys: str, first: int = 1, rules: Rules = ALL_RULES) -> Workers:

@@ -117,7 +117,7 @@ def test_the_largest_view_that_keeps_all_keys_fails_when_they_take_more_than_the
     said = f"worker 0 keeps every key .* memory_budget={2 * ROW_BYTES:,}: seen {3 * ROW_BYTES:,}"
     machine.step(read(3, 1))
     assert isinstance(machine.phase, Serving)
-    failure = machine.phase.failed["seen"].raised()
+    failure = machine.phase.regions.failed["seen"].raised()
     assert isinstance(failure, BudgetExceeded)
     assert re.search(said, str(failure))
-    assert machine.phase.stats()["seen"]["bytes"] == 0
+    assert machine.phase.regions.stats()["seen"]["bytes"] == 0

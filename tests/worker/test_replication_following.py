@@ -81,7 +81,7 @@ def test_what_is_followed_is_not_kept() -> None:
     crew = following()
     assert crew.kept(1) == {THERE: [1]}
     assert answered(crew.machines[1].step(asked(A))) == {}
-    stats = dict(crew.phase(1).stats()["seen"])
+    stats = dict(crew.phase(1).regions.stats()["seen"])
     assert stats["keys"] == 1
 
 
@@ -104,7 +104,7 @@ def test_of_slices_that_are_followed_no_more_nothing_is_kept_and_the_owner_is_to
     assert crew.followed(1) == {B: [1]}
     assert crew.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(0),))]
     crew.unfollow(1, 1)
-    assert FEED not in crew.phase(1).shadows
+    assert FEED not in crew.phase(1).replication.followed
     assert crew.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(1),))]
 
 
@@ -160,7 +160,7 @@ def test_a_worker_that_begins_anew_follows_nobody_and_listens_to_no_feed_of_befo
     crew.open(A)
     crew.end(0)
     crew.step(1, assign((0,) * 4 + (1,) * 4, me=1, generation=1))
-    assert crew.phase(1).shadows == {}
+    assert crew.phase(1).replication.followed == {}
     crew.follow(1, 0, 0)
     crew.carry(0, 1)
     assert crew.followed(1) == {}

@@ -42,7 +42,7 @@ from upriver.protocol.messages import CloseInput, ContinueEpochs, MetPeers, Move
 from upriver.protocol.peers import ForRegion, Installed
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import MeetPeers, PeerSaid, PeersMet, WorkerAction, WorkerEvent
-from upriver.worker.rescales import LOADS_OUT_MAX
+from upriver.worker.distributors import LOADS_OUT_MAX
 
 FIRST, SECOND = KEYS[0][:2]
 STAYS = KEYS[1][0]

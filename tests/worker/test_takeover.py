@@ -71,10 +71,10 @@ def test_s3_what_was_gathered_is_put_back_too() -> None:
     crew.end(0)
     crew.stage(0)
     assert crew.kept(0, first) == {A: [1, 2], B: [2]}
-    assert crew.phase(0).shares[last].region.gathered == 2
+    assert crew.phase(0).regions.shards[last].region.gathered == 2
     crew.all_resume(ALL_MINE, at=1)
     assert (crew.kept(0, first), crew.kept(0, last)) == ({A: [1]}, {OTHER_END[A]: [1]})
-    assert crew.phase(0).shares[last].region.gathered == 0
+    assert crew.phase(0).regions.shards[last].region.gathered == 0
     crew.epoch(A, B)
     assert crew.kept(0, last) == {OTHER_END[A]: [1, 2], OTHER_END[B]: [2]}
 

@@ -39,8 +39,8 @@ def test_who_has_learned_slices_takes_them_over_and_the_owner_gives_them_up() ->
     assert (anew, told.vnodes, told.keys) == (StartedAnew(generation=1), 1, 2)
     assert told.bytes > 0
     assert (crew.kept(0), crew.kept(1)) == ({B: [1]}, {A: [1], A2: [1], C: [1]})
-    assert not crew.phase(0).feeds
-    assert not crew.phase(1).shadows
+    assert not crew.phase(0).replication.feeds
+    assert not crew.phase(1).replication.followed
     crew.meet()
     crew.epoch(A, B)
     assert (crew.kept(0), crew.kept(1)) == ({B: [1, 2]}, {A: [1, 2], A2: [1], C: [1]})
@@ -90,13 +90,17 @@ def test_w8_rows_of_the_generation_before_are_not_listened_to() -> None:
     crew = torn(A, C)
     crew.all_resume(TAKEN_OVER, at=1)
     assert crew.machines[2].step(rows_from(0, 2, A)) == []
-    assert crew.machines[2].step(of_region(0, Bye(version=crew.phase(2).shares["seen"].version))) == []
+    assert crew.machines[2].step(of_region(0, Bye(version=crew.phase(2).regions.shards["seen"].version))) == []
 
 
 def test_an_epoch_that_was_open_is_opened_again_and_its_rows_of_before_have_no_place() -> None:
     crew = torn(A, C)
     crew.all_resume(TAKEN_OVER, at=1)
-    assert (crew.phase(1).opened, crew.phase(1).applied, crew.phase(1).reading) == (1, 1, None)
+    assert (crew.phase(1).progress.opened, crew.phase(1).progress.applied, crew.phase(1).progress.reading) == (
+        1,
+        1,
+        None,
+    )
 
 
 # Feeds that go on ---------------------------------------------------------------------------------------------------

@@ -37,8 +37,7 @@ from upriver.errors import RowError
 from upriver.protocol.messages import EpochFinished, Evicted
 from upriver.protocol.rules import ALL_RULES
 from upriver.protocol.worker_events import LookupGivenUp, TimeToEvict, TimeToFill, TimeToTakeIn
-from upriver.worker.lookups import FEW_KEYS
-from upriver.worker.serving import CROWD_KEYS
+from upriver.worker.upqueries import CROWD_KEYS, FEW_KEYS
 
 BAD = 99
 """The number of an epoch whose rows no view can be computed from."""

@@ -251,11 +251,11 @@ def test_a_question_that_nobody_waits_for_any_more_is_kept_nowhere(is_relayed: b
     finish(workers)
     ticket = workers.look_up(1 - is_relayed, MOVES, at_least=10**9)
     workers.carry_all()
-    assert len(following(workers, 1).waiting) == 1
+    assert following(workers, 1).lookups.waiting == 1
     said = workers.step(1 - is_relayed, LookupGivenUp(ticket=ticket))
     assert [type(action) for action in said] == [SendPeer] * is_relayed
     workers.carry_all()
-    assert not following(workers, 1).waiting
+    assert not following(workers, 1).lookups.waiting
 
 
 def test_nothing_is_kept_of_a_lookup_that_was_refused_when_a_channel_broke() -> None:
@@ -265,11 +265,11 @@ def test_nothing_is_kept_of_a_lookup_that_was_refused_when_a_channel_broke() -> 
     finish(workers)
     ticket = workers.look_up(0, HERE, MOVES, at_least=10**9)
     workers.carry_all()
-    assert [len(following(workers, worker).waiting) for worker in (0, 1)] == [1, 1]
+    assert [following(workers, worker).lookups.waiting for worker in (0, 1)] == [1, 1]
     for worker in (0, 1):
         workers.step(worker, PeerLost(peer=WorkerId(1 - worker), incarnation=None, why="cut"))
     assert isinstance(workers.refusals[ticket], WrongOwner)
-    assert not any(following(workers, worker).waiting for worker in (0, 1))
+    assert not any(following(workers, worker).lookups.waiting for worker in (0, 1))
 
 
 # Keys that stay behind ----------------------------------------------------------------------------------------------

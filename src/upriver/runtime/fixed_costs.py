@@ -9,7 +9,7 @@ from upriver.errors import BudgetExceeded
 from upriver.ids import BEGINNING
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES
-from upriver.worker.serving import BuildRegion, empty_state
+from upriver.worker.regions import BuildRegion, empty_state
 
 
 def require_memory(plans: Sequence[DataflowPlan], budget: int | None) -> None:

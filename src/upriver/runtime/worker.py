@@ -46,7 +46,7 @@ from upriver.runtime.leases import USUAL, FailureDetection, Lease
 from upriver.runtime.memory import trimming_heap
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.worker_loop import WorkerLoop
-from upriver.worker.serving import BuildRegion
+from upriver.worker.regions import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
 NICENESS = 19

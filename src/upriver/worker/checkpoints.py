@@ -9,8 +9,9 @@ Also a worker's parts of snapshots; rule worker.snapshot_at_cut.
 
 from upriver.engine.row_text import error_text
 from upriver.errors import IllegalEvent, ProtocolError, UpriverError
-from upriver.ids import BEGINNING, Epoch
+from upriver.ids import BEGINNING
 from upriver.protocol.messages import (
+    Assign,
     CheckpointSpoilt,
     CheckpointWritten,
     DropCheckpoint,
@@ -23,8 +24,8 @@ from upriver.protocol.messages import (
     TakeSnapshot,
     Unrestored,
 )
+from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
-    AllStateRead,
     ForgetSnapshot,
     ForgetState,
     HoldSnapshot,
@@ -38,171 +39,178 @@ from upriver.protocol.worker_events import (
     WriteState,
 )
 from upriver.state.checkpoint import StateChunk
-from upriver.worker.serving import Serving
+from upriver.worker.peers import StepOutput
+from upriver.worker.progress import EpochProgress
+from upriver.worker.regions import Regions
 
 
-def snapshot_asked(phase: Serving, event: TakeSnapshot) -> None:
-    phase.snapshots.append(event)
-    take_snapshots(phase)
+class CheckpointParts:
+    """This worker's parts of checkpoints and snapshots."""
 
+    def __init__(
+        self, event: Assign, regions: Regions, progress: EpochProgress, output: StepOutput, rules: Rules
+    ) -> None:
+        self.is_restoring = False
+        """This worker's state is being read from checkpoints."""
+        self._checkpoint: TakeCheckpoint | None = None
+        """The checkpoint whose cut lies ahead."""
+        self._copying: TakeCheckpoint | None = None
+        """The checkpoint that is being taken, until the coordinator keeps or drops it."""
+        self._is_sealed = False
+        """All of this worker's part was copied."""
+        self._snapshots: list[TakeSnapshot] = []
+        """All and only the snapshots whose cut lies ahead. Cuts may go back, when the foremost worker is lost."""
+        self._chain = event.chain
+        self._start_at = event.start_at
+        self._regions = regions
+        self._progress = progress
+        self._output = output
+        self._rules = rules
 
-def snapshot_dropped(phase: Serving, event: DropSnapshot) -> None:
-    phase.snapshots = [asked for asked in phase.snapshots if asked.snapshot != event.snapshot]
-    phase.actions.append(ForgetSnapshot(snapshot=event.snapshot))
+    def succeed(self, old: "CheckpointParts") -> None:
+        """Go on with the checkpoint that is being taken, after all have resumed."""
+        self._checkpoint, self._copying, self._is_sealed = old._checkpoint, old._copying, old._is_sealed
 
+    def take_due(self) -> None:
+        """Take this worker's part of every snapshot and checkpoint whose cut it has reached."""
+        self.take_snapshots()
+        self._take_checkpoint()
 
-def take_snapshots(phase: Serving) -> None:
-    """Take this worker's part of every snapshot whose cut it has reached."""
-    at_cut = [asked for asked in phase.snapshots if _at_cut(phase, asked)]
-    phase.snapshots = [asked for asked in phase.snapshots if asked not in at_cut]
-    for asked in at_cut:
-        _take(phase, asked)
+    def snapshot_asked(self, event: TakeSnapshot) -> None:
+        self._snapshots.append(event)
+        self.take_snapshots()
 
+    def snapshot_dropped(self, event: DropSnapshot) -> None:
+        self._snapshots = [asked for asked in self._snapshots if asked.snapshot != event.snapshot]
+        self._output.add(ForgetSnapshot(snapshot=event.snapshot))
 
-def _take(phase: Serving, asked: TakeSnapshot) -> None:
-    try:
-        rows = phase.shares[asked.view].region.scan()
-    except Exception as error:  # the state is right: only the reader gets the error
-        what = str(error) if isinstance(error, UpriverError) else error_text(error)
-        phase.say(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
-        return
-    phase.actions.append(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
-    phase.say(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
+    def take_snapshots(self) -> None:
+        """Take this worker's part of every snapshot whose cut it has reached."""
+        at_cut = [asked for asked in self._snapshots if self._at_cut(asked)]
+        self._snapshots = [asked for asked in self._snapshots if asked not in at_cut]
+        for asked in at_cut:
+            self._take(asked)
 
+    def _take(self, asked: TakeSnapshot) -> None:
+        try:
+            rows = self._regions.shards[asked.view].region.scan()
+        except Exception as error:  # the state is right: only the reader gets the error
+            what = str(error) if isinstance(error, UpriverError) else error_text(error)
+            self._output.report(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
+            return
+        self._output.add(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
+        self._output.report(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
 
-def _at_cut(phase: Serving, asked: TakeSnapshot) -> bool:
-    return not phase.rules.worker_snapshot_at_cut or stands_at(phase, asked.at)
+    def _at_cut(self, asked: TakeSnapshot) -> bool:
+        return not self._rules.worker_snapshot_at_cut or self._progress.stands_at(asked.at)
 
+    # Restoring
 
-def stands_at(phase: Serving, cut: Epoch) -> bool:
-    """Whether all state here is as of the end of this epoch. Raises ProtocolError if the worker is past it."""
-    if phase.applied > cut:
-        raise ProtocolError(f"the end of epoch {cut} is asked for, and {phase.applied} is applied")
-    is_over = phase.reflected == cut if phase.is_staged else phase.reading is None
-    return phase.applied == cut and is_over
+    def restore(self) -> None:
+        """Restore the state from checkpoints, if there are any. Until that is done, this worker reflects nothing."""
+        chain = self._chain
+        if not chain:
+            return
+        vnodes = {
+            name: self._regions.maps[name].vnodes_of_worker(self._regions.me)
+            for name, shard in self._regions.shards.items()
+            if shard.changes is not None
+        }
+        if not any(vnodes.values()):
+            self._output.report(Restored())
+            return
+        self.is_restoring = True
+        if self._rules.checkpoints_restore_first:
+            self._progress.stand_at(BEGINNING)
+        self._output.add(ReadState(chain=chain, vnodes={name: of_one for name, of_one in vnodes.items() if of_one}))
 
+    def state_read(self, event: StateRead) -> None:
+        """The state of some keys has been read."""
+        if not self.is_restoring:
+            raise IllegalEvent(f"state of region {event.region!r}, and nothing is being restored")
+        self._regions.shards[event.region].restore(event.chunk)
 
-# Restoring
+    def state_unread(self, event: StateUnread) -> None:
+        """The state cannot be read. The coordinator decides what the worker restores instead."""
+        chain = self._chain
+        if not (self.is_restoring and chain):
+            raise IllegalEvent("state cannot be read, and nothing is being restored")
+        self._output.report(Unrestored(checkpoint=chain[0], error=event.error))
 
+    def end_restore(self) -> None:
+        """The state is restored as of the end of the newest checkpoint's epoch."""
+        if not self.is_restoring:
+            raise IllegalEvent("all state was read, and nothing is being restored")
+        self.is_restoring = False
+        self._progress.stand_at(self._start_at)
+        self._output.report(Restored())
 
-def restore(phase: Serving) -> None:
-    """Restore the state from checkpoints, if there are any. Until that is done, this worker reflects nothing."""
-    chain = phase.assignment.chain
-    if not chain:
-        return
-    vnodes = {
-        name: phase.assignment.maps[name].vnodes_of_worker(phase.me)
-        for name, share in phase.shares.items()
-        if share.changes is not None
-    }
-    if not any(vnodes.values()):
-        phase.say(Restored())
-        return
-    phase.is_restoring = True
-    if phase.rules.checkpoints_restore_first:
-        phase.applied = phase.reflected = BEGINNING
-    phase.actions.append(ReadState(chain=chain, vnodes={name: of_one for name, of_one in vnodes.items() if of_one}))
+    # Taking
 
+    def checkpoint_asked(self, event: TakeCheckpoint) -> None:
+        self._checkpoint = event
+        self._take_checkpoint()
 
-def state_read(phase: Serving, event: StateRead) -> None:
-    """The state of some keys has been read."""
-    if not phase.is_restoring:
-        raise IllegalEvent(f"state of region {event.region!r}, and nothing is being restored")
-    phase.shares[event.region].restore(event.chunk)
+    def _take_checkpoint(self) -> None:
+        """Take this worker's part of the checkpoint, if the worker stands at the cut."""
+        asked = self._checkpoint
+        if asked is None or not self._progress.stands_at(asked.at):
+            return
+        self._checkpoint, self._copying, self._is_sealed = None, asked, False
+        for shard in self._regions.shards.values():
+            shard.cut(whole=asked.whole)
+        self._seal()
 
+    @property
+    def can_copy(self) -> bool:
+        """Whether ``TimeToCopy`` would copy a key."""
+        return self._copying is not None and not self._is_sealed
 
-def state_unread(phase: Serving, event: StateUnread) -> None:
-    """The state cannot be read. The coordinator decides what the worker restores instead."""
-    chain = phase.assignment.chain
-    if not (phase.is_restoring and chain):
-        raise IllegalEvent("state cannot be read, and nothing is being restored")
-    phase.say(Unrestored(checkpoint=chain[0], error=event.error))
+    def time_to_copy(self, event: TimeToCopy) -> None:
+        """Copy the next keys."""
+        left = event.keys_max
+        for region, shard in self._regions.shards.items():
+            while left > 0 and (chunk := shard.copy(left)) is not None:
+                left -= len(chunk.keys)
+                self.write_chunk(region, chunk)
+        self._seal()
 
+    def write_chunk(self, region: str, chunk: StateChunk) -> None:
+        copying = self._copying
+        if copying is None:
+            raise ProtocolError(f"region {region!r} was copied, and no checkpoint is being taken")
+        self._output.add(WriteState(checkpoint=copying.checkpoint, at=copying.at, region=region, chunk=chunk))
 
-def all_state_read(phase: Serving, event: AllStateRead) -> None:
-    """The state is restored as of the end of the newest checkpoint's epoch."""
-    if not phase.is_restoring:
-        raise IllegalEvent("all state was read, and nothing is being restored")
-    phase.is_restoring = False
-    phase.applied = phase.reflected = phase.assignment.start_at
-    phase.say(Restored())
+    def _seal(self) -> None:
+        """Seal the worker's part, if no region has keys left to copy."""
+        copying = self._copying
+        is_left = any(shard.is_to_copy for shard in self._regions.shards.values())
+        if copying is None or self._is_sealed or is_left:
+            return
+        self._is_sealed = True
+        self._output.add(SealState(checkpoint=copying.checkpoint, at=copying.at))
 
+    def state_written(self, event: StateWritten) -> None:
+        if self._copying is not None and self._copying.checkpoint == event.checkpoint:
+            self._output.report(CheckpointWritten(checkpoint=event.checkpoint, files=event.files))
 
-# Taking
+    def state_not_written(self, event: StateNotWritten) -> None:
+        if self._copying is not None and self._copying.checkpoint == event.checkpoint:
+            self._output.report(CheckpointSpoilt(checkpoint=event.checkpoint, error=event.error))
 
+    def checkpoint_kept(self, event: KeepCheckpoint) -> None:
+        if self._copying is not None and self._copying.checkpoint == event.checkpoint:
+            self._copying = None
+            for shard in self._regions.shards.values():
+                shard.keep_cut()
 
-def checkpoint_asked(phase: Serving, event: TakeCheckpoint) -> None:
-    phase.checkpoint = event
-    take_checkpoint(phase)
-
-
-def take_checkpoint(phase: Serving) -> None:
-    """Take this worker's part of the checkpoint, if the worker stands at the cut."""
-    asked = phase.checkpoint
-    if asked is None or not stands_at(phase, asked.at):
-        return
-    phase.checkpoint, phase.copying, phase.is_sealed = None, asked, False
-    for share in phase.shares.values():
-        share.cut(whole=asked.whole)
-    _seal(phase)
-
-
-def can_copy(phase: Serving) -> bool:
-    """Whether ``TimeToCopy`` would copy a key."""
-    return phase.copying is not None and not phase.is_sealed
-
-
-def time_to_copy(phase: Serving, event: TimeToCopy) -> None:
-    """Copy the next keys."""
-    left = event.keys_max
-    for region, share in phase.shares.items():
-        while left > 0 and (chunk := share.copy(left)) is not None:
-            left -= len(chunk.keys)
-            write_chunk(phase, region, chunk)
-    _seal(phase)
-
-
-def write_chunk(phase: Serving, region: str, chunk: StateChunk) -> None:
-    copying = phase.copying
-    if copying is None:
-        raise ProtocolError(f"region {region!r} was copied, and no checkpoint is being taken")
-    phase.actions.append(WriteState(checkpoint=copying.checkpoint, at=copying.at, region=region, chunk=chunk))
-
-
-def _seal(phase: Serving) -> None:
-    """Seal the worker's part, if no region has keys left to copy."""
-    copying = phase.copying
-    is_left = any(share.is_to_copy for share in phase.shares.values())
-    if copying is None or phase.is_sealed or is_left:
-        return
-    phase.is_sealed = True
-    phase.actions.append(SealState(checkpoint=copying.checkpoint, at=copying.at))
-
-
-def state_written(phase: Serving, event: StateWritten) -> None:
-    if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
-        phase.say(CheckpointWritten(checkpoint=event.checkpoint, files=event.files))
-
-
-def state_not_written(phase: Serving, event: StateNotWritten) -> None:
-    if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
-        phase.say(CheckpointSpoilt(checkpoint=event.checkpoint, error=event.error))
-
-
-def checkpoint_kept(phase: Serving, event: KeepCheckpoint) -> None:
-    if phase.copying is not None and phase.copying.checkpoint == event.checkpoint:
-        phase.copying = None
-        for share in phase.shares.values():
-            share.keep_cut()
-
-
-def checkpoint_dropped(phase: Serving, event: DropCheckpoint) -> None:
-    """The checkpoint is given up: its keys count as changed again (checkpoints.dropped_have_changed)."""
-    if phase.checkpoint is not None and phase.checkpoint.checkpoint == event.checkpoint:
-        phase.checkpoint = None
-    if phase.copying is None or phase.copying.checkpoint != event.checkpoint:
-        return
-    phase.copying = None
-    phase.actions.append(ForgetState(checkpoint=event.checkpoint))
-    for share in phase.shares.values():
-        share.drop_cut()
+    def checkpoint_dropped(self, event: DropCheckpoint) -> None:
+        """The checkpoint is given up: its keys count as changed again (checkpoints.dropped_have_changed)."""
+        if self._checkpoint is not None and self._checkpoint.checkpoint == event.checkpoint:
+            self._checkpoint = None
+        if self._copying is None or self._copying.checkpoint != event.checkpoint:
+            return
+        self._copying = None
+        self._output.add(ForgetState(checkpoint=event.checkpoint))
+        for shard in self._regions.shards.values():
+            shard.drop_cut()

@@ -5,51 +5,62 @@ to, before any message that lacks the view's state. The coordinator tells all ot
 """
 
 from upriver.protocol.messages import FailView, ViewFailed
-from upriver.protocol.peers import Envelope, FailedHere
-from upriver.protocol.worker_events import Report, SendPeer, WorkerAction
+from upriver.protocol.peers import FailedHere
+from upriver.protocol.rules import Rules
+from upriver.protocol.worker_events import Report, WorkerAction
 from upriver.state.failure import ViewFailure
-from upriver.worker.lookups import refuse_those_who_ask_for
-from upriver.worker.serving import Serving
+from upriver.worker.lookups import Lookups
+from upriver.worker.peers import KnownPeers, StepOutput
+from upriver.worker.regions import Regions
+from upriver.worker.replication import Replication
 
 
-def note_failures(phase: Serving) -> None:
-    """Check whether a view has failed since the last look."""
-    for share in phase.shares.values():
-        if share.failure is not None and share.view not in phase.failed:
-            _found(phase, share.view, share.failure)
+class FailedViews:
+    """Takes failed views out of use."""
 
+    def __init__(
+        self,
+        regions: Regions,
+        peers: KnownPeers,
+        replication: Replication,
+        lookups: Lookups,
+        output: StepOutput,
+        rules: Rules,
+    ) -> None:
+        self._regions = regions
+        self._peers = peers
+        self._replication = replication
+        self._lookups = lookups
+        self._output = output
+        self._rules = rules
 
-def failed_elsewhere(phase: Serving, event: FailView) -> None:
-    """The coordinator reports a failed view, and its cause counts."""
-    _take_out(phase, event.view, event.failure)
+    def note(self) -> None:
+        """Check whether a view has failed since the last look."""
+        for shard in self._regions.shards.values():
+            if shard.failure is not None and shard.view not in self._regions.failed:
+                self._found(shard.view, shard.failure)
 
+    def failed_elsewhere(self, event: FailView) -> None:
+        """The coordinator reports a failed view, and its cause counts."""
+        self._take_out(event.view, event.failure)
 
-def failed_at_peer(phase: Serving, message: FailedHere) -> None:
-    """A peer reports a failed view. This worker reports it too: the coordinator may never hear it from the peer."""
-    if message.view in phase.views and message.view not in phase.failed:
-        _found(phase, message.view, message.failure)
+    def failed_at_peer(self, message: FailedHere) -> None:
+        """A peer reports a failed view. This worker reports it too: the coordinator may never hear it from the peer."""
+        if message.view in self._regions.views and message.view not in self._regions.failed:
+            self._found(message.view, message.failure)
 
+    def _found(self, view: str, failure: ViewFailure) -> None:
+        """Report the failure before all other messages of this step: some of them may lack the view's state."""
+        self._take_out(view, failure)
+        ahead: list[WorkerAction] = [Report(message=ViewFailed(view=view, failure=failure))]
+        if self._rules.views_fail_ahead:  # views.fail_ahead
+            content = FailedHere(view=view, failure=failure)
+            ahead += [self._output.to_peer(peer, content) for peer in self._peers.reached]
+        self._output.put_first(ahead)
 
-def _found(phase: Serving, view: str, failure: ViewFailure) -> None:
-    """Report the failure before all other messages of this step: some of them may lack the view's state."""
-    _take_out(phase, view, failure)
-    ahead: list[WorkerAction] = [Report(message=ViewFailed(view=view, failure=failure))]
-    if phase.rules.views_fail_ahead:  # views.fail_ahead
-        content = FailedHere(view=view, failure=failure)
-        envelope = Envelope(generation=phase.assignment.generation, content=content)
-        peers = () if phase.met is None else sorted(phase.met.peers.keys() - {phase.me})
-        ahead += [SendPeer(to=peer, envelope=envelope) for peer in peers if phase.reaches(peer)]
-    phase.actions[:0] = ahead
-
-
-def _take_out(phase: Serving, view: str, failure: ViewFailure) -> None:
-    """Drop the view's state, and refuse all lookups that wait for it."""
-    if view not in phase.views:
-        return
-    phase.failed[view] = failure
-    regions = [name for name, share in phase.shares.items() if share.view == view]
-    for name in regions:
-        phase.shares[name].fail(failure)
-    for shadow in phase.shadows.values():
-        shadow.forget_regions(regions)
-    refuse_those_who_ask_for(phase, view, failure.raised())
+    def _take_out(self, view: str, failure: ViewFailure) -> None:
+        """Drop the view's state, and refuse all lookups that wait for it."""
+        if view not in self._regions.views:
+            return
+        self._replication.forget_regions(self._regions.fail_view(view, failure))
+        self._lookups.refuse_view(view, failure.raised())

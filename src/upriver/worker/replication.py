@@ -9,91 +9,21 @@ As a follower, it keeps an owner's state of some slices, as of the end of each e
 replication.epoch_waits_for_followers, replication.taken_in_when_over and replication.unfed_says_so.
 """
 
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
 from upriver.engine.keeping import FullRegionState
-from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
-from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Probe, Unfollow
+from upriver.errors import ProtocolError
+from upriver.ids import BEGINNING, Epoch, FeedId, Incarnation, VnodeId, WorkerId
+from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Meet, Probe, TookOver, Unfollow
 from upriver.protocol.peers import BeginFeed, EndFeed, Fed, FedThrough, RowsForwardedBack
+from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import TimeToFeed
 from upriver.state.checkpoint import StateChunk
-from upriver.worker.serving import ReplicaFeed, ReplicaSlices, Serving
-from upriver.worker.shard import Shard
-
-
-def follow(phase: Serving, event: Follow) -> None:
-    phase.shadows[event.feed] = ReplicaSlices(event.owner, set(event.vnodes), _regions(phase))
-    if (
-        phase.meet is None and phase.rules.replication_unfed_says_so
-    ):  # replication.unfed_says_so: the channel is lost already
-        phase.say(FeedEnded(feed=event.feed))
-    else:
-        phase.tell(event.owner, BeginFeed(feed=event.feed, vnodes=event.vnodes))
-
-
-def stop_following(phase: Serving, owner: WorkerId | None) -> None:
-    """The channel to an owner is gone; ``None``: to an unknown one. The owner may never have heard of the feed, and
-    then it does not report its end (replication.unfed_says_so)."""
-    for feed, shadow in phase.shadows.items():
-        if shadow.since is None and owner in (None, shadow.owner) and phase.rules.replication_unfed_says_so:
-            phase.say(FeedEnded(feed=feed))
-
-
-def _regions(phase: Serving) -> dict[str, FullRegionState]:
-    return {
-        region.name: phase.build_region(plan, region)
-        for plan in phase.assignment.plans
-        for region in plan.spread
-        if phase.shares[region.name].keeps_every_key
-    }
-
-
-def unfollow(phase: Serving, event: Unfollow) -> None:
-    shadow = phase.shadows.get(event.feed)
-    if shadow is None:
-        return
-    shadow.forget(event.vnodes, phase.vnodes)
-    if not shadow.vnodes:
-        del phase.shadows[event.feed]
-    if phase.reaches(shadow.owner):
-        phase.tell(shadow.owner, EndFeed(feed=event.feed, vnodes=event.vnodes))
-
-
-def fed(phase: Serving, event: Fed) -> None:
-    """State has come. It is ignored if its feed is over."""
-    shadow = phase.shadows.get(event.feed)
-    if shadow is None:
-        return
-    chunk = StateChunk(event.keys, event.state).among(shadow.vnodes, phase.vnodes)  # some slices may be unfollowed
-    if event.epoch <= phase.reflected or not phase.rules.replication_taken_in_when_over:
-        shadow.replace(event.region, chunk)
-    else:
-        shadow.later.append((event.epoch, event.region, chunk))
-    if not event.epoch:
-        phase.tell(shadow.owner, RowsForwardedBack(feed=event.feed))
-
-
-def fed_through(phase: Serving, event: FedThrough, generation: int) -> None:
-    """The follower has everything as of the end of an epoch. generation: of the message; the epoch may have been put
-    back since."""
-    shadow = phase.shadows.get(event.feed)
-    if shadow is None or generation < phase.assignment.generation:
-        return
-    if shadow.since is None:
-        shadow.since = event.epoch
-    shadow.through = event.epoch
-    phase.say(CaughtUp(feed=event.feed, epoch=event.epoch))
-
-
-def take_in(phase: Serving, epoch: Epoch) -> None:
-    """replication.taken_in_when_over: the epoch is over everywhere."""
-    for shadow in phase.shadows.values():
-        shadow.take_in(epoch)
-
-
-def probed(phase: Serving, event: Probe) -> None:
-    phase.say(Here(probe=event.probe))
-
+from upriver.state.keysets import key_set
+from upriver.worker.peers import KnownPeers, StepOutput
+from upriver.worker.progress import EpochProgress
+from upriver.worker.regions import Regions
 
 AT_ONCE = Epoch(0)
 """The epoch of a copy that is as of no epoch's end."""
@@ -101,139 +31,322 @@ LOADS_OUT_MAX = 2
 """Copies on their way to one follower at most, before it has taken in the first: it has other work to do."""
 
 
-def feed_me(phase: Serving, sender: WorkerId, wish: BeginFeed) -> None:
-    """Begin a feed. Rows that are gathered already will be settled without a note for the feed. So with exchange edges,
-    it begins at the end of an epoch."""
-    phase.hungry.append((sender, wish))
-    feed_between_epochs(phase)
+@dataclass(slots=True)
+class ReplicaFeed:
+    """A feed at the owner. to, incarnation: the follower. vnodes: the slices. out: loads sent that are not known to be
+    taken in. is_whole: the follower has had everything at the end of some epoch."""
+
+    to: WorkerId
+    incarnation: Incarnation | None
+    vnodes: set[VnodeId]
+    out: int = 0
+    is_whole: bool = False
 
 
-def _begin(phase: Serving, sender: WorkerId, wish: BeginFeed) -> None:
-    mine = [vnode for vnode in wish.vnodes if _keeps(phase, vnode)]
-    if not mine or not phase.reaches(sender):  # another worker owns them by now, or the follower is gone
-        phase.say(FeedEnded(feed=wish.feed))
-        return
-    who = None if phase.met is None else phase.met.peers.get(sender)
-    phase.feeds[wish.feed] = ReplicaFeed(sender, None if who is None else who[0], set(mine))
-    for share in _full_shares(phase).values():
-        share.follow(wish.feed, mine)
+@dataclass(slots=True)
+class ReplicaSlices:
+    """A feed at the follower: its slices, as of the end of epoch ``through``, once all of them are here.
+
+    regions: those that keep every key, by name. since: the first epoch at whose end everything was here. later: changes
+    of epochs that may not be over, in the order of their arrival.
+    """
+
+    owner: WorkerId
+    vnodes: set[VnodeId]
+    regions: dict[str, FullRegionState]
+    since: Epoch | None = None
+    through: Epoch = BEGINNING
+    later: list[tuple[Epoch, str, StateChunk]] = field(default_factory=list)
+
+    def replace(self, region: str, chunk: StateChunk) -> None:
+        """Replace the state of these keys. A region whose view has failed keeps nothing."""
+        kept = self.regions.get(region)
+        if kept is not None:
+            kept.drop(chunk.keys)
+            kept.install(chunk.parts)
+
+    def forget_regions(self, regions: Collection[str]) -> None:
+        """The view of these regions has failed."""
+        for name in regions:
+            self.regions.pop(name, None)
+        self.later = [entry for entry in self.later if entry[1] not in regions]
+
+    def take_in(self, epoch: Epoch) -> None:
+        """The epoch is over everywhere: take in its changes."""
+        due = [(region, chunk) for of, region, chunk in self.later if of <= epoch]
+        self.later = [entry for entry in self.later if entry[0] > epoch]
+        for region, chunk in due:
+            self.replace(region, chunk)
+
+    def go_back_to(self, epoch: Epoch) -> None:
+        """Discard changes of later epochs: they will come again."""
+        self.later = [entry for entry in self.later if entry[0] <= epoch]
+        if self.since is not None and self.since > epoch:
+            self.since = None
+        self.through = Epoch(min(self.through, epoch))
+
+    def is_as_of(self, epoch: Epoch) -> bool:
+        """Whether everything is here as of the end of this epoch."""
+        return self.since is not None and self.since <= epoch <= self.through
+
+    def hand_over(self, vnodes: Collection[VnodeId], count: int) -> dict[str, StateChunk]:
+        """Remove and return the whole state of these slices, by region. count: the number of vnodes in the lake."""
+        handed = {}
+        for name, region in self.regions.items():
+            keys = key_set(*(region.keys_of(vnode, count) for vnode in vnodes))
+            handed[name] = StateChunk(keys, tuple(region.collect(keys)))
+        self.forget(vnodes, count)
+        return handed
+
+    def forget(self, vnodes: Collection[VnodeId], count: int) -> None:
+        """Keep nothing of these slices."""
+        self.vnodes.difference_update(vnodes)
+        self.later = [(epoch, region, chunk.among(self.vnodes, count)) for epoch, region, chunk in self.later]
+        for region in self.regions.values() if self.vnodes else ():
+            for vnode in vnodes:
+                region.drop(region.keys_of(vnode, count))
 
 
-def feed_no_more(phase: Serving, wish: EndFeed) -> None:
-    for place, (sender, waiting) in enumerate(phase.hungry):
-        if waiting.feed == wish.feed:
-            left = tuple(vnode for vnode in waiting.vnodes if vnode not in wish.vnodes)
-            phase.hungry[place] = sender, replace(waiting, vnodes=left)
-    feed = phase.feeds.get(wish.feed)
-    if feed is not None:
-        keep_feeding(phase, wish.feed, feed.vnodes.difference(wish.vnodes))
+class Replication:
+    """The feeds from this worker to its followers, and the slices that it follows."""
 
+    def __init__(
+        self, regions: Regions, progress: EpochProgress, peers: KnownPeers, output: StepOutput, rules: Rules
+    ) -> None:
+        self.feeds: dict[FeedId, ReplicaFeed] = {}
+        """The feeds from this worker to its followers."""
+        self.followed: dict[FeedId, ReplicaSlices] = {}
+        """The slices that this worker follows."""
+        self._due: list[tuple[WorkerId, BeginFeed]] = []
+        """Feeds that begin when the open epoch is over, with their followers."""
+        self._regions = regions
+        self._progress = progress
+        self._peers = peers
+        self._output = output
+        self._rules = rules
 
-def keep_feeding(phase: Serving, number: FeedId, vnodes: set[VnodeId]) -> None:
-    """Restrict a feed to these slices."""
-    feed = phase.feeds[number]
-    feed.vnodes = vnodes
-    if not vnodes:
-        del phase.feeds[number]
-    for share in phase.shares.values():
-        if number in share.logs and vnodes:
-            share.logs[number].keep_only(vnodes)
+    def follow(self, event: Follow) -> None:
+        self.followed[event.feed] = ReplicaSlices(event.owner, set(event.vnodes), self._regions.empty_full())
+        if self._peers.meet is None and self._rules.replication_unfed_says_so:  # the channel is lost already
+            self._output.report(FeedEnded(feed=event.feed))
         else:
-            share.logs.pop(number, None)
+            self._output.send(event.owner, BeginFeed(feed=event.feed, vnodes=event.vnodes))
 
+    def stop_following(self, owner: WorkerId | None) -> None:
+        """The channel to an owner is gone; ``None``: to an unknown one. The owner may never have heard of the feed, and
+        then it does not report its end (replication.unfed_says_so)."""
+        for feed, slices in self.followed.items():
+            if slices.since is None and owner in (None, slices.owner) and self._rules.replication_unfed_says_so:
+                self._output.report(FeedEnded(feed=feed))
 
-def swallowed(phase: Serving, answer: RowsForwardedBack) -> None:
-    feed = phase.feeds.get(answer.feed)
-    if feed is not None:
-        feed.out -= 1
+    def unfollow(self, event: Unfollow) -> None:
+        slices = self.followed.get(event.feed)
+        if slices is None:
+            return
+        slices.forget(event.vnodes, self._regions.vnodes)
+        if not slices.vnodes:
+            del self.followed[event.feed]
+        if self._peers.reaches(slices.owner):
+            self._output.send(slices.owner, EndFeed(feed=event.feed, vnodes=event.vnodes))
 
+    def fed(self, event: Fed) -> None:
+        """State has come. It is ignored if its feed is over."""
+        slices = self.followed.get(event.feed)
+        if slices is None:
+            return
+        chunk = StateChunk(event.keys, event.state).among(
+            slices.vnodes, self._regions.vnodes
+        )  # some slices may be unfollowed
+        if event.epoch <= self._progress.reflected or not self._rules.replication_taken_in_when_over:
+            slices.replace(event.region, chunk)
+        else:
+            slices.later.append((event.epoch, event.region, chunk))
+        if not event.epoch:
+            self._output.send(slices.owner, RowsForwardedBack(feed=event.feed))
 
-def can_feed(phase: Serving) -> bool:
-    """Whether ``TimeToFeed`` would copy a key."""
-    return any(feed.out < LOADS_OUT_MAX and _copies(phase, number) for number, feed in phase.feeds.items())
+    def fed_through(self, event: FedThrough, generation: int) -> None:
+        """The follower has everything as of the end of an epoch. generation: of the message; the epoch may have been
+        put back since."""
+        slices = self.followed.get(event.feed)
+        if slices is None or generation < self._output.generation:
+            return
+        if slices.since is None:
+            slices.since = event.epoch
+        slices.through = event.epoch
+        self._output.report(CaughtUp(feed=event.feed, epoch=event.epoch))
 
+    def take_in(self, epoch: Epoch) -> None:
+        """replication.taken_in_when_over: the epoch is over everywhere."""
+        for slices in self.followed.values():
+            slices.take_in(epoch)
 
-def time_to_feed(phase: Serving, event: TimeToFeed) -> None:
-    """Send the next keys to the follower with the fewest copies on their way."""
-    free = [number for number, feed in phase.feeds.items() if feed.out < LOADS_OUT_MAX and _copies(phase, number)]
-    if not free:
-        return
-    number = min(free, key=lambda feed: (phase.feeds[feed].out, feed))
-    for name, share in _full_shares(phase).items():
-        chunk = share.copy_for(number, event.keys_max)
-        if chunk is not None:
-            phase.feeds[number].out += 1
-            _send(phase, number, name, AT_ONCE, chunk)
-            break
-    feed_between_epochs(phase)
+    def probed(self, event: Probe) -> None:
+        self._output.report(Here(probe=event.probe))
 
+    def begin_feed(self, sender: WorkerId, request: BeginFeed) -> None:
+        """Begin a feed. Rows that are gathered already will be settled without a note for the feed. So with exchange
+        edges, it begins at the end of an epoch."""
+        self._due.append((sender, request))
+        self.feed_between_epochs()
 
-def feed_epoch(phase: Serving) -> None:
-    """This worker has finished its work on an epoch: send the changes to its followers
-    (replication.epoch_waits_for_followers)."""
-    for number in phase.feeds:
-        if not _copies(phase, number):
-            _send_rest(phase, number)
+    def _start_feed(self, sender: WorkerId, request: BeginFeed) -> None:
+        mine = [vnode for vnode in request.vnodes if self._regions.keeps(vnode)]
+        if not mine or not self._peers.reaches(sender):  # another worker owns them by now, or the follower is gone
+            self._output.report(FeedEnded(feed=request.feed))
+            return
+        self.feeds[request.feed] = ReplicaFeed(sender, self._peers.incarnation_of(sender), set(mine))
+        for shard in self._regions.full.values():
+            shard.follow(request.feed, mine)
 
+    def end_feed(self, request: EndFeed) -> None:
+        for place, (sender, waiting) in enumerate(self._due):
+            if waiting.feed == request.feed:
+                left = tuple(vnode for vnode in waiting.vnodes if vnode not in request.vnodes)
+                self._due[place] = sender, replace(waiting, vnodes=left)
+        feed = self.feeds.get(request.feed)
+        if feed is not None:
+            self.restrict_feed(request.feed, feed.vnodes.difference(request.vnodes))
 
-def feed_between_epochs(phase: Serving) -> None:
-    """Start the feeds that wait for an epoch to end. Between epochs, a feed whose keys are all copied is complete as of
-    now."""
-    if phase.is_between_epochs or not phase.is_staged:
-        hungry, phase.hungry = phase.hungry, []
-        for sender, wish in hungry:
-            _begin(phase, sender, wish)
-    for number, feed in phase.feeds.items():
-        if phase.is_between_epochs and not feed.is_whole and not _copies(phase, number):
-            _send_rest(phase, number)
+    def restrict_feed(self, number: FeedId, vnodes: set[VnodeId]) -> None:
+        """Restrict a feed to these slices."""
+        feed = self.feeds[number]
+        feed.vnodes = vnodes
+        if not vnodes:
+            del self.feeds[number]
+        for shard in self._regions.shards.values():
+            if number in shard.logs and vnodes:
+                shard.logs[number].keep_only(vnodes)
+            else:
+                shard.logs.pop(number, None)
 
+    def copy_taken_in(self, answer: RowsForwardedBack) -> None:
+        feed = self.feeds.get(answer.feed)
+        if feed is not None:
+            feed.out -= 1
 
-def tell_again(phase: Serving) -> None:
-    """All workers have met. Repeat what was sent as of the last epoch's end: followers may have ignored it, since all
-    have resumed."""
-    whole = [number for number, feed in phase.feeds.items() if feed.is_whole]
-    feed_between_epochs(phase)
-    for number in whole if phase.is_between_epochs else ():
-        _send_rest(phase, number)
+    @property
+    def can_feed(self) -> bool:
+        """Whether ``TimeToFeed`` would copy a key."""
+        return any(feed.out < LOADS_OUT_MAX and self._copies(number) for number, feed in self.feeds.items())
 
+    def time_to_feed(self, event: TimeToFeed) -> None:
+        """Send the next keys to the follower with the fewest copies on their way."""
+        free = [number for number, feed in self.feeds.items() if feed.out < LOADS_OUT_MAX and self._copies(number)]
+        if not free:
+            return
+        number = min(free, key=lambda feed: (self.feeds[feed].out, feed))
+        for name, shard in self._regions.full.items():
+            chunk = shard.copy_for(number, event.keys_max)
+            if chunk is not None:
+                self.feeds[number].out += 1
+                self._send(number, name, AT_ONCE, chunk)
+                break
+        self.feed_between_epochs()
 
-def stop_feeding(phase: Serving, peer: WorkerId | None, incarnation: Incarnation | None) -> None:
-    """End the feeds to a peer whose channel is gone. ``None``: to all peers, or to any incarnation."""
-    for sender, wish in [waiting for waiting in phase.hungry if peer in (None, waiting[0])]:
-        phase.hungry.remove((sender, wish))
-        phase.say(FeedEnded(feed=wish.feed))
-    for number, feed in list(phase.feeds.items()):
-        if peer in (None, feed.to) and incarnation in (None, feed.incarnation):
-            keep_feeding(phase, number, set())
-            phase.say(FeedEnded(feed=number))
+    def feed_epoch(self) -> None:
+        """This worker has finished its work on an epoch: send the changes to its followers
+        (replication.epoch_waits_for_followers)."""
+        for number in self.feeds:
+            if not self._copies(number):
+                self._send_rest(number)
 
+    def feed_between_epochs(self) -> None:
+        """Start the feeds that wait for an epoch to end. Between epochs, a feed whose keys are all copied is complete
+        as of now."""
+        if self._progress.is_between_epochs or not self._regions.is_staged:
+            due, self._due = self._due, []
+            for sender, request in due:
+                self._start_feed(sender, request)
+        for number, feed in self.feeds.items():
+            if self._progress.is_between_epochs and not feed.is_whole and not self._copies(number):
+                self._send_rest(number)
 
-def _send_rest(phase: Serving, number: FeedId) -> None:
-    phase.feeds[number].is_whole = True
-    for name, share in _full_shares(phase).items():
-        chunk = share.rest_for(number)
-        if len(chunk.keys):
-            _send(phase, number, name, phase.applied, chunk)
-    phase.tell(phase.feeds[number].to, FedThrough(feed=number, epoch=phase.applied))
+    def repeat_last_epoch(self) -> None:
+        """All workers have met. Repeat what was sent as of the last epoch's end: followers may have ignored it, since
+        all have resumed."""
+        whole = [number for number, feed in self.feeds.items() if feed.is_whole]
+        self.feed_between_epochs()
+        for number in whole if self._progress.is_between_epochs else ():
+            self._send_rest(number)
 
+    def stop_feeding(self, peer: WorkerId | None, incarnation: Incarnation | None) -> None:
+        """End the feeds to a peer whose channel is gone. ``None``: to all peers, or to any incarnation."""
+        for sender, request in [waiting for waiting in self._due if peer in (None, waiting[0])]:
+            self._due.remove((sender, request))
+            self._output.report(FeedEnded(feed=request.feed))
+        for number, feed in list(self.feeds.items()):
+            if peer in (None, feed.to) and incarnation in (None, feed.incarnation):
+                self.restrict_feed(number, set())
+                self._output.report(FeedEnded(feed=number))
 
-def _send(phase: Serving, number: FeedId, region: str, epoch: Epoch, chunk: StateChunk) -> None:
-    fed = Fed(feed=number, region=region, epoch=epoch, keys=chunk.keys, state=chunk.parts)
-    phase.tell(phase.feeds[number].to, fed)
+    def _send_rest(self, number: FeedId) -> None:
+        self.feeds[number].is_whole = True
+        for name, shard in self._regions.full.items():
+            chunk = shard.rest_for(number)
+            if len(chunk.keys):
+                self._send(number, name, self._progress.applied, chunk)
+        self._output.send(self.feeds[number].to, FedThrough(feed=number, epoch=self._progress.applied))
 
+    def _send(self, number: FeedId, region: str, epoch: Epoch, chunk: StateChunk) -> None:
+        fed = Fed(feed=number, region=region, epoch=epoch, keys=chunk.keys, state=chunk.parts)
+        self._output.send(self.feeds[number].to, fed)
 
-def _copies(phase: Serving, number: FeedId) -> bool:
-    """Whether keys are left to copy before an epoch's end."""
-    whole = phase.feeds[number].is_whole
-    return not whole and any(share.logs[number].left for share in _full_shares(phase).values())
+    def _copies(self, number: FeedId) -> bool:
+        """Whether keys are left to copy before an epoch's end."""
+        whole = self.feeds[number].is_whole
+        return not whole and any(shard.logs[number].left for shard in self._regions.full.values())
 
+    def stop_feeding_replaced(self, meet: Meet) -> None:
+        """End the feeds to followers that are not in this meeting, or as another incarnation."""
+        for feed in list(self.feeds.values()):
+            if meet.peers.get(feed.to, (None,))[0] != feed.incarnation:
+                self.stop_feeding(feed.to, feed.incarnation)
 
-def _full_shares(phase: Serving) -> dict[str, Shard]:
-    return {name: share for name, share in phase.shares.items() if share.keeps_every_key}
+    def forget_regions(self, regions: Collection[str]) -> None:
+        """The view of these regions has failed."""
+        for slices in self.followed.values():
+            slices.forget_regions(regions)
 
+    # Takeover
 
-def _keeps(phase: Serving, vnode: VnodeId) -> bool:
-    """Whether this worker keeps the slice. All regions use one map, except while keys move."""
-    return all(
-        (vnode_map := phase.map_of(name)) is not None and vnode_map.owners[vnode] == phase.me for name in phase.shares
-    )
+    def succeed(self, old: "Replication") -> None:
+        """Go on after all have resumed."""
+        self.feeds, self.followed, self._due = old.feeds, old.followed, old._due
+
+    def take_over(self, owners: Mapping[VnodeId, WorkerId], gained: set[VnodeId]) -> None:
+        """Take over these slices, which this worker has followed. owners: their owners until now. Raises ProtocolError
+        if a slice was not followed, or not up to the end of the last epoch (replication.caught_up)."""
+        wanted = set(gained)
+        for slices in self.followed.values():
+            mine = sorted(vnode for vnode in slices.vnodes & wanted if slices.owner == owners[vnode])
+            if not mine or not (slices.is_as_of(self._progress.applied) or not self._rules.replication_caught_up):
+                continue
+            slices.go_back_to(self._progress.applied)
+            slices.take_in(self._progress.applied)
+            handed = slices.hand_over(mine, self._regions.vnodes)
+            for name, chunk in handed.items():
+                self._regions.shards[name].take_over(chunk)
+            keys = sum(len(chunk.keys) for chunk in handed.values())
+            nbytes = sum(chunk.nbytes for chunk in handed.values())
+            self._output.report(TookOver(vnodes=len(mine), keys=keys, bytes=nbytes))
+            wanted.difference_update(mine)
+        if wanted:
+            raise ProtocolError(
+                f"worker {self._regions.me} is to take slices {sorted(wanted)} over, and has not followed them"
+            )
+
+    def end_moved(self, moved: set[VnodeId]) -> None:
+        """End the feeds of slices that have changed hands: followers begin another feed with the new owner."""
+        for number, feed in list(self.feeds.items()):
+            self.restrict_feed(number, feed.vnodes - moved)
+        for number, slices in list(self.followed.items()):
+            slices.forget(slices.vnodes & moved, self._regions.vnodes)
+            if not slices.vnodes:
+                del self.followed[number]
+
+    def go_back_to(self, epoch: Epoch) -> None:
+        """Discard changes of later epochs: they will come again."""
+        for number, slices in self.followed.items():
+            slices.go_back_to(epoch)
+            if slices.since is not None:
+                self._output.report(CaughtUp(feed=number, epoch=slices.through))

@@ -1,0 +1,143 @@
+"""How far a worker is: which epochs it has opened, read, applied, and knows to be over.
+
+``EpochProgress`` is what all other components ask when they must know as of which epoch the state here is. Only
+``Epochs`` and a restore move it.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from upriver.errors import IllegalEvent, ProtocolError
+from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadEpoch:
+    """An epoch that is open and not being read yet."""
+
+    epoch: Epoch
+    vnodes: tuple[VnodeId, ...]
+    mixed: bool
+
+
+@dataclass(slots=True)
+class EpochReading:
+    """The epoch whose slices are being read. read: rows so far, per channel that feeds a region."""
+
+    epoch: Epoch
+    mixed: bool
+    read: dict[Channel, int]
+    is_read: bool = False
+    """All slices were read; cones may not be through the epoch yet."""
+
+
+class EpochProgress:
+    """The worker's place in the order of epochs."""
+
+    def __init__(self, start_at: Epoch, reads: tuple[VnodeId, ...], *, is_staged: bool) -> None:
+        """start_at: the epoch as of whose end the worker starts. is_staged: whether rows are exchanged."""
+        self.applied = start_at
+        """The last epoch whose slices were all read."""
+        self.reflected = start_at
+        """The last epoch whose rows for the keys kept here are all known to be applied."""
+        self.opened = start_at
+        """The last epoch that the coordinator has opened."""
+        self.arrived = BEGINNING
+        """The last epoch that keys from peers may have rows of."""
+        self.reads = reads
+        """The vnodes whose slices this worker reads of the epochs that are opened from now on."""
+        self.reading: EpochReading | None = None
+        """``None`` between two epochs."""
+        self._unread = deque[UnreadEpoch]()
+        self._counts = defaultdict[Epoch, Counter[str]](Counter)
+        """Rows that have come per region, of epochs that are not finished here."""
+        self._late = Counter[tuple[Epoch, str]]()
+        """Rows that have come per region in this step, of epochs that are finished here."""
+        self._is_staged = is_staged
+
+    @property
+    def begun(self) -> Epoch:
+        """The last epoch that this worker has begun to read."""
+        return self.applied if self.reading is None else self.reading.epoch
+
+    @property
+    def has_unread(self) -> bool:
+        """Whether an epoch is open and not being read yet."""
+        return bool(self._unread)
+
+    @property
+    def is_between_epochs(self) -> bool:
+        """Whether every epoch that was opened here is over everywhere."""
+        return self.reading is None and not self._unread and self.applied == self.reflected
+
+    @property
+    def has_whole_epochs(self) -> bool:
+        """Whether keys are as of the end of the epoch that this worker reflects, except those filled up to a later
+        one."""
+        if self.reading is not None or self.reflected != self.applied or self.reflected < self.arrived:
+            return False
+        return not any(epoch > self.applied and counts.total() for epoch, counts in self._counts.items())
+
+    def stands_at(self, cut: Epoch) -> bool:
+        """Whether all state here is as of the end of this epoch. Raises ProtocolError if the worker is past it."""
+        if self.applied > cut:
+            raise ProtocolError(f"the end of epoch {cut} is asked for, and {self.applied} is applied")
+        is_over = self.reflected == cut if self._is_staged else self.reading is None
+        return self.applied == cut and is_over
+
+    def count(self, epoch: Epoch, region: str, rows: int) -> None:
+        """Rows of this epoch have come to a region."""
+        if epoch <= self.applied:
+            self._late[epoch, region] += rows
+        else:
+            self._counts[epoch][region] += rows
+
+    def take_late(self) -> dict[Epoch, dict[str, int]]:
+        """Remove and return the counts of rows that have come late, by epoch and region."""
+        late: dict[Epoch, dict[str, int]] = {}
+        for (epoch, region), rows in self._late.items():
+            late.setdefault(epoch, {})[region] = rows
+        self._late.clear()
+        return late
+
+    def receive_keys(self, begun: Epoch) -> None:
+        """Keys have come from a peer that has begun this epoch."""
+        self.arrived = Epoch(max(self.arrived, begun))
+
+    def read_vnodes(self, vnodes: tuple[VnodeId, ...]) -> None:
+        """Read these slices of all epochs that are opened from now on."""
+        self.reads = vnodes
+
+    def open(self, epoch: Epoch, *, mixed: bool) -> None:
+        self.opened = epoch
+        self._unread.append(UnreadEpoch(epoch, self.reads, mixed))
+
+    def begin_next(self, channels: Iterable[Channel]) -> UnreadEpoch:
+        """Begin to read the next epoch that is open. channels: those that feed a region."""
+        unread = self._unread.popleft()
+        self.reading = EpochReading(unread.epoch, unread.mixed, dict.fromkeys(channels, 0))
+        return unread
+
+    def reading_of(self, epoch: Epoch, what: str) -> EpochReading:
+        """The epoch that is being read. Raises IllegalEvent if it is another one. what: came of this epoch."""
+        reading = self.reading
+        if reading is None or epoch != reading.epoch:
+            raise IllegalEvent(f"{what} of epoch {epoch}, which is not being read; {self.applied} is applied")
+        return reading
+
+    def finish(self, epoch: Epoch) -> None:
+        """All slices of the epoch that was being read are applied."""
+        self.applied, self.reading = epoch, None
+
+    def take_counts(self, epoch: Epoch) -> Counter[str]:
+        """Remove and return the counts of a finished epoch's rows, by region."""
+        return self._counts.pop(epoch, Counter())
+
+    def reflect(self, epoch: Epoch) -> None:
+        """All rows of this epoch are applied."""
+        self.reflected = epoch
+
+    def stand_at(self, epoch: Epoch) -> None:
+        """The state is as of the end of this epoch: what it is restored to."""
+        self.applied = self.reflected = epoch
