@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.figures import percentile
-from benchmarks.hand_fed import HandFedRiver, HandFedView
+from benchmarks.hand_fed import HandFedApp, HandFedView
 from benchmarks.probed_load import Probing
 from benchmarks.prober_process import run_prober
 from upriver.client.client import Client, connect
@@ -98,39 +98,39 @@ def measure_busy(spark: SparkSession, directory: Path, options: BusyOptions) -> 
 
 def _measure(spark: SparkSession, directory: Path, view: HandFedView, options: BusyOptions) -> Figures:
     directory.mkdir()
-    lots, ids = np.random.default_rng(options.seed), np.arange(options.auctions)
-    drawn = [ids, *(lots.integers(0, options.auctions, options.rows) for _ in range(options.epochs))]
-    first, *batches = [_bids(auctions, lots) for auctions in drawn]
+    rng, ids = np.random.default_rng(options.seed), np.arange(options.auctions)
+    drawn = [ids, *(rng.integers(0, options.auctions, options.rows) for _ in range(options.epochs))]
+    first, *batches = [_bids(auctions, rng) for auctions in drawn]
     counts = np.bincount(np.concatenate(drawn))
     if view.key == "seller":
         counts = np.bincount(ids // AUCTIONS_PER_SELLER, weights=counts).astype(np.int64)
-    with HandFedRiver(spark, directory / "lake", options.workers, (view,)) as river:
-        river.publish(pa.table([ids, ids // AUCTIONS_PER_SELLER], schema=AUCTION.schema), AUCTION.name)
-        river.publish(first, BID.name)
-        river.wait(REFLECT_S_MAX)
+    with HandFedApp(spark, directory / "lake", options.workers, (view,)) as app:
+        app.publish(pa.table([ids, ids // AUCTIONS_PER_SELLER], schema=AUCTION.schema), AUCTION.name)
+        app.publish(first, BID.name)
+        app.wait(REFLECT_S_MAX)
         result = str(directory / "seconds.arrow")
-        task = BusyTask(address=river.address, view=view.name, keys=len(counts), result=result, seed=options.seed)
-        with _Asking(task, river.token, directory) as idle:
+        task = BusyTask(address=app.address, view=view.name, keys=len(counts), result=result, seed=options.seed)
+        with _Asking(task, app.token, directory) as idle:
             threading.Event().wait(options.idle_s)
         began = time.perf_counter()
-        with _Asking(task, river.token, directory) as busy:
+        with _Asking(task, app.token, directory) as busy:
             for number, batch in enumerate(batches):
                 threading.Event().wait(max(0.0, began + number * EPOCH_S - time.perf_counter()))
-                river.publish(batch, BID.name)
-            river.wait(REFLECT_S_MAX)
+                app.publish(batch, BID.name)
+            app.wait(REFLECT_S_MAX)
             seconds = round(time.perf_counter() - began, 2)
         figures = {"idle": idle.figures, "busy": busy.figures, "rows": options.rows * options.epochs}
-        return {**figures, "seconds": seconds, "right": _is_right(river, view, counts)}
+        return {**figures, "seconds": seconds, "right": _is_right(app, view, counts)}
 
 
-def _bids(auctions: Counts, lots: np.random.Generator) -> pa.Table:
-    return pa.table([auctions, lots.integers(0, PRICES, len(auctions))], schema=BID.schema)
+def _bids(auctions: Counts, rng: np.random.Generator) -> pa.Table:
+    return pa.table([auctions, rng.integers(0, PRICES, len(auctions))], schema=BID.schema)
 
 
-def _is_right(river: HandFedRiver, view: HandFedView, counts: Counts) -> bool:
+def _is_right(app: HandFedApp, view: HandFedView, counts: Counts) -> bool:
     """Whether keys have as many bids in the view as were published. counts: by key."""
     keys = np.random.default_rng(0).permutation(len(counts))[:CHECKED_KEYS_MAX]
-    with connect(river.address, river.token) as client:
+    with connect(app.address, app.token) as client:
         found = client.lookup(view.name, keys, timeout=REFLECT_S_MAX)
     shown = np.bincount(found[view.key].to_numpy(), weights=found["n"].to_numpy(), minlength=len(counts))
     return bool((shown[keys] == counts[keys]).all())
@@ -156,7 +156,7 @@ class BusyProber:
     def __init__(self, client: Client, task: BusyTask) -> None:
         self._client = client
         self._task = task
-        self._lots = np.random.default_rng(task.seed)
+        self._rng = np.random.default_rng(task.seed)
 
     def warm_up(self) -> None:
         """Open connections, load code."""
@@ -178,7 +178,7 @@ class BusyProber:
         return pa.table({"seconds": seconds})
 
     def _ask(self) -> float:
-        key = int(self._lots.integers(self._task.keys))
+        key = int(self._rng.integers(self._task.keys))
         began = time.perf_counter()
         self._client.lookup(self._task.view, [key], timeout=REFLECT_S_MAX)
         return time.perf_counter() - began

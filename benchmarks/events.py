@@ -41,8 +41,8 @@ class EventsSpec:
     def events(self, file: int) -> pa.Table:
         """The rows of one file; they depend on the seed and the file's number alone."""
         rows = self.rows * (file + 1) // self.files - self.rows * file // self.files
-        lots = np.random.default_rng([self.seed, file])
-        columns = [lots.integers(0, self.keys, rows), lots.integers(-VALUES_MAX, VALUES_MAX, rows)]
+        rng = np.random.default_rng([self.seed, file])
+        columns = [rng.integers(0, self.keys, rows), rng.integers(-VALUES_MAX, VALUES_MAX, rows)]
         return pa.table(columns, schema=SCHEMA)
 
 

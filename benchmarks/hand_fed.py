@@ -1,4 +1,4 @@
-"""A river without ingest: the benchmark writes runs and publishes epochs itself, one when it wants to.
+"""An app without ingest: the benchmark writes runs and publishes epochs itself, one when it wants to.
 
 Lake, coordinator and workers are the app's own, put together as :mod:`upriver.spark.running_app` does, and workers are
 Spark tasks. What is left out is Spark's streaming, which would hide milliseconds behind its own hundreds.
@@ -69,7 +69,7 @@ class FedEpoch:
     at: float
 
 
-class HandFedRiver:
+class HandFedApp:
     """Views on the lake at ``root``, kept by ``workers``. A context manager: up inside."""
 
     def __init__(
@@ -124,7 +124,7 @@ class HandFedRiver:
 
     def __exit__(self, *_: object) -> None:
         try:
-            self._coordinator.check()  # if the river has failed, whatever else was raised follows from that
+            self._coordinator.check()  # if the app has failed, whatever else was raised follows from that
         finally:
             self._stop()
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.figures import percentile
-from benchmarks.hand_fed import HandFedRiver, HandFedView
+from benchmarks.hand_fed import HandFedApp, HandFedView
 from benchmarks.hotkey_prober import HotTask, OthersTask
 from benchmarks.probed_load import ProbedLoad, Probing
 from upriver.client.client import connect
@@ -98,11 +98,11 @@ def measure_views(spark: SparkSession, directory: Path, options: HotKeyOptions, 
 
 
 def _measure(spark: SparkSession, directory: Path, view: HandFedView, options: HotKeyOptions) -> Figures:
-    with HandFedRiver(spark, directory / "lake", 1, (view,)) as river:
-        _load(river, view, options)
+    with HandFedApp(spark, directory / "lake", 1, (view,)) as app:
+        _load(app, view, options)
         keys = (WATCHED_KEY + 1, WATCHED_KEY + options.keys)
         task = OthersTask(
-            address=river.address,
+            address=app.address,
             view=view.name,
             first=keys[0],
             last=keys[1],
@@ -110,27 +110,27 @@ def _measure(spark: SparkSession, directory: Path, view: HandFedView, options: H
             result=str(directory / "others.arrow"),
             seed=options.seed,
         )
-        with _Others(task, river, directory / "others", options.epochs_per_s) as others:
+        with _Others(task, app, directory / "others", options.epochs_per_s) as others:
             began = time.perf_counter()
             threading.Event().wait(options.steady_s)
             windows = {"before": (began, time.perf_counter())}
-            windows |= _looked_up(river, view, directory / "hot", options.lookups)
+            windows |= _looked_up(app, view, directory / "hot", options.lookups)
             others.check()
             windows["epoch"] = others.large_epoch(_events(np.full(options.epoch_rows, HOT_KEY), options.rows))
         expected = options.rows + options.epoch_rows
-        found = _rows_of(river, view.name, [HOT_KEY, WATCHED_KEY], expected + others.published)
+        found = _rows_of(app, view.name, [HOT_KEY, WATCHED_KEY], expected + others.published)
         return {**_by_window(others.answers, windows), "right": found == [expected, ROWS_PER_KEY + others.published]}
 
 
-def _load(river: HandFedRiver, view: HandFedView, options: HotKeyOptions) -> None:
+def _load(app: HandFedApp, view: HandFedView, options: HotKeyOptions) -> None:
     """Hot and small keys, in the lake, none of them kept by the worker."""
     small = np.arange(WATCHED_KEY, WATCHED_KEY + options.keys + 1)
     if NAMES in view.tables:
         named = np.concatenate([[HOT_KEY], small])
-        river.publish(pa.table([named, named], schema=NAMES.schema), NAMES.name)
-    river.publish(_events(np.repeat(small, ROWS_PER_KEY), 0), EVENTS.name)
-    river.publish(_events(np.full(options.rows, HOT_KEY), 0), EVENTS.name)
-    river.wait(LOAD_S_MAX)
+        app.publish(pa.table([named, named], schema=NAMES.schema), NAMES.name)
+    app.publish(_events(np.repeat(small, ROWS_PER_KEY), 0), EVENTS.name)
+    app.publish(_events(np.full(options.rows, HOT_KEY), 0), EVENTS.name)
+    app.wait(LOAD_S_MAX)
 
 
 def _events(keys: Numbers, first: int) -> pa.Table:
@@ -138,26 +138,26 @@ def _events(keys: Numbers, first: int) -> pa.Table:
     return pa.table([keys, np.arange(first, first + len(keys))], schema=EVENTS.schema)
 
 
-def _looked_up(river: HandFedRiver, view: HandFedView, directory: Path, lookups: int) -> dict[str, Window]:
+def _looked_up(app: HandFedApp, view: HandFedView, directory: Path, lookups: int) -> dict[str, Window]:
     """Have another process look the hot key up; when that filled it, and when it was warm."""
     directory.mkdir()
     task = HotTask(
-        address=river.address,
+        address=app.address,
         view=view.name,
         key=HOT_KEY,
         lookups=1 + lookups,
         result=str(directory / "hot.arrow"),
     )
-    with _Hot(task, river.token, directory) as hot:
+    with _Hot(task, app.token, directory) as hot:
         pass
     begun, ended = (hot.answers[name].to_pylist() for name in ("begun_at", "ended_at"))
     return {"fill": (begun[0], ended[0]), "warm": (begun[1], ended[-1])}
 
 
-def _rows_of(river: HandFedRiver, view: str, keys: Sequence[int], most: int) -> list[int]:
+def _rows_of(app: HandFedApp, view: str, keys: Sequence[int], most: int) -> list[int]:
     """How many different rows the view has of each key. most: there can be, of any value."""
-    with connect(river.address, river.token) as client:
-        at_least = river.wait(LOAD_S_MAX)
+    with connect(app.address, app.token) as client:
+        at_least = app.wait(LOAD_S_MAX)
         found = [client.lookup(view, [key], at_least=at_least, timeout=LOAD_S_MAX) for key in keys]
     return [len(np.unique(rows["v"].to_numpy())) for rows in found]
 
@@ -180,10 +180,10 @@ class _Others(ProbedLoad):
 
     answers: pa.Table
 
-    def __init__(self, task: OthersTask, river: HandFedRiver, directory: Path, epochs_per_s: float) -> None:
+    def __init__(self, task: OthersTask, app: HandFedApp, directory: Path, epochs_per_s: float) -> None:
         directory.mkdir()
-        super().__init__("benchmarks.hotkey_prober", {"others": asdict(task)}, river.token, directory, epochs_per_s)
-        self._river = river
+        super().__init__("benchmarks.hotkey_prober", {"others": asdict(task)}, app.token, directory, epochs_per_s)
+        self._app = app
         self._result = task.result
         self._publishing = threading.Lock()
         self.published = 0
@@ -192,15 +192,15 @@ class _Others(ProbedLoad):
     def publish(self) -> Mapping[str, Any]:
         with self._publishing:
             row = _events(np.array([WATCHED_KEY]), ROWS_PER_KEY * WATCHED_KEY + self.published - 10**12)
-            fed = self._river.publish(row, EVENTS.name)
+            fed = self._app.publish(row, EVENTS.name)
             self.published += 1
         return {"epoch": fed.epoch, "at": fed.at}
 
     def large_epoch(self, rows: pa.Table) -> Window:
         """From when an epoch of these rows was published until it was over."""
         with self._publishing:
-            began = self._river.publish(rows, EVENTS.name).at
-        self._river.wait(LOAD_S_MAX)
+            began = self._app.publish(rows, EVENTS.name).at
+        self._app.wait(LOAD_S_MAX)
         return began, time.perf_counter()
 
     def gather(self) -> None:

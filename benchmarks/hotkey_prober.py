@@ -91,9 +91,9 @@ class OthersProber:
 
     def probe(self, told: Iterable[str]) -> pa.Table:
         """Ask until ``told`` ends; of each answer its kind, when it was asked for, and the seconds that it took."""
-        lots = np.random.default_rng(self._task.seed)
+        rng = np.random.default_rng(self._task.seed)
         threads = [
-            self._started(lambda: self._ask_for("warm", lambda: self._warm[lots.integers(len(self._warm))])),
+            self._started(lambda: self._ask_for("warm", lambda: self._warm[rng.integers(len(self._warm))])),
             self._started(lambda: self._ask_for("cold", lambda: next(self._cold, None))),
         ]
         for line in told:

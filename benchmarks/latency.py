@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from benchmarks.busy import BusyOptions, measure_busy
 from benchmarks.events import SCHEMA, TABLE, TOTALS, VIEW
 from benchmarks.figures import milliseconds
-from benchmarks.hand_fed import HandFedRiver
+from benchmarks.hand_fed import HandFedApp
 from benchmarks.lookups import LookupTask
 from upriver.app import App
 from upriver.client.client import Client, connect
@@ -66,11 +66,11 @@ def measure_latency(options: LatencyOptions, say: Any = print) -> dict[str, Any]
     result: dict[str, Any] = {"workers": options.workers, "keys": options.keys}
     try:
         with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
-            with HandFedRiver(spark, Path(directory) / "hand-fed", options.workers) as river:
+            with HandFedApp(spark, Path(directory) / "hand-fed", options.workers) as app:
                 say(f"a view of {options.keys:,} keys, {options.epochs} epochs of each size")
-                result |= _published_to_visible(river, options)
+                result |= _published_to_visible(app, options)
                 say("lookups from a process without Spark")
-                result["lookups"] = _lookups(river, options, Path(directory))
+                result["lookups"] = _lookups(app, options, Path(directory))
             say(f"{options.spark_epochs} epochs of 1 row through Spark's streaming")
             result["through_spark"] = _through_spark(spark, Path(directory), options)
             say(f"lookups of joins, while {options.busy_epochs} epochs of {options.busy_rows:,} rows come")
@@ -81,15 +81,15 @@ def measure_latency(options: LatencyOptions, say: Any = print) -> dict[str, Any]
     return result
 
 
-def _published_to_visible(river: HandFedRiver, options: LatencyOptions) -> dict[str, Any]:
-    lots = np.random.default_rng(options.seed)
-    river.publish(_events(np.arange(options.keys)))
-    river.wait(LOAD_S_MAX)
-    with connect(river.address, river.token) as client:
+def _published_to_visible(app: HandFedApp, options: LatencyOptions) -> dict[str, Any]:
+    rng = np.random.default_rng(options.seed)
+    app.publish(_events(np.arange(options.keys)))
+    app.wait(LOAD_S_MAX)
+    with connect(app.address, app.token) as client:
         return {
             f"rows_{rows}": milliseconds(
                 [
-                    _latency(river, client, lots.integers(0, options.keys, rows), 2 * options.workers)
+                    _latency(app, client, rng.integers(0, options.keys, rows), 2 * options.workers)
                     for _ in range(WARM_UP + options.epochs)
                 ][WARM_UP:]
             )
@@ -101,13 +101,13 @@ def _events(keys: np.ndarray) -> pa.Table:
     return pa.table([keys, np.ones(len(keys), np.int64)], schema=SCHEMA)
 
 
-def _latency(river: HandFedRiver, client: Client, keys: np.ndarray, watched_max: int) -> float:
+def _latency(app: HandFedApp, client: Client, keys: np.ndarray, watched_max: int) -> float:
     """Seconds from an epoch's commit until one lookup shows all of it."""
     watched = pa.array(spread(keys, watched_max))
     added = Counter(keys.tolist())
     before = client.lookup(VIEW, watched)
     expected = [n + added[k] for k, n in zip(before["k"].to_pylist(), before["n"].to_pylist(), strict=True)]
-    published_at = river.publish(_events(keys)).at
+    published_at = app.publish(_events(keys)).at
     return _visible_at(client, watched, expected) - published_at
 
 
@@ -131,13 +131,13 @@ def _visible_at(client: Client, watched: pa.Array, expected: Sequence[int]) -> f
     return time.perf_counter()
 
 
-def _lookups(river: HandFedRiver, options: LatencyOptions, directory: Path) -> dict[str, Any]:
-    task = LookupTask(address=river.address, view=VIEW, keys=options.keys, lookups=options.lookups)
+def _lookups(app: HandFedApp, options: LatencyOptions, directory: Path) -> dict[str, Any]:
+    task = LookupTask(address=app.address, view=VIEW, keys=options.keys, lookups=options.lookups)
     path = directory / "lookups.json"
     path.write_text(json.dumps(asdict(task)))
     command = [sys.executable, "-m", "benchmarks.lookups", str(path)]
     # The token goes through a pipe: everybody on the machine can read a command line.
-    asked = subprocess.run(command, input=river.token, capture_output=True, text=True)
+    asked = subprocess.run(command, input=app.token, capture_output=True, text=True)
     if asked.returncode != 0:
         raise ClusterError(f"the process that looks up failed:\n{asked.stderr}")
     result: dict[str, Any] = json.loads(asked.stdout.splitlines()[-1])

@@ -1,6 +1,6 @@
 """The lobsters workload: a site's pages, on views that keep only what is read, and on views that keep every key.
 
-Both ways have a river of their own, one after the other, with the same rows and the same requests; every answer is
+Both ways have an app of their own, one after the other, with the same rows and the same requests; every answer is
 checked. What is measured, and what is left out: ``docs/benchmarks.md``.
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hand_fed import HandFedRiver, HandFedView
+from benchmarks.hand_fed import HandFedApp, HandFedView
 from benchmarks.lobsters_load import Load, bear
 from benchmarks.lobsters_model import TABLES, VIEWS, Site
 from benchmarks.lobsters_requests import MIX, Request, draw_requests
@@ -55,7 +55,7 @@ class LobstersOptions:
 
 def measure_lobsters(options: LobstersOptions, say: Say = print) -> Figures:
     """Measure it all; returns what ``--json`` prints. ``say`` is told how it goes."""
-    # Python workers that were used again would begin with another river's memory.
+    # Python workers that were used again would begin with another app's memory.
     spark = local_session(options.workers, app_name="upriver-bench", **{"spark.python.worker.reuse": False})
     try:
         return measure_both(spark, options, say)
@@ -93,19 +93,19 @@ def _measure(
 ) -> Figures:
     """One way of keeping the views. The memory is that which workers take beyond what they took with no rows."""
     budget = options.budget_mb << 20 if partial and options.budget_mb is not None else None
-    with HandFedRiver(spark, directory / "lake", options.workers, site_views(partial), budget) as river:
+    with HandFedApp(spark, directory / "lake", options.workers, site_views(partial), budget) as app:
         pids = worker_pids(options.workers)
         empty = memory_of(pids)
         for table, rows in site.rows.items():
             for first in range(0, rows.num_rows, LOAD_ROWS_MAX):
-                river.publish(rows.slice(first, LOAD_ROWS_MAX), table)
-        began = river.wait(LOAD_S_MAX)
-        kept_as = {plan.name: plan.full_because for plan in river.plans}
+                app.publish(rows.slice(first, LOAD_ROWS_MAX), table)
+        began = app.wait(LOAD_S_MAX)
+        kept_as = {plan.name: plan.full_because for plan in app.plans}
         forgetful = [view for view, why in kept_as.items() if why is None]
-        load = bear(river, requests, options.warm_up, options.clients, forgetful, directory)
-        river.wait(LOAD_S_MAX)
+        load = bear(app, requests, options.warm_up, options.clients, forgetful, directory)
+        app.wait(LOAD_S_MAX)
         time.sleep(REST_S)
-        views, grown = river.status()["views"], memory_of(pids) - empty
+        views, grown = app.status()["views"], memory_of(pids) - empty
     wrong = wrong_lookups(site.rows, began, load.published, load.answers.lookups)
     return {
         "state_mb": as_mb(sum(views[view]["bytes"] for view in VIEWS)),

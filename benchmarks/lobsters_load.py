@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from benchmarks.hand_fed import HandFedRiver
+from benchmarks.hand_fed import HandFedApp
 from benchmarks.lobsters_answers import SiteAnswers
 from benchmarks.lobsters_prober import SiteProbeTask
 from benchmarks.lobsters_requests import Request
@@ -31,7 +31,7 @@ class Load:
 
 
 def bear(
-    river: HandFedRiver,
+    app: HandFedApp,
     requests: Sequence[Request],
     warm_up: int,
     clients: int,
@@ -45,7 +45,7 @@ def bear(
     listed = directory / "requests.json"
     listed.write_text(json.dumps([asdict(request) for request in requests]))
     task = SiteProbeTask(
-        address=river.address,
+        address=app.address,
         requests=str(listed),
         warm_up=warm_up,
         clients=clients,
@@ -62,8 +62,8 @@ def bear(
         assert prober.stdout is not None
         try:
             # The token goes through a pipe: everybody on the machine can read a command line.
-            print(river.token, file=prober.stdin, flush=True)
-            published, last = _write(river, requests, prober.stdout, prober.stdin)
+            print(app.token, file=prober.stdin, flush=True)
+            published, last = _write(app, requests, prober.stdout, prober.stdin)
             prober.wait(END_S_MAX)
         except BaseException:
             prober.kill()
@@ -75,7 +75,7 @@ def bear(
 
 
 def _write(
-    river: HandFedRiver, requests: Sequence[Request], asked: IO[str], told: IO[str]
+    app: HandFedApp, requests: Sequence[Request], asked: IO[str], told: IO[str]
 ) -> tuple[list[Published], Mapping[str, Mapping[str, int]] | None]:
     """Publish what requests write, as they ask for it, until the prober ends; with the last that it says."""
     published: list[Published] = []
@@ -84,7 +84,7 @@ def _write(
         if not isinstance(said, int):
             return published, said
         for table, rows in requests[said].writes().items():
-            fed = river.publish(rows, table)
+            fed = app.publish(rows, table)
             published.append(Published(fed.epoch, table, rows, fed.begun_at))
         print(json.dumps([said, published[-1].epoch]), file=told, flush=True)
     return published, None

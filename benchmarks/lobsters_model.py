@@ -118,13 +118,13 @@ VIEWS: Mapping[str, tuple[str, str]] = {
 class Shares:
     """Ids from 0 up, some of which come up far more often than others."""
 
-    def __init__(self, count: int, sigma: float, lots: np.random.Generator) -> None:
-        shares = lots.lognormal(0.0, sigma, count)
+    def __init__(self, count: int, sigma: float, rng: np.random.Generator) -> None:
+        shares = rng.lognormal(0.0, sigma, count)
         self._until = np.cumsum(shares) / shares.sum()
 
-    def draw(self, count: int, lots: np.random.Generator) -> KeyArray:
+    def draw(self, count: int, rng: np.random.Generator) -> KeyArray:
         """So many ids, each by itself."""
-        found = np.searchsorted(self._until, lots.random(count), side="right")
+        found = np.searchsorted(self._until, rng.random(count), side="right")
         return np.minimum(found, len(self._until) - 1).astype(np.int64)
 
 
@@ -142,25 +142,25 @@ class Site:
     @classmethod
     def of(cls, scale: float, seed: int) -> "Site":
         """scale: of the counts of stories, comments, users."""
-        lots = np.random.default_rng(seed)
+        rng = np.random.default_rng(seed)
         stories, comments, users = (max(1, round(count * scale)) for count in (STORIES, COMMENTS, USERS))
-        by_votes = Shares(stories, SKEW["story_votes"], lots)
-        by_comment_votes = Shares(comments, SKEW["comment_votes"], lots)
-        by_comments = Shares(stories, SKEW["story_comments"], lots)
-        by_user = Shares(users, SKEW["user_votes"], lots)
+        by_votes = Shares(stories, SKEW["story_votes"], rng)
+        by_comment_votes = Shares(comments, SKEW["comment_votes"], rng)
+        by_comments = Shares(stories, SKEW["story_comments"], rng)
+        by_user = Shares(users, SKEW["user_votes"], rng)
         ids = np.arange(comments)
-        commented = by_comments.draw(comments, lots)
+        commented = by_comments.draw(comments, rng)
         rows = {
             "users": pa.table([pa.array(np.arange(users)), names(np.arange(users))], schema=TABLES["users"].schema),
-            "stories": story_rows(np.arange(stories), by_user.draw(stories, lots)),
-            "comments": comment_rows(ids, commented, by_user.draw(comments, lots)),
+            "stories": story_rows(np.arange(stories), by_user.draw(stories, rng)),
+            "comments": comment_rows(ids, commented, by_user.draw(comments, rng)),
         }
-        voted = by_comment_votes.draw(comments * COMMENT_VOTES, lots)
-        for_stories = by_votes.draw(stories * STORY_VOTES, lots)
+        voted = by_comment_votes.draw(comments * COMMENT_VOTES, rng)
+        for_stories = by_votes.draw(stories * STORY_VOTES, rng)
         rows["votes"] = pa.concat_tables(
             [
-                vote_rows(by_user.draw(len(for_stories), lots), for_stories, None, _ups_and_downs(for_stories, lots)),
-                vote_rows(by_user.draw(len(voted), lots), commented[voted], voted, _ups_and_downs(voted, lots)),
+                vote_rows(by_user.draw(len(for_stories), rng), for_stories, None, _ups_and_downs(for_stories, rng)),
+                vote_rows(by_user.draw(len(voted), rng), commented[voted], voted, _ups_and_downs(voted, rng)),
             ]
         )
         return cls(
@@ -199,6 +199,6 @@ def _texts(what: str, ids: KeyArray, characters: int) -> pa.Array:
     return pc.binary_join_element_wise(what, pc.utf8_lpad(pa.array(ids).cast(pa.string()), characters, padding="."), "")
 
 
-def _ups_and_downs(voted: KeyArray, lots: np.random.Generator) -> KeyArray:
+def _ups_and_downs(voted: KeyArray, rng: np.random.Generator) -> KeyArray:
     """A vote for each."""
-    return np.where(lots.random(len(voted)) < DOWN_VOTES, -1, 1)
+    return np.where(rng.random(len(voted)) < DOWN_VOTES, -1, 1)

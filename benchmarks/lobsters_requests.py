@@ -71,13 +71,13 @@ class Request:
 
 def draw_requests(site: Site, count: int, seed: int) -> list[Request]:
     """So many, in order. Users are drawn by their votes, stories by their votes or comments, comments by theirs."""
-    lots = np.random.default_rng([seed, 1])
+    rng = np.random.default_rng([seed, 1])
     shares = np.array(list(MIX.values()), np.float64)
-    pages = lots.choice(list(MIX), count, p=shares / shares.sum()).tolist()
-    users = site.users.draw(count, lots).tolist()
-    voted = site.voted_stories.draw(count, lots).tolist()
-    commented = site.commented_stories.draw(count, lots).tolist()
-    comments = site.voted_comments.draw(count, lots)
+    pages = rng.choice(list(MIX), count, p=shares / shares.sum()).tolist()
+    users = site.users.draw(count, rng).tolist()
+    voted = site.voted_stories.draw(count, rng).tolist()
+    commented = site.commented_stories.draw(count, rng).tolist()
+    comments = site.voted_comments.draw(count, rng)
     of_comment = site.rows["comments"]["story_id"].to_numpy()[comments].tolist()
     next_story, next_comment = site.rows["stories"].num_rows, site.rows["comments"].num_rows
     requests = []

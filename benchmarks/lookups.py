@@ -60,10 +60,10 @@ def measure_lookups(client: Client, task: LookupTask) -> Mapping[str, Any]:
 
 def _timed(client: Client, task: LookupTask, count: int) -> list[float]:
     """Seconds that each lookup of ``count`` different keys took. Every key must be found."""
-    lots = np.random.default_rng([task.seed, count])
+    rng = np.random.default_rng([task.seed, count])
     seconds = []
     for _ in range(WARM_UP + task.lookups):
-        keys = pa.array(lots.choice(task.keys, count, replace=False, shuffle=False))
+        keys = pa.array(rng.choice(task.keys, count, replace=False, shuffle=False))
         started = time.perf_counter()
         found = client.lookup(task.view, keys)
         seconds.append(time.perf_counter() - started)

@@ -46,8 +46,8 @@ class NexmarkSpec:
     def _block(self, table: str, block: int) -> pa.RecordBatch:
         kind = TABLES[table].kind
         start, stop = kind.before(np.array([block, block + 1]) * BLOCK_EVENTS).tolist()
-        lots = np.random.default_rng([self.seed, kind.first, block])
-        columns = TABLES[table].columns(Draw(lots, kind, np.arange(start, stop), self.events_per_s))
+        rng = np.random.default_rng([self.seed, kind.first, block])
+        columns = TABLES[table].columns(Draw(rng, kind, np.arange(start, stop), self.events_per_s))
         return pa.RecordBatch.from_pydict(columns)
 
 

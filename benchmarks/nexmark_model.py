@@ -93,16 +93,16 @@ CYCLE_EVENTS = PEOPLE.share + AUCTIONS.share + BIDS.share
 
 
 class Draw:
-    """Some events of one kind, and the lots that say what is in them. Each call draws anew.
+    """Some events of one kind, and the random numbers that say what is in them. Each call draws anew.
 
     number: of each event among its kind. event: among all. ms: when it happens, in ms of the epoch.
     """
 
-    def __init__(self, lots: np.random.Generator, kind: EventKind, number: Ints, events_per_s: int) -> None:
+    def __init__(self, rng: np.random.Generator, kind: EventKind, number: Ints, events_per_s: int) -> None:
         self.number = number
         self.event = kind.events_of(number)
         self.ms = START_MS + self.event * 1_000 // events_per_s
-        self._lots = lots
+        self._rng = rng
         self._events_per_s = events_per_s
 
     def span_ms(self, events: int) -> Ints:
@@ -111,7 +111,7 @@ class Draw:
 
     def below(self, bound: int | Ints) -> Ints:
         """For each event a number from 0 up to but without ``bound``."""
-        return (self._lots.random(len(self.number)) * bound).astype(np.int64)
+        return (self._rng.random(len(self.number)) * bound).astype(np.int64)
 
     def mostly(self, hot: Ints, others: Ints, odds: int) -> Ints:
         """The hot one, but for one event in ``odds`` on average."""
@@ -135,7 +135,7 @@ class Draw:
 
     def prices(self) -> Ints:
         """In cents."""
-        return np.rint(10.0 ** (self._lots.random(len(self.number)) * 6) * 100).astype(np.int64)
+        return np.rint(10.0 ** (self._rng.random(len(self.number)) * 6) * 100).astype(np.int64)
 
     def any_of(self, names: Sequence[str]) -> pa.Array:
         return pa.array(names).take(pa.array(self.below(len(names))))
@@ -153,7 +153,7 @@ class Draw:
     def letters(self, lengths: Ints) -> pa.Array:
         """Texts of these lengths."""
         ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        text = _LETTERS[np.frombuffer(self._lots.bytes(int(ends[-1])), np.uint8)]
+        text = _LETTERS[np.frombuffer(self._rng.bytes(int(ends[-1])), np.uint8)]
         return pa.StringArray.from_buffers(len(lengths), pa.py_buffer(ends), pa.py_buffer(text))
 
 

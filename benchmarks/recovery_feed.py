@@ -39,12 +39,12 @@ class FeedSpec:
 
     def rows(self, file: int) -> pa.Table:
         """The rows of one file, from 1 up; they depend on the seed and the file's number alone."""
-        lots = np.random.default_rng([self.seed, file])
+        rng = np.random.default_rng([self.seed, file])
         if file <= self.base_files:
             keys = np.arange((file - 1) * BASE_ROWS_MAX, min(file * BASE_ROWS_MAX, self.keys))
         else:
-            keys = lots.integers(0, self.keys, self.epoch_rows)
-        return pa.table([keys, lots.integers(-VALUES_MAX, VALUES_MAX, len(keys))], schema=SCHEMA)
+            keys = rng.integers(0, self.keys, self.epoch_rows)
+        return pa.table([keys, rng.integers(-VALUES_MAX, VALUES_MAX, len(keys))], schema=SCHEMA)
 
 
 class RecoveryFeed:

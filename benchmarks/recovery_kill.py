@@ -1,4 +1,4 @@
-"""Kills a worker's process, and watches from the driver how the river comes to be whole again."""
+"""Kills a worker's process, and watches from the driver how the app comes to be whole again."""
 
 import os
 import select
@@ -12,7 +12,7 @@ from typing import Any
 from upriver.errors import ClusterError, UserError
 
 POLL_MS = 2
-"""Milliseconds between two looks at the river's status."""
+"""Milliseconds between two looks at the app's status."""
 _LISTENING = "0A"
 """What the kernel calls the state, in its tables of sockets."""
 
@@ -31,7 +31,7 @@ class Watched:
 
 
 def kill_worker(status: Callable[[], Mapping[str, Any]], worker: int, seconds: float) -> Watched:
-    """``kill -9`` the process in a worker's place on this machine, and watch until the river has caught up.
+    """``kill -9`` the process in a worker's place on this machine, and watch until the app has caught up.
 
     status: as ``App.status``. Raises ClusterError if it does not within so many seconds, or fails.
     """
@@ -69,12 +69,12 @@ def _watch(
         found = status()
         now = time.perf_counter()
         if found["failure"] is not None:
-            raise ClusterError(f"the river has failed after worker {worker} was killed: {found['failure']}")
+            raise ClusterError(f"the app has failed after worker {worker} was killed: {found['failure']}")
         if noticed_at is None and address_of(found, worker) != address:
             noticed_at = now
         if died_at is not None and noticed_at is not None and has_caught_up(found):
             return Watched(epoch=epoch, killed_at=killed_at, died_at=died_at, noticed_at=noticed_at, caught_up_at=now)
-    raise ClusterError(f"{seconds:g} s after worker {worker} was killed the river has not caught up: {status()}")
+    raise ClusterError(f"{seconds:g} s after worker {worker} was killed the app has not caught up: {status()}")
 
 
 def address_of(status: Mapping[str, Any], worker: int) -> str | None:

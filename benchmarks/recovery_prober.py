@@ -63,7 +63,7 @@ class RecoveryProber:
     def __init__(self, client: Client, task: RecoveryTask) -> None:
         self._client = client
         self._task = task
-        self._lots = np.random.default_rng(task.seed)
+        self._rng = np.random.default_rng(task.seed)
         self._answers: list[pa.Table] = []
         self._is_over = threading.Event()
 
@@ -88,7 +88,7 @@ class RecoveryProber:
         due_at = time.perf_counter()
         while not self._is_over.wait(max(0.0, due_at - time.perf_counter())):
             due_at = time.perf_counter() + EVERY_S
-            self._ask(self._lots.choice(self._task.keys, together, replace=False).tolist())
+            self._ask(self._rng.choice(self._task.keys, together, replace=False).tolist())
 
     def _ask(self, keys: list[int]) -> None:
         begun_at = time.perf_counter()

@@ -35,7 +35,7 @@ from upriver.vnodes import VNODES_DEFAULT, vnodes_of
 LOAD_S_MAX = 900.0
 """Seconds until the view must hold all keys, and again until they must be in a checkpoint."""
 RECOVERY_S_MAX = 300.0
-"""Seconds until the river must have caught up after the kill."""
+"""Seconds until the app must have caught up after the kill."""
 REFLECT_S_MAX = 120.0
 """Seconds until the last epoch must be reflected."""
 ROUTING_S_MAX = 10.0
@@ -156,8 +156,8 @@ class RecoveryLoad(ProbedLoad):
         self._feed_of_files = feed
         keys = keys_of(app.address, app.token, feed.spec.keys, VICTIM)
         self.keys_of_victim = len(keys)
-        lots = np.random.default_rng(feed.spec.seed)
-        probed = lots.choice(keys, min(PROBED_KEYS_MAX, len(keys)), replace=False)
+        rng = np.random.default_rng(feed.spec.seed)
+        probed = rng.choice(keys, min(PROBED_KEYS_MAX, len(keys)), replace=False)
         self._result = str(directory / "answers.arrow")
         task = RecoveryTask(address=app.address, view=VIEW, keys=probed.tolist(), result=self._result)
         super().__init__("benchmarks.recovery_prober", asdict(task), app.token, directory, epochs_per_s)

@@ -1,6 +1,6 @@
-"""Rescaling under load: a river goes from some workers to others and back while rows come in and keys are looked up.
+"""Rescaling under load: an app goes from some workers to others and back while rows come in and keys are looked up.
 
-Each strategy has a river of its own with the same keys and the same load. Spark's own way comes last, with as many
+Each strategy has an app of its own with the same keys and the same load. Spark's own way comes last, with as many
 keys.
 What is measured, and what is left out: ``docs/benchmarks.md``.
 """
@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.events import VIEW
-from benchmarks.hand_fed import HandFedRiver
+from benchmarks.hand_fed import HandFedApp
 from benchmarks.rescale_figures import (
     FedRows,
     LoadTrace,
@@ -163,12 +163,12 @@ def _measure_strategy(
     spark: SparkSession, options: RescaleOptions, strategy: str, say: Say
 ) -> tuple[dict[str, Any], tuple[LoadTrace, LoadTrace]]:
     say(f"{strategy}: {options.keys:,} keys, {options.before} -> {options.after} -> {options.before} workers")
-    with _river(spark, options, options.keys) as (river, client, load):
+    with _app(spark, options, options.keys) as (app, client, load):
         with load:
-            there = rescale_under(load, river, client, options.steady_s, options.after, strategy)
-            back = rescale_under(load, river, client, options.steady_s, options.before, strategy)
+            there = rescale_under(load, app, client, options.steady_s, options.after, strategy)
+            back = rescale_under(load, app, client, options.steady_s, options.before, strategy)
             time.sleep(SETTLE_S + options.steady_s)
-        differing = _differing_keys(river, client, load, options.keys)
+        differing = _differing_keys(app, client, load, options.keys)
     probes, fed = load.probes, load.fed
     ways = [way.figures(probes, fed) for way in (there, back)]
     wrong = wrong_answers(probes, fed)
@@ -184,30 +184,28 @@ def _measure_strategy(
 
 
 @contextmanager
-def _river(
-    spark: SparkSession, options: RescaleOptions, keys: int
-) -> Iterator[tuple[HandFedRiver, Client, SteadyLoad]]:
-    """A river that holds the keys, a client of it, and the load that it is to bear."""
+def _app(spark: SparkSession, options: RescaleOptions, keys: int) -> Iterator[tuple[HandFedApp, Client, SteadyLoad]]:
+    """An app that holds the keys, a client of it, and the load that it is to bear."""
     with (
         tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory,
-        HandFedRiver(spark, Path(directory) / "lake", options.before) as river,
-        connect(river.address, river.token) as client,
+        HandFedApp(spark, Path(directory) / "lake", options.before) as app,
+        connect(app.address, app.token) as client,
     ):
         load = SteadyLoad(
-            river,
+            app,
             Path(directory),
             keys=keys,
-            epochs=fill(river, keys),
+            epochs=fill(app, keys),
             epoch_rows=options.epoch_rows,
             epochs_per_s=options.epochs_per_s,
             lookups_per_s=options.lookups_per_s,
         )
-        yield river, client, load
+        yield app, client, load
 
 
 def rescale_under(
     load: SteadyLoad,
-    river: HandFedRiver,
+    app: HandFedApp,
     client: Client,
     steady_s: float,
     workers: int,
@@ -219,7 +217,7 @@ def rescale_under(
     Raises ClusterError if the rescale does not end as it should, or if the load has broken down.
     """
     time.sleep(SETTLE_S)
-    old = _vnode_map(river)
+    old = _vnode_map(app)
     steady_at = time.perf_counter()
     time.sleep(steady_s)
     began_at = time.perf_counter()
@@ -237,20 +235,20 @@ def rescale_under(
         before=Window(steady_at, began_at),
         during=Window(began_at, ended_at),
         moved_at=moved_at,
-        moved=tuple(old.diff(_vnode_map(river))),
+        moved=tuple(old.diff(_vnode_map(app))),
         vnodes=len(old.owners),
         report=report,
     )
 
 
-def _vnode_map(river: HandFedRiver) -> VnodeMap:
-    with Connection(Remote.parse(river.address, river.token)) as coordinator:
+def _vnode_map(app: HandFedApp) -> VnodeMap:
+    with Connection(Remote.parse(app.address, app.token)) as coordinator:
         return Routing.from_json(coordinator.act("routing", timeout=ROUTING_S_MAX)).vnode_map
 
 
-def _differing_keys(river: HandFedRiver, client: Client, load: SteadyLoad, keys: int) -> int:
+def _differing_keys(app: HandFedApp, client: Client, load: SteadyLoad, keys: int) -> int:
     """How many keys of the whole view have another count or sum than what was published: values are all 1."""
-    river.wait(REFLECT_S_MAX)
+    app.wait(REFLECT_S_MAX)
     expected = 1 + load.fed.counts(keys)
     differing = 0
     for first in range(0, keys, COMPARED_KEYS):
@@ -265,14 +263,14 @@ def _differing_keys(river: HandFedRiver, client: Client, load: SteadyLoad, keys:
 
 
 def _measure_batching(spark: SparkSession, options: RescaleOptions, say: Say) -> list[dict[str, Any]]:
-    """The trade-off of document 001, "small N, large N": one rescale up by ICADD for each N, all on one river."""
+    """The trade-off of document 001, "small N, large N": one rescale up by ICADD for each N, all on one app."""
     keys = min(options.keys, BATCHING_KEYS_MAX)
     say(f"icadd with {keys:,} keys, at a time: {', '.join(str(n or 'adaptive') for n in BATCHING)}")
-    with _river(spark, options, keys) as (river, client, load), load:
+    with _app(spark, options, keys) as (app, client, load), load:
         ways = []
         for keys_max in BATCHING:
-            ways.append(rescale_under(load, river, client, 0.0, options.after, "icadd", keys_max))
-            rescale_under(load, river, client, 0.0, options.before, "icadd")
+            ways.append(rescale_under(load, app, client, 0.0, options.after, "icadd", keys_max))
+            rescale_under(load, app, client, 0.0, options.before, "icadd")
     return [
         batching_figures(keys_max, load.probes, way.during, way.report)
         for keys_max, way in zip(BATCHING, ways, strict=True)

@@ -1,4 +1,4 @@
-"""The load under which a river is rescaled: steady ingest from here, steady lookups from a process of their own."""
+"""The load under which an app is rescaled: steady ingest from here, steady lookups from a process of their own."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.events import SCHEMA, VIEW
-from benchmarks.hand_fed import HandFedRiver
+from benchmarks.hand_fed import HandFedApp
 from benchmarks.probed_load import ProbedLoad
 from benchmarks.rescale_figures import FedRows, KeyArray, Probes
 from benchmarks.rescale_prober import RescaleProbeTask
@@ -22,12 +22,12 @@ PROBED_KEYS = 4
 """Keys of each epoch that are looked up until the epoch shows."""
 
 
-def fill(river: HandFedRiver, keys: int) -> int:
+def fill(app: HandFedApp, keys: int) -> int:
     """Publish a row of value 1 for each key, and wait until the view has them; returns how many epochs that took."""
     chunks = [np.arange(first, min(first + LOAD_ROWS_MAX, keys)) for first in range(0, keys, LOAD_ROWS_MAX)]
     for chunk in chunks:
-        river.publish(events(chunk))
-    river.wait(LOAD_S_MAX)
+        app.publish(events(chunk))
+    app.wait(LOAD_S_MAX)
     return len(chunks)
 
 
@@ -39,7 +39,7 @@ def events(keys: KeyArray) -> pa.Table:
 class SteadyLoad(ProbedLoad):
     """Publishes epochs of random keys at a steady pace and has keys looked up, as long as its context is open.
 
-    epochs: that the river had before; nobody else publishes. ``probes`` and ``fed`` are there when it has ended.
+    epochs: that the app had before; nobody else publishes. ``probes`` and ``fed`` are there when it has ended.
     """
 
     probes: Probes
@@ -47,7 +47,7 @@ class SteadyLoad(ProbedLoad):
 
     def __init__(
         self,
-        river: HandFedRiver,
+        app: HandFedApp,
         directory: Path,
         *,
         keys: int,
@@ -56,19 +56,19 @@ class SteadyLoad(ProbedLoad):
         epochs_per_s: float,
         lookups_per_s: float,
     ) -> None:
-        self._river = river
+        self._app = app
         self._asked = RescaleProbeTask(
-            address=river.address, view=VIEW, keys=keys, per_s=lookups_per_s, result=str(directory / "probes.arrow")
+            address=app.address, view=VIEW, keys=keys, per_s=lookups_per_s, result=str(directory / "probes.arrow")
         )
-        super().__init__("benchmarks.rescale_prober", asdict(self._asked), river.token, directory, epochs_per_s)
+        super().__init__("benchmarks.rescale_prober", asdict(self._asked), app.token, directory, epochs_per_s)
         self._epochs = epochs
         self._epoch_rows = epoch_rows
-        self._lots = np.random.default_rng(self._asked.seed)
+        self._rng = np.random.default_rng(self._asked.seed)
         self._published: list[tuple[float, KeyArray]] = []
 
     def publish(self) -> Mapping[str, Any]:
-        keys = self._lots.integers(0, self._asked.keys, self._epoch_rows)
-        at = self._river.publish(events(keys)).at
+        keys = self._rng.integers(0, self._asked.keys, self._epoch_rows)
+        at = self._app.publish(events(keys)).at
         self._published.append((at, keys))
         return {"epoch": self._epochs + len(self._published), "at": at, "keys": keys[:PROBED_KEYS].tolist()}
 

@@ -61,13 +61,13 @@ class RescaleProber:
     def __init__(self, client: Client, task: RescaleProbeTask) -> None:
         self._client = client
         self._task = task
-        self._lots = np.random.default_rng(task.seed)
+        self._rng = np.random.default_rng(task.seed)
         self._probes: list[tuple[float, float, int, int, int]] = []
         self._is_over = threading.Event()
 
     def warm_up(self) -> None:
         """Open connections, load code."""
-        for key in self._lots.integers(0, self._task.keys, WARM_UP).tolist():
+        for key in self._rng.integers(0, self._task.keys, WARM_UP).tolist():
             self._client.lookup(self._task.view, [key])
 
     def probe(self, published: Iterable[str]) -> pa.Table:
@@ -92,7 +92,7 @@ class RescaleProber:
             due_at = began + number / self._task.per_s
             if self._is_over.wait(max(0.0, due_at - time.perf_counter())):
                 return
-            threads.submit(self._ask, due_at, int(self._lots.integers(0, self._task.keys)), 0)
+            threads.submit(self._ask, due_at, int(self._rng.integers(0, self._task.keys)), 0)
 
     def _ask(self, due_at: float, key: int, at_least: int) -> None:
         try:

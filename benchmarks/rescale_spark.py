@@ -45,12 +45,12 @@ def _both_ways(
     spark: SparkSession, directory: Path, keys: int, partitions: tuple[int, int]
 ) -> tuple[dict[str, float], dict[str, float]]:
     before, after = partitions
-    lots = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     query = StatefulQuery(spark, directory, before)
     try:
         query.put(np.arange(keys))
         query.run()
-        news = (lots.integers(0, keys, min(keys, WARM_UP_KEYS)) for _ in range(3))
+        news = (rng.integers(0, keys, min(keys, WARM_UP_KEYS)) for _ in range(3))
         query.put(next(news))
         query.run()  # so that the last micro-batch before is an ordinary one
         there, back = query.rescale(after, next(news)), query.rescale(before, next(news))

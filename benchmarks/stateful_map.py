@@ -119,12 +119,12 @@ def _measure_case(
     spark: SparkSession, case: StatefulCase, options: StatefulMapOptions, say: Callable[[str], None]
 ) -> dict[str, Any]:
     why = why_not() if options.has_spark else "not asked for"
-    lots = np.random.default_rng(options.seed)
+    rng = np.random.default_rng(options.seed)
     if why is None:
         with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
-            fed, taken, found = _spark_side(spark, Path(directory), case, options, lots)
+            fed, taken, found = _spark_side(spark, Path(directory), case, options, rng)
     else:
-        fed = [_events(lots, case.keys, rows) for rows in (WARM_UP_ROWS, *_sizes(case))]
+        fed = [_events(rng, case.keys, rows) for rows in (WARM_UP_ROWS, *_sizes(case))]
         taken, found = [], None
     best = _best(taken)
     ours = {per: _ours(per, fed) for per in FORMS}
@@ -141,7 +141,7 @@ def _measure_case(
         "rows": sum(rows.num_rows for rows in fed),
         "micro_batches": [asdict(batch) for batch in taken],
         "equal": found in (None, expected) and all(totals == expected for _, totals in ours.values()),
-        "alone": {per: round(rate) for per, rate in _alone(case, lots).items()},
+        "alone": {per: round(rate) for per, rate in _alone(case, rng).items()},
     }
 
 
@@ -153,13 +153,13 @@ def _shown(rate: float | None) -> str:
 
 
 def _spark_side(
-    spark: SparkSession, directory: Path, case: StatefulCase, options: StatefulMapOptions, lots: np.random.Generator
+    spark: SparkSession, directory: Path, case: StatefulCase, options: StatefulMapOptions, rng: np.random.Generator
 ) -> tuple[list[pa.Table], list[MicroBatch], Mapping[int, tuple[int, int]]]:
     """The rows of each micro-batch, how Spark took them, and its totals."""
     fed, taken = [], []
     with SparkTotals(spark, directory, options.partitions) as query:
         for rows in (WARM_UP_ROWS, *_sizes(case)):
-            fed.append(_events(lots, case.keys, rows))
+            fed.append(_events(rng, case.keys, rows))
             taken.append(query.take(fed[-1]))
             if sum(batch.seconds for batch in taken[1:]) > options.spark_s / 2:
                 break
@@ -200,13 +200,13 @@ def _run(operator: StatefulMap, fed: Sequence[pa.Table]) -> tuple[list[float], l
     return seconds, given
 
 
-def _alone(case: StatefulCase, lots: np.random.Generator) -> dict[Per, float]:
+def _alone(case: StatefulCase, rng: np.random.Generator) -> dict[Per, float]:
     """Rows per second of each form once it holds a state for every key."""
     full = _operator(Per.BATCH)
     every = _in_order(pa.table([np.arange(case.keys), np.zeros(case.keys, np.int64)], schema=SCHEMA))
     full.apply(0, every)
     state = full.collect(np.unique(every.hash64))
-    batches = [_events(lots, case.keys, case.rows) for _ in range(RUNS)]
+    batches = [_events(rng, case.keys, case.rows) for _ in range(RUNS)]
     rates = {}
     for per in FORMS:
         operator = _operator(per)
@@ -231,8 +231,8 @@ def _in_order(rows: pa.Table) -> Batch:
 # Rows --------------------------------------------------------------------------------------------------------------
 
 
-def _events(lots: np.random.Generator, keys: int, rows: int) -> pa.Table:
-    return pa.table([lots.integers(0, keys, rows), lots.integers(-VALUES_MAX, VALUES_MAX, rows)], schema=SCHEMA)
+def _events(rng: np.random.Generator, keys: int, rows: int) -> pa.Table:
+    return pa.table([rng.integers(0, keys, rows), rng.integers(-VALUES_MAX, VALUES_MAX, rows)], schema=SCHEMA)
 
 
 def _totals_of(fed: Sequence[pa.Table]) -> dict[int, tuple[int, int]]:

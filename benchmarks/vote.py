@@ -1,6 +1,6 @@
 """The vote workload, on a view that keeps every key and on partial ones with little memory; every answer is checked.
 
-Each way of keeping the view has a river of its own, one after the other, with the same articles and the same load. What
+Each way of keeping the view has an app of its own, one after the other, with the same articles and the same load. What
 is measured, and what is left out: ``docs/benchmarks.md``.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.hand_fed import HandFedRiver, HandFedView
+from benchmarks.hand_fed import HandFedApp, HandFedView
 from benchmarks.rescale_figures import Window
 from benchmarks.vote_figures import load_figures, wrong_answers
 from benchmarks.vote_load import Polls, VoteLoad, VoteRates
@@ -97,7 +97,7 @@ class VoteMeasured:
 
 def measure_vote(options: VoteOptions, say: Say = print) -> Figures:
     """Measure it all; returns what ``--json`` prints. ``say`` is told how it goes."""
-    # Python workers that were used again would begin with another river's memory.
+    # Python workers that were used again would begin with another app's memory.
     spark = local_session(options.workers, app_name="upriver-bench", **{"spark.python.worker.reuse": False})
     ways: list[VoteMeasured] = []
     try:
@@ -118,10 +118,10 @@ def measure_vote(options: VoteOptions, say: Say = print) -> Figures:
 def _measure_way(spark: SparkSession, options: VoteOptions, way: VoteWay, directory: Path, say: Say) -> VoteMeasured:
     budget = None if way.budget_mb is None else way.budget_mb << 20
     view = HandFedView(name=VIEW, sql=SQL, key=KEY, tables=(ARTICLE, VOTE), partial=way.partial)
-    with HandFedRiver(spark, directory / "lake", options.workers, [view], budget) as river:
-        gauge = Gauge(river, VIEW, worker_pids(options.workers))
+    with HandFedApp(spark, directory / "lake", options.workers, [view], budget) as app:
+        gauge = Gauge(app, VIEW, worker_pids(options.workers))
         empty = gauge.read()
-        polls = Polls(river, options.articles + options.unread, options.seed)
+        polls = Polls(app, options.articles + options.unread, options.seed)
         polls.begin()
         begun = gauge.read_at_rest()
         polls.fill(options.votes)
@@ -129,30 +129,30 @@ def _measure_way(spark: SparkSession, options: VoteOptions, way: VoteWay, direct
         if way.budget_mb is None:
             first = begun
             if way.partial:
-                _fill_a_few(river)
+                _fill_a_few(app)
                 first = gauge.read_at_rest()
-            alone = _measure_alone(river, options, way, polls, directory)
+            alone = _measure_alone(app, options, way, polls, directory)
             alone["grown"] = (gauge.read_at_rest() - first).figures()
             alone["first_fill_mb"] = as_mb((first - begun).memory.anonymous)
             say(f"  one by one: {json.dumps(alone)}")
         runs: list[Figures] = []
         for distribution in options.distributions:
-            runs.append(_measure_load(river, options, way, distribution, polls, directory, (gauge, empty)))
+            runs.append(_measure_load(app, options, way, distribution, polls, directory, (gauge, empty)))
             say(f"  {distribution}: {json.dumps(runs[-1])}")
     return VoteMeasured(runs, alone)
 
 
-def _fill_a_few(river: HandFedRiver) -> None:
+def _fill_a_few(app: HandFedApp) -> None:
     """Whoever fills any key takes memory for it once and for all, which is no state: code, and where the runs are."""
-    with connect(river.address, river.token) as client:
+    with connect(app.address, app.token) as client:
         client.lookup(VIEW, range(FIRST_KEYS))
 
 
-def _measure_alone(river: HandFedRiver, options: VoteOptions, way: VoteWay, polls: Polls, directory: Path) -> Figures:
+def _measure_alone(app: HandFedApp, options: VoteOptions, way: VoteWay, polls: Polls, directory: Path) -> Figures:
     counts = directory / "counts.npy"
     np.save(counts, polls.counts)
     task = VoteLookupTask(
-        address=river.address,
+        address=app.address,
         counts=str(counts),
         singles=options.singles,
         batches=options.batches,
@@ -164,7 +164,7 @@ def _measure_alone(river: HandFedRiver, options: VoteOptions, way: VoteWay, poll
     path.write_text(json.dumps(asdict(task)))
     command = [sys.executable, "-m", "benchmarks.vote_lookups", str(path)]
     # The token goes through a pipe: everybody on the machine can read a command line.
-    asked = subprocess.run(command, input=river.token, capture_output=True, text=True, timeout=LOOKUPS_S_MAX)
+    asked = subprocess.run(command, input=app.token, capture_output=True, text=True, timeout=LOOKUPS_S_MAX)
     if asked.returncode != 0:
         raise ClusterError(f"the process that looks up failed:\n{asked.stderr}")
     result: Figures = json.loads(asked.stdout.splitlines()[-1])
@@ -172,7 +172,7 @@ def _measure_alone(river: HandFedRiver, options: VoteOptions, way: VoteWay, poll
 
 
 def _measure_load(
-    river: HandFedRiver,
+    app: HandFedApp,
     options: VoteOptions,
     way: VoteWay,
     distribution: str,
@@ -183,10 +183,10 @@ def _measure_load(
     """One load. memory: to be read, and as it was before there was anything to keep."""
     gauge, empty = memory
     if way.partial:
-        with connect(river.address, river.token) as client:
+        with connect(app.address, app.token) as client:
             client.evict(VIEW)
     load = VoteLoad(
-        river,
+        app,
         polls,
         directory,
         options.rates,
@@ -199,12 +199,12 @@ def _measure_load(
     )
     with load:
         time.sleep(options.settle_s)
-        before, began = _counters(river), time.perf_counter()
-        state = _most_bytes(river, began + options.steady_s)
+        before, began = _counters(app), time.perf_counter()
+        state = _most_bytes(app, began + options.steady_s)
         window = Window(began, time.perf_counter())
         load.check()
-        after, grown = _counters(river), (gauge.read() - empty).memory
-    river.wait(REFLECT_S_MAX)
+        after, grown = _counters(app), (gauge.read() - empty).memory
+    app.wait(REFLECT_S_MAX)
     missed = after.get("missed", 0) - before.get("missed", 0)
     figures = load_figures(load.answers, load.fed, window)
     wrong = wrong_answers(load.answers, load.before, load.fed)
@@ -225,18 +225,18 @@ def _measure_load(
     }
 
 
-def _counters(river: HandFedRiver) -> Mapping[str, int]:
+def _counters(app: HandFedApp) -> Mapping[str, int]:
     """Of the view, at all workers, as they last said."""
-    counters: Mapping[str, int] = river.status()["views"][VIEW]
+    counters: Mapping[str, int] = app.status()["views"][VIEW]
     return counters
 
 
-def _most_bytes(river: HandFedRiver, until: float) -> int:
+def _most_bytes(app: HandFedApp, until: float) -> int:
     """Of the view's state, until some time of ``time.perf_counter``: the highest of some readings."""
-    most = _counters(river)["bytes"]
+    most = _counters(app)["bytes"]
     while time.perf_counter() < until:
         time.sleep(SAMPLE_S)
-        most = max(most, _counters(river)["bytes"])
+        most = max(most, _counters(app)["bytes"])
     return most
 
 

@@ -1,4 +1,4 @@
-"""Articles and votes for the river, and the load that it bears: votes from here, reads from a process of their own."""
+"""Articles and votes for the app, and the load that it bears: votes from here, reads from a process of their own."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.hand_fed import HandFedRiver
+from benchmarks.hand_fed import HandFedApp
 from benchmarks.probed_load import ProbedLoad
 from benchmarks.rescale_figures import FedRows
 from benchmarks.vote_figures import VoteAnswers, VotesBefore
@@ -26,11 +26,11 @@ PROBED_KEYS = 2
 class Polls:
     """Publishes articles and votes, and knows how many votes each article has."""
 
-    def __init__(self, river: HandFedRiver, articles: int, seed: int) -> None:
+    def __init__(self, app: HandFedApp, articles: int, seed: int) -> None:
         """articles: with ids from 0 up."""
-        self._river = river
+        self._app = app
         self._articles = articles
-        self._lots = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
         self.counts: KeyArray = np.zeros(articles, np.int64)
         """Votes of each article."""
         self.epochs = 0
@@ -38,7 +38,7 @@ class Polls:
     def begin(self) -> None:
         """Publish an epoch of articles; returns when the view reflects it."""
         self._publish(articles(np.arange(min(LOAD_ROWS_MAX, self._articles))), ARTICLE.name)
-        self._river.wait(LOAD_S_MAX)
+        self._app.wait(LOAD_S_MAX)
 
     def fill(self, count: int) -> None:
         """Publish the other articles, and so many votes for any of them; returns when the view reflects them."""
@@ -46,17 +46,17 @@ class Polls:
             ids = np.arange(first, min(first + LOAD_ROWS_MAX, self._articles))
             self._publish(articles(ids), ARTICLE.name)
         for first in range(0, count, LOAD_ROWS_MAX):
-            self.vote(self._lots.integers(0, self._articles, min(LOAD_ROWS_MAX, count - first)))
-        self._river.wait(LOAD_S_MAX)
+            self.vote(self._rng.integers(0, self._articles, min(LOAD_ROWS_MAX, count - first)))
+        self._app.wait(LOAD_S_MAX)
 
     def vote(self, ids: KeyArray) -> float:
         """Publish a vote for each of these; returns when that was."""
         self.counts += np.bincount(ids, minlength=self._articles)
-        return self._publish(votes(ids, self._lots), VOTE.name)
+        return self._publish(votes(ids, self._rng), VOTE.name)
 
     def _publish(self, rows: pa.Table, table: str) -> float:
         self.epochs += 1
-        return self._river.publish(rows, table).at
+        return self._app.publish(rows, table).at
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ class VoteLoad(ProbedLoad):
 
     def __init__(
         self,
-        river: HandFedRiver,
+        app: HandFedApp,
         polls: Polls,
         directory: Path,
         rates: VoteRates,
@@ -96,7 +96,7 @@ class VoteLoad(ProbedLoad):
         seed: int,
     ) -> None:
         self._asked = VoteTask(
-            address=river.address,
+            address=app.address,
             articles=popular,
             unread=unread,
             distribution=distribution,
@@ -109,16 +109,16 @@ class VoteLoad(ProbedLoad):
             result=str(directory / "answers.arrow"),
             seed=seed,
         )
-        super().__init__("benchmarks.vote_prober", asdict(self._asked), river.token, directory, rates.epochs_per_s)
+        super().__init__("benchmarks.vote_prober", asdict(self._asked), app.token, directory, rates.epochs_per_s)
         self._polls = polls
         self._popularity = Popularity(distribution, popular, skew)
         self._votes = rates.votes_per_s // rates.epochs_per_s
-        self._lots = np.random.default_rng([seed, 1])
+        self._rng = np.random.default_rng([seed, 1])
         self._published: list[tuple[float, KeyArray]] = []
         self.before = VotesBefore(polls.epochs, polls.counts.copy())
 
     def publish(self) -> Mapping[str, Any]:
-        ids = self._popularity.draw(self._votes, self._lots)
+        ids = self._popularity.draw(self._votes, self._rng)
         at = self._polls.vote(ids)
         self._published.append((at, ids))
         return {"epoch": self._polls.epochs, "at": at, "keys": ids[:PROBED_KEYS].tolist()}

@@ -75,7 +75,7 @@ class Asker:
         self._client = client
         self._task = task
         self._counts: KeyArray = np.load(task.counts)
-        self._lots = np.random.default_rng(task.seed)
+        self._rng = np.random.default_rng(task.seed)
         self._checked = self._wrong = 0
 
     def measure(self) -> Mapping[str, Any]:
@@ -91,7 +91,7 @@ class Asker:
         """Of keys that nobody has read, one at a time, and of the same again."""
         self._evict()
         misses, hits = [], []
-        for key in self._lots.choice(len(self._counts), WARM_UP + self._task.singles, replace=False).tolist():
+        for key in self._rng.choice(len(self._counts), WARM_UP + self._task.singles, replace=False).tolist():
             misses.append(self._asked(np.array([key])) * 1e3)
             hits.append(self._asked(np.array([key])) * 1e3)
         missed = misses[WARM_UP:] if self._task.is_partial else []
@@ -103,13 +103,13 @@ class Asker:
         seconds = []
         for _ in range(FILLS):
             self._evict()
-            seconds.append(self._asked(np.sort(self._lots.choice(len(self._counts), keys, replace=False))))
+            seconds.append(self._asked(np.sort(self._rng.choice(len(self._counts), keys, replace=False))))
         return {"keys": keys, "ms": round(median(seconds) * 1e3, 1), "keys_per_s": round(keys / median(seconds))}
 
     def _batches(self) -> dict[str, Any]:
         """Of keys that were just read. larger: keys a second by the number of keys in a lookup; threads: by the number
         of threads."""
-        warm = self._lots.choice(len(self._counts), min(WARM_KEYS, len(self._counts)), replace=False)
+        warm = self._rng.choice(len(self._counts), min(WARM_KEYS, len(self._counts)), replace=False)
         for _ in range(WARM_TIMES):
             self._asked(np.sort(warm))
         count = min(BATCH_KEYS, len(warm))
@@ -144,7 +144,7 @@ class Asker:
 
     def _drawn(self, warm: KeyArray, count: int, batches: int) -> list[KeyArray]:
         """So many times so many of the warm keys, ascending."""
-        return [np.sort(self._lots.choice(warm, count, replace=False)) for _ in range(batches)]
+        return [np.sort(self._rng.choice(warm, count, replace=False)) for _ in range(batches)]
 
     def _evict(self) -> None:
         """All keys, and wait until that is done."""

@@ -38,9 +38,9 @@ def articles(ids: KeyArray) -> pa.Table:
     return pa.table([pa.array(ids), titles(ids)], schema=ARTICLE.schema)
 
 
-def votes(ids: KeyArray, lots: np.random.Generator) -> pa.Table:
+def votes(ids: KeyArray, rng: np.random.Generator) -> pa.Table:
     """Rows of the table ``vote``, one for each id."""
-    return pa.table([ids, lots.integers(0, USERS, len(ids))], schema=VOTE.schema)
+    return pa.table([ids, rng.integers(0, USERS, len(ids))], schema=VOTE.schema)
 
 
 class Popularity:
@@ -60,8 +60,8 @@ class Popularity:
             shares = np.arange(1, articles + 1, dtype=np.float64) ** -skew
             self._until = np.cumsum(shares) / shares.sum()
 
-    def draw(self, count: int, lots: np.random.Generator) -> KeyArray:
+    def draw(self, count: int, rng: np.random.Generator) -> KeyArray:
         """So many ids, each by itself."""
         if self._until is None:
-            return lots.integers(0, self._articles, count)
-        return np.minimum(np.searchsorted(self._until, lots.random(count)), self._articles - 1).astype(np.int64)
+            return rng.integers(0, self._articles, count)
+        return np.minimum(np.searchsorted(self._until, rng.random(count)), self._articles - 1).astype(np.int64)

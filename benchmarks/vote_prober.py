@@ -87,12 +87,12 @@ class VoteProber:
 
     def warm_up(self) -> None:
         """Open connections, load code, have the view keep what is read often."""
-        lots = np.random.default_rng(self._task.seed)
-        for key in self._popularity.draw(WARM_UP, lots).tolist():
+        rng = np.random.default_rng(self._task.seed)
+        for key in self._popularity.draw(WARM_UP, rng).tolist():
             self._client.lookup(VIEW, [key])
         for first in range(0, self._task.prime_reads, PRIME_READS):
             reads = min(PRIME_READS, self._task.prime_reads - first)
-            self._client.lookup(VIEW, pa.array(np.unique(self._popularity.draw(reads, lots))), timeout=LOOKUP_S_MAX)
+            self._client.lookup(VIEW, pa.array(np.unique(self._popularity.draw(reads, rng))), timeout=LOOKUP_S_MAX)
 
     def probe(self, published: Iterable[str]) -> pa.Table:
         """Ask until ``published`` ends, and wait for the answers.
@@ -122,18 +122,18 @@ class VoteProber:
         self, kind: int, per_s: float, ask: Callable[[float, int], None], threads: ThreadPoolExecutor
     ) -> None:
         """So often a second, at even times: what comes at uneven times is up to ``ask``, which is given a seed."""
-        lots = np.random.default_rng([self._task.seed, kind])
+        rng = np.random.default_rng([self._task.seed, kind])
         due_at = time.perf_counter()
         while per_s and not self._is_over.wait(max(0.0, due_at - time.perf_counter())):
-            threads.submit(ask, due_at, int(lots.integers(0, 2**32)))
+            threads.submit(ask, due_at, int(rng.integers(0, 2**32)))
             due_at += 1 / per_s
 
     def _read_batch(self, until: float, seed: int) -> None:
         """What has come in the milliseconds before ``until``: each read by itself, at any time of them."""
-        lots, seconds = np.random.default_rng(seed), self._task.batch_ms / 1e3
-        came_at = until - seconds * lots.random(lots.poisson(self._task.reads_per_s * seconds))
+        rng, seconds = np.random.default_rng(seed), self._task.batch_ms / 1e3
+        came_at = until - seconds * rng.random(rng.poisson(self._task.reads_per_s * seconds))
         if len(came_at):
-            self._read(BATCHED, came_at, self._popularity.draw(len(came_at), lots))
+            self._read(BATCHED, came_at, self._popularity.draw(len(came_at), rng))
 
     def _read_single(self, due_at: float, seed: int) -> None:
         self._read(SINGLE, np.array([due_at]), self._popularity.draw(1, np.random.default_rng(seed)))

@@ -104,10 +104,10 @@ def _measured(client: Any, batches: int) -> dict[str, Any]:
 
 def _keys_per_s(client: Any, names: Sequence[str], values: Sequence[str], keys: int, batches: int) -> int:
     """Of MGETs of so many random ones of all keys, one after the other. Every key must be found."""
-    lots = np.random.default_rng(1)
+    rng = np.random.default_rng(1)
     seconds = []
     for _ in range(WARM_UP + batches):
-        places = lots.choice(WARM_KEYS, keys, replace=False).tolist()
+        places = rng.choice(WARM_KEYS, keys, replace=False).tolist()
         asked = [names[place] for place in places]
         began = time.perf_counter()
         found = client.mget(asked)
@@ -118,11 +118,11 @@ def _keys_per_s(client: Any, names: Sequence[str], values: Sequence[str], keys: 
 
 def _on_threads(client: Any, names: Sequence[str], values: Sequence[str], threads: int, batches: int) -> int:
     """Keys a second that so many threads are given together, by MGETs of ``BATCH_KEYS``."""
-    lots = np.random.default_rng(threads)
+    rng = np.random.default_rng(threads)
     value_of = dict(zip(names, values, strict=True))
 
     def draw() -> list[list[str]]:
-        places = [lots.choice(WARM_KEYS, BATCH_KEYS, replace=False).tolist() for _ in range(THREADS_TIMES * batches)]
+        places = [rng.choice(WARM_KEYS, BATCH_KEYS, replace=False).tolist() for _ in range(THREADS_TIMES * batches)]
         return [[names[place] for place in of_one] for of_one in places]
 
     def check(asked: Sequence[str], found: Sequence[bytes]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.hand_fed import HandFedRiver
+from benchmarks.hand_fed import HandFedApp
 from benchmarks.process_tree import process_table
 from upriver.errors import ClusterError
 
@@ -51,9 +51,9 @@ class MemoryReading:
 class Gauge:
     """Reads the memory that a view takes."""
 
-    def __init__(self, river: HandFedRiver, view: str, pids: Sequence[int]) -> None:
-        """pids: of the river's workers."""
-        self._river = river
+    def __init__(self, app: HandFedApp, view: str, pids: Sequence[int]) -> None:
+        """pids: of the app's workers."""
+        self._app = app
         self._view = view
         self._pids = pids
 
@@ -64,7 +64,7 @@ class Gauge:
 
     def read(self) -> MemoryReading:
         """As it is now, and as the workers last said."""
-        return MemoryReading(self._river.status()["views"][self._view]["bytes"], memory_of(self._pids))
+        return MemoryReading(self._app.status()["views"][self._view]["bytes"], memory_of(self._pids))
 
 
 def as_mb(count: int) -> float:

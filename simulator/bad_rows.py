@@ -24,7 +24,7 @@ from upriver.worker.regions import BuildRegion
 EVERY = (9, 40, 150)
 """One row in so many makes a view fail."""
 VIEWS_SHARE, COPIED_SHARE = 0.5, 0.3
-"""Of the views of a river where some fail, and of those views."""
+"""Of the views of a cluster where some fail, and of those views."""
 SAID = "this row is no good"
 
 
@@ -37,12 +37,12 @@ class BadRows:
     copied: frozenset[str] = frozenset()
 
     @classmethod
-    def drawn(cls, lots: Random, plans: Sequence[DataflowPlan]) -> "BadRows":
+    def drawn(cls, rng: Random, plans: Sequence[DataflowPlan]) -> "BadRows":
         """Of some views; of none whose rows are set aside, which ends when the view fails."""
-        every = lots.choice(EVERY)
+        every = rng.choice(EVERY)
         able = [plan.name for plan in plans if plan.name not in BAD_ROWS]
-        views = {view: (every, lots.randrange(every)) for view in able if lots.random() < VIEWS_SHARE}
-        return cls(views, frozenset(view for view in views if lots.random() < COPIED_SHARE))
+        views = {view: (every, rng.randrange(every)) for view in able if rng.random() < VIEWS_SHARE}
+        return cls(views, frozenset(view for view in views if rng.random() < COPIED_SHARE))
 
     def of(self, view: str, rows: pa.RecordBatch) -> Mask:
         """Which rows of a table are bad."""

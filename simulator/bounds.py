@@ -1,24 +1,24 @@
-"""How long a simulated river may take: who has not come to rest by then never will."""
+"""How long a simulated cluster may take: who has not come to rest by then never will."""
 
 from collections.abc import Sequence
 
+from simulator.cluster import SimulatedCluster
 from simulator.lake import CUTS_MAX
-from simulator.river import SimulatedCluster
 from upriver.plan.plan import DataflowPlan
 
 
-def steps_to_rest(river: SimulatedCluster, plans: Sequence[DataflowPlan], vnodes: int, declared: int) -> int:
+def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnodes: int, declared: int) -> int:
     """Twice what it takes each process to apply everything in the smallest slices that there can be, and each slice of
     each view to be spoken of by all, as often as everything may begin anew.
 
     plans: of all views that there can be. declared: how many wishes for other views are on their way.
     """
-    slices_max = len(river.lake.edges) * (vnodes + CUTS_MAX)
-    under_way = sum(len(process.down) + len(process.up) + 1 for process in river.processes.values())
-    under_way += sum(len(line.said) for line in river.network.busy)
-    places_max = len(river.wishes.places) + declared + len(river.repertoire.waiting) + 5
-    epochs = places_max * (river.lake.published + 1) * (slices_max + 3)
+    slices_max = len(cluster.lake.edges) * (vnodes + CUTS_MAX)
+    under_way = sum(len(process.down) + len(process.up) + 1 for process in cluster.processes.values())
+    under_way += sum(len(line.said) for line in cluster.network.busy)
+    places_max = len(cluster.rescale_observer.places) + declared + len(cluster.view_observer.waiting) + 5
+    epochs = places_max * (cluster.lake.published + 1) * (slices_max + 3)
     slices = places_max**2 * len(plans) * (vnodes + 10)
     depth = max(max(plan.stages.values()) for plan in plans)
     epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
-    return 2 * under_way + 2 * (2 + len(river.wishes.waiting)) * (epochs + slices)
+    return 2 * under_way + 2 * (2 + len(cluster.rescale_observer.waiting)) * (epochs + slices)

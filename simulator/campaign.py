@@ -1,4 +1,4 @@
-"""Many seeds, each a river of its own. The same seed, steps and workers play out the same, to the last line."""
+"""Many seeds, each a cluster of its own. The same seed, steps and workers play out the same, to the last line."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -65,9 +65,9 @@ class Simulator:
         failing_share: float = FAILING_SHARE,
     ) -> None:
         """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given.
-        partial_share: of the views that can be partial, those that are. faults: of ``FAULTS`` in ``weather.py``, the
-        kinds that happen; drawn, unless they are given. standbys_share: of the rivers, those whose workers follow each
-        other. failing_share: of the rivers, those where some views can fail."""
+        partial_share: of the views that can be partial, those that are. faults: of ``FAULTS`` in ``event_weights.py``,
+        the kinds that happen; drawn, unless they are given. standbys_share: of the clusters, those whose workers follow
+        each other. failing_share: of the clusters, those where some views can fail."""
         self._failing_share = failing_share
         self._standbys_share = standbys_share
         self._partial_share = partial_share
@@ -104,11 +104,13 @@ class Simulator:
         except Exception as error:
             error.add_note(f"in seed {seed}, step {world.steps}, {workers} workers")
             raise
-        return RunOutcome(seed, world.steps, violation, tuple(world.river.trace), dict(world.river.watcher.counters))
+        return RunOutcome(
+            seed, world.steps, violation, tuple(world.cluster.trace), dict(world.cluster.watcher.counters)
+        )
 
 
 def compiled_views(views: Sequence[ViewSpec] = ALL_VIEWS) -> tuple[DataflowPlan, ...]:
-    """The plans of the views that a simulated river can have."""
+    """The plans of the views that a simulated cluster can have."""
     tables = {table.name: table for table in TABLES}
     typer = LocalTyper(tables)
     return tuple(declare_view(view.name, view.sql, view.key, tables, {}, typer) for view in views)

@@ -1,4 +1,4 @@
-"""What clients of a simulated river ask for."""
+"""What clients of a simulated cluster ask for."""
 
 from collections.abc import Collection, Mapping, Sequence
 from random import Random
@@ -24,9 +24,9 @@ EVERYTHING_SHARE = 0.1  # of the evictions
 MOVES_MAX = 6  # vnodes that a wish names
 
 
-def drawn_view(plans: Sequence[DataflowPlan], lots: Random) -> str:
+def drawn_view(plans: Sequence[DataflowPlan], rng: Random) -> str:
     """The name of a view, now and then of one that is not there."""
-    return lots.choice(plans).name if lots.random() < KNOWN_VIEWS_SHARE else "typo"
+    return rng.choice(plans).name if rng.random() < KNOWN_VIEWS_SHARE else "typo"
 
 
 def drawn_lookup(
@@ -36,7 +36,7 @@ def drawn_lookup(
     plan: DataflowPlan,
     oracle: Oracle,
     published: Epoch,
-    lots: Random,
+    rng: Random,
 ) -> LookupAsked:
     """Mostly for keys that the process was to read, or that the reader is about to read; sometimes for any, for a later
     epoch, or for a view that is not there.
@@ -44,13 +44,13 @@ def drawn_lookup(
     hashes = oracle.hashes[plan.name]
     vnodes = () if process.assigned is None else process.assigned.reads
     own = oracle.keys_in(plan.name, vnodes)
-    candidates = own if own and lots.random() < OWN_KEYS_SHARE else list(hashes)
-    keys = lots.sample(candidates, min(len(candidates), lots.randint(1, KEYS_ASKED_MAX)))
-    if lots.random() < NEXT_KEY_SHARE:
+    candidates = own if own and rng.random() < OWN_KEYS_SHARE else list(hashes)
+    keys = rng.sample(candidates, min(len(candidates), rng.randint(1, KEYS_ASKED_MAX)))
+    if rng.random() < NEXT_KEY_SHARE:
         keys[:1] = _next_key(reader, plan) or keys[:1]
-    at_least = Epoch(lots.choice((0, 0, published, published, published + lots.randint(1, 3))))
-    together = apart_of(lots).random() < TOGETHER_SHARE
-    return lookup_of(ticket, plan, {key: hashes[key] for key in keys}, drawn_view([plan], lots), at_least, together)
+    at_least = Epoch(rng.choice((0, 0, published, published, published + rng.randint(1, 3))))
+    together = apart_of(rng).random() < TOGETHER_SHARE
+    return lookup_of(ticket, plan, {key: hashes[key] for key in keys}, drawn_view([plan], rng), at_least, together)
 
 
 def short_keys(lookup: LookupAsked) -> str:
@@ -81,25 +81,25 @@ def _next_key(reader: Process, plan: DataflowPlan) -> list[Key]:
     return []
 
 
-def drawn_eviction(ticket: int, plan: DataflowPlan, oracle: Oracle, keys_max: int, lots: Random) -> EvictWanted:
+def drawn_eviction(ticket: int, plan: DataflowPlan, oracle: Oracle, keys_max: int, rng: Random) -> EvictWanted:
     """Of some keys, or of all that are kept."""
     hashes = list(oracle.hashes[plan.name].values())
-    everything = lots.random() < EVERYTHING_SHARE
-    keys = None if everything else tuple(lots.sample(hashes, min(len(hashes), keys_max)))
+    everything = rng.random() < EVERYTHING_SHARE
+    keys = None if everything else tuple(rng.sample(hashes, min(len(hashes), keys_max)))
     return EvictWanted(ticket=ticket, view=plan.name, keys=keys)
 
 
 def drawn_rescale(
-    ticket: int, workers: Collection[WorkerId], vnodes: int, strategies: Sequence[Strategy], lots: Random
+    ticket: int, workers: Collection[WorkerId], vnodes: int, strategies: Sequence[Strategy], rng: Random
 ) -> RescaleWanted:
     """So many workers, or some vnodes elsewhere; now and then what cannot be. workers: those that there are."""
     moves: dict[VnodeId, WorkerId] | None = None
-    count: int | None = lots.randint(1, WORKERS_WANTED_MAX)
-    if lots.random() < NONSENSE_SHARE:
-        count = lots.choice((0, vnodes + 1))
-    elif lots.random() < MOVES_SHARE:
-        moving = lots.sample(range(vnodes), min(vnodes, lots.randint(1, MOVES_MAX)))
-        there = [*sorted(workers), *([WorkerId(99)] if lots.random() < NONSENSE_SHARE else [])]
-        moves, count = {VnodeId(vnode): lots.choice(there) for vnode in moving}, None
-    keys_max = lots.randint(1, 3) if lots.random() < FIXED_PACE_SHARE else None
-    return RescaleWanted(ticket=ticket, workers=count, moves=moves, strategy=lots.choice(strategies), keys_max=keys_max)
+    count: int | None = rng.randint(1, WORKERS_WANTED_MAX)
+    if rng.random() < NONSENSE_SHARE:
+        count = rng.choice((0, vnodes + 1))
+    elif rng.random() < MOVES_SHARE:
+        moving = rng.sample(range(vnodes), min(vnodes, rng.randint(1, MOVES_MAX)))
+        there = [*sorted(workers), *([WorkerId(99)] if rng.random() < NONSENSE_SHARE else [])]
+        moves, count = {VnodeId(vnode): rng.choice(there) for vnode in moving}, None
+    keys_max = rng.randint(1, 3) if rng.random() < FIXED_PACE_SHARE else None
+    return RescaleWanted(ticket=ticket, workers=count, moves=moves, strategy=rng.choice(strategies), keys_max=keys_max)

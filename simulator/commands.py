@@ -1,4 +1,4 @@
-"""``python -m simulator``: the river under a seeded scheduler, or one protocol of live migration by itself.
+"""``python -m simulator``: the cluster under a seeded scheduler, or one protocol of live migration by itself.
 
 A protocol of migration has two sets of rules, and two things to do with them: a campaign plays random rescales by
 seeds; a search looks for each known fault of the rules as published, and tells it by a shortest trace.
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from simulator.campaign import campaign
+from simulator.event_weights import FAULTS
 from simulator.icadd_campaign import RULEBOOKS, WORKERS_MAX, icadd_campaign
 from simulator.icadd_faults import search_published
 from simulator.redistribute_campaign import redistribute_campaign
 from simulator.redistribute_faults import search_published_redistribute
-from simulator.weather import FAULTS
 from upriver.errors import UserError
 
-RIVER = "river"
+CLUSTER = "cluster"
 
 STEPS_DEFAULT = 200
 WORKERS_DEFAULT = 3
@@ -51,9 +51,9 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``python -m simulator``."""
     parser.add_argument(
         "--protocol",
-        choices=(RIVER, *PROTOCOLS),
-        default=RIVER,
-        help="the whole river (default), or a protocol of live migration by itself",
+        choices=(CLUSTER, *PROTOCOLS),
+        default=CLUSTER,
+        help="the whole cluster (default), or a protocol of live migration by itself",
     )
     parser.add_argument(
         "--rules",
@@ -63,16 +63,16 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--faults",
-        help=f"of the river: all, none, or some of {','.join(FAULTS)} (drawn by the seed, unless given)",
+        help=f"of the cluster: all, none, or some of {','.join(FAULTS)} (drawn by the seed, unless given)",
     )
     parser.add_argument("--seed", type=int, help="the first seed (default 0)")
     parser.add_argument("--runs", type=int, help="how many seeds, from --seed on (default 1)")
-    parser.add_argument("--steps", type=int, help=f"steps of each run of the river (default {STEPS_DEFAULT})")
+    parser.add_argument("--steps", type=int, help=f"steps of each run of the cluster (default {STEPS_DEFAULT})")
     parser.add_argument(
         "--workers",
         type=int,
-        help=f"workers of the river (default {WORKERS_DEFAULT}); or those before the first rescale, 1 to {WORKERS_MAX} "
-        "(drawn, unless given)",
+        help=f"workers of the cluster (default {WORKERS_DEFAULT}); or those before the first rescale, "
+        f"1 to {WORKERS_MAX} (drawn, unless given)",
     )
 
 
@@ -83,12 +83,12 @@ def simulate(options: argparse.Namespace) -> int:
     """
     if options.runs is not None and options.runs < 1:
         raise UserError(f"--runs is 1 or more, not {options.runs}")
-    if options.protocol == RIVER:
-        return _simulate_river(options)
+    if options.protocol == CLUSTER:
+        return _simulate_cluster(options)
     if options.faults is not None:
-        raise UserError(f"--faults is for the river, not for {options.protocol}")
+        raise UserError(f"--faults is for the cluster, not for {options.protocol}")
     if options.steps is not None:
-        raise UserError(f"--steps is for the river; a run of {options.protocol} ends when its rescales are over")
+        raise UserError(f"--steps is for the cluster; a run of {options.protocol} ends when its rescales are over")
     if options.workers is not None and not 1 <= options.workers <= WORKERS_MAX:
         raise UserError(f"--workers of {options.protocol} is 1 to {WORKERS_MAX}, not {options.workers}")
     if options.rules == "published" and options.seed is options.runs is options.workers is None:
@@ -96,7 +96,7 @@ def simulate(options: argparse.Namespace) -> int:
     return _play(options)
 
 
-def _simulate_river(options: argparse.Namespace) -> int:
+def _simulate_cluster(options: argparse.Namespace) -> int:
     if options.rules is not None:
         raise UserError(f"--rules goes with --protocol {' or '.join(PROTOCOLS)}")
     seed = _given(options.seed, 0)

@@ -1,6 +1,6 @@
 """One view's dataflow on several workers in one process, without machines: rows, stages, and keys that move meanwhile.
 
-Whatever may vary does, as lots are drawn: how batches are cut, in which order pieces, workers and deliveries come, and
+Whatever may vary does, at random: how batches are cut, in which order pieces, workers and deliveries come, and
 when which vnodes of which region go to which worker. One thing may not: the rows of a key that an epoch has on a lake
 edge stay together and in order.
 """
@@ -40,7 +40,7 @@ class DataflowWorld:
         plan: DataflowPlan,
         tables: Mapping[str, TableSpec],
         evaluator: ExpressionEvaluator,
-        lots: Random,
+        rng: Random,
         workers: int = 3,
         vnodes: int = 8,
         moves_odds: float = 0.3,
@@ -50,11 +50,11 @@ class DataflowWorld:
         are set aside."""
         self._plan = plan
         self._tables = tables
-        self._lots = lots
+        self._rng = rng
         self._vnodes = vnodes
         self._moves_odds = moves_odds
         self._owners = {
-            region.name: np.array([lots.randrange(workers) for _ in range(vnodes)]) for region in plan.regions
+            region.name: np.array([rng.randrange(workers) for _ in range(vnodes)]) for region in plan.regions
         }
         """By region, of each vnode."""
         self.workers = [
@@ -112,14 +112,14 @@ class DataflowWorld:
     def _run_stage(self, regions: Sequence[str]) -> None:
         """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
         while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].gathered]:
-            worker, name = self._lots.choice(waiting)
-            worker[name].settle(self._lots.randint(1, SETTLED_MAX))
+            worker, name = self._rng.choice(waiting)
+            worker[name].settle(self._rng.randint(1, SETTLED_MAX))
             self._maybe_move()
         sent: list[list[Delivery]] = []
         for worker in self.workers:
             for name in regions:
                 while worker[name].unsettled:
-                    drained = worker[name].drain(self._lots.randint(1, SETTLED_MAX))
+                    drained = worker[name].drain(self._rng.randint(1, SETTLED_MAX))
                     sent += [self._delivery(outgoing) for outgoing in drained]
         for name, port, piece in self._shuffled(sent):
             self._deliver(name, port, piece)
@@ -131,7 +131,7 @@ class DataflowWorld:
         """All deliveries, those of one queue in order; keys may move between any two."""
         queues = [queue for queue in queues if queue]
         while queues:
-            queue = self._lots.choice(queues)
+            queue = self._rng.choice(queues)
             yield queue.pop(0)
             self._maybe_move()
             queues = [queue for queue in queues if queue]
@@ -145,16 +145,16 @@ class DataflowWorld:
                 self.set_aside += worker[region].left_out()
 
     def _maybe_move(self) -> None:
-        if self._lots.random() < self._moves_odds:
-            region = self._lots.choice(self._plan.regions).name
-            for vnode in self._lots.sample(range(self._vnodes), self._lots.randint(1, self._vnodes)):
-                self.move(region, vnode, self._lots.randrange(len(self.workers)))
+        if self._rng.random() < self._moves_odds:
+            region = self._rng.choice(self._plan.regions).name
+            for vnode in self._rng.sample(range(self._vnodes), self._rng.randint(1, self._vnodes)):
+                self.move(region, vnode, self._rng.randrange(len(self.workers)))
 
     def _pieces(self, batch: Batch) -> Iterator[Batch]:
         return _cut(batch, self._cuts(batch))
 
     def _cuts(self, batch: Batch) -> list[int]:
-        return [self._lots.randint(0, len(batch)) for _ in range(self._lots.randint(0, CUTS_MAX))]
+        return [self._rng.randint(0, len(batch)) for _ in range(self._rng.randint(0, CUTS_MAX))]
 
 
 def _cut(batch: Batch, places: Sequence[int]) -> Iterator[Batch]:

@@ -1,4 +1,4 @@
-"""What is there when a simulated river begins: which views, of which kind, and who owns which vnode."""
+"""What is there when a simulated cluster begins: which views, of which kind, and who owns which vnode."""
 
 from dataclasses import replace
 from random import Random
@@ -12,59 +12,59 @@ from upriver.vnodes import VnodeMap
 
 VNODES = (1, 4, 8, 16, 64, 256)
 VNODES_CHOICES = 4  # of the numbers of vnodes that are enough, the lowest
-BUDGET_SHARE = 0.7  # of the rivers whose views are all partial
+BUDGET_SHARE = 0.7  # of the clusters whose views are all partial
 BUDGETS = (1, 30_000, 100_000)
-EXCHANGED_SHARE = 0.3  # of the rivers that may have views of several regions
+EXCHANGED_SHARE = 0.3  # of the clusters that may have views of several regions
 
 
-def drawn_plans(lots: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:
-    """Some of the views; in most rivers only such as exchange nothing, whose epochs flow."""
+def drawn_plans(rng: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:
+    """Some of the views; in most clusters only such as exchange nothing, whose epochs flow."""
     flowing = tuple(plan for plan in plans if not plan.depth)
-    pool = flowing if flowing and lots.random() >= EXCHANGED_SHARE else plans
-    return tuple(sorted(lots.sample(pool, lots.randint(1, len(pool))), key=plans.index))
+    pool = flowing if flowing and rng.random() >= EXCHANGED_SHARE else plans
+    return tuple(sorted(rng.sample(pool, rng.randint(1, len(pool))), key=plans.index))
 
 
-def apart_of(lots: Random) -> Random:
+def apart_of(rng: Random) -> Random:
     """Lots of their own: what is drawn of them changes nothing else."""
     apart = Random()
-    apart.setstate(lots.getstate())
+    apart.setstate(rng.getstate())
     return apart
 
 
-def drawn_partial(lots: Random, plans: tuple[DataflowPlan, ...], share: float) -> tuple[DataflowPlan, ...]:
+def drawn_partial(rng: Random, plans: tuple[DataflowPlan, ...], share: float) -> tuple[DataflowPlan, ...]:
     """Some of the views that can be are partial."""
     return tuple(
         replace(plan, full_because=None)
-        if why_untraced(plan) is None and plan.name not in BAD_ROWS and lots.random() < share
+        if why_untraced(plan) is None and plan.name not in BAD_ROWS and rng.random() < share
         else plan
         for plan in plans
     )
 
 
-def drawn_budget(lots: Random, plans: tuple[DataflowPlan, ...]) -> int | None:
+def drawn_budget(rng: Random, plans: tuple[DataflowPlan, ...]) -> int | None:
     """Bytes of state that each worker may have, if all views can be evicted from: too few for any key, or for most."""
-    apart = Random(apart_of(lots).random())
+    apart = Random(apart_of(rng).random())
     if any(plan.full_because is not None for plan in plans) or apart.random() >= BUDGET_SHARE:
         return None
     return apart.choice(BUDGETS)
 
 
-def drawn_views(lots: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:
+def drawn_views(rng: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowPlan, ...]:
     """Those that are there at the start: perhaps none."""
-    return tuple(plan for plan in plans if lots.random() < 0.5)
+    return tuple(plan for plan in plans if rng.random() < 0.5)
 
 
-def drawn_map(lots: Random, workers: int) -> VnodeMap:
+def drawn_map(rng: Random, workers: int) -> VnodeMap:
     """Ranges of vnodes as at the start of an app, or any vnodes as after rescales.
 
     Raises DeclarationError for no workers, and for more than there can be vnodes.
     """
     if not 1 <= workers <= VNODES[-1]:
-        raise DeclarationError(f"a simulated river has 1 to {VNODES[-1]} workers, not {workers}")
-    vnodes = lots.choice([vnodes for vnodes in VNODES if vnodes >= workers][:VNODES_CHOICES])
+        raise DeclarationError(f"a simulated cluster has 1 to {VNODES[-1]} workers, not {workers}")
+    vnodes = rng.choice([vnodes for vnodes in VNODES if vnodes >= workers][:VNODES_CHOICES])
     everyone = [WorkerId(worker) for worker in range(workers)]
-    if lots.random() < 0.5:
+    if rng.random() < 0.5:
         return VnodeMap.initial(vnodes, everyone)
-    owners = everyone + lots.choices(everyone, k=vnodes - workers)
-    lots.shuffle(owners)
+    owners = everyone + rng.choices(everyone, k=vnodes - workers)
+    rng.shuffle(owners)
     return VnodeMap(MapVersion(0), tuple(owners))

@@ -1,4 +1,4 @@
-"""The checkpoints in the lake of a simulated river, and what is on its way there."""
+"""The checkpoints in the lake of a simulated cluster, and what is on its way there."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence

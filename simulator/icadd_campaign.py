@@ -93,7 +93,7 @@ def play(seed: int, world: IcaddWorld) -> tuple[list[IcaddStep], ProtocolViolati
 
     Each kind of step at each place has its own pace for the whole run, so some channels and workers are slow.
     """
-    lots = random.Random(f"schedule {seed}")
+    rng = random.Random(f"schedule {seed}")
     paces: dict[IcaddStep, float] = {}
     taken: list[IcaddStep] = []
     try:
@@ -102,8 +102,8 @@ def play(seed: int, world: IcaddWorld) -> tuple[list[IcaddStep], ProtocolViolati
                 raise ProtocolViolation(NodeKind.STUCK, f"after {RUN_STEPS_MAX} steps there is no end")
             for step in steps:
                 if step not in paces:
-                    paces[step] = lots.choice(_PACES)
-            step = lots.choices(steps, [paces[step] for step in steps])[0]
+                    paces[step] = rng.choice(_PACES)
+            step = rng.choices(steps, [paces[step] for step in steps])[0]
             taken.append(step)
             world.take(step)
         world.check_end()
@@ -125,18 +125,18 @@ def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = Tru
 
     workers: at the start; drawn, unless given. aborts: whether some of the rescales are given up.
     """
-    lots = random.Random(f"scenario {seed}")
-    count = workers or lots.randint(1, WORKERS_MAX)
+    rng = random.Random(f"scenario {seed}")
+    count = workers or rng.randint(1, WORKERS_MAX)
     old = tuple(map(WorkerId, range(count)))
-    direction, new = _new_workers(lots, old)
-    vnodes = lots.choice([8, 16])
-    regions = tuple(map(RegionId, range(lots.choice([1, 1, 2, 3]))))
-    busy = lots.sample(range(vnodes), 2)
-    keys = tuple(Key(VnodeId(lots.choice(busy)), lots.randint(1, 3)).hash64(vnodes) for _ in range(lots.randint(1, 4)))
-    requests = [RescaleAsked(ticket=Ticket(1), workers=new, moves=_moves(lots, vnodes, new, direction))]
-    if lots.random() < 0.4:
+    direction, new = _new_workers(rng, old)
+    vnodes = rng.choice([8, 16])
+    regions = tuple(map(RegionId, range(rng.choice([1, 1, 2, 3]))))
+    busy = rng.sample(range(vnodes), 2)
+    keys = tuple(Key(VnodeId(rng.choice(busy)), rng.randint(1, 3)).hash64(vnodes) for _ in range(rng.randint(1, 4)))
+    requests = [RescaleAsked(ticket=Ticket(1), workers=new, moves=_moves(rng, vnodes, new, direction))]
+    if rng.random() < 0.4:
         more = (*new, WorkerId(count + WORKERS_MAX))
-        second = tuple(sorted(lots.sample(more, lots.randint(1, len(more)))))
+        second = tuple(sorted(rng.sample(more, rng.randint(1, len(more)))))
         requests.append(RescaleAsked(ticket=Ticket(2), workers=second))
     everybody = sorted({*old, *(worker for request in requests for worker in request.workers or ())})
     return Scenario(
@@ -144,40 +144,40 @@ def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = Tru
         workers=old,
         maps={region: VnodeMap.initial(vnodes, old) for region in regions},
         requests=tuple(requests),
-        inputs={(worker, region): _items(lots, worker, keys) for worker in everybody for region in regions},
-        prior={region: tuple(sorted({key for key in keys if lots.random() < 0.7})) for region in regions},
-        keys_max=lots.randint(1, 3),
+        inputs={(worker, region): _items(rng, worker, keys) for worker in everybody for region in regions},
+        prior={region: tuple(sorted({key for key in keys if rng.random() < 0.7})) for region in regions},
+        keys_max=rng.randint(1, 3),
         together=random.Random(f"together {seed}").choice([1, 2, TOGETHER_KEYS]),
-        asked_at_once=lots.random() < 0.5,
-        slow_operators=lots.random() < 0.4,
-        aborts=aborts and lots.random() < 0.25,
+        asked_at_once=rng.random() < 0.5,
+        slow_operators=rng.random() < 0.4,
+        aborts=aborts and rng.random() < 0.25,
     )
 
 
-def _new_workers(lots: random.Random, old: tuple[WorkerId, ...]) -> tuple[str, tuple[WorkerId, ...]]:
-    joining = tuple(WorkerId(len(old) + i) for i in range(lots.randint(1, max(1, WORKERS_MAX - len(old)))))
-    staying = tuple(sorted(lots.sample(old, lots.randint(1, max(1, len(old) - 1)))))
-    direction = lots.choice(["up", "down", "both", "moves"] if len(old) > 1 else ["up"])
+def _new_workers(rng: random.Random, old: tuple[WorkerId, ...]) -> tuple[str, tuple[WorkerId, ...]]:
+    joining = tuple(WorkerId(len(old) + i) for i in range(rng.randint(1, max(1, WORKERS_MAX - len(old)))))
+    staying = tuple(sorted(rng.sample(old, rng.randint(1, max(1, len(old) - 1)))))
+    direction = rng.choice(["up", "down", "both", "moves"] if len(old) > 1 else ["up"])
     return direction, {"up": old + joining, "down": staying, "both": staying + joining, "moves": old}[direction]
 
 
 def _moves(
-    lots: random.Random, vnodes: int, workers: tuple[WorkerId, ...], direction: str
+    rng: random.Random, vnodes: int, workers: tuple[WorkerId, ...], direction: str
 ) -> dict[VnodeId, WorkerId] | None:
     if direction != "moves":
         return None
-    moving = sorted(lots.sample(range(vnodes), lots.randint(1, vnodes)))
-    return {VnodeId(vnode): lots.choice(workers) for vnode in moving}
+    moving = sorted(rng.sample(range(vnodes), rng.randint(1, vnodes)))
+    return {VnodeId(vnode): rng.choice(workers) for vnode in moving}
 
 
-def _items(lots: random.Random, origin: WorkerId, keys: tuple[int, ...]) -> tuple[TracedRow, ...]:
+def _items(rng: random.Random, origin: WorkerId, keys: tuple[int, ...]) -> tuple[TracedRow, ...]:
     """Up to 12 rows in up to 3 epochs."""
     seen: Counter[int] = Counter()
     items = []
     epoch = 1
-    for _ in range(lots.randint(0, 12)):
-        key = lots.choice(keys)
+    for _ in range(rng.randint(0, 12)):
+        key = rng.choice(keys)
         seen[key] += 1
-        epoch = min(3, epoch + (lots.random() < 0.2))
+        epoch = min(3, epoch + (rng.random() < 0.2))
         items.append(TracedRow(key, origin, seen[key], epoch))
     return tuple(items)

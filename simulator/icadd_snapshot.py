@@ -1,4 +1,4 @@
-"""A snapshot by aligned barriers in the migration model (fault R11): the river has none, the document's readers do.
+"""A snapshot by aligned barriers in the migration model (fault R11): the cluster has none, the document's readers do.
 
 Once every worker has settled, each sends a barrier behind its last row to every peer. A worker that has a peer's
 barrier reads no further from it, and takes its snapshot when it has all. A snapshot is right if it holds, of every

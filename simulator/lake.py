@@ -1,4 +1,4 @@
-"""The lake of a simulated river: epochs in memory, each edge's rows sorted by hash64 as Spark would leave them."""
+"""The lake of a simulated cluster: epochs in memory, each edge's rows sorted by hash64 as Spark would leave them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,8 +38,8 @@ class SimulatedRun:
         owned = np.array(vnodes, np.int64)
         return int((self.offsets[owned + 1] - self.offsets[owned]).sum())
 
-    def slices_of(self, vnodes: Sequence[VnodeId], lots: Random) -> list[Batch]:
-        """Those vnodes' rows in order, cut wherever the lots fall, but never between the rows of one key."""
+    def slices_of(self, vnodes: Sequence[VnodeId], rng: Random) -> list[Batch]:
+        """Those vnodes' rows in order, cut at random places, but never between the rows of one key."""
         ranges = [(int(self.offsets[vnode]), int(self.offsets[vnode + 1])) for vnode in vnodes]
         joined: list[tuple[int, int]] = []
         for first, end in ranges:
@@ -48,7 +48,7 @@ class SimulatedRun:
             else:
                 joined.append((first, end))
         rows = len(self.batch)
-        drawn = [lots.randrange(rows) for _ in range(lots.choice((0, 0, 1, CUTS_MAX)))] if rows else []
+        drawn = [rng.randrange(rows) for _ in range(rng.choice((0, 0, 1, CUTS_MAX)))] if rows else []
         cuts = set(np.searchsorted(self.batch.hash64, self.batch.hash64[drawn]).tolist())
         return [self._slice(*piece) for first, end in joined if first < end for piece in _cut(first, end, cuts)]
 

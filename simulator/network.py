@@ -1,4 +1,4 @@
-"""The channels between the workers of a simulated river: dialled, opened, broken, let go.
+"""The channels between the workers of a simulated cluster: dialled, opened, broken, let go.
 
 Of two workers the one with the lower number dials the other when it is told of a meeting that names it. Each may be
 told of the meeting before or after the channel is open, and speaks over it only when it has been told.
@@ -128,27 +128,27 @@ class Network:
             line.receiver.has_lost = True
             line.receiver.inbox.append(_lost(line.sender))
 
-    def ended(self, process: Process, lots: Random, died: bool) -> None:
+    def ended(self, process: Process, rng: Random, died: bool) -> None:
         """A process is no more: what it has said last may be lost if it has died, but nothing if it has stopped."""
         self._places.pop(process.incarnation, None)
         for pair, line in list(self._lines.items()):
             if line.receiver is process:
                 del self._lines[pair]
             elif line.sender is process:
-                for _ in range(lots.randint(0, len(line.said)) if died else 0):
+                for _ in range(rng.randint(0, len(line.said)) if died else 0):
                     line.said.pop()
                 line.said.append(Break() if died else Goodbye())
 
-    def cut(self, lots: Random) -> tuple[Process, Process] | None:
+    def cut(self, rng: Random) -> tuple[Process, Process] | None:
         """A channel between two that run breaks: of what was said last, either way, a part is lost. Between whom it
         was; ``None`` if there is none."""
         whole = [line for line in self._lines.values() if self._is_whole(line)]
         if not whole:
             return None
-        line = lots.choice(whole)
+        line = rng.choice(whole)
         back = self._lines[line.receiver.incarnation, line.sender.incarnation]
         for of_one in (line, back):
-            for _ in range(lots.randint(0, len(of_one.said))):
+            for _ in range(rng.randint(0, len(of_one.said))):
                 of_one.said.pop()
             of_one.said.append(Break())
             of_one.is_cut = True

@@ -1,4 +1,4 @@
-"""One worker process of a simulated river: the real machine, and a small model of the shell around it."""
+"""One worker process of a simulated cluster: the real machine, and a small model of the shell around it."""
 
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -208,7 +208,7 @@ class Process:
         self.opened.clear()
         self.held.clear()
 
-    def start_reading(self, action: ReadEpoch, lake: FakeLake, tear: bool, lots: Random) -> None:
+    def start_reading(self, action: ReadEpoch, lake: FakeLake, tear: bool, rng: Random) -> None:
         """Line up slices of an epoch: in order on each edge, in any order between edges.
 
         tear: lose a slice, or read one twice.
@@ -217,26 +217,26 @@ class Process:
         edges = [
             [
                 RowsRead(epoch=action.epoch, channel=edge, batch=batch)
-                for batch in runs[edge].slices_of(action.vnodes, lots)
+                for batch in runs[edge].slices_of(action.vnodes, rng)
             ]
             for edge in action.channels
             if edge in runs
         ]
-        slices = _shuffled_together(edges, lots)
+        slices = _shuffled_together(edges, rng)
         full = [place for place, slice_ in enumerate(slices) if len(slice_.batch)]
         if tear and full:
             self.torn = True
-            place = lots.choice(full)
-            slices[place : place + 1] = [slices[place]] * lots.choice((0, 2))
+            place = rng.choice(full)
+            slices[place : place + 1] = [slices[place]] * rng.choice((0, 2))
         promised = lake.promised(action.epoch, action.vnodes, action.channels)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised)]))
 
-    def start_restoring(self, action: ReadState, checkpoints: FakeCheckpoints, lots: Random) -> None:
+    def start_restoring(self, action: ReadState, checkpoints: FakeCheckpoints, rng: Random) -> None:
         """Line up what the checkpoints have, in any order."""
         found = [
             StateRead(region=region, chunk=chunk) for region, chunk in checkpoints.read_all(action.chain, action.vnodes)
         ]
-        lots.shuffle(found)
+        rng.shuffle(found)
         self.unread = deque([*found, AllStateRead()])
 
     def fail_to_restore(self) -> None:
@@ -271,8 +271,8 @@ class Process:
         self.held.clear()
 
 
-def _shuffled_together(edges: Sequence[list[RowsRead]], lots: Random) -> list[RowsRead]:
+def _shuffled_together(edges: Sequence[list[RowsRead]], rng: Random) -> list[RowsRead]:
     turns = [place for place, slices in enumerate(edges) for _ in slices]
-    lots.shuffle(turns)
+    rng.shuffle(turns)
     following = [iter(slices) for slices in edges]
     return [next(following[place]) for place in turns]

@@ -299,16 +299,16 @@ def sources_campaign(
 
 def random_sources(seed: int, reader: Callable[..., Reader] = PartitionReader) -> SourcesScenario:
     """Files or topics that appear and grow; up to 4 workers of which worker 0 always stays; one or two rescales."""
-    lots = random.Random(f"sources {seed}")
-    counts = [lots.randint(1, WORKERS_MAX) for _ in range(lots.randint(2, 3))]
+    rng = random.Random(f"sources {seed}")
+    counts = [rng.randint(1, WORKERS_MAX) for _ in range(rng.randint(2, 3))]
     groups = [tuple(map(WorkerId, range(count))) for count in counts]
     requests = [RescaleAsked(ticket=Ticket(n), workers=group) for n, group in enumerate(groups[1:])]
-    if len(groups[0]) > 1 and lots.random() < 0.3:
-        moves = {VnodeId(vnode): lots.choice(groups[0]) for vnode in range(VNODES)}
+    if len(groups[0]) > 1 and rng.random() < 0.3:
+        moves = {VnodeId(vnode): rng.choice(groups[0]) for vnode in range(VNODES)}
         requests[:1] = [RescaleAsked(ticket=Ticket(0), moves=moves)]
-    partitions = _partitions(lots)
-    growth = [(partition, lots.randint(1, 5)) for partition in partitions]
-    growth += [(lots.choice(partitions), lots.randint(1, 5)) for _ in range(lots.randint(0, 6))]
+    partitions = _partitions(rng)
+    growth = [(partition, rng.randint(1, 5)) for partition in partitions]
+    growth += [(rng.choice(partitions), rng.randint(1, 5)) for _ in range(rng.randint(0, 6))]
     return SourcesScenario(
         name="files" if isinstance(partitions[0], FileName) else "topics",
         workers=groups[0],
@@ -316,20 +316,20 @@ def random_sources(seed: int, reader: Callable[..., Reader] = PartitionReader) -
         requests=tuple(requests),
         inputs={},
         prior={},
-        keys_max=lots.randint(1, 3),
+        keys_max=rng.randint(1, 3),
         together=random.Random(f"together {seed}").choice([1, TOGETHER_KEYS]),
-        asked_at_once=lots.random() < 0.5,
-        slow_operators=lots.random() < 0.4,
-        aborts=lots.random() < 0.2,
+        asked_at_once=rng.random() < 0.5,
+        slow_operators=rng.random() < 0.4,
+        aborts=rng.random() < 0.2,
         growth=tuple(growth),
-        listers=groups[0][: lots.choice([1, len(groups[0])])],
-        records_max=lots.randint(1, 3),
+        listers=groups[0][: rng.choice([1, len(groups[0])])],
+        records_max=rng.randint(1, 3),
         reader=reader,
     )
 
 
-def _partitions(lots: random.Random) -> list[Partition]:
-    count = lots.randint(2, 8)
-    if lots.random() < 0.5:
-        return [FileName(f"{lots.randrange(1_000_000)}.csv") for _ in range(count)]
+def _partitions(rng: random.Random) -> list[Partition]:
+    count = rng.randint(2, 8)
+    if rng.random() < 0.5:
+        return [FileName(f"{rng.randrange(1_000_000)}.csv") for _ in range(count)]
     return [TopicPartition(f"topic {seed % 2}", seed // 2) for seed in range(count)]

@@ -1,4 +1,4 @@
-"""What flows in a simulated river: small tables of few, skewed keys, and views of every kind over them.
+"""What flows in a simulated cluster: small tables of few, skewed keys, and views of every kind over them.
 
 Numbers are such that sums and averages are exact, so an answer is right or wrong and never nearly right.
 """
@@ -203,29 +203,29 @@ class KeyHashes(Mapping[Key, int]):
         return len(self._known)
 
 
-class Crowd:
+class RowSource:
     """Draws rows; a few keys have most of them, and which ones is drawn too."""
 
-    def __init__(self, lots: Random) -> None:
-        self._lots = lots
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
         self._keys: dict[str, list[Key]] = {}
         for table in TABLES:
             keys = list(hashes_of_keys(table.key))
-            self._keys[table.name] = lots.sample(keys, lots.randint(1, len(keys)))
-        self._skew = lots.choice((0.0, 1.0, 2.5))
+            self._keys[table.name] = rng.sample(keys, rng.randint(1, len(keys)))
+        self._skew = rng.choice((0.0, 1.0, 2.5))
         self._seq = 0
 
     def rows(self, table: TableSpec, count: int) -> pa.RecordBatch:
         """``count`` new rows, in order of ``seq``."""
         keys = self._keys[table.name]
         weights = [1.0 / rank**self._skew for rank in range(1, len(keys) + 1)]
-        drawn = self._lots.choices(keys, weights, k=count)
+        drawn = self._rng.choices(keys, weights, k=count)
         columns: dict[str, list[Any]] = {name: [key[place] for key in drawn] for place, name in enumerate(table.key)}
         columns["seq"] = list(range(self._seq, self._seq + count))
         self._seq += count
-        columns["price"] = [number / 4 for number in self._lots.choices(range(100), k=count)]
+        columns["price"] = [number / 4 for number in self._rng.choices(range(100), k=count)]
         for name in table.schema.names:
             if name not in columns:
-                columns[name] = self._lots.choices(VALUES[name], k=count)
+                columns[name] = self._rng.choices(VALUES[name], k=count)
         arrays = [pa.array(columns[field.name], field.type) for field in table.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=table.schema)

@@ -1,4 +1,4 @@
-"""The observer of a simulated river: sees what goes in and comes out, and calls a checker on each thing it sees."""
+"""The observer of a simulated cluster: sees what goes in and comes out, and calls a checker on each thing it sees."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,8 +12,8 @@ from simulator.lake import FakeLake
 from simulator.network import Network
 from simulator.oracle import Oracle, Row, Rows, bad_rows_of, by_key, rows_in, sql_answer
 from simulator.process import Process
-from simulator.repertoire import Repertoire
 from simulator.tables import BAD_ROWS, ORDERED, Key
+from simulator.view_observer import ViewObserver
 from upriver.engine.keeping import FullRegionState
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.migration.messages import Acquire
@@ -54,7 +54,7 @@ class Watcher:
 
     def __init__(
         self,
-        repertoire: Repertoire,
+        view_observer: ViewObserver,
         workers: Sequence[WorkerId],
         lake: FakeLake,
         oracle: Oracle,
@@ -65,7 +65,7 @@ class Watcher:
         self.counters: Counter[str] = Counter()
         self.places = set(workers)
         self.losses = 0
-        self._repertoire = repertoire
+        self._view_observer = view_observer
         self._lake = lake
         self._oracle = oracle
         self._network = network
@@ -97,9 +97,11 @@ class Watcher:
         self._checkpoints: set[int] = set()
         """Tickets of all and only those who wait for a checkpoint."""
 
-    def of_another_driver(self, repertoire: Repertoire, workers: Sequence[WorkerId], network: Network) -> "Watcher":
+    def of_another_driver(
+        self, view_observer: ViewObserver, workers: Sequence[WorkerId], network: Network
+    ) -> "Watcher":
         """One that knows what is in the lake, and nothing of what was under way."""
-        other = Watcher(repertoire, workers, self._lake, self._oracle, network, self._bad_rows)
+        other = Watcher(view_observer, workers, self._lake, self._oracle, network, self._bad_rows)
         other.counters, other._aside = self.counters, self._aside
         return other
 
@@ -255,7 +257,7 @@ class Watcher:
         self.counters["epochs_ended"] += 1
         self.counters["mixed_epochs_ended"] += epoch in self._mixed
         if epoch == max(self._mixed, default=None):  # with those before it, all that were opened have ended
-            for plan in self._repertoire.kept.values():
+            for plan in self._view_observer.kept.values():
                 self._look_everywhere(plan, epoch)
 
     def set_aside(self, action: SetRowsAside) -> None:
@@ -264,7 +266,7 @@ class Watcher:
         self.counters["set_aside"] += 1
 
     def _look_aside(self, epoch: Epoch) -> None:
-        for view in self._repertoire.kept.keys() & BAD_ROWS:
+        for view in self._view_observer.kept.keys() & BAD_ROWS:
             rows = self._lake.rows_of(BAD_ROWS[view][0], epoch)
             bad = set() if rows is None else rows_in(rows.filter(bad_rows_of(view, BAD_ROWS[view][0], rows)))
             require(checkers.just_bad_rows_are_set_aside, set(bad), self._aside[view, epoch])
@@ -347,7 +349,7 @@ class Watcher:
 
     def holds(self, part: HoldSnapshot) -> None:
         cut = self._cuts[part.snapshot]
-        found = by_key(part.rows, self._repertoire.possible[cut.view])
+        found = by_key(part.rows, self._view_observer.possible[cut.view])
         everything = self._oracle.at(cut.view, cut.at)
         require(checkers.snapshots_are_consistent_cuts, {key: everything.get(key, []) for key in found}, found)
 
@@ -358,7 +360,7 @@ class Watcher:
             return  # one has died and nobody knows yet: the reader will
         missing = [process.incarnation for process in processes if ready.snapshot not in process.held]
         require(checkers.a_snapshot_that_is_ready_is_held, missing)
-        plan = self._repertoire.kept[self._cuts[ready.snapshot].view]
+        plan = self._view_observer.kept[self._cuts[ready.snapshot].view]
         parts = {str(process): by_key(process.held[ready.snapshot], plan) for process in processes}
         hashes = self._oracle.hashes[plan.name]
         require(checkers.a_key_lives_in_one_place, {who: [hashes[key] for key in part] for who, part in parts.items()})
@@ -390,8 +392,8 @@ class Watcher:
         require(checkers.nobody_is_left_waiting, self._scans)
         require(checkers.nobody_is_left_waiting, self._evictions)
         require(checkers.nobody_is_left_waiting, self._checkpoints)
-        require(checkers.nobody_is_left_waiting, self._repertoire.waiting)
-        kept = self._repertoire.kept
+        require(checkers.nobody_is_left_waiting, self._view_observer.waiting)
+        kept = self._view_observer.kept
         members = [self._members[worker] for worker in sorted(self.places)]
         wanted = [process.incarnation for process in members]
         require(checkers.who_is_not_wanted_has_gone, [process.incarnation for process in running], wanted)

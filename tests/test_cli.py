@@ -203,7 +203,7 @@ def test_simulate_does_the_same_for_redistribute(capsys: pytest.CaptureFixture[s
     [
         (["--rules", "fixed"], "--rules goes with --protocol icadd or redistribute"),
         (["--protocol", "redistribute", "--workers", "0"], "--workers of redistribute is 1 to 5, not 0"),
-        (["--protocol", "icadd", "--steps", "3"], "--steps is for the river"),
+        (["--protocol", "icadd", "--steps", "3"], "--steps is for the cluster"),
         (["--protocol", "icadd", "--workers", "6"], "--workers of icadd is 1 to 5, not 6"),
         (["--protocol", "icadd", "--runs", "0"], "--runs is 1 or more, not 0"),
     ],

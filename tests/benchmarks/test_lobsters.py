@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from duckdb_kit import by_duckdb
 
-from benchmarks.hand_fed import HandFedRiver
+from benchmarks.hand_fed import HandFedApp
 from benchmarks.lobsters import LobstersOptions, page_figures, site_views
 from benchmarks.lobsters_answers import FAILED, PAGES, SiteAnswers, SiteLookup
 from benchmarks.lobsters_load import bear
@@ -70,8 +70,8 @@ def test_who_writes_adds_rows_with_new_ids_that_belong_together() -> None:
 
 
 def test_with_more_skew_few_ids_are_most() -> None:
-    lots = np.random.default_rng(1)
-    top = [np.sort(np.bincount(Shares(1000, sigma, lots).draw(50_000, lots)))[-100:].sum() for sigma in (0.5, 2.0)]
+    rng = np.random.default_rng(1)
+    top = [np.sort(np.bincount(Shares(1000, sigma, rng).draw(50_000, rng)))[-100:].sum() for sigma in (0.5, 2.0)]
     assert top[0] < 0.35 * 50_000 < 0.6 * 50_000 < top[1]
 
 
@@ -159,13 +159,13 @@ def test_a_site_has_some_size() -> None:
 def test_all_pages_of_a_small_site_are_right(spark: Any, tmp_path: Path, partial: bool) -> None:
     requests = [request for request in draw_requests(SITE, 2_000, seed=1) if request.number < 60 or request.writes()]
     asked = [replace(request, number=number) for number, request in enumerate(requests)]
-    with HandFedRiver(spark, tmp_path / "lake", 2, site_views(partial)) as river:
+    with HandFedApp(spark, tmp_path / "lake", 2, site_views(partial)) as cluster:
         for table, rows in SITE.rows.items():
-            river.publish(rows, table)
-        began = river.wait(60)
+            cluster.publish(rows, table)
+        began = cluster.wait(60)
         forgetful = list(VIEWS) if partial else []
-        load = bear(river, asked, 30, 2, forgetful, tmp_path)
-    assert [plan.full_because is None for plan in river.plans] == [partial] * len(VIEWS)
+        load = bear(cluster, asked, 30, 2, forgetful, tmp_path)
+    assert [plan.full_because is None for plan in cluster.plans] == [partial] * len(VIEWS)
     assert wrong_lookups(SITE.rows, began, load.published, load.answers.lookups) == []
     assert {request.number for request in asked} == set(load.answers.pages["number"].to_pylist())
     assert {lookup.view for lookup in load.answers.lookups} == VIEWS.keys()

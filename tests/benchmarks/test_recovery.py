@@ -1,4 +1,4 @@
-"""``python -m benchmarks recovery``: what it calls right, and when it calls a river whole again."""
+"""``python -m benchmarks recovery``: what it calls right, and when it calls a cluster whole again."""
 
 import argparse
 import json

@@ -46,9 +46,9 @@ def keys(*numbers: int) -> KeyArray:
 
 
 def test_by_zipf_the_lowest_ids_are_read_most_and_all_are_alike_otherwise() -> None:
-    lots = np.random.default_rng(1)
-    zipf = np.bincount(Popularity("zipf", 1000, 1.15).draw(100_000, lots), minlength=1000)
-    uniform = np.bincount(Popularity("uniform", 1000, 1.15).draw(100_000, lots), minlength=1000)
+    rng = np.random.default_rng(1)
+    zipf = np.bincount(Popularity("zipf", 1000, 1.15).draw(100_000, rng), minlength=1000)
+    uniform = np.bincount(Popularity("uniform", 1000, 1.15).draw(100_000, rng), minlength=1000)
     assert len(zipf) == len(uniform) == 1000
     assert zipf[0] / zipf[9] == pytest.approx(10**1.15, rel=0.1)
     assert zipf[:100].sum() > 0.7 * zipf.sum()

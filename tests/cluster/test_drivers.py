@@ -19,7 +19,7 @@ import pytest
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake
 
-PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "river.py"
+PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "app.py"
 FILES = 8
 ROWS = 2_000
 LOOK_S = 0.005

@@ -88,9 +88,9 @@ class Driver:
 
     def feed(self) -> Answer:
         """One more file; what comes of it."""
-        lots = np.random.default_rng(self.fed)
+        rng = np.random.default_rng(self.fed)
         texts = ["not a number" if row % (ROWS // BAD) == 0 else str(row) for row in range(ROWS)]
-        rows = pa.table({"k": lots.integers(0, 100, ROWS), "v": lots.integers(0, 10, ROWS), "text": texts})
+        rows = pa.table({"k": rng.integers(0, 100, ROWS), "v": rng.integers(0, 10, ROWS), "text": texts})
         hidden = self._events / f".{self.fed}"
         pq.write_table(rows, hidden)
         hidden.rename(self._events / f"{self.fed:03d}.parquet")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from cluster_kit import River
+from cluster_kit import RunningCluster
 from failure_kit import KEYS, Prober, addresses, asking, check_lookup, is_there, parent_of, probing
 from standby_kit import Watcher, await_recovery, await_standbys, await_that, feeding, recoveries_of
 
@@ -29,33 +29,33 @@ FILES = 600
 
 
 @pytest.fixture(scope="module")
-def river(tmp_path_factory: pytest.TempPathFactory) -> Iterator[River]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     directory = tmp_path_factory.mktemp("standbys")
-    running = River(directory, CLUSTER, FILES, workers=WORKERS, vnodes=VNODES, num_standby_replicas=1)
+    running = RunningCluster(directory, CLUSTER, FILES, workers=WORKERS, vnodes=VNODES, num_standby_replicas=1)
     running.client.lookup("sums", [0], at_least=running.feed.fed, timeout=60)
     yield running
     running.stop()
 
 
-def address(river: River, worker: int) -> str:
-    found = addresses(river.client)[worker]
+def address(cluster: RunningCluster, worker: int) -> str:
+    found = addresses(cluster.client)[worker]
     assert found is not None
     return found
 
 
-def executor_of(river: River, worker: int) -> int:
+def executor_of(cluster: RunningCluster, worker: int) -> int:
     """The process of the JVM whose Python daemon has forked the worker."""
-    return parent_of(parent_of(pid_listening(address(river, worker))))
+    return parent_of(parent_of(pid_listening(address(cluster, worker))))
 
 
 @contextmanager
-def others_take_over(river: River, victims: list[int], what: str) -> Iterator[None]:
+def others_take_over(cluster: RunningCluster, victims: list[int], what: str) -> Iterator[None]:
     """What is harmed inside is served by others before anybody is in its place, and nobody begins anew. Then its place
     is filled, and has its share, and all stand by again."""
-    client = river.client
-    await_that(lambda: river.ask("group")["slots"] == WORKERS * SLOTS)  # those of an executor that was lost are back
+    client = cluster.client
+    await_that(lambda: cluster.ask("group")["slots"] == WORKERS * SLOTS)  # those of an executor that was lost are back
     await_standbys(client.status)
-    born, before = river.ask("group")["born"], Watcher(client.status).look()
+    born, before = cluster.ask("group")["born"], Watcher(client.status).look()
     known = {victim: len(recoveries_of(client.status, victim)) for victim in victims}
     with Watcher(client.status).watching() as watcher:
         began = time.monotonic()
@@ -64,9 +64,9 @@ def others_take_over(river: River, victims: list[int], what: str) -> Iterator[No
         served_s = time.monotonic() - began
         await_standbys(client.status)
         whole_s = time.monotonic() - began
-    assert river.ask("group")["born"] == born, "all have begun anew"
+    assert cluster.ask("group")["born"] == born, "all have begun anew"
     for victim in victims:
-        maps = [(version, workers) for version, workers in river.ask("maps")["maps"] if version >= before.version]
+        maps = [(version, workers) for version, workers in cluster.ask("maps")["maps"] if version >= before.version]
         empty = [version for version, workers in maps if victim not in workers]
         assert empty, maps
         assert min(empty) > before.version
@@ -76,18 +76,18 @@ def others_take_over(river: River, victims: list[int], what: str) -> Iterator[No
     print(f"the place has its share {whole_s:.2f} s after it was done")
 
 
-def served_until_now(river: River, prober: Prober) -> None:
+def served_until_now(cluster: RunningCluster, prober: Prober) -> None:
     """What is fed by now is there to be looked up, all of it, and right."""
-    check_lookup(river.client, "sums", river.feed.view, list(range(KEYS)), river.feed.fed)
+    check_lookup(cluster.client, "sums", cluster.feed.view, list(range(KEYS)), cluster.feed.fed)
     print(f"the longest that a lookup waited was {prober.gap_s:.2f} s")
 
 
-def test_each_vnode_is_followed_on_another_executor(river: River) -> None:
-    with feeding(river.feed, river.client.status):
-        await_standbys(river.client.status)
-    assert river.client.status()["standbys"] == {"wanted": 1, "ready": VNODES, "learners": 0}
-    group = river.ask("group")
-    executors = {worker: executor_of(river, worker) for worker in range(WORKERS)}
+def test_each_vnode_is_followed_on_another_executor(cluster: RunningCluster) -> None:
+    with feeding(cluster.feed, cluster.client.status):
+        await_standbys(cluster.client.status)
+    assert cluster.client.status()["standbys"] == {"wanted": 1, "ready": VNODES, "learners": 0}
+    group = cluster.ask("group")
+    executors = {worker: executor_of(cluster, worker) for worker in range(WORKERS)}
     assert len(set(executors.values())) > 1
     followers = {vnode: follower for _, follower, vnodes in group["feeds"] for vnode in vnodes}
     assert sorted(followers) == list(range(VNODES))
@@ -95,39 +95,39 @@ def test_each_vnode_is_followed_on_another_executor(river: River) -> None:
         assert executors[followers[vnode]] != executors[owner]
 
 
-def test_others_take_over_from_a_python_worker_that_is_killed(river: River) -> None:
-    with feeding(river.feed, river.client.status), probing(river.client, river.feed) as prober:
-        with others_take_over(river, [0], "kill -9 of a Python worker"):
+def test_others_take_over_from_a_python_worker_that_is_killed(cluster: RunningCluster) -> None:
+    with feeding(cluster.feed, cluster.client.status), probing(cluster.client, cluster.feed) as prober:
+        with others_take_over(cluster, [0], "kill -9 of a Python worker"):
             prober.measure()
-            os.kill(pid_listening(address(river, 0)), signal.SIGKILL)
-        served_until_now(river, prober)
+            os.kill(pid_listening(address(cluster, 0)), signal.SIGKILL)
+        served_until_now(cluster, prober)
 
 
-def test_others_take_over_from_an_executor_that_is_killed(river: River) -> None:
-    executor = executor_of(river, 1)
-    victims = [worker for worker in range(WORKERS) if executor_of(river, worker) == executor]
-    with feeding(river.feed, river.client.status), probing(river.client, river.feed) as prober:
-        with others_take_over(river, victims, f"kill -9 of an executor with {len(victims)} workers"):
+def test_others_take_over_from_an_executor_that_is_killed(cluster: RunningCluster) -> None:
+    executor = executor_of(cluster, 1)
+    victims = [worker for worker in range(WORKERS) if executor_of(cluster, worker) == executor]
+    with feeding(cluster.feed, cluster.client.status), probing(cluster.client, cluster.feed) as prober:
+        with others_take_over(cluster, victims, f"kill -9 of an executor with {len(victims)} workers"):
             prober.measure()
             os.kill(executor, signal.SIGKILL)
-        served_until_now(river, prober)
+        served_until_now(cluster, prober)
     assert not is_there(executor)
 
 
-def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(river: River) -> None:
-    await_standbys(river.client.status)
-    old, wanted = address(river, 2), river.all_at(2)
+def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(cluster: RunningCluster) -> None:
+    await_standbys(cluster.client.status)
+    old, wanted = address(cluster, 2), cluster.all_at(2)
     process = pid_listening(old)
     with (
-        river.streams_to(old, 8) as streams,
-        feeding(river.feed, river.client.status),
-        probing(river.client, river.feed) as prober,
+        cluster.streams_to(old, 8) as streams,
+        feeding(cluster.feed, cluster.client.status),
+        probing(cluster.client, cluster.feed) as prober,
     ):
-        with others_take_over(river, [2], "SIGSTOP of a Python worker"):
+        with others_take_over(cluster, [2], "SIGSTOP of a Python worker"):
             prober.measure()
             os.kill(process, signal.SIGSTOP)
         try:
-            served_until_now(river, prober)
+            served_until_now(cluster, prober)
             for stream in streams:
                 stream.ask(wanted)  # it finds these when it wakes up
         finally:
@@ -138,24 +138,24 @@ def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(rive
     await_that(lambda: not is_there(process))
 
 
-def test_others_take_over_amid_an_epoch_whose_rows_are_exchanged(river: River) -> None:
+def test_others_take_over_amid_an_epoch_whose_rows_are_exchanged(cluster: RunningCluster) -> None:
     """The victim is stopped until an epoch is open that cannot end without it: what the others have of that epoch is
     put back, and comes again."""
-    river.ask("add sizes")
-    prober = Prober(river.client, "sums", river.feed.view, list(range(0, KEYS, 25)))
-    sizes = Prober(river.client, "sizes", river.feed.sizes, list(range(1, 4 * FILES)))
-    with feeding(river.feed, river.client.status), asking(prober, sizes):
+    cluster.ask("add sizes")
+    prober = Prober(cluster.client, "sums", cluster.feed.view, list(range(0, KEYS, 25)))
+    sizes = Prober(cluster.client, "sizes", cluster.feed.sizes, list(range(1, 4 * FILES)))
+    with feeding(cluster.feed, cluster.client.status), asking(prober, sizes):
         for victim in (2, 0):
-            with others_take_over(river, [victim], "kill -9 of a Python worker amid an epoch, with exchanges"):
+            with others_take_over(cluster, [victim], "kill -9 of a Python worker amid an epoch, with exchanges"):
                 prober.measure()
-                process = pid_listening(address(river, victim))
+                process = pid_listening(address(cluster, victim))
                 os.kill(process, signal.SIGSTOP)
-                await_that(lambda: is_amid_an_epoch(river))
+                await_that(lambda: is_amid_an_epoch(cluster))
                 os.kill(process, signal.SIGKILL)
-            served_until_now(river, prober)
-    river.check()
+            served_until_now(cluster, prober)
+    cluster.check()
 
 
-def is_amid_an_epoch(river: River) -> bool:
-    status = river.client.status()
+def is_amid_an_epoch(cluster: RunningCluster) -> bool:
+    status = cluster.client.status()
     return bool(status["published"] > status["epoch"])

@@ -142,15 +142,15 @@ def test_learners_stay_within_their_budget(group: Group, config: MembershipConfi
 
 
 @given(groups(), configs, st.randoms(use_true_random=False))
-def test_the_order_of_nothing_matters(group: Group, config: MembershipConfig, lots: Random) -> None:
+def test_the_order_of_nothing_matters(group: Group, config: MembershipConfig, rng: Random) -> None:
     def shuffled(mapping: Any) -> Any:
-        return dict(lots.sample(sorted(mapping.items()), len(mapping)))
+        return dict(rng.sample(sorted(mapping.items()), len(mapping)))
 
     held = group.held
     other = replace(
         group,
-        tasks=lots.sample(list(group.tasks), len(group.tasks)),
-        instances={name: lots.sample(members, len(members)) for name, members in shuffled(group.instances).items()},
+        tasks=rng.sample(list(group.tasks), len(group.tasks)),
+        instances={name: rng.sample(members, len(members)) for name, members in shuffled(group.instances).items()},
         held=Assignment(active=shuffled(held.active), standby=shuffled(held.standby), learner=shuffled(held.learner)),
         leaving=shuffled(group.leaving),
     )
@@ -253,11 +253,11 @@ def test_rounds_are_bounded_whatever_is_held(group: Group, config: MembershipCon
 
 
 @given(groups(), configs, st.randoms(use_true_random=False))
-def test_rounds_end_however_slowly_learners_get_ready(group: Group, config: MembershipConfig, lots: Random) -> None:
+def test_rounds_end_however_slowly_learners_get_ready(group: Group, config: MembershipConfig, rng: Random) -> None:
     """One learner at a time, any one, which every round takes over."""
 
     def one(plan: AssignmentPlan) -> Collection[Copy]:
-        return lots.sample(sorted(plan.assignment.learner.items()), min(1, len(plan.assignment.learner)))
+        return rng.sample(sorted(plan.assignment.learner.items()), min(1, len(plan.assignment.learner)))
 
     rounds = play(group, config, one)
     assert len(rounds) < ROUNDS_MAX

@@ -81,7 +81,7 @@ def seen_by(epoch: int) -> dict[str, list[int]]:
     return listed
 
 
-class River:
+class LoopbackCluster:
     """A coordinator, its workers, and a queue for each ordered pair of them; ``run`` delivers until nothing is left.
 
     Channels are served as ``pick`` says, each in order. A worker reads its slices and moves keys by events to itself,
@@ -255,18 +255,18 @@ def found(answer: Answer | Refuse) -> dict[str, list[int]]:
     return {row["k"]: row["seen"] for row in answer.rows.to_pylist()}
 
 
-def check_all_answers_at_the_end(river: River) -> None:
+def check_all_answers_at_the_end(cluster: LoopbackCluster) -> None:
     """Whichever worker is asked for the last epoch."""
-    for incarnation in list(river.workers):
-        ticket = river.look_up(incarnation, ALL_KEYS, at_least=river.published)
-        river.run()
-        assert found(river.answers[ticket]) == seen_by(river.published)
+    for incarnation in list(cluster.workers):
+        ticket = cluster.look_up(incarnation, ALL_KEYS, at_least=cluster.published)
+        cluster.run()
+        assert found(cluster.answers[ticket]) == seen_by(cluster.published)
 
 
-def check_answers_on_the_way(river: River, tickets: Sequence[int]) -> None:
+def check_answers_on_the_way(cluster: LoopbackCluster, tickets: Sequence[int]) -> None:
     """Each answer has, per key, all rows up to its epoch, in order, and of later epochs all of a key's rows or none."""
     final = seen_by(len(HISTORY))
-    answers = [answer for ticket in tickets if isinstance(answer := river.answers[ticket], Answer)]
+    answers = [answer for ticket in tickets if isinstance(answer := cluster.answers[ticket], Answer)]
     assert answers
     for answer in answers:
         reflected = found(answer)
@@ -275,25 +275,25 @@ def check_answers_on_the_way(river: River, tickets: Sequence[int]) -> None:
             assert listed == [epoch for epoch in epochs if epoch <= max([answer.epoch, *listed])]
 
 
-def check_snapshots(river: River) -> None:
-    assert river.snapshots
-    for ready in river.snapshots:
-        parts = [part for (_, snapshot), part in river.held.items() if snapshot == ready.snapshot]
+def check_snapshots(cluster: LoopbackCluster) -> None:
+    assert cluster.snapshots
+    for ready in cluster.snapshots:
+        parts = [part for (_, snapshot), part in cluster.held.items() if snapshot == ready.snapshot]
         together = {key: epochs for part in parts for key, epochs in part.items()}
         assert sum(map(len, parts)) == len(together), "no key is in two parts"
         assert together == seen_by(ready.epoch)
 
 
-def check_map(river: River, workers: int) -> None:
+def check_map(cluster: LoopbackCluster, workers: int) -> None:
     """So many workers are there, each keeps what the map says, and the map is even."""
-    owners = np.array(river.coordinator.vnode_map.owners)
-    assert sorted(river.places[incarnation] for incarnation in river.workers) == sorted(set(owners.tolist()))
-    assert len(river.workers) == workers
-    for incarnation, machine in river.workers.items():
+    owners = np.array(cluster.coordinator.vnode_map.owners)
+    assert sorted(cluster.places[incarnation] for incarnation in cluster.workers) == sorted(set(owners.tolist()))
+    assert len(cluster.workers) == workers
+    for incarnation, machine in cluster.workers.items():
         assert isinstance(machine.phase, Serving)
         view = machine.phase.regions.shards["seen"].region
         assert isinstance(view, Seen)
-        mine = np.flatnonzero(owners == river.places[incarnation]).tolist()
+        mine = np.flatnonzero(owners == cluster.places[incarnation]).tolist()
         assert set(view.epochs) == {key for vnode in mine for key in KEYS[vnode]} & set(ALL_KEYS)
 
 
@@ -303,73 +303,73 @@ PICKS = pytest.mark.parametrize("pick", [oldest, lowest, highest])
 @PICKS
 @pytest.mark.parametrize("between", [1, 7, 40])
 def test_from_one_worker_to_two_to_three_and_back_to_one_while_rows_and_lookups_come(pick: Pick, between: int) -> None:
-    river = River(pick)
+    cluster = LoopbackCluster(pick)
     for workers in (2, 3, 1):
-        river.rescale(workers)
-    tickets = river.play(between)
-    assert [str(end.outcome) for end in river.ended] == ["finished"] * 3
-    assert set(river.answers) >= set(tickets)
-    check_map(river, workers=1)
-    check_answers_on_the_way(river, tickets)
-    check_snapshots(river)
-    check_all_answers_at_the_end(river)
+        cluster.rescale(workers)
+    tickets = cluster.play(between)
+    assert [str(end.outcome) for end in cluster.ended] == ["finished"] * 3
+    assert set(cluster.answers) >= set(tickets)
+    check_map(cluster, workers=1)
+    check_answers_on_the_way(cluster, tickets)
+    check_snapshots(cluster)
+    check_all_answers_at_the_end(cluster)
 
 
 @PICKS
 def test_after_each_rescale_every_worker_answers_for_every_key(pick: Pick) -> None:
-    river = River(pick)
+    cluster = LoopbackCluster(pick)
     for workers in (2, 3, 1):
         for _ in range(5):
-            river.publish()
-        river.rescale(workers)
-        river.run()
-        check_map(river, workers)
-        check_all_answers_at_the_end(river)
+            cluster.publish()
+        cluster.rescale(workers)
+        cluster.run()
+        check_map(cluster, workers)
+        check_all_answers_at_the_end(cluster)
 
 
 @PICKS
 def test_moves_and_moves_back_lose_nothing(pick: Pick) -> None:
-    river = River(pick)
-    river.rescale(2)
-    river.run(deliveries=60)
-    river.rescale(None, v0=1, v7=0)
-    river.rescale(None, v0=0, v7=1)
-    tickets = river.play()
-    assert [(str(end.outcome), end.vnodes) for end in river.ended] == [
+    cluster = LoopbackCluster(pick)
+    cluster.rescale(2)
+    cluster.run(deliveries=60)
+    cluster.rescale(None, v0=1, v7=0)
+    cluster.rescale(None, v0=0, v7=1)
+    tickets = cluster.play()
+    assert [(str(end.outcome), end.vnodes) for end in cluster.ended] == [
         ("finished", 4),
         ("finished", 2),
         ("finished", 2),
     ]
-    check_answers_on_the_way(river, tickets)
-    check_snapshots(river)
-    check_all_answers_at_the_end(river)
+    check_answers_on_the_way(cluster, tickets)
+    check_snapshots(cluster)
+    check_all_answers_at_the_end(cluster)
 
 
 @PICKS
 def test_a_restart_reads_everything_again(pick: Pick) -> None:
-    river = River(pick)
-    river.rescale(3, Strategy.RESTART)
-    river.rescale(2)
-    river.play()
-    assert [str(end.outcome) for end in river.ended] == ["finished"] * 2
-    check_map(river, workers=2)
-    check_all_answers_at_the_end(river)
+    cluster = LoopbackCluster(pick)
+    cluster.rescale(3, Strategy.RESTART)
+    cluster.rescale(2)
+    cluster.play()
+    assert [str(end.outcome) for end in cluster.ended] == ["finished"] * 2
+    check_map(cluster, workers=2)
+    check_all_answers_at_the_end(cluster)
 
 
 @PICKS
 @pytest.mark.parametrize("deliveries", range(0, 180, 12))
 def test_a_worker_that_is_lost_at_any_time_takes_nothing_with_it(pick: Pick, deliveries: int) -> None:
-    river = River(pick)
-    river.rescale(2)
-    river.run()
-    river.rescale(3)
+    cluster = LoopbackCluster(pick)
+    cluster.rescale(2)
+    cluster.run()
+    cluster.rescale(3)
     for _ in range(10):
-        river.publish()
-    river.run(deliveries)
-    river.kill(worker=0)
-    river.run()
-    river.rescale(4)
-    river.play()
-    assert [str(end.outcome) for end in river.ended] in (["finished"] * 3, ["finished", "failed", "finished"])
-    check_map(river, workers=4)
-    check_all_answers_at_the_end(river)
+        cluster.publish()
+    cluster.run(deliveries)
+    cluster.kill(worker=0)
+    cluster.run()
+    cluster.rescale(4)
+    cluster.play()
+    assert [str(end.outcome) for end in cluster.ended] in (["finished"] * 3, ["finished", "failed", "finished"])
+    check_map(cluster, workers=4)
+    check_all_answers_at_the_end(cluster)

@@ -114,7 +114,7 @@ def test_a_finished_source_is_left_alone() -> None:
 
 @dataclass
 class World:
-    """A source whose attempts fail and progress by lot; what must hold at every step is checked here."""
+    """A source whose attempts fail and progress at random; what must hold at every step is checked here."""
 
     machine: SourceMachine = field(default_factory=SourceMachine)
     now: float = 0.0

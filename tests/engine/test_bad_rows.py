@@ -189,9 +189,9 @@ def test_a_view_is_that_of_the_good_rows_and_each_bad_one_is_told_once(
     name: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     case = CASES[name]
-    lots = Random(data.draw(st.integers(0, 2**32)))
-    world = DataflowWorld(case.plan(), TABLES_, EVALUATOR, lots, sets_aside=("sales", "stock"))
-    lake, good, files = Lake(data, lots), Good(case.spoiled), Files(str(tmp_path_factory.mktemp("lake")))
+    rng = Random(data.draw(st.integers(0, 2**32)))
+    world = DataflowWorld(case.plan(), TABLES_, EVALUATOR, rng, sets_aside=("sales", "stock"))
+    lake, good, files = Lake(data, rng), Good(case.spoiled), Files(str(tmp_path_factory.mktemp("lake")))
     for epoch in range(1, data.draw(st.integers(1, 3)) + 1):
         came = lake.next_rows(12)
         world.run_epoch(came)

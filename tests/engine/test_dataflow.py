@@ -24,9 +24,9 @@ FEWER = settings(MANY, max_examples=25)
 @given(data=st.data())
 def test_a_view_is_what_its_sql_says_while_keys_move(name: str, data: st.DataObject) -> None:
     query = QUERIES[name]
-    lots = Random(data.draw(st.integers(0, 2**32)))
-    world = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, lots)
-    lake = Lake(data, lots)
+    rng = Random(data.draw(st.integers(0, 2**32)))
+    world = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, rng)
+    lake = Lake(data, rng)
     for _ in range(data.draw(st.integers(1, 3))):
         world.run_epoch(lake.next_rows(12))
         check(query, world, lake.rows)
@@ -37,9 +37,9 @@ def test_a_view_is_what_its_sql_says_while_keys_move(name: str, data: st.DataObj
 def test_any_query_is_what_its_sql_says_while_keys_move(data: st.DataObject, relation: Relation) -> None:
     key = tuple(data.draw(st.permutations(["a", "b", "c"]))[: data.draw(st.integers(1, 3))])
     query = Query(relation, key, sql_of(relation, {"stock": f"SELECT * FROM {CURRENT}"}))
-    lots = Random(data.draw(st.integers(0, 2**32)))
-    world = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, lots)
-    lake = Lake(data, lots)
+    rng = Random(data.draw(st.integers(0, 2**32)))
+    world = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, rng)
+    lake = Lake(data, rng)
     for _ in range(2):
         world.run_epoch(lake.next_rows(8))
         check(query, world, lake.rows)

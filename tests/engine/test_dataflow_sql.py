@@ -100,8 +100,8 @@ def test_a_view_is_what_its_sql_says_while_keys_move(name: str, data: st.DataObj
     sql, key = VIEWS[name]
     view = compile_view("v", sql, TABLES, {}, TYPER)
     query = Query(view.relation, key, sql)
-    lots = Random(data.draw(st.integers(0, 2**32)))
-    world, lake = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, lots), Lake(data, lots)
+    rng = Random(data.draw(st.integers(0, 2**32)))
+    world, lake = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, rng), Lake(data, rng)
     for _ in range(2):
         world.run_epoch(lake.next_rows(12))
         current = by_duckdb(f"SELECT * FROM {CURRENT}", **lake.rows)

@@ -25,9 +25,9 @@ BUDGET_S = 0.005
 def steps(bare_s: float, key_s: float, count: int = 200, noise: float = 0.0, seed: int = 1) -> list[tuple[int, float]]:
     """The keys and seconds of so many steps, of which each takes some seconds and some more for each key. noise: by
     what factor they vary, as a standard deviation of its logarithm."""
-    pace, lots, taken = Pace(BUDGET_S), random.Random(seed), []
+    pace, rng, taken = Pace(BUDGET_S), random.Random(seed), []
     for _ in range(count):
-        seconds = (bare_s + key_s * pace.keys) * math.exp(lots.gauss(0, noise))
+        seconds = (bare_s + key_s * pace.keys) * math.exp(rng.gauss(0, noise))
         taken.append((pace.keys, seconds))
         pace.took(*taken[-1])
     return taken

@@ -43,7 +43,7 @@ class Operator:
         return keys.tolist()
 
 
-class River:
+class ModelCluster:
     """Two workers, one channel each way, and Z's operators. said: every message, as the document would write it."""
 
     def __init__(self, operators: Sequence[Operator], new: tuple[int, ...]) -> None:
@@ -96,9 +96,9 @@ def written(keys: np.ndarray) -> str:
 
 
 def test_scaling_down_goes_as_in_the_document() -> None:
-    river = River([Operator("S", (4, 5, 6))], new=(Y,))
-    river.run(keys_max=1)
-    assert river.said == [
+    cluster = ModelCluster([Operator("S", (4, 5, 6))], new=(Y,))
+    cluster.run(keys_max=1)
+    assert cluster.said == [
         "SHUTDOWN",
         "sets(56, 4)",
         "FINAL(4)",
@@ -108,14 +108,14 @@ def test_scaling_down_goes_as_in_the_document() -> None:
         "FINAL(6)",
         "REDISTRIBUTE(6, S, None)",
     ]
-    assert river.taken == [{"S": [4]}, {"S": [5]}, {"S": [6]}]
-    assert all(isinstance(machine.phase, RedistributeNormal) for machine in river.machines.values())
+    assert cluster.taken == [{"S": [4]}, {"S": [5]}, {"S": [6]}]
+    assert all(isinstance(machine.phase, RedistributeNormal) for machine in cluster.machines.values())
 
 
 def test_two_operators_go_as_in_the_document() -> None:
-    river = River([Operator("Z1", (4, 5)), Operator("Z2", (5, 6))], new=(Y,))
-    river.run(keys_max=1)
-    assert river.said == [
+    cluster = ModelCluster([Operator("Z1", (4, 5)), Operator("Z2", (5, 6))], new=(Y,))
+    cluster.run(keys_max=1)
+    assert cluster.said == [
         "SHUTDOWN",
         "sets(56, 4)",
         "FINAL(4)",
@@ -125,13 +125,13 @@ def test_two_operators_go_as_in_the_document() -> None:
         "FINAL(6)",
         "REDISTRIBUTE(6, Z2, None)",
     ]
-    assert river.taken == [{"Z1": [4]}, {"Z1": [5], "Z2": [5]}, {"Z2": [6]}]
+    assert cluster.taken == [{"Z1": [4]}, {"Z1": [5], "Z2": [5]}, {"Z2": [6]}]
 
 
 def test_who_stays_is_told_scaleup_and_several_keys_go_at_a_time() -> None:
-    river = River([Operator("S", (4, 5, 6, 7, 8))], new=(Y, Z))
-    river.run(keys_max=3)
-    assert river.said == [
+    cluster = ModelCluster([Operator("S", (4, 5, 6, 7, 8))], new=(Y, Z))
+    cluster.run(keys_max=3)
+    assert cluster.said == [
         "SCALEUP",
         "sets(5678, 4)",
         "FINAL(4)",

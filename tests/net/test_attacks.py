@@ -19,7 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from channel_kit import Ear, Hub
+from channel_kit import Hub, Recorder
 from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, peer_of
 
 from upriver.client.lookups import LookupStream
@@ -123,12 +123,12 @@ def test_a_client_s_token_registers_no_worker(
 ) -> None:
     loop, service = coordinator
     forged = Message(REGISTER, {"worker": 0, "life": 1, "attempt": 0, "address": "127.0.0.1:1", "instance": "forged"})
-    ear = Ear()
+    recorder = Recorder()
     with pytest.raises(AccessDenied, match="cluster's secret"):
-        open_channel(Remote(service.address, known), forged, ear.receiver)
+        open_channel(Remote(service.address, known), forged, recorder.receiver)
     assert loop.addresses() == {}
-    assert ear.messages.empty()
-    end = open_channel(peer_of(service.address), forged, ear.receiver)
+    assert recorder.messages.empty()
+    end = open_channel(peer_of(service.address), forged, recorder.receiver)
     assert loop.addresses() == {WorkerId(0): "127.0.0.1:1"}
     end.close()
 
@@ -535,5 +535,5 @@ def test_a_worker_says_nothing_to_an_impostor() -> None:
         thread.start()
         remote = peer_of(f"127.0.0.1:{listener.getsockname()[1]}")
         with pytest.raises(AccessDenied, match="another server"):
-            open_channel(remote, Message("hello"), Ear().receiver)
+            open_channel(remote, Message("hello"), Recorder().receiver)
         thread.join()

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 import pytest
-from channel_kit import HELLO, QUICK, Ear, Hub
+from channel_kit import HELLO, QUICK, Hub, Recorder
 from server_kit import KEYS, SECONDS_MAX, SECRET, client_of, peer_of
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UpriverError, UserError, WaitTimeout, WorkerLost
@@ -40,35 +40,35 @@ def server(hub: Hub) -> Iterator[Server]:
         yield running
 
 
-def call(server: Server, ear: Ear, hello: Message = HELLO, limits: ChannelLimits = QUICK) -> ChannelEnd:
-    return open_channel(peer_of(server.address), hello, ear.receiver, limits=limits)
+def call(server: Server, recorder: Recorder, hello: Message = HELLO, limits: ChannelLimits = QUICK) -> ChannelEnd:
+    return open_channel(peer_of(server.address), hello, recorder.receiver, limits=limits)
 
 
-def pair(server: Server, hub: Hub) -> tuple[ChannelEnd, Ear, ChannelEnd, Ear]:
+def pair(server: Server, hub: Hub) -> tuple[ChannelEnd, Recorder, ChannelEnd, Recorder]:
     """Both ends of a channel: the one that has opened it, and the server's."""
-    ear = Ear()
-    end = call(server, ear)
-    return end, ear, *hub.accepted()
+    recorder = Recorder()
+    end = call(server, recorder)
+    return end, recorder, *hub.accepted()
 
 
-def close(end: ChannelEnd, *ears: Ear) -> None:
+def close(end: ChannelEnd, *ears: Recorder) -> None:
     """Close in good order, and see that both sides are told so, once."""
     end.close()
-    for ear in ears:
-        assert ear.closing() is None
-    for ear in ears:
-        assert ear.closings.empty()
+    for recorder in ears:
+        assert recorder.closing() is None
+    for recorder in ears:
+        assert recorder.closings.empty()
 
 
 def test_a_server_is_told_the_hello_and_may_speak_first(server: Server, hub: Hub) -> None:
     batch = pa.RecordBatch.from_pydict({"vnode": [1, 2]})
-    ear = Ear()
-    end = call(server, ear, Message("hello", {"worker": 3}, (batch,)))
+    recorder = Recorder()
+    end = call(server, recorder, Message("hello", {"worker": 3}, (batch,)))
     theirs, their_ear, hello = hub.ends.get(timeout=SECONDS_MAX)
     assert hello == Message("hello", {"worker": 3}, (batch,))
     theirs.send(Message("assign", {"vnodes": [0, 1]}))
-    assert ear.hear() == Message("assign", {"vnodes": [0, 1]})
-    close(end, ear, their_ear)
+    assert recorder.hear() == Message("assign", {"vnodes": [0, 1]})
+    close(end, recorder, their_ear)
 
 
 def test_messages_arrive_whole_and_in_order_both_ways(server: Server, hub: Hub) -> None:
@@ -150,9 +150,9 @@ class Hasty:
 def test_peers_that_are_gone_after_their_goodbye_have_closed_in_good_order() -> None:
     with Server(KEYS, {Purpose.CHANNEL: Hasty()}) as server:
         for _ in range(HASTY_PEERS):
-            ear = Ear()
-            call(server, ear)
-            assert ear.closing() is None
+            recorder = Recorder()
+            call(server, recorder)
+            assert recorder.closing() is None
 
 
 def test_a_stopping_server_says_goodbye(hub: Hub) -> None:
@@ -168,43 +168,43 @@ def test_a_stopping_server_says_goodbye(hub: Hub) -> None:
 
 
 def test_a_refusal_reaches_whoever_opens(server: Server) -> None:
-    ear = Ear()
+    recorder = Recorder()
     with pytest.raises(UserError, match=r"^worker 3 is here already$"):
-        call(server, ear, Message("refuse me"))
-    assert ear.closings.empty()
+        call(server, recorder, Message("refuse me"))
+    assert recorder.closings.empty()
 
 
 def test_the_token_opens_no_channel(server: Server, hub: Hub) -> None:
-    ear = Ear()
+    recorder = Recorder()
     with pytest.raises(AccessDenied):
-        open_channel(client_of(server.address), HELLO, ear.receiver)
+        open_channel(client_of(server.address), HELLO, recorder.receiver)
     assert hub.ends.empty()
-    assert ear.closings.empty()
+    assert recorder.closings.empty()
 
 
 def test_no_channel_goes_in_the_clear_where_tls_is_asked_for(server: Server, hub: Hub) -> None:
     with pytest.raises(ClusterError, match="TLS"):
-        open_channel(Remote(server.address, SECRET, b"PEM"), HELLO, Ear().receiver)
+        open_channel(Remote(server.address, SECRET, b"PEM"), HELLO, Recorder().receiver)
     assert hub.ends.empty()
 
 
 def test_a_server_without_channels_says_so() -> None:
     with Server(KEYS) as server, pytest.raises(ProtocolError, match="does not serve channel"):
-        call(server, Ear())
+        call(server, Recorder())
 
 
 def test_a_server_that_is_gone_is_named() -> None:
     with Server(KEYS) as server:
         remote = peer_of(server.address)
     with pytest.raises(WorkerLost, match=remote.address):
-        open_channel(remote, HELLO, Ear().receiver, lost=WorkerLost)
+        open_channel(remote, HELLO, Recorder().receiver, lost=WorkerLost)
 
 
 def test_a_server_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         address = f"127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(ClusterError, match=f"{address} cannot be reached in 0.2 s"):
-            open_channel(peer_of(address), HELLO, Ear().receiver, timeout=0.2)
+            open_channel(peer_of(address), HELLO, Recorder().receiver, timeout=0.2)
 
 
 def test_a_welcome_that_does_not_come_is_given_up() -> None:
@@ -213,15 +213,15 @@ def test_a_welcome_that_does_not_come_is_given_up() -> None:
     def on_open(end: ChannelEnd, hello: Message) -> Receiver:
         asked.set()
         answer.wait(SECONDS_MAX)
-        return Ear().receiver
+        return Recorder().receiver
 
-    ear = Ear()
+    recorder = Recorder()
     with Server(KEYS, {Purpose.CHANNEL: Channels(on_open, QUICK)}) as server:
         with pytest.raises(WaitTimeout, match="welcomed"):
-            open_channel(peer_of(server.address), HELLO, ear.receiver, timeout=0.2)
+            open_channel(peer_of(server.address), HELLO, recorder.receiver, timeout=0.2)
         assert asked.wait(SECONDS_MAX)
         answer.set()
-    assert ear.closings.empty()
+    assert recorder.closings.empty()
 
 
 # Peers that go wrong
@@ -236,7 +236,7 @@ def test_what_is_no_frame_of_the_other_end_ends_the_channel(server: Server, hub:
     seals, first = Seals(session.sends), encode(HELLO)
     hello = joined(first, seals)
     stream.write(hello)
-    _, ear = hub.accepted()
+    _, recorder = hub.accepted()
     other = joined(encode(Message("rows")), seals)
     said = {
         "no message": joined(MALFORMED, _after(session.sends, 1)),
@@ -247,11 +247,11 @@ def test_what_is_no_frame_of_the_other_end_ends_the_channel(server: Server, hub:
         "another direction's": joined(first, _after(session.hears, 1)),
     }
     stream.write(said[fault])
-    error = ear.closing()
+    error = recorder.closing()
     stream.close()
     assert isinstance(error, ProtocolError)
     assert "malformed" in str(error)
-    assert ear.messages.empty()
+    assert recorder.messages.empty()
 
 
 def _after(key: bytes, frames: int) -> Seals:
@@ -288,13 +288,13 @@ def send_until_refused(end: ChannelEnd, message: Message) -> None:
 )
 def test_a_peer_that_does_not_keep_up_is_cut_off(limits: ChannelLimits, size: int, match: str) -> None:
     hub = Hub(limits)
-    stuck, ear = threading.Event(), Ear()
+    stuck, recorder = threading.Event(), Recorder()
 
     def hear_nothing(_: Message) -> None:
         stuck.wait(SECONDS_MAX)
 
     with hub.server() as server:
-        receiver = Receiver(hear_nothing, ear.closings.put)
+        receiver = Receiver(hear_nothing, recorder.closings.put)
         open_channel(peer_of(server.address), HELLO, receiver, limits=limits)
         theirs, their_ear = hub.accepted()
         message = Message("much", {"text": "x" * size})
@@ -306,7 +306,7 @@ def test_a_peer_that_does_not_keep_up_is_cut_off(limits: ChannelLimits, size: in
         assert isinstance(error, ClusterError)
         assert match in str(error)
         stuck.set()
-        assert isinstance(ear.closing(), ClusterError)
+        assert isinstance(recorder.closing(), ClusterError)
 
 
 def test_one_message_larger_than_the_outbox_goes_through() -> None:

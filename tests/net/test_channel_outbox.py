@@ -122,9 +122,9 @@ def test_over_a_real_socket_all_frames_come_whole_and_each_sender_s_in_order() -
             ours.write(chunk)
 
     def send_all(sender: int) -> None:
-        lots = np.random.default_rng(sender)
+        rng = np.random.default_rng(sender)
         for number in range(60):
-            size = int(lots.choice([0, 1, 1 << 10, 1 << 14, AT_ONCE_BYTES_MAX, 1 << 18, PIECE_BYTES_MAX]))
+            size = int(rng.choice([0, 1, 1 << 10, 1 << 14, AT_ONCE_BYTES_MAX, 1 << 18, PIECE_BYTES_MAX]))
             batch = pa.RecordBatch.from_pydict({"n": np.full(size, number, np.uint8)})
             outbox.put(encode(Message("count", {"sender": sender, "number": number}, (batch,))))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from channel_kit import HELLO, QUICK, Ear, Hub
+from channel_kit import HELLO, QUICK, Hub, Recorder
 from server_kit import SECONDS_MAX, peer_of
 
 from upriver.errors import ClusterError, WorkerLost
@@ -44,8 +44,8 @@ def serve_and_wait(address: Any, then: str) -> None:
     hub = Hub()
     server = hub.server()
     address.send(server.address)
-    _, ear = hub.accepted()
-    ear.hear()
+    _, recorder = hub.accepted()
+    recorder.hear()
     if then == "freeze":
         os.kill(os.getpid(), signal.SIGSTOP)
     if then == "wait":
@@ -72,17 +72,17 @@ def test_a_client_killed_is_noticed_at_once(processes: list[Any]) -> None:
     hub = Hub(ChannelLimits())
     with hub.server() as server:
         process = start(processes, open_and_wait, server.address, "wait")
-        _, ear = hub.accepted()
+        _, recorder = hub.accepted()
         process.kill()
-        error = ear.closings.get(timeout=2.0)  # the limit of silence is far beyond
+        error = recorder.closings.get(timeout=2.0)  # the limit of silence is far beyond
     assert isinstance(error, WorkerLost)
     assert "without a goodbye" in str(error)
 
 
 def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server: Server, hub: Hub) -> None:
     start(processes, open_and_wait, server.address, "freeze")
-    _, ear = hub.accepted()
-    error = ear.closing()
+    _, recorder = hub.accepted()
+    error = recorder.closing()
     assert isinstance(error, WorkerLost)
     assert "silent for 0.5 s" in str(error)
 
@@ -92,12 +92,12 @@ def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, m
     address, told = multiprocessing.get_context("spawn").Pipe()
     process = start(processes, serve_and_wait, told, then)
     assert address.poll(SECONDS_MAX * 3)
-    ear = Ear()
-    end = open_channel(peer_of(address.recv()), HELLO, ear.receiver, limits=QUICK)
+    recorder = Recorder()
+    end = open_channel(peer_of(address.recv()), HELLO, recorder.receiver, limits=QUICK)
     end.send(Message("go on"))
     if then == "wait":
         process.kill()
-    error = ear.closing()
+    error = recorder.closing()
     assert isinstance(error, ClusterError)
     assert match in str(error)
     with pytest.raises(ClusterError):
@@ -106,8 +106,8 @@ def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, m
 
 def test_a_process_that_just_ends_says_goodbye(processes: list[Any], server: Server, hub: Hub) -> None:
     process = start(processes, open_and_wait, server.address, "end")
-    _, ear = hub.accepted()
-    assert ear.closing() is None
+    _, recorder = hub.accepted()
+    assert recorder.closing() is None
     process.join(SECONDS_MAX)
     assert process.exitcode == 0
 
@@ -116,8 +116,8 @@ def test_a_server_process_that_just_ends_says_goodbye(processes: list[Any]) -> N
     address, told = multiprocessing.get_context("spawn").Pipe()
     process = start(processes, serve_and_wait, told, "end")
     assert address.poll(SECONDS_MAX * 3)
-    ear = Ear()
-    open_channel(peer_of(address.recv()), HELLO, ear.receiver, limits=QUICK).send(Message("go on"))
-    assert ear.closing() is None
+    recorder = Recorder()
+    open_channel(peer_of(address.recv()), HELLO, recorder.receiver, limits=QUICK).send(Message("go on"))
+    assert recorder.closing() is None
     process.join(SECONDS_MAX)
     assert process.exitcode == 0

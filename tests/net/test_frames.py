@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pyarrow as pa
 import pytest
-from channel_kit import HELLO, QUICK, Ear, Hub
+from channel_kit import HELLO, QUICK, Hub, Recorder
 from server_kit import SECONDS_MAX, peer_of
 
 from upriver.net.channel import open_channel
@@ -78,13 +78,13 @@ def slow_line(server: Server) -> Iterator[str]:
 
 
 def test_a_message_that_takes_longer_than_the_limit_of_silence_is_no_silence() -> None:
-    hub, ear, message = Hub(), Ear(), message_of(16 * PIECE_BYTES_MAX)
+    hub, recorder, message = Hub(), Recorder(), message_of(16 * PIECE_BYTES_MAX)
     assert 3 * QUICK.silence_s_max < LINE_S * 16 * PIECE_BYTES_MAX / LINE_BYTES
     with hub.server() as server, slow_line(server) as address:
-        end = open_channel(peer_of(address), HELLO, ear.receiver, limits=QUICK)
+        end = open_channel(peer_of(address), HELLO, recorder.receiver, limits=QUICK)
         end.send(message)
         _, their_ear = hub.accepted()
         assert their_ear.messages.get(timeout=6 * SECONDS_MAX) == message
         end.close()
-        assert ear.closing() is None
+        assert recorder.closing() is None
         assert their_ear.closing() is None

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 import pytest
-from channel_kit import Ear
+from channel_kit import Recorder
 from peers_kit import Node, Nodes, meet_all, numbered, several_nodes
 from server_kit import KEYS, SECONDS_MAX, TOKEN, cut_connections, peer_of
 
@@ -150,14 +150,14 @@ def test_a_bad_hello_is_refused(node: Nodes, case: str) -> None:
     hello, kind, match = BAD_HELLOS[case]
     two = node(2)
     with pytest.raises(kind, match=match):
-        open_channel(peer_of(two.server.address), hello, Ear().receiver)
+        open_channel(peer_of(two.server.address), hello, Recorder().receiver)
 
 
 def test_a_second_channel_of_the_same_meeting_is_refused(node: Nodes) -> None:
     one, two = node(1), node(2)
     meet_all(1, one, two)
     with pytest.raises(ClusterError, match="has met it already"):
-        open_channel(peer_of(two.server.address), Message("peer", GOOD_HELLO), Ear().receiver)
+        open_channel(peer_of(two.server.address), Message("peer", GOOD_HELLO), Recorder().receiver)
     one.say(two, 1)
     assert two.hear(1) == [(1, 1)]
 
@@ -200,7 +200,7 @@ def test_a_peer_lost_while_others_are_awaited_fails_the_meeting(node: Nodes) -> 
 
 def test_malformed_words_lose_the_peer(node: Nodes) -> None:
     two = node(2)
-    end = open_channel(peer_of(two.server.address), Message("peer", GOOD_HELLO), Ear().receiver)
+    end = open_channel(peer_of(two.server.address), Message("peer", GOOD_HELLO), Recorder().receiver)
     two.meet_at(1, {WorkerId(1): (Incarnation(1), "127.0.0.1:1")})
     assert two.met.get(timeout=SECONDS_MAX) == 1
     end.send(Message("peer", {"said": [[1, ["Done", [1, 2]]]]}))

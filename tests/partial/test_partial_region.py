@@ -126,7 +126,7 @@ def hashed(keys: Sequence[int]) -> Hashes:
 
 
 class PartialRegions(RuleBasedStateMachine):
-    """The river of one view at two workers."""
+    """The cluster of one view at two workers."""
 
     @initialize(
         name=st.sampled_from(sorted(PLANS)),

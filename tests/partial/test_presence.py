@@ -53,11 +53,11 @@ class PresenceMachine(RuleBasedStateMachine):
         self.now += 1
         return self.now
 
-    @rule(worker=st.integers(0, 1), keys=KEYS, upquery=st.sampled_from([PRESENT, PRESENT, 1, 7]), lots=st.randoms())
-    def put(self, worker: int, keys: list[int], upquery: int, lots: Random) -> None:
+    @rule(worker=st.integers(0, 1), keys=KEYS, upquery=st.sampled_from([PRESENT, PRESENT, 1, 7]), rng=st.randoms())
+    def put(self, worker: int, keys: list[int], upquery: int, rng: Random) -> None:
         through, now = len(keys), self._tick()
         shuffled = list(keys)
-        lots.shuffle(shuffled)
+        rng.shuffle(shuffled)
         self.workers[worker].put(hashes(shuffled), upquery, Epoch(through), now)
         self.known[worker] |= dict.fromkeys(keys, Known(upquery, through, now))
 
@@ -180,8 +180,8 @@ def test_a_turnover_does_not_make_keys_seem_old() -> None:
 def test_of_many_keys_the_oldest_are_found_by_a_sample() -> None:
     presence = Presence()
     keys = spread(MANY_KEYS)
-    lots = np.random.default_rng(1)
-    ages = lots.permutation(MANY_KEYS)
+    rng = np.random.default_rng(1)
+    ages = rng.permutation(MANY_KEYS)
     for age in range(0, MANY_KEYS, 100):
         presence.put(keys[ages // 100 == age // 100], PRESENT, Epoch(1), age // 100)
     read = dict(zip(keys.tolist(), (ages // 100).tolist(), strict=True))

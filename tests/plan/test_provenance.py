@@ -18,7 +18,7 @@ from state_kit import MANY, Row, plain_rows
 
 from simulator.campaign import compiled_views
 from simulator.tables import TABLES as SIMULATED
-from simulator.tables import Crowd
+from simulator.tables import RowSource
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.keeping import ALL_ROWS
@@ -370,17 +370,17 @@ def test_no_key_that_a_row_comes_out_of_is_missing(name: str, data: st.DataObjec
 @pytest.mark.parametrize("plan", [plan for plan in compiled_views() if trace_edges(plan)], ids=attrgetter("name"))
 @pytest.mark.parametrize("seed", range(3))
 def test_no_key_of_a_simulated_view_is_missing(plan: DataflowPlan, seed: int) -> None:
-    crowd = Crowd(Random(seed))
+    crowd = RowSource(Random(seed))
     assert_no_key_is_missing(plan, ({table.name: crowd.rows(table, 30)} for table in (*SIMULATED, *SIMULATED)))
 
 
 @settings(MANY, max_examples=300)
-@given(lots=st.randoms(use_true_random=False))
-def test_no_key_of_any_query_is_missing(lots: Random) -> None:
-    tables = random_tables(lots)
+@given(rng=st.randoms(use_true_random=False))
+def test_no_key_of_any_query_is_missing(rng: Random) -> None:
+    tables = random_tables(rng)
     specs = {table.spec.name: table.spec for table in tables}
-    (view,) = random_views(tables, lots)
+    (view,) = random_views(tables, rng)
     note(f"view {view.name}, key {view.key}: {view.query.spark}")
     plan = declare_view(view.name, view.query.spark, view.key, specs, {}, LocalTyper(specs))
     if trace_edges(plan):
-        assert_no_key_is_missing(plan, RandomRows(tables, lots).epochs(2))
+        assert_no_key_is_missing(plan, RandomRows(tables, rng).epochs(2))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pytest
-from channel_kit import HELLO, Ear, Hub
+from channel_kit import HELLO, Hub, Recorder
 from server_kit import KEYS, SECONDS_MAX, SESSION, peer_of
 
 from upriver.coordinator.coordinator import CoordinatorMachine
@@ -67,36 +67,36 @@ def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
 
 
 def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> None:
-    tenants, end = WorkerSlots(QUICK), an_end()
-    tenants.make_room(WORKER)
-    tenants.enter(WORKER, end)
+    processes, end = WorkerSlots(QUICK), an_end()
+    processes.make_room(WORKER)
+    processes.enter(WORKER, end)
     with pytest.raises(WorkerLost, match="another process"):
-        tenants.enter(WORKER, an_end())
+        processes.enter(WORKER, an_end())
     with end.heartbeats.hearing():
-        assert tenants.leave(WORKER, end, is_silenced=False)
-    assert not tenants.leave(WORKER, end, is_silenced=False)
-    tenants.make_room(WORKER)
+        assert processes.leave(WORKER, end, is_silenced=False)
+    assert not processes.leave(WORKER, end, is_silenced=False)
+    processes.make_room(WORKER)
     assert now() >= end.heartbeats.heard_at + QUICK.lease_s
-    tenants.enter(WORKER, an_end())
+    processes.enter(WORKER, an_end())
 
 
 def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -> None:
-    tenants, end = WorkerSlots(QUICK), an_end()
-    assert tenants.free_in(WORKER) == 0
-    tenants.enter(WORKER, end)
+    processes, end = WorkerSlots(QUICK), an_end()
+    assert processes.free_in(WORKER) == 0
+    processes.enter(WORKER, end)
     with end.heartbeats.hearing():
-        tenants.leave(WORKER, end, is_silenced=False)
-    assert 0 < tenants.free_in(WORKER) <= QUICK.lease_s
-    tenants.make_room(WORKER)
-    assert tenants.free_in(WORKER) == 0
+        processes.leave(WORKER, end, is_silenced=False)
+    assert 0 < processes.free_in(WORKER) <= QUICK.lease_s
+    processes.make_room(WORKER)
+    assert processes.free_in(WORKER) == 0
 
 
 def test_who_has_ended_its_lease_itself_need_not_be_waited_for() -> None:
-    tenants, end = WorkerSlots(QUICK), an_end()
-    tenants.enter(WORKER, end)
+    processes, end = WorkerSlots(QUICK), an_end()
+    processes.enter(WORKER, end)
     with end.heartbeats.hearing():
-        tenants.leave(WORKER, end, is_silenced=True)
-    assert tenants.free_in(WORKER) == 0
+        processes.leave(WORKER, end, is_silenced=True)
+    assert processes.free_in(WORKER) == 0
 
 
 # With a coordinator
@@ -125,12 +125,12 @@ class Place:
     def next_life(self) -> None:
         self.restarts.step(PlaceWanted(worker=WORKER))
 
-    def enter(self, life: int, attempt: int = 0) -> tuple[ChannelEnd, Ear]:
-        ear = Ear()
+    def enter(self, life: int, attempt: int = 0) -> tuple[ChannelEnd, Recorder]:
+        recorder = Recorder()
         who = {"worker": int(WORKER), "life": life, "attempt": attempt, "instance": "executor"}
         hello = Message(REGISTER, {**who, "address": f"127.0.0.1:{life}"})
         limits = QUICK.worker_limits
-        return open_channel(peer_of(self.service.address), hello, ear.receiver, limits=limits), ear
+        return open_channel(peer_of(self.service.address), hello, recorder.receiver, limits=limits), recorder
 
 
 @pytest.fixture
@@ -143,11 +143,11 @@ def place() -> Iterator[Place]:
 
 def test_l1_a_worker_has_a_lease_as_long_as_its_coordinator_is_there(place: Place) -> None:
     lease = Lease(QUICK)
-    end, ear = place.enter(1)
+    end, recorder = place.enter(1)
     lease.begin(end)
     assert lease.wait(SECONDS_MAX)
     end.close()
-    assert ear.closing() is None
+    assert recorder.closing() is None
     assert not lease.wait(SECONDS_MAX)
 
 
@@ -161,10 +161,10 @@ def test_l1_a_worker_has_a_lease_as_soon_as_it_is_welcome(place: Place) -> None:
 
 
 def test_l2_who_comes_for_a_place_puts_out_who_is_there(place: Place) -> None:
-    _, ear = place.enter(1)
+    _, recorder = place.enter(1)
     place.next_life()
     end, _ = place.enter(2)
-    assert isinstance(ear.closing(), ClusterError)
+    assert isinstance(recorder.closing(), ClusterError)
     assert place.lost.get(timeout=SECONDS_MAX)[0] == 1
     assert place.loop.addresses() == {WORKER: "127.0.0.1:2"}
     end.close()
@@ -178,11 +178,11 @@ def test_l3_who_was_given_up_does_not_get_in_again(place: Place) -> None:
 
 
 def test_who_has_fallen_silent_by_itself_is_left_alone(place: Place) -> None:
-    end, ear = place.enter(1)
+    end, recorder = place.enter(1)
     end.send(Message(SILENCED))
     place.loop.wait_joined(SECONDS_MAX)
     end.close()
-    assert ear.closing() is None
+    assert recorder.closing() is None
     place.next_life()
     place.enter(2)[0].close()
     assert place.lost.empty()
@@ -200,18 +200,18 @@ def test_l6_a_second_attempt_of_a_workers_task_is_ended_and_the_first_stays(plac
 
 
 def test_an_attempt_that_spark_starts_after_the_first_has_gone_is_admitted(place: Place) -> None:
-    end, ear = place.enter(1, attempt=7)
+    end, recorder = place.enter(1, attempt=7)
     end.close()
-    assert ear.closing() is None
+    assert recorder.closing() is None
     other, _ = place.enter(1, attempt=8)
     assert place.ended == []
     other.close()
 
 
 def test_a_worker_that_fails_unexpectedly_is_cut_off_and_its_keeper_told_why(place: Place) -> None:
-    end, ear = place.enter(1)
+    end, recorder = place.enter(1)
     end.send(encode(WorkerFailed(kind="ProtocolError", error="OSError(24, 'Too many open files')")))
-    assert isinstance(ear.closing(), ClusterError)
+    assert isinstance(recorder.closing(), ClusterError)
     life, why = place.lost.get(timeout=SECONDS_MAX)
     assert (life, why) == (1, "worker 0 failed: OSError(24, 'Too many open files')")
     assert not place.loop.has_failed
@@ -220,9 +220,9 @@ def test_a_worker_that_fails_unexpectedly_is_cut_off_and_its_keeper_told_why(pla
 def test_a_channel_cut_for_a_reason_says_so() -> None:
     hub = Hub()
     with hub.server() as server:
-        ear = Ear()
-        open_channel(peer_of(server.address), HELLO, ear.receiver)
+        recorder = Recorder()
+        open_channel(peer_of(server.address), HELLO, recorder.receiver)
         theirs, their_ear = hub.accepted()
         theirs.give_up(WorkerLost("another process has come"))
         assert str(their_ear.closing()) == "another process has come"
-        assert isinstance(ear.closing(), ClusterError)
+        assert isinstance(recorder.closing(), ClusterError)

@@ -39,51 +39,51 @@ class Watched:
 
 
 @pytest.fixture
-def river() -> Watched:
+def cluster() -> Watched:
     """Two workers that have finished an epoch."""
     return Watched(coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1)))
 
 
-def test_nothing_is_told_where_nobody_was_lost(river: Watched) -> None:
+def test_nothing_is_told_where_nobody_was_lost(cluster: Watched) -> None:
     assert Watched(coordinator()).live(*BOTH) == []
-    assert river.live(published(2), finished(1, 2)) == []
+    assert cluster.live(published(2), finished(1, 2)) == []
 
 
-def test_keys_are_served_again_when_what_was_published_by_then_is_reflected(river: Watched) -> None:
-    assert river.live(gone(2)) == [(1, 0.0, None)]
-    assert river.live(published(2), came(1, 3)) == [(1, 2.0, None)]
-    assert river.live(published(3), finished(3, 1)) == [(1, 4.0, None)]
-    assert river.live(finished(3, 2)) == [(1, 5.0, 5.0)]
-    assert river.live(finished(3, 3)) == [(1, 6.0, 5.0)]
+def test_keys_are_served_again_when_what_was_published_by_then_is_reflected(cluster: Watched) -> None:
+    assert cluster.live(gone(2)) == [(1, 0.0, None)]
+    assert cluster.live(published(2), came(1, 3)) == [(1, 2.0, None)]
+    assert cluster.live(published(3), finished(3, 1)) == [(1, 4.0, None)]
+    assert cluster.live(finished(3, 2)) == [(1, 5.0, 5.0)]
+    assert cluster.live(finished(3, 3)) == [(1, 6.0, 5.0)]
 
 
-def test_one_who_is_replaced_before_his_channel_has_closed_was_lost(river: Watched) -> None:
-    assert river.live(came(1, 3), gone(2)) == [(1, 1.0, None)]
-    assert river.live(finished(3, 1)) == [(1, 2.0, 2.0)]
+def test_one_who_is_replaced_before_his_channel_has_closed_was_lost(cluster: Watched) -> None:
+    assert cluster.live(came(1, 3), gone(2)) == [(1, 1.0, None)]
+    assert cluster.live(finished(3, 1)) == [(1, 2.0, 2.0)]
 
 
-def test_one_who_is_lost_again_before_he_serves_is_told_of_once(river: Watched) -> None:
-    assert river.live(gone(2), came(1, 3), gone(3)) == [(1, 2.0, None)]
-    assert river.live(came(1, 4), finished(4, 1)) == [(1, 4.0, 4.0)]
-    assert river.live(gone(4)) == [(1, 5.0, 4.0), (1, 0.0, None)]
+def test_one_who_is_lost_again_before_he_serves_is_told_of_once(cluster: Watched) -> None:
+    assert cluster.live(gone(2), came(1, 3), gone(3)) == [(1, 2.0, None)]
+    assert cluster.live(came(1, 4), finished(4, 1)) == [(1, 4.0, 4.0)]
+    assert cluster.live(gone(4)) == [(1, 5.0, 4.0), (1, 0.0, None)]
 
 
 def test_what_checkpoints_have_is_to_be_restored_first() -> None:
-    river = Watched(checkpointing(*BOTH, restored(1), restored(2), checkpoints=[found(1)]))
-    assert river.live(gone(1), came(0, 3)) == [(0, 1.0, None)]
-    assert river.live(restored(3)) == [(0, 2.0, 2.0)]
+    cluster = Watched(checkpointing(*BOTH, restored(1), restored(2), checkpoints=[found(1)]))
+    assert cluster.live(gone(1), came(0, 3)) == [(0, 1.0, None)]
+    assert cluster.live(restored(3)) == [(0, 2.0, 2.0)]
 
 
 def test_where_keys_move_all_begin_anew_and_the_joiner_is_told_of_no_more() -> None:
-    river = Watched(coordinator(published(1), *UP[:2], finished(1, 1), finished(2, 1), *UP[2:]))
-    assert river.live(gone(3)) == []
-    river = Watched(coordinator(published(1), *UP[:2], finished(1, 1), finished(2, 1), *UP[2:]))
-    assert river.live(gone(2), came(1, 4), anew(1)) == [(1, 2.0, None)]
-    assert river.live(finished(4, 1)) == [(1, 3.0, 3.0)]
+    cluster = Watched(coordinator(published(1), *UP[:2], finished(1, 1), finished(2, 1), *UP[2:]))
+    assert cluster.live(gone(3)) == []
+    cluster = Watched(coordinator(published(1), *UP[:2], finished(1, 1), finished(2, 1), *UP[2:]))
+    assert cluster.live(gone(2), came(1, 4), anew(1)) == [(1, 2.0, None)]
+    assert cluster.live(finished(4, 1)) == [(1, 3.0, 3.0)]
 
 
-def test_who_leaves_by_a_rescale_was_not_lost(river: Watched) -> None:
-    assert river.live(wanted(1, workers=1, strategy=Strategy.RESTART), anew(1), finished(1, 1), gone(2)) == []
+def test_who_leaves_by_a_rescale_was_not_lost(cluster: Watched) -> None:
+    assert cluster.live(wanted(1, workers=1, strategy=Strategy.RESTART), anew(1), finished(1, 1), gone(2)) == []
 
 
 def staged_epoch(epoch: int, *incarnations: int) -> Sequence[CoordinatorEvent]:
@@ -98,59 +98,59 @@ def staged_epoch(epoch: int, *incarnations: int) -> Sequence[CoordinatorEvent]:
 
 def test_exchanged_rows_are_reflected_when_the_epoch_is_over() -> None:
     machine = coordinator(*BOTH, met(1), met(2), published(1), plans=[STAGED])
-    river = Watched(machine)
-    assert river.live(*staged_epoch(1, 1, 2)) == []
-    river.live(gone(2), came(1, 3), anew(1), met(1, meeting=2), met(3, meeting=2))
+    cluster = Watched(machine)
+    assert cluster.live(*staged_epoch(1, 1, 2)) == []
+    cluster.live(gone(2), came(1, 3), anew(1), met(1, meeting=2), met(3, meeting=2))
     *most, last = staged_epoch(1, 1, 3)
-    assert river.live(*most) == [(1, 9.0, None)]
-    assert river.live(last) == [(1, 10.0, 10.0)]
+    assert cluster.live(*most) == [(1, 9.0, None)]
+    assert cluster.live(last) == [(1, 10.0, 10.0)]
 
 
 def test_others_that_take_over_serve_the_keys_when_all_have_resumed() -> None:
     group = Group()
-    river = Watched(group.machine)
+    cluster = Watched(group.machine)
     group.epoch()
-    river.recoveries.look(group.machine.cluster)
+    cluster.recoveries.look(group.machine.cluster)
     group.silent = {StartedAnew}
-    assert river.live(gone(2)) == [(1, 0.0, None)]
+    assert cluster.live(gone(2)) == [(1, 0.0, None)]
     del group.places[1]
     group.lease_over(2)
-    assert river.live() == [(1, 0.0, None)]
+    assert cluster.live() == [(1, 0.0, None)]
     group.speak()
-    assert river.live(published(2)) == [(1, 1.0, 1.0)]
+    assert cluster.live(published(2)) == [(1, 1.0, 1.0)]
     group.come(1)
-    assert [told[0] for told in river.live(published(3))] == [1]
+    assert [told[0] for told in cluster.live(published(3))] == [1]
 
 
 def test_an_epoch_that_was_open_when_others_took_over_is_to_be_gone_through_first() -> None:
     group = Group()
-    river = Watched(group.machine)
+    cluster = Watched(group.machine)
     group.silent = {EpochFinished}
     group.epoch()
-    river.live(gone(2))
+    cluster.live(gone(2))
     del group.places[1]
     group.unsaid.clear()
     group.lease_over(2)
-    assert river.live(published(2)) == [(1, 1.0, None)]
+    assert cluster.live(published(2)) == [(1, 1.0, None)]
     group.speak()
-    assert river.live(published(3)) == [(1, 2.0, 2.0)]
+    assert cluster.live(published(3)) == [(1, 2.0, 2.0)]
 
 
-def test_the_oldest_are_forgotten(river: Watched) -> None:
+def test_the_oldest_are_forgotten(cluster: Watched) -> None:
     for incarnation in range(2, RECOVERIES_KEPT_MAX + 5):
-        told = river.live(gone(incarnation), came(1, incarnation + 1), finished(incarnation + 1, 1))
+        told = cluster.live(gone(incarnation), came(1, incarnation + 1), finished(incarnation + 1, 1))
     assert len(told) == RECOVERIES_KEPT_MAX
     assert told[-1] == (1, 2.0, 2.0)
 
 
-def test_those_who_are_sent_at_the_end_were_not_lost(river: Watched) -> None:
-    river.recoveries.end()
-    assert river.live(gone(1), gone(2)) == []
+def test_those_who_are_sent_at_the_end_were_not_lost(cluster: Watched) -> None:
+    cluster.recoveries.end()
+    assert cluster.live(gone(1), gone(2)) == []
 
 
-def test_the_status_shows_them(river: Watched) -> None:
-    river.live(gone(2), came(1, 3), finished(3, 1), gone(1))
-    shown = render_status({**status(None), "recoveries": river.recoveries.status()})
+def test_the_status_shows_them(cluster: Watched) -> None:
+    cluster.live(gone(2), came(1, 3), finished(3, 1), gone(1))
+    shown = render_status({**status(None), "recoveries": cluster.recoveries.status()})
     assert "lost worker  noticed   served again\n" in shown
     assert "          1  3 s ago  after 2.000 s\n" in shown
     assert "          0  0 s ago        not yet" in shown

@@ -1,4 +1,5 @@
-"""Each checker lets right things pass and catches wrong ones; and views that are wrong are caught in a whole river."""
+"""Each checker lets right things pass and catches wrong ones; and views that are wrong are caught in a whole
+cluster."""
 
 import inspect
 from collections import Counter

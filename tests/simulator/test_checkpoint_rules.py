@@ -38,7 +38,7 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
         {**CALM, "rescale": 0.0, "spoil": 0.3, "copy": 3.0},
     ),
 }
-"""By rule: which checkers may see that it is off, and weather in which they do."""
+"""By rule: which checkers may see that it is off, and the event weights under which they do."""
 
 
 @pytest.mark.parametrize("views", [flowing, exchanged])
@@ -59,5 +59,5 @@ def test_every_rule_is_tried() -> None:
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str, database: duckdb.DuckDBPyConnection) -> None:
-    checkers, weather = CAUGHT_BY[rule]
-    assert Worlds(flowing(), PARTIAL_SHARE, database).first_wrong(rule, weather) in checkers
+    checkers, weights = CAUGHT_BY[rule]
+    assert Worlds(flowing(), PARTIAL_SHARE, database).first_wrong(rule, weights) in checkers

@@ -8,7 +8,7 @@ import pytest
 
 from simulator.__main__ import main as simulator
 from simulator.campaign import Simulator
-from simulator.weather import FAULTS
+from simulator.event_weights import FAULTS
 
 STEPS, WORKERS = 250, 3
 SEEDS, SOAK_SEEDS = 80, 100_000
@@ -60,7 +60,7 @@ def test_the_command_plays_them(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "problem"),
     [
         (["--faults", "crash,flood"], "--faults flood: there are all, none and crash"),
-        (["--faults", "all", "--protocol", "icadd"], "--faults is for the river"),
+        (["--faults", "all", "--protocol", "icadd"], "--faults is for the cluster"),
     ],
 )
 def test_what_cannot_be_is_refused(arguments: list[str], problem: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def paths_to(name: OperatorId, edges: Mapping[OperatorId, tuple[OperatorId, ...]
 
 @given(graphs(), st.randoms(use_true_random=False))
 def test_every_operator_sees_a_copy_by_every_path_and_then_it_is_over(
-    drawn: tuple[dict[OperatorId, tuple[OperatorId, ...]], tuple[OperatorId, ...]], lots: Random
+    drawn: tuple[dict[OperatorId, tuple[OperatorId, ...]], tuple[OperatorId, ...]], rng: Random
 ) -> None:
     edges, inputs = drawn
     names = {*edges, *inputs, *(target for targets in edges.values() for target in targets)}
@@ -121,7 +121,7 @@ def test_every_operator_sees_a_copy_by_every_path_and_then_it_is_over(
     graph.send(message)
     while busy := graph.busy():
         assert not message.over
-        graph.deliver(lots.choice(busy))
+        graph.deliver(rng.choice(busy))
     assert message.over
     assert {name: operator.copies for name, operator in operators.items()} == {
         name: paths_to(name, edges) for name in operators

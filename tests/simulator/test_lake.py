@@ -10,7 +10,7 @@ import pytest
 
 from simulator.campaign import compiled_views
 from simulator.lake import FakeLake
-from simulator.tables import TABLES, Crowd, hashes_of_keys
+from simulator.tables import TABLES, RowSource, hashes_of_keys
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
@@ -26,10 +26,10 @@ def lake_edges(plans: Sequence[DataflowPlan]) -> list[LakeEdge]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
-    lots = Random(seed)
-    plans, crowd = compiled_views(), Crowd(lots)
+    rng = Random(seed)
+    plans, crowd = compiled_views(), RowSource(rng)
     lake = FakeLake(plans, VNODES)
-    share = sorted(lots.sample(range(VNODES), lots.randint(1, VNODES)))
+    share = sorted(rng.sample(range(VNODES), rng.randint(1, VNODES)))
     vnodes = [VnodeId(vnode) for vnode in share]
     for table in TABLES:
         rows = crowd.rows(table, 50)
@@ -41,7 +41,7 @@ def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
             hashes = hash64([rows.column(column) for column in edge.index])
             order = np.argsort(hashes, kind="stable")
             own = order[np.isin(vnodes_of(hashes[order], VNODES), share)]
-            slices = lake.runs(epoch)[edge.channel].slices_of(vnodes, lots)
+            slices = lake.runs(epoch)[edge.channel].slices_of(vnodes, rng)
             read = pa.Table.from_batches([slice_.rows for slice_ in slices], schema=rows.schema)
             assert read.to_pylist() == rows.take(pa.array(own)).to_pylist()
             assert np.array_equal(np.concatenate([hashes[:0], *(slice_.hash64 for slice_ in slices)]), hashes[own])
@@ -49,11 +49,11 @@ def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
 
 
 def test_a_slice_may_end_between_two_keys_of_a_vnode_and_never_between_two_rows_of_a_key() -> None:
-    lots = Random(0)
+    rng = Random(0)
     plans = compiled_views()
     lake = FakeLake(plans, VNODES)
-    run = lake.runs(lake.publish("trades", Crowd(lots).rows(TABLES[0], 60)))[lake_edges(plans)[0].channel]
-    cuts = [run.slices_of([VnodeId(vnode) for vnode in range(VNODES)], lots) for _ in range(20)]
+    run = lake.runs(lake.publish("trades", RowSource(rng).rows(TABLES[0], 60)))[lake_edges(plans)[0].channel]
+    cuts = [run.slices_of([VnodeId(vnode) for vnode in range(VNODES)], rng) for _ in range(20)]
     pairs = [pair for slices in cuts for pair in pairwise(slices) if all(map(len, pair))]
     assert pairs
     assert all(before.hash64[-1] < after.hash64[0] for before, after in pairs)
@@ -61,7 +61,7 @@ def test_a_slice_may_end_between_two_keys_of_a_vnode_and_never_between_two_rows_
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_keys_drawn_have_the_hash_that_the_lake_would_give_them(table: TableSpec) -> None:
-    rows = Crowd(Random(3)).rows(table, 100)
+    rows = RowSource(Random(3)).rows(table, 100)
     keys = zip(*(rows.column(column).to_pylist() for column in table.key), strict=True)
     found = hash64([rows.column(column) for column in table.key]).tolist()
     assert [hashes_of_keys(table.key)[key] for key in keys] == found

@@ -1,4 +1,5 @@
-"""The oracle in the river: views by lot, kept by the real machines amid all that can happen, are what DuckDB says."""
+"""The oracle in the cluster: views at random, kept by the real machines amid all that can happen, are what DuckDB
+says."""
 
 from dataclasses import replace
 from functools import partial
@@ -10,8 +11,8 @@ from random_sql import random_views
 from random_tables import Kind, RandomTable
 
 from simulator.checkers import Violated
+from simulator.event_weights import EventWeights
 from simulator.tables import TABLES
-from simulator.weather import Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
@@ -38,25 +39,25 @@ def test_any_views_are_what_duckdb_says_whatever_happens(request: pytest.Fixture
 
 
 def play(seed: int, evaluator: Evaluator, database: duckdb.DuckDBPyConnection) -> None:
-    lots = Random(seed)
-    plans = plans_by_lot(lots)
-    weather = replace(Weather.drawn(lots, [WorkerId(worker) for worker in range(WORKERS)]), sizes=SIZES)
-    world = World(lots, WORKERS, plans, ALL_RULES, partial(Region.build, evaluator=evaluator), weather)
+    rng = Random(seed)
+    plans = plans_by_lot(rng)
+    weights = replace(EventWeights.drawn(rng, [WorkerId(worker) for worker in range(WORKERS)]), sizes=SIZES)
+    world = World(rng, WORKERS, plans, ALL_RULES, partial(Region.build, evaluator=evaluator), weights)
     try:
         world.run(STEPS)
         world.come_to_rest(database)
         world.stop()
     except Violated as error:
         views = "\n".join(f"{plan.name} by {plan.key}: {plan.sql}" for plan in plans)
-        trace = "\n".join(world.river.trace[-60:])
-        pytest.fail(f"seed {seed}: {error}\n{views}\n{world.river.lake.all_rows()}\n{trace}")
+        trace = "\n".join(world.cluster.trace[-60:])
+        pytest.fail(f"seed {seed}: {error}\n{views}\n{world.cluster.lake.all_rows()}\n{trace}")
 
 
-def plans_by_lot(lots: Random) -> tuple[DataflowPlan, ...]:
-    """Of views over the river's tables, each with its query as DuckDB reads it."""
+def plans_by_lot(rng: Random) -> tuple[DataflowPlan, ...]:
+    """Of views over the cluster's tables, each with its query as DuckDB reads it."""
     tables = [RandomTable(table, {field.name: KINDS[field.type] for field in table.schema}) for table in TABLES]
     specs = {table.name: table for table in TABLES}
-    views = random_views(tables, lots, VIEWS, LEVELS, may_be_loose=False)
+    views = random_views(tables, rng, VIEWS, LEVELS, may_be_loose=False)
     texts: dict[str, str] = {}
     plans = []
     for view in views:

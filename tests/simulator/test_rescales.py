@@ -1,6 +1,6 @@
-"""Rescales in the whole river, one at a time: in fair weather, given up, in a row, and with a worker lost on the way.
+"""Rescales in the whole cluster, one at a time: under fair odds, given up, in a row, and with a worker lost on the way.
 
-What must hold at each step and at rest is watched by the river's checkers; a test adds what it alone knows.
+What must hold at each step and at rest is watched by the cluster's checkers; a test adds what it alone knows.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ import duckdb
 import pytest
 
 from simulator.campaign import compiled_views
+from simulator.event_weights import EventWeights
 from simulator.process import Process
 from simulator.tables import SETS_ASIDE
-from simulator.weather import Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
@@ -31,15 +31,15 @@ SEEDS = range(1)
 
 
 def fair_world(seed: int, workers: int) -> World:
-    """A river in which nobody dies or is slow, and nobody wants a rescale yet; it has run for a while, and all keys are
-    kept, so there are some to move."""
-    lots = Random(seed)
-    drawn = Weather.drawn(lots, [WorkerId(worker) for worker in range(workers)])
-    weather = replace(drawn.calmed(), publish=0.2, lookup=0.5, scan=0.05, move=0.5, sizes=(1, 20, 60))
+    """A cluster in which nobody dies or is slow, and nobody wants a rescale yet; it has run for a while, and all keys
+    are kept, so there are some to move."""
+    rng = Random(seed)
+    drawn = EventWeights.drawn(rng, [WorkerId(worker) for worker in range(workers)])
+    weights = replace(drawn.calmed(), publish=0.2, lookup=0.5, scan=0.05, move=0.5, sizes=(1, 20, 60))
     build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
     while True:
-        world = World(lots, workers, compiled_views(), ALL_RULES, build_region, weather, partial_share=0.0)
-        if len(world.river.maps()["readers"].owners) >= VNODES_MIN:
+        world = World(rng, workers, compiled_views(), ALL_RULES, build_region, weights, partial_share=0.0)
+        if len(world.cluster.maps()["readers"].owners) >= VNODES_MIN:
             world.run(150)
             return world
 
@@ -56,7 +56,7 @@ def wanted(
 def run_until(world: World, counter: str, times: int = 1) -> None:
     """Until this has happened so often."""
     for _ in range(STEPS_MAX):
-        if world.river.watcher.counters[counter] >= times:
+        if world.cluster.watcher.counters[counter] >= times:
             return
         world.step()
     pytest.fail(f"not {times} {counter} within {STEPS_MAX} steps")
@@ -69,7 +69,7 @@ def come_to_rest(world: World) -> None:
 
 
 def owners(world: World) -> set[WorkerId]:
-    return {worker for vnode_map in world.river.maps().values() for worker in vnode_map.workers}
+    return {worker for vnode_map in world.cluster.maps().values() for worker in vnode_map.workers}
 
 
 @pytest.mark.parametrize("strategy", Strategy)
@@ -79,8 +79,8 @@ def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int,
     world = fair_world(seed, before)
     world.want(wanted(after, strategy))
     run_until(world, "rescales_finished")
-    counters = world.river.watcher.counters
-    assert len(world.river.watcher.places) == after
+    counters = world.cluster.watcher.counters
+    assert len(world.cluster.watcher.places) == after
     assert (counters["loads"] > 0) == (strategy in LIVE)
     assert (counters["handed_over"] > 0) == (strategy is Strategy.LEARNER)
     come_to_rest(world)
@@ -90,11 +90,11 @@ def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int,
 @pytest.mark.parametrize("seed", SEEDS)
 def test_vnodes_go_where_they_are_wanted_and_no_other_goes(seed: int, strategy: Strategy) -> None:
     world = fair_world(seed, 3)
-    before = world.river.maps()["readers"]
+    before = world.cluster.maps()["readers"]
     moves = {VnodeId(0): WorkerId(2), VnodeId(3): WorkerId(0)}
     world.want(wanted(strategy=strategy, moves=moves))
     run_until(world, "rescales_finished")
-    assert world.river.maps()["readers"].owners == before.moved(moves).owners
+    assert world.cluster.maps()["readers"].owners == before.moved(moves).owners
     come_to_rest(world)
 
 
@@ -111,7 +111,7 @@ def test_a_rescale_given_up_leaves_one_map_and_nobody_without_vnodes(
     run_until(world, "loads", loads)
     world.abort(wish.ticket)
     run_until(world, "rescales_aborted")
-    assert world.river.watcher.places == owners(world)
+    assert world.cluster.watcher.places == owners(world)
     come_to_rest(world)
 
 
@@ -123,7 +123,7 @@ def test_rescales_take_turns(seed: int) -> None:
         world.want(wanted(workers, strategy, ticket=1_000_000 + number))
     for turn, workers in enumerate(counts, 1):
         run_until(world, "rescales_finished", turn)
-        assert len(world.river.watcher.places) == workers
+        assert len(world.cluster.watcher.places) == workers
     come_to_rest(world)
 
 
@@ -134,13 +134,13 @@ def test_when_a_worker_dies_while_keys_move_all_is_as_before(
     seed: int, before: int, after: int, dies: int, strategy: Strategy
 ) -> None:
     world = fair_world(seed, before)
-    places, old = set(world.river.watcher.places), world.river.maps()["readers"]
+    places, old = set(world.cluster.watcher.places), world.cluster.maps()["readers"]
     world.want(wanted(after, strategy))
     run_until(world, "loads")
-    world.river.crash(world.river.latest[WorkerId(dies)])
+    world.cluster.crash(world.cluster.latest[WorkerId(dies)])
     run_until(world, "rescales_failed")
-    assert world.river.watcher.places == places
-    assert world.river.maps()["readers"].owners == old.owners
+    assert world.cluster.watcher.places == places
+    assert world.cluster.maps()["readers"].owners == old.owners
     come_to_rest(world)
 
 
@@ -148,14 +148,14 @@ def test_when_a_worker_dies_while_keys_move_all_is_as_before(
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_worker_that_dies_before_keys_move_is_waited_for(seed: int, dies: int) -> None:
     world = fair_world(seed, 2)
-    met = world.river.watcher.counters["PeersMet"]
+    met = world.cluster.watcher.counters["PeersMet"]
     world.want(wanted(3))
     run_until(world, "PeersMet", met + 1)
-    if any(_is_ordered(process) for process in world.river.running):
+    if any(_is_ordered(process) for process in world.cluster.running):
         pytest.skip("keys move already")
-    world.river.crash(world.river.latest[WorkerId(dies)])
+    world.cluster.crash(world.cluster.latest[WorkerId(dies)])
     run_until(world, "rescales_finished")
-    assert len(world.river.watcher.places) == 3
+    assert len(world.cluster.watcher.places) == 3
     come_to_rest(world)
 
 
@@ -169,6 +169,6 @@ def test_lookups_and_scans_go_on_while_keys_move(seed: int, strategy: Strategy) 
     world = fair_world(seed, 2)
     world.want(wanted(4, strategy))
     run_until(world, "loads")
-    run_until(world, "lookups", world.river.watcher.counters["lookups"] + 1)
+    run_until(world, "lookups", world.cluster.watcher.counters["lookups"] + 1)
     come_to_rest(world)
-    assert world.river.watcher.counters["rescales_finished"] == 1
+    assert world.cluster.watcher.counters["rescales_finished"] == 1

@@ -12,8 +12,8 @@ from worlds_kit import without
 
 from simulator.campaign import Simulator, compiled_views
 from simulator.checkers import Violated
+from simulator.event_weights import PLACES_MAX, EventWeights
 from simulator.tables import EXCHANGED, SETS_ASIDE, VIEWS, ViewSpec
-from simulator.weather import PLACES_MAX, Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
@@ -88,8 +88,8 @@ OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
     "worker_whole_stages": {**FLOOD, "rescale": 0.0, "crash": 0.0},
 }
 OF_READS = {"worker_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
-"""Rules that matter in few rivers, and weather for them: many die, or every other worker is slow to hear while keys
-move fast, or those who are to leave are slow to read, all the time."""
+"""Rules that matter in few clusters, and event weights for them: many die, or every other worker is slow to hear while
+keys move fast, or those who are to leave are slow to read, all the time."""
 
 
 def test_every_rule_is_tried() -> None:
@@ -132,8 +132,8 @@ def play_until_wrong(
 ) -> None:
     plans, everyone = compiled_views(views), [WorkerId(worker) for worker in range(WORKERS)]
     for seed in range(SEEDS_MAX):
-        lots = Random(seed)
-        weather = replace(Weather.drawn(lots, everyone).calmed(), **made_for)
-        world = World(lots, WORKERS, plans, rules, build_region, weather, partial_share=0.0, failing_share=0.0)
+        rng = Random(seed)
+        weights = replace(EventWeights.drawn(rng, everyone).calmed(), **made_for)
+        world = World(rng, WORKERS, plans, rules, build_region, weights, partial_share=0.0, failing_share=0.0)
         world.run(STEPS)
         world.come_to_rest(database)

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 from worlds_kit import BUSY, WORKERS, MadeFor, Worlds, exchanged, flowing, seeds
 
-from simulator.weather import PLACES_MAX
+from simulator.event_weights import PLACES_MAX
 from upriver.ids import WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import Rules
@@ -51,7 +51,7 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
     "replication_between_epochs": (WRONG, LEARN),
     "replication_unfed_says_so": ({"nobody_is_left_waiting", "standbys_have_caught_up"}, {**LEARN, "cut": 0.1}),
 }
-"""By rule: which checkers may see that it is off, and weather in which they do."""
+"""By rule: which checkers may see that it is off, and the event weights under which they do."""
 
 
 @pytest.mark.parametrize("views", [flowing, exchanged])
@@ -68,8 +68,8 @@ def test_whoever_comes_back_has_its_share_again(seed: int, database: duckdb.Duck
     """In these, what it was about to learn is lost on the way, and is to be learned again."""
     worlds = Worlds(flowing(), PARTIAL_SHARE, database)
     world = worlds.play(worlds.of(seed, {**TAKE_OVER, "warmups": 2, "takeover": 0.0, "replan": 0.0}))
-    assert world.river.watcher.counters["crashes"]
-    for vnode_map in world.river.maps().values():
+    assert world.cluster.watcher.counters["crashes"]
+    for vnode_map in world.cluster.maps().values():
         shares = [len(vnode_map.vnodes_of_worker(WorkerId(worker))) for worker in range(WORKERS)]
         assert max(shares) - min(shares) <= 1
 
@@ -83,5 +83,5 @@ def test_every_rule_is_tried() -> None:
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str, database: duckdb.DuckDBPyConnection) -> None:
-    checkers, weather = CAUGHT_BY[rule]
-    assert Worlds(flowing(), PARTIAL_SHARE, database).first_wrong(rule, weather) in checkers
+    checkers, weights = CAUGHT_BY[rule]
+    assert Worlds(flowing(), PARTIAL_SHARE, database).first_wrong(rule, weights) in checkers

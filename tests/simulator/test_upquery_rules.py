@@ -4,7 +4,7 @@ For four rules there is nothing to see, or it would take too many seeds; tests o
 them:
 
 - partial.asked_keys_stay, without which a lookup may wait for ever: for that, an eviction has to come between each
-  upquery and its answer. Here evictions come by lot, and so every lookup is answered sooner or later. See
+  upquery and its answer. Here evictions come at random, and so every lookup is answered sooner or later. See
   ``worker/test_upqueries.py``.
 - partial.read_ahead, without which a row may be lost: an epoch that has the row must be open at a key's old owner and
   not at its new one, the key must be on its way between them, and be asked for at once. See
@@ -76,7 +76,7 @@ def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
 
 
 def test_under_budgets_of_any_size_everybody_is_answered_and_nothing_is_wrong() -> None:
-    """Two of three of these rivers have one."""
+    """Two of three of these clusters have one."""
     simulator = Simulator(ALL_RULES, views=TRACED, partial_share=1.0)
     outcomes = [simulator.play(seed, STEPS, WORKERS) for seed in range(BUDGET_SEEDS)]
     assert [str(outcome) for outcome in outcomes if outcome.violation is not None] == []

@@ -147,7 +147,7 @@ def test_columns_of_any_name_and_type(spark: Any, tmp_path: Path) -> None:
 
 def test_the_last_version_of_each_row_counts(spark: Any, tmp_path: Path) -> None:
     """As the operator that views have before them decides; versions come in any order, and many tie."""
-    lots = Random(5)
+    rng = Random(5)
     values: list[list[Any]] = [
         [None, 1, 2, 3],
         [None, "p", "q"],
@@ -159,7 +159,7 @@ def test_the_last_version_of_each_row_counts(spark: Any, tmp_path: Path) -> None
     op = LatestOp(STAFF.primary_key, STAFF.order_by, STAFF.deletes)
     wanted = []
     for _ in range(5):
-        came = [(*map(lots.choice, values), lots.random(), lots.choice(["U", "U", "D", None])) for _ in range(12)]
+        came = [(*map(rng.choice, values), rng.random(), rng.choice(["U", "U", "D", None])) for _ in range(12)]
         history.publish(STAFF, came)
         versions += came
         wanted.append(current(op, STAFF.schema, versions))

@@ -59,15 +59,15 @@ def test_views_that_do_not_fit_without_a_key_are_refused_and_what_runs_goes_on(s
     room = sum(fixed_bytes([first]).values())
     with pytest.raises(BudgetExceeded, match=r"memory_budget=1: first [\d,]+\. Give more memory"):
         river_of(spark, tmp_path / "lake", 1, first).start(120)
-    river = river_of(spark, tmp_path / "lake", room, first)
-    river.start(120)
+    cluster = river_of(spark, tmp_path / "lake", room, first)
+    cluster.start(120)
     try:
         with pytest.raises(BudgetExceeded, match=rf"memory_budget={room:,}: (first|second) [\d,]+, "):
-            river.replan([first, second], 120)
-        river.wait(120)
-        (view,), (worker,) = river.status()["views"].items(), river.status()["workers"]
+            cluster.replan([first, second], 120)
+        cluster.wait(120)
+        (view,), (worker,) = cluster.status()["views"].items(), cluster.status()["workers"]
     finally:
-        river.stop()
+        cluster.stop()
     assert view[0] == "first"
     assert worker["bytes"] == view[1]["bytes"] == room
 

@@ -54,7 +54,7 @@ class Clicks(Sources):
     """Clicks on items, of which there are offers."""
 
     def draw(self) -> Files:
-        draw = self.lots.randrange
+        draw = self.rng.randrange
         clicks = [(self._item(), draw(USERS) or None, draw(-2, 9), self.number()) for _ in range(2_000)]
         items = [(self._item(), _named("kind", draw(KINDS)), *self._version()) for _ in range(500)]
         offers = [
@@ -63,27 +63,27 @@ class Clicks(Sources):
         ]
         drawn: dict[str, list[tuple[Any, ...]]] = {"clicks": clicks, "items": items, "offers": offers}
         for rows in drawn.values():
-            self.lots.shuffle(rows)
+            self.rng.shuffle(rows)
         return {name: (SCHEMAS[name], rows) for name, rows in drawn.items()}
 
     def _item(self) -> str | None:
         """A few items have most rows, and the null item has some."""
-        return _named("item", int(ITEMS * self.lots.random() ** 2))
+        return _named("item", int(ITEMS * self.rng.random() ** 2))
 
     def _version(self) -> tuple[int, str]:
-        return self.number(), self.lots.choice("UUUUD")
+        return self.number(), self.rng.choice("UUUUD")
 
 
 def _named(what: str, number: int) -> str | None:
     return f"{what}-{number}" if number else None
 
 
-def asked(lots: Random, view: str, count: int) -> list[Any]:
+def asked(rng: Random, view: str, count: int) -> list[Any]:
     """So many different keys at most, among them the null key and one that nobody has written."""
     if view == "histories":
-        return [None, -1, *lots.sample(range(1, USERS), count)]
+        return [None, -1, *rng.sample(range(1, USERS), count)]
     what, there_are = ("kind", KINDS) if view == "kinds" else ("town", TOWNS)
-    return [None, "nobody", *(f"{what}-{number}" for number in lots.sample(range(1, there_are), min(count, 40)))]
+    return [None, "nobody", *(f"{what}-{number}" for number in rng.sample(range(1, there_are), min(count, 40)))]
 
 
 class Truth:
@@ -106,10 +106,10 @@ class Truth:
         """The rows of a view, by key."""
         return rows_by_key(self._spark.sql(sql).toArrow(), key)
 
-    def check(self, app: App, lots: Random, count: int) -> None:
-        """Of each view some keys by lot have the right rows."""
+    def check(self, app: App, rng: Random, count: int) -> None:
+        """Of each view some keys at random have the right rows."""
         for name, (_, key) in VIEWS.items():
-            assert_right(app, name, key, self._by_key[name], asked(lots, name, count))
+            assert_right(app, name, key, self._by_key[name], asked(rng, name, count))
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def river(spark: Any, directory: Path) -> Iterator[tuple[App, Clicks]]:
+def cluster(spark: Any, directory: Path) -> Iterator[tuple[App, Clicks]]:
     """Three streams and partial views on them; as little memory as can be asked for."""
     sources = Clicks(directory, Random(11))
     sources.write()
@@ -144,29 +144,29 @@ def declared(spark: Any, directory: Path, views: Collection[str]) -> App:
 
 
 def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
-    spark: Any, directory: Path, river: tuple[App, Clicks]
+    spark: Any, directory: Path, cluster: tuple[App, Clicks]
 ) -> None:
-    app, sources = river
-    lots = Random(7)
-    Truth(spark, directory).check(app, lots, 20)
+    app, sources = cluster
+    rng = Random(7)
+    Truth(spark, directory).check(app, rng, 20)
     for workers, strategy in [(3, "icadd"), (1, "redistribute"), (2, "lazy"), (3, "restart")]:
         for name in VIEWS:
-            app.lookup(name, asked(lots, name, 200), timeout=60)
+            app.lookup(name, asked(rng, name, 200), timeout=60)
         rescale = app.rescale(workers, strategy=strategy)
         sources.write()
         app.evict("towns")
-        app.evict("histories", asked(lots, "histories", 100))
+        app.evict("histories", asked(rng, "histories", 100))
         app.wait(timeout=120)
         truth = Truth(spark, directory)
-        truth.check(app, lots, 15)  # keys may still be on their way
+        truth.check(app, rng, 15)  # keys may still be on their way
         assert rescale.wait(timeout=120)["outcome"] == "finished"
-        truth.check(app, lots, 100)
+        truth.check(app, rng, 100)
     for name, (sql, _) in VIEWS.items():
         assert differing_rows(app.read(name), spark.sql(sql)) == 0
 
 
-def test_it_is_told_how_keys_are_found(river: tuple[App, Clicks]) -> None:
-    app, _ = river
+def test_it_is_told_how_keys_are_found(cluster: tuple[App, Clicks]) -> None:
+    app, _ = cluster
     found_by = {
         "kinds": ["items(kind) -> item"],
         "towns": ["offers(item) -> shop", "offers(town) -> item"],
@@ -187,8 +187,8 @@ def counted(app: App) -> Mapping[str, int]:
     return counts
 
 
-def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, river: tuple[App, Clicks]) -> None:
-    app, _ = river
+def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, cluster: tuple[App, Clicks]) -> None:
+    app, _ = cluster
     rows = spark.read.parquet(str(directory / "items")).where("kind = 'kind-1'")
     items = rows.select("item").distinct().count()
     for name in VIEWS:
@@ -208,15 +208,15 @@ def test_what_is_kept_and_why_is_counted(spark: Any, directory: Path, river: tup
 
 
 def test_a_view_that_is_added_is_usable_at_once_and_all_are_when_the_app_starts_again(
-    spark: Any, directory: Path, river: tuple[App, Clicks]
+    spark: Any, directory: Path, cluster: tuple[App, Clicks]
 ) -> None:
-    app, sources = river
+    app, sources = cluster
     app.view("by_town", BY_TOWN, key="town")
-    lots = Random(3)
+    rng = Random(3)
     truth = Truth(spark, directory)
     for _ in range(2):
-        assert_right(app, "by_town", "town", truth.of(BY_TOWN, "town"), asked(lots, "towns", 20))
-        truth.check(app, lots, 20)
+        assert_right(app, "by_town", "town", truth.of(BY_TOWN, "town"), asked(rng, "towns", 20))
+        truth.check(app, rng, 20)
         sources.write()
         app.wait(timeout=60)
         truth = Truth(spark, directory)
@@ -224,4 +224,4 @@ def test_a_view_that_is_added_is_usable_at_once_and_all_are_when_the_app_starts_
     with declared(spark, directory, VIEWS) as again:
         again.view("by_town", BY_TOWN, key="town")
         again.start(wait=True)
-        truth.check(again, lots, 20)
+        truth.check(again, rng, 20)

@@ -90,28 +90,28 @@ def tributary(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Tri
     return made, directory / "lake"
 
 
-def cut_short(lots: Random, content: bytes) -> bytes:
-    return content[: lots.randrange(len(content))]
+def cut_short(rng: Random, content: bytes) -> bytes:
+    return content[: rng.randrange(len(content))]
 
 
-def one_bit_flipped(lots: Random, content: bytes) -> bytes:
-    place = lots.randrange(len(content))
-    return content[:place] + bytes([content[place] ^ 1 << lots.randrange(8)]) + content[place + 1 :]
+def one_bit_flipped(rng: Random, content: bytes) -> bytes:
+    place = rng.randrange(len(content))
+    return content[:place] + bytes([content[place] ^ 1 << rng.randrange(8)]) + content[place + 1 :]
 
 
 def gone(_: Random, __: bytes) -> None:
     return None
 
 
-def damage(lots: Random, root: Path) -> dict[Path, bytes]:
+def damage(rng: Random, root: Path) -> dict[Path, bytes]:
     """Damage one file or two; what they were."""
     before: dict[Path, bytes] = {}
     how: list[Callable[[Random, bytes], bytes | None]] = [cut_short, one_bit_flipped, gone]
-    for _ in range(lots.choice((1, 1, 2))):
-        path = lots.choice(sorted(root.glob(lots.choice(KINDS))) or [root / "app.json"])
+    for _ in range(rng.choice((1, 1, 2))):
+        path = rng.choice(sorted(root.glob(rng.choice(KINDS))) or [root / "app.json"])
         if path.exists() and path not in before:
             before[path] = path.read_bytes()
-            content = lots.choice(how)(lots, before[path])
+            content = rng.choice(how)(rng, before[path])
             path.unlink() if content is None else path.write_bytes(content)
     return before
 

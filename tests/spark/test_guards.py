@@ -54,9 +54,9 @@ class Case:
 
 
 def cases(seed: int, count: int) -> Iterator[Case]:
-    lots, rows, evaluator = Random(seed), table(), Evaluator()
+    rng, rows, evaluator = Random(seed), table(), Evaluator()
     while count:
-        sql = guarded(lots, EXPRESSIONS)
+        sql = guarded(rng, EXPRESSIONS)
         if "CAST('x' AS INT)" in sql:
             continue  # a constant, too
         tables = {"rows_": rows, "other": pa.record_batch({"r": rows.column(0)})} if "other" in sql else {"rows_": rows}
@@ -135,12 +135,12 @@ def test_rows_are_set_aside_exactly_where_spark_raises(spark: Any, request: pyte
     made = list(cases(seed, QUERIES_SOAKED if soaks else QUERIES))
     answered = [case for case in made if case.rows is not None]
     failing = [case for case in made if case.aside][: GIVEN_BACK_SOAKED if soaks else GIVEN_BACK]
-    lots = Random(seed)
+    rng = Random(seed)
     with optimizing(spark):
         spark.createDataFrame(pa.Table.from_batches([rows]), schema).createOrReplaceTempView("rows_")
         spark.sql("SELECT * FROM rows_").createOrReplaceTempView("other")
         found = [text for at in range(0, len(answered), BATCH) for text in wrong(spark, answered[at : at + BATCH])]
         for case in failing:
-            row = lots.choice(case.aside)
+            row = rng.choice(case.aside)
             found += [] if raises(spark, case, row) else [f"Spark answers: {case.sql} with row {row}"]
     assert not found, f"seed {seed}: {len(found)} of {len(made)}\n" + "\n".join(found[:40])

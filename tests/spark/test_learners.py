@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from failure_kit import is_there
-from learner_kit import VNODES, River, amid, over
+from learner_kit import VNODES, RunningCluster, amid, over
 from standby_kit import await_that
 
 from upriver.app import App
@@ -16,68 +16,68 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def river(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[River]:
+def cluster(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """Of two workers; every test leaves it with two."""
-    river = River(spark, tmp_path_factory.mktemp("learners"))
-    yield river
-    river.app.stop()
+    cluster = RunningCluster(spark, tmp_path_factory.mktemp("learners"))
+    yield cluster
+    cluster.app.stop()
 
 
-def test_slices_are_learned_while_a_stream_goes_on(river: River) -> None:
-    with river.checked():
+def test_slices_are_learned_while_a_stream_goes_on(cluster: RunningCluster) -> None:
+    with cluster.checked():
         for before, after, moved in ((2, 4, 16), (4, 1, 24), (1, 2, 16)):
-            report = over(river.app.rescale(after, strategy="learner"), f"{before} to {after}")
+            report = over(cluster.app.rescale(after, strategy="learner"), f"{before} to {after}")
             assert (report["strategy"], report["from"], report["to"]) == ("learner", before, after)
             assert report["moved_vnodes"] == moved
             assert report["moved_keys"] > 0
             assert report["moved_bytes"] > 0
-            assert river.vnodes() == [VNODES // after] * after
-            assert river.app.status()["standbys"] == {"wanted": 0, "ready": 0, "learners": 0}
-    river.equals_spark()
+            assert cluster.vnodes() == [VNODES // after] * after
+            assert cluster.app.status()["standbys"] == {"wanted": 0, "ready": 0, "learners": 0}
+    cluster.equals_spark()
 
 
-def test_no_process_is_left_of_who_has_retired(river: River) -> None:
+def test_no_process_is_left_of_who_has_retired(cluster: RunningCluster) -> None:
     """It would keep the memory that it has taken."""
-    over(river.app.rescale(3), "2 to 3")
-    retiring = river.process_of(2)
-    over(river.app.rescale(2), "3 to 2")
+    over(cluster.app.rescale(3), "2 to 3")
+    retiring = cluster.process_of(2)
+    over(cluster.app.rescale(2), "3 to 2")
     await_that(lambda: not is_there(retiring))
 
 
 @pytest.mark.parametrize("after", [4, 1], ids=["some came", "one was to leave"])
-def test_learning_is_aborted(river: River, after: int) -> None:
-    with river.checked():
-        rescale = river.app.rescale(after, strategy="learner")
+def test_learning_is_aborted(cluster: RunningCluster, after: int) -> None:
+    with cluster.checked():
+        rescale = cluster.app.rescale(after, strategy="learner")
         amid(rescale)
         rescale.abort()
         assert rescale.wait(timeout=120)["outcome"] in ("aborted", "finished")
-        over(river.app.rescale(2, strategy="learner"), "back to 2")
-    assert sum(river.vnodes()) == VNODES
+        over(cluster.app.rescale(2, strategy="learner"), "back to 2")
+    assert sum(cluster.vnodes()) == VNODES
 
 
 @pytest.mark.parametrize("victim", [0, 3], ids=["an old owner", "a learner"])
-def test_a_worker_is_killed_amid_learning(river: River, victim: int) -> None:
-    with river.checked():
-        rescale = river.app.rescale(4, strategy="learner")
+def test_a_worker_is_killed_amid_learning(cluster: RunningCluster, victim: int) -> None:
+    with cluster.checked():
+        rescale = cluster.app.rescale(4, strategy="learner")
         amid(rescale)
-        river.kill(victim)
+        cluster.kill(victim)
         over(rescale, f"2 to 4, and worker {victim} was killed")
-        assert river.vnodes() == [VNODES // 4] * 4
-        over(river.app.rescale(2, strategy="learner"), "4 to 2")
+        assert cluster.vnodes() == [VNODES // 4] * 4
+        over(cluster.app.rescale(2, strategy="learner"), "4 to 2")
 
 
-def test_a_worker_is_killed_that_is_to_leave_when_others_have_learned(river: River) -> None:
-    with river.checked():
-        over(river.app.rescale(3, strategy="learner"), "2 to 3")
-        rescale = river.app.rescale(2, strategy="learner")
+def test_a_worker_is_killed_that_is_to_leave_when_others_have_learned(cluster: RunningCluster) -> None:
+    with cluster.checked():
+        over(cluster.app.rescale(3, strategy="learner"), "2 to 3")
+        rescale = cluster.app.rescale(2, strategy="learner")
         amid(rescale)
-        river.kill(2)
+        cluster.kill(2)
         over(rescale, "3 to 2, and the one that was to leave was killed")
-        await_that(lambda: river.vnodes() == [VNODES // 2] * 2, river.app.status)
-    river.equals_spark()
+        await_that(lambda: cluster.vnodes() == [VNODES // 2] * 2, cluster.app.status)
+    cluster.equals_spark()
 
 
-def test_what_cannot_be_is_refused_with_one_clear_error(spark: Any, tmp_path: Path, river: River) -> None:
+def test_what_cannot_be_is_refused_with_one_clear_error(spark: Any, tmp_path: Path, cluster: RunningCluster) -> None:
     for wrong in (
         {"num_standby_replicas": -1},
         {"num_standby_replicas": True},
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_refused_with_one_clear_error(spark: Any, tmp_path: Pa
         (name,) = wrong
         with pytest.raises(DeclarationError, match=f"^{name}(='yes': give True or False| must be)"):
             App(spark, str(tmp_path), **wrong)
-    before = river.app.status()["map_version"]
+    before = cluster.app.status()["map_version"]
     with pytest.raises(UserError, match="'learner' finds the places of slices by itself: give a number of workers"):
-        river.app.rescale(moves={0: 1}, strategy="learner").wait()
-    assert river.app.status()["map_version"] == before
+        cluster.app.rescale(moves={0: 1}, strategy="learner").wait()
+    assert cluster.app.status()["map_version"] == before

@@ -44,16 +44,16 @@ class Events(Sources):
     """Events of keys, names of some, accounts that change."""
 
     def draw(self) -> Files:
-        events = [(self._key(), self.number(), self.lots.randint(-5, 50)) for _ in range(4_000)]
+        events = [(self._key(), self.number(), self.rng.randint(-5, 50)) for _ in range(4_000)]
         names = [(self._key(), f"name {self.number()}") for _ in range(400)]
-        versions = [(self._key(), self.lots.randint(0, 2), self.lots.randint(0, 9)) for _ in range(3_000)]
-        accounts = [(*row, self.number(), self.lots.choice("UUUD")) for row in versions]
-        self.lots.shuffle(accounts)
+        versions = [(self._key(), self.rng.randint(0, 2), self.rng.randint(0, 9)) for _ in range(3_000)]
+        accounts = [(*row, self.number(), self.rng.choice("UUUD")) for row in versions]
+        self.rng.shuffle(accounts)
         return {"events": (EVENTS, events), "names": (NAMES, names), "accounts": (ACCOUNTS, accounts)}
 
     def _key(self) -> str | None:
         """A few keys have most rows, and the null key has some."""
-        number = int(KEYS * self.lots.random() ** 3)
+        number = int(KEYS * self.rng.random() ** 3)
         return f"key-{number}" if number else None
 
 
@@ -63,7 +63,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def river(spark: Any, directory: Path) -> Iterator[tuple[App, Events]]:
+def cluster(spark: Any, directory: Path) -> Iterator[tuple[App, Events]]:
     """Three streams, partial views on them, and a few that are full; as little memory as can be asked for."""
     sources = Events(directory, Random(5))
     sources.write()
@@ -102,9 +102,9 @@ class Truth:
             assert_right(app, name, "k", by_key, keys)
 
 
-def asked(lots: Random, count: int) -> list[str | None]:
+def asked(rng: Random, count: int) -> list[str | None]:
     """So many different keys, among them the null key and one that nobody has written."""
-    return [None, "nobody", *(f"key-{number}" for number in lots.sample(range(1, KEYS), count))]
+    return [None, "nobody", *(f"key-{number}" for number in rng.sample(range(1, KEYS), count))]
 
 
 def kept(app: App) -> dict[str, Mapping[str, int]]:
@@ -113,25 +113,25 @@ def kept(app: App) -> dict[str, Mapping[str, int]]:
 
 
 def test_lookups_are_sparks_answers_while_keys_come_go_and_move(
-    spark: Any, directory: Path, river: tuple[App, Events]
+    spark: Any, directory: Path, cluster: tuple[App, Events]
 ) -> None:
-    app, sources = river
-    lots = Random(7)
-    Truth(spark, directory).check(app, asked(lots, 40))
+    app, sources = cluster
+    rng = Random(7)
+    Truth(spark, directory).check(app, asked(rng, 40))
     for workers, strategy in [(3, "icadd"), (1, "redistribute"), (2, "lazy")]:
-        app.lookup("counts", asked(lots, KEYS // 2), timeout=60)
+        app.lookup("counts", asked(rng, KEYS // 2), timeout=60)
         rescale = app.rescale(workers, strategy=strategy)
         sources.write()
         app.evict("named")
-        app.evict("counts", asked(lots, 500))
+        app.evict("counts", asked(rng, 500))
         app.wait(timeout=120)
         truth = Truth(spark, directory)
-        truth.check(app, asked(lots, 40))  # keys may still be on their way
+        truth.check(app, asked(rng, 40))  # keys may still be on their way
         assert rescale.wait(timeout=120)["outcome"] == "finished"
-        truth.check(app, asked(lots, 300))
+        truth.check(app, asked(rng, 300))
     for name, frame in truth.frames.items():
         assert differing_rows(app.read(name), frame) == 0
-    truth.check(app, asked(lots, 10))
+    truth.check(app, asked(rng, 10))
 
 
 def is_near_budget(views: Mapping[str, Mapping[str, int]], evicted_before: int) -> bool:
@@ -142,9 +142,9 @@ def is_near_budget(views: Mapping[str, Mapping[str, int]], evicted_before: int) 
 
 @pytest.mark.long
 def test_memory_stays_near_the_budget_and_nothing_is_lost_by_it(
-    spark: Any, directory: Path, river: tuple[App, Events]
+    spark: Any, directory: Path, cluster: tuple[App, Events]
 ) -> None:
-    app, _ = river
+    app, _ = cluster
     truth = Truth(spark, directory)
     everything = [None, *(f"key-{number}" for number in range(1, KEYS))]
     before = kept(app)
@@ -162,8 +162,8 @@ def asked_and_missed(app: App) -> tuple[int, int]:
     return numbers["looked_up"], numbers["missed"]
 
 
-def test_evictions_at_will(river: tuple[App, Events]) -> None:
-    app, _ = river
+def test_evictions_at_will(cluster: tuple[App, Events]) -> None:
+    app, _ = cluster
     app.evict("counts")
     assert kept(app)["counts"]["cached_keys"] == 0
     app.lookup("counts", ["key-1", "key-2"])
@@ -177,8 +177,8 @@ def test_evictions_at_will(river: tuple[App, Events]) -> None:
     assert asked_and_missed(app) == (asked + 4, missed + 1)
 
 
-def test_what_cannot_be_evicted(river: tuple[App, Events]) -> None:
-    app, _ = river
+def test_what_cannot_be_evicted(cluster: tuple[App, Events]) -> None:
+    app, _ = cluster
     with pytest.raises(UnknownView, match="typo"):
         app.evict("typo")
     with pytest.raises(UnknownView, match="typo"):
@@ -190,8 +190,8 @@ def test_what_cannot_be_evicted(river: tuple[App, Events]) -> None:
             app.evict(name)
 
 
-def test_explain_says_which_views_are_partial_and_why_others_are_not(river: tuple[App, Events]) -> None:
-    app, _ = river
+def test_explain_says_which_views_are_partial_and_why_others_are_not(cluster: tuple[App, Events]) -> None:
+    app, _ = cluster
     for name in VIEWS:
         assert "state: partial (a key is kept from its first lookup on" in app.explain(name)
     assert "cannot be found by (count(*)): count(*) is computed" in app.explain("sizes")
@@ -202,8 +202,8 @@ def test_explain_says_which_views_are_partial_and_why_others_are_not(river: tupl
         assert "state: partial" not in app.explain(name)
 
 
-def test_full_views_beside_them_are_read_as_ever(spark: Any, directory: Path, river: tuple[App, Events]) -> None:
-    app, _ = river
+def test_full_views_beside_them_are_read_as_ever(spark: Any, directory: Path, cluster: tuple[App, Events]) -> None:
+    app, _ = cluster
     spark.read.parquet(str(directory / "names")).createOrReplaceTempView("names")
     for name in ("sizes", "whole"):
         assert differing_rows(app.read(name), spark.sql(FULL[name])) == 0

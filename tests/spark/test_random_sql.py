@@ -1,4 +1,4 @@
-"""The oracle on Spark: a few queries by lot, others in each run, in one app that is rescaled while rows come.
+"""The oracle on Spark: a few queries at random, others in each run, in one app that is rescaled while rows come.
 
 Views that keep every key are read whole; of partial ones all keys that have ever been there are looked up.
 """
@@ -33,9 +33,9 @@ def seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.mark.spark
 def test_queries_by_lot_equal_spark_sql_after_retractions_and_rescales(spark: Any, tmp_path: Path, seed: int) -> None:
-    lots = Random(seed)
-    tables = tables_one_of_them_upserted(lots)
-    views, rows = random_views(tables, lots, VIEWS), RandomRows(tables, lots)
+    rng = Random(seed)
+    tables = tables_one_of_them_upserted(rng)
+    views, rows = random_views(tables, rng, VIEWS), RandomRows(tables, rng)
     queries = "\n".join(f"{view.name}, key {view.key}: {view.query.spark}" for view in views)
     print(f"again with --sql-seed {seed}\n{queries}")
     epochs = rows.epochs(1 + len(RESCALES))
@@ -66,9 +66,9 @@ def test_queries_by_lot_equal_spark_sql_after_retractions_and_rescales(spark: An
         assert not different, f"{different} differ over {plain}"
 
 
-def tables_one_of_them_upserted(lots: Random) -> list[RandomTable]:
+def tables_one_of_them_upserted(rng: Random) -> list[RandomTable]:
     while True:
-        tables = random_tables(lots)
+        tables = random_tables(rng)
         if any(table.spec.primary_key for table in tables):
             return tables
 

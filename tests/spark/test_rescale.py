@@ -80,7 +80,7 @@ class Background:
 
 
 @pytest.fixture
-def river(spark: Any, tmp_path: Path) -> Iterator[tuple[App, Feeder]]:
+def cluster(spark: Any, tmp_path: Path) -> Iterator[tuple[App, Feeder]]:
     """An app of two workers over a stream of files, some of them there already."""
     feeder = Feeder(tmp_path / "files")
     for _ in range(FIRST_FILES):
@@ -129,9 +129,9 @@ def vnodes_of_workers(app: App) -> dict[int, int]:
 
 @pytest.mark.parametrize("strategy", ["icadd", "redistribute", "restart"])
 def test_a_stream_goes_on_while_it_is_rescaled_up_and_down(
-    spark: Any, tmp_path: Path, river: tuple[App, Feeder], strategy: str
+    spark: Any, tmp_path: Path, cluster: tuple[App, Feeder], strategy: str
 ) -> None:
-    app, feeder = river
+    app, feeder = cluster
     prober = Prober(app)
     with Background(feeder.write, 0.2).going_on(), Background(prober.probe, 0.002).going_on() as probing:
         for workers in (4, 3, 1, 2):
@@ -145,9 +145,9 @@ def test_a_stream_goes_on_while_it_is_rescaled_up_and_down(
     assert_equals_spark(spark, app, tmp_path / "files")
 
 
-def test_a_view_is_read_as_of_one_epoch_while_keys_move(spark: Any, river: tuple[App, Feeder]) -> None:
+def test_a_view_is_read_as_of_one_epoch_while_keys_move(spark: Any, cluster: tuple[App, Feeder]) -> None:
     """Each file has every key in it, and each epoch whole files: so keys seen as of two epochs would differ."""
-    app, feeder = river
+    app, feeder = cluster
     counts = app.read("counts")
     with Background(feeder.write, 0.2).going_on():
         rescales = [app.rescale(workers, keys_max=1) for workers in (4, 2)]
@@ -162,8 +162,8 @@ def test_a_view_is_read_as_of_one_epoch_while_keys_move(spark: Any, river: tuple
         assert [rescale.wait()["outcome"] for rescale in rescales] == ["finished", "finished"]
 
 
-def test_vnodes_are_moved_one_by_one(river: tuple[App, Feeder]) -> None:
-    app, _ = river
+def test_vnodes_are_moved_one_by_one(cluster: tuple[App, Feeder]) -> None:
+    app, _ = cluster
     before = vnodes_of_workers(app)
     report = app.rescale(moves={0: 1, 1: 1, 2: 1}).wait()
     assert (report["outcome"], report["moved_vnodes"], report["from"], report["to"]) == ("finished", 3, 2, 2)
@@ -171,8 +171,10 @@ def test_vnodes_are_moved_one_by_one(river: tuple[App, Feeder]) -> None:
     assert app.lookup("counts", [f"key-{n}" for n in range(KEYS)]).num_rows == KEYS
 
 
-def test_an_aborted_rescale_leaves_a_river_that_goes_on(spark: Any, tmp_path: Path, river: tuple[App, Feeder]) -> None:
-    app, feeder = river
+def test_an_aborted_rescale_leaves_a_river_that_goes_on(
+    spark: Any, tmp_path: Path, cluster: tuple[App, Feeder]
+) -> None:
+    app, feeder = cluster
     with Background(feeder.write, 0.2).going_on():
         rescale = app.rescale(4, keys_max=1)
         for progress in rescale.follow():
@@ -185,8 +187,8 @@ def test_an_aborted_rescale_leaves_a_river_that_goes_on(spark: Any, tmp_path: Pa
     assert len(vnodes_of_workers(app)) == 3
 
 
-def test_rescales_take_turns(river: tuple[App, Feeder]) -> None:
-    app, _ = river
+def test_rescales_take_turns(cluster: tuple[App, Feeder]) -> None:
+    app, _ = cluster
     first, second, third = app.rescale(3), app.rescale(3), app.rescale(2)
     assert third.progress()["state"] in ("queued", "starting", "moving")
     assert [rescale.wait()["outcome"] for rescale in (first, second, third)] == ["finished", "finished", "finished"]
@@ -195,8 +197,8 @@ def test_rescales_take_turns(river: tuple[App, Feeder]) -> None:
     assert sorted(vnodes_of_workers(app)) == [0, 1]
 
 
-def test_nonsense_is_refused_and_changes_nothing(river: tuple[App, Feeder]) -> None:
-    app, _ = river
+def test_nonsense_is_refused_and_changes_nothing(cluster: tuple[App, Feeder]) -> None:
+    app, _ = cluster
     before = vnodes_of_workers(app)
     for workers in (0, -1, 65, True, 2.5):
         with pytest.raises(DeclarationError, match="workers"):

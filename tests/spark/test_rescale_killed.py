@@ -32,7 +32,7 @@ STOPPED = 1
 """The worker that is stopped; the last one would leave."""
 
 
-class River:
+class RescaledCluster:
     """An app, what feeds it, and harm to its workers."""
 
     def __init__(self, spark: Any, app: App, feed: Feed) -> None:
@@ -102,7 +102,7 @@ def await_that(it_is_so: Callable[[], bool]) -> None:
 
 
 @pytest.fixture(scope="module")
-def river(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[River]:
+def cluster(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RescaledCluster]:
     """Most of the tests leave it with a worker less."""
     directory = tmp_path_factory.mktemp("killed")
     feed = Feed(directory / "events")
@@ -113,71 +113,73 @@ def river(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rive
         app.view("sums", SUMS, key="k", partial=False)
         app.start()
         app.wait()
-        yield River(spark, app, feed)
+        yield RescaledCluster(spark, app, feed)
 
 
-def test_killed_while_a_rescale_is_starting(river: River) -> None:
+def test_killed_while_a_rescale_is_starting(cluster: RescaledCluster) -> None:
     """Two are: the place of the first is empty until its lease has run out, and so long it starts."""
-    with river.checked():
-        river.kill(0)
-        rescale = river.app.rescale(river.workers + 1)
-        river.await_stage("Starting")
-        river.kill(2)
+    with cluster.checked():
+        cluster.kill(0)
+        rescale = cluster.app.rescale(cluster.workers + 1)
+        cluster.await_stage("Starting")
+        cluster.kill(2)
         assert rescale.progress()["state"] == "starting"
         assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
-def test_killed_while_all_are_meeting(river: River) -> None:
-    with river.checked():
-        with river.stopped(STOPPED):
-            rescale = river.app.rescale(river.workers - 1)
-            river.await_stage("Meeting")
-            river.kill(0)
+def test_killed_while_all_are_meeting(cluster: RescaledCluster) -> None:
+    with cluster.checked():
+        with cluster.stopped(STOPPED):
+            rescale = cluster.app.rescale(cluster.workers - 1)
+            cluster.await_stage("Meeting")
+            cluster.kill(0)
         assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
-def test_killed_while_an_epoch_is_draining(river: River) -> None:
+def test_killed_while_an_epoch_is_draining(cluster: RescaledCluster) -> None:
     """It is one that is to leave."""
-    with river.checked():
-        with river.stopped(STOPPED):
-            river.feed()
-            rescale = river.app.rescale(river.workers - 1, strategy="restart")
-            river.await_stage("Draining")
-            river.kill(river.workers - 1)
+    with cluster.checked():
+        with cluster.stopped(STOPPED):
+            cluster.feed()
+            rescale = cluster.app.rescale(cluster.workers - 1, strategy="restart")
+            cluster.await_stage("Draining")
+            cluster.kill(cluster.workers - 1)
         assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
 @pytest.mark.parametrize(("stage", "strategy"), [("Meeting", "icadd"), ("Draining", "restart")])
-def test_one_that_joins_is_killed_before_anything_has_moved(river: River, stage: str, strategy: str) -> None:
+def test_one_that_joins_is_killed_before_anything_has_moved(
+    cluster: RescaledCluster, stage: str, strategy: str
+) -> None:
     """Another comes for its place, and the rescale goes on with that one."""
-    joiner = river.workers
-    with river.checked():
-        with river.stopped(STOPPED):
-            river.feed()
-            rescale = river.app.rescale(joiner + 1, strategy=strategy)
-            river.await_stage(stage)
-            river.kill(joiner)
+    joiner = cluster.workers
+    with cluster.checked():
+        with cluster.stopped(STOPPED):
+            cluster.feed()
+            rescale = cluster.app.rescale(joiner + 1, strategy=strategy)
+            cluster.await_stage(stage)
+            cluster.kill(joiner)
         assert rescale.wait(timeout=120)["outcome"] == "finished"
-    assert river.workers == joiner + 1
-    river.app.rescale(joiner).wait(timeout=120)
+    assert cluster.workers == joiner + 1
+    cluster.app.rescale(joiner).wait(timeout=120)
 
 
-def test_killed_while_a_restart_is_reloading(river: River) -> None:
-    with river.checked():
-        with river.stopped(STOPPED):
-            rescale = river.app.rescale(river.workers - 1, strategy="restart")
-            river.await_stage("Reloading")
-            river.kill(0)
+def test_killed_while_a_restart_is_reloading(cluster: RescaledCluster) -> None:
+    with cluster.checked():
+        with cluster.stopped(STOPPED):
+            rescale = cluster.app.rescale(cluster.workers - 1, strategy="restart")
+            cluster.await_stage("Reloading")
+            cluster.kill(0)
         assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
-def test_one_that_leaves_is_killed_while_its_keys_are_moving(river: River) -> None:
-    workers = river.workers
-    leaver = river.process(workers - 1)
-    with river.checked():
-        rescale = river.app.rescale(workers - 1, keys_max=1)
-        river.await_stage("Moving")
+def test_one_that_leaves_is_killed_while_its_keys_are_moving(cluster: RescaledCluster) -> None:
+    workers = cluster.workers
+    leaver = cluster.process(workers - 1)
+    with cluster.checked():
+        rescale = cluster.app.rescale(workers - 1, keys_max=1)
+        cluster.await_stage("Moving")
         os.kill(leaver, signal.SIGKILL)
         with pytest.raises(ClusterError, match="all workers start anew by the old map"):
             rescale.wait(timeout=120)
-    assert river.workers == workers
+    assert cluster.workers == workers

@@ -1,4 +1,4 @@
-"""Worker processes killed, stopped or cut off while keys move: nothing is lost, and the river says what happened."""
+"""Worker processes killed, stopped or cut off while keys move: nothing is lost, and the cluster says what happened."""
 
 import os
 import signal

@@ -4,21 +4,21 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from learner_kit import VNODES, River, amid, over
+from learner_kit import VNODES, RunningCluster, amid, over
 from standby_kit import await_recovery, await_standbys, recoveries_of
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def standing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[River]:
+def standing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """Of three workers that stand by for each other."""
-    river = River(spark, tmp_path_factory.mktemp("standing"), workers=3, num_standby_replicas=1)
-    yield river
-    river.app.stop()
+    cluster = RunningCluster(spark, tmp_path_factory.mktemp("standing"), workers=3, num_standby_replicas=1)
+    yield cluster
+    cluster.app.stop()
 
 
-def test_keys_move_while_others_stand_by(standing: River) -> None:
+def test_keys_move_while_others_stand_by(standing: RunningCluster) -> None:
     """They do not while keys move; afterwards they do again, and take over."""
     app = standing.app
     with standing.checked():
@@ -33,7 +33,7 @@ def test_keys_move_while_others_stand_by(standing: River) -> None:
         await_standbys(app.status)
 
 
-def test_a_worker_is_killed_amid_learning_while_others_stand_by(standing: River) -> None:
+def test_a_worker_is_killed_amid_learning_while_others_stand_by(standing: RunningCluster) -> None:
     app = standing.app
     with standing.checked():
         await_standbys(app.status)

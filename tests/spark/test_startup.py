@@ -93,10 +93,10 @@ def test_slots_that_are_taken_now_are_counted(spark: Any, tmp_path: Path) -> Non
 
 
 def test_what_the_workers_said_stands_in_the_error_and_the_lake_is_free_again(spark: Any, tmp_path: Path) -> None:
-    river = a_river(spark, tmp_path / "lake", Listen(advertised="nowhere.invalid"))
+    cluster = a_river(spark, tmp_path / "lake", Listen(advertised="nowhere.invalid"))
     with pytest.raises(WaitTimeout, match=r"not up after 6 s: .*worker 0.*: .*nowhere\.invalid:\d+ cannot be reached"):
-        river.start(6)
-    port = river.address.rpartition(":")[2]
+        cluster.start(6)
+    port = cluster.address.rpartition(":")[2]
     check_nothing_is_up(spark, lambda: f"127.0.0.1:{port}")
     again = a_river(spark, tmp_path / "lake", Listen())
     again.start(60)

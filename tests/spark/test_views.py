@@ -1,5 +1,6 @@
 # ruff: noqa: E501  queries are easier to read on one line
-"""Views of every kind in a running app on Spark: each equals Spark SQL over the same rows, before and after rescales."""
+"""Views of every kind in a running app on Spark: each equals Spark SQL over the same rows, before and after
+rescales."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +55,7 @@ VIEWS = {
 
 
 @pytest.fixture
-def river(spark: Any, tmp_path: Path) -> Iterator[App]:
+def cluster(spark: Any, tmp_path: Path) -> Iterator[App]:
     """Orders of eight customers, one of whom nobody knows, and a customer without an order. Some values are null."""
     orders = spark.range(600).selectExpr(
         "id",
@@ -90,40 +91,40 @@ def _rounded(rows: list[Any]) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.spark
-def test_views_of_every_kind_equal_spark_sql_and_go_on_doing_so_when_rescaled(spark: Any, river: App) -> None:
+def test_views_of_every_kind_equal_spark_sql_and_go_on_doing_so_when_rescaled(spark: Any, cluster: App) -> None:
     for name, (sql, key) in VIEWS.items():
-        river.view(name, sql, key=key, partial=False)
-    river.start()
-    river.wait()
+        cluster.view(name, sql, key=key, partial=False)
+    cluster.start()
+    cluster.wait()
     for strategy, workers in (("icadd", 3), ("redistribute", 2), ("restart", 3)):
         for name, (sql, _) in VIEWS.items():
-            assert_equals_spark(spark, river, name, sql)
-        assert river.rescale(workers, strategy=strategy).wait()["outcome"] == "finished"
+            assert_equals_spark(spark, cluster, name, sql)
+        assert cluster.rescale(workers, strategy=strategy).wait()["outcome"] == "finished"
     for name, (sql, _) in VIEWS.items():
-        assert_equals_spark(spark, river, name, sql)
+        assert_equals_spark(spark, cluster, name, sql)
 
 
 @pytest.mark.spark
-def test_views_are_added_to_a_running_app_and_dropped(spark: Any, river: App) -> None:
-    river.view("sizes", VIEWS["sizes"][0], key="n", partial=False)
-    river.start()
-    river.wait()
+def test_views_are_added_to_a_running_app_and_dropped(spark: Any, cluster: App) -> None:
+    cluster.view("sizes", VIEWS["sizes"][0], key="n", partial=False)
+    cluster.start()
+    cluster.wait()
     for name in ("joined", "largest"):
         sql, key = VIEWS[name]
-        river.view(name, sql, key=key, partial=False)
-        assert_equals_spark(spark, river, name, sql)
-    river.view("rich", "SELECT region FROM joined WHERE amount > 100", key="region", partial=False)
-    assert_equals_spark(spark, river, "rich", f"SELECT region FROM ({VIEWS['joined'][0]}) WHERE amount > 100")
-    river.drop_view("joined")
-    assert sorted(river.status()["views"]) == ["largest", "rich", "sizes"]
-    assert river.lookup("rich", ["west"]).num_rows == 1
+        cluster.view(name, sql, key=key, partial=False)
+        assert_equals_spark(spark, cluster, name, sql)
+    cluster.view("rich", "SELECT region FROM joined WHERE amount > 100", key="region", partial=False)
+    assert_equals_spark(spark, cluster, "rich", f"SELECT region FROM ({VIEWS['joined'][0]}) WHERE amount > 100")
+    cluster.drop_view("joined")
+    assert sorted(cluster.status()["views"]) == ["largest", "rich", "sizes"]
+    assert cluster.lookup("rich", ["west"]).num_rows == 1
     with pytest.raises(UnknownView, match="joined"):
-        river.lookup("joined", ["west"])
+        cluster.lookup("joined", ["west"])
     with pytest.raises(UnknownView, match="joined"):
-        river.drop_view("joined")
+        cluster.drop_view("joined")
     with pytest.raises(UnsupportedSql):
-        river.view("cubed", "SELECT kind, count(*) AS n FROM orders GROUP BY CUBE (kind)", key="kind")
-    assert_equals_spark(spark, river, "sizes", VIEWS["sizes"][0])
+        cluster.view("cubed", "SELECT kind, count(*) AS n FROM orders GROUP BY CUBE (kind)", key="kind")
+    assert_equals_spark(spark, cluster, "sizes", VIEWS["sizes"][0])
 
 
 def running_total(customer: int, order: Any, total: float | None) -> tuple[list[tuple[int, float]], float]:
@@ -132,20 +133,20 @@ def running_total(customer: int, order: Any, total: float | None) -> tuple[list[
 
 
 @pytest.mark.spark
-def test_a_stateful_map_sees_each_keys_rows_in_order_while_keys_move(spark: Any, river: App) -> None:
-    river.stateful_map(
+def test_a_stateful_map_sees_each_keys_rows_in_order_while_keys_move(spark: Any, cluster: App) -> None:
+    cluster.stateful_map(
         "totals", source="orders", key="customer", func=running_total, schema="id BIGINT, total DOUBLE", order_by="id"
     )
-    river.start()
-    river.wait()
+    cluster.start()
+    cluster.wait()
     sql = """SELECT customer, id, sum(coalesce(amount, 0D)) OVER (PARTITION BY customer ORDER BY id) AS total FROM orders"""
-    assert_equals_spark(spark, river, "totals", sql)
-    assert river.rescale(3).wait()["outcome"] == "finished"
-    assert_equals_spark(spark, river, "totals", sql)
-    found = river.lookup("totals", [3])
+    assert_equals_spark(spark, cluster, "totals", sql)
+    assert cluster.rescale(3).wait()["outcome"] == "finished"
+    assert_equals_spark(spark, cluster, "totals", sql)
+    found = cluster.lookup("totals", [3])
     assert found["id"].to_pylist() == sorted(found["id"].to_pylist())
     with pytest.raises(DeclarationError, match="there is no table 'nowhere'"):
-        river.stateful_map("x", source="nowhere", key="k", func=running_total, schema="n INT")
+        cluster.stateful_map("x", source="nowhere", key="k", func=running_total, schema="n INT")
 
 
 @pytest.mark.spark

@@ -25,28 +25,28 @@ SEEDS = st.integers(0, 2**32)
 
 
 @settings(MANY, max_examples=300)
-@given(lots=LOTS, seed=SEEDS)
-def test_any_query_is_what_duckdb_says_while_keys_move(lots: Random, seed: int) -> None:
-    assert_equals_duckdb(lots, seed)
+@given(rng=LOTS, seed=SEEDS)
+def test_any_query_is_what_duckdb_says_while_keys_move(rng: Random, seed: int) -> None:
+    assert_equals_duckdb(rng, seed)
 
 
 @pytest.mark.long
 @settings(MANY, derandomize=False, max_examples=5000, print_blob=True)
-@given(lots=LOTS, seed=SEEDS)
-def test_any_query_is_what_duckdb_says_thousands_of_times(lots: Random, seed: int) -> None:
-    assert_equals_duckdb(lots, seed)
+@given(rng=LOTS, seed=SEEDS)
+def test_any_query_is_what_duckdb_says_thousands_of_times(rng: Random, seed: int) -> None:
+    assert_equals_duckdb(rng, seed)
 
 
-def assert_equals_duckdb(lots: Random, seed: int) -> None:
-    """lots: by which tables, views and rows are drawn; seed: of what happens to them."""
-    tables = random_tables(lots)
-    views = random_views(tables, lots, lots.randint(1, VIEWS_MAX))
+def assert_equals_duckdb(rng: Random, seed: int) -> None:
+    """rng: by which tables, views and rows are drawn; seed: of what happens to them."""
+    tables = random_tables(rng)
+    views = random_views(tables, rng, rng.randint(1, VIEWS_MAX))
     for view in views:
         note(f"view {view.name}, key {view.key}: {view.query.spark}")
     view = views[-1]
     plan = planned(views, tables)
     world = DataflowWorld(plan, {table.spec.name: table.spec for table in tables}, EVALUATOR, Random(seed))
-    rows = RandomRows(tables, lots)
+    rows = RandomRows(tables, rng)
     for drawn in rows.epochs(EPOCHS):
         note(f"rows: { {name: plain_rows(batch) for name, batch in drawn.items()} }")
         world.run_epoch(drawn)

@@ -1,7 +1,7 @@
-"""A campaign: a river whose processes are harmed at random while it is rescaled, as a seed says.
+"""A campaign: a cluster whose processes are harmed at random while it is rescaled, as a seed says.
 
 Nothing that is done is wrong, so nothing may come of it but lookups that wait or fail clearly, and rescales that fail
-and say so. After each round all is healed, and the river must come to rest, whole and right.
+and say so. After each round all is healed, and the cluster must come to rest, whole and right.
 """
 
 import os
@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from cluster_kit import River
+from cluster_kit import RunningCluster
 from failure_kit import KEYS, Prober, addresses, asking, check_lookup, cut_between, parent_of
 from standby_kit import await_that, feeding
 
@@ -56,10 +56,10 @@ class Campaign:
         self._began = time.monotonic()
         self._random = random.Random(seed)
         self._settings = {"workers": 3, "vnodes": VNODES, "checkpoint_interval_epochs": 3, **settings}
-        self.river = River(directory, CLUSTER, FILES, **self._settings)
-        self.river.ask("add sizes")
+        self.cluster = RunningCluster(directory, CLUSTER, FILES, **self._settings)
+        self.cluster.ask("add sizes")
         self._client = self._connect()
-        feed = self.river.feed
+        feed = self.cluster.feed
         self._probers = [
             Prober(self._client, "sums", feed.view, list(range(0, KEYS, 25))),
             Prober(self._client, "sizes", feed.sizes, SIZE_KEYS),
@@ -70,7 +70,7 @@ class Campaign:
         self.note("up")
 
     def _connect(self) -> Client:
-        return connect(self.river.told["address"], self.river.told["token"], timeout=ANSWER_S_MAX)
+        return connect(self.cluster.told["address"], self.cluster.told["token"], timeout=ANSWER_S_MAX)
 
     def note(self, what: str) -> None:
         self.log.append(f"{time.monotonic() - self._began:8.2f} {what}")
@@ -80,7 +80,7 @@ class Campaign:
     def round(self, steps: int) -> None:
         """Do so many things, heal, and see that all is well."""
         workers = len(self._client.status()["workers"])
-        with feeding(self.river.feed, self._client.status, FEED_S), asking(*self._probers):
+        with feeding(self.cluster.feed, self._client.status, FEED_S), asking(*self._probers):
             for _ in range(steps):
                 (step,) = self._random.choices(list(STEPS), list(STEPS.values()))
                 getattr(self, f"_{step}")()
@@ -112,19 +112,19 @@ class Campaign:
         return allowed
 
     def _check(self, allowed: set[int]) -> None:
-        """Every view is what Spark SQL says, every key is found, and the river says that all is well."""
-        river = self.river
-        late = threading.Timer(CHECK_S_MAX, river.driver.kill)
+        """Every view is what Spark SQL says, every key is found, and the cluster says that all is well."""
+        cluster = self.cluster
+        late = threading.Timer(CHECK_S_MAX, cluster.driver.kill)
         late.start()
         try:
-            river.check()
+            cluster.check()
         finally:
             late.cancel()
-        check_lookup(self._client, "sums", river.feed.view, list(range(KEYS)), river.feed.fed)
-        check_lookup(self._client, "sizes", river.feed.sizes, SIZE_KEYS, river.feed.fed)
+        check_lookup(self._client, "sums", cluster.feed.view, list(range(KEYS)), cluster.feed.fed)
+        check_lookup(self._client, "sizes", cluster.feed.sizes, SIZE_KEYS, cluster.feed.fed)
         await_that(self._is_whole, self._client.status)
         status = self._client.status()
-        assert status["epoch"] == status["published"] == river.feed.fed, status
+        assert status["epoch"] == status["published"] == cluster.feed.fed, status
         assert len(status["workers"]) in allowed, (allowed, status)
         assert status["views"]["sums"]["rows"] == KEYS, status
         self.note("checked")
@@ -132,13 +132,13 @@ class Campaign:
     def restart(self) -> None:
         """Kill the driver, and start another on the same root."""
         self.note("the driver is killed")
-        with feeding(self.river.feed, self._client.status, FEED_S):
+        with feeding(self.cluster.feed, self._client.status, FEED_S):
             threading.Event().wait(self._random.choice(PAUSES_S))
-        self.river.driver.kill()
-        self.river.driver.communicate(timeout=60)
+        self.cluster.driver.kill()
+        self.cluster.driver.communicate(timeout=60)
         self.close()
-        self.river.start(CLUSTER)
-        self.river.ask("add sizes")
+        self.cluster.start(CLUSTER)
+        self.cluster.ask("add sizes")
         self._client = self._connect()
         for prober in self._probers:
             prober.client = self._client
@@ -147,7 +147,7 @@ class Campaign:
 
     def close(self) -> None:
         self._client.close()
-        self.river.client.close()
+        self.cluster.client.close()
 
     def _is_whole(self) -> bool:
         """Whether all is at rest, and whoever can stand by does: not on the executor where he is lost, too."""
@@ -274,13 +274,13 @@ def campaign(directory: Path, seed: int, **settings: Any) -> Iterator[Campaign]:
     """A campaign; if it fails, the error says what was done by then."""
     running = Campaign(directory, seed, **settings)
     with ExitStack() as at_end:
-        at_end.callback(running.river.driver.kill)
+        at_end.callback(running.cluster.driver.kill)
         at_end.callback(running.close)
         try:
             yield running
         except BaseException as error:
-            error.add_note("\n".join([*running.log, f"the driver's log: {running.river.log}"]))
+            error.add_note("\n".join([*running.log, f"the driver's log: {running.cluster.log}"]))
             raise
-        running.river.stop()
+        running.cluster.stop()
         running.note("stopped")
         print("", *running.log, sep="\n")

@@ -1,4 +1,4 @@
-"""What tests of channels share: an ear that keeps what it was told, and a server that takes every channel."""
+"""What tests of channels share: a recorder that keeps what it was told, and a server that takes every channel."""
 
 import queue
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ HELLO = Message("hello", {"worker": 3})
 
 
 @dataclass(frozen=True)
-class Ear:
+class Recorder:
     """Keeps what a receiver was told."""
 
     messages: "queue.Queue[Message]" = field(default_factory=queue.Queue)
@@ -36,21 +36,21 @@ class Ear:
 
 @dataclass(frozen=True)
 class Hub:
-    """A server that takes every channel; ``ends`` gives each with its ear and hello."""
+    """A server that takes every channel; ``ends`` gives each with its recorder and hello."""
 
     limits: ChannelLimits = QUICK
-    ends: "queue.Queue[tuple[ChannelEnd, Ear, Message]]" = field(default_factory=queue.Queue)
+    ends: "queue.Queue[tuple[ChannelEnd, Recorder, Message]]" = field(default_factory=queue.Queue)
 
     def on_open(self, end: ChannelEnd, hello: Message) -> Receiver:
         if hello.kind == "refuse me":
             raise UserError("worker 3 is here already")
-        ear = Ear()
-        self.ends.put((end, ear, hello))
-        return ear.receiver
+        recorder = Recorder()
+        self.ends.put((end, recorder, hello))
+        return recorder.receiver
 
-    def accepted(self) -> tuple[ChannelEnd, Ear]:
-        end, ear, _ = self.ends.get(timeout=SECONDS_MAX * 3)
-        return end, ear
+    def accepted(self) -> tuple[ChannelEnd, Recorder]:
+        end, recorder, _ = self.ends.get(timeout=SECONDS_MAX * 3)
+        return end, recorder
 
     def server(self) -> Server:
         return Server(KEYS, {Purpose.CHANNEL: Channels(self.on_open, self.limits)})

@@ -24,7 +24,7 @@ CLUSTER, ALONE = "local-cluster[2,2,1024]", "local[4]"
 KEY = pa.schema([("k", pa.int64())])
 
 
-class River:
+class RunningCluster:
     """A driver in a process of its own, its client, and what feeds it.
 
     settings: of the app. log: what the driver, and Spark, say of themselves.

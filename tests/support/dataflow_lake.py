@@ -1,4 +1,4 @@
-"""A lake for simulated dataflows: rows by lot, and what DuckDB says of all of them."""
+"""A lake for simulated dataflows: rows at random, and what DuckDB says of all of them."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -19,9 +19,9 @@ VERSIONS_MAX = 100
 class Lake:
     """All rows so far, and the next ones. Versions of an upsert table come in any order."""
 
-    def __init__(self, data: st.DataObject, lots: Random) -> None:
+    def __init__(self, data: st.DataObject, rng: Random) -> None:
         self._data = data
-        self._versions = iter(lots.sample(range(VERSIONS_MAX), VERSIONS_MAX))
+        self._versions = iter(rng.sample(range(VERSIONS_MAX), VERSIONS_MAX))
         self.rows = {name: table.schema.empty_table() for name, table in TABLES.items()}
 
     def next_rows(self, most: int) -> dict[str, pa.RecordBatch]:

@@ -43,14 +43,14 @@ Kept = dict[str, list[int]]
 COLLECTED = pa.schema([("hash64", pa.uint64()), *SEEN])
 
 
-class Shadowed(Seen):
+class CollectedState(Seen):
     """Names the hash64 of each row that it gives out, as real regions do: a follower may want some of them only."""
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
         return tuple(with_hashes(part) for part in super().collect(keys))
 
 
-class FadingShadow(Shadowed):
+class FadingReplica(CollectedState):
     """A key is gone with its second row, until it has a third one."""
 
     def apply(self, port: int, batch: Batch) -> None:
@@ -67,7 +67,7 @@ def with_hashes(part: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([names, *part.columns], schema=COLLECTED)
 
 
-class Crew:
+class WorkerGroup:
     """Workers 0, 1 and so on, that have met. Nothing happens by itself: rows are read, keys copied, and what workers
     say to each other carried, when a test says so."""
 
@@ -76,7 +76,7 @@ class Crew:
         owners: Sequence[int] = HALVES,
         workers: int = 2,
         rules: Rules = ALL_RULES,
-        build: Callable[[DataflowPlan, RegionPlan], Any] = lambda *_: Shadowed(),
+        build: Callable[[DataflowPlan, RegionPlan], Any] = lambda *_: CollectedState(),
         assigned: Callable[..., Assign] = assign,
         **fields: Any,
     ) -> None:
@@ -289,40 +289,40 @@ THIRDS = (0, 0, 0, 2, 1, 1, 1, 1)
 """Worker 2 owns vnode 3; it is to stand by."""
 
 
-def rescued(crew: Crew) -> Kept:
+def rescued(group: WorkerGroup) -> Kept:
     """All that the living keep, of all slices."""
     found: Kept = {}
-    for worker in crew.places:
-        kept = crew.kept(worker)
+    for worker in group.places:
+        kept = group.kept(worker)
         assert found.keys().isdisjoint(kept)
         found |= kept
     return found
 
 
-def right(crew: Crew) -> Kept:
+def right(group: WorkerGroup) -> Kept:
     """What the view is after all epochs of the lake."""
-    keys = sorted({key for epoch in crew.lake for key in epoch})
-    return {key: [number for number, epoch in enumerate(crew.lake, 1) if key in epoch] for key in keys}
+    keys = sorted({key for epoch in group.lake for key in epoch})
+    return {key: [number for number, epoch in enumerate(group.lake, 1) if key in epoch] for key in keys}
 
 
-def standing_by(rules: Rules = ALL_RULES, **how: Any) -> Crew:
+def standing_by(rules: Rules = ALL_RULES, **how: Any) -> WorkerGroup:
     """Three workers; the last one stands by for worker 0. All are at epoch 1."""
-    crew = Crew(owners=THIRDS, workers=3, rules=rules, **how)
-    crew.epoch(A, A2, B, C)
-    crew.has_followers(2, 0, 0, 1, 2)
-    return crew
+    group = WorkerGroup(owners=THIRDS, workers=3, rules=rules, **how)
+    group.epoch(A, A2, B, C)
+    group.has_followers(2, 0, 0, 1, 2)
+    return group
 
 
-def torn(*keys: str, rules: Rules = ALL_RULES, **how: Any) -> Crew:
+def torn(*keys: str, rules: Rules = ALL_RULES, **how: Any) -> WorkerGroup:
     """Worker 0 is lost in the next epoch, when the others are through it."""
-    crew = standing_by(rules, **how)
-    crew.open(*keys)
-    crew.end(0)
-    crew.carry_all()
+    group = standing_by(rules, **how)
+    group.open(*keys)
+    group.end(0)
+    group.carry_all()
     for other in (1, 2):
-        crew.end(other)
-    crew.die(0)
-    return crew
+        group.end(other)
+    group.die(0)
+    return group
 
 
 TAKEN_OVER = tuple(2 if owner == 0 else owner for owner in THIRDS)

@@ -25,7 +25,7 @@ FILES = 600
 SIZE_KEYS = list(range(1, 4 * FILES))
 
 
-class River:
+class RunningCluster:
     """An app with a view that keeps every key, one that keeps those that are read, and one whose rows are exchanged."""
 
     def __init__(self, spark: Any, directory: Path, **settings: Any) -> None:

@@ -70,7 +70,7 @@ class Side:
 
 
 @dataclass(slots=True, eq=False)
-class Tenant:
+class SlotProcess:
     """A process that has the place, or had it. here, there: its end of the channel, and the coordinator's."""
 
     life: int
@@ -95,21 +95,21 @@ class Tenant:
 class LeaseWorld:
     """What one seed plays out. counters: what has happened, how often; trace: the same in lines."""
 
-    def __init__(self, lots: Random, rules: Rules = Rules()) -> None:
+    def __init__(self, rng: Random, rules: Rules = Rules()) -> None:
         self.counters: Counter[str] = Counter()
         self.trace: list[str] = []
-        self._lots = lots
+        self._rng = rng
         self._rules = rules
         self._seconds = 1000.0
-        self._pace = {kind: lots.choice((0.05, 0.3, 1.0, 4.0)) for kind in _FAULTS}
+        self._pace = {kind: rng.choice((0.05, 0.3, 1.0, 4.0)) for kind in _FAULTS}
         """How likely each kind of fault is."""
-        self._tick_s = lots.choice((0.1, 0.5, 2.0)) * FAILURE_DETECTION.ping_s
+        self._tick_s = rng.choice((0.1, 0.5, 2.0)) * FAILURE_DETECTION.ping_s
         self._is_calm = False
         self._coordinator_runs = True
-        self._tenants = WorkerSlots(FAILURE_DETECTION, self._clock)
-        self._all: list[Tenant] = []
-        self._current: Tenant | None = None
-        self._lost: tuple[Tenant, float] | None = None
+        self._processes = WorkerSlots(FAILURE_DETECTION, self._clock)
+        self._all: list[SlotProcess] = []
+        self._current: SlotProcess | None = None
+        self._lost: tuple[SlotProcess, float] | None = None
         """Whose keys standbys are to take over, and when they may; ``None`` when they have, or somebody has come."""
         self._replaced = 0
         """The life up to which others have the keys."""
@@ -132,37 +132,39 @@ class LeaseWorld:
 
     def _step(self) -> None:
         moves = self._moves()
-        self._lots.choices([what for _, what in moves], [weight for weight, _ in moves])[0]()
+        self._rng.choices([what for _, what in moves], [weight for weight, _ in moves])[0]()
 
     def _moves(self) -> list[tuple[float, Move]]:
         moves: list[tuple[float, Move]] = [(2.0, self._pass_time)]
         if self._coordinator_runs:
-            comer = next((tenant for tenant in self._all if not tenant.is_in and not tenant.is_dead), None)
-            if comer is not None and self._current is None and self._tenants.free_in(PLACE) == 0:
+            comer = next((process for process in self._all if not process.is_in and not process.is_dead), None)
+            if comer is not None and self._current is None and self._processes.free_in(PLACE) == 0:
                 moves.append((1.0, partial(self._enter, comer)))
             if self._lost is not None and self._seconds >= self._lost[1]:
                 moves.append((2.0, self._take_over))
-            moves += [move for tenant in self._all for move in self._moves_there(tenant)]
-        if all(tenant.is_in or tenant.is_dead for tenant in self._all):
+            moves += [move for process in self._all for move in self._moves_there(process)]
+        if all(process.is_in or process.is_dead for process in self._all):
             moves.append((1.0, self._come))
-        for tenant in self._all:
-            moves += self._moves_here(tenant)
+        for process in self._all:
+            moves += self._moves_here(process)
         return moves if self._is_calm else moves + self._faults()
 
-    def _moves_there(self, tenant: Tenant) -> list[tuple[float, Move]]:
-        """What the coordinator can do about a tenant."""
-        if not tenant.is_in:
+    def _moves_there(self, process: SlotProcess) -> list[tuple[float, Move]]:
+        """What the coordinator can do about a process."""
+        if not process.is_in:
             return []
-        return self._channel_moves(tenant.there, partial(self._hear_there, tenant), partial(self._beat_there, tenant))
+        return self._channel_moves(
+            process.there, partial(self._hear_there, process), partial(self._beat_there, process)
+        )
 
-    def _moves_here(self, tenant: Tenant) -> list[tuple[float, Move]]:
-        if not tenant.runs or tenant.is_dead or not tenant.is_in:
+    def _moves_here(self, process: SlotProcess) -> list[tuple[float, Move]]:
+        if not process.runs or process.is_dead or not process.is_in:
             return []
-        if not tenant.is_welcome:
-            return [(1.0, partial(self._be_welcomed, tenant))]
-        speak = partial(self._say if tenant.has_looked else self._look, tenant)
-        hear, beat = partial(self._hear, tenant.here), partial(self._beat_here, tenant)
-        return [(3.0, speak), *self._channel_moves(tenant.here, hear, beat)]
+        if not process.is_welcome:
+            return [(1.0, partial(self._be_welcomed, process))]
+        speak = partial(self._say if process.has_looked else self._look, process)
+        hear, beat = partial(self._hear, process.here), partial(self._beat_here, process)
+        return [(3.0, speak), *self._channel_moves(process.here, hear, beat)]
 
     def _channel_moves(self, side: Side, hear: Move, beat: Move) -> list[tuple[float, Move]]:
         moves: list[tuple[float, Move]] = []
@@ -175,9 +177,9 @@ class LeaseWorld:
     def _faults(self) -> list[tuple[float, Move]]:
         pace = self._pace
         faults = [(pace["driver"] / 60, self._stop_or_go_on)]
-        for tenant in self._all:
-            if not tenant.is_dead:
-                faults.append((pace["stop"] / (20 if tenant.runs else 40), partial(self._stop_or_resume, tenant)))
+        for process in self._all:
+            if not process.is_dead:
+                faults.append((pace["stop"] / (20 if process.runs else 40), partial(self._stop_or_resume, process)))
         if (current := self._current) is not None:
             faults.append((pace["kill"] / 100, partial(self._kill, current)))
             faults.append((pace["cut"] / 50, partial(self._cut, current)))
@@ -192,29 +194,29 @@ class LeaseWorld:
     # What happens
 
     def _pass_time(self) -> None:
-        self._seconds += self._lots.uniform(0, self._tick_s)
+        self._seconds += self._rng.uniform(0, self._tick_s)
 
     def _come(self) -> None:
         """A process comes for the place, and says hello."""
         here, there = self._side(WORKER_LIMITS), self._side(FAILURE_DETECTION.limits)
         lease = Lease(FAILURE_DETECTION)
         lease.begin(here.end)
-        self._all.append(Tenant(len(self._all) + 1, here, there, lease, self._seconds))
+        self._all.append(SlotProcess(len(self._all) + 1, here, there, lease, self._seconds))
         self._happened("came", f"{self._all[-1]} says hello")
 
-    def _enter(self, tenant: Tenant) -> None:
-        with tenant.there.end.heartbeats.hearing():
-            tenant.is_in, self._current, self._lost = True, tenant, None
-        self._replaced = tenant.life - 1
-        self._tenants.enter(PLACE, tenant.there.end)
-        tenant.there.beats_at = self._seconds
-        self._happened("entered", f"{tenant} has the place")
+    def _enter(self, process: SlotProcess) -> None:
+        with process.there.end.heartbeats.hearing():
+            process.is_in, self._current, self._lost = True, process, None
+        self._replaced = process.life - 1
+        self._processes.enter(PLACE, process.there.end)
+        process.there.beats_at = self._seconds
+        self._happened("entered", f"{process} has the place")
 
-    def _be_welcomed(self, tenant: Tenant) -> None:
+    def _be_welcomed(self, process: SlotProcess) -> None:
         """Its hello has been heard: what it says from then on may count."""
-        tenant.is_welcome, tenant.here.beats_at = True, self._seconds
-        tenant.here.end.heartbeats.met(tenant.hello_at if self._rules.l1_lease_runs_from_the_beat else self._seconds)
-        self._happened("welcomed", f"{tenant} knows that it has the place")
+        process.is_welcome, process.here.beats_at = True, self._seconds
+        process.here.end.heartbeats.met(process.hello_at if self._rules.l1_lease_runs_from_the_beat else self._seconds)
+        self._happened("welcomed", f"{process} knows that it has the place")
 
     def _side(self, limits: ChannelLimits) -> Side:
         end = ChannelEnd("the other", WorkerLost, lambda: None, limits, SESSION)
@@ -223,25 +225,25 @@ class LeaseWorld:
         )
         return Side(end, self._seconds)
 
-    def _beat_there(self, tenant: Tenant) -> None:
-        ping = tenant.there.beat(self._seconds)
-        if tenant.there.end.is_silent and tenant is self._current:
-            self._put_out(tenant, "it has been silent")
+    def _beat_there(self, process: SlotProcess) -> None:
+        ping = process.there.beat(self._seconds)
+        if process.there.end.is_silent and process is self._current:
+            self._put_out(process, "it has been silent")
         else:
-            tenant.here.coming.append(ping)
+            process.here.coming.append(ping)
 
-    def _beat_here(self, tenant: Tenant) -> None:
-        ping = tenant.here.beat(self._seconds)
-        if tenant.here.end.is_silent:
-            self._happened("ends", f"{tenant} gives its coordinator up")
-            self._break(tenant)
+    def _beat_here(self, process: SlotProcess) -> None:
+        ping = process.here.beat(self._seconds)
+        if process.here.end.is_silent:
+            self._happened("ends", f"{process} gives its coordinator up")
+            self._break(process)
         else:
-            tenant.there.coming.append(ping)
+            process.there.coming.append(ping)
 
-    def _hear_there(self, tenant: Tenant) -> None:
-        self._hear(tenant.there)
-        if tenant.there.is_over and tenant is self._current:
-            self._put_out(tenant, "its channel has closed")
+    def _hear_there(self, process: SlotProcess) -> None:
+        self._hear(process.there)
+        if process.there.is_over and process is self._current:
+            self._put_out(process, "its channel has closed")
 
     def _hear(self, side: Side) -> None:
         message = side.coming.popleft()
@@ -251,70 +253,70 @@ class LeaseWorld:
         with side.end.heartbeats.hearing():
             side.end.heartbeats.pinged(message.fields)
 
-    def _put_out(self, tenant: Tenant, why: str) -> None:
+    def _put_out(self, process: SlotProcess, why: str) -> None:
         """The coordinator gives up whoever has the place."""
-        self._happened("given_up", f"{tenant} is given up: {why}")
+        self._happened("given_up", f"{process} is given up: {why}")
         self._current = None
-        self._tenants.leave(PLACE, tenant.there.end, is_silenced=not self._rules.l2_waits_for_the_lease)
-        free_in = self._tenants.free_in(PLACE) if self._rules.l5_standbys_wait_for_the_lease else 0.0
-        self._lost = tenant, self._seconds + free_in
+        self._processes.leave(PLACE, process.there.end, is_silenced=not self._rules.l2_waits_for_the_lease)
+        free_in = self._processes.free_in(PLACE) if self._rules.l5_standbys_wait_for_the_lease else 0.0
+        self._lost = process, self._seconds + free_in
         if self._rules.l3_who_is_given_up_is_not_heard:
-            self._break(tenant)
-            tenant.there.finish()
+            self._break(process)
+            process.there.finish()
 
     def _take_over(self) -> None:
         """Standbys have the keys of who was lost, until another comes for the place."""
         assert self._lost is not None
-        (tenant, _), self._lost = self._lost, None
-        self._replaced = tenant.life
-        self._happened("taken_over", f"standbys take over from {tenant}")
+        (process, _), self._lost = self._lost, None
+        self._replaced = process.life
+        self._happened("taken_over", f"standbys take over from {process}")
 
-    def _break(self, tenant: Tenant) -> None:
+    def _break(self, process: SlotProcess) -> None:
         """The connection is gone: of what was said last, a part is lost, and both will see."""
-        for side in (tenant.here, tenant.there):
-            for _ in range(self._lots.randint(0, len(side.coming))):
+        for side in (process.here, process.there):
+            for _ in range(self._rng.randint(0, len(side.coming))):
                 side.coming.pop()
             side.coming.append(None)
 
-    # What a tenant says
+    # What a process says
 
-    def _look(self, tenant: Tenant) -> None:
-        tenant.has_looked = True
+    def _look(self, process: SlotProcess) -> None:
+        process.has_looked = True
 
-    def _say(self, tenant: Tenant) -> None:
-        tenant.has_looked = False
-        if self._rules.l1_speaks_with_a_lease and not tenant.lease.wait(0):
+    def _say(self, process: SlotProcess) -> None:
+        process.has_looked = False
+        if self._rules.l1_speaks_with_a_lease and not process.lease.wait(0):
             self.counters["kept_silent"] += 1
             return
-        self._happened("spoken", f"{tenant} speaks")
-        if tenant.life <= self._replaced:
-            told = "\n".join([f"{tenant} speaks, and has been replaced", *self.trace[-60:]])
+        self._happened("spoken", f"{process} speaks")
+        if process.life <= self._replaced:
+            told = "\n".join([f"{process} speaks, and has been replaced", *self.trace[-60:]])
             raise Violated("nobody_speaks_for_a_place_that_others_have", told)
-        self.counters["spoken_after_its_loss"] += tenant is not self._current
+        self.counters["spoken_after_its_loss"] += process is not self._current
 
     # Faults
 
-    def _stop_or_resume(self, tenant: Tenant) -> None:
-        self._happened("stops", f"{tenant} {'is stopped' if tenant.runs else 'goes on'}")
-        tenant.runs = not tenant.runs
+    def _stop_or_resume(self, process: SlotProcess) -> None:
+        self._happened("stops", f"{process} {'is stopped' if process.runs else 'goes on'}")
+        process.runs = not process.runs
 
     def _stop_or_go_on(self) -> None:
         self._happened("driver_stops", f"the driver {'is stopped' if self._coordinator_runs else 'goes on'}")
         self._coordinator_runs = not self._coordinator_runs
 
-    def _kill(self, tenant: Tenant) -> None:
-        self._happened("kills", f"{tenant} dies")
-        tenant.is_dead = True
-        self._break(tenant)
+    def _kill(self, process: SlotProcess) -> None:
+        self._happened("kills", f"{process} dies")
+        process.is_dead = True
+        self._break(process)
 
-    def _cut(self, tenant: Tenant) -> None:
-        self._happened("cuts", f"the channel of {tenant} breaks")
-        self._break(tenant)
+    def _cut(self, process: SlotProcess) -> None:
+        self._happened("cuts", f"the channel of {process} breaks")
+        self._break(process)
 
     def _heal(self) -> None:
         self._is_calm = self._coordinator_runs = True
-        for tenant in self._all:
-            tenant.runs = True
+        for process in self._all:
+            process.runs = True
 
 
 _FAULTS = ("driver", "stop", "kill", "cut", "rival")

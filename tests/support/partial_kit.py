@@ -43,10 +43,10 @@ Files = Mapping[str, tuple[pa.Schema, Sequence[tuple[Any, ...]]]]
 
 @dataclass
 class Sources(ABC):
-    """Writes the tables' files, one of each at a time, by lot. files, rows: so many, of each and in all."""
+    """Writes the tables' files, one of each at a time, at random. files, rows: so many, of each and in all."""
 
     directory: Path
-    lots: Random
+    rng: Random
     files: int = 0
     rows: int = 0
 

@@ -1,4 +1,4 @@
-"""Expressions by lot, as SQL text that Spark and DuckDB read the same way."""
+"""Expressions at random, as SQL text that Spark and DuckDB read the same way."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -37,23 +37,23 @@ class Column:
 class Expressions:
     """Makes expressions of columns."""
 
-    def __init__(self, lots: Random) -> None:
-        self._lots = lots
+    def __init__(self, rng: Random) -> None:
+        self._rng = rng
 
     def any_of(self, kind: Kind, columns: Sequence[Column], must_read: bool = False, depth: int = LEVELS_MAX) -> str:
         """Something of this kind. must_read: of a column, at least."""
         names = [column.name for column in columns if column.kind is kind]
         if not names:
-            return self._lots.choice(LITERALS[kind])
-        name = self._lots.choice(names)
-        if not depth or self._lots.random() < 0.7:
-            return name if must_read or self._lots.random() < 0.9 else self._lots.choice(LITERALS[kind])
+            return self._rng.choice(LITERALS[kind])
+        name = self._rng.choice(names)
+        if not depth or self._rng.random() < 0.7:
+            return name if must_read or self._rng.random() < 0.9 else self._rng.choice(LITERALS[kind])
         deeper = self.any_of(kind, columns, True, depth - 1)
-        literal = self._lots.choice(LITERALS[kind])
+        literal = self._rng.choice(LITERALS[kind])
         forms = [f"coalesce({deeper}, {literal})", f"nullif({deeper}, {literal})", f"greatest({deeper}, {name})"]
         forms += [f"CASE WHEN {self.condition(columns, depth - 1)} THEN {deeper} ELSE {name} END"]
         forms += self._forms(kind, deeper, name, columns)
-        return self._lots.choice(forms)
+        return self._rng.choice(forms)
 
     def _forms(self, kind: Kind, deeper: str, name: str, columns: Sequence[Column]) -> list[str]:
         match kind:
@@ -74,17 +74,17 @@ class Expressions:
 
     def condition(self, columns: Sequence[Column], depth: int = LEVELS_MAX) -> str:
         """Something true, false or null."""
-        column = self._lots.choice(columns)
+        column = self._rng.choice(columns)
         kind, name = column.kind, column.name
         literals = LITERALS[kind]
         other = self.any_of(kind, columns, depth=max(0, depth - 1))
-        forms = [f"{name} {self._lots.choice(COMPARISONS)} {other}", f"{name} IS NOT NULL", f"{name} IS NULL"]
+        forms = [f"{name} {self._rng.choice(COMPARISONS)} {other}", f"{name} IS NOT NULL", f"{name} IS NULL"]
         forms += [f"{name} IN ({', '.join(literals)})", f"{name} NOT BETWEEN {literals[0]} AND {literals[-1]}"]
         if kind is Kind.TEXT:
             forms += [f"{name} LIKE 'a%'", f"length({name}) > 0"]
         if kind in (Kind.DAY, Kind.TIME):
             forms += [f"month({name}) = 1"]
-        if depth and self._lots.random() < 0.3:
-            word = self._lots.choice(["AND", "OR"])
+        if depth and self._rng.random() < 0.3:
+            word = self._rng.choice(["AND", "OR"])
             return f"({self.condition(columns, depth - 1)} {word} NOT {self.condition(columns, depth - 1)})"
-        return f"({self._lots.choice(forms)})"
+        return f"({self._rng.choice(forms)})"

@@ -1,4 +1,4 @@
-"""Queries by lot in which an expression that may fail stands behind a guard, or none, in any position."""
+"""Queries at random in which an expression that may fail stands behind a guard, or none, in any position."""
 
 from collections.abc import Sequence
 from random import Random
@@ -52,5 +52,5 @@ FORMS = (
 """r, made: the number of a row or group, and what is computed."""
 
 
-def guarded(lots: Random, expressions: Sequence[str]) -> str:
-    return lots.choice(FORMS).replace("{e}", lots.choice(expressions)).replace("{g}", lots.choice(GUARDS))
+def guarded(rng: Random, expressions: Sequence[str]) -> str:
+    return rng.choice(FORMS).replace("{e}", rng.choice(expressions)).replace("{g}", rng.choice(GUARDS))

@@ -1,4 +1,4 @@
-"""Relations by lot, of any shape, over the tables of dataflow_kit."""
+"""Relations at random, of any shape, over the tables of dataflow_kit."""
 
 from dataflow_kit import INT, ITEMS, SALES, STOCK, TEXT
 from hypothesis import strategies as st

@@ -1,4 +1,5 @@
-"""Queries by lot, as SQL text: a grammar over all that a view may contain and that Spark and DuckDB read the same way.
+"""Queries at random, as SQL text: a grammar over all that a view may contain and that Spark and DuckDB read the same
+way.
 
 A query is written twice, for Spark and for DuckDB; the two differ in windows of time, and in that DuckDB has the text
 of a view where Spark has its name. Orders by which rows are numbered leave no ties.
@@ -46,16 +47,16 @@ class RandomView:
 
 
 def random_views(
-    tables: Sequence[RandomTable], lots: Random, views: int = 1, levels: int = LEVELS_MAX, may_be_loose: bool = True
+    tables: Sequence[RandomTable], rng: Random, views: int = 1, levels: int = LEVELS_MAX, may_be_loose: bool = True
 ) -> list[RandomView]:
     """Views v0, v1, ... over these tables, each of which may read those before it. may_be_loose: some columns may."""
     sources = [_table(table) for table in tables]
     found: list[RandomView] = []
-    grammar = Grammar(sources, lots)
+    grammar = Grammar(sources, rng)
     for number in range(views):
-        query = grammar.query(lots.randint(1, levels), is_last=may_be_loose)
+        query = grammar.query(rng.randint(1, levels), is_last=may_be_loose)
         keys = query.exact(*KEYS) or query.exact()
-        key = lots.sample(keys, lots.randint(1, min(2, len(keys))))
+        key = rng.sample(keys, rng.randint(1, min(2, len(keys))))
         found.append(RandomView(f"v{number}", query, tuple(column.name for column in key)))
         sources.append(_read(f"v{number}", query))
     return found
@@ -73,16 +74,16 @@ def _read(name: str, view: Query) -> Query:
 class Grammar:
     """Makes queries over ``sources``, which are tables and views."""
 
-    def __init__(self, sources: Sequence[Query], lots: Random) -> None:
+    def __init__(self, sources: Sequence[Query], rng: Random) -> None:
         self._sources = sources
-        self._lots = lots
-        self._expressions = Expressions(lots)
+        self._rng = rng
+        self._expressions = Expressions(rng)
         self._numbers = count()
 
     def query(self, depth: int, is_last: bool = False) -> Query:
         """A query of so many levels at most. is_last: nothing is made of its answer, so it may be loose."""
         if not depth:
-            return self._lots.choice(self._sources)
+            return self._rng.choice(self._sources)
         source = self.query(depth - 1)
         productions: list[Callable[[], Query]] = [
             lambda: self._rows(source),
@@ -98,27 +99,27 @@ class Grammar:
         likely = [productions[1], productions[5]]
         if source.exact(Kind.TIME):
             likely += [lambda: self._windows(source)] * 2
-        return self._lots.choice([*productions, *likely])()
+        return self._rng.choice([*productions, *likely])()
 
     def _other(self, depth: int) -> Query:
-        return self.query(self._lots.randint(0, depth - 1) // 2)
+        return self.query(self._rng.randint(0, depth - 1) // 2)
 
     # Clauses
 
     def _rows(self, source: Query) -> Query:
         """Projection and filter."""
-        chosen = self._selected(source.exact(), self._lots.randint(1, 3))
+        chosen = self._selected(source.exact(), self._rng.randint(1, 3))
         where = self._maybe("WHERE", self._expressions.condition(source.exact()))
         return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) s {where}", chosen, source)
 
     def _distinct(self, source: Query) -> Query:
-        chosen = self._selected(source.exact(), self._lots.randint(1, 2))
+        chosen = self._selected(source.exact(), self._rng.randint(1, 2))
         return self._made(f"SELECT DISTINCT {_listed(chosen)} FROM ({{0}}) s", chosen, source)
 
     def _groups(self, source: Query, is_last: bool) -> Query:
         columns = source.exact()
-        grouped = self._selected(columns, self._lots.randint(1, 2))
-        counted = [self._aggregate(columns, is_last) for _ in range(self._lots.randint(0, 3))]
+        grouped = self._selected(columns, self._rng.randint(1, 2))
+        counted = [self._aggregate(columns, is_last) for _ in range(self._rng.randint(0, 3))]
         where = self._maybe("WHERE", self._expressions.condition(columns))
         by = ", ".join(text for text, _ in grouped)
         having = self._maybe("HAVING", self._having(columns))
@@ -127,15 +128,15 @@ class Grammar:
 
     def _having(self, columns: Sequence[Column]) -> str:
         text, column = self._aggregate(columns, is_last=False)
-        return self._lots.choice(
-            [f"count(*) > {self._lots.randint(0, 2)}", f"{text} IS NOT NULL", self._compared(text, column)]
+        return self._rng.choice(
+            [f"count(*) > {self._rng.randint(0, 2)}", f"{text} IS NOT NULL", self._compared(text, column)]
         )
 
     def _compared(self, text: str, column: Column) -> str:
-        return f"{text} {self._lots.choice(COMPARISONS)} {self._lots.choice(LITERALS[column.kind])}"
+        return f"{text} {self._rng.choice(COMPARISONS)} {self._rng.choice(LITERALS[column.kind])}"
 
     def _aggregate(self, columns: Sequence[Column], is_last: bool) -> tuple[str, Column]:
-        column = self._lots.choice(columns)
+        column = self._rng.choice(columns)
         argument, kind = self._expressions.any_of(column.kind, columns), column.kind
         counts = ("count(*)", f"count({argument})", f"count(DISTINCT {argument})")
         calls = [(text, Kind.LONG, False) for text in counts]
@@ -144,20 +145,20 @@ class Grammar:
             calls += [(f"sum({argument})", SUMS[kind], False), (f"sum(DISTINCT {argument})", SUMS[kind], False)]
         if kind is Kind.FLAG:
             calls += [(f"{function}({argument})", kind, False) for function in ("bool_and", "bool_or")]
-        if is_last and kind in AVERAGED and self._lots.random() < 0.6:
+        if is_last and kind in AVERAGED and self._rng.random() < 0.6:
             calls = [(f"{function}({argument})", Kind.REAL, True) for function in AVERAGES]
-        text, result, loose = self._lots.choice(calls)
-        if self._lots.random() < 0.25:
+        text, result, loose = self._rng.choice(calls)
+        if self._rng.random() < 0.25:
             text += f" FILTER (WHERE {self._expressions.condition(columns)})"
         return text, Column(self._name(), result, loose)
 
     def _windows(self, source: Query) -> Query:
         """Counted by windows of time. DuckDB has none: it lists the starts of all that a row is in."""
-        time = self._lots.choice(source.exact(Kind.TIME)).name
-        width, slide = self._lots.choice(WINDOWS)
+        time = self._rng.choice(source.exact(Kind.TIME)).name
+        width, slide = self._rng.choice(WINDOWS)
         others = [column for column in source.exact() if column.name != time]
-        counted = [self._aggregate(source.exact(), is_last=False) for _ in range(self._lots.randint(1, 2))]
-        grouped = self._selected(others, 1) if others and self._lots.random() < 0.5 else []
+        counted = [self._aggregate(source.exact(), is_last=False) for _ in range(self._rng.randint(1, 2))]
+        grouped = self._selected(others, 1) if others and self._rng.random() < 0.5 else []
         start = Column(self._name(), Kind.TIME)
         by = [text for text, _ in grouped]
         window = f"window({time}, '{width} minutes', '{slide} minutes')"
@@ -170,17 +171,17 @@ class Grammar:
         return Query(spark + ", ".join([*by, window]), duck + ", ".join([*by, "w_"]), columns)
 
     def _joined(self, left: Query, right: Query) -> Query:
-        kind = self._lots.choice(JOINS)
+        kind = self._rng.choice(JOINS)
         equal = self._equal(left, right)
         if equal is None:
             return self._rows(left)
         lefts, rights = [c.of("l") for c in left.exact()], [c.of("r") for c in right.exact()]
         conditions = [equal]
-        if self._lots.random() < 0.4:
+        if self._rng.random() < 0.4:
             conditions.append(self._expressions.condition([*lefts, *rights]))
         on = " AND ".join(conditions)
         kept = lefts if kind in ("SEMI JOIN", "ANTI JOIN") else [*lefts, *rights]
-        chosen = self._selected(kept, self._lots.randint(1, 4))
+        chosen = self._selected(kept, self._rng.randint(1, 4))
         join = f"({{0}}) l, ({{1}}) r WHERE {on}" if kind == "," else f"({{0}}) l {kind} ({{1}}) r ON {on}"
         return self._made(f"SELECT {_listed(chosen)} FROM {join}", chosen, left, right)
 
@@ -190,11 +191,11 @@ class Grammar:
         if not shared:
             return None
         equalities = []
-        for _ in range(self._lots.randint(1, 2)):
-            kind = self._lots.choice(shared)
+        for _ in range(self._rng.randint(1, 2)):
+            kind = self._rng.choice(shared)
             mine = self._expressions.any_of(kind, [c.of("l") for c in left.exact()], must_read=True)
             theirs = self._expressions.any_of(kind, [c.of("r") for c in right.exact()], must_read=True)
-            equalities.append(f"{mine} {self._lots.choice(['=', '=', 'IS NOT DISTINCT FROM'])} {theirs}")
+            equalities.append(f"{mine} {self._rng.choice(['=', '=', 'IS NOT DISTINCT FROM'])} {theirs}")
         return " AND ".join(equalities)
 
     def _there(self, source: Query, other: Query) -> Query:
@@ -202,31 +203,31 @@ class Grammar:
         shared = _shared(source, other)
         if not shared:
             return self._rows(source)
-        kind = self._lots.choice(shared)
-        mine, theirs = self._lots.choice(source.exact(kind)).of("l"), self._lots.choice(other.exact(kind)).of("r")
-        chosen = self._selected([column.of("l") for column in source.exact()], self._lots.randint(1, 3))
+        kind = self._rng.choice(shared)
+        mine, theirs = self._rng.choice(source.exact(kind)).of("l"), self._rng.choice(other.exact(kind)).of("r")
+        chosen = self._selected([column.of("l") for column in source.exact()], self._rng.randint(1, 3))
         within = f"{mine.name} IN (SELECT {theirs.name} FROM ({{1}}) r)"
         exists = f"EXISTS (SELECT 1 FROM ({{1}}) r WHERE {theirs.name} = {mine.name})"
-        where = self._lots.choice([within, exists, f"NOT {exists}"])
+        where = self._rng.choice([within, exists, f"NOT {exists}"])
         return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) l WHERE {where}", chosen, source, other)
 
     def _set(self, left: Query, right: Query) -> Query:
         shared = _shared(left, right)
         if not shared:
             return self._distinct(left)
-        kinds = [self._lots.choice(shared) for _ in range(self._lots.randint(1, 3))]
-        mine = [(self._lots.choice(left.exact(kind)).name, Column(self._name(), kind)) for kind in kinds]
+        kinds = [self._rng.choice(shared) for _ in range(self._rng.randint(1, 3))]
+        mine = [(self._rng.choice(left.exact(kind)).name, Column(self._name(), kind)) for kind in kinds]
         theirs = [(self._expressions.any_of(column.kind, right.exact()), column) for _, column in mine]
         sides = (
-            f"SELECT {_listed(mine)} FROM ({{0}}) l {self._lots.choice(SETS)} SELECT {_listed(theirs)} FROM ({{1}}) r"
+            f"SELECT {_listed(mine)} FROM ({{0}}) l {self._rng.choice(SETS)} SELECT {_listed(theirs)} FROM ({{1}}) r"
         )
         return self._made(sides, mine, left, right)
 
     def _first(self, source: Query) -> Query:
         """The first rows of each group."""
         columns = source.exact()
-        by = self._lots.sample(columns, self._lots.randint(0, min(2, len(columns))))
-        function = self._lots.choice(RANKS)
+        by = self._rng.sample(columns, self._rng.randint(0, min(2, len(columns))))
+        function = self._rng.choice(RANKS)
         order = self._order(columns, all=function == "ROW_NUMBER")
         partition = f"PARTITION BY {', '.join(column.name for column in by)} " if by else ""
         rank = Column(self._name(), Kind.INT)
@@ -234,31 +235,31 @@ class Grammar:
         numbered = (
             f"SELECT {_listed(inner)}, {function}() OVER ({partition}ORDER BY {order}) AS {rank.name} FROM ({{0}}) s"
         )
-        chosen = self._selected([*columns, rank], self._lots.randint(1, 3))
-        where = f"{rank.name} <= {self._lots.randint(1, 3)}"
+        chosen = self._selected([*columns, rank], self._rng.randint(1, 3))
+        where = f"{rank.name} <= {self._rng.randint(1, 3)}"
         return self._made(f"SELECT {_listed(chosen)} FROM ({numbered}) n WHERE {where}", chosen, source)
 
     def _limited(self, source: Query) -> Query:
-        chosen = self._selected(source.exact(), self._lots.randint(1, 3))
+        chosen = self._selected(source.exact(), self._rng.randint(1, 3))
         order = self._order([column for _, column in chosen], all=True)
-        limit = self._lots.randint(1, 4)
+        limit = self._rng.randint(1, 4)
         return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) s ORDER BY {order} LIMIT {limit}", chosen, source)
 
     def _order(self, columns: Sequence[Column], all: bool) -> str:
         """all: by every column, so that only equal rows tie."""
-        by = self._lots.sample(columns, len(columns) if all else self._lots.randint(1, len(columns)))
-        return ", ".join(f"{column.name} {self._lots.choice(WAYS)}" for column in by)
+        by = self._rng.sample(columns, len(columns) if all else self._rng.randint(1, len(columns)))
+        return ", ".join(f"{column.name} {self._rng.choice(WAYS)}" for column in by)
 
     def _with(self, source: Query, other: Query) -> Query:
         """A query that is named, and read twice or joined with another."""
         name = self._name("w")
         named = Query(f"SELECT * FROM {name}", f"SELECT * FROM {name}", source.columns)
         bodies: list[Callable[[], Query]] = [
-            lambda: self._joined(named, self._lots.choice([named, other])),
+            lambda: self._joined(named, self._rng.choice([named, other])),
             lambda: self._set(named, self._rows(named)),
             lambda: self._groups(named, is_last=False),
         ]
-        body = self._lots.choice(bodies)()
+        body = self._rng.choice(bodies)()
         head = f"WITH {name} AS "
         return Query(f"{head}({source.spark}) {body.spark}", f"{head}({source.duck}) {body.duck}", body.columns)
 
@@ -268,7 +269,7 @@ class Grammar:
         """At least one output column: its text, and what it is."""
         chosen = []
         for _ in range(most):
-            kind = self._lots.choice(columns).kind
+            kind = self._rng.choice(columns).kind
             chosen.append((self._expressions.any_of(kind, columns, must_read=True), Column(self._name(), kind)))
         return chosen
 
@@ -281,7 +282,7 @@ class Grammar:
         return f"{prefix}{next(self._numbers)}"
 
     def _maybe(self, word: str, condition: str) -> str:
-        return f"{word} {condition}" if self._lots.random() < 0.35 else ""
+        return f"{word} {condition}" if self._rng.random() < 0.35 else ""
 
 
 def _shared(left: Query, right: Query) -> list[Kind]:

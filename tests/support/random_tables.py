@@ -1,4 +1,5 @@
-"""Tables by lot: their columns, keys and order, whether they are upserted, and their rows, with nulls and duplicates.
+"""Tables at random: their columns, keys and order, whether they are upserted, and their rows, with nulls and
+duplicates.
 
 Everything is drawn from a ``Random``: a seeded one, or one of Hypothesis, which then can make a failure smaller.
 """
@@ -74,21 +75,21 @@ class RandomTable:
         return f"SELECT {columns} FROM ({numbered}) WHERE nth = 1{gone}"
 
 
-def random_tables(lots: Random) -> list[RandomTable]:
+def random_tables(rng: Random) -> list[RandomTable]:
     """One to three tables; their names are t0, t1, ..., and no two columns of two tables have one name."""
-    return [_random_table(f"t{number}", lots) for number in range(lots.randint(1, TABLES_MAX))]
+    return [_random_table(f"t{number}", rng) for number in range(rng.randint(1, TABLES_MAX))]
 
 
-def _random_table(name: str, lots: Random) -> RandomTable:
-    drawn = [lots.choice(KEYS), *(lots.choice(list(Kind)) for _ in range(lots.randint(1, COLUMNS_MAX - 1)))]
+def _random_table(name: str, rng: Random) -> RandomTable:
+    drawn = [rng.choice(KEYS), *(rng.choice(list(Kind)) for _ in range(rng.randint(1, COLUMNS_MAX - 1)))]
     kinds = {f"{name}_{'abcd'[place]}": kind for place, kind in enumerate(drawn)}
     keyed = [column for column, kind in kinds.items() if kind in KEYS]
-    key = tuple(lots.sample(keyed, lots.randint(1, min(2, len(keyed)))))
+    key = tuple(rng.sample(keyed, rng.randint(1, min(2, len(keyed)))))
     primary_key: tuple[str, ...] = ()
     deletes = None
-    if lots.random() < UPSERTED_SHARE:
-        primary_key = tuple(lots.sample(keyed, lots.randint(1, min(2, len(keyed)))))
-        deletes = lots.choice([None, f'"{GONE}"'])
+    if rng.random() < UPSERTED_SHARE:
+        primary_key = tuple(rng.sample(keyed, rng.randint(1, min(2, len(keyed)))))
+        deletes = rng.choice([None, f'"{GONE}"'])
     kinds |= {SEQ: Kind.LONG, GONE: Kind.FLAG}
     schema = pa.schema([(column, kind.type) for column, kind in kinds.items()])
     return RandomTable(TableSpec(name, schema, key, (SEQ,), primary_key, deletes), kinds)
@@ -97,23 +98,23 @@ def _random_table(name: str, lots: Random) -> RandomTable:
 class RandomRows:
     """The rows of some tables, epoch by epoch. Versions of a row come in any order."""
 
-    def __init__(self, tables: list[RandomTable], lots: Random) -> None:
+    def __init__(self, tables: list[RandomTable], rng: Random) -> None:
         self.tables = tables
         self.all = {table.spec.name: table.spec.schema.empty_table() for table in tables}
         """By table, all versions so far."""
-        self._lots = lots
+        self._rng = rng
         self._seqs = (number * SEQ_STEP % SEQS for number in range(SEQS))
 
     def epochs(self, count: int) -> Iterator[dict[str, pa.RecordBatch]]:
         """The rows of so many epochs, by table; of some tables there are none."""
         for _ in range(count):
-            drawn = {table.spec.name: self._drawn(table) for table in self.tables if self._lots.random() < 0.8}
+            drawn = {table.spec.name: self._drawn(table) for table in self.tables if self._rng.random() < 0.8}
             for name, rows in drawn.items():
                 self.all[name] = pa.concat_tables([self.all[name], pa.Table.from_batches([rows])])
             yield drawn
 
     def _drawn(self, table: RandomTable) -> pa.RecordBatch:
-        count = self._lots.randint(1, ROWS_MAX)
+        count = self._rng.randint(1, ROWS_MAX)
         columns = {column: self._column(column, kind, count) for column, kind in table.kinds.items()}
         arrays = [pa.array(columns[field.name], field.type) for field in table.spec.schema]
         return pa.RecordBatch.from_arrays(arrays, schema=table.spec.schema)
@@ -121,4 +122,4 @@ class RandomRows:
     def _column(self, column: str, kind: Kind, count: int) -> list[Any]:
         if column == SEQ:
             return [next(self._seqs) for _ in range(count)]
-        return [self._lots.choice([None, *kind.values]) for _ in range(count)]
+        return [self._rng.choice([None, *kind.values]) for _ in range(count)]

@@ -1,4 +1,5 @@
-"""What tests of standbys and learners share: a stream that goes on, and a river's states as they follow each other."""
+"""What tests of standbys and learners share: a stream that goes on, and a cluster's states as they follow each
+other."""
 
 import threading
 import time

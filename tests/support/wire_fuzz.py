@@ -52,31 +52,31 @@ def use(batch: pa.RecordBatch) -> None:
         pa.concat_batches([batch, batch]).to_pylist()
 
 
-def changed(lots: random.Random, frame: bytes) -> bytes:
+def changed(rng: random.Random, frame: bytes) -> bytes:
     """Some bytes are others; now and then some are gone, or come twice."""
     data = bytearray(frame)
-    for _ in range(lots.choice((1, 1, 2, 3, 8))):
-        at = lots.randrange(len(data))
-        match lots.randrange(6):
+    for _ in range(rng.choice((1, 1, 2, 3, 8))):
+        at = rng.randrange(len(data))
+        match rng.randrange(6):
             case 0:
-                data[at] = lots.randrange(256)
+                data[at] = rng.randrange(256)
             case 1:
-                data[at] ^= 1 << lots.randrange(8)
+                data[at] ^= 1 << rng.randrange(8)
             case 2:
-                data[at : at + 4] = lots.choice((0, 1, 2**31 - 1, 2**32 - 1, 2**20)).to_bytes(4, "little")
+                data[at : at + 4] = rng.choice((0, 1, 2**31 - 1, 2**32 - 1, 2**20)).to_bytes(4, "little")
             case 3:
-                data[at : at + 8] = lots.choice((0, 1, 2**40, 2**63 - 1, 2**64 - 1)).to_bytes(8, "little")
+                data[at : at + 8] = rng.choice((0, 1, 2**40, 2**63 - 1, 2**64 - 1)).to_bytes(8, "little")
             case 4:
-                del data[at : at + lots.randrange(1, 16)]
+                del data[at : at + rng.randrange(1, 16)]
             case _:
-                data[at:at] = data[at : at + lots.randrange(1, 16)]
+                data[at:at] = data[at : at + rng.randrange(1, 16)]
         if not data:
             return b""
     return bytes(data)
 
 
 def main(seed: int, count: int) -> None:
-    lots, taken = random.Random(seed), 0
+    rng, taken = random.Random(seed), 0
     batches = [pa.RecordBatch.from_arrays([column], [name]) for name, column in COLUMNS.items()]
     whole = pa.RecordBatch.from_arrays([COLUMNS[name] for name in ("text", "number", "list")], ["a", "b", "c"])
     frames = [encode(Message("rows", {"n": 1}, (batch,))).to_pybytes() for batch in [*batches, whole]]
@@ -85,10 +85,10 @@ def main(seed: int, count: int) -> None:
     for number in range(count):
         try:
             if number % 2:
-                found = list(decode(pa.py_buffer(changed(lots, lots.choice(frames)))).batches)
+                found = list(decode(pa.py_buffer(changed(rng, rng.choice(frames)))).batches)
             else:
-                body, schema = lots.choice(bodies)
-                found = [read_batch(pa.py_buffer(changed(lots, body)), schema, 1 << 20)]
+                body, schema = rng.choice(bodies)
+                found = [read_batch(pa.py_buffer(changed(rng, body)), schema, 1 << 20)]
         except ProtocolError:
             continue
         for batch in found:

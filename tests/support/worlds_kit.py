@@ -1,4 +1,5 @@
-"""Worlds of the simulator in weather where much goes on at once: played to their end, or until something is wrong."""
+"""Worlds of the simulator with event weights where much goes on at once: played to their end, or until something is
+wrong."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
@@ -12,8 +13,8 @@ import pytest
 
 from simulator.campaign import compiled_views
 from simulator.checkers import Violated
+from simulator.event_weights import PLACES_MAX, EventWeights
 from simulator.tables import ALL_VIEWS, EXCHANGED, SETS_ASIDE
-from simulator.weather import PLACES_MAX, Weather
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
@@ -27,7 +28,7 @@ SEEDS_MAX = 150
 RIGHT_SEEDS, SOAK_SEEDS = 12, 2_000
 
 MadeFor = Mapping[str, Any]
-"""Fields of ``Weather`` that are not left to chance."""
+"""Fields of ``EventWeights`` that are not left to chance."""
 
 BUSY: MadeFor = {
     "publish": 1.0,
@@ -73,16 +74,16 @@ class Worlds:
     failing_share: float = 0.0
 
     def of(self, seed: int, made_for: MadeFor, rules: Rules = ALL_RULES) -> World:
-        lots, everyone = Random(seed), [WorkerId(worker) for worker in range(WORKERS)]
-        weather = replace(Weather.drawn(lots, everyone).calmed(), **made_for)
+        rng, everyone = Random(seed), [WorkerId(worker) for worker in range(WORKERS)]
+        weights = replace(EventWeights.drawn(rng, everyone).calmed(), **made_for)
         build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
         return World(
-            lots,
+            rng,
             WORKERS,
             self.plans,
             rules,
             build_region,
-            weather,
+            weights,
             self.partial_share,
             failing_share=self.failing_share,
         )
@@ -103,7 +104,7 @@ class Worlds:
             except Exception as error:
                 error.add_note(f"seed {seed}")
                 raise
-            counters += world.river.watcher.counters
+            counters += world.cluster.watcher.counters
         return counters
 
     def first_wrong(self, rule: str, made_for: MadeFor) -> str:

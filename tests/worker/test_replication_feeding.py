@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from copying_kit import Fading
-from followers_kit import Crew, vnode_of
+from followers_kit import WorkerGroup, vnode_of
 from machines_kit import ALL_MINE, KEYS, PLAN, assign, meet, planned, said, vnode_map, worker
 from stages_kit import OTHER_END, built, staged
 
@@ -21,156 +21,156 @@ THERE = KEYS[7][0]
 """A key of worker 1."""
 
 
-def fed(*keys_max: int) -> tuple[Crew, list[object]]:
+def fed(*keys_max: int) -> tuple[WorkerGroup, list[object]]:
     """Worker 1 follows slices 0 and 1 of worker 0, which copies so many keys at a time; what has come to be."""
-    crew = Crew()
-    crew.epoch(A, A2, B, C, THERE)
-    crew.follow(1, 0, 0, 1)
-    crew.carry(1, 0)
+    group = WorkerGroup()
+    group.epoch(A, A2, B, C, THERE)
+    group.follow(1, 0, 0, 1)
+    group.carry(1, 0)
     found: list[object] = []
     for keys in keys_max:
-        crew.feed(0, keys)
-        found.append([loaded for *_, loaded in crew.fed(0, 1)])
-        crew.carry_all()
-    return crew, found
+        group.feed(0, keys)
+        found.append([loaded for *_, loaded in group.fed(0, 1)])
+        group.carry_all()
+    return group, found
 
 
 def test_s1_all_keys_of_the_slices_are_copied_and_then_all_was_said() -> None:
-    crew, found = fed(2, 2)
+    group, found = fed(2, 2)
     assert found == [[{A: [1], A2: [1]}], [{B: [1]}]]
-    assert not crew.machines[0].can_feed
-    assert (crew.followed(1), crew.caught_up(1)) == ({A: [1], A2: [1], B: [1]}, [(1, 1)])
+    assert not group.machines[0].can_feed
+    assert (group.followed(1), group.caught_up(1)) == ({A: [1], A2: [1], B: [1]}, [(1, 1)])
 
 
 def test_where_nothing_is_kept_all_is_said_at_once() -> None:
-    crew = Crew()
-    crew.follow(1, 0, 0)
-    crew.carry_all()
-    assert (crew.followed(1), crew.caught_up(1)) == ({}, [(1, 0)])
+    group = WorkerGroup()
+    group.follow(1, 0, 0)
+    group.carry_all()
+    assert (group.followed(1), group.caught_up(1)) == ({}, [(1, 0)])
 
 
 def test_a_key_that_changes_while_others_are_copied_is_fed_again() -> None:
-    crew, _ = fed(1)
-    crew.open(A, C)
-    crew.read(0, A, C)
-    crew.feed(0)
-    crew.carry_all()
-    assert crew.followed(1) == {A: [1], A2: [1], B: [1]}
-    crew.end(0, A, C)
-    assert crew.fed(0, 1) == [(2, "seen", {A: [1, 2]})]
-    crew.carry_all()
-    assert crew.caught_up(1) == [(1, 2)]
+    group, _ = fed(1)
+    group.open(A, C)
+    group.read(0, A, C)
+    group.feed(0)
+    group.carry_all()
+    assert group.followed(1) == {A: [1], A2: [1], B: [1]}
+    group.end(0, A, C)
+    assert group.fed(0, 1) == [(2, "seen", {A: [1, 2]})]
+    group.carry_all()
+    assert group.caught_up(1) == [(1, 2)]
 
 
 def test_s1_all_is_not_said_while_keys_are_left_to_copy() -> None:
-    crew, _ = fed(1)
-    crew.epoch(A, B)
-    assert (crew.caught_up(1), crew.followed(1)) == ([], {A: [1]})
-    crew.feed(0)
-    assert crew.fed(0, 1) == [(0, "seen", {A2: [1], B: [1, 2]}), (2, "seen", {A: [1, 2], B: [1, 2]})]
-    crew.carry_all()
-    assert (crew.followed(1), crew.caught_up(1)) == ({A: [1, 2], A2: [1], B: [1, 2]}, [(1, 2)])
+    group, _ = fed(1)
+    group.epoch(A, B)
+    assert (group.caught_up(1), group.followed(1)) == ([], {A: [1]})
+    group.feed(0)
+    assert group.fed(0, 1) == [(0, "seen", {A2: [1], B: [1, 2]}), (2, "seen", {A: [1, 2], B: [1, 2]})]
+    group.carry_all()
+    assert (group.followed(1), group.caught_up(1)) == ({A: [1, 2], A2: [1], B: [1, 2]}, [(1, 2)])
 
 
 def test_s1_nor_before_the_epochs_end_when_one_is_being_read() -> None:
-    crew, _ = fed()
-    crew.open(A)
-    crew.feed(0)
-    crew.carry_all()
-    assert (crew.caught_up(1), crew.machines[0].can_feed) == ([], False)
-    crew.end(0)
-    crew.carry_all()
-    assert crew.caught_up(1) == [(1, 2)]
+    group, _ = fed()
+    group.open(A)
+    group.feed(0)
+    group.carry_all()
+    assert (group.caught_up(1), group.machines[0].can_feed) == ([], False)
+    group.end(0)
+    group.carry_all()
+    assert group.caught_up(1) == [(1, 2)]
 
 
 def test_at_each_epochs_end_what_has_changed_is_said_and_that_it_was_all() -> None:
-    crew, _ = fed(9)
-    crew.open(B, C, THERE)
-    crew.end(0)
-    assert crew.fed(0, 1) == [(2, "seen", {B: [1, 2]})]
-    assert crew.carry(0, 1)[-1] == FedThrough(feed=FeedId(1), epoch=Epoch(2))
-    crew.end(1)
-    crew.over(2)
-    crew.open(THERE)
-    crew.end(0)
-    assert crew.fed(0, 1) == []
-    assert crew.carry(0, 1) == [FedThrough(feed=FeedId(1), epoch=Epoch(3))]
+    group, _ = fed(9)
+    group.open(B, C, THERE)
+    group.end(0)
+    assert group.fed(0, 1) == [(2, "seen", {B: [1, 2]})]
+    assert group.carry(0, 1)[-1] == FedThrough(feed=FeedId(1), epoch=Epoch(2))
+    group.end(1)
+    group.over(2)
+    group.open(THERE)
+    group.end(0)
+    assert group.fed(0, 1) == []
+    assert group.carry(0, 1) == [FedThrough(feed=FeedId(1), epoch=Epoch(3))]
 
 
 def test_a_key_that_is_gone_is_named_and_nothing_is_kept_of_it() -> None:
-    crew = Crew(build=lambda *_: Fading())
-    crew.epoch(A, B)
-    crew.has_followers(1, 0, 0, 1)
-    crew.open(A)
-    crew.end(0)
-    assert crew.fed(0, 1) == [(2, "seen", {A: []})]
-    crew.carry_all()
-    crew.over(2)
-    assert crew.followed(1) == {B: [1]}
+    group = WorkerGroup(build=lambda *_: Fading())
+    group.epoch(A, B)
+    group.has_followers(1, 0, 0, 1)
+    group.open(A)
+    group.end(0)
+    assert group.fed(0, 1) == [(2, "seen", {A: []})]
+    group.carry_all()
+    group.over(2)
+    assert group.followed(1) == {B: [1]}
 
 
 def test_so_many_loads_are_on_their_way_at_a_time() -> None:
-    crew, _ = fed()
+    group, _ = fed()
     for _ in range(LOADS_OUT_MAX):
-        crew.feed(0, 1)
-    assert not crew.machines[0].can_feed
-    assert crew.machines[0].step(TimeToFeed(keys_max=1)) == []
-    assert len(crew.fed(0, 1)) == LOADS_OUT_MAX
-    crew.carry(0, 1, 1)
-    assert crew.carry(1, 0) == [RowsForwardedBack(feed=FeedId(1))]
-    assert crew.machines[0].can_feed
+        group.feed(0, 1)
+    assert not group.machines[0].can_feed
+    assert group.machines[0].step(TimeToFeed(keys_max=1)) == []
+    assert len(group.fed(0, 1)) == LOADS_OUT_MAX
+    group.carry(0, 1, 1)
+    assert group.carry(1, 0) == [RowsForwardedBack(feed=FeedId(1))]
+    assert group.machines[0].can_feed
 
 
 def test_who_waits_for_the_fewest_is_fed_next() -> None:
-    crew = Crew(owners=ALL_MINE, workers=3)
-    crew.epoch(A, A2, B, C)
-    crew.follow(1, 0, 0, 1, feed=1)
-    crew.follow(2, 0, 0, 2, feed=2)
-    crew.carry(1, 0)
-    crew.carry(2, 0)
+    group = WorkerGroup(owners=ALL_MINE, workers=3)
+    group.epoch(A, A2, B, C)
+    group.follow(1, 0, 0, 1, feed=1)
+    group.follow(2, 0, 0, 2, feed=2)
+    group.carry(1, 0)
+    group.carry(2, 0)
     for _ in range(3):
-        crew.feed(0, 1)
-    assert [[loaded for *_, loaded in crew.fed(0, to)] for to in (1, 2)] == [[{A: [1]}, {A2: [1]}], [{A: [1]}]]
+        group.feed(0, 1)
+    assert [[loaded for *_, loaded in group.fed(0, to)] for to in (1, 2)] == [[{A: [1]}, {A2: [1]}], [{A: [1]}]]
 
 
 def test_all_regions_are_fed() -> None:
     plans, maps = (PLAN, planned("other")), dict.fromkeys(("seen", "other"), vnode_map(ALL_MINE))
-    crew = Crew(owners=ALL_MINE, plans=plans, maps=maps)
-    crew.epoch(A, B)
-    crew.has_followers(1, 0, 0)
-    assert [crew.followed(1, region=region) for region in ("seen", "other")] == [{A: [1]}, {A: [1]}]
-    crew.epoch(A)
-    assert [crew.followed(1, region=region) for region in ("seen", "other")] == [{A: [1, 2]}, {A: [1, 2]}]
+    group = WorkerGroup(owners=ALL_MINE, plans=plans, maps=maps)
+    group.epoch(A, B)
+    group.has_followers(1, 0, 0)
+    assert [group.followed(1, region=region) for region in ("seen", "other")] == [{A: [1]}, {A: [1]}]
+    group.epoch(A)
+    assert [group.followed(1, region=region) for region in ("seen", "other")] == [{A: [1, 2]}, {A: [1, 2]}]
 
 
 def test_of_views_with_exchange_edges_all_is_said_when_the_last_stage_is_done() -> None:
-    crew = Crew(owners=ALL_MINE, build=built, assigned=staged)
-    crew.has_followers(1, 0, *range(8))
-    assert crew.caught_up(1) == [(1, 0)]
-    crew.open(A)
-    for one in crew.places:
-        crew.end(one)
-    crew.stage(0)
-    assert crew.fed(0, 1) == []
-    crew.stage(1)
+    group = WorkerGroup(owners=ALL_MINE, build=built, assigned=staged)
+    group.has_followers(1, 0, *range(8))
+    assert group.caught_up(1) == [(1, 0)]
+    group.open(A)
+    for one in group.places:
+        group.end(one)
+    group.stage(0)
+    assert group.fed(0, 1) == []
+    group.stage(1)
     other = OTHER_END[A]
-    assert crew.fed(0, 1) == [(1, "seen/0", {A: [1]}), (1, "seen", {other: [1]})]
-    crew.carry_all()
-    crew.over(1)
-    assert [crew.followed(1, region=region) for region in ("seen/0", "seen")] == [{A: [1]}, {other: [1]}]
-    assert crew.caught_up(1) == [(1, 1)]
+    assert group.fed(0, 1) == [(1, "seen/0", {A: [1]}), (1, "seen", {other: [1]})]
+    group.carry_all()
+    group.over(1)
+    assert [group.followed(1, region=region) for region in ("seen/0", "seen")] == [{A: [1]}, {other: [1]}]
+    assert group.caught_up(1) == [(1, 1)]
 
 
 # Feeds that end -----------------------------------------------------------------------------------------------------
 
 
 def test_slices_that_are_kept_elsewhere_are_not_fed() -> None:
-    crew = Crew()
-    crew.epoch(A, B, THERE)
-    crew.follow(1, 0, vnode_of(THERE), feed=1)
-    crew.has_followers(1, 0, vnode_of(B), vnode_of(THERE), feed=2)
-    assert crew.ended(0) == [1]
-    assert crew.followed(1, feed=2) == {B: [1]}
+    group = WorkerGroup()
+    group.epoch(A, B, THERE)
+    group.follow(1, 0, vnode_of(THERE), feed=1)
+    group.has_followers(1, 0, vnode_of(B), vnode_of(THERE), feed=2)
+    assert group.ended(0) == [1]
+    assert group.followed(1, feed=2) == {B: [1]}
 
 
 def test_who_asks_and_is_gone_is_not_fed() -> None:
@@ -180,16 +180,16 @@ def test_who_asks_and_is_gone_is_not_fed() -> None:
 
 
 def test_slices_that_are_followed_no_more_are_not_fed() -> None:
-    crew, _ = fed(9)
-    crew.unfollow(1, vnode_of(A))
-    crew.carry_all()
-    crew.epoch(A, B)
-    assert crew.followed(1) == {B: [1, 2]}
-    crew.unfollow(1, vnode_of(B))
-    crew.carry_all()
-    crew.open(A, B)
-    crew.end(0)
-    assert (crew.carry(0, 1), crew.ended(0), crew.machines[0].can_feed) == ([], [], False)
+    group, _ = fed(9)
+    group.unfollow(1, vnode_of(A))
+    group.carry_all()
+    group.epoch(A, B)
+    assert group.followed(1) == {B: [1, 2]}
+    group.unfollow(1, vnode_of(B))
+    group.carry_all()
+    group.open(A, B)
+    group.end(0)
+    assert (group.carry(0, 1), group.ended(0), group.machines[0].can_feed) == ([], [], False)
 
 
 @pytest.mark.parametrize(
@@ -197,43 +197,43 @@ def test_slices_that_are_followed_no_more_are_not_fed() -> None:
     [(1, 2, True), (None, None, True), (1, None, True), (2, 3, False), (1, 9, False)],
 )
 def test_a_feed_ends_with_the_channel_to_who_follows(peer: int | None, incarnation: int | None, is_over: bool) -> None:
-    crew, _ = fed(9)
+    group, _ = fed(9)
     who = None if peer is None else WorkerId(peer)
     life = None if incarnation is None else Incarnation(incarnation)
-    crew.step(0, PeerLost(why="silence", peer=who, incarnation=life))
-    assert crew.ended(0) == ([1] if is_over else [])
-    crew.open(A)
-    crew.end(0)
-    assert bool(crew.fed(0, 1)) != is_over
+    group.step(0, PeerLost(why="silence", peer=who, incarnation=life))
+    assert group.ended(0) == ([1] if is_over else [])
+    group.open(A)
+    group.end(0)
+    assert bool(group.fed(0, 1)) != is_over
 
 
 def test_a_feed_ends_when_another_is_in_the_followers_place() -> None:
-    crew, _ = fed(9)
+    group, _ = fed(9)
     again = meet(0, 1, meeting=2)
-    crew.step(0, again)
-    assert crew.ended(0) == []
-    crew.step(0, replace(again, peers={**again.peers, WorkerId(1): (Incarnation(7), "host-7")}))
-    assert crew.ended(0) == [1]
+    group.step(0, again)
+    assert group.ended(0) == []
+    group.step(0, replace(again, peers={**again.peers, WorkerId(1): (Incarnation(7), "host-7")}))
+    assert group.ended(0) == [1]
 
 
 def test_what_comes_late_of_a_feed_that_is_over_is_no_news() -> None:
-    crew, _ = fed(1)
-    crew.lose(0, 1)
+    group, _ = fed(1)
+    group.lose(0, 1)
     late: list[PeerMessage] = [RowsForwardedBack(feed=FeedId(1)), EndFeed(feed=FeedId(1), vnodes=(VnodeId(0),))]
-    assert [crew.machines[0].step(said(1, message)) for message in late] == [[], []]
-    assert crew.machines[0].step(TimeToFeed(keys_max=1)) == []
+    assert [group.machines[0].step(said(1, message)) for message in late] == [[], []]
+    assert group.machines[0].step(TimeToFeed(keys_max=1)) == []
 
 
 def test_when_all_meet_again_it_is_said_again_that_all_was_said() -> None:
-    crew, _ = fed(9)
-    crew.meet()
-    assert crew.carry(0, 1) == [FedThrough(feed=FeedId(1), epoch=Epoch(1))]
-    crew.open(A)
-    crew.meet()
-    assert crew.carry(0, 1) == []
+    group, _ = fed(9)
+    group.meet()
+    assert group.carry(0, 1) == [FedThrough(feed=FeedId(1), epoch=Epoch(1))]
+    group.open(A)
+    group.meet()
+    assert group.carry(0, 1) == []
 
 
 def test_a_worker_that_begins_anew_feeds_nobody() -> None:
-    crew, _ = fed(1)
-    crew.step(0, assign(generation=1))
-    assert not crew.machines[0].can_feed
+    group, _ = fed(1)
+    group.step(0, assign(generation=1))
+    assert not group.machines[0].can_feed

@@ -1,7 +1,7 @@
 """The worker machine follows others: what it takes in, and when, and what it tells; rules
 replication.epoch_waits_for_followers and replication.taken_in_when_over."""
 
-from followers_kit import Crew, seen, with_hashes
+from followers_kit import WorkerGroup, seen, with_hashes
 from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, sent, worker
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
@@ -17,20 +17,20 @@ THERE = KEYS[7][0]
 FEED = FeedId(1)
 
 
-def following(rules: Rules = ALL_RULES) -> Crew:
+def following(rules: Rules = ALL_RULES) -> WorkerGroup:
     """Worker 1 has caught up with slices 0 and 1 of worker 0, at epoch 1."""
-    crew = Crew(rules=rules)
-    crew.epoch(A, B, C, THERE)
-    crew.has_followers(1, 0, 0, 1)
-    assert crew.caught_up(1) == [(1, 1)]
-    return crew
+    group = WorkerGroup(rules=rules)
+    group.epoch(A, B, C, THERE)
+    group.has_followers(1, 0, 0, 1)
+    assert group.caught_up(1) == [(1, 1)]
+    return group
 
 
-def read_by_owner(crew: Crew, *keys: str) -> None:
+def read_by_owner(group: WorkerGroup, *keys: str) -> None:
     """One more epoch: worker 0 is through it, and worker 1 has heard all of that."""
-    crew.open(*keys)
-    crew.end(0)
-    crew.carry_all()
+    group.open(*keys)
+    group.end(0)
+    group.carry_all()
 
 
 # What is taken in ---------------------------------------------------------------------------------------------------
@@ -44,104 +44,104 @@ def test_the_owner_is_asked_for_the_slices() -> None:
 
 
 def test_s2_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere() -> None:
-    crew = following()
-    read_by_owner(crew, A, THERE)
-    assert (crew.followed(1), crew.caught_up(1)) == ({A: [1], B: [1]}, [(1, 2)])
-    crew.end(1)
-    assert crew.followed(1) == {A: [1], B: [1]}
-    crew.over(2)
-    assert crew.followed(1) == {A: [1, 2], B: [1]}
+    group = following()
+    read_by_owner(group, A, THERE)
+    assert (group.followed(1), group.caught_up(1)) == ({A: [1], B: [1]}, [(1, 2)])
+    group.end(1)
+    assert group.followed(1) == {A: [1], B: [1]}
+    group.over(2)
+    assert group.followed(1) == {A: [1, 2], B: [1]}
 
 
 def test_s2_switched_off_takes_in_what_may_be_put_back() -> None:
-    crew = following(Rules(replication_taken_in_when_over=False))
-    read_by_owner(crew, A)
-    assert crew.followed(1) == {A: [1, 2], B: [1]}
+    group = following(Rules(replication_taken_in_when_over=False))
+    read_by_owner(group, A)
+    assert group.followed(1) == {A: [1, 2], B: [1]}
 
 
 def test_what_comes_of_an_epoch_that_is_over_is_taken_in_at_once() -> None:
-    crew = following()
-    crew.open(A)
-    for each in crew.places:
-        crew.end(each)
-    crew.over(2)
-    assert crew.followed(1) == {A: [1], B: [1]}
-    crew.carry_all()
-    assert crew.followed(1) == {A: [1, 2], B: [1]}
+    group = following()
+    group.open(A)
+    for each in group.places:
+        group.end(each)
+    group.over(2)
+    assert group.followed(1) == {A: [1], B: [1]}
+    group.carry_all()
+    assert group.followed(1) == {A: [1, 2], B: [1]}
 
 
 def test_a_copy_takes_the_place_of_what_was_there_and_is_confirmed() -> None:
-    crew = following()
+    group = following()
     again = Fed(feed=FEED, region="seen", epoch=Epoch(0), keys=hashed([B]), state=(with_hashes(seen({B: [7]})),))
-    crew.step(1, said(0, again))
-    assert (crew.followed(1), crew.carry(1, 0)) == ({A: [1], B: [7]}, [RowsForwardedBack(feed=FEED)])
+    group.step(1, said(0, again))
+    assert (group.followed(1), group.carry(1, 0)) == ({A: [1], B: [7]}, [RowsForwardedBack(feed=FEED)])
 
 
 def test_what_is_followed_is_not_kept() -> None:
-    crew = following()
-    assert crew.kept(1) == {THERE: [1]}
-    assert answered(crew.machines[1].step(asked(A))) == {}
-    stats = dict(crew.phase(1).regions.stats()["seen"])
+    group = following()
+    assert group.kept(1) == {THERE: [1]}
+    assert answered(group.machines[1].step(asked(A))) == {}
+    stats = dict(group.phase(1).regions.stats()["seen"])
     assert stats["keys"] == 1
 
 
 def test_a_worker_follows_several_at_a_time() -> None:
-    crew = Crew(owners=(0, 0, 1, 1, 1, 1, 1, 1), workers=3)
-    crew.epoch(A, B, C)
-    crew.has_followers(2, 0, 0, feed=1)
-    crew.has_followers(2, 1, 2, feed=2)
-    crew.epoch(A, C)
-    assert [crew.followed(2, feed) for feed in (1, 2)] == [{A: [1, 2]}, {C: [1, 2]}]
-    assert crew.caught_up(2)[-2:] == [(1, 2), (2, 2)]
+    group = WorkerGroup(owners=(0, 0, 1, 1, 1, 1, 1, 1), workers=3)
+    group.epoch(A, B, C)
+    group.has_followers(2, 0, 0, feed=1)
+    group.has_followers(2, 1, 2, feed=2)
+    group.epoch(A, C)
+    assert [group.followed(2, feed) for feed in (1, 2)] == [{A: [1, 2]}, {C: [1, 2]}]
+    assert group.caught_up(2)[-2:] == [(1, 2), (2, 2)]
 
 
 # What is followed no more -------------------------------------------------------------------------------------------
 
 
 def test_of_slices_that_are_followed_no_more_nothing_is_kept_and_the_owner_is_told() -> None:
-    crew = following()
-    crew.unfollow(1, 0)
-    assert crew.followed(1) == {B: [1]}
-    assert crew.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(0),))]
-    crew.unfollow(1, 1)
-    assert FEED not in crew.phase(1).replication.followed
-    assert crew.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(1),))]
+    group = following()
+    group.unfollow(1, 0)
+    assert group.followed(1) == {B: [1]}
+    assert group.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(0),))]
+    group.unfollow(1, 1)
+    assert FEED not in group.phase(1).replication.followed
+    assert group.carry(1, 0) == [EndFeed(feed=FEED, vnodes=(VnodeId(1),))]
 
 
 def test_state_of_slices_that_are_followed_no_more_comes_late_and_is_not_taken_in() -> None:
-    crew = following()
-    crew.open(A, B)
-    crew.end(0)
-    crew.unfollow(1, 0)
-    crew.carry_all()
-    crew.end(1)
-    crew.over(2)
-    assert crew.followed(1) == {B: [1, 2]}
-    crew.epoch(A, B)
-    assert crew.followed(1) == {B: [1, 2, 3]}
+    group = following()
+    group.open(A, B)
+    group.end(0)
+    group.unfollow(1, 0)
+    group.carry_all()
+    group.end(1)
+    group.over(2)
+    assert group.followed(1) == {B: [1, 2]}
+    group.epoch(A, B)
+    assert group.followed(1) == {B: [1, 2, 3]}
 
 
 def test_state_that_waits_for_the_epochs_end_goes_with_its_slice() -> None:
-    crew = following()
-    read_by_owner(crew, A, B)
-    crew.unfollow(1, 0)
-    crew.end(1)
-    crew.over(2)
-    assert crew.followed(1) == {B: [1, 2]}
+    group = following()
+    read_by_owner(group, A, B)
+    group.unfollow(1, 0)
+    group.end(1)
+    group.over(2)
+    assert group.followed(1) == {B: [1, 2]}
 
 
 def test_what_comes_of_a_feed_that_is_over_is_of_no_use() -> None:
-    crew = following()
-    crew.open(A)
-    crew.end(0)
-    crew.unfollow(1, 0, 1)
-    told = len(crew.said)
-    crew.carry(0, 1)
-    assert len(crew.said) == told
-    crew.carry_all()
+    group = following()
+    group.open(A)
+    group.end(0)
+    group.unfollow(1, 0, 1)
+    told = len(group.said)
+    group.carry(0, 1)
+    assert len(group.said) == told
+    group.carry_all()
     load = Fed(feed=FEED, region="seen", epoch=Epoch(0), keys=hashed([A]), state=(with_hashes(seen({A: [7]})),))
-    assert crew.machines[1].step(said(0, load)) == []
-    assert crew.machines[1].step(said(0, FedThrough(feed=FEED, epoch=Epoch(2)))) == []
+    assert group.machines[1].step(said(0, load)) == []
+    assert group.machines[1].step(said(0, FedThrough(feed=FEED, epoch=Epoch(2)))) == []
 
 
 def test_who_follows_nothing_need_not_stop() -> None:
@@ -149,21 +149,21 @@ def test_who_follows_nothing_need_not_stop() -> None:
 
 
 def test_an_owner_that_is_gone_is_told_nothing() -> None:
-    crew = following()
-    crew.step(1, meet(1, 2, meeting=2))
-    crew.unfollow(1, 0, 1)
-    assert crew.carry(1, 0) == []
+    group = following()
+    group.step(1, meet(1, 2, meeting=2))
+    group.unfollow(1, 0, 1)
+    assert group.carry(1, 0) == []
 
 
 def test_a_worker_that_begins_anew_follows_nobody_and_listens_to_no_feed_of_before() -> None:
-    crew = following()
-    crew.open(A)
-    crew.end(0)
-    crew.step(1, assign((0,) * 4 + (1,) * 4, me=1, generation=1))
-    assert crew.phase(1).replication.followed == {}
-    crew.follow(1, 0, 0)
-    crew.carry(0, 1)
-    assert crew.followed(1) == {}
+    group = following()
+    group.open(A)
+    group.end(0)
+    group.step(1, assign((0,) * 4 + (1,) * 4, me=1, generation=1))
+    assert group.phase(1).replication.followed == {}
+    group.follow(1, 0, 0)
+    group.carry(0, 1)
+    assert group.followed(1) == {}
 
 
 # Whether it is there ------------------------------------------------------------------------------------------------

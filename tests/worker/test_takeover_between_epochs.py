@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from followers_kit import A2, TAKEN_OVER, A, B, C, Crew, standing_by, torn
+from followers_kit import A2, TAKEN_OVER, A, B, C, WorkerGroup, standing_by, torn
 from machines_kit import (
     HALVES,
     announce,
@@ -30,73 +30,73 @@ from upriver.protocol.rules import ALL_RULES, Rules
 
 
 def test_who_has_learned_slices_takes_them_over_and_the_owner_gives_them_up() -> None:
-    crew = Crew()
-    crew.epoch(A, A2, B, C)
-    crew.has_followers(1, 0, 0)
-    crew.decide(owners_with(HALVES, v0=1), at=1)
-    assert reports(crew.resume(0)) == [StartedAnew(generation=1)]
-    (anew, told) = reports(crew.resume(1))
+    group = WorkerGroup()
+    group.epoch(A, A2, B, C)
+    group.has_followers(1, 0, 0)
+    group.decide(owners_with(HALVES, v0=1), at=1)
+    assert reports(group.resume(0)) == [StartedAnew(generation=1)]
+    (anew, told) = reports(group.resume(1))
     assert (anew, told.vnodes, told.keys) == (StartedAnew(generation=1), 1, 2)
     assert told.bytes > 0
-    assert (crew.kept(0), crew.kept(1)) == ({B: [1]}, {A: [1], A2: [1], C: [1]})
-    assert not crew.phase(0).replication.feeds
-    assert not crew.phase(1).replication.followed
-    crew.meet()
-    crew.epoch(A, B)
-    assert (crew.kept(0), crew.kept(1)) == ({B: [1, 2]}, {A: [1, 2], A2: [1], C: [1]})
+    assert (group.kept(0), group.kept(1)) == ({B: [1]}, {A: [1], A2: [1], C: [1]})
+    assert not group.phase(0).replication.feeds
+    assert not group.phase(1).replication.followed
+    group.meet()
+    group.epoch(A, B)
+    assert (group.kept(0), group.kept(1)) == ({B: [1, 2]}, {A: [1, 2], A2: [1], C: [1]})
 
 
 def test_slices_that_stay_are_followed_all_the_same() -> None:
-    crew = Crew()
-    crew.epoch(A, B)
-    crew.has_followers(1, 0, 0, 1)
-    crew.all_resume(owners_with(HALVES, v0=1), at=1)
-    assert crew.caught_up(1)[-1] == (1, 1)
-    crew.epoch(A, B)
-    assert (crew.kept(1), crew.followed(1)) == ({A: [1, 2]}, {B: [1, 2]})
-    assert crew.caught_up(1)[-1] == (1, 2)
+    group = WorkerGroup()
+    group.epoch(A, B)
+    group.has_followers(1, 0, 0, 1)
+    group.all_resume(owners_with(HALVES, v0=1), at=1)
+    assert group.caught_up(1)[-1] == (1, 1)
+    group.epoch(A, B)
+    assert (group.kept(1), group.followed(1)) == ({A: [1, 2]}, {B: [1, 2]})
+    assert group.caught_up(1)[-1] == (1, 2)
 
 
 def test_who_was_being_fed_is_fed_on() -> None:
-    crew = Crew()
-    crew.epoch(A, A2, B)
-    crew.follow(1, 0, 0, 1)
-    crew.carry_all()
-    crew.feed(0, 1)
-    crew.all_resume(HALVES, at=1)
-    crew.carry_all()
-    assert crew.caught_up(1) == []
-    crew.feed(0)
-    crew.carry_all()
-    assert (crew.followed(1), crew.caught_up(1)) == ({A: [1], A2: [1], B: [1]}, [(1, 1)])
+    group = WorkerGroup()
+    group.epoch(A, A2, B)
+    group.follow(1, 0, 0, 1)
+    group.carry_all()
+    group.feed(0, 1)
+    group.all_resume(HALVES, at=1)
+    group.carry_all()
+    assert group.caught_up(1) == []
+    group.feed(0)
+    group.carry_all()
+    assert (group.followed(1), group.caught_up(1)) == ({A: [1], A2: [1], B: [1]}, [(1, 1)])
 
 
 def test_who_waits_for_an_answer_is_to_ask_again() -> None:
-    crew = Crew()
-    crew.step(0, asked(A, ticket=4, at_least=1))
-    crew.decide(HALVES, at=0)
-    assert refused(crew.resume(0)) == {4: WrongOwner}
+    group = WorkerGroup()
+    group.step(0, asked(A, ticket=4, at_least=1))
+    group.decide(HALVES, at=0)
+    assert refused(group.resume(0)) == {4: WrongOwner}
 
 
 def test_a_map_cannot_change_below_keys_that_move() -> None:
-    crew = Crew()
-    crew.step(0, announce(HALVES, owners_with(HALVES, v0=1), 0, 1))
-    crew.decide(HALVES, at=0)
+    group = WorkerGroup()
+    group.step(0, announce(HALVES, owners_with(HALVES, v0=1), 0, 1))
+    group.decide(HALVES, at=0)
     with pytest.raises(ProtocolError, match="all resume, and keys of region 'seen' are moving"):
-        crew.resume(0)
+        group.resume(0)
 
 
 def test_w8_rows_of_the_generation_before_are_not_listened_to() -> None:
-    crew = torn(A, C)
-    crew.all_resume(TAKEN_OVER, at=1)
-    assert crew.machines[2].step(rows_from(0, 2, A)) == []
-    assert crew.machines[2].step(of_region(0, Bye(version=crew.phase(2).regions.shards["seen"].version))) == []
+    group = torn(A, C)
+    group.all_resume(TAKEN_OVER, at=1)
+    assert group.machines[2].step(rows_from(0, 2, A)) == []
+    assert group.machines[2].step(of_region(0, Bye(version=group.phase(2).regions.shards["seen"].version))) == []
 
 
 def test_an_epoch_that_was_open_is_opened_again_and_its_rows_of_before_have_no_place() -> None:
-    crew = torn(A, C)
-    crew.all_resume(TAKEN_OVER, at=1)
-    assert (crew.phase(1).progress.opened, crew.phase(1).progress.applied, crew.phase(1).progress.reading) == (
+    group = torn(A, C)
+    group.all_resume(TAKEN_OVER, at=1)
+    assert (group.phase(1).progress.opened, group.phase(1).progress.applied, group.phase(1).progress.reading) == (
         1,
         1,
         None,
@@ -106,101 +106,101 @@ def test_an_epoch_that_was_open_is_opened_again_and_its_rows_of_before_have_no_p
 # Feeds that go on ---------------------------------------------------------------------------------------------------
 
 
-def put_back_while_copied(rules: Rules) -> Crew:
+def put_back_while_copied(rules: Rules) -> WorkerGroup:
     """Worker 1 gets a key as the torn epoch has changed it, before it has caught up; then all resume at the epoch
     before, and it gets the rest."""
-    crew = Crew(rules=rules)
-    crew.epoch(A, A2, B)
-    crew.open(A)
-    crew.read(0, A)
-    crew.follow(1, 0, 0, 1)
-    crew.carry_all()
-    crew.feed(0, 1)
-    crew.carry_all()
-    assert crew.followed(1) == {A: [1, 2]}
-    crew.all_resume(HALVES, at=1)
-    crew.feed(0)
-    crew.carry_all()
-    assert crew.caught_up(1) == [(1, 1)]
-    return crew
+    group = WorkerGroup(rules=rules)
+    group.epoch(A, A2, B)
+    group.open(A)
+    group.read(0, A)
+    group.follow(1, 0, 0, 1)
+    group.carry_all()
+    group.feed(0, 1)
+    group.carry_all()
+    assert group.followed(1) == {A: [1, 2]}
+    group.all_resume(HALVES, at=1)
+    group.feed(0)
+    group.carry_all()
+    assert group.caught_up(1) == [(1, 1)]
+    return group
 
 
 def test_s6_a_key_that_was_put_back_is_fed_again() -> None:
-    crew = put_back_while_copied(ALL_RULES)
-    assert crew.followed(1) == {A: [1], A2: [1], B: [1]} == crew.kept(0)
+    group = put_back_while_copied(ALL_RULES)
+    assert group.followed(1) == {A: [1], A2: [1], B: [1]} == group.kept(0)
 
 
 def test_s6_switched_off_leaves_the_follower_with_what_was_never_so() -> None:
-    crew = put_back_while_copied(Rules(replication_put_back_has_changed=False))
-    assert crew.kept(0) == {A: [1], A2: [1], B: [1]}
-    assert crew.followed(1) == {A: [1, 2], A2: [1], B: [1]}
+    group = put_back_while_copied(Rules(replication_put_back_has_changed=False))
+    assert group.kept(0) == {A: [1], A2: [1], B: [1]}
+    assert group.followed(1) == {A: [1, 2], A2: [1], B: [1]}
 
 
 def test_who_has_caught_up_before_says_so_again_and_is_fed_on() -> None:
-    crew = standing_by()
-    crew.has_followers(2, 1, 4, feed=2)
-    crew.open(A, C)
-    crew.end(1)
-    crew.carry_all()
-    crew.die(0)
-    crew.decide(TAKEN_OVER, at=1)
-    assert reports(crew.resume(2), CaughtUp) == [CaughtUp(feed=FeedId(2), epoch=Epoch(1))]
-    crew.resume(1)
-    crew.meet()
-    crew.caught_up(2)
-    crew.carry_all()
-    assert (crew.followed(2, 2), crew.caught_up(2)) == ({C: [1]}, [(2, 1)])
-    crew.epoch(C)
-    assert (crew.followed(2, 2), crew.caught_up(2)) == ({C: [1, 2]}, [(2, 2)])
+    group = standing_by()
+    group.has_followers(2, 1, 4, feed=2)
+    group.open(A, C)
+    group.end(1)
+    group.carry_all()
+    group.die(0)
+    group.decide(TAKEN_OVER, at=1)
+    assert reports(group.resume(2), CaughtUp) == [CaughtUp(feed=FeedId(2), epoch=Epoch(1))]
+    group.resume(1)
+    group.meet()
+    group.caught_up(2)
+    group.carry_all()
+    assert (group.followed(2, 2), group.caught_up(2)) == ({C: [1]}, [(2, 1)])
+    group.epoch(C)
+    assert (group.followed(2, 2), group.caught_up(2)) == ({C: [1, 2]}, [(2, 2)])
 
 
 def test_who_has_caught_up_in_the_torn_epoch_catches_up_when_it_is_gone_through_again() -> None:
-    crew = torn(A, C)
-    crew.has_followers(2, 1, 4, feed=2)
-    crew.caught_up(2)
-    crew.all_resume(TAKEN_OVER, at=1)
-    crew.carry_all()
-    assert (crew.followed(2, 2), crew.caught_up(2)) == ({C: [1]}, [(2, 1)])
-    crew.epoch(A, C)
-    assert (crew.followed(2, 2), crew.caught_up(2)) == ({C: [1, 2]}, [(2, 2)])
+    group = torn(A, C)
+    group.has_followers(2, 1, 4, feed=2)
+    group.caught_up(2)
+    group.all_resume(TAKEN_OVER, at=1)
+    group.carry_all()
+    assert (group.followed(2, 2), group.caught_up(2)) == ({C: [1]}, [(2, 1)])
+    group.epoch(A, C)
+    assert (group.followed(2, 2), group.caught_up(2)) == ({C: [1, 2]}, [(2, 2)])
 
 
 def test_what_was_said_of_the_torn_epoch_and_comes_late_does_no_harm() -> None:
-    crew = Crew()
-    crew.epoch(A, B)
-    crew.has_followers(1, 0, 0, 1)
-    crew.open(A)
-    crew.end(0)
-    crew.decide(HALVES, at=1)
-    crew.resume(1)
-    crew.caught_up(1)
-    crew.carry(0, 1)
-    assert crew.caught_up(1) == []
-    assert crew.shadow(1).through == 1
-    crew.resume(0)
-    crew.meet()
-    crew.carry_all()
-    assert (crew.followed(1), crew.caught_up(1)) == ({A: [1], B: [1]}, [(1, 1)])
-    crew.epoch(A)
-    assert crew.followed(1) == crew.kept(0) == {A: [1, 2], B: [1]}
+    group = WorkerGroup()
+    group.epoch(A, B)
+    group.has_followers(1, 0, 0, 1)
+    group.open(A)
+    group.end(0)
+    group.decide(HALVES, at=1)
+    group.resume(1)
+    group.caught_up(1)
+    group.carry(0, 1)
+    assert group.caught_up(1) == []
+    assert group.shadow(1).through == 1
+    group.resume(0)
+    group.meet()
+    group.carry_all()
+    assert (group.followed(1), group.caught_up(1)) == ({A: [1], B: [1]}, [(1, 1)])
+    group.epoch(A)
+    assert group.followed(1) == group.kept(0) == {A: [1, 2], B: [1]}
 
 
 def test_that_all_was_said_does_not_count_when_it_was_said_before_all_resumed() -> None:
-    crew = Crew()
-    crew.has_followers(1, 0, 0)
-    crew.all_resume(HALVES, at=0)
-    crew.caught_up(1)
+    group = WorkerGroup()
+    group.has_followers(1, 0, 0)
+    group.all_resume(HALVES, at=0)
+    group.caught_up(1)
     late = FedThrough(feed=FeedId(1), epoch=Epoch(7))
-    assert crew.machines[1].step(said(0, late, generation=0)) == []
-    assert crew.shadow(1).through == 0
+    assert group.machines[1].step(said(0, late, generation=0)) == []
+    assert group.shadow(1).through == 0
 
 
 def test_an_owner_that_took_over_feeds_who_follows_it() -> None:
-    crew = torn(A, C)
-    crew.all_resume(TAKEN_OVER, at=1)
-    crew.has_followers(1, 2, 0, 1, 2, 3, feed=9)
-    crew.epoch(A, B)
-    assert crew.followed(1, 9) == crew.kept(2) == {A: [1, 2], A2: [1], B: [1, 2]}
+    group = torn(A, C)
+    group.all_resume(TAKEN_OVER, at=1)
+    group.has_followers(1, 2, 0, 1, 2, 3, feed=9)
+    group.epoch(A, B)
+    assert group.followed(1, 9) == group.kept(2) == {A: [1, 2], A2: [1], B: [1, 2]}
 
 
 # What is kept because it is read --------------------------------------------------------------------------------------
@@ -235,9 +235,9 @@ def test_what_is_kept_because_it_is_read_goes_with_its_slice_and_is_filled_elsew
 
 
 def resume(workers: Workers, after: Sequence[int]) -> None:
-    crew = Crew(plans=(PARTIAL,))
-    crew.decide(after, at=1)
+    group = WorkerGroup(plans=(PARTIAL,))
+    group.decide(after, at=1)
     for worker in (0, 1):
-        order = crew.order_for(worker)
+        order = group.order_for(worker)
         assert isinstance(order, Resume)
         workers.step(worker, replace(order, generation=1))

@@ -119,14 +119,14 @@ def test_large_partitions_have_a_rest(data: st.DataObject, rows: list[Row]) -> N
 def test_the_next_row_follows_however_many_go(ranking: Ranking, values: int) -> None:
     """The best rows of a very large partition go and others come, a few at a time, until there is none."""
     op = ops.TopKOp(("k",), (Order("x", True, False), Order("s", False, True)), 3, ranking, "n")
-    lots = np.random.default_rng(4)
-    left = [(1, int(x), str(y)) for x, y in lots.integers(0, values, (12_000, 2))]
+    rng = np.random.default_rng(4)
+    left = [(1, int(x), str(y)) for x, y in rng.integers(0, values, (12_000, 2))]
     fleet = Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"]))
     fleet.apply([(row, 1) for row in left])
-    for going in [*lots.choice([1, 20, 150, 1000], 60).tolist(), len(left), len(left)]:
+    for going in [*rng.choice([1, 20, 150, 1000], 60).tolist(), len(left), len(left)]:
         left = sorted(left, key=lambda row: (-row[1], row[2]))
         near = left[going : going + 500]
-        coming = [(1, near[place][1], f"{place}") for place in lots.integers(0, len(near), min(going, 50, len(near)))]
+        coming = [(1, near[place][1], f"{place}") for place in rng.integers(0, len(near), min(going, 50, len(near)))]
         fleet.apply([(row, 1) for row in coming] + [(row, -1) for row in left[:going]])
         left = left[going:] + coming
         few = sorted(left, key=lambda row: (-row[1], row[2]))[:200]  # none of those behind has a number up to the limit

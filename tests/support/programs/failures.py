@@ -71,8 +71,8 @@ def check(spark: SparkSession, app: App, events: str, views: list[str], files: i
 
 def group(app: App) -> dict[str, Any]:
     """No user is told of it, so this looks where it is. born: the generation in which all began anew last."""
-    river: Any = app._running_app
-    machine = river._running._machine
+    cluster: Any = app._running_app
+    machine = cluster._running._machine
     lines = list(machine.leader._feeds._lines.values())
     feeds = [(int(line.owner), int(line.follower), sorted(map(int, line.vnodes))) for line in lines]
     return {"owners": list(map(int, machine.vnode_map.owners)), "feeds": feeds, "born": machine.cluster.born}

@@ -1,6 +1,6 @@
 """A driver of its own, for tests that kill it or give it another master.
 
-usage: river.py MASTER ROOT EVENTS. Follows the Parquet files in EVENTS; prints ``epoch N`` for each epoch that has
+usage: app.py MASTER ROOT EVENTS. Follows the Parquet files in EVENTS; prints ``epoch N`` for each epoch that has
 ended. When all are taken it compares the view with Spark's own answer, prints one JSON object, and stops.
 """
 

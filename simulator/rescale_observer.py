@@ -2,7 +2,7 @@
 
 from simulator import checkers
 from simulator.checkers import require
-from simulator.repertoire import Repertoire
+from simulator.view_observer import ViewObserver
 from simulator.watcher import Watcher
 from upriver.ids import WorkerId
 from upriver.protocol.coordinator_events import (
@@ -16,16 +16,16 @@ from upriver.protocol.coordinator_events import (
 from upriver.protocol.strategies import Strategy
 
 
-class Wishes:
+class RescaleObserver:
     """Raises Violated at the first thing that is wrong.
 
     waiting: by ticket, all and only the wishes that have not ended.
     """
 
-    def __init__(self, watcher: Watcher, repertoire: Repertoire, vnodes: int) -> None:
+    def __init__(self, watcher: Watcher, view_observer: ViewObserver, vnodes: int) -> None:
         self.waiting: dict[int, RescaleWanted] = {}
         self._watcher = watcher
-        self._repertoire = repertoire
+        self._view_observer = view_observer
         self._vnodes = vnodes
         self._aborted: set[int] = set()
         self._current: int | None = None
@@ -65,7 +65,7 @@ class Wishes:
         places = self._watcher.places
         possible = wish.workers is None or 1 <= wish.workers <= self._vnodes
         possible &= wish.moves is None or places >= set(wish.moves.values())
-        possible &= bool(self._repertoire.kept)
+        possible &= bool(self._view_observer.kept)
         possible &= wish.moves is None or wish.strategy is not Strategy.LEARNER
         aborted, disturbed = action.ticket in self._aborted, self._watcher.losses > 0
         require(checkers.a_rescale_ends_for_a_reason, action.outcome, possible, aborted, disturbed)

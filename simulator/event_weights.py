@@ -1,4 +1,4 @@
-"""How rough a simulated river is: the odds of each thing that can happen next, drawn once per seed."""
+"""How rough a simulated cluster is: the odds of each thing that can happen next, drawn once per seed."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ says something twice; a read gives other rows than there are; the lake does not 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Weather:
+class EventWeights:
     """Weights, relative to each other; ``torn`` is a probability.
 
     pace: how fast each place takes its messages and reads; read: how fast it reads, beside that.
@@ -88,7 +88,7 @@ class Weather:
             num_standby_replicas=self.standbys, max_warmup_replicas=self.warmups, scale_down_timeout_ms=1
         )
 
-    def with_epochs_that_pile_up(self, lots: Random) -> Self:
+    def with_epochs_that_pile_up(self, rng: Random) -> Self:
         """The same, where epochs come faster than some places get through them, while keys move and are asked for."""
         return replace(
             self,
@@ -97,7 +97,7 @@ class Weather:
             rescale=2.0,
             sizes=(8, 20),
             pace=(0.2, 6.0) * (PLACES_MAX // 2),
-            move=lots.choice((0.3, 2.0)),
+            move=rng.choice((0.3, 2.0)),
             carry=4.0,
             dial=4.0,
             hear=6.0,
@@ -105,15 +105,15 @@ class Weather:
             scan=0.0,
         )
 
-    def with_standbys(self, lots: Random) -> Self:
+    def with_standbys(self, rng: Random) -> Self:
         """The same, where workers follow each other."""
         return replace(
             self,
-            standbys=lots.choice((0, 1, 1, 2)),
-            warmups=lots.choice((1, 2, 8, 64)),
-            feed=lots.choice((0.1, 1.0, 6.0)),
-            lease=lots.choice((0.2, 1.0, 6.0)),
-            overdue=lots.choice((0.0, 0.0, 0.05)),
+            standbys=rng.choice((0, 1, 1, 2)),
+            warmups=rng.choice((1, 2, 8, 64)),
+            feed=rng.choice((0.1, 1.0, 6.0)),
+            lease=rng.choice((0.2, 1.0, 6.0)),
+            overdue=rng.choice((0.0, 0.0, 0.05)),
         )
 
     def with_faults(self, kinds: Collection[str]) -> Self:
@@ -125,45 +125,45 @@ class Weather:
             calm |= FAULTS[kind]
         return replace(self, checkpoint=max(self.checkpoint, 0.2), **calm)
 
-    def with_checkpoints(self, lots: Random) -> Self:
+    def with_checkpoints(self, rng: Random) -> Self:
         """The same, where checkpoints are taken."""
         return replace(
             self,
-            checkpoint=lots.choice((0.1, 0.5, 2.0)),
-            copy=lots.choice((0.05, 0.5, 3.0)),
-            store=lots.choice((0.2, 1.0, 4.0)),
-            spoil=lots.choice((0.0, 0.0, 0.2)),
+            checkpoint=rng.choice((0.1, 0.5, 2.0)),
+            copy=rng.choice((0.05, 0.5, 3.0)),
+            store=rng.choice((0.2, 1.0, 4.0)),
+            spoil=rng.choice((0.0, 0.0, 0.2)),
         )
 
     @classmethod
-    def drawn(cls, lots: Random, workers: Sequence[WorkerId]) -> Self:
+    def drawn(cls, rng: Random, workers: Sequence[WorkerId]) -> Self:
         """Each seed leaves some things out and overdoes others, so that all of them meet in some seed."""
         crowd = len(workers) / 3  # more workers have more to do between two things that concern them all
-        rescale = lots.choice((0.0, 0.2, 1.0, 3.0))
+        rescale = rng.choice((0.0, 0.2, 1.0, 3.0))
         return cls(
-            publish=crowd * lots.choice((0.2, 0.7, 2.0)),
-            lookup=crowd * lots.choice((0.3, 1.0, 3.0)),
-            scan=crowd * lots.choice((0.0, 0.3, 1.5)),
-            pace=tuple(lots.choice((0.5, 2.0, 6.0)) for _ in range(PLACES_MAX)),
-            read=lots.choice((0.1, 1.0, 1.0)),
-            hear=lots.choice((1.0, 3.0, 6.0)),
-            crash=lots.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.2)),
-            crash_moving=lots.choice((0.0, 0.0, 0.0, 0.1)),
-            notice=lots.choice((0.3, 2.0)),
-            start=lots.choice((1.0, 5.0)),
-            takeover=lots.choice((0.0, 0.0, 0.05)),
-            repeat=lots.choice((0.0, 0.3)),
-            torn=lots.choice((0.0, 0.0, 0.1)),
-            sizes=lots.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
-            give_up=lots.choice((0.0, 0.2)),
-            replan=lots.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
+            publish=crowd * rng.choice((0.2, 0.7, 2.0)),
+            lookup=crowd * rng.choice((0.3, 1.0, 3.0)),
+            scan=crowd * rng.choice((0.0, 0.3, 1.5)),
+            pace=tuple(rng.choice((0.5, 2.0, 6.0)) for _ in range(PLACES_MAX)),
+            read=rng.choice((0.1, 1.0, 1.0)),
+            hear=rng.choice((1.0, 3.0, 6.0)),
+            crash=rng.choice((0.0, 0.0, 0.0, 0.01, 0.05, 0.2)),
+            crash_moving=rng.choice((0.0, 0.0, 0.0, 0.1)),
+            notice=rng.choice((0.3, 2.0)),
+            start=rng.choice((1.0, 5.0)),
+            takeover=rng.choice((0.0, 0.0, 0.05)),
+            repeat=rng.choice((0.0, 0.3)),
+            torn=rng.choice((0.0, 0.0, 0.1)),
+            sizes=rng.choice(((0, 1), (0, 1, 3, 8), (0, 1, 5, 40), (20, 60))),
+            give_up=rng.choice((0.0, 0.2)),
+            replan=rng.choice((0.0, 0.0, 0.0, 0.1, 0.5)),
             rescale=rescale,
-            abort=lots.choice((0.0, 0.0, 0.0, 0.1)),
-            strategies=lots.choice((tuple(Strategy), (Strategy.ICADD,), tuple(Strategy))),
-            move=lots.choice((0.05, 0.3, 2.0)),
-            keys_max=lots.choice((1, 2, 5)),
-            dial=lots.choice((0.5, 4.0)),
-            carry=lots.choice((0.2, 1.0, 4.0)),
+            abort=rng.choice((0.0, 0.0, 0.0, 0.1)),
+            strategies=rng.choice((tuple(Strategy), (Strategy.ICADD,), tuple(Strategy))),
+            move=rng.choice((0.05, 0.3, 2.0)),
+            keys_max=rng.choice((1, 2, 5)),
+            dial=rng.choice((0.5, 4.0)),
+            carry=rng.choice((0.2, 1.0, 4.0)),
         )
 
     def pace_of(self, worker: WorkerId) -> float:

@@ -1,4 +1,4 @@
-"""The machines of a simulated river and the channels between them; what the machines want done is done here."""
+"""The machines of a simulated cluster and the channels between them; what the machines want done is done here."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -8,18 +8,18 @@ from random import Random
 from typing import assert_never
 
 from simulator import checkers
-from simulator.askers import Askers
 from simulator.bad_rows import BadRows
 from simulator.checkers import require
 from simulator.fake_checkpoints import FakeCheckpoints
 from simulator.lake import FakeLake
+from simulator.lookup_observer import LookupObserver
 from simulator.network import Network
 from simulator.oracle import Oracle
 from simulator.process import Process
-from simulator.repertoire import Repertoire
-from simulator.tables import Crowd
+from simulator.rescale_observer import RescaleObserver
+from simulator.tables import RowSource
+from simulator.view_observer import ViewObserver
 from simulator.watcher import Watcher
-from simulator.wishes import Wishes
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NOBODY_STANDS_BY
@@ -98,9 +98,9 @@ class SimulatedCluster:
 
     def __init__(
         self,
-        lots: Random,
+        rng: Random,
         vnode_map: VnodeMap,
-        repertoire: Repertoire,
+        view_observer: ViewObserver,
         rules: Rules,
         build_region: BuildRegion,
         takes_checkpoints: bool,
@@ -112,10 +112,10 @@ class SimulatedCluster:
         vnodes = len(vnode_map.owners)
         self.trace: list[str] = []
         self.torn = 0.0
-        self.rotten = 0.0
+        self.spoil = 0.0
         """How likely a file of the checkpoints is damaged."""
-        self.repertoire = repertoire
-        possible, kept = tuple(repertoire.possible.values()), tuple(repertoire.kept.values())
+        self.view_observer = view_observer
+        possible, kept = tuple(view_observer.possible.values()), tuple(view_observer.kept.values())
         self.lake = FakeLake(possible, vnodes)
         self.lake.keep(kept)
         self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
@@ -129,11 +129,11 @@ class SimulatedCluster:
         """Of processes that are gone, and could still answer."""
         self.network = Network(self.processes.get)
         self.bad_rows = bad_rows
-        self.watcher = Watcher(repertoire, vnode_map.workers, self.lake, self.oracle, self.network, bad_rows)
-        self.askers = Askers(repertoire, self.lake, self.oracle, self.watcher.counters, bad_rows)
-        self.wishes = Wishes(self.watcher, repertoire, vnodes)
-        self._lots = lots
-        self._crowd = Crowd(lots)
+        self.watcher = Watcher(view_observer, vnode_map.workers, self.lake, self.oracle, self.network, bad_rows)
+        self.lookup_observer = LookupObserver(view_observer, self.lake, self.oracle, self.watcher.counters, bad_rows)
+        self.rescale_observer = RescaleObserver(self.watcher, view_observer, vnodes)
+        self._rng = rng
+        self._row_source = RowSource(rng)
         self.vnodes = vnodes
         self._first_workers = vnode_map.workers
         self._rules = rules
@@ -151,15 +151,19 @@ class SimulatedCluster:
         self.processes.clear()
         self.latest.clear()
         self.leases.clear()
-        self.repertoire = Repertoire(tuple(self.repertoire.possible.values()), tuple(self.repertoire.kept.values()))
+        self.view_observer = ViewObserver(
+            tuple(self.view_observer.possible.values()), tuple(self.view_observer.kept.values())
+        )
         self.network = Network(self.processes.get)
-        self.watcher = self.watcher.of_another_driver(self.repertoire, self._first_workers, self.network)
-        self.askers = Askers(self.repertoire, self.lake, self.oracle, self.watcher.counters, self.bad_rows)
-        self.wishes = Wishes(self.watcher, self.repertoire, self.vnodes)
+        self.watcher = self.watcher.of_another_driver(self.view_observer, self._first_workers, self.network)
+        self.lookup_observer = LookupObserver(
+            self.view_observer, self.lake, self.oracle, self.watcher.counters, self.bad_rows
+        )
+        self.rescale_observer = RescaleObserver(self.watcher, self.view_observer, self.vnodes)
         chain = None if self.coordinator.cluster.chain is None else self.checkpoints.begin_again()
         self.coordinator = CoordinatorMachine(
             VnodeMap.initial(self.vnodes, self._first_workers),
-            tuple(self.repertoire.kept.values()),
+            tuple(self.view_observer.kept.values()),
             self._rules,
             chain,
             membership=self._membership,
@@ -175,7 +179,7 @@ class SimulatedCluster:
 
     def publish(self, table: TableSpec, count: int) -> int:
         """One more epoch, of so many rows; returns its number."""
-        rows = self._crowd.rows(table, count)
+        rows = self._row_source.rows(table, count)
         epoch = self.lake.publish(table.name, rows)
         self.oracle.publish(epoch, self.lake)
         self.watcher.counters["rows"] += rows.num_rows
@@ -200,12 +204,12 @@ class SimulatedCluster:
 
     def crash(self, process: Process) -> None:
         """The process dies; of what it has sent, only a part has left it."""
-        for _ in range(self._lots.randint(0, len(process.up))):
+        for _ in range(self._rng.randint(0, len(process.up))):
             process.up.pop()
         process.waiting.clear()
         process.end()
         self.watcher.losses += 1
-        self.network.ended(process, self._lots, died=True)
+        self.network.ended(process, self._rng, died=True)
 
     def miss(self, process: Process) -> None:
         """The coordinator hears that a process is gone."""
@@ -231,7 +235,7 @@ class SimulatedCluster:
 
     def cut(self) -> list[tuple[Process, Process]]:
         """A channel breaks, if there is one; between whom."""
-        between = self.network.cut(self._lots)
+        between = self.network.cut(self._rng)
         self.watcher.losses += between is not None
         return [] if between is None else [between]
 
@@ -241,7 +245,7 @@ class SimulatedCluster:
         """Give a process an event, and do what it wants done."""
         process.note(event)
         if isinstance(event, LookupAsked):
-            self.askers.asks(process, event)
+            self.lookup_observer.asks(process, event)
         try:
             actions = process.machine.step(event)
         except Exception as error:
@@ -257,24 +261,24 @@ class SimulatedCluster:
         if isinstance(event, PeerSaid):
             self._look_at_load(process, event.envelope)
         if isinstance(event, LookupAsked):
-            self.askers.asked(process, event)
+            self.lookup_observer.asked(process, event)
 
     def _carry_out(self, process: Process, event: WorkerEvent, action: WorkerAction) -> None:
         match action:
             case ReadEpoch():
                 self.watcher.reads(process, action.epoch)
-                tear = not process.reads_mixed and self._lots.random() < self.torn
-                process.start_reading(action, self.lake, tear, self._lots)
+                tear = not process.reads_mixed and self._rng.random() < self.torn
+                process.start_reading(action, self.lake, tear, self._rng)
             case ReadKeys() | FetchRows():
                 process.upqueries.append((action, self.lake.published))
                 self.watcher.counters["upqueries"] += 1
             case ReadState():
                 self.watcher.counters["restored"] += 1
-                if self.rotten and self._lots.random() < self.rotten:
+                if self.spoil and self._rng.random() < self.spoil:
                     self.watcher.counters["damaged_checkpoints"] += 1
                     process.fail_to_restore()
                 else:
-                    process.start_restoring(action, self.checkpoints, self._lots)
+                    process.start_restoring(action, self.checkpoints, self._rng)
             case WriteState() | SealState():
                 process.writing.queue.append(action)
             case ForgetState():
@@ -290,9 +294,9 @@ class SimulatedCluster:
             case MeetPeers():
                 self.network.meet(process, action.meet)
             case Answer():
-                self.askers.answered(process, action, self.watcher.is_current(process))
+                self.lookup_observer.answered(process, action, self.watcher.is_current(process))
             case Refuse():
-                self.askers.refused(process, action, event)
+                self.lookup_observer.refused(process, action, event)
             case HoldSnapshot():
                 process.held[action.snapshot] = action.rows
                 self.watcher.holds(action)
@@ -301,14 +305,14 @@ class SimulatedCluster:
             case Stop():
                 require(checkers.nobody_is_left_waiting, process.waiting)
                 process.end()
-                self.network.ended(process, self._lots, died=False)
+                self.network.ended(process, self._rng, died=False)
             case _:
                 assert_never(action)
 
     def _send(self, process: Process, action: SendPeer) -> None:
         content = action.envelope.content
         if isinstance(content, PeerLookupAnswered) and (process.torn or not self.watcher.is_current(process)):
-            self.askers.doubtful.add(content.ticket)
+            self.lookup_observer.doubtful.add(content.ticket)
         has_channel = self.network.send(process, action.to, action.envelope)
         is_doomed = process.has_lost or self.watcher.is_to_begin(process)
         require(checkers.peers_are_spoken_to_over_a_channel, has_channel, is_doomed)
@@ -345,7 +349,7 @@ class SimulatedCluster:
                 self.watcher.snapshot_failed(action)
             case PlansTaken():
                 self.trace.append(f"  views {action.ticket} are taken")
-                self.repertoire.taken(action)
+                self.view_observer.taken(action)
                 self.watcher.counters["views_changed"] += 1
             case EvictionOver():
                 self.trace.append(f"  eviction {action.ticket} is over")
@@ -364,13 +368,13 @@ class SimulatedCluster:
                 self.watcher.counters["checkpoints_given_up"] += 1
                 self.watcher.checkpoint_over(action.tickets)
             case StartWorkers():
-                self.wishes.starts(action)
+                self.rescale_observer.starts(action)
             case RescaleBegun():
                 self.trace.append(f"  rescale {action.ticket} begins: {action.before} to {action.after} workers")
-                self.wishes.begun(action)
+                self.rescale_observer.begun(action)
             case RescaleEnded():
                 self.trace.append(f"  rescale {action.ticket} is {action.outcome}")
-                self.wishes.ended(action)
+                self.rescale_observer.ended(action)
             case ReplaceWorker():
                 self.trace.append(f"  #{action.incarnation} is to be replaced: {action.error}")
                 self.watcher.counters["workers_replaced"] += 1
@@ -382,14 +386,14 @@ class SimulatedCluster:
     def _tell(self, action: Tell) -> None:
         process, message = self.processes.get(action.incarnation), action.message
         if isinstance(message, Assign) and self._changes_views(message):
-            require(checkers.views_change_between_epochs, self.wishes.is_on, self.watcher.behind())
+            require(checkers.views_change_between_epochs, self.rescale_observer.is_on, self.watcher.behind())
         self.watcher.told(process, message)
         if process is not None and process.runs:  # else it is lost
             process.down.append(message)
 
     def _changes_views(self, assign: Assign) -> bool:
         """Whether this is the first to hear that all begin anew with other views."""
-        changed = [plan.name for plan in assign.plans] != list(self.repertoire.kept)
+        changed = [plan.name for plan in assign.plans] != list(self.view_observer.kept)
         return changed and self.watcher.all_begin_anew(assign)
 
     def maps(self) -> Mapping[str, VnodeMap]:

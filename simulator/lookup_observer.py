@@ -8,14 +8,14 @@ from simulator.checkers import require
 from simulator.lake import FakeLake
 from simulator.oracle import Oracle, by_key
 from simulator.process import Process, SimulatedLookup
-from simulator.repertoire import Repertoire
 from simulator.tables import ORDERED, Key
+from simulator.view_observer import ViewObserver
 from upriver.ids import Epoch
 from upriver.protocol.messages import Assign, Meet, Resume, Retire
 from upriver.protocol.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
 
 
-class Askers:
+class LookupObserver:
     """Raises Violated at the first answer that is wrong.
 
     doubtful: tickets that nothing can be said about, as some process has answered that had misread an epoch, or that
@@ -24,7 +24,7 @@ class Askers:
 
     def __init__(
         self,
-        repertoire: Repertoire,
+        view_observer: ViewObserver,
         lake: FakeLake,
         oracle: Oracle,
         counters: Counter[str],
@@ -32,7 +32,7 @@ class Askers:
     ) -> None:
         self._bad_rows = bad_rows
         self.doubtful: set[int] = set()
-        self._repertoire = repertoire
+        self._view_observer = view_observer
         self._lake = lake
         self._oracle = oracle
         self._counters = counters
@@ -64,7 +64,7 @@ class Askers:
         told = process.versions.get(lookup.view, answer.version)
         require(checkers.lookups_tell_a_map_no_older_than_before, told, answer.version)
         process.versions[lookup.view] = answer.version
-        plan = self._repertoire.possible[lookup.view]
+        plan = self._view_observer.possible[lookup.view]
         found = by_key(answer.rows, plan)
         keys = _keys(lookup)
         require(checkers.lookups_give_only_what_was_asked_for, keys, found)
@@ -91,7 +91,7 @@ class Askers:
     def refused(self, process: Process, refusal: Refuse, cause: WorkerEvent) -> None:
         require(checkers.everybody_is_answered_once, refusal.ticket, process.waiting)
         lookup = process.waiting.pop(refusal.ticket).lookup
-        plan = self._repertoire.possible.get(lookup.view)
+        plan = self._view_observer.possible.get(lookup.view)
         if plan is not None and self._bad_rows.explain(refusal.error, plan, self._lake):
             self._counters["lookups_failed"] += 1
             return

@@ -8,7 +8,7 @@ from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import PlansTaken, PlansWanted
 
 
-class Repertoire:
+class ViewObserver:
     """Raises Violated at the first thing that is wrong.
 
     possible: by name, every view that there can be. kept: by name, those that the coordinator has taken last.

@@ -18,7 +18,7 @@ COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
 SETTLED_MAX = 40  # rows at a time
 TAKEN_IN_MAX, READ_MAX = 3, 2  # rows at a time
 
-CHORES: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
+BACKGROUND_WORK: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
     "copies": (COPIED_MAX, lambda most: TimeToCopy(keys_max=most)),
     "evictions": (EVICTED_MAX, lambda most: TimeToEvict(keys_max=most)),
     "feeds": (COPIED_MAX, lambda most: TimeToFeed(keys_max=most)),
@@ -30,7 +30,7 @@ CHORES: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
 """By what the watcher counts it as."""
 
 
-def drawn_chore(chore: str, lots: Random) -> WorkerEvent:
+def drawn_work(kind: str, rng: Random) -> WorkerEvent:
     """Time for so many of them."""
-    most, event_of = CHORES[chore]
-    return event_of(lots.randint(1, most))
+    most, event_of = BACKGROUND_WORK[kind]
+    return event_of(rng.randint(1, most))

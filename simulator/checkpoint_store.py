@@ -1,0 +1,44 @@
+"""What the lake of a simulated cluster does with checkpoints: it takes what is copied, publishes them, or fails to."""
+
+from simulator.cluster import SimulatedCluster
+from simulator.process import Process
+from upriver.engine.keeping import FullRegionState
+from upriver.ids import VnodeId
+from upriver.plan.plan import DataflowPlan, RegionPlan
+from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointUnpublished
+from upriver.protocol.worker_events import StateNotWritten, StateWritten
+
+
+def store(cluster: SimulatedCluster, process: Process, spoilt: bool) -> None:
+    """The lake takes the next thing that a process has copied. spoilt: it does not take the last of them."""
+    checkpoint = process.writing.queue[0].checkpoint
+    files = cluster.checkpoints.store(process.writing, str(process))
+    if files is None:
+        return
+    if spoilt:
+        cluster.step_worker(process, StateNotWritten(checkpoint=checkpoint, error="the disk is full"))
+    else:
+        cluster.step_worker(process, StateWritten(checkpoint=checkpoint, files=files))
+
+
+def commit(cluster: SimulatedCluster, spoilt: bool) -> None:
+    """The lake publishes a checkpoint, or fails to."""
+    if spoilt:
+        number = cluster.checkpoints.waiting.popleft().checkpoint
+        cluster.step_coordinator(CheckpointUnpublished(checkpoint=number, error="the disk is full"))
+        return
+    plans = [plan for plan in cluster.view_observer.kept.values() if plan.full_because is not None]
+    wish = cluster.checkpoints.publish(region.name for plan in plans for region in plan.spread)
+    for plan in [plan for plan in plans if plan.name not in wish.failed]:
+        for region in plan.spread:
+            cluster.watcher.checkpoint_holds(plan, region.name, wish.epoch, _restored(cluster, plan, region))
+    cluster.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
+
+
+def _restored(cluster: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
+    """All of a region, as whoever begins with the newest checkpoint has it."""
+    made = cluster.build_region(plan, region)
+    chain = [checkpoint.epoch for checkpoint in cluster.checkpoints.chain()]
+    for chunk in cluster.checkpoints.read(chain, region.name, map(VnodeId, range(cluster.vnodes))):
+        made.install(chunk.parts)
+    return made
