@@ -247,6 +247,59 @@ def nothing_left_over(source: Source) -> Iterator[Fault]:
             yield number, "a leftover marker: do it, or open an issue"
 
 
+CHANGES = re.compile("add|append|appendleft|clear|discard|extend|insert|pop|popleft|remove|setdefault|update")
+
+
+def components_own_their_fields(source: Source) -> Iterator[Fault]:
+    """In the worker machine, a component changes the fields of no other component, and sees no private one. It holds
+    the other components in private fields. ``succeed`` may read the fields of the component's predecessor."""
+    if not source.path.startswith("src/upriver/worker/"):
+        return
+    heirs = (function for function in source.functions if function.name == "succeed")
+    inherits = {node for function in heirs for node in ast.walk(function)}
+    for node in ast.walk(source.tree):
+        match node:
+            case ast.Attribute(value=ast.Attribute(value=ast.Name("self"), attr=held), attr=field, ctx=ast.Store()):
+                if held.startswith("_"):
+                    yield node.lineno, f"{ast.unparse(node)} is assigned: {field} belongs to {held}"
+            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Attribute()) as of, attr=name)):
+                if CHANGES.fullmatch(name) and ast.unparse(of).startswith("self._"):
+                    yield node.lineno, f"{ast.unparse(of)} is changed by another component"
+            case ast.Attribute(value=owner, attr=field) if field.startswith("_") and not field.startswith("__"):
+                if not (isinstance(owner, ast.Name) and owner.id in ("self", "cls")) and node not in inherits:
+                    yield node.lineno, f"{ast.unparse(node)} is private to another object"
+
+
+FIELDS_MAX = 15
+MANY_FIELDS = {
+    # Settings and switches: one field each.
+    "Rules",
+    # Objects that are still several objects in one.
+    *("Cluster", "Leader", "CoordinatorLoop", "WorkerLoop", "Server", "Cone", "PartialRegion"),
+}
+
+
+def classes_have_few_fields(source: Source) -> Iterator[Fault]:
+    """Fields: those of a dataclass, and what any method assigns to ``self``."""
+    if not source.path.startswith("src/"):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.ClassDef) and node.name not in MANY_FIELDS and len(_fields(node)) > FIELDS_MAX:
+            yield node.lineno, f"{node.name} has {len(_fields(node))} fields, of {FIELDS_MAX} at most: split it"
+
+
+def _fields(of: ast.ClassDef) -> set[str]:
+    found: set[str] = set()
+    if any("dataclass" in ast.unparse(decorator) for decorator in of.decorator_list):
+        found |= {ast.unparse(node.target) for node in of.body if isinstance(node, ast.AnnAssign)}
+    for method in of.body:
+        for node in ast.walk(method) if isinstance(method, Function) else ():
+            match node:
+                case ast.Attribute(value=ast.Name("self"), attr=name, ctx=ast.Store()):
+                    found.add(name)
+    return found
+
+
 def _texts(*patterns: str) -> list[Source]:
     paths = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
     return [Source(str(path.relative_to(ROOT)), path.read_text()) for path in paths]
@@ -305,7 +358,14 @@ def test_a_class_name_occurs_once() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
+def test_every_exception_has_many_fields() -> None:
+    nodes = [node for source in CODE for node in ast.walk(source.tree) if source.path.startswith("src/")]
+    many = {node.name for node in nodes if isinstance(node, ast.ClassDef) and len(_fields(node)) > FIELDS_MAX}
+    assert many == MANY_FIELDS
+
+
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
+FEW_FIELDS = "class C:\n    def f(self):\n" + "".join(f"        self.f{i} = 1\n" for i in range(FIELDS_MAX))
 MACHINE, TEST, INIT = "src/upriver/worker/m.py", "tests/test_m.py", "src/upriver/state/__init__.py"
 BAD = [
     (module_is_short, MACHINE, "x = 1\n" * (MODULE_LINES_MAX + 1)),
@@ -351,6 +411,12 @@ BAD = [
     (a_test_is_in_the_folder_of_its_package, "tests/worker/test_m.py", "from sql_kit import compared"),
     (a_test_is_in_the_folder_of_its_package, "tests/worker/m_kit.py", "from upriver.worker import worker"),
     (a_test_is_in_the_folder_of_its_package, "tests/support/test_m.py", "from upriver.worker import worker"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._epochs.applied = 1"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._lookups.waiting.clear()"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self, other):\n        return other._waiting"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        return self._epochs._stage"),
+    (classes_have_few_fields, MACHINE, FEW_FIELDS + "        self.more = 1"),
+    (classes_have_few_fields, MACHINE, "@dataclass(slots=True)\n" + FEW_FIELDS + "    more: int = 1"),
     (names_no_home, "docs/a.md", "see /" + "root/project"),
     (names_no_home, "docs/a.md", "cd /" + "home/someone/x"),
     (nothing_left_over, MACHINE, "# TO" + "DO: more"),
@@ -388,6 +454,11 @@ GOOD = [
     ),
     (a_test_is_in_the_folder_of_its_package, "tests/worker/test_m.py", "from machines_kit import asked"),
     (a_test_is_in_the_folder_of_its_package, "tests/cluster/test_m.py", "import os"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._told.clear()"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._told = 1"),
+    (components_own_their_fields, MACHINE, "class C:\n    def succeed(self, old):\n        self._due = old._due"),
+    (components_own_their_fields, "src/upriver/lake/m.py", "def f(other):\n    return other._waiting"),
+    (classes_have_few_fields, MACHINE, FEW_FIELDS),
     (names_no_home, "docs/a.md", "https://example.org/" + "home/page, docs/" + "root/x, <root>/app.json"),
 ]
 

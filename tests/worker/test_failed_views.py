@@ -54,7 +54,7 @@ from upriver.protocol.strategies import Strategy
 from upriver.protocol.worker_events import PeersMet, Refuse
 from upriver.state.checkpoint import Checkpoint
 from upriver.state.failure import ERROR_CHARS_MAX, ViewFailure
-from upriver.worker.shard import FailedRegion
+from upriver.worker.failed_region import FailedRegion
 from upriver.worker.worker import WorkerMachine
 
 FAILURE = ViewFailure(kind="RowError", error="view 'seen', epoch 1: overflow")

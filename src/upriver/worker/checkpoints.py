@@ -114,7 +114,7 @@ class CheckpointParts:
         vnodes = {
             name: self._regions.maps[name].vnodes_of_worker(self._regions.me)
             for name, shard in self._regions.shards.items()
-            if shard.changes is not None
+            if shard.logs.has_checkpoints
         }
         if not any(vnodes.values()):
             self._output.report(Restored())
@@ -184,7 +184,7 @@ class CheckpointParts:
     def _seal(self) -> None:
         """Seal the worker's part, if no region has keys left to copy."""
         copying = self._copying
-        is_left = any(shard.is_to_copy for shard in self._regions.shards.values())
+        is_left = any(shard.logs.is_to_copy for shard in self._regions.shards.values())
         if copying is None or self._is_sealed or is_left:
             return
         self._is_sealed = True
@@ -202,7 +202,7 @@ class CheckpointParts:
         if self._copying is not None and self._copying.checkpoint == event.checkpoint:
             self._copying = None
             for shard in self._regions.shards.values():
-                shard.keep_cut()
+                shard.logs.keep_cut()
 
     def checkpoint_dropped(self, event: DropCheckpoint) -> None:
         """The checkpoint is given up: its keys count as changed again (checkpoints.dropped_have_changed)."""

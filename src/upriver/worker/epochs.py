@@ -95,7 +95,7 @@ class Epochs:
             raise IllegalEvent(f"rows of {event.channel}, which feeds no region here")
         if not len(event.batch):
             return
-        reading.read[event.channel] += len(event.batch)
+        self.progress.count_read(event.channel, len(event.batch))
         for region, port in self._regions.fed_by[event.channel]:
             self._distributors.route(region, RowsArrived(rows=Portion(event.epoch, port, event.batch)))
 
@@ -104,7 +104,7 @@ class Epochs:
         reading = self.progress.reading_of(event.epoch, "end")
         if self._rules.worker_counts_match and reading.read != event.promised:
             raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, read {reading.read}")
-        reading.is_read = True
+        self.progress.end_reading()
         self.finish()
 
     def finish(self) -> None:

@@ -126,6 +126,16 @@ class EpochProgress:
             raise IllegalEvent(f"{what} of epoch {epoch}, which is not being read; {self.applied} is applied")
         return reading
 
+    def count_read(self, channel: Channel, rows: int) -> None:
+        """So many rows of the epoch that is being read have come on this channel."""
+        assert self.reading is not None
+        self.reading.read[channel] += rows
+
+    def end_reading(self) -> None:
+        """All slices of the epoch that is being read have come."""
+        assert self.reading is not None
+        self.reading.is_read = True
+
     def finish(self, epoch: Epoch) -> None:
         """All slices of the epoch that was being read are applied."""
         self.applied, self.reading = epoch, None

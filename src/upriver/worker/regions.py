@@ -18,10 +18,11 @@ from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy
-from upriver.state.checkpoint import ChangedKeys, Undo
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
-from upriver.worker.shard import FailedRegion, Shard
+from upriver.worker.change_logs import ChangeLogs
+from upriver.worker.failed_region import FailedRegion
+from upriver.worker.shard import Shard
 
 Stats = Mapping[str, Mapping[str, int]]
 """By region, as in ``EpochFinished``."""
@@ -119,8 +120,7 @@ class Regions:
     def forget_undo(self) -> None:
         """The last epoch is over: no takeover will go back before it."""
         for shard in self.shards.values():
-            if shard.undo is not None:
-                shard.undo.forget()
+            shard.logs.forget_saved()
 
     def stats(self) -> Stats:
         """The current stats of every region."""
@@ -211,12 +211,13 @@ def _empty_shard(
     kept = failed_region(failure, 0) if state is None and failure is not None else state
     assert kept is not None
     vnodes = len(event.maps[region.name].owners)
-    shard = Shard(region.name, kept, migrator, vnodes, rules, failed_region, state_stays=plan.is_cone)
+    is_partial = isinstance(kept, PartialRegion | Cone)  # its keys are filled again
+    logs = ChangeLogs(
+        has_checkpoints=not is_partial and event.chain is not None, can_undo=not is_partial and event.reversible
+    )
+    shard = Shard(region.name, kept, migrator, vnodes, rules, failed_region, logs, state_stays=plan.is_cone)
     if failure is not None:
         shard.fail(failure)
-    elif shard.partial is None:
-        shard.changes = ChangedKeys() if event.chain is not None else None
-        shard.undo = Undo() if event.reversible else None
     return shard
 
 

@@ -65,6 +65,16 @@ class ReplicaSlices:
             kept.drop(chunk.keys)
             kept.install(chunk.parts)
 
+    def keep_for_later(self, epoch: Epoch, region: str, chunk: StateChunk) -> None:
+        """Keep changes of an epoch that may not be over."""
+        self.later.append((epoch, region, chunk))
+
+    def complete(self, epoch: Epoch) -> None:
+        """Everything is here as of the end of this epoch."""
+        if self.since is None:
+            self.since = epoch
+        self.through = epoch
+
     def forget_regions(self, regions: Collection[str]) -> None:
         """The view of these regions has failed."""
         for name in regions:
@@ -160,7 +170,7 @@ class Replication:
         if event.epoch <= self._progress.reflected or not self._rules.replication_taken_in_when_over:
             slices.replace(event.region, chunk)
         else:
-            slices.later.append((event.epoch, event.region, chunk))
+            slices.keep_for_later(event.epoch, event.region, chunk)
         if not event.epoch:
             self._output.send(slices.owner, RowsForwardedBack(feed=event.feed))
 
@@ -170,9 +180,7 @@ class Replication:
         slices = self.followed.get(event.feed)
         if slices is None or generation < self._output.generation:
             return
-        if slices.since is None:
-            slices.since = event.epoch
-        slices.through = event.epoch
+        slices.complete(event.epoch)
         self._output.report(CaughtUp(feed=event.feed, epoch=event.epoch))
 
     def take_in(self, epoch: Epoch) -> None:
@@ -214,10 +222,7 @@ class Replication:
         if not vnodes:
             del self.feeds[number]
         for shard in self._regions.shards.values():
-            if number in shard.logs and vnodes:
-                shard.logs[number].keep_only(vnodes)
-            else:
-                shard.logs.pop(number, None)
+            shard.logs.restrict_feed(number, vnodes)
 
     def copy_taken_in(self, answer: RowsForwardedBack) -> None:
         feed = self.feeds.get(answer.feed)
@@ -294,7 +299,7 @@ class Replication:
     def _copies(self, number: FeedId) -> bool:
         """Whether keys are left to copy before an epoch's end."""
         whole = self.feeds[number].is_whole
-        return not whole and any(shard.logs[number].left for shard in self._regions.full.values())
+        return not whole and any(shard.logs.is_to_feed(number) for shard in self._regions.full.values())
 
     def stop_feeding_replaced(self, meet: Meet) -> None:
         """End the feeds to followers that are not in this meeting, or as another incarnation."""

@@ -4,27 +4,18 @@ Rows, lookups and state take the same way: an event goes to the distributor, and
 to the state at once. So the operators answer an Interrogate or a Collect before any other event comes.
 
 Rows that go down right after each other are taken in together: few rows cost operators nearly as much as many.
-
-``FailedRegion``: stands in for a region of a view that has failed; rule ``views.fail_alone``,
-``docs/internals/failures.md``. The view's regions still take part in everything that concerns every region: rows come
-to them and are counted, stages begin and end, rescales pass through. They hold no state, and answer only with the
-error.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import pyarrow as pa
-
-from upriver.engine.bad_rows import SetAside
-from upriver.engine.batch import Batch, Outgoing
+from upriver.engine.batch import Outgoing
 from upriver.engine.keeping import ALL_ROWS, FullRegionState, RegionState, State
 from upriver.engine.operators.operator import concatenated
-from upriver.engine.operators.view import LongRead
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
@@ -63,9 +54,11 @@ from upriver.protocol.peers import (
 )
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy, new_owner
-from upriver.state.checkpoint import ChangedKeys, SliceLog, StateChunk, Undo
+from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
 from upriver.state.keysets import NO_KEYS, key_set
+from upriver.worker.change_logs import ChangeLogs
+from upriver.worker.failed_region import FailedRegion
 
 
 def joined(actions: Sequence[Action]) -> list[Action]:
@@ -94,72 +87,6 @@ def _as_one(alike: Sequence[Action], epoch: Epoch, port: int) -> PassDown:
     return PassDown(rows=Portion(epoch, port, concatenated(batches)), rule=downs[0].rule)
 
 
-class FailedRegion:
-    """Stands in for a region of a view that has failed. It counts rows that come over exchange edges until their stage:
-    the epoch ends when as many rows were taken in as were sent."""
-
-    def __init__(
-        self, failure: ViewFailure, gathered: int, exchange_ports: Collection[int], build: Callable[[], FullRegionState]
-    ) -> None:
-        """gathered: rows that waited in the region. exchange_ports: the ports that other regions feed. build: makes an
-        empty region, which counts the gathered rows in state that comes from another worker."""
-        self.failure = failure
-        self.gathered = gathered
-        self._exchange_ports = frozenset(exchange_ports)
-        self._build = build
-
-    @property
-    def unsettled(self) -> int:
-        return self.gathered
-
-    def apply(self, port: int, batch: Batch) -> None:
-        if port in self._exchange_ports:
-            self.gathered += len(batch)
-
-    def left_out(self) -> Sequence[SetAside]:
-        return ()
-
-    def settle(self, rows_max: int) -> int:
-        settled, self.gathered = self.gathered, 0
-        return settled
-
-    def drain(self, rows_max: int) -> Sequence[Outgoing]:
-        return ()
-
-    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
-        raise self.failure.raised()
-
-    def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
-        raise self.failure.raised()
-
-    def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
-        raise self.failure.raised()
-
-    def scan(self) -> pa.Table:
-        raise self.failure.raised()
-
-    def stats(self) -> Mapping[str, int]:
-        return {"rows": 0, "keys": 0, "held": 0, "gathered": self.gathered, "bytes": 0, "live_bytes": 0}
-
-    def keys_of(self, vnode: int, vnodes: int) -> Hashes:
-        return NO_KEYS
-
-    def collect(self, keys: Hashes) -> State:
-        """No state at all: by this, another worker sees that the view has failed here."""
-        return ()
-
-    def install(self, state: State) -> None:
-        if state and self._exchange_ports:
-            apart = self._build()
-            apart.install(state)
-            self.gathered += apart.gathered
-
-    def drop(self, keys: Hashes) -> None:
-        pass
-
-
 @dataclass(slots=True)
 class Travelled:
     """What this worker has sent away since the last rescale began. keys, bytes: of state. forwarded: own rows sent to a
@@ -182,6 +109,7 @@ class Shard:
         vnodes: int,
         rules: Rules,
         failed_region: Callable[[ViewFailure, int], FailedRegion],
+        logs: ChangeLogs,
         *,
         state_stays: bool,
     ) -> None:
@@ -190,22 +118,15 @@ class Shard:
         self.region: RegionState = region
         self.failure: ViewFailure | None = None
         """Why the region's view has failed here."""
-        self.changes: ChangedKeys | None = None
-        """The keys changed since the last checkpoint; ``None`` without checkpoints. Partial regions have none: their
-        keys are filled again."""
-        self.undo: Undo | None = None
-        """The state before the open epoch; ``None`` unless standbys may take over at any epoch's end."""
-        self.logs: dict[FeedId, SliceLog] = {}
-        """By feed: what a follower of the region's slices still needs."""
+        self.logs = logs
+        """Which keys have changed."""
         self.partial = region if isinstance(region, PartialRegion | Cone) else None
         """The region, if it is partial."""
-        self.cone = region if isinstance(region, Cone) else None
         self._state_stays = state_stays
         self._failed_region = failed_region
         self._apply = _apply_all(region)
-        self._behind_since: Epoch | None = None
-        self._behind_until = Epoch(0)
-        """These two: the first and the last epoch of rows that are not applied yet."""
+        self._behind: tuple[Epoch, Epoch] | None = None
+        """The first and the last epoch of rows that are not applied yet."""
         self.leaves_keys = False
         """Whether keys stay behind in this rescale, and the new owner fills them."""
         self.migrator = migrator
@@ -215,6 +136,11 @@ class Shard:
         self._name = name
         self._vnodes = vnodes
         self._rules = rules
+
+    @property
+    def cone(self) -> Cone | None:
+        """The region, if it is a cone."""
+        return self.partial if isinstance(self.partial, Cone) else None
 
     @property
     def keeps_every_key(self) -> bool:
@@ -255,7 +181,7 @@ class Shard:
                 if self._rules.checkpoints_copy_before_change:
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._save(portion.batch.hash64)
-                self._note(portion.batch.hash64)
+                self.logs.note(portion.batch.hash64)
                 with self.contained(f"epoch {portion.epoch}"):
                     self._apply(portion)
                 self._fall_behind(portion.epoch)
@@ -312,36 +238,22 @@ class Shard:
 
     def cut(self, *, whole: bool) -> None:
         """Cut a checkpoint of the current state: of the keys that changed since the last one, or of all (``whole``)."""
-        if self.changes is not None:
-            self.changes.cut(self.region.keys_of(0, 1) if whole else None)
-
-    @property
-    def is_to_copy(self) -> bool:
-        """Whether keys are left to copy for the checkpoint."""
-        return self.changes is not None and self.changes.left
+        if self.logs.has_checkpoints:
+            self.logs.cut(self.region.keys_of(0, 1) if whole else None)
 
     def copy(self, keys_max: int) -> StateChunk | None:
         """The state of the checkpoint's next keys; ``None`` if all are copied."""
-        due = NO_KEYS if self.changes is None else self.changes.next(keys_max)
-        return self._some_of(due)
-
-    def keep_cut(self) -> None:
-        """The checkpoint is in the lake."""
-        if self.changes is not None:
-            self.changes.keep()
+        return self._some_of(self.logs.next_to_copy(keys_max))
 
     def drop_cut(self) -> None:
-        """The checkpoint is given up."""
-        if self.changes is None:
-            return
+        """The checkpoint is given up (checkpoints.dropped_have_changed)."""
         if self._rules.checkpoints_dropped_have_changed:
-            self.changes.drop()
+            self.logs.drop_cut()
         else:
-            self.changes.keep()
+            self.logs.keep_cut()
 
     def _copied_before(self, hashes: Hashes) -> list[Outcome]:
-        due = NO_KEYS if self.changes is None else self.changes.before(hashes)
-        chunk = self._some_of(due)
+        chunk = self._some_of(self.logs.copy_before(hashes))
         return [] if chunk is None else [Copied(chunk)]
 
     def _some_of(self, keys: Hashes) -> StateChunk | None:
@@ -361,35 +273,30 @@ class Shard:
         with self.contained("taking state in"):
             self.region.install(state)
 
-    def _note(self, hashes: Hashes) -> None:
-        if self.changes is not None:
-            self.changes.note(hashes)
-        for log in self.logs.values():
-            log.note(hashes)
-
     def _note_moved(self, keys: Hashes) -> None:
         if self._rules.checkpoints_moved_keys_change:
-            self._note(keys)
+            self.logs.note(keys)
 
     # Followers
 
     def follow(self, feed: FeedId, vnodes: Sequence[VnodeId]) -> None:
         """A worker follows these slices from now on."""
         everything = key_set(*(self.region.keys_of(vnode, self._vnodes) for vnode in vnodes))
-        self.logs[feed] = SliceLog(vnodes, self._vnodes, everything)
+        self.logs.follow(feed, vnodes, self._vnodes, everything)
 
     def copy_for(self, feed: FeedId, keys_max: int) -> StateChunk | None:
         """The state of the next keys to copy for a follower; ``None`` if all are copied."""
-        log = self.logs[feed]
-        return self._some_of(log.next(keys_max)) if log.left else None
+        due = self.logs.next_to_feed(feed, keys_max)
+        return None if due is None else self._some_of(due)
 
     def rest_for(self, feed: FeedId) -> StateChunk:
         """At the end of an epoch: the state of all keys that have changed for a follower."""
-        return self._chunk_of(self.logs[feed].rest())
+        return self._chunk_of(self.logs.rest_to_feed(feed))
 
     def _save(self, hashes: Hashes) -> None:
-        if self.undo is not None:
-            self.undo.save(self._chunk_of(self.undo.unsaved(hashes)))
+        unsaved = self.logs.unsaved(hashes)
+        if unsaved is not None:
+            self.logs.save(self._chunk_of(unsaved))
 
     def put_back(self) -> None:
         """Go back to the state as of the end of the last epoch that is over (replication.put_back)."""
@@ -397,11 +304,11 @@ class Shard:
             self.region = self._stand_in(0)  # gathered rows will come again
             return
         self.region.drain(ALL_ROWS)  # discard the epoch's results
-        for chunk in self.undo.take() if self.undo is not None else ():
+        for chunk in self.logs.take_saved():
             self.region.drop(chunk.keys)
             self._install(chunk.parts)
-            for log in self.logs.values() if self._rules.replication_put_back_has_changed else ():
-                log.note(chunk.keys)
+            if self._rules.replication_put_back_has_changed:
+                self.logs.note_for_followers(chunk.keys)
 
     def take_over(self, chunk: StateChunk) -> None:
         """This worker keeps these keys from now on."""
@@ -422,8 +329,8 @@ class Shard:
     def succeed(self, old: "Shard") -> None:
         """Go on with the old shard's state, by this shard's map, when all resume."""
         old.catch_up()
-        self.region, self.partial, self.cone, self._apply = old.region, old.partial, old.cone, old._apply
-        self.changes, self.undo, self.logs, self.failure = old.changes, old.undo, old.logs, old.failure
+        self.region, self.partial, self._apply = old.region, old.partial, old._apply
+        self.logs, self.failure = old.logs, old.failure
 
     # Rows
 
@@ -435,17 +342,16 @@ class Shard:
     def _fall_behind(self, epoch: Epoch) -> None:
         """Rows of this epoch have come, and may wait before they are applied."""
         if isinstance(self.partial, PartialRegion) and self.partial.is_behind:
-            self._behind_since, self._behind_until = self._behind_since or epoch, epoch
+            self._behind = (epoch if self._behind is None else self._behind[0], epoch)
             if self.partial.must_catch_up:
                 self.catch_up()
 
     def catch_up(self, hash64: Hashes | None = None) -> None:
         """Apply the rows that wait; with ``hash64``, only if some of these keys have any."""
-        if self._behind_since is None or not isinstance(self.partial, PartialRegion):
+        if self._behind is None or not isinstance(self.partial, PartialRegion):
             return
         if hash64 is None or self.partial.is_behind_with(hash64):
-            since, self._behind_since = self._behind_since, None
-            until = self._behind_until
+            (since, until), self._behind = self._behind, None
             when = f"epoch {until}" if since == until else f"one of the epochs {since} to {until}"
             with self.contained(when):
                 self.partial.catch_up()
@@ -474,9 +380,8 @@ class Shard:
         self.region = self._stand_in(self.region.gathered)
         if not is_first:
             return
-        self.partial = self.cone = self.changes = self.undo = None
-        self.logs.clear()
-        self.leaves_keys, self._behind_since = False, None
+        self.partial, self.logs = None, ChangeLogs()
+        self.leaves_keys, self._behind = False, None
 
     def _stand_in(self, gathered: int) -> FailedRegion:
         assert self.failure is not None
