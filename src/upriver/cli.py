@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from upriver import __version__
-from upriver.errors import exit_status
+from upriver.errors import UserError, exit_status
 
 TOKEN_VARIABLE = "UPRIVER_TOKEN"
 
@@ -50,9 +50,14 @@ def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
 
 
 def _load(where: str) -> Any:
-    """The object at ``module:name``."""
+    """The object at ``module:name``. Raises UserError if it needs PySpark, and that is not installed."""
     module, _, name = where.partition(":")
-    return getattr(import_module(module), name)
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").split(".")[0] != "pyspark":
+            raise
+        raise UserError("this command needs PySpark: pip install 'upriver[spark,demo]'") from missing
 
 
 def _json(parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,80 @@
+"""Every program of examples/, and every example of the README and the guide, runs and prints what it says.
+
+The examples of a page are one program. On a page of the guide it begins with the example of the guide's index, which
+runs once for all pages. Files go below the test's folder instead of /tmp.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from documents_kit import GUIDE, PREAMBLE, README, ROOT, examples_of, printed_lines
+
+import upriver
+
+PROGRAMS = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem != "first_program"]
+"""The first program is that of the README, and runs there."""
+PAGES = [path for path in sorted(GUIDE.glob("*.md")) if path != PREAMBLE and examples_of(path.read_text())]
+
+pytestmark = pytest.mark.spark
+
+
+def run(code: str, names: dict[str, Any], folder: Path) -> None:
+    exec(compile(code.replace('"/tmp/', f'"{folder}/'), "example", "exec"), names)
+
+
+def check(code: str, names: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a program; it prints what it says, and every app that it makes is stopped at the end."""
+    given = list(names.values())
+    try:
+        run(code, names, folder)
+    finally:
+        for made in names.values():
+            if isinstance(made, upriver.App) and not any(made is one for one in given):
+                made.stop()
+    said = list(printed_lines(code))
+    assert [line for line in capsys.readouterr().out.splitlines() if line in said] == said
+
+
+@pytest.fixture(scope="module")
+def preamble(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """The names of the guide's first example, whose app runs while the other pages' examples do."""
+    names: dict[str, Any] = {"__name__": "__main__"}
+    (example,) = examples_of(PREAMBLE.read_text())
+    run(example.code, names, tmp_path_factory.mktemp("preamble"))
+    yield names
+    names["app"].stop()
+
+
+@pytest.fixture
+def app_of_the_environment(preamble: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address and the token of the guide's app, where a process without Spark finds them."""
+    monkeypatch.setenv("UPRIVER_ADDRESS", preamble["app"].address)
+    monkeypatch.setenv("UPRIVER_TOKEN", preamble["app"].token)
+
+
+def run_examples(path: Path, names: dict[str, Any], folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = "\n".join(example.code for example in examples_of(path.read_text()) if example.not_run is None)
+    check(code, names, folder, capsys)
+
+
+@pytest.mark.smoke
+@pytest.mark.usefixtures("app_of_the_environment")
+def test_the_readme_prints_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_examples(README, {"__name__": "__main__"}, tmp_path, capsys)
+
+
+@pytest.mark.usefixtures("app_of_the_environment")
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_a_page_of_the_guide_prints_what_it_says(
+    path: Path, preamble: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_examples(path, dict(preamble), tmp_path, capsys)
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_a_program_prints_what_it_says(
+    path: Path, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check(path.read_text(), {"__name__": "__main__"}, tmp_path, capsys)
