@@ -3,8 +3,9 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+DOCS := .venv-docs
 
-.PHONY: demo test soak check clean lock
+.PHONY: demo test soak check docs clean lock
 
 demo: $(VENV)/ready
 	$(BIN)/upriver demo
@@ -17,8 +18,8 @@ soak: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/test --soak
 
 check: $(VENV)/ready
-	$(BIN)/ruff check src simulator benchmarks tests
-	$(BIN)/ruff format --check src simulator benchmarks tests
+	$(BIN)/ruff check src simulator benchmarks examples tests
+	$(BIN)/ruff format --check src simulator benchmarks examples tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
@@ -26,16 +27,27 @@ $(VENV)/ready: requirements.lock pyproject.toml
 	@PYTHON=$(PYTHON) VENV=$(VENV) bash scripts/prepare
 	@touch $@
 
+# The site of the documents and the reference, in site/, with its links checked.
+docs: $(DOCS)/ready
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
+
+$(DOCS)/ready: requirements-docs.lock
+	$(PYTHON) -m venv --clear $(DOCS)
+	$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-docs.lock
+	@touch $@
+
 # Needs `uv`; writes hashes of every wheel for every supported Python, and no registry's name. The second and the third
-# are for `scripts/test --spark`: the oldest of everything, and the newest beside Spark 4.2.
+# are for `scripts/test --spark`: the oldest of everything, and the newest beside Spark 4.2. The last is for `make docs`,
+# which reads the package's source and does not import it.
 LOCK := uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	  --no-emit-index-url --no-header --no-annotate
 lock:
-	$(LOCK) --all-extras -o requirements.lock
+	$(LOCK) --extra spark --extra demo --extra bench --extra dev --extra test -o requirements.lock
 	echo 'pyspark==4.1.*' | $(LOCK) --extra spark --extra demo --extra test --resolution lowest-direct \
 	  --constraint - -o requirements-spark-4.1.lock
 	echo 'pyspark==4.2.*' | $(LOCK) --extra spark --extra demo --extra test \
 	  --constraint - -o requirements-spark-4.2.lock
+	$(LOCK) --extra docs $(addprefix --no-emit-package ,duckdb numpy pyarrow sqlglot xxhash) -o requirements-docs.lock
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(DOCS) site .mypy_cache .ruff_cache .hypothesis

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
 FILES = [
     path.relative_to(ROOT).as_posix()
-    for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts")
+    for top in ("src", "simulator", "benchmarks", "examples", "tests", "docs", "scripts")
     for path in ROOT.glob(f"{top}/**/*.*")
 ]
 FILE = re.compile(r"`([\w./-]*\w\.(?:py|md))`")

@@ -14,7 +14,7 @@ FLOOR = re.compile(r"([a-z0-9_.-]+)>=([0-9.]+)")
 
 def test_there_is_a_lock_for_each_set_of_versions() -> None:
     names = [lock.name for lock in LOCKS]
-    assert names == ["requirements-spark-4.1.lock", "requirements-spark-4.2.lock", "requirements.lock"]
+    assert names == [f"requirements{of}.lock" for of in ("-docs", "-spark-4.1", "-spark-4.2", "")]
 
 
 @pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)

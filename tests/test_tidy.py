@@ -307,7 +307,16 @@ def _texts(*patterns: str) -> list[Source]:
 
 CODE = _texts("src/**/*.py", "simulator/**/*.py", "benchmarks/**/*.py", "tests/**/*.py")
 ALL = CODE + _texts(
-    "*.md", "*.toml", ".importlinter", "Makefile", ".ci/*", "scripts/*", "docs/**/*.md", "docs/**/*.svg"
+    "*.md",
+    "*.toml",
+    "*.yml",
+    "examples/*.py",
+    ".importlinter",
+    "Makefile",
+    ".ci/*",
+    "scripts/*",
+    "docs/**/*.md",
+    "docs/**/*.svg",
 )
 CHECKERS = frozenset(name for source in CODE if source.is_test for name in _checkers(source))
 
