@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from simulator.icadd_coordinator import ModelRescale
 from simulator.icadd_node import NodeKind, ProtocolViolation
 from simulator.icadd_rows import Key, TracedRow
 from simulator.icadd_scenario import Rulebook, Scenario, mended, published
 from simulator.icadd_trace import told
 from simulator.icadd_world import IcaddStep, IcaddWorld
-from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked, Ticket
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.icadd import TOGETHER_KEYS
 from upriver.vnodes import VnodeMap
@@ -130,14 +130,14 @@ def random_scenario(seed: int, workers: int | None = None, *, aborts: bool = Tru
     old = tuple(map(WorkerId, range(count)))
     direction, new = _new_workers(rng, old)
     vnodes = rng.choice([8, 16])
-    regions = tuple(map(RegionId, range(rng.choice([1, 1, 2, 3]))))
+    regions = tuple(f"region {number}" for number in range(rng.choice([1, 1, 2, 3])))
     busy = rng.sample(range(vnodes), 2)
     keys = tuple(Key(VnodeId(rng.choice(busy)), rng.randint(1, 3)).hash64(vnodes) for _ in range(rng.randint(1, 4)))
-    requests = [RescaleAsked(ticket=Ticket(1), workers=new, moves=_moves(rng, vnodes, new, direction))]
+    requests = [ModelRescale(workers=new, moves=_moves(rng, vnodes, new, direction))]
     if rng.random() < 0.4:
         more = (*new, WorkerId(count + WORKERS_MAX))
         second = tuple(sorted(rng.sample(more, rng.randint(1, len(more)))))
-        requests.append(RescaleAsked(ticket=Ticket(2), workers=second))
+        requests.append(ModelRescale(workers=second))
     everybody = sorted({*old, *(worker for request in requests for worker in request.workers or ())})
     return Scenario(
         name=direction,

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from simulator.icadd_coordinator import ModelRescale
 from simulator.icadd_rows import Key, TracedRow
 from simulator.icadd_scenario import Scenario
-from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked, Ticket
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.vnodes import VnodeMap
 
-REGION, OTHER_REGION = RegionId(0), RegionId(1)
+REGION, OTHER_REGION = "region 0", "region 1"
 
 
 def case(
@@ -33,8 +33,7 @@ def case(
     places = keys or {"a": Key(VnodeId(0), 1), "b": Key(VnodeId(1), 1)}
     hashes = {letter: key.hash64(len(owners)) for letter, key in places.items()}
     used = {letter for text in rows.values() for letter in text if letter in hashes}
-    request = RescaleAsked(
-        ticket=Ticket(1),
+    request = ModelRescale(
         workers=tuple(map(WorkerId, new)),
         moves={VnodeId(vnode): WorkerId(worker) for vnode, worker in moves.items()},
     )
@@ -108,8 +107,8 @@ SWAP = case("swap", old=[0, 1], new=[1, 2], owners=[0], moves={0: 2}, rows={1: "
 TWICE = replace(
     case("twice", old=[0, 1, 2], new=[0, 1, 2], owners=[0], moves={0: 1}, rows={2: "a"}),
     requests=(
-        RescaleAsked(ticket=Ticket(1), moves={VnodeId(0): WorkerId(1)}),
-        RescaleAsked(ticket=Ticket(2), moves={VnodeId(0): WorkerId(2)}),
+        ModelRescale(moves={VnodeId(0): WorkerId(1)}),
+        ModelRescale(moves={VnodeId(0): WorkerId(2)}),
     ),
 )
 """A second rescale is asked for at any time during or after the first."""

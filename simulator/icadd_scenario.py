@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from simulator.icadd_coordinator import ModelRescale
 from simulator.icadd_rows import TracedRow
 from simulator.published.published import AS_WRITTEN, PublishedDistributor, PublishedRules
-from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.events import Action, Event
 from upriver.migration.icadd import Distributor
@@ -96,7 +96,7 @@ def published(rules: PublishedRules = AS_WRITTEN, *, joiner_knows_old_map: bool 
     )
 
 
-Inputs = dict[tuple[WorkerId, RegionId], tuple[TracedRow, ...]]
+Inputs = dict[tuple[WorkerId, str], tuple[TracedRow, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +113,10 @@ class Scenario:
 
     name: str
     workers: tuple[WorkerId, ...]
-    maps: dict[RegionId, VnodeMap]
-    requests: tuple[RescaleAsked, ...]
+    maps: dict[str, VnodeMap]
+    requests: tuple[ModelRescale, ...]
     inputs: Inputs
-    prior: dict[RegionId, tuple[int, ...]]
+    prior: dict[str, tuple[int, ...]]
     keys_max: int = 1
     together: int = 1
     asked_at_once: bool = True

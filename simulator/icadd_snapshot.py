@@ -9,7 +9,6 @@ from simulator.icadd_node import NodeKind, NodePart, ProtocolViolation
 from simulator.icadd_rows import TracedRow
 from simulator.icadd_scenario import Rulebook, Scenario
 from simulator.icadd_world import IcaddStep, IcaddWorld
-from upriver.coordinator.rescale_protocol import NoRescale
 from upriver.ids import WorkerId
 from upriver.migration.events import Rule
 
@@ -40,7 +39,7 @@ class SnapshotWorld(IcaddWorld):
 
     def possible(self) -> list[IcaddStep]:
         steps = [step for step in super().possible() if not self._waits_for_barriers(step)]
-        if isinstance(self.coordinator.phase, NoRescale) and self.asked == len(self.scenario.requests):
+        if self.coordinator.announced is None and self.asked == len(self.scenario.requests):
             steps += [IcaddStep("barrier", worker) for worker in self.scenario.workers if worker not in self.cuts]
         steps += [IcaddStep("align", to, peer=sender) for (sender, to), ahead in self.ahead.items() if not ahead]
         return steps

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from simulator.icadd_node import ProtocolViolation
 from simulator.icadd_rows import brief, key_name
 from simulator.icadd_world import Channels, IcaddStep, IcaddWorld
-from upriver.coordinator.rescale_protocol import RegionId
 from upriver.ids import WorkerId
 from upriver.migration.events import AbortAsked, Interrogated
 from upriver.migration.messages import Done, Final, Kept, Mark, Redistribute, RelayedMark, Sets
@@ -66,8 +65,8 @@ def _about(world: IcaddWorld, step: IcaddStep) -> str:
             return f"{step.worker} {doing[step.kind]}{region}"
 
 
-def _region(world: IcaddWorld, region: RegionId) -> str:
-    return f" (region {region})" if len(world.scenario.maps) > 1 else ""
+def _region(world: IcaddWorld, region: str) -> str:
+    return f" ({region})" if len(world.scenario.maps) > 1 else ""
 
 
 def _names(keys: list[int]) -> str:

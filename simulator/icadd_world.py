@@ -6,24 +6,20 @@ worlds are cheap to copy.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
+from simulator.icadd_coordinator import (
+    ModelAction,
+    ModelCoordinator,
+    RetireModelWorker,
+    StartModelWorkers,
+    TellDistributor,
+)
 from simulator.icadd_node import NodeKind, NodePart, ProtocolViolation
 from simulator.icadd_rows import ModelRows, TracedRow, brief, frozen, key_name
 from simulator.icadd_scenario import Rulebook, Scenario, vnode_owner
-from upriver.coordinator import rescale_protocol as coordination
-from upriver.coordinator.rescale_protocol import (
-    AbortRescale,
-    Announce,
-    AskForWorkers,
-    PeerGone,
-    RegionId,
-    RegionSettled,
-    RescaleCoordinator,
-    RescaleOver,
-    RetireWorkers,
-    WorkersStarted,
-)
+from upriver.coordinator.rescale.plan import RescalePlan
 from upriver.errors import ProtocolError
 from upriver.ids import WorkerId
 from upriver.migration.events import (
@@ -56,11 +52,11 @@ class IcaddStep(NamedTuple):
 
     kind: str
     worker: WorkerId = WorkerId(-1)
-    region: RegionId = RegionId(0)
+    region: str = ""
     peer: WorkerId = WorkerId(-1)
 
 
-Channels = dict[tuple[WorkerId, WorkerId], tuple[tuple[RegionId, Message, Any], ...]]
+Channels = dict[tuple[WorkerId, WorkerId], tuple[tuple[str, Message, Any], ...]]
 """By sender and receiver, what is on its way, in order: region, message, and the message in hashable form."""
 
 
@@ -73,16 +69,16 @@ class IcaddWorld:
     def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:
         self.scenario = scenario
         self.rulebook = rulebook
-        self.parts: dict[tuple[WorkerId, RegionId], NodePart] = {}
+        self.parts: dict[tuple[WorkerId, str], NodePart] = {}
         self.channels: Channels = {}
-        self.applied: dict[tuple[RegionId, int, WorkerId], int] = {}
-        self.coordinator = RescaleCoordinator(scenario.maps, scenario.workers, rulebook.coordinator)
+        self.applied: dict[tuple[str, int, WorkerId], int] = {}
+        self.coordinator = ModelCoordinator(scenario.maps, scenario.workers, rulebook.coordinator)
         self.asked = 0
-        self.unsettled: frozenset[tuple[WorkerId, RegionId]] = frozenset()
+        self.unsettled: frozenset[tuple[WorkerId, str]] = frozenset()
         self.epoch_ended = 0
         self.happened: frozenset[str] = frozenset()
         self._aborts_left = int(scenario.aborts)
-        self._own_parts: set[tuple[WorkerId, RegionId]] = set()
+        self._own_parts: set[tuple[WorkerId, str]] = set()
         self.epochs = sorted({item.epoch for items in scenario.inputs.values() for item in items})
         self._birth()
 
@@ -96,7 +92,7 @@ class IcaddWorld:
         if self.scenario.asked_at_once:
             self._ask(IcaddStep("ask"))
 
-    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> NodePart:
+    def _new_part(self, worker: WorkerId, region: str, map: VnodeMap) -> NodePart:
         """Of a worker that comes up; the upstream of one that comes back goes on where it was."""
         back = self.parts.get((worker, region))
         machine, operators = self.rulebook.machine(worker, map, self.scenario.together), self.rulebook.operators
@@ -110,9 +106,7 @@ class IcaddWorld:
         self._own_parts, other._own_parts = set(), set()
         other.channels = dict(self.channels)
         other.applied = dict(self.applied)
-        coordinator = object.__new__(RescaleCoordinator)
-        coordinator.__dict__.update(self.coordinator.__dict__)
-        other.coordinator = coordinator
+        other.coordinator = self.coordinator.copy()
         return other
 
     def state(self) -> int:
@@ -135,18 +129,16 @@ class IcaddWorld:
             if part.steps is None:
                 part.steps = tuple(self._of_part(worker, region, part))
             steps += part.steps
-        steps += [
-            IcaddStep("receive", to, RegionId(0), sender) for (sender, to), queue in self.channels.items() if queue
-        ]
+        steps += [IcaddStep("receive", to, peer=sender) for (sender, to), queue in self.channels.items() if queue]
         if self.asked < len(self.scenario.requests):
             steps.append(IcaddStep("ask"))
-        if self._aborts_left and isinstance(self.coordinator.phase, coordination.Rescaling):
+        if self._aborts_left and self.coordinator.announced is not None:
             steps.append(IcaddStep("abort"))
         if self.epoch_ended < len(self.epochs) - 1 and self._quiet(self.epochs[self.epoch_ended]):
             steps.append(IcaddStep("end epoch"))
         return steps
 
-    def _of_part(self, worker: WorkerId, region: RegionId, part: NodePart) -> Iterator[IcaddStep]:
+    def _of_part(self, worker: WorkerId, region: str, part: NodePart) -> Iterator[IcaddStep]:
         if part.left:
             return
         if part.orders:
@@ -162,7 +154,7 @@ class IcaddWorld:
         if part.machine.can_collect and part.answer is None:
             yield IcaddStep("collect", worker, region)
 
-    def _input(self, worker: WorkerId, region: RegionId) -> tuple[TracedRow, ...]:
+    def _input(self, worker: WorkerId, region: str) -> tuple[TracedRow, ...]:
         return self.scenario.inputs.get((worker, region), ())
 
     def _quiet(self, epoch: int) -> bool:
@@ -186,15 +178,14 @@ class IcaddWorld:
     def _ask(self, step: IcaddStep) -> None:
         request = self.scenario.requests[self.asked]
         self.asked += 1
-        if not isinstance(self.coordinator.phase, coordination.NoRescale):
+        if self.coordinator.announced is not None:
             self.happened |= {"a rescale waits for another"}
-        self._coordinate(request)
+        self._coordinate(self.coordinator.ask(request))
 
     def _abort(self, step: IcaddStep) -> None:
-        assert isinstance(self.coordinator.phase, coordination.Rescaling)
         self._aborts_left -= 1
         self.happened |= {"a rescale is aborted"}
-        self._coordinate(AbortRescale(ticket=self.coordinator.phase.plan.ticket))
+        self._coordinate(self.coordinator.abort())
 
     def _end_epoch(self, step: IcaddStep) -> None:
         self.epoch_ended += 1
@@ -295,10 +286,10 @@ class IcaddWorld:
                 self.channels[step.worker, to] = (*queue, (step.region, message, frozen(message)))
             case ReportSettled(version=version, kept=kept):
                 self.unsettled -= {(step.worker, step.region)}
-                report = RegionSettled(worker=step.worker, region=step.region, version=version, kept=kept)
-                self._coordinate(report)
+                settled = partial(self.coordinator.settled, step.worker, step.region, version, kept)
+                self._coordinate(_legal(settled))
             case ReportGone(peer=peer):
-                self._coordinate(PeerGone(worker=step.worker, region=step.region, leaver=peer))
+                self._coordinate(_legal(partial(self.coordinator.peer_left, step.worker, step.region, peer)))
             case Leave():
                 part.left = True
             case _:
@@ -306,33 +297,24 @@ class IcaddWorld:
                 while part.queue and not self.scenario.slow_operators:
                     self._operators(step, part)
 
-    def _coordinate(self, event: coordination.Event) -> None:
-        try:
-            actions = self.coordinator.step(event)
-        except ProtocolError as error:
-            raise ProtocolViolation(NodeKind.ILLEGAL, str(error)) from error
+    def _coordinate(self, actions: list[ModelAction]) -> None:
         for action in actions:
             match action:
-                case AskForWorkers(workers=workers):
-                    self._start_workers(workers)
-                case Announce(worker=worker, region=region, order=order):
+                case StartModelWorkers(plan=plan):
+                    self._start_workers(plan)
+                case TellDistributor(worker=worker, region=region, order=order):
                     part = self._own(IcaddStep("order", worker, region))
                     part.orders = (*part.orders, order)
                     self.unsettled |= {(worker, region)}
-                case RetireWorkers(worker=worker, peers=peers):
+                case RetireModelWorker(worker=worker, peers=peers):
                     for region in self.scenario.maps:
                         self._own(IcaddStep("close", worker, region)).peers = peers
-                case RescaleOver() | coordination.RescaleRefused():
-                    pass
 
-    def _start_workers(self, workers: tuple[WorkerId, ...]) -> None:
-        phase = self.coordinator.phase
-        assert isinstance(phase, coordination.AwaitingWorkers)
-        maps = phase.plan.before if self.rulebook.joiner_knows_old_map else phase.plan.after
-        for worker in workers:
+    def _start_workers(self, plan: RescalePlan) -> None:
+        maps = plan.before if self.rulebook.joiner_knows_old_map else plan.after
+        for worker in plan.joining:
             for region, map in maps.items():
                 self.parts[worker, region] = self._new_part(worker, region, map)
-        self._coordinate(WorkersStarted())
 
     # Checks -------------------------------------------------------------------------------------------------------
 
@@ -366,7 +348,7 @@ class IcaddWorld:
 
     def check_end(self) -> None:
         """MISPLACED, LOST, DOUBLED, STUCK: nothing more can happen."""
-        seen: dict[tuple[RegionId, int, WorkerId], list[int]] = {}
+        seen: dict[tuple[str, int, WorkerId], list[int]] = {}
         for (worker, region), part in self.parts.items():
             for key, log in part.logs.items():
                 self._check_place(worker, region, key)
@@ -380,21 +362,29 @@ class IcaddWorld:
                     kind = NodeKind.DOUBLED if times else NodeKind.LOST
                     raise ProtocolViolation(kind, f"{item} is in the state {times} times at the end")
         for worker, region in sorted(self.unsettled):
-            raise ProtocolViolation(NodeKind.STUCK, f"worker {worker} never settles region {region}")
+            raise ProtocolViolation(NodeKind.STUCK, f"worker {worker} never settles {region}")
         for (worker, region), part in sorted(self.parts.items()):
             if part.machine.rows_waiting:
-                raise ProtocolViolation(NodeKind.STUCK, f"worker {worker} keeps rows of region {region} waiting")
+                raise ProtocolViolation(NodeKind.STUCK, f"worker {worker} keeps rows of {region} waiting")
 
-    def _check_place(self, worker: WorkerId, region: RegionId, key: int) -> None:
+    def _check_place(self, worker: WorkerId, region: str, key: int) -> None:
         owner = vnode_owner(self._map_at_end(region), key)
         if worker != owner:
             raise ProtocolViolation(
                 NodeKind.MISPLACED, f"the state of {key_name(key)} ends at {worker}, and belongs to {owner}"
             )
 
-    def _map_at_end(self, region: RegionId) -> Any:
-        phase = self.coordinator.phase
-        return phase.plan.after[region] if isinstance(phase, coordination.Rescaling) else self.coordinator.maps[region]
+    def _map_at_end(self, region: str) -> Any:
+        announced = self.coordinator.announced
+        return self.coordinator.maps[region] if announced is None else announced.plan.after[region]
+
+
+def _legal(report: Callable[[], list[ModelAction]]) -> list[ModelAction]:
+    """What the coordinator does about a report."""
+    try:
+        return report()
+    except ProtocolError as error:
+        raise ProtocolViolation(NodeKind.ILLEGAL, str(error)) from error
 
 
 _STEPS: Mapping[str, Callable[[IcaddWorld, IcaddStep], None]] = {

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from simulator.icadd_campaign import play
+from simulator.icadd_coordinator import ModelRescale
 from simulator.icadd_node import NodeKind, NodePart, ProtocolViolation
 from simulator.icadd_rows import ModelRows, TracedRow
 from simulator.icadd_scenario import Rulebook, Scenario, mended
@@ -33,7 +34,6 @@ from simulator.published.sources import (
     TopicLister,
     TopicPartition,
 )
-from upriver.coordinator.rescale_protocol import RegionId, RescaleAsked, Ticket
 from upriver.ids import VnodeId, WorkerId
 from upriver.migration.events import Collect, Collected, Drop, Interrogate, Interrogated, PassDown, TakeState
 from upriver.migration.icadd import TOGETHER_KEYS
@@ -44,7 +44,7 @@ from upriver.vnodes import VnodeMap, vnodes_of
 Partition = FileName | TopicPartition
 Reader = PartitionReader[Any]
 
-REGION = RegionId(0)
+REGION = "region 0"
 WORKERS_MAX = 4
 VNODES = 8
 
@@ -96,7 +96,7 @@ class SourcesWorld(IcaddWorld):
         self.read: Counter[Partition] = Counter()
         super().__init__(scenario, rulebook)
 
-    def _new_part(self, worker: WorkerId, region: RegionId, map: VnodeMap) -> NodePart:
+    def _new_part(self, worker: WorkerId, region: str, map: VnodeMap) -> NodePart:
         machine = self.rulebook.machine(worker, map, self.scenario.together)
         return ReaderPart(machine, self.rulebook.operators, reader=self.scenario.new_reader())
 
@@ -125,7 +125,7 @@ class SourcesWorld(IcaddWorld):
         stands = cursor.reading or cursor.hash64 in reader.sealed
         return not stands and cursor.offset < self.sizes[partition]
 
-    def _input(self, worker: WorkerId, region: RegionId) -> tuple[TracedRow, ...]:
+    def _input(self, worker: WorkerId, region: str) -> tuple[TracedRow, ...]:
         return self.listed.get(worker, ())
 
     def take(self, step: IcaddStep) -> None:
@@ -302,10 +302,10 @@ def random_sources(seed: int, reader: Callable[..., Reader] = PartitionReader) -
     rng = random.Random(f"sources {seed}")
     counts = [rng.randint(1, WORKERS_MAX) for _ in range(rng.randint(2, 3))]
     groups = [tuple(map(WorkerId, range(count))) for count in counts]
-    requests = [RescaleAsked(ticket=Ticket(n), workers=group) for n, group in enumerate(groups[1:])]
+    requests = [ModelRescale(workers=group) for group in groups[1:]]
     if len(groups[0]) > 1 and rng.random() < 0.3:
         moves = {VnodeId(vnode): rng.choice(groups[0]) for vnode in range(VNODES)}
-        requests[:1] = [RescaleAsked(ticket=Ticket(0), moves=moves)]
+        requests[:1] = [ModelRescale(moves=moves)]
     partitions = _partitions(rng)
     growth = [(partition, rng.randint(1, 5)) for partition in partitions]
     growth += [(rng.choice(partitions), rng.randint(1, 5)) for _ in range(rng.randint(0, 6))]

@@ -275,7 +275,7 @@ MANY_FIELDS = {
     # Settings and switches: one field each.
     "Rules",
     # Objects that are still several objects in one.
-    *("Cluster", "Leader", "CoordinatorLoop", "WorkerLoop", "Server", "Cone", "PartialRegion"),
+    *("CoordinatorLoop", "WorkerLoop", "Server", "Cone", "PartialRegion"),
 }
 
 

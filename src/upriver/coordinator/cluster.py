@@ -41,10 +41,40 @@ class Member:
     """By partial view: why the last key that failed to fill could not be filled."""
 
 
+@dataclass(slots=True)
+class Generation:
+    """What all workers speak as. number: how often all began anew or resumed. born: the number when all began anew
+    last; in later generations they keep their state. serve_from: what was published when this one began: clients may
+    have seen some of it by then."""
+
+    number: int = 0
+    born: int = 0
+    serve_from: Epoch = BEGINNING
+
+    def begin_anew(self, published: Epoch) -> None:
+        """All workers begin from a checkpoint, or from nothing."""
+        self.resume(published)
+        self.born = self.number
+
+    def resume(self, seen: Epoch) -> None:
+        """All workers go on with the state they keep."""
+        self.number += 1
+        self.serve_from = seen
+
+
+@dataclass(slots=True)
+class SentEpochs:
+    """for_all: the last epoch that was opened for all workers at a time. ever: the highest epoch that any worker was
+    ever sent: clients may have seen some of it."""
+
+    for_all: Epoch = BEGINNING
+    ever: Epoch = BEGINNING
+
+
 @dataclass(slots=True, kw_only=True)
 class Cluster:
     """workers: every place that takes part in epochs. reading: which worker reads each vnode's slices. maps: of each
-    region; all the same as ``reading`` unless a rescale is on. generation: how often all were assigned anew."""
+    region; all the same as ``reading`` unless a rescale is on."""
 
     plans: tuple[DataflowPlan, ...]
     rules: Rules
@@ -52,13 +82,8 @@ class Cluster:
     reading: VnodeMap
     maps: dict[str, VnodeMap]
     ledger: Ledger
-    generation: int = 0
-    born: int = 0
-    """The generation in which all workers began anew. In later generations they keep their state."""
-    stepped: Epoch = BEGINNING
-    """The last epoch that was opened for all."""
-    sent_ever: Epoch = BEGINNING
-    """The highest epoch that any worker was ever sent: clients may have seen some of it."""
+    generation: Generation = field(default_factory=Generation)
+    sent: SentEpochs = field(default_factory=SentEpochs)
     is_followed: bool = False
     """Workers follow each other, or may."""
     is_reversible: bool = False
@@ -70,8 +95,6 @@ class Cluster:
     checkpoint."""
     failed: dict[str, ViewFailure] = field(default_factory=dict)
     """The views that have failed, and why: until they are dropped or declared otherwise."""
-    serve_from: Epoch = field(default=Epoch(0))
-    """What was published when all began anew: clients may have seen some of it by then."""
     members: dict[WorkerId, Member] = field(default_factory=dict)
     actions: list[CoordinatorAction] = field(default_factory=list)
     """The actions of the current step."""
@@ -137,7 +160,7 @@ class Cluster:
     def assign(self, member: Member, start_at: Epoch, serve_from: Epoch) -> None:
         """Tell a member what it keeps, as of ``start_at``."""
         if not member.assigned:  # it has said nothing yet; else it will say when it has started anew
-            member.generation = self.generation
+            member.generation = self.generation.number
         member.assigned = True
         member.is_restored = not self.chain
         member.sent = member.finished = start_at
@@ -151,7 +174,7 @@ class Cluster:
             reads=member.reads,
             start_at=start_at,
             serve_from=Epoch(max(serve_from, start_at)),
-            generation=self.generation,
+            generation=self.generation.number,
             chain=self.chain,
             reversible=self.is_reversible,
             failed=dict(self.failed),
@@ -167,10 +190,8 @@ class Cluster:
     def start_anew(self) -> None:
         """All workers begin from the newest checkpoint, or from nothing, as another generation. They record what
         changes from there on."""
-        self.has_lost_changes, self.stepped = False, BEGINNING
-        self.generation += 1
-        self.born = self.generation
-        self.serve_from = self.ledger.published
+        self.has_lost_changes, self.sent.for_all = False, BEGINNING
+        self.generation.begin_anew(self.ledger.published)
         self.ledger.start_anew(self.chain[0] if self.chain else BEGINNING)
         for worker, member in sorted(self.members.items()):
             if member.assigned or worker in self.workers:  # else it joins when all workers are ready
@@ -178,16 +199,19 @@ class Cluster:
 
     def resume(self, vnode_map: VnodeMap) -> None:
         """All workers go on by this map with the state they keep, as of the last epoch's end, as another generation."""
-        at, seen = self.ledger.through, Epoch(max(self.serve_from, self.opened))
-        self.generation += 1
+        at, generation = self.ledger.through, self.generation
+        generation.resume(Epoch(max(generation.serve_from, self.opened)))
         self.go_by(dict.fromkeys(self.maps, vnode_map))
-        self.serve_from = seen
         self.ledger.start_anew(at)
         for member in self.by_worker():
             member.sent = member.finished = at
             member.reads = vnode_map.vnodes_of_worker(member.worker)
             resume = Resume(
-                maps=dict(self.maps), reads=member.reads, at=at, serve_from=seen, generation=self.generation
+                maps=dict(self.maps),
+                reads=member.reads,
+                at=at,
+                serve_from=generation.serve_from,
+                generation=generation.number,
             )
             self.tell(member, resume)
 
@@ -247,7 +271,7 @@ class Cluster:
         for member in self.by_worker():
             until = min(last, member.finished + EPOCHS_AHEAD_MAX)
             for epoch in range(member.sent + 1, until + 1):
-                self._open(member, Epoch(epoch), mixed=self.ledger.through < epoch <= self.stepped)
+                self._open(member, Epoch(epoch), mixed=self.ledger.through < epoch <= self.sent.for_all)
 
     @property
     def may_open_next(self) -> bool:
@@ -262,12 +286,12 @@ class Cluster:
         at_once = 1 if self.in_step else EPOCHS_AHEAD_MAX
         first, last = self.ledger.through + 1, min(self.ledger.published, self.ledger.through + at_once)
         for epoch in map(Epoch, range(first, last + 1)):
-            self.stepped = epoch
+            self.sent.for_all = epoch
             if keys_move:
                 self.ledger.open_mixed(epoch)
             for worker in self.workers:
                 self._open(self.members[worker], epoch, mixed=True)
 
     def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
-        member.sent, self.sent_ever = epoch, Epoch(max(epoch, self.sent_ever))
+        member.sent, self.sent.ever = epoch, Epoch(max(epoch, self.sent.ever))
         self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed))

@@ -17,8 +17,9 @@ from upriver.coordinator.checkpoints import Checkpoints
 from upriver.coordinator.cluster import Cluster, Member
 from upriver.coordinator.epochs import Ledger
 from upriver.coordinator.group import MembershipConfig
+from upriver.coordinator.meetings import Meetings
 from upriver.coordinator.replication import NOBODY_STANDS_BY, Leader
-from upriver.coordinator.rescales import Meetings, Rescales
+from upriver.coordinator.rescale.machine import RescaleMachine
 from upriver.coordinator.scans import Scans
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
@@ -146,7 +147,7 @@ class CoordinatorMachine:
         self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)
-        self._rescales = Rescales(self.cluster, self._scans, self._meetings, self._leader)
+        self._rescales = RescaleMachine(self.cluster, self._scans, self._meetings, self._leader)
         self._evictions = Evictions(self.cluster)
         self._is_torn = False
         """coordinator.anew_when_torn: exchanged rows may be lost, so all workers must begin anew."""
@@ -277,11 +278,11 @@ class CoordinatorMachine:
         speak as another generation."""
         takes_up = not self._wanted and self._checkpoints.is_idle and self._leader.is_settled
         self._rescales.advance(takes_up=takes_up)
-        born = self.cluster.born
+        born = self.cluster.generation.born
         free = self._rescales.permits.rounds and self._scans.is_idle and self._checkpoints.is_idle and not self._is_torn
         if self._leader.advance(channels=self._meetings.have_all_met, may_change_hands=free):
             self._meetings.forget()
-        if born != self.cluster.born:
+        if born != self.cluster.generation.born:
             self._scans.start_anew()
 
     def _see_that_all_have_met(self) -> None:
@@ -361,8 +362,8 @@ class CoordinatorMachine:
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
         """worker.own_generation_only: a message of an earlier generation counts only if the worker cannot go on, has
         evicted, or has ended a feed. A view's failure counts until all workers begin anew."""
-        current = member.generation == self.cluster.generation or not self._rules.worker_own_generation_only
-        current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.born
+        current = member.generation == self.cluster.generation.number or not self._rules.worker_own_generation_only
+        current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.generation.born
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
     def _heard(self, member: Member, message: FromWorker) -> None:

@@ -199,6 +199,35 @@ class LearningSlices:
     is_over: bool = False
 
 
+class OpenProbes:
+    """Workers that a peer could not reach and that have not answered a probe yet."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._open: dict[int, WorkerId] = {}
+        self._last = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._open)
+
+    def send(self, member: Member) -> None:
+        """Ask the worker whether it is there."""
+        self._last += 1
+        self._open[self._last] = member.worker
+        self._cluster.tell(member, Probe(probe=self._last))
+
+    def answered(self, probe: int) -> bool:
+        """A worker has answered. Returns whether the probe was still open."""
+        return self._open.pop(probe, None) is not None
+
+    def forget(self, worker: WorkerId) -> None:
+        """The worker is gone, and answers nothing."""
+        self._open = {probe: probed for probe, probed in self._open.items() if probed != worker}
+
+    def forget_all(self) -> None:
+        self._open.clear()
+
+
 class Leader:
     """The coordinator calls ``advance`` after every step, the other methods when their event happens."""
 
@@ -207,7 +236,7 @@ class Leader:
         self._learns = config
         self._stands_by = replace(config, eventual_balance=False)  # a map that users have made uneven stays so
         self._feeds = FeedBook(cluster)
-        self._born = cluster.born
+        self._born = cluster.generation.born
         self._assignment = Assignment()
         """The last round's result."""
         self._memory: LeaderMemory | None = LeaderMemory()
@@ -227,9 +256,7 @@ class Leader:
         """Incarnations whose lease has run out."""
         self._vacant: set[WorkerId] = set()
         """Places whose slices standbys have taken over. No new worker is there, or it does not take part yet."""
-        self._probes: dict[int, WorkerId] = {}
-        """Workers that a peer could not reach and that have not answered the probe yet."""
-        self._last_probe = 0
+        self._probes = OpenProbes(cluster)
         self._follow()
 
     @property
@@ -367,7 +394,7 @@ class Leader:
     def _gone(self, worker: WorkerId) -> None:
         self._feeds.lost(worker, is_owner_too=False)
         self._forget_member(worker)
-        self._probes = {probe: who for probe, who in self._probes.items() if who != worker}
+        self._probes.forget(worker)
         self._is_due = True
         if self._learning is not None:
             self._learning.is_over = False
@@ -391,14 +418,12 @@ class Leader:
             return True
         if member is None or peer not in self._cluster.workers or not self.can_replace(member):
             return False
-        self._last_probe += 1
-        self._probes[self._last_probe] = member.worker
-        self._cluster.tell(member, Probe(probe=self._last_probe))
+        self._probes.send(member)
         return True
 
     def here(self, message: Here) -> bool:
         """Whether this answers a probe that was still open."""
-        return self._probes.pop(message.probe, None) is not None
+        return self._probes.answered(message.probe)
 
     # Between two epochs
 
@@ -408,7 +433,7 @@ class Leader:
         channels: there is one between any two workers. may_change_hands: nothing is under way that forbids slices to
         move."""
         cluster = self._cluster
-        if self._born != cluster.born:
+        if self._born != cluster.generation.born:
             self._begin_anew()
         if self._lost:
             return self._try_take_over()
@@ -433,12 +458,12 @@ class Leader:
 
     def _begin_anew(self) -> None:
         """All workers begin from a checkpoint, or with nothing."""
-        self._born = self._cluster.born
+        self._born = self._cluster.generation.born
         self._first = BEGINNING
         self._feeds.forget()
         self._assignment = Assignment()
         self._lost.clear()
-        self._probes.clear()
+        self._probes.forget_all()
         self._vacant.difference_update(self._cluster.workers)
         self._is_due = True
         self._follow()
@@ -449,7 +474,9 @@ class Leader:
         come = sorted(self._vacant & cluster.members.keys())
         for worker in come:
             self._vacant.discard(worker)
-            cluster.assign(cluster.members[worker], start_at=cluster.ledger.through, serve_from=cluster.serve_from)
+            cluster.assign(
+                cluster.members[worker], start_at=cluster.ledger.through, serve_from=cluster.generation.serve_from
+            )
         cluster.workers = tuple(sorted({*cluster.workers, *come}))
         self._is_due |= bool(come)
         return bool(come)
@@ -463,7 +490,7 @@ class Leader:
         self._vacant |= self._lost.keys()
         cluster.has_lost_changes = True
         self._lost.clear()
-        self._probes.clear()  # messages on their way no longer matter, and an answer may not be heard any more
+        self._probes.forget_all()  # messages on their way no longer matter, and an answer may not be heard any more
         plan = assign(self._group(), self._config)
         self._assignment, self._memory, self._is_due = plan.assignment, plan.memory, True
         self._hand_over(plan.assignment.active)

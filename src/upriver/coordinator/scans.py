@@ -93,7 +93,7 @@ class Scans:
         """coordinator.no_older_snapshot: whether, since all workers began, one was sent the highest epoch ever sent."""
         cluster = self._cluster
         highest = max((member.sent for member in cluster.by_worker()), default=BEGINNING)
-        return highest >= cluster.sent_ever or not cluster.rules.coordinator_no_older_snapshot
+        return highest >= cluster.sent.ever or not cluster.rules.coordinator_no_older_snapshot
 
     @property
     def _may_pause(self) -> bool:

@@ -8,7 +8,7 @@ On Done each origin sends A a last Mark and goes straight to B. A relays the Mar
 rows until the Mark comes.
 
 Phases: :mod:`upriver.migration.phases`. Rules: ``docs/internals/icadd.md``. Nothing here waits for all workers;
-:mod:`upriver.coordinator.rescale_protocol` only sees to it that one rescale is over before the next begins.
+:mod:`upriver.coordinator.rescale` only sees to it that one rescale is over before the next begins.
 
 The old owner's part: start of a rescale, then Interrogate, Collect, Acquire, Drop, Done, slice by slice.
 

@@ -41,8 +41,8 @@ class Recovery:
         """Whether lookups of the lost worker's keys are answered again. places: the member in each slot that takes
         part."""
         if self.worker not in places:  # other workers have taken over, and go on from the last epoch's end
-            has_resumed = all(member.generation == cluster.generation for member in cluster.by_worker())
-            return has_resumed and cluster.ledger.through >= cluster.serve_from
+            has_resumed = all(member.generation == cluster.generation.number for member in cluster.by_worker())
+            return has_resumed and cluster.ledger.through >= cluster.generation.serve_from
         member = places[self.worker]
         return member is not None and self.serves(cluster, member)
 
@@ -51,7 +51,7 @@ class Recovery:
         epochs that were published when it was assigned (worker.wait_for_replay)."""
         if not member.assigned:
             return False
-        ledger, assigned = cluster.ledger, (member.incarnation, cluster.generation)
+        ledger, assigned = cluster.ledger, (member.incarnation, cluster.generation.number)
         if self.assigned != assigned:
             self.assigned, self.serve_from = assigned, ledger.published
         reflected = ledger.through if ledger.is_staged else member.finished

@@ -75,7 +75,7 @@ def group(app: App) -> dict[str, Any]:
     machine = cluster._running._machine
     lines = list(machine.leader._feeds._lines.values())
     feeds = [(int(line.owner), int(line.follower), sorted(map(int, line.vnodes))) for line in lines]
-    return {"owners": list(map(int, machine.vnode_map.owners)), "feeds": feeds, "born": machine.cluster.born}
+    return {"owners": list(map(int, machine.vnode_map.owners)), "feeds": feeds, "born": machine.cluster.generation.born}
 
 
 class Maps:

@@ -34,7 +34,7 @@ from coordinator_kit import (
 )
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
-from upriver.coordinator.rescales import MEETINGS_AGAIN_MAX
+from upriver.coordinator.rescale.stages import MEETINGS_AGAIN_MAX
 from upriver.errors import WorkerLost
 from upriver.ids import Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.migration.events import AbortAsked

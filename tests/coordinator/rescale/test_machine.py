@@ -32,7 +32,7 @@ from coordinator_kit import (
 )
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
-from upriver.coordinator.rescale_protocol import QUEUE_REQUESTS_MAX
+from upriver.coordinator.rescale.machine import QUEUE_REQUESTS_MAX
 from upriver.errors import DeclarationError, IllegalEvent
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.migration.events import RescaleAnnounced
@@ -283,7 +283,7 @@ def test_words_about_another_meeting_count_for_nothing() -> None:
 
 
 def test_a_worker_that_settles_unasked_is_a_fault() -> None:
-    with pytest.raises(IllegalEvent, match="settled region 0 at 1 unasked"):
+    with pytest.raises(IllegalEvent, match="settled region 'rows' unasked: the rescale is Idle"):
         coordinator(*BOTH).step(settled(1))
 
 

@@ -1,6 +1,6 @@
 """Who reads which slices while keys move."""
 
-from upriver.coordinator.rescales import Handover
+from upriver.coordinator.rescale.stages import Handover
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.vnodes import VnodeMap
 

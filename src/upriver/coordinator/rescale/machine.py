@@ -1,0 +1,428 @@
+"""The machine of rescales, from request to end; rules coordinator.lock_step, coordinator.between_epochs and
+coordinator.leave_when_dry.
+
+A rescale waits until the joining workers are up (``Starting``) and all members have opened channels to each other
+(``Meeting``). It then waits until every open epoch has ended (``Draining``). Then keys move (``Moving``), until all
+workers have settled what they were told; each epoch opens when all before it have ended. ``restart`` moves nothing: all
+workers begin anew by the new map and read everything again (``Reloading``). When a worker is lost while keys move, all
+begin anew by the old map. With ``learner``, slices change hands one by one, as the leader decides, while everything
+goes on (``Learning``). Then the staying workers meet without the leavers, so that none of them depends on a leaver
+(``Parting``). ``docs/internals/rescale.md``.
+
+``RescaleQueue``: the rescales that wait, in the order of the requests (icadd.one_rescale_at_a_time).
+"""
+
+from collections.abc import Mapping
+
+from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.meetings import Meetings
+from upriver.coordinator.replication import Leader
+from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, first, resized
+from upriver.coordinator.rescale.stages import (
+    PERMITS,
+    AcceptedRescale,
+    Draining,
+    Idle,
+    Learning,
+    Meeting,
+    Moving,
+    Parting,
+    Permits,
+    Reloading,
+    Stage,
+    Starting,
+)
+from upriver.coordinator.scans import Scans
+from upriver.errors import DeclarationError, IllegalEvent, UpriverError, WorkerLost
+from upriver.ids import Epoch, MapVersion, WorkerId
+from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.protocol.coordinator_events import (
+    AbortWanted,
+    RescaleBegun,
+    RescaleEnded,
+    RescaleOutcome,
+    RescaleWanted,
+    StartWorkers,
+)
+from upriver.protocol.messages import CloseInput, MigrationOrder, Moved, PeerLeft, PeersLost, Retire, Settled
+from upriver.protocol.strategies import Strategy
+from upriver.vnodes import VnodeMap
+
+QUEUE_REQUESTS_MAX = 16
+"""Requests that wait; one more is refused."""
+
+
+class RescaleQueue:
+    """The requests that wait for their turn."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._waiting: list[RescaleWanted] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, request: RescaleWanted) -> None:
+        """Queue a request, or refuse it if it cannot be met or there is no room."""
+        if request.strategy is Strategy.LEARNER and request.moves is not None:
+            self._refuse(request, "strategy 'learner' finds the places of slices by itself: give a number of workers")
+        elif len(self._waiting) >= QUEUE_REQUESTS_MAX:
+            self._refuse(request, f"{QUEUE_REQUESTS_MAX} rescales wait already")
+        else:
+            self._waiting.append(request)
+
+    def take(self) -> tuple[RescaleWanted, RescalePlan] | None:
+        """The next request, and what it comes to. ``None`` if it cannot be met: then it is refused."""
+        request, cluster = self._waiting.pop(0), self._cluster
+        if not cluster.maps:
+            self._refuse(request, "there is no view, and so nothing to rescale")
+            return None
+        try:
+            workers = resized(cluster.workers, request.workers)
+            return request, RescalePlan.made(cluster.maps, cluster.workers, workers, request.moves)
+        except DeclarationError as error:
+            self._refused(request, error)
+            return None
+
+    def drop(self, ticket: int) -> bool:
+        """Withdraw a request. Returns whether it was in the queue."""
+        left = [request for request in self._waiting if request.ticket != ticket]
+        has_waited, self._waiting = len(left) < len(self._waiting), left
+        if has_waited:
+            self._cluster.actions.append(RescaleEnded(ticket=ticket, outcome=RescaleOutcome.ABORTED, vnodes=0))
+        return has_waited
+
+    def _refuse(self, request: RescaleWanted, why: str) -> None:
+        self._refused(request, DeclarationError(why))
+
+    def _refused(self, request: RescaleWanted, error: DeclarationError) -> None:
+        refused = RescaleEnded(ticket=request.ticket, outcome=RescaleOutcome.REFUSED, vnodes=0, error=error)
+        self._cluster.actions.append(refused)
+
+
+class RescaleMachine:
+    """The coordinator calls ``advance`` after every step, the other methods when their event happens."""
+
+    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader) -> None:
+        self.stage: Stage = Idle()
+        self.queue = RescaleQueue(cluster)
+        self._cluster = cluster
+        self._leader = leader
+        self._scans = scans
+        self._meetings = meetings
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no rescale is on."""
+        return isinstance(self.stage, Idle)
+
+    @property
+    def permits(self) -> Permits:
+        """What else may go on."""
+        return PERMITS[type(self.stage)]
+
+    @property
+    def opens_epochs(self) -> bool:
+        """Whether epochs may be opened that no worker has had yet."""
+        return not (isinstance(self.stage, Draining) and self._cluster.rules.coordinator_between_epochs)
+
+    @property
+    def in_lock_step(self) -> bool:
+        """coordinator.lock_step: whether epochs are opened when those before them have ended."""
+        return isinstance(self.stage, Moving) and self._cluster.rules.coordinator_lock_step
+
+    @property
+    def holds_still(self) -> bool:
+        """Whether keys that move can be told to stop where they are."""
+        return isinstance(self.stage, Moving) and self.stage.rescale.request.strategy.holds_still
+
+    def awaits(self, worker: WorkerId) -> bool:
+        """Whether the worker is joining: it is told what it keeps when all workers are there."""
+        return isinstance(self.stage, Starting | Draining) and worker in self.stage.rescale.plan.joining
+
+    def replanned(self) -> None:
+        """The regions have changed, and all workers begin anew."""
+        assert isinstance(self.stage, Idle)
+        self._scans.start_anew()
+        self._meetings.forget()
+
+    # Users' requests
+
+    def abort_wanted(self, event: AbortWanted) -> None:
+        """Abort the rescale. A restart that is reloading goes on: by then, no map says which keys are back."""
+        if self.queue.drop(event.ticket) or not self._is_current(event.ticket):
+            return
+        match self.stage:
+            case Learning(rescale, before):
+                # The workers that joined leave again. Slices that have moved to staying workers remain there.
+                self._leader.learn(rescale.plan.joining)
+                self.stage = Learning(rescale, before, RescaleOutcome.ABORTED)
+            case Moving(announced=announced, is_aborted=False) as stage if not announced.is_over:
+                stage.is_aborted = True
+                for worker, region in announced.unsettled():
+                    self._order(worker, region, AbortAsked(version=announced.plan.version))
+            case Starting(rescale) | Meeting(rescale) | Draining(rescale):
+                self._send_joiners_home(rescale.plan)
+                self._end(rescale, RescaleOutcome.ABORTED, 0)
+
+    def overdue(self, ticket: int) -> None:
+        """The rescale no longer waits for its leavers."""
+        if self._is_current(ticket):
+            self._leader.is_overdue()
+
+    def _is_current(self, ticket: int) -> bool:
+        return not isinstance(self.stage, Idle) and self.stage.rescale.request.ticket == ticket
+
+    # Workers' messages
+
+    def moved(self, message: Moved) -> None:
+        if isinstance(self.stage, Moving):
+            self.stage.handover.gone(message.region, message.gone)
+
+    def settled(self, member: Member, message: Settled) -> None:
+        stage = self._moving(f"worker {member.worker} settled region {message.region!r}")
+        stage.announced = stage.announced.settled(member.worker, message.region, message.version, message.kept)
+        if stage.announced.is_leaver(member.worker):
+            stage.leaving[member.worker] = stage.announced.workers
+            self._cluster.read_by(first(stage.announced.maps))
+        self._tidy(stage)
+
+    def peer_left(self, member: Member, message: PeerLeft) -> None:
+        stage = self._moving(f"worker {message.peer} left worker {member.worker}")
+        stage.announced = stage.announced.peer_left(member.worker, message.region, message.peer)
+        self._tidy(stage)
+
+    def _moving(self, what: str) -> Moving:
+        """The current stage. Raises IllegalEvent if no keys move."""
+        if not isinstance(self.stage, Moving):
+            raise IllegalEvent(f"{what} unasked: the rescale is {type(self.stage).__name__}")
+        return self.stage
+
+    def lost(self, member: Member) -> None:
+        """A worker is lost. While keys move, its state may have been on its way, so all workers begin anew. Before
+        that, the rescale waits for another one in its place."""
+        match self.stage:
+            case Moving(rescale, announced):
+                why = f"worker {member.worker} was lost; all workers start anew by the old map"
+                self._fail(rescale, announced.plan, why)
+            case Starting(rescale, left) | Meeting(rescale, left) | Draining(rescale, left):
+                if member.worker in rescale.plan.joining:
+                    self._cluster.workers = tuple(w for w in self._cluster.workers if w != member.worker)
+                self.stage = Starting(rescale, left)
+
+    def all_begin_anew(self) -> None:
+        """All workers begin anew, not because of this rescale. The rescale, which moves no keys yet, goes on."""
+        assert not isinstance(self.stage, Moving)
+        self._start_anew()
+        match self.stage:
+            case Meeting(rescale, left) | Draining(rescale, left):
+                self.stage = Starting(rescale, left)
+
+    def channel_lost(self, member: Member, message: PeersLost) -> None:
+        """A channel is lost. While keys move, messages may be lost with it. Before that, workers only open it again."""
+        why = f"worker {member.worker}: {message.why}; all workers start anew by the old map"
+        match self.stage:
+            case Moving(rescale, announced):
+                self._fail(rescale, announced.plan, why)
+            case Meeting(rescale, 0) | Draining(rescale, 0):
+                self._fail(rescale, rescale.plan, why)
+            case Meeting(rescale, left) | Draining(rescale, left):
+                self.stage = Starting(rescale, left - 1)
+
+    # From stage to stage
+
+    def open_next(self) -> None:
+        """coordinator.lock_step: open the next epoch, if every open epoch has ended. Slices that have moved are read at
+        their new owners."""
+        if not self._cluster.may_open_next:
+            return
+        keys_move = isinstance(self.stage, Moving)
+        if isinstance(self.stage, Moving) and not self.stage.leaving:
+            reading = self.stage.handover.take()
+            if reading is not None:
+                self._cluster.read_by(reading)
+        self._cluster.open_next(keys_move=keys_move)
+
+    def advance(self, *, takes_up: bool) -> None:
+        """Go on to the next stage, if this one is finished. takes_up: a waiting request may begin."""
+        before = None
+        while before != (self.stage, len(self.queue)):
+            before = self.stage, len(self.queue)
+            self._advance(takes_up)
+
+    def _advance(self, takes_up: bool) -> None:
+        cluster = self._cluster
+        match self.stage:
+            case Idle() if self.queue and takes_up:
+                self._take_up()
+            case Starting() as stage if cluster.members.keys() >= {*cluster.workers, *stage.rescale.plan.joining}:
+                if cluster.is_quiet() or not cluster.ledger.is_staged:
+                    self._meet(stage)
+            case Meeting() as stage if self._meetings.is_over:
+                self._met(stage)
+            case Draining(rescale):
+                quiet = cluster.is_quiet() and self._scans.is_idle
+                if quiet or not cluster.rules.coordinator_between_epochs:
+                    self._drained(rescale)
+            case Moving() as stage:
+                self._part_or_settle(stage)
+            case Learning() as stage if self._has_learned():
+                self._part(stage)
+            case Parting() as stage if self._meetings.is_over:
+                self._parted(stage)
+            case Reloading(rescale, until, vnodes) if cluster.has_caught_up(until):
+                self._end(rescale, RescaleOutcome.FINISHED, vnodes)
+
+    def _take_up(self) -> None:
+        """A request's turn has come."""
+        taken = self.queue.take()
+        if taken is None:
+            return
+        request, plan = taken
+        rescale = AcceptedRescale(request, plan)
+        if plan.changes_nothing:
+            self._settle(rescale, plan.before, plan.old, RescaleOutcome.FINISHED)
+            return
+        begun = RescaleBegun(ticket=request.ticket, before=len(plan.old), after=len(plan.new), vnodes=plan.vnodes)
+        self._cluster.actions.append(begun)
+        if plan.joining:
+            self._cluster.actions.append(StartWorkers(workers=plan.joining))
+        self.stage = Starting(rescale)
+
+    def _meet(self, stage: Starting) -> None:
+        """All workers are there. Joining workers take part in epochs from now on, though they keep and read nothing. A
+        restart needs neither them nor channels before it is done."""
+        cluster, request, joining = self._cluster, stage.rescale.request, stage.rescale.plan.joining
+        if request.strategy is Strategy.RESTART:
+            self.stage = Draining(stage.rescale, stage.meetings_left)
+            return
+        through = cluster.ledger.through
+        serve_from = Epoch(
+            max(through, cluster.generation.serve_from)
+        )  # for keys that move there while workers repeat epochs
+        for worker in joining:
+            if not cluster.members[worker].assigned:
+                cluster.assign(cluster.members[worker], start_at=through, serve_from=serve_from)
+        cluster.workers = tuple(sorted({*cluster.workers, *joining}))
+        by = Strategy.ICADD if request.strategy is Strategy.LEARNER else request.strategy
+        self._meetings.call(by, request.keys_max)
+        self.stage = Meeting(stage.rescale, stage.meetings_left)
+
+    def _met(self, stage: Meeting) -> None:
+        """All workers have channels to each other."""
+        rescale = stage.rescale
+        if rescale.request.strategy is Strategy.LEARNER:
+            self._leader.learn(set(rescale.plan.old) - set(rescale.plan.new))
+            self.stage = Learning(rescale, self._cluster.reading, RescaleOutcome.FINISHED)
+        else:
+            self.stage = Draining(rescale, stage.meetings_left)
+
+    def _drained(self, rescale: AcceptedRescale) -> None:
+        """The cluster is quiet: keys move, or all workers begin anew by the new map."""
+        self._leader.keys_move()
+        if rescale.request.strategy is Strategy.RESTART:
+            vnodes = self._cluster.adopt(rescale.plan.after, rescale.plan.new)
+            self._start_anew()
+            self.stage = Reloading(rescale, self._cluster.ledger.ended, vnodes)
+        else:
+            self.stage = Moving.begun(rescale)
+            self._announce(self.stage.announced)
+
+    # Moving
+
+    def _announce(self, announced: AnnouncedPlan) -> None:
+        for worker, region in announced.unsettled():
+            self._order(worker, region, announced.order(region))
+
+    def _order(self, worker: WorkerId, region: str, order: RescaleAnnounced | AbortAsked) -> None:
+        self._cluster.tell(self._cluster.members[worker], MigrationOrder(region=region, order=order))
+
+    def _tidy(self, stage: Moving) -> None:
+        """After an abort, one more round gives all regions one map and retires the workers that own nothing."""
+        if stage.is_aborted and stage.announced.is_over:
+            tidying = stage.announced.tidying()
+            if tidying is not None:
+                stage.announced = AnnouncedPlan.of(tidying)
+                self._announce(stage.announced)
+
+    def _part_or_settle(self, stage: Moving) -> None:
+        """Close the input of leavers between two epochs. When all keys have moved, only the open epoch has to end."""
+        cluster, leaving, announced = self._cluster, stage.leaving, stage.announced
+        if cluster.is_quiet() or not cluster.rules.coordinator_leave_when_dry:
+            for worker in sorted(leaving):
+                cluster.workers = tuple(w for w in cluster.workers if w != worker)
+                cluster.tell(cluster.members[worker], CloseInput(peers=leaving[worker]))
+            leaving.clear()
+        at_end = cluster.is_quiet() and not self._scans.are_pending  # a leaver may hold a part of one
+        if announced.is_over and (at_end or not cluster.rules.coordinator_lock_step):
+            outcome = RescaleOutcome.ABORTED if stage.is_aborted else RescaleOutcome.FINISHED
+            self._settle(stage.rescale, announced.maps, announced.workers, outcome)
+
+    # Learning
+
+    def _has_learned(self) -> bool:
+        """Whether the leavers hold nothing any more, and nothing is under way."""
+        has_learned = self._leader.has_learned and self._meetings.have_all_met
+        return has_learned and self._cluster.is_quiet() and self._scans.is_idle
+
+    def _part(self, stage: Learning) -> None:
+        cluster, leaving = self._cluster, self._leader.leaving
+        leavers = [cluster.members.pop(worker) for worker in sorted(leaving & cluster.members.keys())]
+        cluster.workers = tuple(worker for worker in cluster.workers if worker not in leaving)
+        if leavers:
+            cluster.has_lost_changes = True
+            self._meetings.call(Strategy.ICADD, None)
+        self.stage = Parting(stage.rescale, stage.before, stage.outcome, tuple(leavers))
+
+    def _parted(self, stage: Parting) -> None:
+        for leaver in stage.leavers:
+            self._cluster.tell(leaver, Retire())
+        self._leader.stop_learning()
+        self._end(stage.rescale, stage.outcome, len(stage.before.diff(self._cluster.reading)))
+
+    # The end
+
+    def _settle(
+        self,
+        rescale: AcceptedRescale,
+        maps: Mapping[str, VnodeMap],
+        workers: tuple[WorkerId, ...],
+        outcome: RescaleOutcome,
+    ) -> None:
+        """All keys are at their new owners: these maps and workers hold from now on."""
+        vnodes = self._cluster.adopt(maps, workers)
+        self._cluster.read_by(self._cluster.reading)
+        self._scans.all_have_moved()
+        self._end(rescale, outcome, vnodes)
+
+    def _start_anew(self) -> None:
+        self._scans.start_anew()
+        self._meetings.forget()
+        self._cluster.start_anew()
+
+    def _fail(self, rescale: AcceptedRescale, told: RescalePlan, why: str) -> None:
+        """Go back to the old map: state on its way is lost, and every worker reads everything again. told: the last
+        plan that workers may know."""
+        cluster, version = self._cluster, MapVersion(told.version + 1)
+        cluster.go_by({region: VnodeMap(version, vnode_map.owners) for region, vnode_map in cluster.maps.items()})
+        self._send_joiners_home(rescale.plan)
+        self._start_anew()
+        self._end(rescale, RescaleOutcome.FAILED, 0, WorkerLost(why))
+
+    def _send_joiners_home(self, plan: RescalePlan) -> None:
+        """Retire the workers that joined: the workers are those of before the rescale."""
+        cluster = self._cluster
+        cluster.workers = plan.old
+        for worker in sorted(set(cluster.members) - set(cluster.workers)):
+            joiner = cluster.members.pop(worker)
+            cluster.tell(joiner, Retire())
+            cluster.ledger.forget(worker)
+            self._scans.lost(joiner.incarnation)
+        self._meetings.forget()  # a worker may have been told to meet one that goes
+
+    def _end(
+        self, rescale: AcceptedRescale, outcome: RescaleOutcome, vnodes: int, error: UpriverError | None = None
+    ) -> None:
+        self.stage = Idle()
+        ended = RescaleEnded(ticket=rescale.request.ticket, outcome=outcome, vnodes=vnodes, error=error)
+        self._cluster.actions.append(ended)
