@@ -171,6 +171,13 @@ def no_sleep_in_tests(source: Source) -> Iterator[Fault]:
                 yield node.lineno, "a test sleeps: wait for what it waits for"
 
 
+def no_test_imports_another(source: Source) -> Iterator[Fault]:
+    if source.is_test:
+        for name, origin in _imported(source.tree):
+            if origin.startswith(("tests.", "test_")):
+                yield 1, f"{name} is another test's: move it to a module of tests/support"
+
+
 def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
     if not source.is_test:
         return
@@ -341,6 +348,7 @@ CODE_RULES: list[Rule] = [
     no_mocks_of_our_own,
     every_test_checks_something,
     a_test_is_in_the_folder_of_its_package,
+    no_test_imports_another,
 ]
 TEXT_RULES: list[Rule] = [names_no_home, nothing_left_over]
 
@@ -426,6 +434,8 @@ BAD = [
     (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        return self._epochs._stage"),
     (classes_have_few_fields, MACHINE, FEW_FIELDS + "        self.more = 1"),
     (classes_have_few_fields, MACHINE, "@dataclass(slots=True)\n" + FEW_FIELDS + "    more: int = 1"),
+    (no_test_imports_another, TEST, "from tests.worker.test_lookups import asked"),
+    (no_test_imports_another, TEST, "from test_lookups import asked"),
     (names_no_home, "docs/a.md", "see /" + "root/project"),
     (names_no_home, "docs/a.md", "cd /" + "home/someone/x"),
     (nothing_left_over, MACHINE, "# TO" + "DO: more"),
@@ -468,6 +478,7 @@ GOOD = [
     (components_own_their_fields, MACHINE, "class C:\n    def succeed(self, old):\n        self._due = old._due"),
     (components_own_their_fields, "src/upriver/lake/m.py", "def f(other):\n    return other._waiting"),
     (classes_have_few_fields, MACHINE, FEW_FIELDS),
+    (no_test_imports_another, TEST, "from machines_kit import asked"),
     (names_no_home, "docs/a.md", "https://example.org/" + "home/page, docs/" + "root/x, <root>/app.json"),
 ]
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pyarrow import fs
+from runs_kit import PATH, before_there_were_blocks, run_table, run_tables
 
-from tests.state.test_runs import PATH, before_there_were_blocks, run_table, run_tables
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.files import Files, LocalFiles, RemoteFiles

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from latest_kit import current
 from pyspark.errors import PythonException
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from tests.engine.operators.test_latest import current
 from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.lake.lake import LakeRecord, Manifest, OwnedLake

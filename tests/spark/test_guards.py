@@ -13,13 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from expressions_kit import COLUMNS, FAILING, TOPICS, table
 from guards_kit import kept
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from random_guards import guarded
 from sql_kit import optimizing
 
-from tests.spark.test_expressions import COLUMNS, FAILING, TOPICS, table
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UnsupportedSql
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hashing_kit import KEY_VALUES
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.test_hashing import KEY_VALUES
 from upriver.hashing import hash64
 
 ROWS = 25

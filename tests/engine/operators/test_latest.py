@@ -4,15 +4,15 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pytest
 from duckdb_kit import DuckDbEvaluator
-from fleet_kit import Fleet, changes_batch, colliding, plain_row
+from fleet_kit import Fleet, changes_batch, colliding
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import EAGER, MANY, TYPES, Row, column_values, order_of
+from latest_kit import current
+from state_kit import EAGER, MANY, TYPES, Row, column_values
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.latest import Latest
@@ -24,23 +24,6 @@ SCHEMA = pa.schema([("k", pa.int8()), ("v", pa.int32()), ("x", pa.float64()), ("
 DELETED = "\"op\" = 'D'"
 BY_VERSION = ops.LatestOp(("k",), ("v",), DELETED)
 BY_ARRIVAL = ops.LatestOp(("k",), (), DELETED)
-
-
-def _order(row: Row, places: Sequence[int]) -> list[Any]:
-    """Sorts as Spark does: nulls first."""
-    in_bytes = [row[place].encode() if isinstance(row[place], str) else row[place] for place in places]
-    return [(value is not None, order_of(value)) if value is not None else (False,) for value in in_bytes]
-
-
-def current(op: ops.LatestOp, schema: pa.Schema, versions: Sequence[Row]) -> Counter[Row]:
-    """The current rows, from all versions as they came."""
-    key, order = ([schema.get_field_index(name) for name in names] for names in (op.key, op.order_by))
-    highest: dict[Row, Row] = {}
-    for row in versions:
-        of_key = plain_row([row[place] for place in key])
-        if of_key not in highest or _order(row, order) >= _order(highest[of_key], order):
-            highest[of_key] = row
-    return Counter(plain_row(row) for row in highest.values() if op.deleted is None or row[-1] != "D")
 
 
 @MANY
