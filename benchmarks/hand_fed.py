@@ -61,7 +61,7 @@ TOTALS_OF_EVENTS = HandFedView(name=VIEW, sql=TOTALS, key="k", tables=(TableSpec
 
 @dataclass(frozen=True, slots=True)
 class FedEpoch:
-    """An epoch that was published. begun_at: when its manifest was about to be written, before which nobody can have
+    """An epoch that was published. begun_at: when its manifest was about to be written, before which no reader can have
     seen it; at: when it was in the lake. Both by ``time.perf_counter``."""
 
     epoch: Epoch

@@ -136,7 +136,7 @@ def _lookups(app: HandFedApp, options: LatencyOptions, directory: Path) -> dict[
     path = directory / "lookups.json"
     path.write_text(json.dumps(asdict(task)))
     command = [sys.executable, "-m", "benchmarks.lookups", str(path)]
-    # The token goes through a pipe: everybody on the machine can read a command line.
+    # The token goes through a pipe: every user of the machine can read a command line.
     asked = subprocess.run(command, input=app.token, capture_output=True, text=True)
     if asked.returncode != 0:
         raise ClusterError(f"the process that looks up failed:\n{asked.stderr}")

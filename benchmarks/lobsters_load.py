@@ -61,7 +61,7 @@ def bear(
         assert prober.stdin is not None
         assert prober.stdout is not None
         try:
-            # The token goes through a pipe: everybody on the machine can read a command line.
+            # The token goes through a pipe: every user of the machine can read a command line.
             print(app.token, file=prober.stdin, flush=True)
             published, last = _write(app, requests, prober.stdout, prober.stdin)
             prober.wait(END_S_MAX)

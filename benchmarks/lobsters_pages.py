@@ -42,7 +42,7 @@ def show(request: Request, site: PageSite) -> None:
 
 
 def _story(request: Request, site: PageSite, at_least: int = 0) -> None:
-    """The story, its comments, and who wrote them."""
+    """The story, its comments, and their authors."""
     story = site.look("story", _one(request.story), at_least)
     comments = site.look("story_comments", _one(request.story), at_least)
     _users(site, story, comments)
@@ -63,7 +63,7 @@ def _recent(request: Request, site: PageSite) -> None:
 
 
 def _comments(request: Request, site: PageSite) -> None:
-    """The newest comments, their stories, and who wrote them."""
+    """The newest comments, their stories, and their authors."""
     newest = site.look("recent_comments", last_days(request.comment_day))
     stories = site.look("story", _distinct(newest["story_id"]))
     _users(site, newest, stories)
@@ -90,7 +90,7 @@ def _vote_for_comment(request: Request, site: PageSite) -> None:
 
 
 def _comment(request: Request, site: PageSite) -> None:
-    """Who writes is shown the story's page with what was written."""
+    """A user that writes is shown the story's page with what was written."""
     site.look("story", _one(request.story))
     _story(request, site, site.write())
 
@@ -118,12 +118,12 @@ _PAGES: Mapping[str, Callable[[Request, PageSite], None]] = {
 
 
 def _stories(site: PageSite, ids: pa.ChunkedArray) -> None:
-    """A list of stories, and who wrote them."""
+    """A list of stories, and their authors."""
     _users(site, site.look("story", _distinct(ids)))
 
 
 def _users(site: PageSite, *written: pa.Table) -> None:
-    """Who wrote these."""
+    """The authors of these."""
     site.look("user", _distinct(pa.chunked_array([chunk for rows in written for chunk in rows["author"].chunks])))
 
 

@@ -43,8 +43,8 @@ WRITES = (*STORY_VOTES, *COMMENT_VOTES, *COMMENTING, SUBMIT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One page. number: from 0 up. user: who asks or, of a user's page, whose it is. story, comment: which it is about;
-    of what is written, the new one. story_day, comment_day: of the newest story and comment there can be."""
+    """One page. number: from 0 up. user: the user that asks or, of a user's page, its owner. story, comment: which it
+    is about; of what is written, the new one. story_day, comment_day: of the newest story and comment there can be."""
 
     number: int
     page: str
@@ -55,7 +55,7 @@ class Request:
     comment_day: int
 
     def writes(self) -> Mapping[str, pa.Table]:
-        """The rows that it adds to each table; who writes something votes for it."""
+        """The rows that it adds to each table; a user that writes something votes for it."""
         user, story, comment = (np.array([number]) for number in (self.user, self.story, self.comment))
         one = np.ones(1, np.int64)
         if self.page in STORY_VOTES:

@@ -24,7 +24,7 @@ class LobstersTruth:
         self._names: dict[int, str] = {}
         self._scores: dict[int, int] = {}
         self._comment_scores: dict[int, int] = {}
-        """Of those that somebody has voted for."""
+        """Of those that a user has voted for."""
         self._stories_of: dict[str, defaultdict[int, list[int]]] = {by: defaultdict(list) for by in ("author", "day")}
         self._comments_of: dict[str, defaultdict[int, list[int]]] = {
             by: defaultdict(list) for by in ("story_id", "author", "day")

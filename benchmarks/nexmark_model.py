@@ -1,8 +1,8 @@
-"""NEXMark's model of an auction house, told anew from the published one: who registers, opens auctions and bids.
+"""NEXMark's model of an auction house, told anew from the published one: people register, open auctions and bid.
 
 Of each 50 events in a row the first is a person, the next 3 are auctions and the other 46 are bids. Event ``n`` happens
-``n / events_per_s`` seconds after the first. People and auctions are numbered as they come. Who opens an auction, who
-bids, and on what is drawn for each event, mostly from a few *hot* ones:
+``n / events_per_s`` seconds after the first. People and auctions are numbered as they come. The seller of an
+auction, and the bidder and the auction of a bid, are drawn for each event, mostly from a few *hot* ones:
 
 - 3 of 4 auctions are opened by the hot seller, the first person of the current hundred; 3 of 4 bids are made by the
   hot bidder, the second one of it. The others: any of the last 1,000 people, or of the 10 to come.
@@ -10,7 +10,7 @@ bids, and on what is drawn for each event, mostly from a few *hot* ones:
   auctions, or of the 10 to come. On average an auction is open until the 100th one after it.
 - Prices are from 1 to 1,000,000 dollars, in cents, evenly over their logarithm.
 
-So an auction or a bid may name somebody, or an auction, that comes a little later, or never if the events end before.
+So an auction or a bid may name a person, or an auction, that comes a little later, or never if the events end before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ HOT_EVERY = 100
 HOT_AUCTION_ODDS, HOT_SELLER_ODDS, HOT_BIDDER_ODDS, HOT_CHANNEL_ODDS = 2, 4, 4, 2
 """One draw in so many is not for a hot one."""
 ACTIVE_PEOPLE = 1_000
-"""The latest people, of whom those who are not hot are drawn."""
+"""The latest people; those that are not hot are drawn from them."""
 OPEN_AUCTIONS = 100
 """Auctions that are open at a time, on average."""
 LEAD = 10

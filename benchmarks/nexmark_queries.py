@@ -95,7 +95,7 @@ QUERIES: Mapping[str, Query] = {
         streaming=Streaming(),
     ),
     "q3": Query(
-        about="who sells in three states, in one category",
+        about="sellers in three states, in one category",
         sources={
             "person": QuerySource(
                 key="id", columns=("id", "name", "city", "state"), where="state IN ('OR', 'ID', 'CA')"
@@ -190,7 +190,7 @@ WHERE b.ts >= m.starttime AND b.ts < m.endtime""",
         streaming=Streaming(window_s=10),
     ),
     "q8": Query(
-        about="who registered and opened an auction within the same 10 seconds",
+        about="people that registered and opened an auction within the same 10 seconds",
         sources={
             "person": QuerySource(key="id", columns=("id", "name", "ts")),
             "auction": QuerySource(key="seller", columns=("seller", "ts")),

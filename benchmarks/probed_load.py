@@ -44,7 +44,7 @@ class Probing(ABC):
             )
         assert self._prober.stdin is not None
         assert self._prober.stdout is not None
-        # The token goes through a pipe: everybody on the machine can read a command line.
+        # The token goes through a pipe: every user of the machine can read a command line.
         print(self._token, file=self._prober.stdin, flush=True)
         if self._prober.stdout.readline().strip() != READY:
             raise self._lost()

@@ -1,8 +1,8 @@
-"""What a process and all that it starts use of the machine, read from Linux's ``/proc`` by somebody outside the tree.
+"""What a process and all that it starts use of the machine, read from Linux's ``/proc`` by a process outside the tree.
 
 Spark's tree changes all the time: a JVM starts a Python daemon, the daemon forks workers, and workers come and go.
 CPU time that is spent never leaves the account: a process that has gone counts with what its parent reaped of it or,
-if nobody did (its parent died first, or ignores its children), with what was last seen of it.
+if none did (its parent died first, or ignores its children), with what was last seen of it.
 """
 
 import os
@@ -76,7 +76,8 @@ def parse_stat(stat: bytes) -> ProcessTimes:
 
 @dataclass(slots=True)
 class _Member:
-    """A process that is or was in the tree. parent: who started it; ``None`` for the root and for orphans."""
+    """A process that is or was in the tree. parent: the process that started it; ``None`` for the root and for
+    orphans."""
 
     parent: _Identity | None
     own: int
@@ -111,7 +112,7 @@ class TreeAccount:
                 member.own, member.reaped = process.own, process.reaped
 
     def _admit(self, processes: dict[int, ProcessTimes]) -> None:
-        """Take in whoever has come: the root at first, later the children of members."""
+        """Take in the processes that have come: the root at first, later the children of members."""
         children: dict[int, list[ProcessTimes]] = defaultdict(list)
         for process in processes.values():
             children[process.parent].append(process)

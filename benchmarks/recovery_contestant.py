@@ -31,7 +31,7 @@ PROGRESS_BATCHES_MAX = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContestantTask:
     """files: directory of the feed. checkpoint: Spark's, absent or of a query that was killed. scratch: directory for
-    what Spark writes besides, and who is killed leaves there. slots: for tasks."""
+    what Spark writes besides, and a killed process leaves there. slots: for tasks."""
 
     files: str
     checkpoint: str

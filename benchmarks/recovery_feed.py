@@ -1,7 +1,7 @@
 """The rows of the recovery benchmark: files of seeded rows, put one by one where a stream of Spark finds them.
 
-Every file becomes one micro-batch, and so one epoch: file 1 epoch 1, and so on. So whoever knows the seed knows what
-any view of the rows is as of any epoch.
+Every file becomes one micro-batch, and so one epoch: file 1 epoch 1, and so on. So a reader that knows the seed knows
+what any view of the rows is as of any epoch.
 """
 
 import os

@@ -85,7 +85,7 @@ def address_of(status: Mapping[str, Any], worker: int) -> str | None:
 
 
 def has_caught_up(status: Mapping[str, Any]) -> bool:
-    """Whether every place that keeps anything is filled, by somebody who has all that is published."""
+    """Whether every place that keeps anything is filled, by a worker that has all that is published."""
     keep = [place for place in status["workers"] if place["vnodes"]]
     return all(place["address"] is not None and place["epoch"] == status["published"] for place in keep)
 
@@ -113,4 +113,4 @@ def _open_files(process: Path) -> set[str]:
     try:
         return {os.readlink(entry) for entry in (process / "fd").iterdir()}
     except OSError:
-        return set()  # it has just gone, or is somebody else's
+        return set()  # it has just gone, or is another user's

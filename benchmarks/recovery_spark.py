@@ -150,7 +150,7 @@ def _task(feed: RecoveryFeed, checkpoint: Path, scratch: Path) -> ContestantTask
 
 
 class SparkPace:
-    """Puts files when they are due, as long as somebody asks it to."""
+    """Puts files when they are due, as long as the caller asks it to."""
 
     def __init__(self, feed: RecoveryFeed, per_s: float) -> None:
         self._feed = feed

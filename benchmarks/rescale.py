@@ -52,7 +52,7 @@ SHOWN_BEFORE_S = 2.0
 REFLECT_S_MAX = 120.0
 """Seconds until all that was published must show, once nothing more comes."""
 ROUTING_S_MAX = 10.0
-"""Seconds for the coordinator to say who owns what."""
+"""Seconds for the coordinator to name the owner of each vnode."""
 COMPARED_KEYS = 100_000
 """Keys of one lookup when the whole view is compared with what was published."""
 BATCHING: tuple[int | None, ...] = (1, 10, 100, 1_000, 10_000, None)

@@ -39,7 +39,7 @@ def events(keys: KeyArray) -> pa.Table:
 class SteadyLoad(ProbedLoad):
     """Publishes epochs of random keys at a steady pace and has keys looked up, as long as its context is open.
 
-    epochs: that the app had before; nobody else publishes. ``probes`` and ``fed`` are there when it has ended.
+    epochs: that the app had before; no other thread publishes. ``probes`` and ``fed`` are there when it has ended.
     """
 
     probes: Probes

@@ -143,7 +143,8 @@ def _measure_way(spark: SparkSession, options: VoteOptions, way: VoteWay, direct
 
 
 def _fill_a_few(app: HandFedApp) -> None:
-    """Whoever fills any key takes memory for it once and for all, which is no state: code, and where the runs are."""
+    """A worker that fills any key takes memory for it once and for all, which is no state: code, and where the runs
+    are."""
     with connect(app.address, app.token) as client:
         client.lookup(VIEW, range(FIRST_KEYS))
 
@@ -163,7 +164,7 @@ def _measure_alone(app: HandFedApp, options: VoteOptions, way: VoteWay, polls: P
     path = directory / "lookups.json"
     path.write_text(json.dumps(asdict(task)))
     command = [sys.executable, "-m", "benchmarks.vote_lookups", str(path)]
-    # The token goes through a pipe: everybody on the machine can read a command line.
+    # The token goes through a pipe: every user of the machine can read a command line.
     asked = subprocess.run(command, input=app.token, capture_output=True, text=True, timeout=LOOKUPS_S_MAX)
     if asked.returncode != 0:
         raise ClusterError(f"the process that looks up failed:\n{asked.stderr}")

@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     number(parser, "--reads-per-s", 10_000, "reads of popular articles a second, those of some milliseconds together")
     number(parser, "--batch-ms", 10, "of these milliseconds")
     number(parser, "--singles-per-s", 50, "reads a second that go alone")
-    number(parser, "--misses-per-s", 20, "reads a second of articles that nobody has read, alone")
+    number(parser, "--misses-per-s", 20, "reads a second of articles that were never read, alone")
     number(parser, "--votes-per-s", 1_000, "votes a second")
     number(parser, "--epochs-per-s", 20, "epochs a second that these come in")
     parser.add_argument(

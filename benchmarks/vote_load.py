@@ -62,7 +62,7 @@ class Polls:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VoteRates:
     """Of a load. reads_per_s: of which those of ``batch_ms`` go together in a lookup. singles_per_s: reads alone.
-    misses_per_s: of articles that nobody has read. votes_per_s: in so many epochs a second."""
+    misses_per_s: of articles that were never read. votes_per_s: in so many epochs a second."""
 
     reads_per_s: int
     batch_ms: int

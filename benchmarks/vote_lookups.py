@@ -88,7 +88,7 @@ class Asker:
         return result | {"answers_checked": self._checked, "wrong_answers": self._wrong}
 
     def _singles(self) -> dict[str, Any]:
-        """Of keys that nobody has read, one at a time, and of the same again."""
+        """Of keys that were never read, one at a time, and of the same again."""
         self._evict()
         misses, hits = [], []
         for key in self._rng.choice(len(self._counts), WARM_UP + self._task.singles, replace=False).tolist():
@@ -98,7 +98,7 @@ class Asker:
         return latencies("hit", hits[WARM_UP:]) | latencies("miss", missed)
 
     def _fills(self) -> dict[str, Any]:
-        """Many keys that nobody has read, in one lookup."""
+        """Many keys that were never read, in one lookup."""
         keys = min(self._task.fill_keys, len(self._counts))
         seconds = []
         for _ in range(FILLS):

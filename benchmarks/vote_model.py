@@ -1,6 +1,6 @@
 """The vote workload of the Noria papers: articles, votes for them, and a view of each article with its votes.
 
-Every answer can be checked: an article's title follows from its id, and whoever publishes votes knows their number.
+Every answer can be checked: an article's title follows from its id, and the publisher of the votes knows their number.
 """
 
 import numpy as np

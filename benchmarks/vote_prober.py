@@ -34,7 +34,7 @@ LOOKUP_S_MAX = 60.0
 """Seconds after which a lookup counts as failed."""
 
 BATCHED, SINGLE, MISS, HIT, FRESH = range(5)
-"""Kinds of reads: popular articles, many together or one alone; one that nobody has read before, and the same again
+"""Kinds of reads: popular articles, many together or one alone; one that was never read before, and the same again
 right afterwards; one just voted for, as of the epoch of that vote."""
 ANSWERS = pa.schema(
     [

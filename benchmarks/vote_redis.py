@@ -77,7 +77,7 @@ def main() -> None:
 
 def _connected(socket: str) -> Any:
     """A client of the server, once that answers."""
-    redis = import_module("redis")  # not among our dependencies: who has it can compare
+    redis = import_module("redis")  # not among our dependencies: install it to compare
     client = redis.Redis(unix_socket_path=socket)
     give_up_at = time.monotonic() + START_S_MAX
     while True:

@@ -1,4 +1,4 @@
-"""How long a simulated cluster may take: who has not come to rest by then never will."""
+"""How long a simulated cluster may take. One that has not come to rest by then never will."""
 
 from collections.abc import Sequence
 

@@ -172,7 +172,7 @@ def lookups_tell_a_map_no_older_than_before(told: MapVersion, version: MapVersio
 
 def lookups_for_others_are_refused_by_who_is_alone(owned: bool, alone: bool, is_waiting: bool) -> str | None:
     wrong = alone and is_waiting and not owned
-    return "it has no channel to anybody, and does not refuse what is not its own" if wrong else None
+    return "it has no channel to any peer, and does not refuse what is not its own" if wrong else None
 
 
 def lookups_are_refused_for_a_reason(
@@ -242,7 +242,7 @@ def slices_have_their_standbys(wanted: int, copies: Mapping[VnodeId, int]) -> st
 
 
 def standbys_have_caught_up(behind: Collection[FeedId]) -> str | None:
-    return f"who follows by {sorted(behind)} has not caught up" if behind else None
+    return f"the replicas of feeds {sorted(behind)} have not caught up" if behind else None
 
 
 def standbys_equal_the_oracle(expected: Rows, found: Rows) -> str | None:
@@ -272,7 +272,7 @@ def wishes_are_met_in_order(ticket: int, waiting: Collection[int]) -> str | None
 
 
 def views_change_between_epochs(rescale_is_on: bool, behind: Collection[WorkerId]) -> str | None:
-    """``behind``: places of those who have not finished what was opened for them, and of nobody."""
+    """``behind``: places whose process has not finished the epochs opened for it, and empty places."""
     if rescale_is_on:
         return "the views change while a rescale is on"
     return f"the views change while workers {list(behind)} have not finished an epoch" if behind else None

@@ -36,7 +36,7 @@ def commit(cluster: SimulatedCluster, spoilt: bool) -> None:
 
 
 def _restored(cluster: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
-    """All of a region, as whoever begins with the newest checkpoint has it."""
+    """All of a region, as a worker that begins with the newest checkpoint has it."""
     made = cluster.build_region(plan, region)
     chain = [checkpoint.epoch for checkpoint in cluster.checkpoints.chain()]
     for chunk in cluster.checkpoints.read(chain, region.name, map(VnodeId, range(cluster.vnodes))):

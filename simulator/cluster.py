@@ -187,7 +187,7 @@ class SimulatedCluster:
         return epoch
 
     def wants(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
-        """Somebody wants something, and waits for it."""
+        """A client requests something, and waits for it."""
         self.watcher.wanted(wish)
         self.step_coordinator(wish)
 
@@ -220,7 +220,7 @@ class SimulatedCluster:
         self._forget(process)
 
     def lease_over(self) -> None:
-        """A process that is gone can answer nobody any more."""
+        """A process that is gone answers no client any more."""
         self.step_coordinator(LeaseOver(incarnation=self.leases.pop(0)))
 
     def hear(self, process: Process) -> None:
@@ -234,7 +234,7 @@ class SimulatedCluster:
             self.processes.pop(process.incarnation, None)
 
     def cut(self) -> list[tuple[Process, Process]]:
-        """A channel breaks, if there is one; between whom."""
+        """A channel breaks, if there is one; returns its two ends."""
         between = self.network.cut(self._rng)
         self.watcher.losses += between is not None
         return [] if between is None else [between]

@@ -1,4 +1,4 @@
-"""What is there when a simulated cluster begins: which views, of which kind, and who owns which vnode."""
+"""What is there when a simulated cluster begins: which views, of which kind, and the owner of each vnode."""
 
 from dataclasses import replace
 from random import Random

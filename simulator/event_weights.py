@@ -29,22 +29,18 @@ says something twice; a read gives other rows than there are; the lake does not 
 class EventWeights:
     """Weights, relative to each other; ``torn`` is a probability.
 
-    pace: how fast each place takes its messages and reads; read: how fast it reads, beside that.
-    hear: how fast the coordinator takes reports. notice: that it hears of a loss.
-    start: that a process comes to an empty place.
-    takeover: that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again.
-    torn: that a read loses or doubles rows. sizes: rows of an epoch, to be drawn from.
-    crash: that a process dies; crash_moving: one that has peers, while a rescale is on.
-    give_up: that somebody who waits for a lookup does so no more.
-    replan: that somebody wants a view more or less; with 0, all there can be are there.
-    rescale, abort: that somebody wants one, of these strategies. move: how fast a process gives keys away, so many at a
-    time. dial, carry: how fast a channel between workers comes about, and how fast it is. cut: that one breaks.
-    driver: that the driver dies, and another one comes.
-    checkpoint: that somebody wants one. copy, store: how fast a process copies its state for it, and the lake takes
-    that. spoil: how likely the lake does not take the last of it.
-    standbys, warmups: how many copies there are to be of each slice, and how many are learned at a time. feed: how fast
-    a process copies its state for who follows it. lease: how soon that of a lost process has run out. overdue: that who
-    leaves is not waited for.
+    pace: how fast each place takes its messages and reads; read: how fast it reads, beside that. hear: how fast the
+    coordinator takes reports. notice: that it hears of a loss. start: that a process comes to an empty place. takeover:
+    that one comes to a full place. repeat: that the network says an ``OpenEpoch`` again. torn: that a read loses or
+    doubles rows. sizes: rows of an epoch, to be drawn from. crash: that a process dies; crash_moving: one that has
+    peers, while a rescale is on. give_up: that a client stops waiting for a lookup. replan: that a view is declared or
+    dropped; with 0, all possible views are there. rescale, abort: that a user requests one, of these strategies. move:
+    how fast a process gives keys away, so many at a time. dial, carry: how fast a channel between workers comes about,
+    and how fast it is. cut: that one breaks. driver: that the driver dies, and another one comes. checkpoint: that one
+    is requested. copy, store: how fast a process copies its state for it, and the lake takes that. spoil: how likely
+    the lake does not take the last of it. standbys, warmups: how many copies there are to be of each slice, and how
+    many are learned at a time. feed: how fast a process copies its state for its followers. lease: how soon that of a
+    lost process has run out. overdue: that a leaver is not waited for.
     """
 
     publish: float

@@ -91,7 +91,7 @@ NEW_KEY = case("new key", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows
 BOUNCED = case("bounced", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows={1: "a"}, known="")
 """A new key whose first row comes at its new owner."""
 QUIET = case("quiet", old=[0, 1], new=[0, 1], owners=[0], moves={0: 1}, rows={}, known="a")
-"""One key moves, and nobody has rows."""
+"""One key moves, and no worker has rows."""
 THIRD = case("third", old=[0, 1, 2], new=[0, 1, 2], owners=[2], moves={0: 1}, rows={0: "aa", 2: "a"})
 """A key moves from 2 to 1; worker 0 is a bystander that has rows."""
 BYSTANDER = case("bystander", old=[0, 1, 2], new=[0, 1, 2], owners=[2], moves={0: 1}, rows={0: "aa"})

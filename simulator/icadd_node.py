@@ -134,7 +134,7 @@ class NodePart:
         self.answer = Collected(keys=task.keys, state=self.operators.collect(self.logs, keys))
 
     def take(self, task: TakeState) -> None:
-        """The operators take over state that nobody else keeps."""
+        """The operators take over state that no other worker keeps."""
         assert isinstance(task.state, tuple)
         for key, log in task.state:
             if self.holds(key):

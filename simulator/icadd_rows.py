@@ -1,4 +1,4 @@
-"""Light rows for the migration model: each says who sent it and as which, so that checkers can judge it."""
+"""Light rows for the migration model: each names its sender and its number there, so that checkers can judge it."""
 
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NamedTuple

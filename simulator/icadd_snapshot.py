@@ -16,8 +16,9 @@ from upriver.migration.events import Rule
 class SnapshotWorld(IcaddWorld):
     """A world whose members, of one region, take one snapshot after the rescale.
 
-    ahead: per channel with a barrier in it, how many messages are ahead of that. came: who has whose barrier.
-    cuts: rows of its own upstream ahead of each worker's barrier. snapped: who has taken its snapshot.
+    ahead: per channel with a barrier in it, how many messages are ahead of that. came: for each worker, the peers whose
+    barrier it has. cuts: rows of its own upstream ahead of each worker's barrier. snapped: the workers that have taken
+    their snapshot.
     """
 
     def __init__(self, scenario: Scenario, rulebook: Rulebook) -> None:

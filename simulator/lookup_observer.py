@@ -40,12 +40,12 @@ class LookupObserver:
         """By view and key: the latest epoch that a lookup has shown."""
 
     def asks(self, process: Process, lookup: LookupAsked) -> None:
-        """Somebody is about to ask."""
+        """A client is about to ask."""
         seen = {key: self._seen.get((lookup.view, key), Epoch(0)) for key in _keys(lookup)}
         process.waiting[lookup.ticket] = SimulatedLookup(lookup, seen)
 
     def asked(self, process: Process, lookup: LookupAsked) -> None:
-        """Somebody has asked, and may have an answer already."""
+        """A client has asked, and may have an answer already."""
         is_waiting = lookup.ticket in process.waiting
         owned = self._is_owned(process, lookup)
         alone = process.serves and process.alone

@@ -39,7 +39,8 @@ class SimulatedLine:
 
 @dataclass(slots=True, eq=False)
 class _NetworkPlace:
-    """What the shell of one process knows of its peers. joined: to whom it may speak. met: the last meeting told of."""
+    """What the shell of one process knows of its peers. joined: the peers that it may send to. met: the last meeting
+    told of."""
 
     joined: dict[WorkerId, SimulatedLine] = field(default_factory=dict)
     met: int = 0
@@ -87,7 +88,7 @@ class Network:
             return
         if accepter is None or not accepter.runs:
             dialler.has_lost = True
-            dialler.inbox.append(PeerLost(why="nobody answers") if accepter is None else _lost(accepter))
+            dialler.inbox.append(PeerLost(why="no process answers") if accepter is None else _lost(accepter))
             return
         for line in [self._lines.get(pair), self._lines.get(pair[::-1])]:
             if line is not None:  # the end of the one before is seen at the latest now
@@ -140,8 +141,8 @@ class Network:
                 line.said.append(Break() if died else Goodbye())
 
     def cut(self, rng: Random) -> tuple[Process, Process] | None:
-        """A channel between two that run breaks: of what was said last, either way, a part is lost. Between whom it
-        was; ``None`` if there is none."""
+        """A channel between two that run breaks: of what was said last, either way, a part is lost. Between which
+        processes it was; ``None`` if there is none."""
         whole = [line for line in self._lines.values() if self._is_whole(line)]
         if not whole:
             return None
@@ -161,7 +162,7 @@ class Network:
         return line.sender.runs and line.receiver.runs and not has_ended
 
     def on_its_way(self) -> Iterator[tuple[SimulatedLine, Envelope]]:
-        """Everything that will be heard by somebody, unless that one dies."""
+        """Everything that a process will hear, unless it dies first."""
         return ((line, said) for line in self.busy for said in line.said if isinstance(said, Envelope))
 
     def _see_who_is_here(self, process: Process) -> None:

@@ -74,12 +74,12 @@ class Process:
     serves: bool = False
     """Assigned, and not told to retire."""
     peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
-    """Whom it can ask, itself among them: who took part in the last rescale and has not taken leave; nobody, if it was
-    told of no rescale since it was assigned, or has lost a peer since."""
+    """The members that it can ask, itself among them: those of the last rescale that have not taken leave; none, if it
+    was told of no rescale since it was assigned, or has lost a peer since."""
     left: set[WorkerId] = field(default_factory=set)
-    """Who has taken leave of this process."""
+    """The peers that have taken leave of this process."""
     all_there: bool = False
-    """It has lost nobody since it was told of the last meeting."""
+    """It has lost no peer since it was told of the last meeting."""
     has_lost: bool = False
     """It has lost a peer since it last met all of them."""
     leaves: bool = False
@@ -106,7 +106,7 @@ class Process:
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
     waiting: dict[int, SimulatedLookup] = field(default_factory=dict)
     """All and only the lookups without an answer, by ticket."""
-    """By view: what the process writes, and what somebody beside it reads."""
+    """By view: what the process writes, and what an observer beside it reads."""
     meet: Meet | None = None
     """The last meeting, by which keys move if they do."""
     versions: dict[str, MapVersion] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class Process:
 
     @property
     def alone(self) -> bool:
-        """Whether it can ask nobody."""
+        """Whether it can ask no peer."""
         return not self.peers
 
     @property
@@ -177,7 +177,7 @@ class Process:
                 self.waiting.pop(event.ticket, None)
 
     def _counts(self, event: PeerLost) -> bool:
-        """Whether it is a loss: not of one who has taken leave, and of one whom the last meeting has named."""
+        """Whether it is a loss: the peer has not taken leave, and the last meeting has named it."""
         if event.peer is None or event.incarnation is None:
             return True
         named = None if self.meet is None else self.meet.peers.get(event.peer)

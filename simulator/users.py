@@ -14,7 +14,7 @@ KEYS_EVICTED_MAX = 3  # by one wish
 
 
 class Users:
-    """Each method is one thing that happens. tickets: for whatever somebody waits for. happened: told of it, under what
+    """Each method is one thing that happens. tickets: of all that clients wait for. happened: told of it, under what
     it counts and in a line."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Users:
                 self._cluster.step_worker(process, lookup_of(next(self._tickets), plan, keys, view, BEGINNING, True))
 
     def evict_at_will(self) -> None:
-        """Somebody wants keys of a view to be forgotten, or all of it; or of a view that is not there, or is full."""
+        """A user evicts keys of a view, or all of it; or of a view that is not there, or is full."""
         plan = self._rng.choice(self._plans)
         wish = drawn_eviction(next(self._tickets), plan, self._cluster.oracle, KEYS_EVICTED_MAX, self._rng)
         keys = "all" if wish.keys is None else len(wish.keys)

@@ -119,7 +119,7 @@ class Watcher:
             self._forget_joiner(process.worker)
 
     def _forget_joiner(self, worker: WorkerId) -> None:
-        """Nobody waits for a worker that was lost before it had anything to keep."""
+        """No worker waits for one that was lost before it had anything to keep."""
         if worker in self.awaited:
             self.places.discard(worker)
 
@@ -132,7 +132,7 @@ class Watcher:
         return self._begun.get(process.incarnation, process.generation) != process.generation
 
     def told(self, process: Process | None, message: ToWorker) -> None:
-        """The coordinator speaks to a process, or to one of whom nothing can be heard any more."""
+        """The coordinator speaks to a process, or to one that cannot be heard any more."""
         match message:
             case TakeSnapshot():
                 self._cuts[message.snapshot] = message
@@ -160,7 +160,7 @@ class Watcher:
                 self._applied.pop(process.worker, None)
 
     def _resumes(self, process: Process, message: Resume) -> None:
-        """All members are told so, and nobody else: whose place is not among theirs, others have taken over from."""
+        """The coordinator tells all members, and no other process: standbys have taken over every other place."""
         if message.generation > self._resumed:
             self._resumed = message.generation
             self.counters["taken_over"] += any(worker not in self._members for worker in self.places)
@@ -177,7 +177,7 @@ class Watcher:
         return assign.generation > max(self._begun.values(), default=0)
 
     def behind(self) -> list[WorkerId]:
-        """The places of those who have not finished what was opened for them, and of nobody."""
+        """The places whose process has not finished the epochs opened for it, and empty places."""
         return [worker for worker in sorted(self.places) if self._applied.get(worker) != self._sent.get(worker)]
 
     # Epochs
@@ -313,7 +313,7 @@ class Watcher:
             expected = held if plan.full_because is not None else self._kept(process, plan, everything, epoch)
             require(checkers.views_equal_the_oracle, expected, here)
 
-    # What somebody waits for
+    # Requests that clients wait for
 
     def wanted(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
         match wish:
@@ -357,7 +357,7 @@ class Watcher:
         require(checkers.snapshots_have_what_had_ended, self._settle_scan(ready.ticket), ready.epoch)
         processes = [self._members[worker] for worker in ready.workers]
         if not all(process.runs for process in processes):
-            return  # one has died and nobody knows yet: the reader will
+            return  # one has died, unnoticed so far: the reader will notice
         missing = [process.incarnation for process in processes if ready.snapshot not in process.held]
         require(checkers.a_snapshot_that_is_ready_is_held, missing)
         plan = self._view_observer.kept[self._cuts[ready.snapshot].view]
@@ -429,7 +429,7 @@ class Watcher:
         require(checkers.views_equal_sql, sql_answer(plan, self._lake.all_rows(), database), whole)
 
     def retired(self, processes: Iterable[Process]) -> None:
-        """The app was stopped: everybody has gone, and nobody still waits for an answer."""
+        """The app was stopped: all workers have gone, and no client still waits for an answer."""
         for process in processes:
             require(checkers.everybody_retires, [process.incarnation] if process.runs else [])
             require(checkers.nobody_is_left_waiting, process.waiting)

@@ -1,6 +1,6 @@
 """A cluster in one thread: the real coordinator and worker machines, and everything around them drawn at random.
 
-Each step does one thing that could happen next: a message arrives, a slice is read, an epoch is published, somebody
+Each step does one thing that could happen next: a message arrives, a slice is read, an epoch is published, a client
 looks something up or wants a rescale, keys move, a process dies or another comes. Messages of one channel arrive in
 order; nothing else is promised.
 """
@@ -61,7 +61,7 @@ PARTIAL_SHARE = 0.5  # of the clusters that may have partial views, and of their
 CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE = 0.4, 0.4, 0.15  # of the clusters
 ANSWER_ROWS = (1, 5, 1_000)  # rows of an upquery's answer that are taken in with it: one of these
 SETTLE = 4.0  # how much faster than it hears a process settles
-EVICT_WANTED = 0.5  # how fast keys are evicted that somebody wants forgotten
+EVICT_WANTED = 0.5  # how fast keys are evicted once a user has asked for it
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
 
 
@@ -276,7 +276,7 @@ class World:
 
     def _lose_patience(self) -> None:
         ticket = self._rng.choice(list(self.cluster.rescale_observer.waiting))
-        self._happened("overdue", f"who leaves by rescale {ticket} is not waited for any more")
+        self._happened("overdue", f"leavers of rescale {ticket} are not waited for any more")
         self.cluster.step_coordinator(LeaversOverdue(ticket=ticket))
 
     def _hear(self, process: Process) -> None:
@@ -368,7 +368,7 @@ class World:
         self.cluster.step_worker(process, event)
 
     def _declare(self) -> None:
-        """Somebody wants a view more, or one less: Spark makes the indexes, while all goes on."""
+        """A user declares or drops a view: Spark makes the indexes, while all goes on."""
         cluster = self.cluster
         last = [*cluster.view_observer.waiting.values(), *self._declared]
         names = {plan.name for plan in (last[-1].plans if last else cluster.view_observer.kept.values())}
@@ -391,7 +391,7 @@ class World:
         self.want(drawn_rescale(next(self._tickets), places, self._vnodes, strategies, self._rng))
 
     def want(self, wish: RescaleWanted) -> None:
-        """Somebody wants a rescale."""
+        """A user requests a rescale."""
         what = f"{wish.workers} workers" if wish.moves is None else f"moves {dict(sorted(wish.moves.items()))}"
         self._happened("rescales_asked", f"rescale {wish.ticket} to {what} by {wish.strategy}")
         self.cluster.rescale_observer.wished(wish)
@@ -401,7 +401,7 @@ class World:
         self.abort(self._rng.choice(list(self.cluster.rescale_observer.waiting)))
 
     def abort(self, ticket: int) -> None:
-        """Somebody wants a rescale no more."""
+        """A user aborts a rescale."""
         self._happened("aborts_asked", f"abort {ticket}")
         wish = AbortWanted(ticket=ticket)
         self.cluster.rescale_observer.wished(wish)

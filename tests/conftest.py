@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    """Who is started in the background ignores Ctrl-C, and so would all that the tests start or interrupt."""
+    """A process started in the background ignores Ctrl-C, and so would all that the tests start or interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     start_quickly()
 

@@ -1,4 +1,4 @@
-"""Numbers that people give, to a client or past it: nonsense is refused by its name, and harms nobody."""
+"""Numbers that people give, to a client or past it: nonsense is refused by its name, and does no harm."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -115,7 +115,7 @@ def test_a_view_has_a_name(client: Client, view: Any) -> None:
 
 @pytest.fixture
 def coordinator() -> Iterator[Connection]:
-    """For whoever has the token."""
+    """For every holder of the token."""
     loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WorkerId(0)]), (PARTIAL,)))
     loop.start()
     service = CoordinatorService(loop, (PARTIAL,), (), Listen(), KEYS)

@@ -245,7 +245,7 @@ def _imported_with_helpers(source: Source) -> set[str]:
 def names_no_home(source: Source) -> Iterator[Fault]:
     for number, line in enumerate(source.text.splitlines(), 1):
         if HOME_PATH.search(line):
-            yield number, "a path of someone's machine"
+            yield number, "a path of one machine"
 
 
 def nothing_left_over(source: Source) -> Iterator[Fault]:

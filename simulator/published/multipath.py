@@ -40,7 +40,7 @@ class Travelling:
         self.references += edges
 
     def hand_back(self) -> None:
-        """Whoever had a copy needs it no more. Raises ProtocolError for one copy too many."""
+        """The holder of a copy needs it no more. Raises ProtocolError for one copy too many."""
         if self.references == 1:
             raise ProtocolError(f"{type(self).__name__} was handed back more often than it was copied")
         self.references -= 1

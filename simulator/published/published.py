@@ -55,7 +55,7 @@ class Interrogation:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
     """whitelist: keys with state here that must go; hold: those being collected; held: their rows. said_done: both
-    are empty for good, and everybody was told."""
+    are empty for good, and every worker was told."""
 
     rescale: RescaleAnnounced
     finished: frozenset[WorkerId]

@@ -61,14 +61,14 @@ class OperatorChain:
         return key_set(*(operator.keys for operator in answering))
 
     def collect(self, keys: Hashes, following_max: int = 1) -> RedistributeOf:
-        """What comes out at the end for FINAL of ``keys``; of keys that nobody has, an empty state.
+        """What comes out at the end for FINAL of ``keys``; of keys that no operator has, an empty state.
 
         following_max: how many keys one operator names as the next, at most.
         """
         message: FinalOf | RedistributeOf = FinalOf(keys=keys)
         for operator in self.operators:
             message = passed(operator, message, following_max)
-        if isinstance(message, FinalOf):  # the document has nobody answer, and its X would wait for ever
+        if isinstance(message, FinalOf):  # in the document no operator answers, and its X would wait for ever
             left = (left_after(operator, keys)[:following_max] for operator in self.operators)
             following = next((some for some in left if len(some)), NO_KEYS)
             return RedistributeOf(keys=keys, state=MappingProxyType({}), following=following)
@@ -77,7 +77,7 @@ class OperatorChain:
 
 def passed(operator: KeyedOperator, message: FinalOf | RedistributeOf, following_max: int) -> FinalOf | RedistributeOf:
     """What an operator sends on. It answers FINAL if it has state of the keys, and forwards it unchanged if not; to a
-    REDISTRIBUTE it adds what it has, and names the next keys if nobody has so far."""
+    REDISTRIBUTE it adds what it has, and names the next keys if no operator has so far."""
     here = message.keys[contains(operator.keys, message.keys)]
     if isinstance(message, FinalOf):
         if not len(here):

@@ -11,7 +11,7 @@ moves as any other keyed state:
 What is read comes not through the distributor, so no hold stops it. The reader itself stops: from Collect on what comes
 for a collected cursor is thrown away, and the new owner reads it again from where the cursor is. And a result counts
 only if it begins where the cursor is; so it does not matter how many listers name a partition, or how often, or what
-was asked for by whom before the cursor came.
+was requested, and by which reader, before the cursor came.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

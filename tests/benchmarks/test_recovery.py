@@ -117,7 +117,7 @@ def test_keys_are_served_again_with_the_first_lookup_after_the_death_that_is_rig
 
 
 @pytest.mark.parametrize(
-    ("until", "again"), [(2.6, 2.5), (5.0, None)], ids=["somebody answers", "nobody answers any more"]
+    ("until", "again"), [(2.6, 2.5), (5.0, None)], ids=["a worker answers", "no worker answers any more"]
 )
 def test_the_longest_time_without_a_right_answer_counts(until: float, again: float | None) -> None:
     found = answers(
@@ -267,7 +267,7 @@ def test_a_river_is_whole_again_when_all_workers_have_what_is_published(
     told = iter(
         [
             status(["a:1", address], [7, 7], 7),
-            status(["a:1", address], [7, 7], 7),  # nobody has noticed
+            status(["a:1", address], [7, 7], 7),  # no process has noticed
             status(["a:1", None], [7, None], 7),
             status(["a:1", None], [8, None], 8),
             status(["a:1", "c:3"], [8, 5], 8),

@@ -42,7 +42,7 @@ def wait_until_gone(mark: str) -> None:
 
 
 def test_a_worker_is_killed_and_comes_back_in_every_way_that_there_is() -> None:
-    """In a process of its own: the benchmark ends its Spark session, which here would be everybody's."""
+    """In a process of its own: the benchmark ends its Spark session, which all tests here share."""
     mark = uuid4().hex
     command, environ = [*BENCH, *SMALL, "--no-spark", "--json"], os.environ | {"MARK": mark}
     run = subprocess.run(command, capture_output=True, text=True, timeout=600, env=environ)

@@ -373,7 +373,7 @@ def test_sparks_own_way_is_timed_in_parts_that_add_up(spark: Any, tmp_path: Path
 
 @pytest.mark.spark
 def test_a_river_is_rescaled_there_and_back_under_load(tmp_path: Path) -> None:
-    """In a process of its own: the benchmark ends its Spark session, which here would be everybody's."""
+    """In a process of its own: the benchmark ends its Spark session, which all tests here share."""
     picture = tmp_path / "rescale.svg"
     command = [sys.executable, "-m", "benchmarks", "rescale", "--json", "--picture", str(picture)]
     load = [

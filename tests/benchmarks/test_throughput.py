@@ -99,7 +99,7 @@ TREES = {
         ([process(10, 1, 5)], 5),
         ([process(10, 1, 5, reaped=4)], 9),
     ],
-    "a child that nobody reaped counts as last seen": [
+    "a child that was never reaped counts as last seen": [
         ([process(10, 1, 5), process(11, 10, 7)], 12),
         ([process(10, 1, 5)], 12),
     ],

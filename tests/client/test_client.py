@@ -214,7 +214,7 @@ def test_keys_of_several_workers_are_all_as_of_one_epoch(cluster: Cluster, clien
     rows, epoch = client.lookup_with_epoch("planes", keys)
     assert rows_of(rows) == PLANES.rows[:20]
     assert epoch == EPOCH + 2
-    assert (behind.asked.qsize(), ahead.asked.qsize()) == (2, 1)  # who was behind is asked once more
+    assert (behind.asked.qsize(), ahead.asked.qsize()) == (2, 1)  # the worker that was behind is asked once more
     assert behind.together
     assert ahead.together
 
@@ -236,7 +236,7 @@ def test_a_single_key_need_not_wait_for_the_end_of_an_epoch(cluster: Cluster, cl
 def test_all_workers_are_asked_at_the_same_time(cluster: Cluster, client: Client) -> None:
     meeting = threading.Barrier(2)
     for worker in cluster.workers.values():
-        worker.before = lambda _: meeting.wait(SECONDS_MAX)  # nobody answers before both are asked
+        worker.before = lambda _: meeting.wait(SECONDS_MAX)  # neither answers before both are asked
     assert len(client.lookup("planes", [f"N{number}" for number in range(20)])) == 20
 
 

@@ -37,7 +37,7 @@ def test_many_threads_may_look_up_at_once(client: Client) -> None:
 
 
 def test_a_lookup_that_is_asked_with_others_has_their_errors_not(cluster: Cluster, client: Client) -> None:
-    """One worker refuses whoever asks it for more than one key."""
+    """One worker refuses every lookup of more than one key."""
 
     def refuse(keys: int) -> None:
         if keys > 1:

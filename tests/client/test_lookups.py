@@ -161,7 +161,7 @@ def asking(workers: Workers) -> Iterator[Asking]:
 
 
 def busy(workers: Workers, asking: Asking) -> "list[Future[FoundRows]]":
-    """As many lookups as wait for nobody, and a round."""
+    """As many lookups as do not wait, and a batch."""
     running = [asking.begin(-1 - number) for number in range(FREE_LOOKUPS_MAX)]
     workers.were_asked(FREE_LOOKUPS_MAX)
     running.append(asking.begin(-1 - FREE_LOOKUPS_MAX))
@@ -232,7 +232,7 @@ def test_who_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers)
     asking = Asking(workers, wait_s_max=0.0)
     busy(workers, asking)
     late = asking.begin(4)
-    workers.were_asked(1)  # nobody was let yet
+    workers.were_asked(1)  # no lookup was let yet
     assert workers.calls[-1] == [4]
     workers.let_all()
     assert rows_of(late.result(SECONDS_MAX)[0]) == expected([4])
@@ -240,7 +240,7 @@ def test_who_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers)
 
 
 def test_who_is_told_nothing_in_its_time_asks_by_itself(workers: Workers) -> None:
-    """As if an interrupt had ended the one that leads: whoever waits for it has its rows all the same."""
+    """As if an interrupt had ended the one that leads: the lookups that wait for it have their rows all the same."""
     asking, gone = Asking(workers, wait_s_max=0.1), threading.Event()
     workers.error = lambda asked: None if len(asked.hash64) <= 2 or gone.wait(SECONDS_MAX) else TimeoutError()
     busy(workers, asking)
@@ -294,6 +294,6 @@ def test_what_becomes_of_a_round_is_nobodys_answer(workers: Workers, asking: Ask
     outcomes = [lookup.exception(SECONDS_MAX) or rows_of(lookup.result()[0]) for lookup in good]
     if isinstance(error, Exception):
         assert outcomes == [expected([8, 9]), expected([3, 4])]
-    else:  # whoever led it
+    else:  # the lookup that led it
         assert sum(outcome is error for outcome in outcomes) <= 1
         assert all(outcome in (error, expected([8, 9]), expected([3, 4])) for outcome in outcomes)

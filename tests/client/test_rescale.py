@@ -1,4 +1,5 @@
-"""A rescale as who asked for it sees it: asking, following, waiting, aborting; on a real server with canned answers."""
+"""A rescale as the client sees it that asked for it: asking, following, waiting, aborting; on a real server with canned
+answers."""
 
 import math
 from collections.abc import Iterator

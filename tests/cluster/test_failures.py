@@ -130,7 +130,7 @@ def test_a_driver_that_is_killed_and_started_again_on_the_same_root(cluster: Run
     with probing(client, cluster.feed):
         cluster.driver.kill()
         cluster.driver.communicate(timeout=30)
-        client.close()  # nobody would answer it
+        client.close()  # no driver would answer it
     began = time.monotonic()
     cluster.feed.feed()
     cluster.start(ALONE)

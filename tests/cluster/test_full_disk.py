@@ -1,8 +1,9 @@
 """A disk that takes no more, under an app on real processes: it says which file could not be written and what helps,
 and when there is room again and the app is started again on the same root, nothing is lost and nothing is there twice.
 
-Which write is the one that fails is chosen by whom the system lets write no files (``RLIMIT_FSIZE``); any user may do
-that. On a filesystem of its own, where one can be mounted, it is whichever comes first when there is no room.
+Which write is the one that fails is chosen by the process that the system lets write no files (``RLIMIT_FSIZE``); any
+user may do that. On a filesystem of its own, where one can be mounted, it is whichever comes first when there is no
+room.
 """
 
 import json
@@ -37,7 +38,7 @@ Answer = dict[str, Any]
 
 
 def unshared(directory: Path) -> list[str]:
-    """How to start a process that has a mount of its own; nothing, if this system lets nobody."""
+    """How to start a process that has a mount of its own; nothing, if this system forbids it."""
     for alone in (["unshare", "--mount"], ["unshare", "--mount", "--map-root-user"]):
         try:
             tried = subprocess.run([*alone, "sh", "-c", MOUNT, str(directory)], stderr=subprocess.DEVNULL)
@@ -130,7 +131,7 @@ class Driver:
     def full(self, room: int) -> Iterator[None]:
         """Meanwhile there is room for so many bytes only."""
         if not self.has_mount:
-            pytest.skip("this system lets nobody mount a filesystem of his own: unshare --mount has failed")
+            pytest.skip("this system lets no user mount a filesystem of their own: unshare --mount has failed")
         disk = Path(f"/proc/{self._process.pid}/root{self._disk}")  # as the driver sees it
         sizes = os.statvfs(disk)
         ballast = disk / "ballast"

@@ -50,7 +50,7 @@ def executor_of(cluster: RunningCluster, worker: int) -> int:
 
 @contextmanager
 def others_take_over(cluster: RunningCluster, victims: list[int], what: str) -> Iterator[None]:
-    """What is harmed inside is served by others before anybody is in its place, and nobody begins anew. Then its place
+    """What is harmed inside is served by standbys before its place is filled, and no worker begins anew. Then its place
     is filled, and has its share, and all stand by again."""
     client = cluster.client
     await_that(lambda: cluster.ask("group")["slots"] == WORKERS * SLOTS)  # those of an executor that was lost are back

@@ -17,7 +17,7 @@ WORKERS_MAX = 9
 
 def test_rolling_bounce() -> None:
     """Each of three workers is stopped and comes back with nothing, one after the other. Its tasks are served by their
-    standbys meanwhile, nobody else's tasks are taken from them while it is away, and all is even in the end."""
+    standbys meanwhile, no other worker's tasks are taken from it while it is away, and all is even in the end."""
     config = MembershipConfig(num_standby_replicas=1)
     whole = {InstanceId(str(n)): [WorkerId(n)] for n in range(3)}
     last = play(Group(tasks=tasks(*range(TASKS)), instances=whole), config)[-1]

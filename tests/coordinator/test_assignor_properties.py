@@ -171,7 +171,7 @@ def test_leavers_get_nothing_and_end_with_nothing(group: Group, config: Membersh
 
 @given(groups(), configs)
 def test_where_all_are_to_leave_the_last_ones_stay(group: Group, config: MembershipConfig) -> None:
-    """A task has to be somewhere: it is as if nobody had been told to leave, but for those whose time is over."""
+    """A task has to be somewhere: it is as if no worker had been told to leave, but for those whose time is over."""
     late = {worker for worker, since_ms in group.leaving.items() if since_ms == 1_000}
     told = replace(group, leaving={worker: 1_000 if worker in late else 0 for worker in workers_of(group)})
     overdue = late if config.scale_down_timeout_ms == 1_000 else set()
@@ -219,7 +219,7 @@ def least_moves(group: Group) -> int:
     staying = sorted(workers_of(group) - group.leaving.keys())
     there = [owner for owner in group.held.active.values() if owner in workers_of(group)]
     held = loads(there, staying)
-    for _ in range(len(group.tasks) - len(there)):  # a task that is lost goes to whoever has the least
+    for _ in range(len(group.tasks) - len(there)):  # a task that is lost goes to the worker with the least
         held[held.index(min(held))] += 1
     lower, higher_places = divmod(len(group.tasks), len(staying))
     kept = sum(min(count, lower) for count in held) + min(higher_places, sum(count > lower for count in held))
@@ -245,7 +245,7 @@ def test_rounds_are_as_few_as_the_learner_budget_allows(group: Group, config: Me
 @given(groups(), configs)
 def test_rounds_are_bounded_whatever_is_held(group: Group, config: MembershipConfig) -> None:
     """A leaver's task may go to a standby first and once more when loads are evened out; learners that there are may go
-    where nobody would send them now. So a task moves three times at most."""
+    where no round would send them now. So a task moves three times at most."""
     tasks_count = len(stateful_ids(group))
     rounds = play(group, config)
     assert moved(rounds) <= 3 * tasks_count
@@ -266,8 +266,8 @@ def test_rounds_end_however_slowly_learners_get_ready(group: Group, config: Memb
 
 @given(groups(), configs)
 def test_a_crash_takes_over_at_ready_standbys(group: Group, config: MembershipConfig) -> None:
-    """Whoever is lost when all is settled: each of its tasks that has a standby is served by one in the next round, and
-    no other task goes anywhere before it was learned."""
+    """Any worker is lost when all is settled: each of its tasks that has a standby is served by one in the next round,
+    and no other task goes anywhere before it was learned."""
     replicated = replace(config, num_standby_replicas=max(1, config.num_standby_replicas))
     last = play(replace(group, leaving={}), replicated)[-1]
     settled = following(last.group, last.plan, all_copies(last.plan))

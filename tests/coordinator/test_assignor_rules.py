@@ -77,7 +77,7 @@ def lost(lag_of_learner: int, lag_of_standbys: dict[int, int]) -> Group:
     ("lag_of_learner", "lag_of_standbys", "chosen"),
     [
         (0, {3: 0, 4: 0}, S2),  # a ready learner
-        (9, {3: 8, 4: 8}, S2),  # nobody is ready: the learner
+        (9, {3: 8, 4: 8}, S2),  # no replica is ready: the learner
         (9, {3: 8, 4: 1}, S4),  # a standby that is ready, before a learner that is not
         (9, {3: 1, 4: 0}, S4),  # the standby that is the least behind
         (9, {3: 1}, S3),  # of whose lag something is known
@@ -217,7 +217,7 @@ def test_a8_while_leavers_wait_nothing_is_evened_out() -> None:
 
 
 def test_a8_while_leavers_wait_newcomers_remain_new() -> None:
-    """Nobody has two tasks more than S3 yet, but what S1 has is still to come."""
+    """No worker has two tasks more than S3 yet, but what S1 has is still to come."""
     held = Assignment(active=active(S1=[1, 2, 3, 4]), standby=standby(S2=[3, 4]))
     memory = LeaderMemory(members=frozenset({S1, S2}))
     group = Group(tasks=tasks(1, 2, 3, 4), instances=alone(1, 2, 3), held=held, leaving={S1: 0}, memory=memory)

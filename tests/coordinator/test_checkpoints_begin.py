@@ -1,4 +1,4 @@
-"""Who begins with a checkpoint, and when; and checkpoints of views with exchange edges."""
+"""Which workers begin with a checkpoint, and when; and checkpoints of views with exchange edges."""
 
 from typing import Any
 
@@ -54,7 +54,8 @@ from upriver.protocol.messages import (
     TakeCheckpoint,
 )
 
-# Who comes later ----------------------------------------------------------------------------------------------------
+# Workers that come later
+# ----------------------------------------------------------------------------------------------------
 
 
 def test_who_comes_later_begins_with_the_chain_while_others_go_on() -> None:

@@ -1,4 +1,4 @@
-"""Checkpoints and workers from whom others take over; rule checkpoints.whole_after_losses of
+"""Checkpoints and workers that standbys take over from; rule checkpoints.whole_after_losses of
 docs/internals/checkpoints.md."""
 
 import pytest

@@ -134,7 +134,7 @@ def test_an_epoch_that_has_ended_is_gone_through_again_when_views_come_that_exch
     made = ledger((3, 0))
     finish(made, ZERO, 1, rows=2)
     assert finish(made, ONE, 1, rows=1) == [1]
-    made.replan((SIZES,), epochs=())  # who wanted them did not know of it yet
+    made.replan((SIZES,), epochs=())  # the user that declared them did not know of it yet
     for worker, rows in ((ZERO, 2), (ONE, 1)):
         read = EpochFinished(epoch=Epoch(1), read={}, applied={SIZES.regions[0].name: rows}, stats={})
         made.finished(worker, read)

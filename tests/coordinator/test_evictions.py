@@ -1,4 +1,4 @@
-"""Evictions that somebody wants are over when everybody who keeps anything has done them."""
+"""Requested evictions are over when every worker that keeps anything has done them."""
 
 from coordinator_kit import BOTH, came, coordinator, gone
 

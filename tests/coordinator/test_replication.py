@@ -1,4 +1,4 @@
-"""The leader: who stands by, when an epoch is over, and who takes over from whom; rule
+"""The leader: which workers stand by, when an epoch is over, and which take over from a lost one; rule
 replication.epoch_waits_for_followers."""
 
 from collections.abc import Sequence
@@ -42,7 +42,8 @@ def running(owners: Sequence[int] = THIRDS, standbys: int = 1, plans: Sequence[D
     return group
 
 
-# Who stands by ------------------------------------------------------------------------------------------------------
+# Which workers stand by
+# ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,11 +210,12 @@ def test_while_others_are_to_take_over_nothing_is_scanned() -> None:
     assert isinstance(failed.error, WorkerLost)
 
 
-# Nobody can take over -----------------------------------------------------------------------------------------------
+# No worker can take over
+# -----------------------------------------------------------------------------------------------
 
 
 def fallen_back(group: Group, *lost: int) -> None:
-    """Nobody has resumed: who comes to the places of the lost keeps what they kept."""
+    """No worker has resumed: the workers that fill the lost places keep what was kept there."""
     assert not group.machine.leader.takes_over
     before = group.owners
     group.come(*lost)

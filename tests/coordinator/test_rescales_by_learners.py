@@ -1,4 +1,4 @@
-"""Rescales by learners: who joins learns its share, who leaves is learned from, and slices change hands between two
+"""Rescales by learners: a joiner learns its share, a leaver is learned from, and slices change hands between two
 epochs; document 002."""
 
 from collections.abc import Sequence
@@ -44,7 +44,8 @@ def learning(
     deaf: bool = False,
     **config: Unpack[Config],
 ) -> Group:
-    """A rescale to so many workers, by learners, has been asked for; who joins is there. deaf: nobody catches up."""
+    """A rescale to so many workers, by learners, has been asked for; the joiners are there. deaf: no replica catches
+    up."""
     group = Group(owners, standbys, plans, **config)
     group.epoch()
     if deaf:
@@ -95,7 +96,7 @@ def test_who_leaves_ends_with_nothing_and_retires(plans: Sequence[DataflowPlan],
 
 @pytest.mark.parametrize("standbys", [0, 1])
 def test_who_has_nothing_leaves_at_once(standbys: int) -> None:
-    """Nothing moves, so nobody says anything more from which the coordinator could tell."""
+    """Nothing moves, so no worker says anything more from which the coordinator could tell."""
     group = learning(3, standbys=standbys)
     one, other = (vnode for vnode, owner in enumerate(group.owners) if owner == 2)
     group.happens(wanted(2, moves={one: 0, other: 1}))

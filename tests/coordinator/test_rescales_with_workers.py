@@ -170,7 +170,7 @@ class LoopbackCluster:
     def tell_worker(self, me: int, event: WorkerEvent) -> None:
         if me not in self.workers:
             return
-        if isinstance(event, Assign):  # who begins anew reads no more of what it was reading
+        if isinstance(event, Assign):  # a worker that begins anew reads no more of what it was reading
             own = [e for e in self.channels.pop((me, me), ()) if not isinstance(e, RowsRead | EpochRead)]
             self.channels.update({(me, me): deque(own)} if own else {})
         machine = self.workers[me]
@@ -188,7 +188,7 @@ class LoopbackCluster:
                 if target in self.workers:
                     self.put(me, target, PeerSaid(sender=self.places[me], envelope=action.envelope))
                 else:
-                    assert self.killed, "nothing is said to who has left, unless a rescale has failed"
+                    assert self.killed, "nothing is said to a worker that has left, unless a rescale has failed"
             case MeetPeers():
                 self.met[me] = {worker: incarnation for worker, (incarnation, _) in action.meet.peers.items()}
                 dead = self.killed.intersection(self.met[me].values())

@@ -29,7 +29,7 @@ from upriver.plan.relation import Relation
 EVALUATOR = Evaluator()
 FEWER = settings(MANY, max_examples=25)
 ODD = '"held" = 4'
-"""Versions of which nobody can say whether they are deletions."""
+"""Versions that may or may not be deletions."""
 SPOILED: Mapping[str, str] = MappingProxyType({"sales": '"amount" = 3', "stock": '"held" = 2'})
 """By table, which rows make an expression fail."""
 TABLES_ = {**TABLES, "stock": replace(STOCK, deletes=f"CASE WHEN {ODD} THEN error('odd') ELSE \"gone\" END")}

@@ -1,4 +1,5 @@
-"""The driver's part of checkpoints on a real lake: published, swept, asked for in time; and who waits for one."""
+"""The driver's part of checkpoints on a real lake: published, swept, asked for in time; and the callers that wait for
+one."""
 
 import errno
 import queue
@@ -293,7 +294,8 @@ def test_fingerprints_differ_when_views_do(other: DataflowPlan) -> None:
     assert fingerprints([A, B])["b"] == fingerprints([other, B])["b"]
 
 
-# Who asks -----------------------------------------------------------------------------------------------------------
+# The callers
+# -----------------------------------------------------------------------------------------------------------
 
 
 def test_who_asks_is_told_the_epoch(driver: Driver) -> None:

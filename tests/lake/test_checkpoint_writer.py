@@ -64,7 +64,7 @@ class Outside:
         self._may_go = threading.Event()
         self._may_go.set()
         self.stands = threading.Event()
-        """Somebody waits for the disk."""
+        """The worker waits for the disk."""
 
     def hold(self) -> None:
         self._may_go.clear()

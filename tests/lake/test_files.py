@@ -217,7 +217,7 @@ def test_one_process_wins(tmp_path: Path) -> None:
 
 
 def test_a_writer_that_dies_leaves_no_file(tmp_path: Path) -> None:
-    """The file is there under a name that nobody reads, and under its own once it is whole."""
+    """The file is there under a name that no reader opens, and under its own once it is whole."""
     code = f"""
 import os, signal
 from upriver.lake.files import LocalFiles
@@ -268,7 +268,7 @@ def test_a_root_is_free_once_its_holder_is_killed(tmp_path: Path) -> None:
 
 
 def test_a_root_on_a_full_disk_can_be_held(tmp_path: Path) -> None:
-    """It is not known by whom then."""
+    """It is not known which process holds it then."""
     code = """
 import resource, sys
 from upriver.lake.files import LocalFiles

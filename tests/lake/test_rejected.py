@@ -1,4 +1,4 @@
-"""Rows that were set aside: each is read once, whoever has met it, and however often."""
+"""Rows that were set aside: each is read once, whichever worker has met it, and however often."""
 
 import math
 from collections import Counter
@@ -86,7 +86,7 @@ def test_each_row_is_read_once_whichever_workers_have_met_it(
 def test_of_a_key_whose_rows_were_parted_no_row_is_lost(
     tmp_path_factory: pytest.TempPathFactory, parts: list[list[Row]]
 ) -> None:
-    """Nobody parts them; if somebody did, of equal rows as many would be read as have come at one time."""
+    """Equal rows are not told apart; as many are read as have come at one time."""
     lake = Lake(str(tmp_path_factory.mktemp("lake")))
     for part in parts:
         add(lake, part)

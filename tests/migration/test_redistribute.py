@@ -88,7 +88,7 @@ def final(*hashes: int) -> Final:
 
 
 def said(actions: tuple[Action, ...]) -> list[tuple[int, str, list[list[int]]]]:
-    """Control messages: to whom, kind, and the keys in each of their fields."""
+    """Control messages: the receiver, kind, and the keys in each of their fields."""
     told = []
     for to, message in messages(actions):
         parts = [getattr(message, name).tolist() for name in type(message).__slots__ if _is_keys(message, name)]

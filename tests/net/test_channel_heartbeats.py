@@ -1,4 +1,4 @@
-"""Signs of life: who is silent, and how old is what the other is known to have heard."""
+"""Signs of life: which end is silent, and how old is what the other is known to have heard."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,5 @@
-"""What is put into an outbox is written once and in order, by whoever puts it or by the thread that iterates."""
+"""What is put into an outbox is written once and in order, by the thread that puts it or by the thread that
+iterates."""
 
 import socket
 import threading

@@ -1,4 +1,4 @@
-"""What the coordinator and workers say to each other of who follows whom comes out as it went in."""
+"""What the coordinator and workers say to each other of followers comes out as it went in."""
 
 import pytest
 from coordinator_kit import vnode_map

@@ -1,4 +1,4 @@
-"""Lookup streams: one round trip each, errors that leave the stream whole, who may have one and who may keep one."""
+"""Lookup streams: one round trip each, errors that leave the stream whole, which callers may have one and keep one."""
 
 import queue
 import threading

@@ -1,4 +1,4 @@
-"""Channels between workers: who is met, and what is heard in which order."""
+"""Channels between workers: which peers are met, and what is heard in which order."""
 
 import itertools
 from collections import defaultdict
@@ -87,7 +87,7 @@ def test_only_a_peer_can_be_spoken_to(node: Nodes) -> None:
         one.peers.send(WorkerId(3), numbered(1))
 
 
-# Who is met
+# Which peers are met
 
 
 def test_nobody_to_meet_is_met_at_once(node: Nodes) -> None:

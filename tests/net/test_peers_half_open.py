@@ -26,7 +26,7 @@ class Way:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._ends: list[socket.socket] = []
         self._dead: set[socket.socket] = set()
-        """Ends whose words, and whose closing, nobody is told."""
+        """Ends whose messages, and whose closing, no process hears."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def die(self) -> None:

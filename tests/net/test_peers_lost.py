@@ -162,7 +162,7 @@ def test_a_second_channel_of_the_same_meeting_is_refused(node: Nodes) -> None:
     assert two.hear(1) == [(1, 1)]
 
 
-# Who is lost
+# Which peers are lost
 
 
 def test_a_cut_channel_is_lost_once_on_both_sides(node: Nodes) -> None:

@@ -64,7 +64,7 @@ def connection(server: Server) -> Iterator[Connection]:
         yield open_connection
 
 
-# Who may call
+# Which callers may call
 
 
 CALLS: list[Callable[[Connection], Any]] = [

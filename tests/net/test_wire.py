@@ -26,7 +26,7 @@ BATCHES = st.sampled_from(
     ]
 )
 END_BYTES = 8
-"""What ends a stream: who has read the batch need not read them."""
+"""What ends a stream: a reader that has the batch need not read them."""
 MESSAGES = st.builds(
     Message, st.text(), st.dictionaries(st.text(), JSON, max_size=4), st.lists(BATCHES, max_size=3).map(tuple)
 )

@@ -42,7 +42,7 @@ def test_a_key_that_comes_to_rest_on_a_bad_row_is_missing(view: str) -> None:
     cone.publish(visit("a", 2, 1), visit("d", 1, 3))
     cone.run()
     assert cone.cone.applied == 3
-    assert refused(cone) == {}, "nobody has asked for it since"
+    assert refused(cone) == {}, "no lookup has asked for it since"
     assert cone.present == hashed("d").tolist()
     assert cone.look_up("d") == [("d", 2, 40)]
     assert cone.resting == kept - (1 if view == "numbers of offers" else 0), "1 goes with a, and comes with d"

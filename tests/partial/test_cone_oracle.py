@@ -34,7 +34,7 @@ class Cones(RuleBasedStateMachine):
         self.driven = ComparedCone(view)
         self.empty_bytes = self.driven.cone.stats()["live_bytes"]
         self.asked: set[int] = set()
-        """Keys that somebody has asked for, and that were neither evicted nor given up since."""
+        """Keys that a lookup has asked for, and that were neither evicted nor given up since."""
 
     def _work(self, reads: int) -> None:
         """Some of what is to be read is read; it may well be that something is under way then."""

@@ -152,7 +152,7 @@ class PartialRegions(RuleBasedStateMachine):
         self.read: Epoch = Epoch(0)
         """The epoch that is open, or was last."""
         self.unread: list[int] = []
-        """Of that epoch, the keys whose rows nobody has read yet, in order."""
+        """Of that epoch, the keys whose rows no upquery has read yet, in order."""
         self.rows_so_far = 0
 
     # Epochs
@@ -321,7 +321,7 @@ class PartialRegions(RuleBasedStateMachine):
             del worker.stands[key]
 
     def _evict_oldest(self, worker: Worker, asked: Sequence[int], keys_max: int) -> None:
-        """asked: that somebody waits for."""
+        """asked: that a lookup waits for."""
         before = worker.present
         evicted = worker.partial.evict_oldest(keys_max, [hashed(asked)] if asked else [])
         left = worker.partial.keys_of(0, 1).tolist()

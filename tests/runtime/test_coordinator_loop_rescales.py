@@ -1,4 +1,4 @@
-"""Who follows a rescale hears of another state as soon as it is one."""
+"""A caller that follows a rescale hears of each state as soon as it begins."""
 
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,7 +14,7 @@ from upriver.runtime.coordinator_loop import CoordinatorLoop
 
 SECONDS_MAX = 30.0
 EVER = 10 * SECONDS_MAX
-"""Nobody who waits so long has his answer in ``SECONDS_MAX``, if time alone brings it."""
+"""A caller that waits so long does not have its answer in ``SECONDS_MAX``, if time alone brings it."""
 
 
 class Followed:

@@ -1,4 +1,4 @@
-"""Leases under all weathers: nobody speaks for a place when another has it. docs/internals/failures.md, leases.*,
+"""Leases under all faults: no process speaks for a slot that another has. docs/internals/failures.md, leases.*,
 leases.takeover_after_lease."""
 
 from collections import Counter

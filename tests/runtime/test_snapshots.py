@@ -1,4 +1,4 @@
-"""A worker's parts of snapshots: who waits for scans waits until they are through, and no longer."""
+"""A worker's parts of snapshots: a retiring worker waits until scans are through, and no longer."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -43,7 +43,7 @@ def test_a_part_that_is_being_read_is_waited_for(held: HeldSnapshots) -> None:
         left = leave(held, pool)
         held.hold(SECOND, ROWS)
         held.was_read(FIRST)
-        held.was_read(SECOND)  # which nobody has begun to read
+        held.was_read(SECOND)  # which no scan has begun to read
         assert not left.done()
         held.was_read(FIRST)
         assert not left.done()

@@ -1,4 +1,4 @@
-"""Who feeds a worker's machine: the loop, or, while that has nothing to do, whoever looks something up."""
+"""Which thread feeds a worker's machine: the loop, or, while that has nothing to do, a lookup's thread."""
 
 import threading
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ ANSWER_S_MAX = 30.0
 
 
 class Kept(Seen):
-    """Has each key in one epoch. Takes note of who reads it, and of two who read it at once."""
+    """Has each key in one epoch. Notes the threads that read it, and two that read it at once."""
 
     def __init__(self) -> None:
         super().__init__()

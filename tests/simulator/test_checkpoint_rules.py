@@ -51,7 +51,7 @@ def test_what_comes_back_is_right_whatever_happens(
 
 
 def test_every_rule_is_tried() -> None:
-    """checkpoints.whole_after_losses takes keys that are gone without a trace, with who kept them:
+    """checkpoints.whole_after_losses takes keys that are gone without a trace, with the worker that kept them:
     ``tests/coordinator/test_checkpoints.py``."""
     rules = [field.name for field in fields(Rules) if field.name.startswith("checkpoints_")]
     assert [*CAUGHT_BY, "checkpoints_whole_after_losses"] == rules

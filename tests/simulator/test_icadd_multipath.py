@@ -104,7 +104,7 @@ def graphs(draw: st.DrawFn) -> tuple[dict[OperatorId, tuple[OperatorId, ...]], t
 
 
 def paths_to(name: OperatorId, edges: Mapping[OperatorId, tuple[OperatorId, ...]]) -> int:
-    """How many ways lead from the distributor to an operator of a graph whose inputs nobody else feeds."""
+    """How many ways lead from the distributor to an operator of a graph whose inputs nothing else feeds."""
     sources = [source for source, targets in edges.items() if name in targets]
     return sum(paths_to(source, edges) for source in sources) if sources else 1
 

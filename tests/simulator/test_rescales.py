@@ -31,8 +31,8 @@ SEEDS = range(1)
 
 
 def fair_world(seed: int, workers: int) -> World:
-    """A cluster in which nobody dies or is slow, and nobody wants a rescale yet; it has run for a while, and all keys
-    are kept, so there are some to move."""
+    """A cluster in which no process dies or is slow, and no rescale is requested yet; it has run for a while, and all
+    keys are kept, so there are some to move."""
     rng = Random(seed)
     drawn = EventWeights.drawn(rng, [WorkerId(worker) for worker in range(workers)])
     weights = replace(drawn.calmed(), publish=0.2, lookup=0.5, scan=0.05, move=0.5, sizes=(1, 20, 60))

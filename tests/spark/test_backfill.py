@@ -174,7 +174,7 @@ class Dying:
 
 @pytest.mark.parametrize(("writes", "wants"), [*((writes, True) for writes in range(5)), (1, False), (4, False)])
 def test_i8_it_may_die_between_any_two_writes(drive: Drive, writes: int, wants: bool) -> None:
-    """Four supplements in two jobs, and the record: whoever reads sees the lake as it was, until all of it is there.
+    """Four supplements in two jobs, and the record: a reader sees the lake as it was, until all of it is there.
 
     wants: whether the app that starts next still wants the index.
     """
@@ -259,7 +259,7 @@ def test_what_is_under_way_can_be_stopped(drive: Drive) -> None:
     (run, *_) = driver.lake.manifest(Epoch(1)).runs[lake_channel("events", ("k",))]
     path = Path(driver.lake.root, run.path)
     path.rename(path.with_suffix(".kept"))
-    os.mkfifo(path)  # whoever opens it waits for ever
+    os.mkfifo(path)  # a process that opens it waits for ever
     failures: list[Exception] = []
 
     def add() -> None:

@@ -58,7 +58,7 @@ class Events:
         assert differing_rows(app.read("sizes"), self._spark.sql(SIZES)) == 0
 
     def forget_before(self, epoch: int) -> None:
-        """Remove the rows of these epochs from the lake: who needs them fails."""
+        """Remove the rows of these epochs from the lake: a worker that needs them fails."""
         for number in range(1, epoch + 1):
             manifest = json.loads((self.lake / f"epochs/{number:012d}.json").read_text())["record"]
             for runs in manifest["runs"].values():

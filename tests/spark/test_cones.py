@@ -79,7 +79,7 @@ def _named(what: str, number: int) -> str | None:
 
 
 def asked(rng: Random, view: str, count: int) -> list[Any]:
-    """So many different keys at most, among them the null key and one that nobody has written."""
+    """So many different keys at most, among them the null key and one that was never written."""
     if view == "histories":
         return [None, -1, *rng.sample(range(1, USERS), count)]
     what, there_are = ("kind", KINDS) if view == "kinds" else ("town", TOWNS)

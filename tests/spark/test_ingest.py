@@ -107,7 +107,7 @@ def test_i2_a_batch_that_was_published_is_skipped(drive: Drive, source: Source, 
 
 @pytest.mark.spark
 def test_i1_a_batch_that_was_not_published_comes_again(drive: Drive, source: Source, tmp_path: Path) -> None:
-    """Its runs are there, and nobody has seen them."""
+    """Its runs are there, and no reader has seen them."""
     source.put(events(0, 10))
     driver = drive()
     driver.stream(source.stream()).drain(in_time)

@@ -13,8 +13,8 @@ JOINING = 2
 
 @pytest.fixture(scope="module")
 def cluster(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
-    """Of two workers. All may learn at once; nobody takes anything over before it has learned everything; and who
-    leaves is hardly waited for."""
+    """Of two workers. All may learn at once; no worker takes anything over before it has learned everything; and one
+    that leaves is hardly waited for."""
     settings = {"learner_partial_rebalance": False, "max_warmup_replicas": VNODES, "scale_down_timeout_ms": 1}
     cluster = RunningCluster(spark, tmp_path_factory.mktemp("learners"), **settings)
     yield cluster
@@ -32,7 +32,7 @@ def test_slices_are_taken_over_when_all_of_a_worker_are_learned(cluster: Running
 
 
 def test_who_leaves_is_not_waited_for_any_longer_than_it_may_take(cluster: RunningCluster) -> None:
-    """What nobody has learned by then is read again from the lake."""
+    """What no worker has learned by then is read again from the lake."""
     with cluster.checked():
         over(cluster.app.rescale(1, strategy="learner"), "4 to 1, without waiting")
         assert cluster.vnodes() == [VNODES]

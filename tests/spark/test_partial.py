@@ -103,7 +103,7 @@ class Truth:
 
 
 def asked(rng: Random, count: int) -> list[str | None]:
-    """So many different keys, among them the null key and one that nobody has written."""
+    """So many different keys, among them the null key and one that was never written."""
     return [None, "nobody", *(f"key-{number}" for number in rng.sample(range(1, KEYS), count))]
 
 

@@ -48,7 +48,7 @@ class RescaledCluster:
         return len(self.app.status()["workers"])
 
     def address(self, worker: int) -> str | None:
-        """``None`` if nobody is in the place. A place that is to join is told of only while somebody is in it."""
+        """``None`` if the place is empty. A place that is to join is reported only while it is filled."""
         addresses = {there["worker"]: there["address"] for there in self.app.status()["workers"]}
         return addresses.get(worker)
 

@@ -95,7 +95,7 @@ def test_a_worker_that_stood_still_for_too_long_is_replaced(spark: Any, app: App
     process = pid_listening(address)
     os.kill(process, signal.SIGSTOP)
     try:
-        assert app.lookup("sums", list(range(5000)), timeout=60).num_rows == 5000  # of who has come in its place
+        assert app.lookup("sums", list(range(5000)), timeout=60).num_rows == 5000  # of its replacement
         assert places(app)[0] != address
     finally:
         with suppress(ProcessLookupError):  # Spark has killed it

@@ -217,7 +217,7 @@ def test_spark_reads_the_rows_that_were_set_aside(spark: Any, tmp_path: Path, zo
 
 
 def test_the_lake_says_whose_bad_rows_are_set_aside(spark: Any, tmp_path: Path) -> None:
-    """It may change from one start to the next: who was stopped by a bad row can go on."""
+    """It may change from one start to the next: an app that a bad row has stopped can go on."""
     for policy, expected in (("fail", frozenset()), ("set_aside", frozenset(["orders"]))):
         with App(spark, str(tmp_path), workers=1) as app:
             app.table("orders", versions(spark), key="country", on_bad_row=policy)

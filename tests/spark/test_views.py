@@ -56,7 +56,7 @@ VIEWS = {
 
 @pytest.fixture
 def cluster(spark: Any, tmp_path: Path) -> Iterator[App]:
-    """Orders of eight customers, one of whom nobody knows, and a customer without an order. Some values are null."""
+    """Orders of eight customers, one of them unknown, and a customer without an order. Some values are null."""
     orders = spark.range(600).selectExpr(
         "id",
         "if(id % 50 = 0, null, id % 8) AS customer",

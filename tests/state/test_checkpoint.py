@@ -37,7 +37,7 @@ MODELS = st.dictionaries(HASHES, KEPT, min_size=1, max_size=9)
 def test_the_newest_word_on_each_key_counts(
     history: list[dict[int, tuple[Kept, int]]], keys_max: int, bits: int, chosen: set[int]
 ) -> None:
-    """Whoever has written it, in whatever chunks: what a dict has that takes the changes one after another."""
+    """Written by any worker, in any chunks: what a dict has that takes the changes one after another."""
     count = 2**bits
     vnodes = [VnodeId(vnode) for vnode in chosen if vnode < count]
     model: Model = {}

@@ -52,7 +52,7 @@ def test_sums_are_exact_and_rounded_once(batches: list[list[tuple[int, float, in
 def test_a_saved_sum_depends_on_the_sum_alone(
     changes: list[tuple[int, float, int]], more: list[tuple[int, float, int]]
 ) -> None:
-    """Not on what has gone, nor on who else is there."""
+    """Not on what has gone, nor on what else is there."""
     direct, detour, copy = ExactSums(), ExactSums(), ExactSums()
     for sums in (direct, detour, copy):
         sums.resize(3)

@@ -150,7 +150,8 @@ class Campaign:
         self.cluster.client.close()
 
     def _is_whole(self) -> bool:
-        """Whether all is at rest, and whoever can stand by does: not on the executor where he is lost, too."""
+        """Whether all is at rest, and every worker that can stand by does: not on the executor where it is lost,
+        too."""
         status = self._client.status()
         if not is_at_rest(status):
             return False

@@ -89,7 +89,7 @@ class WorkerGroup:
         self.lines: defaultdict[tuple[int, int], deque[Envelope]] = defaultdict(deque)
         """By sender and receiver: what is on its way."""
         self.said: list[tuple[int, FromWorker]] = []
-        """To the coordinator, and by whom."""
+        """To the coordinator, each with its sender."""
         self.generation = 0
         self._after = vnode_map(owners), Epoch(0)
         self._reading: dict[int, ReadEpoch] = {}
@@ -125,7 +125,7 @@ class WorkerGroup:
     # Epochs
 
     def open(self, *keys: str) -> int:
-        """One more epoch, with a row of each of these keys, that nobody has read."""
+        """One more epoch, with a row of each of these keys, that no worker has read."""
         self.lake.append(keys)
         for worker in self.places:
             self.step(worker, opened(len(self.lake), mixed=True))
@@ -170,7 +170,7 @@ class WorkerGroup:
     # Feeds
 
     def follow(self, follower: int, owner: int, *vnodes: int, feed: int = 1) -> None:
-        """The follower is told to; nobody else knows of it yet."""
+        """The follower is told to; no other worker knows of it yet."""
         slices = tuple(map(VnodeId, vnodes))
         self.step(follower, Follow(feed=FeedId(feed), owner=WorkerId(owner), vnodes=slices))
 
@@ -215,7 +215,7 @@ class WorkerGroup:
         self.places = tuple(place for place in self.places if place != worker)
 
     def decide(self, after: Sequence[int], at: int) -> None:
-        """All are to go on by this map as of the end of epoch ``at``: nobody has heard of it."""
+        """All are to go on by this map as of the end of epoch ``at``: no worker has heard of it."""
         self.generation += 1
         self._after = vnode_map(after, self.generation), Epoch(at)
         del self.lake[at:]

@@ -1,7 +1,7 @@
-"""One place, whoever fills it, and a coordinator, in one thread: hearts, leases and tenants as the shell has them.
+"""One place, the processes that fill it, and a coordinator, in one thread: heartbeats and leases as the shell has them.
 
-Each step does one thing that could happen next: time goes by, somebody beats or hears, a process is stopped or goes on,
-a connection breaks, another process comes, somebody speaks. Time is drawn too, so threads and messages may be as late
+Each step does one thing that could happen next: time goes by, an end beats or hears, a process is stopped or goes on,
+a connection breaks, another process comes, a process speaks. Time is drawn too, so threads and messages may be as late
 as you like. Messages of one channel arrive in order.
 """
 
@@ -26,7 +26,7 @@ FAILURE_DETECTION = FailureDetection(SILENCE_S_MIN)
 WORKER_LIMITS = replace(FAILURE_DETECTION.worker_limits, silence_s_max=2 * SILENCE_S_MIN)
 """So that workers lose patience, too: with the shell's bound, a run would be too short for it."""
 HEALING_S = 40 * SILENCE_S_MIN
-"""After the last fault somebody speaks within these."""
+"""After the last fault some process speaks within these."""
 
 
 Move = Callable[[], None]
@@ -110,7 +110,7 @@ class LeaseWorld:
         self._all: list[SlotProcess] = []
         self._current: SlotProcess | None = None
         self._lost: tuple[SlotProcess, float] | None = None
-        """Whose keys standbys are to take over, and when they may; ``None`` when they have, or somebody has come."""
+        """Whose keys standbys are to take over, and when they may; ``None`` when they have, or a process has come."""
         self._replaced = 0
         """The life up to which others have the keys."""
 
@@ -118,7 +118,7 @@ class LeaseWorld:
         return self._seconds
 
     def run(self, steps: int) -> None:
-        """Let so many things happen; then faults end, and somebody must have the place and speak."""
+        """Let so many things happen; then faults end, and some process must have the place and speak."""
         for _ in range(steps):
             self._step()
         self._heal()
@@ -126,7 +126,7 @@ class LeaseWorld:
         while self.counters["spoken"] == spoken:
             if self._seconds > until:
                 raise Violated(
-                    "somebody_speaks_in_the_end", f"nobody has for {HEALING_S} s, and nothing is wrong any more"
+                    "somebody_speaks_in_the_end", f"no process has for {HEALING_S} s, and nothing is wrong any more"
                 )
             self._step()
 
@@ -254,7 +254,7 @@ class LeaseWorld:
             side.end.heartbeats.pinged(message.fields)
 
     def _put_out(self, process: SlotProcess, why: str) -> None:
-        """The coordinator gives up whoever has the place."""
+        """The coordinator gives up the process that has the place."""
         self._happened("given_up", f"{process} is given up: {why}")
         self._current = None
         self._processes.leave(PLACE, process.there.end, is_silenced=not self._rules.l2_waits_for_the_lease)
@@ -265,7 +265,7 @@ class LeaseWorld:
             process.there.finish()
 
     def _take_over(self) -> None:
-        """Standbys have the keys of who was lost, until another comes for the place."""
+        """Standbys have the keys of the lost process, until another comes for the place."""
         assert self._lost is not None
         (process, _), self._lost = self._lost, None
         self._replaced = process.life

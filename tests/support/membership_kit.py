@@ -117,7 +117,7 @@ class Played:
 
 
 def following(group: Group, plan: AssignmentPlan, ready: Collection[Copy] = ()) -> Group:
-    """The next round's group, if nobody comes or goes but those that may: what the leader knows goes on."""
+    """The next round's group, if no workers come or go but those that may: what the leader knows goes on."""
     instances = {
         name: [worker for worker in members if worker not in plan.may_stop] for name, members in group.instances.items()
     }

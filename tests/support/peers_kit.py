@@ -77,7 +77,7 @@ class Node:
         self.peers.flush()
 
     def hear(self, count: int) -> list[tuple[int, int]]:
-        """The next numbers that were said, each with who said it."""
+        """The next numbers that were said, each with its sender."""
         said: list[tuple[int, int]] = []
         while len(said) < count:
             worker, envelopes = self.heard.get(timeout=SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""A relation as DuckDB's SQL: what it means, said by somebody else."""
+"""A relation as DuckDB's SQL: what it means, said a second way."""
 
 from collections.abc import Sequence
 

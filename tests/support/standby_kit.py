@@ -48,7 +48,7 @@ def feeding(feed: Feed, status: Status, pause_s: float = POLL_S) -> Iterator[Non
 
 @dataclass(frozen=True)
 class Scene:
-    """Who keeps how many vnodes by which map, and where each worker serves."""
+    """How many vnodes each worker keeps by which map, and where it serves."""
 
     version: int
     vnodes: Mapping[int, int]

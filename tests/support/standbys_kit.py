@@ -78,7 +78,7 @@ class Group:
         self.feeds: dict[FeedId, tuple[int, Follow]] = {}
         """By whose incarnation, and what it follows."""
         self.places: dict[int, int] = {}
-        """Who is there: by worker, the incarnation."""
+        """The workers that are there: by worker, the incarnation."""
         self._told: deque[Tell] = deque()
         self._at: dict[int, Epoch] = {}
         """How far each incarnation is."""
@@ -171,7 +171,7 @@ class Group:
         return {vnode: sorted(worker for worker, followed in feeds if vnode in followed) for vnode in vnodes}
 
     def tells(self) -> list[Tell]:
-        """All that anybody was ever told."""
+        """All that any worker was ever told."""
         return [action for action in self.log if isinstance(action, Tell)]
 
     # What workers do

@@ -268,7 +268,7 @@ def without(**rules: bool) -> Rules:
 
 
 def evict(*keys: str, eviction: int = 1) -> Evict:
-    """Somebody wants these keys forgotten, or all."""
+    """A user evicts these keys, or all."""
     return Evict(eviction=eviction, view="seen", keys=tuple(hashed(keys).tolist()) if keys else None)
 
 

@@ -1,5 +1,5 @@
-"""Epochs that are open beside the one that is read: rows of partial views are applied together at their end, and who
-asks meanwhile sees nothing of it. docs/internals/partial.md, "Falling behind"."""
+"""Epochs that are open beside the one that is read: rows of partial views are applied together at their end, and a
+lookup sees nothing of it meanwhile. docs/internals/partial.md, "Falling behind"."""
 
 from dataclasses import replace
 

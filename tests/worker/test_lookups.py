@@ -58,7 +58,7 @@ def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> PeerLookupAnswered
 
 
 def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]]]:
-    """Sent to peers: to whom, the lookup's ticket, and its keys."""
+    """Sent to peers: the receiver, the lookup's ticket, and its keys."""
     found: list[tuple[int, int, list[str]]] = []
     for to, message in sent(actions):
         assert isinstance(message, RowsSent)
@@ -68,7 +68,7 @@ def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]
 
 
 def told(actions: Sequence[WorkerAction]) -> list[tuple[int, PeerMessage | None, type[Exception] | None]]:
-    """Replies to peers: to whom, the answer, or the kind of error."""
+    """Replies to peers: the receiver, the answer, or the kind of error."""
     return [
         (to, None, type(reply.error)) if isinstance(reply, PeerLookupRefused) else (to, reply, None)
         for to, reply in sent(actions)
@@ -184,7 +184,7 @@ def test_a_view_that_is_not_there_is_refused_with_the_names_of_those_that_are() 
 
 @pytest.mark.parametrize(("values", "name"), [([1], "k"), (["a"], "key"), ([b"a"], "k")])
 def test_keys_of_another_view_of_that_name_are_refused(values: list[int | str | bytes], name: str) -> None:
-    """Whoever asks has not heard that the view was declared anew. (Of hash and values, these might find something.)"""
+    """The client has not heard that the view was declared anew. (Of hash and values, these might find something.)"""
     others = pa.RecordBatch.from_arrays([pa.array(values)], names=[name])
     (refuse,) = worker(assign()).step(replace(asked("a"), keys=others))
     assert isinstance(refuse, Refuse)

@@ -1,5 +1,5 @@
-"""Memory budgets: who goes when there is too much, who stays, and who waits for room; partial.asked_keys_stay and
-partial.room_first of partial.md."""
+"""Memory budgets: which keys go when there is too much, which stay, and which wait for room; partial.asked_keys_stay
+and partial.room_first of partial.md."""
 
 import re
 from dataclasses import replace

@@ -188,7 +188,8 @@ def ended_when_lost(rules: Rules = ALL_RULES, *, peer: int | None = 0) -> list[F
 
 
 def test_s8_who_has_not_caught_up_says_so_when_it_loses_the_channel() -> None:
-    """What it asked may be lost, and then nobody else knows of it. Of one who has caught up, the owner knows."""
+    """What it asked may be lost, and then no other worker knows of it. Of a replica that has caught up, the owner
+    knows."""
     assert ended_when_lost() == [FEED]
     assert ended_when_lost(peer=None) == [FEED]
     assert ended_when_lost(peer=2) == []

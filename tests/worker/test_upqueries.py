@@ -6,8 +6,8 @@ have met races, and holes, that this one cannot have:
 - *Parents of a union, or sides of a join, answer at different times, and their answers are mixed up* (unions, chained
   unions, straddled joins): one upquery reads all inputs of a region through the same epoch, and brings one answer.
 - *An upquery, or a row, meets a missing key at the other side of a join; an eviction on the looked-up side is not told
-  to who depends on it; a left join takes a hole for no match*: all inputs of a region go by one key, which is present
-  or missing as a whole. ``tests/partial/test_partial_region.py`` does this with joins.
+  to the keys that depend on it; a left join takes a hole for no match*: all inputs of a region go by one key, which is
+  present or missing as a whole. ``tests/partial/test_partial_region.py`` does this with joins.
 - *A key that is evicted leaves others behind that were found by a part of it*: a key is asked for as a whole.
 - *An eviction overtakes an answer*: pending keys are not evicted, and an answer is here in one step.
 - *An answer reaches workers that did not ask; a path is set up twice*: the lake answers who has asked, by number.

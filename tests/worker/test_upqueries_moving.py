@@ -57,7 +57,7 @@ def test_a_slice_without_present_keys_moves_for_free() -> None:
 
 
 def test_who_asks_is_told_whether_keys_are_about_to_move() -> None:
-    """Nobody else's lookup should have to wait for what becomes of these."""
+    """No other client's lookup should have to wait for what becomes of these."""
     workers = Workers()
     moving(workers, HERE, MOVES, rescale=False)
     before = [workers.look_up(0, HERE), workers.look_up(0, MOVES)]
@@ -111,7 +111,8 @@ def test_p5_switched_off_fills_the_key_where_it_is_not_kept() -> None:
 
 
 def test_keys_of_a_slice_are_evicted_while_it_moves() -> None:
-    """The old owner has listed them: it gives away what it has not, and who asks for one meanwhile finds it."""
+    """The old owner has listed them: it gives away what it has not, and a lookup that asks for one meanwhile finds
+    it."""
     workers = Workers()
     moving(workers, MOVES, MOVES_TOO)
     evict_at_once(workers, 0)
@@ -158,7 +159,8 @@ def test_p4_an_answer_for_keys_that_were_given_up_does_not_count(p4: bool) -> No
 
 @pytest.mark.parametrize("asked_for", [True, False])
 def test_a_move_is_aborted(asked_for: bool) -> None:
-    """Whoever waits for a pending key of the slice has been sent to the new owner: then the slice is finished."""
+    """The lookups that wait for a pending key of the slice have been sent to the new owner: then the slice is
+    finished."""
     workers = Workers()
     moving(workers, MOVES_TOO, rescale=False)
     tickets = [workers.look_up(0, MOVES)] if asked_for else []
@@ -170,7 +172,7 @@ def test_a_move_is_aborted(asked_for: bool) -> None:
     tickets.append(workers.look_up(0, MOVES, MOVES_TOO))
     workers.carry_all()
     if asked_for:
-        workers.answer(0)  # nobody waits for it any more
+        workers.answer(0)  # no lookup waits for it any more
     assert workers.answer(owner) == [MOVES]
     workers.carry_all()
     assert [workers.answers[ticket][0][MOVES] for ticket in tickets] == [[1, 2]] * len(tickets)

@@ -143,7 +143,7 @@ class Regions:
         return self.fail_shards(view, failure)
 
     def fail_shards(self, view: str, failure: ViewFailure) -> list[str]:
-        """Drop the view's state; ``FailedViews`` has not told anyone yet. Returns the view's regions."""
+        """Drop the view's state; ``FailedViews`` has not reported it yet. Returns the view's regions."""
         regions = [name for name, shard in self.shards.items() if shard.view == view]
         for name in regions:
             self.shards[name].fail(failure)

@@ -198,7 +198,7 @@ def test_lost_while_keys_move_all_who_are_left_begin_anew_by_the_old_map(stage: 
     assert (over.ticket, over.outcome, type(over.error)) == (1, "failed", WorkerLost)
     (assign,) = only(Assign, actions)
     assert (assign.worker, assign.generation, assign.start_at) == (0, 1, 0)
-    assert assign.maps["rows"] == vnode_map(OWNERS, version=2), "of a version that nobody has seen"
+    assert assign.maps["rows"] == vnode_map(OWNERS, version=2), "of a version that no worker has seen"
     (again,) = only(Assign, machine.step(came(1, 3)))
     assert (again.generation, again.maps) == (1, assign.maps)
 

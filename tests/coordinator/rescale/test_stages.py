@@ -1,4 +1,4 @@
-"""Who reads which slices while keys move."""
+"""Which worker reads which slices while keys move."""
 
 from upriver.coordinator.rescale.stages import Handover
 from upriver.ids import MapVersion, VnodeId, WorkerId

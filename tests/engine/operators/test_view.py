@@ -172,7 +172,7 @@ def test_a_long_scan_comes_in_pieces() -> None:
 
 
 def test_a_hash_of_another_key_finds_nothing_and_so_does_that_of_none() -> None:
-    """Whoever asks says what the hashes are: a worker believes it, and compares the keys themselves."""
+    """The client sends the hashes: a worker believes them, and compares the keys themselves."""
     view, _ = _view(_projection(k=("k", pa.string()), x=("x", pa.int64())))
     _, asked = keys_of(KEY_SCHEMA, [("a",), ("a",)])
     wrong, _ = keys_of(KEY_SCHEMA, [("b",), ("none",)])

@@ -32,7 +32,7 @@ def main() -> None:
     spark.stop()
     gateway = SparkContext._gateway
     assert gateway is not None
-    java = gateway.proc  # it writes when it ends, which it does when nobody speaks to it any more
+    java = gateway.proc  # it writes when it ends, which it does when no process speaks to it any more
     java.stdin.close()
     java.wait(WAIT_S)
     unfinished.rename(ARCHIVE)

@@ -3,8 +3,8 @@
 usage: failures.py MASTER ROOT EVENTS [SETTINGS]. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
 Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``check FILES``, when all
 of so many files are taken, how many keys the view has and how many rows of all views differ from Spark's own answers;
-for ``add VIEW``, when there is one more view; for ``group``, who keeps and who follows what, and Spark's task slots;
-for ``maps``, all maps that there were so far.
+for ``add VIEW``, when there is one more view; for ``group``, what each worker keeps and follows, and Spark's task
+slots; for ``maps``, all maps that there were so far.
 """
 
 import json
@@ -79,13 +79,13 @@ def group(app: App) -> dict[str, Any]:
 
 
 class Maps:
-    """Notes all maps, as ``status`` has them. Who asks over the network may come too late for one that was there for
-    some milliseconds."""
+    """Notes all maps, as ``status`` has them. A client that asks over the network may come too late for one that was
+    there for some milliseconds."""
 
     def __init__(self, app: App) -> None:
         self._running_app: Any = app._running_app
         self.seen: list[tuple[int, list[int]]] = []
-        """Of each, in order, its version and who has any vnode by it."""
+        """Of each, in order, its version and the workers that have any vnode by it."""
         threading.Thread(target=self._look, name="maps", daemon=True).start()
 
     def _look(self) -> None:

@@ -15,7 +15,7 @@ ARCHIVE = Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
 
 
 def start_quickly() -> None:
-    """Have all of Spark's processes that are started from here on do so, whoever starts them."""
+    """Have all of Spark's processes that are started from here on do so, whatever starts them."""
     options = f"{QUICK} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else QUICK
     settings = [f'--conf "spark.{kind}.defaultJavaOptions={options}"' for kind in ("driver", "executor")]
     os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*settings, "pyspark-shell"])
