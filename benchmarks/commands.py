@@ -46,9 +46,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
     what = "from an epoch's commit to a lookup that shows it"
     add_latency(_benchmark(benchmarks, "latency", _latency, what))
-    _add_rescale(
-        _benchmark(benchmarks, "rescale", _rescale, "what a rescale costs those who look up and feed meanwhile")
-    )
+    _add_rescale(_benchmark(benchmarks, "rescale", _rescale, "what a rescale costs lookups and ingest meanwhile"))
     _add_nexmark(_benchmark(benchmarks, "nexmark", _nexmark, "NEXMark's queries 0 to 8, beside Spark's streaming"))
     add_arguments(_benchmark(benchmarks, "vote", _vote, "partial views beside a full one, with less and less memory"))
     add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"))

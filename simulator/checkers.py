@@ -302,7 +302,7 @@ def everybody_retires(running: Collection[Incarnation]) -> str | None:
 
 
 def all_go_by_one_map(maps: Mapping[str, VnodeMap | None]) -> str | None:
-    """``maps``: by whose it is; ``None`` for one who still moves keys."""
+    """``maps``: by worker; ``None`` for one that still moves keys."""
     first = next(iter(maps.values()))
     others = [who for who, vnode_map in maps.items() if vnode_map is None or vnode_map != first]
     return f"{others} go by another map than {next(iter(maps))}" if others else None

@@ -1,4 +1,4 @@
-"""What those who follow others hold when a simulated cluster has come to rest."""
+"""What followers hold when a simulated cluster has come to rest."""
 
 from collections import Counter
 from collections.abc import Collection, Sequence

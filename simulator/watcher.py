@@ -95,7 +95,7 @@ class Watcher:
         self._evictions: set[int] = set()
         """Tickets of all and only the evictions that are not over."""
         self._checkpoints: set[int] = set()
-        """Tickets of all and only those who wait for a checkpoint."""
+        """Tickets of all and only the requests for a checkpoint that wait."""
 
     def of_another_driver(
         self, view_observer: ViewObserver, workers: Sequence[WorkerId], network: Network

@@ -4,7 +4,9 @@ Import contracts between our modules are in .importlinter.
 """
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -38,6 +40,18 @@ UNPICKLING = ("src/upriver/engine/operators/stateful_map.py", "_loaded")
 UNIT = re.compile(r"(s|mb)_", re.IGNORECASE)  # ROWS_MAX, WAIT_MS_MAX, HEAP_MB_MAX: a plural counts its things
 HOME_PATH = re.compile(r"(?<![\w.])/(?:root/|home/\w|Users/\w)|[A-Z]:\\Users\\")
 LEFTOVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X)\b")
+_BEFORE_A_CLAUSE = (
+    "and or but that of to for by from with than if what when as because since while until so unless at on in is are "
+    "say says tell tells see know knows not nor where how about between before after like without"
+)
+NO_ACTOR = re.compile(
+    r"\b(?:who(?:m|s)?(?:so)?ever|whom|somebody|someone|nobody|anybody|anyone|everybody|everyone|no one)\b"
+    r"|\b(?:those|one|ones|all|others|any) who\b"
+    rf"|(?:(?:\A|\n\n)[\s\"`*#>|-]*|[.:;?!(]\s+|\b(?:{'|'.join(_BEFORE_A_CLAUSE.split())})\s+)who\b",
+    re.IGNORECASE,
+)
+"""Words that stand where a sentence should name its actor. ``a user who`` names it."""
+CITED = re.compile(r"(?<![\w/.<{*-])((?:[\w-]+/)+[\w-]+\.(?:py|md|svg|toml))\b|`+([\w-]+\.(?:py|md|svg))`+")
 CHECKING = re.compile(r"_*(assert|check|expect|verify)(_|[A-Z]|$)|(raises|warns|fail|run_state_machine_as_test)$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -74,6 +88,29 @@ class Source:
             if isinstance(node, ast.Name | ast.Attribute):
                 head, *rest = ast.unparse(node).split(".")
                 yield node, ".".join([imported.get(head, head), *rest])
+
+    @cached_property
+    def prose(self) -> list[tuple[int, str]]:
+        """Comments, docstrings and texts in several words, each with its first line; of a document, all."""
+        if not self.path.endswith(".py"):
+            return [(1, self.text)]
+        found: list[tuple[int, str]] = []
+        last_comment = (-1, -1)
+        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
+            line, column = token.start
+            if token.type == tokenize.COMMENT:
+                text = token.string.lstrip("# ")
+                if (line - 1, column) == last_comment:
+                    start, before = found.pop()
+                    found.append((start, f"{before}\n{text}"))
+                else:
+                    found.append((line, text))
+                last_comment = (line, column)
+            elif token.type == tokenize.STRING and " " in token.string:
+                found.append(
+                    (line, re.sub(r"""\A[rbufRBUF]*("{3}|'{3}|"|')(.*)\1\Z""", r"\2", token.string, flags=re.DOTALL))
+                )
+        return found
 
 
 def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
@@ -242,6 +279,25 @@ def _imported_with_helpers(source: Source) -> set[str]:
     return found
 
 
+def names_the_actor(source: Source) -> Iterator[Fault]:
+    if source.path == "tests/test_tidy.py":
+        return
+    for start, text in source.prose:
+        for match in NO_ACTOR.finditer(text):
+            words = " ".join(match[0].split()).lstrip(".:;?!( ")
+            yield start + text.count("\n", 0, match.end()), f"{words!r}: name the actor of this sentence"
+
+
+def cites_what_is_there(source: Source) -> Iterator[Fault]:
+    if source.path == "tests/test_tidy.py":
+        return
+    for start, text in source.prose:
+        for match in CITED.finditer(text):
+            name = match[1] or match[2]
+            if not any(f"/{path}".endswith(f"/{name}") for path in FILES):
+                yield start + text.count("\n", 0, match.start()), f"{name} is not in the repository"
+
+
 def names_no_home(source: Source) -> Iterator[Fault]:
     for number, line in enumerate(source.text.splitlines(), 1):
         if HOME_PATH.search(line):
@@ -325,6 +381,11 @@ ALL = CODE + _texts(
     "docs/**/*.md",
     "docs/**/*.svg",
 )
+FILES = [
+    path.relative_to(ROOT).as_posix()
+    for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts")
+    for path in ROOT.glob(f"{top}/**/*.*")
+] + [path.name for path in ROOT.glob("*.*")]
 CHECKERS = frozenset(name for source in CODE if source.is_test for name in _checkers(source))
 
 SUPPORT = {Path(source.path).stem: source for source in CODE if source.path.startswith("tests/support/")}
@@ -350,7 +411,7 @@ CODE_RULES: list[Rule] = [
     a_test_is_in_the_folder_of_its_package,
     no_test_imports_another,
 ]
-TEXT_RULES: list[Rule] = [names_no_home, nothing_left_over]
+TEXT_RULES: list[Rule] = [names_no_home, nothing_left_over, names_the_actor, cites_what_is_there]
 
 
 @pytest.mark.parametrize(
@@ -439,6 +500,12 @@ BAD = [
     (names_no_home, "docs/a.md", "see /" + "root/project"),
     (names_no_home, "docs/a.md", "cd /" + "home/someone/x"),
     (nothing_left_over, MACHINE, "# TO" + "DO: more"),
+    (names_the_actor, "docs/a.md", "A start.\n\nWhoever waits has its answer."),
+    (names_the_actor, MACHINE, '"""Who falls behind has less to do."""'),
+    (names_the_actor, MACHINE, "# The keys go, and\n# who asks for them is refused."),
+    (names_the_actor, MACHINE, 'raise ValueError("there is nobody to ask")'),
+    (cites_what_is_there, MACHINE, '"""See docs/internals/nothing.md."""'),
+    (cites_what_is_there, "docs/a.md", "It is in `nothing.py`."),
 ]
 
 
@@ -480,6 +547,9 @@ GOOD = [
     (classes_have_few_fields, MACHINE, FEW_FIELDS),
     (no_test_imports_another, TEST, "from machines_kit import asked"),
     (names_no_home, "docs/a.md", "https://example.org/" + "home/page, docs/" + "root/x, <root>/app.json"),
+    (names_the_actor, "docs/a.md", "A user who asks waits. The worker\nwho has the key answers."),
+    (names_the_actor, TEST, "def test_who_waits_is_told() -> None: ..."),
+    (cites_what_is_there, MACHINE, '"""See docs/internals/epochs.md; ``worker_loop.py``; <root>/tables/a.py."""'),
 ]
 
 

@@ -1,4 +1,4 @@
-"""The app: a user declares, starts and queries it. DESIGN section 9."""
+"""The app: a user declares, starts and queries it."""
 
 import atexit
 import os

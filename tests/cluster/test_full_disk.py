@@ -108,7 +108,7 @@ class Driver:
     # Harm
 
     def processes(self, kind: str) -> set[int]:
-        """Those who write the lake's files: the driver, Spark's JVM, the workers, and Spark's tasks."""
+        """The processes that write the lake's files: the driver, Spark's JVM, the workers, and Spark's tasks."""
         driver, workers = {self._process.pid}, {pid_listening(address) for address in self.workers}
         started_by = {process.pid: process.parent for process in process_table()}
         (jvm,) = {pid for pid, parent in started_by.items() if parent in driver}

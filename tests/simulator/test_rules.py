@@ -89,7 +89,7 @@ OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
 }
 OF_READS = {"worker_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
 """Rules that matter in few clusters, and event weights for them: many die, or every other worker is slow to hear while
-keys move fast, or those who are to leave are slow to read, all the time."""
+keys move fast, or leavers are slow to read, all the time."""
 
 
 def test_every_rule_is_tried() -> None:

@@ -170,7 +170,7 @@ class Campaign:
         return None
 
     def _processes(self) -> dict[int, int]:
-        """Of those who may be harmed, by worker."""
+        """Of the processes that may be harmed, by worker."""
         found = {worker: self._process(worker) for worker in addresses(self._client)}
         return {worker: pid for worker, pid in found.items() if pid is not None and self._harms[worker] < HARMS_MAX}
 

@@ -82,7 +82,7 @@ class WorkerGroup:
     ) -> None:
         """owners: of the vnodes. fields: of ``Assign``, besides those that ``assigned`` knows."""
         self.places = tuple(range(workers))
-        """Of those who live."""
+        """Of the living."""
         self.machines = [WorkerMachine(build, rules) for _ in range(workers)]
         self.lake: list[tuple[str, ...]] = []
         """Of each epoch, the keys of its rows."""

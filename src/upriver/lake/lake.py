@@ -1,4 +1,4 @@
-"""The lake: the durable state of an app. One directory of runs, manifests and the app's record (DESIGN section 3).
+"""The lake: an app's durable state. One directory of runs, manifests and the app's record (docs/internals/lake.md).
 
 ::
 

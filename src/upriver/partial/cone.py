@@ -1,4 +1,4 @@
-"""Cone: what one worker keeps of a partial view whose rows are exchanged (document 004; DESIGN section 7).
+"""Cone: what one worker keeps of a partial view whose rows are exchanged (docs/internals/partial.md).
 
 Theory of operation. A full view spreads each of its regions over all workers, and rows go from one to the other. A
 worker keeps only those keys of a partial view that were looked up at it. In each region that feeds the last one, it

@@ -1,4 +1,4 @@
-"""PartialRegion: a region that keeps only the keys that lookups have asked for (document 004; DESIGN section 7).
+"""PartialRegion: a region that keeps only the keys that lookups have asked for (docs/internals/partial.md).
 
 A key is missing until a lookup asks for it. Then it is pending, while an *upquery* reads its rows out of the lake. Then
 it is present, and kept up to date like any key of a full region, until it is evicted. An upquery reads through the

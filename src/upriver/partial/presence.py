@@ -1,4 +1,4 @@
-"""Presence: which keys of a region a worker keeps (document 004, "missing" keys; DESIGN section 7).
+"""Presence: which keys of a region a worker keeps (docs/internals/partial.md).
 
 A key is *missing*, *pending* or *present*. The worker stores nothing about a missing key, so it costs nothing to have,
 to move or to lose. Keys are known by their hash64 alone: two keys with one hash64 come and go together.

@@ -1,7 +1,7 @@
 """A view's dataflow as workers run it: regions, joined by edges. All of it is frozen, comparable data.
 
-A **region** is the part of a dataflow between two exchanges (DESIGN section 2). All its inputs are hashed by one
-routing key, and all its state is kept by that key or by something finer. A region's *depth* is 0 if only lake edges
+A **region** is the part of a dataflow between two exchanges (docs/internals/dataflow.md). All its inputs are hashed by
+one routing key, and all its state is kept by that key or by something finer. A region's *depth* is 0 if only lake edges
 feed it, else one more than that of the deepest region that feeds it.
 
 The operators are one record for each kind, which says everything about it. The SQL front end makes trees of these

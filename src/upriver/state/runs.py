@@ -1,6 +1,6 @@
 """Runs: the form of a table in the lake. A run is one Arrow IPC file of rows sorted by hash64.
 
-Documents 003 ("Storage": ``table | vnode | key``) and DESIGN section 3. The Arrow file holds one record batch,
+docs/internals/lake.md describes the format. The Arrow file holds one record batch,
 uncompressed: a first column ``hash64`` (uint64), then the user's columns. So any rows lie in a few ranges of bytes.
 Sorting by hash64 groups the rows by vnode: a worker's share is a few slices. Which worker owns a vnode does not matter
 to this module.
