@@ -37,7 +37,7 @@ id | | | 1 7, 4 9 | SELECT id, x FROM (SELECT id, s, CAST(s AS INT) AS x FROM t)
 id | | | 1 5.0, 4 2.0 | SELECT id, x FROM {X} WHERE v > 0 AND x > 1
 id | 2,3,5 | | 1 5.0, 4 2.0 | SELECT id, x FROM {X} WHERE x > 1 AND v > 0
 id | 2,3 | | 1, 4 | SELECT id FROM t WHERE 10 / v > length(k)
-id | 2,3 | | 1, 4 | SELECT id FROM t WHERE (10 / v > length(k)) IS NOT NULL
+id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE (10 / v > length(k)) IS NOT NULL
 id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE 10 / v > 0 AND length(k) > 0
 id | 2,3 | | 1, 4 | SELECT id FROM t WHERE CAST(s AS INT) > length(k)
 id | | | 1, 4 | SELECT id FROM (SELECT id, v, x, y FROM (SELECT id, v, x, x + 1 AS y FROM {X})) WHERE v > 0 AND y > 1
@@ -62,16 +62,16 @@ id | | | 1 1.0, 2 1.0, 4 2.5 | SELECT t.id, x FROM t LEFT JOIN (SELECT k, w, 10 
 id | | | 1 1.0, 2 1.0, 4 2.5 | SELECT t.id, x FROM t FULL JOIN (SELECT k, w, 10 / w AS x FROM u) u ON t.k = u.k WHERE u.w <> 0 AND t.id > 0
 id | | 2 | 1 1.0, 2 1.0, 3 None, 4 2.5, 5 None | SELECT t.id, x FROM t LEFT JOIN (SELECT k, w, 10 / w AS x FROM u) u ON t.k = u.k WHERE coalesce(u.w, 1) <> 0
 id | | | 1 1.0, 4 2.5 | SELECT t.id, x FROM (SELECT k, w, 10 / w AS x FROM u) u RIGHT JOIN t ON t.k = u.k AND 10 / t.v > 0 WHERE u.w <> 0 AND t.v <> 0
-id | 3 | | 1 7.0, 2 None, 4 7.0, 5 None | SELECT id, length(nullif(k, if(id = 2, 'a', 'c'))) + 10 / v + id - id + 1 - 10 / v + 5 AS x FROM t WHERE id <> 5 OR k IS NULL
-id | 2,3 | | 1 1.0, 4 1.0, 5 None | SELECT id, length(k) + (10 / v - 10 / v) AS x FROM t
-id | 2,3,5 | | 1 1.0, 4 1.0 | SELECT id, (10 / v - 10 / v) + length(k) AS x FROM t
+id | 3 | | 1 2.0, 2 None, 4 5.0, 5 None | SELECT id, length(nullif(k, if(id = 2, 'a', 'c'))) + 10 / v + id - id + 1 - 20 / v + 5 AS x FROM t WHERE id <> 5 OR k IS NULL
+id | 2,3 | | 1 -4.0, 4 -1.0, 5 None | SELECT id, length(k) + (10 / v - 20 / v) AS x FROM t
+id | 2,3,5 | | 1 -4.0, 4 -1.0 | SELECT id, (10 / v - 20 / v) + length(k) AS x FROM t
 id | 2,3 | | 1, 4 | SELECT id FROM t WHERE length(k) < 10 / v
 id | | | 1 5, 2 0, 3 0, 4 2, 5 0 | SELECT id, if(v = 0, 0, 10 DIV v) AS x FROM t
 id | 2,3,5 | | 1 0, 4 0 | SELECT id, length(k) DIV (10 DIV v + 10) AS x FROM t
 id | 2,3 | | 1 5, 4 2, 5 None | SELECT id, (10 DIV v) DIV length(k) AS x FROM t
 id | 2,3 | | 1 a5, 4 b2, 5 None | SELECT id, k || CAST(10 DIV v AS STRING) AS x FROM t
 id | | | 1 1.0, 2 1.0, 3 None, 4 2.5, 5 None | SELECT t.id, x FROM t LEFT JOIN (SELECT k, w, 10 / w AS x FROM u) u ON t.k = u.k AND u.w > 0
-id | 2,3 | | 1 1, 4 3 | SELECT id, n FROM {X} t JOIN u ON t.k = u.k WHERE x < 20
+id | 2,3,5 | | 1 1, 4 3 | SELECT id, n FROM {X} t JOIN u ON t.k = u.k WHERE x < 20
 id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE k IN (SELECT k FROM u WHERE w > 0) AND 10 / v > 1
 id | | | 1 5.0, 4 2.0 | SELECT id, 10 / v AS x FROM t WHERE EXISTS (SELECT 1 / w FROM u WHERE u.k = t.k) AND v <> 0
 id | | | 3, 5 | SELECT id FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k AND w > 0 AND 10 / w > 0)
@@ -83,6 +83,17 @@ id | 2,3,5 | | 1, 4 | SELECT id FROM {X} WHERE x IS NOT NULL
 k | | | b 2.0 | SELECT k, x FROM {X} WHERE k = 'b' INTERSECT SELECT k, x FROM {X} WHERE v = 5
 k | | | b 2.0 | SELECT k, x FROM (SELECT k, x FROM {X} EXCEPT SELECT k, w / 4D FROM u) WHERE k = 'b'
 id | 2,3,5 | | 1 5.0 | SELECT id, 10 / v AS x FROM t ORDER BY id LIMIT 1
+id | | | 1, 4 | SELECT id FROM t WHERE (id / v) IS NOT NULL AND v > 0
+id | | | 1, 4 | SELECT id FROM (SELECT id, v, id / v AS x FROM t) WHERE x IS NOT NULL AND v > 0
+id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE (10 / v) IS NOT NULL AND v > 0
+id | | | 1, 4 | SELECT id FROM t WHERE (id / v > length(k)) IS NOT NULL AND v > 0
+id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE k IS NOT NULL AND 10 / v > 1
+id | 2,3 | | 1, 4 | SELECT id FROM t WHERE k IS NOT NULL AND coalesce(10 / v, length(k)) > 1
+id | 2,3 | | 1, 4 | SELECT id FROM (SELECT id, length(k) + 10 / v AS x FROM t) WHERE x > 1
+k | | | a 2, b 1, bad 1, None 1 | SELECT k, count(greatest(1, 10 / v)) AS n FROM t GROUP BY k
+k | | | a 2, b 1, bad 1, None 1 | SELECT k, count(x) AS n FROM (SELECT k, 10 / v <=> 1 AS x FROM t) GROUP BY k
+k | 2,3,5 | | a 1, b 1 | SELECT k, count(DISTINCT greatest(1, 10 / v)) AS n FROM t GROUP BY k
+id | | | 1, 2, 3, 4, 5 | SELECT id FROM (SELECT id, greatest(1, 10 / v) AS x FROM t) WHERE x IS NOT NULL
 day | | | 1970-01-01 7 | SELECT day, sum(x) FILTER (WHERE s = '7') AS x FROM (SELECT CAST(at AS DATE) AS day, s, CAST(s AS INT) AS x FROM (SELECT if(s = '7', '1970-01-01', s) AS at, s FROM t)) WHERE s = '7' AND day < DATE '2000-01-01' GROUP BY day
 """  # noqa: E501
 

@@ -1,6 +1,6 @@
 """A query as a tree of relations, before the planner decides where its rows are."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
@@ -19,7 +19,8 @@ class Scalar:
     sql: DuckDB SQL whose type is exactly the DuckDB type of ``type``. type: what Spark gives the expression. fails:
     whether it can fail on a row, so that Spark's order of evaluation matters. constant: the value of a literal, else
     ``None``. letters: the argument of upper() and lower(). nulls: as :attr:`null_by`; ``None`` for the expression
-    itself. present: as :attr:`rejects`; ``None`` for those of ``null_by``.
+    itself. rejected: as :attr:`rejects`; ``None`` for those of ``null_by``. whole: as :attr:`is_whole`; ``None`` for
+    whether it is a plain column. is_test: whether it is a test for NULL, ``x IS NOT NULL``; its ``whole`` is of ``x``.
     """
 
     sql: str
@@ -28,7 +29,9 @@ class Scalar:
     constant: Constant | None = None
     letters: "Scalar | None" = None
     nulls: frozenset[str] | None = None
-    present: frozenset[str] | None = None
+    rejected: frozenset[str] | None = None
+    whole: bool | None = None
+    is_test: bool = False
 
     @property
     def null_by(self) -> frozenset[str]:
@@ -39,8 +42,14 @@ class Scalar:
 
     @property
     def rejects(self) -> frozenset[str]:
-        """DuckDB SQL of values that are all not NULL where this one, a condition, is true."""
-        return self.null_by if self.present is None else self.present
+        """DuckDB SQL of values that Spark knows not to be NULL where this one is not NULL, and, for a condition, true.
+        Spark looks only into the functions that it calls null-intolerant."""
+        return self.null_by if self.rejected is None else self.rejected
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is made of columns and of Spark's null-intolerant functions, without a constant."""
+        return plain_column(self.sql) is not None if self.whole is None else self.whole
 
 
 def any_fails(scalars: Iterable[Scalar]) -> bool:
@@ -53,10 +62,12 @@ class Relation:
 
     place: its offset in the view's SQL, for messages and ``explain``; ``None`` if it has none. fails: of a projection,
     the columns that can fail on a row; also those that are upper() or lower(), which Spark merges into another such
-    call. asks: the conditions of a filter or a join, in the order in which they are applied.
+    call. values: of a projection, the computed columns. asks: the conditions of a filter or a join, in the order in
+    which they were written.
 
     deferred: the columns whose expression can fail and is in reach of a filter above, which evaluates it itself
-    (:mod:`upriver.sql.relations`). can_fail: whether anything in the tree can fail on a row.
+    (:mod:`upriver.sql.pushdown`). certain: columns that are never NULL, by their expressions. can_fail: whether
+    anything in the tree can fail on a row.
     """
 
     op: Op
@@ -65,11 +76,14 @@ class Relation:
     place: int | None = None
     fails: frozenset[str] = frozenset()
     asks: tuple[Scalar, ...] = ()
+    values: Mapping[str, Scalar] = field(default_factory=dict, compare=False)
     deferred: frozenset[str] = field(init=False, compare=False)
+    certain: frozenset[str] = field(init=False, compare=False)
     can_fail: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "deferred", self._deferred())
+        object.__setattr__(self, "certain", self._certain())
         can_fail = bool(self.fails) or any_fails(self.asks) or any(one.can_fail for one in self.inputs)
         object.__setattr__(self, "can_fail", can_fail)
 
@@ -83,5 +97,23 @@ class Relation:
                 return self.inputs[0].deferred
             case FilterOp() | UnionOp() | JoinOp():
                 return frozenset[str]().union(*(part.deferred for part in self.inputs))
+            case _:
+                return frozenset()
+
+    def _certain(self) -> frozenset[str]:
+        match self.op:
+            case ProjectOp(projection):
+                (below,) = (part.certain for part in self.inputs)
+                pairs = zip(projection.schema.names, projection.expressions, strict=True)
+                computed = frozenset(name for name, value in self.values.items() if not value.null_by)
+                return computed | frozenset(name for name, text in pairs if plain_column(text) in below)
+            case FilterOp() | JoinOp(JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI):
+                return self.inputs[0].certain
+            case JoinOp(JoinKind.RIGHT):
+                return self.inputs[1].certain
+            case JoinOp(JoinKind.INNER):
+                return self.inputs[0].certain | self.inputs[1].certain
+            case UnionOp():
+                return frozenset(self.schema.names).intersection(*(part.certain for part in self.inputs))
             case _:
                 return frozenset()

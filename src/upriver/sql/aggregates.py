@@ -99,6 +99,8 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
         return Call(function, None, pa.int64(), where=value)
     if function in _ANY_OF_EQUAL:
         return Call(function, value, value.type)
+    if function == "count" and not distinct and not value.null_by:  # as in Spark's optimizer
+        return Call("count_star", None, pa.int64())
     if function == "count":
         return Call(function, value, pa.int64(), distinct)
     if not is_numeric(value.type):

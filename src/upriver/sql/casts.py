@@ -36,7 +36,18 @@ from upriver.plan.types import (
     same_type,
     spark_name,
 )
-from upriver.sql.scalars import Context, in_order, literal, macro, null, strict, typed_name
+from upriver.sql.scalars import (
+    Context,
+    in_order,
+    intolerant,
+    literal,
+    macro,
+    never_null,
+    null,
+    opaque,
+    strict,
+    typed_name,
+)
 from upriver.zones import zone_info
 
 Cast = Callable[[Context, exp.Expr, Scalar, pa.DataType], Scalar]
@@ -65,14 +76,15 @@ def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Sc
     for source, target, how in _CASTS:
         if source(value.type) and target(to):
             given = how(context, node, value, to)
-            return given if how is _floating_to_decimal else replace(given, nulls=value.null_by)
+            given = given if how is _floating_to_decimal else replace(given, nulls=value.null_by)
+            return intolerant(given, (value,))
     raise refused(context, node, value, to)
 
 
 def within_range(value: Scalar) -> Scalar:
     """A value to compute with. DuckDB's infinite dates, Spark's at the ends of the range, are excluded."""
     if is_date(value.type) and _EDGES in value.sql:
-        return Scalar(macro("spark_day", value.sql), value.type, fails=True)
+        return strict(macro("spark_day", value.sql), value.type, (value,), fails=True)
     return value
 
 
@@ -94,7 +106,7 @@ def _fold(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> S
     if isinstance(constant, int | Decimal) and to == pa.float64():
         return literal(float(constant), to)
     if isinstance(constant, float) and to == pa.float32():
-        return Scalar(f"CAST('{constant}' AS FLOAT)", to) if abs(constant) < 3e38 else None
+        return never_null(Scalar(f"CAST('{constant}' AS FLOAT)", to)) if abs(constant) < 3e38 else None
     if isinstance(constant, int | Decimal) and is_decimal(to):
         with localcontext(prec=80):
             rounded = Decimal(constant).quantize(Decimal(1).scaleb(-to.scale), rounding=ROUND_HALF_UP)
@@ -105,7 +117,7 @@ def _fold(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> S
 def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> Scalar | None:
     try:
         if is_date(to):
-            return None if _is_far(text) else Scalar(f"DATE '{_date(text).isoformat()}'", to)
+            return None if _is_far(text) else never_null(Scalar(f"DATE '{_date(text).isoformat()}'", to))
         if is_wall_clock(to):
             clock, offset = _moment(text)
             if offset is None:
@@ -152,7 +164,7 @@ def _moment(text: str) -> tuple[datetime, timezone | None]:
 
 
 def _timestamp(clock: datetime, type: pa.DataType) -> Scalar:
-    return Scalar(f"TIMESTAMP '{clock.isoformat(sep=' ')}'", type)
+    return never_null(Scalar(f"TIMESTAMP '{clock.isoformat(sep=' ')}'", type))
 
 
 # Everything else. Each takes (context, node, value, to).
@@ -327,7 +339,7 @@ def rounded_double(value: Scalar, places: int) -> Scalar:
     text = f"CAST(CAST(v AS VARCHAR) AS DECIMAL({DECIMAL_DIGITS_MAX}, {places}))"
     whole = "isnan(v) OR isinf(v) OR abs(v) >= 4503599627370496"  # 2^52: from there on all are whole
     sql = f"CASE WHEN {whole} THEN v ELSE CAST(CAST({text} AS VARCHAR) AS DOUBLE) END"
-    return Scalar(f"list_transform([{value.sql}], lambda v: {sql})[1]", value.type, value.fails)
+    return opaque(strict(f"list_transform([{value.sql}], lambda v: {sql})[1]", value.type, (value,)))
 
 
 def _whole(value: Scalar) -> str:

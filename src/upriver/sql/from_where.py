@@ -316,7 +316,8 @@ def _selected(
     members = [source.first, *(step.member for step in source.steps)]
     relations = [*(member.relation for member in members), *([] if around is None else [around])]
     fails = frozenset[str]().union(*(relation.deferred for relation in relations))
-    context = setting.context(*schemas, fails=fails)
+    certain = frozenset[str]().union(*(member.relation.certain for member in members if member.lasts))
+    context = setting.context(*schemas, fails=fails, certain=certain)
     asked = conditions(context, [source.scope.bind(part) for part in plain])
     inside = [condition for condition in asked if condition.names <= set(source.schema.names)]
     outside = [condition for condition in asked if condition not in inside]

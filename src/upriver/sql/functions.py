@@ -4,7 +4,8 @@ String functions: characters are code points, in Spark and here.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 from sqlglot import exp
@@ -14,7 +15,7 @@ from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import decimal_type, duck_name, is_decimal, is_floating, is_integer, is_null
 from upriver.sql.aggregates import AGGREGATES, INSTEAD
 from upriver.sql.casts import cast, rounded_double
-from upriver.sql.logic import LOGIC, choose, compare, is_null_test, negation
+from upriver.sql.logic import LOGIC, choose, compare, is_null_test, not_null_test
 from upriver.sql.operators import (
     CAST_IT,
     OPERATORS,
@@ -27,7 +28,19 @@ from upriver.sql.operators import (
     whole_divide,
 )
 from upriver.sql.patterns import PATTERNS
-from upriver.sql.scalars import Context, Rule, in_order, literal, macro, null, strict, typed_name
+from upriver.sql.scalars import (
+    Context,
+    Rule,
+    in_order,
+    intolerant,
+    literal,
+    macro,
+    never_null,
+    null,
+    opaque,
+    strict,
+    typed_name,
+)
 from upriver.sql.signatures import Functions, OperandKind, Operands, Signature, Spoken, call, take
 from upriver.sql.times import CLOCKS, FORMATS, TIME_RULES, TIMES
 
@@ -54,12 +67,13 @@ def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``concat`` or ``||``: NULL if any part is. Other types than strings are cast, if the cast is exact."""
     parts = in_order(*(cast(context, node, value, _STRING) for value in operands))
-    return strict(f"({' || '.join(part.sql for part in parts)})", _STRING, parts)
+    return opaque(strict(f"({' || '.join(part.sql for part in parts)})", _STRING, parts))
 
 
 def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     parts = [take(context, node, OperandKind.STRING, value) for value in operands]
-    return Scalar(f"concat_ws({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+    joined = Scalar(f"concat_ws({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
+    return joined if parts[0].null_by else never_null(joined)
 
 
 def _pipes(context: Context, node: exp.Expr) -> Scalar:
@@ -83,7 +97,7 @@ def _trim_from(context: Context, node: exp.Expr) -> Scalar:
 
 def _trimmed(context: Context, node: exp.Expr, function: str, operands: Operands) -> Scalar:
     text, letters = in_order(*(take(context, node, OperandKind.STRING, value) for value in (*operands, _BLANK)[:2]))
-    return strict(f"{function}({text.sql}, {letters.sql})", _STRING, (text, letters))
+    return opaque(strict(f"{function}({text.sql}, {letters.sql})", _STRING, (text, letters)))
 
 
 def _one_sided(function: str) -> Spoken:
@@ -99,7 +113,7 @@ def _position(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "substr")
     operands = (context.translate(operand) for operand in (node.args["substr"], node.this))
     part, text = in_order(*(take(context, node, OperandKind.STRING, operand) for operand in operands))
-    return strict(f"CAST(instr({text.sql}, {part.sql}) AS INTEGER)", _INT, (part, text))
+    return opaque(strict(f"CAST(instr({text.sql}, {part.sql}) AS INTEGER)", _INT, (part, text)))
 
 
 def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -125,7 +139,7 @@ def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     if operands[1].constant not in (0, 256):
         raise context.unsupported(node, "sha2() of these bits", "Take 256.")
     text = take(context, node, OperandKind.STRING, operands[0])
-    return Scalar(f"sha256({text.sql})", _STRING, text.fails)
+    return strict(f"sha256({text.sql})", _STRING, (text, operands[1]))
 
 
 def _cased(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
@@ -133,7 +147,7 @@ def _cased(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar
     letters."""
     text = take(context, node, OperandKind.STRING, value)
     letters = text if text.letters is None else text.letters
-    return Scalar(macro(name, letters.sql), _STRING, letters.fails, letters=letters)
+    return replace(strict(macro(name, letters.sql), _STRING, (letters,)), letters=letters)
 
 
 _LENGTH = Signature((OperandKind.STRING,), "CAST(length({0}) AS INTEGER)", _INT)
@@ -153,7 +167,7 @@ STRINGS: Functions = {
     "rtrim": _one_sided("rtrim"),
     "btrim": Spoken((1, 2), lambda context, node, operands: _trimmed(context, node, "trim", operands)),
     "left": Spoken((2, 2), _left),
-    "right": Signature((OperandKind.STRING, OperandKind.INT), "spark_right", _STRING),
+    "right": Signature((OperandKind.STRING, OperandKind.INT), "spark_right", _STRING, is_opaque=True),
     "concat": Spoken((1, 1000), concatenated),
     "concat_ws": Spoken((2, 1000), _joined),
     "replace": Spoken((2, 3), _replaced),
@@ -178,7 +192,9 @@ STRINGS: Functions = {
     "sha1": Signature((OperandKind.STRING,), "sha1({0})", _STRING),
     "sha2": Spoken((2, 2), _digested),
     "instr": Signature((OperandKind.STRING, OperandKind.STRING), "CAST(instr({0}, {1}) AS INTEGER)", _INT),
-    "locate": Signature((OperandKind.STRING, OperandKind.STRING), "CAST(instr({1}, {0}) AS INTEGER)", _INT),
+    "locate": Signature(
+        (OperandKind.STRING, OperandKind.STRING), "CAST(instr({1}, {0}) AS INTEGER)", _INT, is_opaque=True
+    ),
 }
 
 STRING_RULES: dict[type[exp.Expr], Rule] = {
@@ -211,10 +227,19 @@ _INSTEAD = {
 
 
 def _coalesced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    values = to_common(context, node, operands)
-    if is_null(values[0].type):
+    given = to_common(context, node, operands)
+    if is_null(given[0].type):
         return null(pa.null())
-    return Scalar(f"coalesce({', '.join(value.sql for value in values)})", values[0].type, any_fails(values))
+    values = _needed([value for value, operand in zip(given, operands, strict=True) if not is_null(operand.type)])
+    if len(values) == 1:
+        return replace(values[0], constant=None, nulls=values[0].null_by)
+    return _unless_one_is_there(Scalar(f"coalesce({', '.join(v.sql for v in values)})", values[0].type), values)
+
+
+def _needed(values: Sequence[Scalar]) -> Sequence[Scalar]:
+    """The values up to the first that is never NULL."""
+    last = next((place for place, value in enumerate(values) if not value.null_by), len(values))
+    return values[: last + 1]
 
 
 def _if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -224,8 +249,7 @@ def _if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def _nvl2(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     tested, value, otherwise = operands
-    present = Scalar(f"({tested.sql} IS NOT NULL)", pa.bool_(), tested.fails)
-    return choose(context, node, [(present, value)], otherwise)
+    return choose(context, node, [(not_null_test(tested), value)], otherwise)
 
 
 def _null_if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -238,9 +262,15 @@ def _extreme(function: str) -> Spoken:
         values = to_common(context, node, operands)
         if duck_name(values[0].type) is None:
             raise context.unsupported(node, f"{function}() of {typed_name(values[0])}", ELSEWHERE)
-        return Scalar(f"{function}({', '.join(v.sql for v in values)})", values[0].type, any_fails(values))
+        return _unless_one_is_there(Scalar(f"{function}({', '.join(v.sql for v in values)})", values[0].type), values)
 
     return Spoken((2, 1000), rule)
+
+
+def _unless_one_is_there(value: Scalar, operands: Sequence[Scalar]) -> Scalar:
+    """A value that is NULL only if all operands are."""
+    value = replace(value, fails=any_fails(operands))
+    return value if all(operand.null_by for operand in operands) else never_null(value)
 
 
 # Numbers
@@ -256,7 +286,7 @@ def _absolute(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     (value,) = operands
     if not (is_integer(value.type) or is_decimal(value.type) or is_floating(value.type)):
         raise context.unsupported(node, f"abs() of {typed_name(value)}", CAST_IT)
-    return Scalar(f"abs({value.sql})", value.type, value.fails or is_integer(value.type))
+    return strict(f"abs({value.sql})", value.type, (value,), fails=is_integer(value.type))
 
 
 def _to_whole(function: str) -> Spoken:
@@ -269,9 +299,9 @@ def _to_whole(function: str) -> Spoken:
         if is_decimal(value.type):
             type = decimal_type(value.type.precision - value.type.scale + 1, 0)
             if type is not None:
-                return Scalar(f"CAST({function}({value.sql}) AS {duck_name(type)})", type, value.fails)
+                return strict(f"CAST({function}({value.sql}) AS {duck_name(type)})", type, (value,))
         double = _double(context, node, value)
-        return Scalar(macro(f"spark_{function}", double.sql), pa.int64(), fails=True)
+        return strict(macro(f"spark_{function}", double.sql), pa.int64(), (double,), fails=True)
 
     return Spoken((1, 1), rule)
 
@@ -283,18 +313,19 @@ def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     if not isinstance(places, int) or places < 0:
         raise context.unsupported(node, "round() to these places", "Give a constant number of places, 0 or more.")
     if is_integer(value.type):
-        return value
+        return opaque(value)
     if is_decimal(value.type):
         scale = min(places, value.type.scale)
         type = decimal_type(value.type.precision - value.type.scale + 1 + scale, scale)
         if type is not None:
-            return Scalar(f"CAST({value.sql} AS {duck_name(type)})", type, value.fails)
+            return opaque(strict(f"CAST({value.sql} AS {duck_name(type)})", type, (value,)))
     if value.type == pa.float64() and 0 < places <= PLACES_MAX:
         return rounded_double(value, places)
     if value.type != pa.float64() or places:
         what = f"round() of {typed_name(value)} to {places} places"
         raise context.unsupported(node, what, "Round when you read the view, or compute with DECIMAL.")
-    return Scalar(f"(round({value.sql}) + CAST(0 AS DOUBLE))", value.type, value.fails)  # -0.4 gives 0.0, not -0.0
+    rounded = f"(round({value.sql}) + CAST(0 AS DOUBLE))"  # -0.4 gives 0.0, not -0.0
+    return opaque(strict(rounded, value.type, (value,)))
 
 
 def _positive_modulo(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -302,7 +333,7 @@ def _positive_modulo(context: Context, node: exp.Expr, operands: Operands) -> Sc
     if not is_integer(left.type) or not isinstance(right.constant, int) or right.constant <= 0:
         raise context.unsupported(node, "this pmod()", "Take an integer modulo a positive integer constant.")
     left, right = to_common(context, node, (left, right))
-    return Scalar(macro("spark_pmod", left.sql, right.sql), left.type, left.fails)
+    return strict(macro("spark_pmod", left.sql, right.sql), left.type, (left, right))
 
 
 def _two(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Spoken:
@@ -313,17 +344,18 @@ def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -
     if is_decimal(left.type) or is_decimal(right.type):
         raise context.unsupported(node, "try_divide() of DECIMAL", CAST_IT)
     right, left = in_order(*reversed(as_doubles(context, node, left, right)))
-    return Scalar(macro("spark_try_divide", left.sql, right.sql), pa.float64(), any_fails((left, right)))
+    divided = Scalar(macro("spark_try_divide", left.sql, right.sql), pa.float64(), any_fails((left, right)))
+    return intolerant(divided, (left, right))
 
 
 def _square_root(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     value = _double(context, node, operands[0])
-    return Scalar(f"sqrt({value.sql})", pa.float64(), value.fails)
+    return strict(f"sqrt({value.sql})", pa.float64(), (value,))
 
 
 def _signum(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     value = _double(context, node, operands[0])
-    return Scalar(macro("spark_signum", value.sql), pa.float64(), value.fails)
+    return strict(macro("spark_signum", value.sql), pa.float64(), (value,))
 
 
 def _equal_null(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -342,7 +374,7 @@ def _or_zero(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def _is_nan(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     value = _double(context, node, operands[0])
-    return Scalar(f"coalesce(isnan({value.sql}), FALSE)", pa.bool_(), value.fails)
+    return never_null(Scalar(f"coalesce(isnan({value.sql}), FALSE)", pa.bool_(), value.fails))
 
 
 def _not_a_number(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -369,7 +401,7 @@ FUNCTIONS: Functions = {
     "nvl2": Spoken((3, 3), _nvl2),
     "nullif": Spoken((2, 2), _null_if),
     "isnull": Spoken((1, 1), lambda context, node, operands: is_null_test(operands[0])),
-    "isnotnull": Spoken((1, 1), lambda context, node, operands: negation(is_null_test(operands[0]))),
+    "isnotnull": Spoken((1, 1), lambda context, node, operands: not_null_test(operands[0])),
     "greatest": _extreme("greatest"),
     "least": _extreme("least"),
     "abs": Spoken((1, 1), _absolute),

@@ -16,7 +16,19 @@ from upriver.plan.types import decimal_type, is_null, is_string
 from upriver.sql.casts import cast
 from upriver.sql.operators import TYPES, boolean, suffixed, to_common, to_comparable
 from upriver.sql.patterns import matches
-from upriver.sql.scalars import Context, Rule, in_order, literal, macro, null, strict, string_sql, typed_name
+from upriver.sql.scalars import (
+    Context,
+    Rule,
+    in_order,
+    intolerant,
+    literal,
+    macro,
+    never_null,
+    null,
+    strict,
+    string_sql,
+    typed_name,
+)
 
 
 def comparison(sign: str) -> Rule:
@@ -62,9 +74,11 @@ def _connected(word: str) -> Rule:
 def connect(word: str, parts: Sequence[Scalar]) -> Scalar:
     """``AND`` or ``OR`` of the parts; a part that can fail is evaluated only if those before it do not decide."""
     head, rest = parts[0], parts[1:]
+    if not rest:
+        return head
     if not any_fails(rest):
         sql = f" {word} ".join(part.sql for part in parts)
-        return Scalar(f"({sql})" if rest else sql, pa.bool_(), head.fails)
+        return Scalar(f"({sql})", pa.bool_(), head.fails)
     tail = connect(word, rest)
     decided, result = (f"NOT {head.sql}", "FALSE") if word == "AND" else (head.sql, "TRUE")
     return Scalar(f"CASE WHEN {decided} THEN {result} ELSE ({head.sql} {word} {tail.sql}) END", pa.bool_(), fails=True)
@@ -76,7 +90,7 @@ def conjuncts(node: exp.Expr) -> list[exp.Expr]:
 
 
 def conjunction(parts: Sequence[Scalar]) -> str:
-    """A filter by all parts. As in Spark, a row stops at the first part that is not true."""
+    """All parts. As in Spark, a row stops at the first part that is not true."""
     head, rest = parts[0], parts[1:]
     if not any_fails(rest):
         return " AND ".join(part.sql for part in parts)
@@ -86,10 +100,9 @@ def conjunction(parts: Sequence[Scalar]) -> str:
 def _not(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this")
     tested = node.this
-    value = negation(boolean(context, tested))
     if isinstance(tested, exp.Is) and isinstance(tested.expression, exp.Null):
-        return replace(value, present=context.translate(tested.this).null_by)
-    return value
+        return not_null_test(context.translate(tested.this))
+    return negation(boolean(context, tested))
 
 
 # CASE and its kin
@@ -103,7 +116,8 @@ def choose(context: Context, node: exp.Expr, branches: Sequence[tuple[Scalar, Sc
         f"WHEN {condition.sql} THEN {value.sql}" for condition, value in zip(conditions, values, strict=True)
     )
     sql = f"CASE {whens} ELSE {last.sql} END"
-    return Scalar(sql, last.type, any_fails((*conditions, *values, last)))
+    chosen = Scalar(sql, last.type, any_fails((*conditions, *values, last)))
+    return chosen if any(value.null_by for value in (*values, last)) else never_null(chosen)
 
 
 def _case(context: Context, node: exp.Expr) -> Scalar:
@@ -134,6 +148,8 @@ def _if(context: Context, node: exp.Expr) -> Scalar:
 def _in(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expressions")
     value, *items = to_comparable(context, node, context.translate_all((node.this, *node.expressions)))
+    if len(items) == 1 and items[0].constant is not None:  # as in Spark's optimizer
+        return compare(context, node, "=", value, items[0])
     if any_fails(items):
         pairs = [in_order(value, item) for item in items]
         return connect("OR", [strict(f"({one.sql} = {other.sql})", pa.bool_(), (one, other)) for one, other in pairs])
@@ -152,6 +168,14 @@ def is_null_test(value: Scalar) -> Scalar:
     if not value.null_by:
         return Scalar("FALSE", pa.bool_(), nulls=frozenset())
     return Scalar(f"({value.sql} IS NULL)", pa.bool_(), value.fails, nulls=frozenset())
+
+
+def not_null_test(value: Scalar) -> Scalar:
+    """``IS NOT NULL``."""
+    sql = f"({value.sql} IS NOT NULL)" if value.null_by else "TRUE"
+    fails = value.fails and bool(value.null_by)
+    test = Scalar(sql, pa.bool_(), fails, nulls=frozenset(), is_test=True)
+    return intolerant(test, (value,))
 
 
 def negation(value: Scalar) -> Scalar:
@@ -207,7 +231,7 @@ def _matches(context: Context, node: exp.Expr, escape: str) -> Scalar:
         raise context.unsupported(node, names, "Match a STRING with a pattern in quotes.")
     _check_pattern(context, node, pattern.constant, escape)
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
-    return Scalar(f"({value.sql} {word} {pattern.sql} ESCAPE {string_sql(escape)})", pa.bool_(), value.fails)
+    return strict(f"({value.sql} {word} {pattern.sql} ESCAPE {string_sql(escape)})", pa.bool_(), (value, pattern))
 
 
 def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
@@ -225,7 +249,7 @@ def _matches_any_case(context: Context, node: exp.Expr) -> Scalar:
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
     small = macro("spark_lower", (value if value.letters is None else value.letters).sql)
     sql = f"({small} {word} {string_sql(pattern.constant.lower())} ESCAPE '\\')"
-    return Scalar(sql, pa.bool_(), value.fails)
+    return strict(sql, pa.bool_(), (value, pattern))
 
 
 def _regular(context: Context, node: exp.Expr) -> Scalar:
@@ -269,7 +293,9 @@ def _cast(context: Context, node: exp.Expr) -> Scalar:
         return number
     context.only(node, "this", "to")
     value = cast(context, node, context.translate(node.this), cast_type(context, node.args["to"]))
-    return replace(value, constant=None)  # Spark's rules for literals cover only the literal itself
+    return replace(
+        value, constant=None, nulls=value.null_by
+    )  # Spark's rules for literals cover only the literal itself
 
 
 LOGIC: dict[type[exp.Expr], Rule] = {

@@ -29,7 +29,7 @@ from upriver.plan.types import (
     is_wall_clock,
 )
 from upriver.sql.casts import cast, quotient, remainder, within_range
-from upriver.sql.scalars import Context, Rule, in_order, literal, macro, null, strict, typed_name
+from upriver.sql.scalars import Context, Rule, in_order, literal, macro, never_null, null, strict, typed_name
 
 _MICROS = {
     "microsecond": 1,
@@ -110,10 +110,11 @@ def moved(context: Context, node: exp.Expr) -> Scalar | None:
 def _date(context: Context, node: exp.Expr, value: Scalar, interval: Interval, sign: int) -> Scalar:
     if interval.months:
         sql = f"CAST({value.sql} + to_months(CAST({sign * interval.months} AS INTEGER)) AS DATE)"
-        return Scalar(sql, value.type, fails=True)
+        return strict(sql, value.type, (value, _WRITTEN), fails=True)
     if not interval.in_days:
         raise context.unsupported(node, "DATE and INTERVAL of less than days", "CAST the DATE to TIMESTAMP.")
-    return Scalar(f"({value.sql} + CAST({sign * interval.micros // DAY_MICROS} AS INTEGER))", value.type, fails=True)
+    days = sign * interval.micros // DAY_MICROS
+    return strict(f"({value.sql} + CAST({days} AS INTEGER))", value.type, (value, _WRITTEN), fails=True)
 
 
 def _clock(context: Context, node: exp.Expr, value: Scalar, interval: Interval, sign: int) -> Scalar:
@@ -122,9 +123,11 @@ def _clock(context: Context, node: exp.Expr, value: Scalar, interval: Interval, 
     by = f"to_microseconds(CAST({sign * interval.micros} AS BIGINT))"
     if interval.months:
         by = f"to_months(CAST({sign * interval.months} AS INTEGER))"
-    return Scalar(f"({value.sql} + {by})", value.type, fails=True)
+    return strict(f"({value.sql} + {by})", value.type, (value, _WRITTEN), fails=True)
 
 
+_WRITTEN = literal(0, pa.int32())
+"""Stands for the length, a constant."""
 CAST_IT = "Write the CAST that you mean."
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 _ESCAPES_KEPT = frozenset("\\'\"ntrb%_")
@@ -248,7 +251,7 @@ def suffixed(context: Context, node: exp.Expr) -> Scalar | None:
         return literal(int(inner.this), type)
     if type == pa.float64():
         return literal(float(inner.this), type)
-    return Scalar(f"CAST('{inner.this}' AS FLOAT)", type)
+    return never_null(Scalar(f"CAST('{inner.this}' AS FLOAT)", type))
 
 
 def _negative(context: Context, node: exp.Expr) -> Scalar:

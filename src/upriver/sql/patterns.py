@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
-from upriver.sql.scalars import Context, string_sql
+from upriver.sql.scalars import Context, strict, string_sql
 from upriver.sql.signatures import Functions, OperandKind, Operands, Spoken, take
 
 GROUPS_MAX = 9
@@ -168,7 +168,7 @@ def _is_whole(pattern: str) -> bool:
 def matches(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``s RLIKE pattern``: whether it is found anywhere."""
     text, pattern = take(context, node, OperandKind.STRING, operands[0]), _pattern(context, node, operands[1])
-    return Scalar(f"regexp_matches({text.sql}, {string_sql(pattern)})", pa.bool_(), text.fails)
+    return strict(f"regexp_matches({text.sql}, {string_sql(pattern)})", pa.bool_(), (text, operands[1]))
 
 
 def _pattern(context: Context, node: exp.Expr, value: Scalar) -> str:
@@ -221,7 +221,7 @@ def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     if ends and group == 0:
         pattern, group = f"({pattern})", 1
     searched = pattern + _AT_END if ends else pattern
-    return Scalar(f"regexp_extract({text.sql}, {string_sql(searched)}, {group})", pa.string(), text.fails)
+    return strict(f"regexp_extract({text.sql}, {string_sql(searched)}, {group})", pa.string(), (text, operands[1]))
 
 
 def _groups(pattern: str) -> int:
@@ -245,7 +245,7 @@ def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
             raise context.unsupported(node, f"'$' behind {GROUPS_MAX} groups", "Let groups not count: (?:...).")
         pattern, by = f"{pattern}({_AT_END_OF_LINE})\\z", f"{by}\\{last}"
     sql = f"regexp_replace({text.sql}, {string_sql(pattern)}, {string_sql(by)}, 'g')"
-    return Scalar(sql, pa.string(), text.fails)
+    return strict(sql, pa.string(), (text, operands[1]))
 
 
 PATTERNS: Functions = {

@@ -2,35 +2,20 @@
 
 Joins: the parts of ON that are the key, the conditions on one side alone, and the conditions on pairs of rows.
 
-Conditions of WHERE, ON and QUALIFY are applied one by one, each as early as the rows that it names exist.
-
-Pushdown: a condition is applied as deep in the tree as Spark applies it, and so it guards every expression above it.
-Spark's optimizer moves a filter below projections (whose expressions it takes into the condition), below unions, and
-into the sides of joins, the groups and the partitions that it names. From a join's equalities Spark infers what holds
-for the other side. An outer join becomes an inner one if a filter leaves no row of it without a match. So an expression
-that would fail on a row never sees that row if a filter excludes it. This module does the same, wherever anything can
-fail; where nothing can, a filter stays where it was written.
+Conditions of WHERE, ON and QUALIFY are applied one by one, each as early as the rows that it names exist
+(:mod:`upriver.sql.pushdown`).
 
 An expression that a single expression above uses once is evaluated there, as Spark does it: inside a branch of a CASE
 or behind a FILTER, only if the branch is taken.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.column_names import (
-    columns_in,
-    inlined,
-    operand_of_case,
-    plain_column,
-    plain_columns,
-    quoted,
-    with_columns,
-)
+from upriver.plan.column_names import columns_in, operand_of_case, plain_column, plain_columns, quoted
 from upriver.plan.plan import (
     AggregateOp,
     AggregatePlan,
@@ -39,7 +24,6 @@ from upriver.plan.plan import (
     JoinOp,
     Projection,
     ProjectOp,
-    SetOperationOp,
     TopKOp,
     UnionOp,
 )
@@ -48,215 +32,75 @@ from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import duck_name, is_floating, is_null, same_type, spark_name
 from upriver.sql.logic import conjunction, conjuncts
 from upriver.sql.operators import boolean, to_comparable
-from upriver.sql.scalars import TEXT_CHARS_MAX, Context, column_scalar, macro, refuses_nulls, typed_name
-from upriver.sql.scope import names_in, unique, worded
-
-LEFT_KEPT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""Joins whose rows all come from a row of the left input: a condition on that row may be applied before the join."""
-
-RIGHT_KEPT = frozenset({JoinKind.INNER, JoinKind.RIGHT})
-"""The same for the right input."""
-
-_KEPT = (LEFT_KEPT, RIGHT_KEPT)
-
-LEFT_MATCHED = frozenset({JoinKind.INNER, JoinKind.RIGHT, JoinKind.SEMI})
-"""Joins that put out nothing for a row of the left side without a match."""
-
-RIGHT_MATCHED = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
-"""The same for the right side."""
-
-_MATCHED = (LEFT_MATCHED, RIGHT_MATCHED)
-
-_WITHOUT_NULLS: Mapping[tuple[JoinKind, int], JoinKind] = MappingProxyType(
-    {
-        (JoinKind.LEFT, 1): JoinKind.INNER,
-        (JoinKind.RIGHT, 0): JoinKind.INNER,
-        (JoinKind.FULL, 0): JoinKind.LEFT,
-        (JoinKind.FULL, 1): JoinKind.RIGHT,
-    }
+from upriver.sql.pushdown import (
+    LEFT_KEPT,
+    LEFT_MATCHED,
+    RIGHT_KEPT,
+    RIGHT_MATCHED,
+    computed_values,
+    filtered,
+    matchable,
+    substituted,
+    tested,
+    with_names,
 )
-"""The join that is left of an outer join after rows with only NULL on a side (0: left, 1: right) are removed."""
-
-
-def filtered(relation: Relation, condition: Scalar | None, place: int | None) -> Relation:
-    """The rows for which the condition is true; all, if there is none. Several filters are applied in turn."""
-    if condition is None:
-        return relation
-    goes_down = relation.can_fail or condition.fails or isinstance(relation.op, JoinOp)
-    sunk = _sunk(relation, condition, place) if goes_down else None
-    return _on_top(relation, condition, place) if sunk is None else sunk
-
-
-def _on_top(relation: Relation, condition: Scalar, place: int | None) -> Relation:
-    if not isinstance(relation.op, FilterOp):
-        return Relation(FilterOp(condition.sql), (relation,), relation.schema, place, asks=(condition,))
-    asks = (*_asks(relation, relation.op), condition)
-    return replace(relation, op=FilterOp(conjunction(asks)), asks=asks)
-
-
-def _asks(relation: Relation, op: FilterOp) -> tuple[Scalar, ...]:
-    return relation.asks or (Scalar(op.predicate, pa.bool_(), fails=True),)
-
-
-def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation | None:
-    """The relation with the condition pushed below its operator; ``None`` if that is impossible."""
-    names = columns_in(condition.sql)
-    match relation.op:
-        case FilterOp():
-            return _below_filter(relation, relation.op, condition, place)
-        case ProjectOp(projection):
-            texts = dict(zip(projection.schema.names, projection.expressions, strict=True))
-            text = inlined(condition.sql, texts, TEXT_CHARS_MAX)
-            if text is None:
-                return None
-            return replace(relation, inputs=(filtered(relation.inputs[0], replace(condition, sql=text), place),))
-        case AggregateOp(plan) if names and names <= set(plan.group):
-            return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
-        case TopKOp() if names and names <= set(relation.op.partition):
-            return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
-        case UnionOp():
-            return replace(relation, inputs=tuple(filtered(part, condition, place) for part in relation.inputs))
-        case SetOperationOp():
-            first, other = relation.inputs
-            other = filtered(other, condition, place) if relation.op.all else other
-            return replace(relation, inputs=(filtered(first, condition, place), other))
-        case JoinOp():
-            return _into_sides(relation, relation.op, condition, place)
-        case _:
-            return None
-
-
-def _below_filter(relation: Relation, op: FilterOp, condition: Scalar, place: int | None) -> Relation | None:
-    """Push the condition below the filter, behind those of the filter's conditions that can go down, too."""
-    (below,) = relation.inputs
-    left: list[Scalar] = []
-    for one in _asks(relation, op):
-        sunk = _sunk(below, one, relation.place)
-        below = below if sunk is None else sunk
-        left += [one] if sunk is None else []
-    sunk = _sunk(below, condition, place)
-    if sunk is None:
-        return None
-    for one in left:
-        sunk = _on_top(sunk, one, relation.place)
-    return sunk
-
-
-def _into_sides(relation: Relation, op: JoinOp, condition: Scalar, place: int | None) -> Relation | None:
-    """Push the condition into the side that it names, and what follows from it into the other side."""
-    names = columns_in(condition.sql)
-    for side, rows in enumerate(relation.inputs):
-        kind = _WITHOUT_NULLS.get((op.kind, side))
-        if kind is not None and names and names <= set(rows.schema.names) and _refuses_nulls(condition, rows.schema):
-            relation = _of_kind(relation, op, kind, place)
-            assert isinstance(relation.op, JoinOp)
-            op = relation.op
-    sides = list(relation.inputs)
-    for side, kinds in enumerate(_KEPT):
-        if names and op.kind in kinds and names <= set(sides[side].schema.names):
-            sides[side] = filtered(sides[side], condition, place)
-            sides[1 - side] = _inferred(op, 1 - side, sides[1 - side], condition, place)
-            return replace(relation, inputs=tuple(sides))
-    return None
-
-
-def _refuses_nulls(condition: Scalar, schema: pa.Schema) -> bool:
-    """Whether the condition is not true for a row of nothing but NULL."""
-    columns = pa.schema([schema.field(name) for name in sorted(columns_in(condition.sql))])
-    return refuses_nulls(condition.sql, columns)
-
-
-def _of_kind(relation: Relation, op: JoinOp, kind: JoinKind, place: int | None) -> Relation:
-    """The join with another kind, which gives fewer rows. ON's conditions on one side alone stay conditions on pairs,
-    because Spark applies the filter's conditions first."""
-    sides = list(relation.inputs)
-    for side, kinds in enumerate(_MATCHED):
-        if kind in kinds and op.kind not in kinds:
-            for key, null_safe in zip((op.left_key, op.right_key)[side], op.null_safe, strict=True):
-                sides[side] = sides[side] if null_safe else matchable(sides[side], key, place)
-    return replace(relation, op=replace(op, kind=kind), inputs=tuple(sides))
-
-
-def _inferred(op: JoinOp, side: int, relation: Relation, condition: Scalar, place: int | None) -> Relation:
-    """One side of a join, filtered by a condition on the other side, as far as the join's equalities carry it over."""
-    keys = op.left_key, op.right_key
-    equal = {
-        other: one
-        for one, other, null_safe in zip(keys[side], keys[1 - side], op.null_safe, strict=True)
-        if not null_safe
-    }
-    if not relation.can_fail or op.kind not in _MATCHED[side] or not columns_in(condition.sql) <= equal.keys():
-        return relation
-    return filtered(relation, replace(condition, sql=with_columns(condition.sql, equal)), place)
-
-
-def matchable(relation: Relation, key: str, place: int | None) -> Relation:
-    """One side of a join without rows whose ``key`` is null: they give no output."""
-    if not relation.can_fail or key in relation.deferred:
-        return relation
-    return filtered(relation, present(key), place)
-
-
-def present(name: str) -> Scalar:
-    """The condition that a column is not NULL."""
-    return Scalar(f"({quoted(name)} IS NOT NULL)", pa.bool_(), nulls=frozenset(), present=frozenset({quoted(name)}))
-
+from upriver.sql.scalars import Context, column_scalar, macro, typed_name
+from upriver.sql.scope import names_in, unique, worded
 
 # Expressions in expressions
 
 
 def absorbed(
     relation: Relation,
-    texts: Sequence[str],
+    values: Sequence[Scalar],
     uses: Mapping[str, int],
-    build: Callable[[Relation, Sequence[str]], Relation],
+    build: Callable[[Relation, Sequence[Scalar]], Relation],
 ) -> Relation:
-    """``build`` of a relation and expressions over it. The expressions absorb columns that can fail and are used once.
+    """``build`` of a relation and values over it. The values absorb columns that can fail and are used once.
 
-    uses: how often the expressions, as written, name each column.
+    uses: how often the values, as written, name each column.
     """
     once = {name for name in relation.deferred if uses.get(name) == 1}
     if once and isinstance(relation.op, UnionOp):
-        parts = tuple(absorbed(part, texts, uses, build) for part in relation.inputs)
+        parts = tuple(absorbed(part, values, uses, build) for part in relation.inputs)
         return Relation(UnionOp(), parts, parts[0].schema, relation.place)
     once &= relation.fails
     if not once or not isinstance(relation.op, ProjectOp):
-        return build(relation, texts)
+        return build(relation, values)
     opened, inner = _opened(relation, relation.op.projection, once)
-    taken = [inlined(text, inner, TEXT_CHARS_MAX) for text in texts]
-    if None in taken:
-        return build(relation, texts)
-    absorbing = [text for text in taken if text is not None]
+    taken = [substituted(value, inner) for value in values]
+    absorbing = [value for value in taken if value is not None]
+    if len(absorbing) < len(values):
+        return build(relation, values)
     assert isinstance(opened.op, ProjectOp)
     sources = plain_columns(opened.op.projection)
     if len(sources) < len(opened.schema):
         return build(opened, absorbing)
-    return build(opened.inputs[0], [with_columns(text, sources) for text in absorbing])
+    return build(opened.inputs[0], [with_names(value, sources) for value in absorbing])
 
 
-def _opened(relation: Relation, projection: Projection, names: set[str]) -> tuple[Relation, dict[str, str]]:
-    """The projection with the sources of these columns in their place; and the columns' expressions over the
-    sources."""
+def _opened(relation: Relation, projection: Projection, names: set[str]) -> tuple[Relation, dict[str, Scalar]]:
+    """The projection with the sources of these columns in their place; and the columns' values over the sources."""
     (below,) = relation.inputs
-    texts = dict(zip(projection.schema.names, projection.expressions, strict=True))
-    fields = {name: field for name, field in zip(texts, projection.schema, strict=True) if name not in names}
-    taken = {name.lower() for name in texts}
+    values = computed_values(relation, projection)
+    fields = {field.name: field for field in projection.schema if field.name not in names}
+    taken = {name.lower() for name in values}
     known = {source: name for name, source in plain_columns(projection).items()}
     more: dict[str, str] = {}
-    for source in sorted(columns_in(" ".join(texts[name] for name in names)) - known.keys()):
+    for source in sorted(columns_in(" ".join(values[name].sql for name in names)) - known.keys()):
         name = source
         while name.lower() in taken:
             name += "_"
         taken.add(name.lower())
         more[source] = name
         fields[name] = pa.field(name, below.schema.field(source).type)
-    kept = {name: text for name, text in texts.items() if name not in names}
+    kept = {name: value.sql for name, value in values.items() if name not in names}
     kept |= {name: column_scalar(source, fields[name].type).sql for source, name in more.items()}
-    inner = {name: with_columns(texts[name], known | more) for name in names}
+    inner = {name: with_names(values[name], known | more) for name in names}
     schema = pa.schema([fields[name] for name in kept])
-    opened = Relation(
-        ProjectOp(Projection(tuple(kept.values()), schema)), (below,), schema, relation.place, relation.fails - names
-    )
+    op = ProjectOp(Projection(tuple(kept.values()), schema))
+    rest = {name: value for name, value in relation.values.items() if name not in names}
+    opened = Relation(op, (below,), schema, relation.place, relation.fails - names, values=rest)
     return opened, inner
 
 
@@ -277,8 +121,9 @@ def projected(relation: Relation, outputs: Iterable[Output], place: int | None) 
     outputs = tuple(outputs)
     schema = pa.schema([pa.field(output.name, output.value.type) for output in outputs])
     projection = Projection(tuple(output.value.sql for output in outputs), schema)
-    fails = frozenset(one.name for one in outputs if _is_late(one.value) and plain_column(one.value.sql) is None)
-    return Relation(ProjectOp(projection), (relation,), schema, place, fails)
+    values = {one.name: one.value for one in outputs if plain_column(one.value.sql) is None}
+    fails = frozenset(name for name, value in values.items() if _is_late(value))
+    return Relation(ProjectOp(projection), (relation,), schema, place, fails, values=values)
 
 
 def _is_late(value: Scalar) -> bool:
@@ -289,14 +134,10 @@ def _is_late(value: Scalar) -> bool:
 def computed(relation: Relation, outputs: Sequence[Output], uses: Mapping[str, int], place: int | None) -> Relation:
     """These columns for each row; they absorb columns that can fail and are used once (:func:`absorbed`)."""
 
-    def build(below: Relation, texts: Sequence[str]) -> Relation:
-        values = [
-            replace(one.value, sql=text, fails=one.value.fails or text != one.value.sql)
-            for one, text in zip(outputs, texts, strict=True)
-        ]
+    def build(below: Relation, values: Sequence[Scalar]) -> Relation:
         return projected(below, [Output(one.name, value) for one, value in zip(outputs, values, strict=True)], place)
 
-    return absorbed(relation, [one.value.sql for one in outputs], uses, build)
+    return absorbed(relation, [one.value for one in outputs], uses, build)
 
 
 def widened(relation: Relation, outputs: Sequence[Output], place: int | None) -> Relation:
@@ -340,7 +181,8 @@ def retyped(relation: Relation, schema: pa.Schema) -> Relation:
         projection = Projection(relation.op.projection.expressions, schema)
         names = dict(zip(relation.schema.names, schema.names, strict=True))
         fails = frozenset(names[name] for name in relation.fails)
-        return Relation(ProjectOp(projection), relation.inputs, schema, relation.place, fails)
+        values = {names[name]: value for name, value in relation.values.items()}
+        return Relation(ProjectOp(projection), relation.inputs, schema, relation.place, fails, values=values)
     projection = Projection(tuple(map(quoted, relation.schema.names)), schema)
     return Relation(ProjectOp(projection), (relation,), schema, relation.place)
 
@@ -432,34 +274,37 @@ class Condition:
 
 def conditions(context: Context, nodes: Iterable[exp.Expr]) -> list[Condition]:
     """Bound nodes, translated, and split at each AND."""
-    return [Condition(part, boolean(context, part), names_in(part)) for node in nodes for part in conjuncts(node)]
+    parts = (part for node in nodes for one in conjuncts(node) for part in _tests(one))
+    return [Condition(part, boolean(context, part), names_in(part)) for part in parts]
+
+
+def _tests(node: exp.Expr) -> Iterator[exp.Expr]:
+    """A test for NULL of ``a < b`` as tests of both sides, as in Spark's optimizer; another condition as it is."""
+    tested = node.this.this if isinstance(node, exp.Not) and isinstance(node.this, exp.Is) else None
+    while isinstance(tested, exp.Not):
+        tested = tested.this
+    if not isinstance(tested, exp.LT | exp.LTE | exp.GT | exp.GTE) or not isinstance(node.this.expression, exp.Null):
+        yield node
+        return
+    for side in (tested.this, tested.expression):
+        if not isinstance(side, exp.Literal):
+            yield from _tests(exp.Not(this=exp.Is(this=side.copy(), expression=exp.Null())))
 
 
 def restricted(relation: Relation, wanted: Sequence[Condition], place: int | None) -> Relation:
     """The rows for which all conditions hold, applied in order. A condition on a row's number also ends the numbering.
 
-    Where anything can fail, Spark first tests for NULL each column that a condition rejects NULL in; so does this. So
-    the column's expression fails on no row that is left out anyway.
+    Where anything can fail, the columns in which they reject NULL are tested for it, too, as by Spark.
     """
     can_fail = relation.can_fail or any(condition.value.fails for condition in wanted)
-    untested = _rejecting(relation, wanted) if can_fail else set()
     for condition in wanted:
-        for name in sorted(untested & columns_in(condition.value.sql)):
-            untested.remove(name)
-            if condition.value.fails or quoted(name) not in condition.value.rejects:
-                relation = filtered(relation, present(name), place)
+        relation = tested(relation, condition.value, place) if can_fail else relation
         limit = _limit(condition.node)
         inner = None if limit is None else bounded(relation, limit.name, limit.most)
         relation = relation if inner is None else inner
         if inner is None or limit is None or not limit.alone:
             relation = filtered(relation, condition.value, place)
     return relation
-
-
-def _rejecting(relation: Relation, wanted: Sequence[Condition]) -> set[str]:
-    """The columns that are not NULL where all conditions hold, except columns that are computed only when needed."""
-    rejected = frozenset[str]().union(*(condition.value.rejects for condition in wanted))
-    return {name for name in relation.schema.names if quoted(name) in rejected and name not in relation.deferred}
 
 
 @dataclass(frozen=True, slots=True)
@@ -542,12 +387,14 @@ def join(
     of_left = [one for one in rest if kind in LEFT_MATCHED and _asks_only(one, left)]
     of_right = [one for one in rest if kind in RIGHT_MATCHED and _asks_only(one, right)]
     of_pairs = [one.value for one in rest if one not in of_left and one not in of_right]
-    left, left_key = _keyed(restricted(left, of_left, place), [key.left for key in equalities], taken)
-    right, right_key = _keyed(restricted(right, of_right, place), [key.right for key in equalities], taken)
+    left, right = restricted(left, of_left, place), restricted(right, of_right, place)
+    for value in (*(key.left.value for key in equalities if not key.null_safe), *of_pairs):
+        left = matchable(left, value, place) if kind in LEFT_MATCHED else left
+    for value in (*(key.right.value for key in equalities if not key.null_safe), *of_pairs):
+        right = matchable(right, value, place) if kind in RIGHT_MATCHED else right
+    left, left_key = _keyed(left, [key.left for key in equalities], taken)
+    right, right_key = _keyed(right, [key.right for key in equalities], taken)
     null_safe = tuple(key.null_safe for key in equalities)
-    for one, other, is_safe in zip(left_key, right_key, null_safe, strict=True):
-        left = left if is_safe or kind not in LEFT_MATCHED else matchable(left, one, place)
-        right = right if is_safe or kind not in RIGHT_MATCHED else matchable(right, other, place)
     op = JoinOp(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None)
     both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
     schema = pa.schema([*left.schema, *(right.schema if both else ())])

@@ -186,10 +186,27 @@ def macro(name: str, *operands: str) -> str:
 
 
 def strict(sql: str, type: pa.DataType, operands: Iterable[Scalar], fails: bool = False) -> Scalar:
-    """An expression that is NULL exactly if an operand is. fails: whether it can fail where its operands do not."""
+    """An expression that is NULL exactly if an operand is, and that Spark calls null-intolerant. fails: whether it can
+    fail where its operands do not."""
     operands = tuple(operands)
     nulls = frozenset[str]().union(*(operand.null_by for operand in operands))
-    return Scalar(sql, type, fails or any_fails(operands), nulls=nulls)
+    return intolerant(Scalar(sql, type, fails or any_fails(operands), nulls=nulls), operands)
+
+
+def intolerant(value: Scalar, operands: Iterable[Scalar]) -> Scalar:
+    """A value that Spark calls null-intolerant; it may be NULL where no operand is."""
+    operands = tuple(operands)
+    rejected = frozenset[str]().union(*(operand.rejects for operand in operands))
+    return replace(value, rejected=rejected, whole=all(operand.is_whole for operand in operands))
+
+
+def opaque(value: Scalar) -> Scalar:
+    """A value into which Spark does not look for columns that must not be NULL."""
+    return replace(value, rejected=frozenset(), whole=False)
+
+
+def never_null(value: Scalar) -> Scalar:
+    return replace(value, nulls=frozenset())
 
 
 def in_order(*operands: Scalar) -> tuple[Scalar, ...]:

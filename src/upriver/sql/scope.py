@@ -257,9 +257,9 @@ class Setting:
         """The setting with more queries of WITH."""
         return replace(self, queries={**self.queries, **queries})
 
-    def context(self, *schemas: pa.Schema, fails: Collection[str] = ()) -> Context:
+    def context(self, *schemas: pa.Schema, fails: Collection[str] = (), certain: Collection[str] = ()) -> Context:
         """The context of expressions over rows with the columns of all these schemas. fails: columns that can fail on a
-        row, wherever they are needed."""
+        row, wherever they are needed. certain: columns that are never NULL."""
         types = {field.name: field.type for schema in schemas for field in schema}
 
         def leaf(node: exp.Expr) -> Scalar | None:
@@ -268,6 +268,7 @@ class Setting:
             type = types[node.name]
             if duck_name(type) is None:
                 raise self.source.unsupported(node, f"an expression over {spark_name(type)}", ELSEWHERE)
-            return replace(column_scalar(node.name, type), fails=node.name in fails)
+            nulls = frozenset[str]() if node.name in certain else None
+            return replace(column_scalar(node.name, type), fails=node.name in fails, nulls=nulls)
 
         return Context(self.source, self.timezone, leaf, RULES)

@@ -316,7 +316,8 @@ class _Selection:
 
     def rows(self) -> ScopeRows:
         bound = self._bind()
-        rows = self._setting.context(self._relation.schema, fails=self._relation.deferred)
+        below = self._relation
+        rows = self._setting.context(below.schema, fails=below.deferred, certain=below.certain)
         groups = Groups(rows, bound.group, {bound.rank.lower()}) if self._groups() else None
         over = _with_rank(rows if groups is None else replace(rows, leaf=groups.leaf), bound.rank)
         # Everything is translated before any of it is built: only then all aggregates are known.

@@ -11,7 +11,7 @@ from upriver.plan.relation import Scalar
 from upriver.plan.types import is_date, is_instant, is_integer, is_null, is_string, is_wall_clock
 from upriver.sql.casts import cast, within_range
 from upriver.sql.operators import CAST_IT
-from upriver.sql.scalars import Context, in_order, macro, null, strict, typed_name
+from upriver.sql.scalars import Context, in_order, macro, null, opaque, strict, typed_name
 
 
 class OperandKind(Enum):
@@ -31,13 +31,14 @@ class Signature:
     """A function that is one DuckDB expression. It gives NULL exactly if an operand is NULL, as Spark's does.
 
     sql: with {0}, {1}, ... in the places of the operands; or the name of one of our macros. fails: whether it can fail
-    where its operands do not.
+    where its operands do not. is_opaque: whether Spark does not call it null-intolerant.
     """
 
     takes: tuple[OperandKind, ...]
     sql: str
     gives: pa.DataType
     fails: bool = False
+    is_opaque: bool = False
 
 
 Operands = Sequence[Scalar]
@@ -67,7 +68,8 @@ def call(context: Context, node: exp.Expr, name: str, function: Function, operan
     taken = in_order(*(take(context, node, *pair) for pair in zip(function.takes, operands, strict=True)))
     texts = [operand.sql for operand in taken]
     sql = function.sql.format(*texts) if "{" in function.sql else macro(function.sql, *texts)
-    return strict(sql, function.gives, taken, function.fails)
+    value = strict(sql, function.gives, taken, function.fails)
+    return opaque(value) if function.is_opaque else value
 
 
 def take(context: Context, node: exp.Expr, kind: OperandKind, value: Scalar) -> Scalar:

@@ -13,7 +13,7 @@ from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_date, is_instant, is_wall_clock
 from upriver.sql.casts import cast
-from upriver.sql.scalars import Context, Rule, macro, string_sql, typed_name
+from upriver.sql.scalars import Context, Rule, macro, opaque, strict, string_sql, typed_name
 from upriver.sql.signatures import Functions, OperandKind, Operands, Signature, Spoken, call, constant_text, take
 
 _INT, _LONG, _DATE = pa.int32(), pa.int64(), pa.date32()
@@ -42,7 +42,7 @@ def _clock_part(unit: str) -> Spoken:
         clock = take(context, node, OperandKind.CLOCK, operands[0])
         if is_instant(clock.type):
             context.need_utc(node, f"the {unit} of a TIMESTAMP")
-        return Scalar(f"CAST({unit}({clock.sql}) AS INTEGER)", _INT, clock.fails)
+        return strict(f"CAST({unit}({clock.sql}) AS INTEGER)", _INT, (clock,))
 
     return Spoken((1, 1), rule)
 
@@ -88,7 +88,7 @@ def _truncated_date(context: Context, node: exp.Expr, operands: Operands) -> Sca
     if unit is None:
         raise context.unsupported(node, f"trunc() to {written!r}", f"Take one of {', '.join(_DATE_UNITS)}.")
     day = take(context, node, OperandKind.DATE, operands[0])
-    return Scalar(f"CAST(date_trunc('{unit}', {day.sql}) AS DATE)", _DATE, day.fails)
+    return opaque(strict(f"CAST(date_trunc('{unit}', {day.sql}) AS DATE)", _DATE, (day,)))
 
 
 def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -99,7 +99,7 @@ def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Sc
         raise context.unsupported(node, f"date_trunc() to {written!r}", f"Take one of {', '.join(_CLOCK_UNITS)}.")
     context.need_utc(node, "date_trunc()")
     moment = cast(context, node, operands[1], pa.timestamp("us", tz=context.timezone))
-    return Scalar(f"date_trunc('{unit}', {moment.sql})", moment.type, moment.fails)
+    return opaque(strict(f"date_trunc('{unit}', {moment.sql})", moment.type, (moment,)))
 
 
 def _instant_of(micros: int) -> Spoken:
@@ -108,7 +108,7 @@ def _instant_of(micros: int) -> Spoken:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         count = take(context, node, OperandKind.WHOLE, operands[0])
         sql = f"make_timestamp({count.sql} * CAST({micros} AS BIGINT))"
-        return Scalar(sql, pa.timestamp("us", tz=context.timezone), fails=True)
+        return strict(sql, pa.timestamp("us", tz=context.timezone), (count,), fails=True)
 
     return Spoken((1, 1), rule)
 
@@ -120,7 +120,7 @@ def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Sca
         what = f"unix_timestamp() of {typed_name(moment)}"
         raise context.unsupported(node, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
     instant = cast(context, node, moment, pa.timestamp("us", tz=context.timezone))
-    return Scalar(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, instant.fails)
+    return opaque(strict(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, (instant,)))
 
 
 CLOCKS = frozenset({"unix_timestamp"})
@@ -231,7 +231,9 @@ def _formatted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         raise context.unsupported(node, f"date_format() by {pattern!r}" if pattern else "this date_format()", _INSTEAD)
     context.need_utc(node, "date_format()")
     moment = cast(context, node, operands[0], pa.timestamp("us", tz=context.timezone))
-    return Scalar(macro("spark_formatted", moment.sql, string_sql(form)), pa.string(), fails=True)
+    return strict(
+        macro("spark_formatted", moment.sql, string_sql(form)), pa.string(), (moment, operands[1]), fails=True
+    )
 
 
 FORMATS: Functions = {"date_format": Spoken((2, 2), _formatted)}

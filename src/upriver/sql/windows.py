@@ -19,7 +19,8 @@ from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import duck_name, is_instant, is_null, is_wall_clock
 from upriver.sql.aggregates import AGGREGATES
 from upriver.sql.operators import micros_of
-from upriver.sql.relations import UNBOUNDED, Output, computed, filtered, projected, union, widened, with_values
+from upriver.sql.pushdown import filtered
+from upriver.sql.relations import UNBOUNDED, Output, computed, projected, union, widened, with_values
 from upriver.sql.scalars import Context, column_scalar, construct, macro, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, Setting, unique, worded
 
