@@ -1,5 +1,6 @@
 """Views kept without Spark over rows some of which are bad: what they give, and which rows are set aside."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -11,13 +12,18 @@ from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import TableSpec
 
+BEYOND = re.compile("no UTF-8|too far to compute with|end of its range|outside the years 1 to 9999")
+"""What is said of a value that only Spark can compute with."""
+
 
 @dataclass(frozen=True)
 class Kept:
-    """rows: the view's. aside: by table, the first column's value of each row that was set aside, ascending."""
+    """rows: the view's. aside: by table, the first column's value of each row that was set aside, ascending. beyond:
+    of these, the rows that only Spark can compute."""
 
     rows: pa.Table
     aside: Mapping[str, Sequence[int]]
+    beyond: Mapping[str, Sequence[int]]
 
 
 def kept(
@@ -32,6 +38,10 @@ def kept(
     )
     world.run_epoch(tables)
     aside: dict[str, set[int]] = {name: set() for name in specs}
+    beyond: dict[str, set[int]] = {name: set() for name in specs}
     for one in world.set_aside:
-        aside[one.table].update(one.rows.column(0).to_pylist())
-    return Kept(world.scan(), {name: sorted(found) for name, found in aside.items()})
+        for number, error in zip(one.rows.column(0).to_pylist(), one.errors, strict=True):
+            aside[one.table].add(number)
+            if BEYOND.search(error):
+                beyond[one.table].add(number)
+    return Kept(world.scan(), *({name: sorted(of[name]) for name in specs} for of in (aside, beyond)))

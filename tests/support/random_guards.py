@@ -1,7 +1,25 @@
-"""Queries at random in which an expression that may fail stands behind a guard, or none, in any position."""
+"""Queries at random in which an expression that may fail stands behind a guard, or none, in any position.
 
-from collections.abc import Sequence
+Every function, operator and cast of the front end (a *construct*) is drawn in every position, over awkward values.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, product
 from random import Random
+
+import pyarrow as pa
+from awkward_kit import BYTES, dates, text, times
+from expressions_kit import COLUMNS, FAILING, ROWS, TOPICS, listed, table
+from sqlglot import exp
+
+from upriver.errors import UnsupportedSql
+from upriver.plan.relation import Scalar
+from upriver.plan.source import Source
+from upriver.plan.types import spark_name
+from upriver.sql.functions import RULES
+from upriver.sql.scalars import Context, column_scalar
 
 # ruff: noqa: E501  queries are easier to read on one line
 
@@ -15,42 +33,185 @@ GUARDS = (
     "(l < 5 OR d > DATE '2000-01-01')",
     "TRUE",
 )
-FORMS = (
-    "SELECT r, {e} AS made FROM rows_ WHERE {g}",
-    "SELECT r, {e} AS made FROM rows_ WHERE {g} AND ({e}) IS NOT NULL",
-    "SELECT r FROM rows_ WHERE ({e}) IS NULL AND {g}",
-    "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) WHERE {g}",
-    "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) WHERE {g} AND made IS NOT NULL",
-    "SELECT r, CASE WHEN {g} THEN made END AS made FROM (SELECT *, {e} AS made FROM rows_)",
-    "SELECT r, coalesce(if({g}, NULL, made), made) AS made FROM (SELECT *, {e} AS made FROM rows_)",
-    "SELECT r, ({g}) AND made IS NULL AS made FROM (SELECT *, {e} AS made FROM rows_)",
-    "SELECT r FROM (SELECT *, {e} AS made FROM rows_ WHERE {g})",
-    "SELECT y AS r, count(*) AS n, count({e}) FILTER (WHERE {g}) AS made FROM rows_ GROUP BY y",
-    "SELECT y AS r, count(made) FILTER (WHERE {g}) AS n, 1 AS made FROM (SELECT *, {e} AS made FROM rows_) GROUP BY y",
-    "SELECT y AS r, count({e}) AS made FROM rows_ WHERE {g} GROUP BY y HAVING y > 0 AND count(*) > 0",
-    "SELECT r, made FROM (SELECT y AS r, count({e}) AS made FROM rows_ GROUP BY y) WHERE r < 0",
-    "SELECT r FROM (SELECT r, y, rank() OVER (PARTITION BY y ORDER BY {e}, r) AS n FROM rows_) WHERE n < 3 AND y > 0",
-    "SELECT r, made FROM (SELECT r, {e} AS made, rank() OVER (ORDER BY r) AS n FROM rows_ WHERE {g}) WHERE n < 3",
-    "SELECT a.r, made FROM other a JOIN (SELECT r, {e} AS made FROM rows_) q ON a.r = q.r WHERE a.r % 4 = 1",
-    "SELECT id AS r, made FROM (SELECT r AS id FROM other) LEFT JOIN (SELECT *, {e} AS made FROM rows_) ON id = r AND {g}",
-    "SELECT id AS r, made FROM (SELECT r AS id FROM other) LEFT JOIN (SELECT *, {e} AS made FROM rows_) ON id = r WHERE {g}",
-    "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) FULL JOIN (SELECT r AS id FROM other) ON id = r WHERE {g} AND id < 90",
-    "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) RIGHT JOIN (SELECT r AS id FROM other) ON id = r + 7 WHERE {g} AND r > 9",
-    "SELECT r FROM rows_ a LEFT JOIN (SELECT r AS id, r % 5 AS rest FROM other) q ON r = id AND ({e}) IS NOT NULL WHERE rest > 0 AND {g}",
-    "SELECT a.r FROM (SELECT *, {e} AS made FROM rows_) a JOIN (SELECT r AS id FROM other) o ON a.r = o.id AND made IS NOT NULL AND {g}",
-    "SELECT r, j DIV (j - i) + length(s || CAST({e} AS STRING)) AS made FROM rows_ WHERE {g}",
-    "SELECT r, coalesce(i, j) * length(CAST({e} AS STRING)) - l AS made FROM rows_ WHERE {g} AND i - length(CAST({e} AS STRING)) < 9",
-    "SELECT CAST({e} AS STRING) AS r, count(*) AS made FROM rows_ WHERE {g} GROUP BY CAST({e} AS STRING)",
-    "SELECT y AS r, count(*) AS made FROM rows_ WHERE {g} GROUP BY y HAVING max(CAST({e} AS STRING)) IS NOT NULL AND y < 9",
-    "SELECT r FROM (SELECT r, rank() OVER (PARTITION BY CAST({e} AS STRING) ORDER BY r) AS n FROM rows_ WHERE {g}) WHERE n < 2",
-    "SELECT a.r FROM rows_ a JOIN (SELECT CAST(r AS STRING) AS id FROM other) q ON CAST({e} AS STRING) = q.id WHERE {g}",
-    "SELECT r FROM rows_ WHERE {g} AND CAST({e} AS STRING) IN (SELECT CAST(r AS STRING) FROM other WHERE r > 0)",
-    "SELECT r FROM rows_ WHERE {g} AND EXISTS (SELECT {e} FROM other o WHERE o.r = rows_.r)",
-    "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_ UNION ALL SELECT *, {e} FROM rows_) WHERE {g}",
-    "SELECT r FROM (SELECT DISTINCT r, b, c, i, j, l, s, y, d, {e} AS made FROM rows_) WHERE {g}",
-)
-"""r, made: the number of a row or group, and what is computed."""
+POSITIONS: Mapping[str, Sequence[str]] = {
+    "select": (
+        "SELECT r, {e} AS made FROM rows_ WHERE {g}",
+        "SELECT r, j DIV (j - i) + length(s || CAST({e} AS STRING)) AS made FROM rows_ WHERE {g}",
+        "SELECT r, coalesce(i, j) * length(CAST({e} AS STRING)) - l AS made FROM rows_ WHERE {g} AND i - length(CAST({e} AS STRING)) < 9",
+    ),
+    "filter": (
+        "SELECT r, {e} AS made FROM rows_ WHERE {g} AND ({e}) IS NOT NULL",
+        "SELECT r FROM rows_ WHERE ({e}) IS NULL AND {g}",
+        "SELECT r FROM rows_ WHERE ({e}) IS NOT NULL AND {g}",
+        "SELECT r FROM rows_ WHERE {g} AND NOT ({e}) <=> ({e})",
+    ),
+    "CASE": (
+        "SELECT r, CASE WHEN {g} THEN made END AS made FROM (SELECT *, {e} AS made FROM rows_)",
+        "SELECT r, coalesce(if({g}, NULL, made), made) AS made FROM (SELECT *, {e} AS made FROM rows_)",
+        "SELECT r, ({g}) AND made IS NULL AS made FROM (SELECT *, {e} AS made FROM rows_)",
+        "SELECT r, CASE WHEN {g} THEN {e} END AS made FROM rows_",
+    ),
+    "outer query": (
+        "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) WHERE {g}",
+        "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) WHERE {g} AND made IS NOT NULL",
+        "SELECT r FROM (SELECT *, {e} AS made FROM rows_ WHERE {g})",
+        "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) WHERE made IS NOT NULL AND {g}",
+    ),
+    "FILTER": (
+        "SELECT y AS r, count(*) AS n, count({e}) FILTER (WHERE {g}) AS made FROM rows_ GROUP BY y",
+        "SELECT y AS r, count(made) FILTER (WHERE {g}) AS n, 1 AS made FROM (SELECT *, {e} AS made FROM rows_) GROUP BY y",
+        "SELECT y AS r, count(*) FILTER (WHERE ({e}) IS NOT NULL AND {g}) AS made FROM rows_ GROUP BY y",
+    ),
+    "group": (
+        "SELECT {e} AS r, count(*) AS made FROM rows_ WHERE {g} GROUP BY {e}",
+        "SELECT r, made FROM (SELECT y AS r, count({e}) AS made FROM rows_ GROUP BY y) WHERE r < 0",
+        "SELECT CAST({e} AS STRING) AS r, count(*) AS made FROM rows_ WHERE {g} GROUP BY CAST({e} AS STRING)",
+    ),
+    "having": (
+        "SELECT y AS r, count(*) AS made FROM rows_ WHERE {g} GROUP BY y HAVING max({e}) IS NOT NULL AND y < 9",
+        "SELECT y AS r, count({e}) AS made FROM rows_ WHERE {g} GROUP BY y HAVING y > 0 AND count(*) > 0",
+        "SELECT y AS r, count(*) AS made FROM rows_ WHERE {g} GROUP BY y HAVING max(CAST({e} AS STRING)) IS NOT NULL AND y < 9",
+    ),
+    "rank": (
+        "SELECT r FROM (SELECT r, y, rank() OVER (PARTITION BY y ORDER BY {e}, r) AS n FROM rows_) WHERE n < 3 AND y > 0",
+        "SELECT r, made FROM (SELECT r, {e} AS made, rank() OVER (ORDER BY r) AS n FROM rows_ WHERE {g}) WHERE n < 3",
+        "SELECT r FROM (SELECT r, rank() OVER (PARTITION BY CAST({e} AS STRING) ORDER BY r) AS n FROM rows_ WHERE {g}) WHERE n < 2",
+    ),
+    "join": (
+        "SELECT a.r, made FROM other a JOIN (SELECT r, {e} AS made FROM rows_) q ON a.r = q.r WHERE a.r % 4 = 1",
+        "SELECT id AS r, made FROM (SELECT r AS id FROM other) LEFT JOIN (SELECT *, {e} AS made FROM rows_) ON id = r AND {g}",
+        "SELECT id AS r, made FROM (SELECT r AS id FROM other) LEFT JOIN (SELECT *, {e} AS made FROM rows_) ON id = r WHERE {g}",
+        "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) FULL JOIN (SELECT r AS id FROM other) ON id = r WHERE {g} AND id < 90",
+        "SELECT r, made FROM (SELECT *, {e} AS made FROM rows_) RIGHT JOIN (SELECT r AS id FROM other) ON id = r + 7 WHERE {g} AND r > 9",
+    ),
+    "join condition": (
+        "SELECT r FROM rows_ a LEFT JOIN (SELECT r AS id, r % 5 AS rest FROM other) q ON r = id AND ({e}) IS NOT NULL WHERE rest > 0 AND {g}",
+        "SELECT a.r FROM (SELECT *, {e} AS made FROM rows_) a JOIN (SELECT r AS id FROM other) o ON a.r = o.id AND made IS NOT NULL AND {g}",
+        "SELECT a.r FROM rows_ a JOIN (SELECT CAST(r AS STRING) AS id FROM other) q ON CAST({e} AS STRING) = q.id WHERE {g}",
+        "SELECT a.r FROM rows_ a JOIN (SELECT r AS id FROM other) o ON ({e}) IS NOT NULL AND a.r = o.id AND {g}",
+        "SELECT r, id AS made FROM rows_ LEFT JOIN (SELECT r AS id, r % 7 AS rest FROM other) ON r = id AND {g} AND ({e}) <=> ({e}) AND rest < j",
+    ),
+    "subquery": (
+        "SELECT r FROM rows_ WHERE {g} AND CAST({e} AS STRING) IN (SELECT CAST(r AS STRING) FROM other WHERE r > 0)",
+        "SELECT r FROM rows_ WHERE {g} AND EXISTS (SELECT {e} FROM other o WHERE o.r = rows_.r)",
+    ),
+    "union": ("SELECT r, made FROM (SELECT *, {e} AS made FROM rows_ UNION ALL SELECT *, {e} FROM rows_) WHERE {g}",),
+    "distinct": ("SELECT r FROM (SELECT DISTINCT r, b, c, i, j, l, s, y, d, {e} AS made FROM rows_) WHERE {g}",),
+}
+"""Queries in which {e} is evaluated. r, made: the number of a row or group, and what is computed."""
 
 
-def guarded(rng: Random, expressions: Sequence[str]) -> str:
-    return rng.choice(FORMS).replace("{e}", rng.choice(expressions)).replace("{g}", rng.choice(GUARDS))
+AWKWARD: dict[str, pa.Array] = {
+    "k": text(BYTES),
+    "o": dates([-719_529, 2_932_897, 2**31 - 1, -(2**31), 1 - 2**31, 0, -719_528, None]),
+    "ntz": times([-(2**63), 2**63 - 1, -62_167_219_200_000_001, 253_402_300_800_000_000, None, 1]),
+    "ltz": times([2**63 - 1, None, -62_167_219_200_000_001, -(2**63), 253_402_300_800_000_000], "UTC"),
+    "bin": pa.array([b"\x00\xff", b"", None, b"a", b"\xff" * 3], pa.binary()),
+}  # fmt: skip
+"""Values that Spark can hold and that are awkward elsewhere: texts that are no UTF-8, and far dates and times."""
+
+MORE = listed(
+    r"""
+    boolean(i); boolean(truths); ceiling(z); ceiling(p); date_format(n, 'yyyy-MM-dd'); date_format(t, 'HH:mm');
+    date_format(d, 'E d'); datepart('year', d); datepart('hour', n); equal_null(i, j); equal_null(s, k);
+    make_date(y, j, i); make_date(2000 + i, 1 + abs(y), 1); monthname(d); monthname(n); nullifzero(i); nullifzero(x);
+    regexp(s, 'a'); regexp(k, '^a'); regexp_extract(s, '([a-z]+)', 1); regexp_extract(k, '.', 0);
+    regexp_like(s, '\\d'); rlike(s, '^a'); rlike(k, 'b$'); rpad(s, i, u); rpad(k, 4); rpad(s, j, ''); sha(s); sha(k);
+    sha1(k); sha2(s, 256); sha2(k, 0); sign(x); sign(p); sign(imax); signum(lmax); signum(f); smallint(i);
+    smallint(imax); smallint(z); space(j); space(y); tinyint(imax); tinyint(h); to_unix_timestamp(t);
+    to_unix_timestamp(ltz); unix_timestamp(n); unix_timestamp(o); zeroifnull(l); zeroifnull(x);
+    ascii(s); ascii(k); lpad(s, j, '.'); lpad(k, 5, u); repeat(s, j); repeat(k, 2); reverse(s); reverse(k);
+    translate(s, u, 'b'); translate(k, 'a', 'b'); split_part(s, u, i); split_part(k, 'a', 1); octet_length(k); md5(k);
+    md5(s); regexp_replace(s, '[a-c]', 'x'); regexp_replace(k, 'a', 'b'); date_from_unix_date(imax);
+    date_from_unix_date(i); dayname(d); dayname(ltz); last_day(o); n + INTERVAL '1' DAY; ntz - INTERVAL '1' MONTH;
+    o + INTERVAL '1' YEAR; d - INTERVAL 1 WEEK; t + INTERVAL '1' HOUR; ltz + INTERVAL '5' MINUTE; s RLIKE 'b';
+    k RLIKE 'a'; s ILIKE 'A%'; k ILIKE '%B'; k LIKE 'a%'; k LIKE '_b'; length(k); upper(k); lower(k); trim(k);
+    substring(k, 1, 1); left(k, 1); right(k, 2); k || s; concat_ws(k, s, u); replace(k, 'a', ''); k = s; k < u;
+    k IN ('ok', 'x'); instr(k, 'b'); locate('a', k); startswith(k, 'a'); contains(k, u); endswith(s, k);
+    coalesce(k, s); nvl2(o, k, s); nullif(o, d); greatest(o, d); least(ntz, n); greatest(ltz, t); o = d; ntz < n;
+    ltz >= t; year(o); month(ntz); dayofweek(o); quarter(o); weekofyear(o); dayofyear(o); weekday(ntz); day(ltz);
+    hour(ntz); minute(ltz); second(ntz); datediff(o, d); date_add(o, 1); date_sub(o, j); add_months(o, i);
+    trunc(o, 'month'); date_trunc('hour', ltz); date_trunc('day', ntz); unix_date(o); unix_micros(ltz);
+    unix_millis(ltz); unix_seconds(ltz); timestamp_millis(lmax); timestamp_micros(lmax); extract(year FROM o); o + 1;
+    o - j; octet_length(s); try_divide(lmax, j); pmod(imax, 7); pmod(lmax, 5); nanvl(f, x); isnan(w); sqrt(imax);
+    round(x, 2); round(imax); abs(lmax); abs(x); negative(lmax); negative(p); ~lmax; imax & j; lmax | i; imax ^ y;
+    shiftleft(lmax, j); shiftrightunsigned(imax, i); imax << j; lmax >> i; r'a\d' || k; 'a' 'b' || s; NOT c;
+    s NOT LIKE '%a'; s LIKE 'a!_b' ESCAPE '!'; imax BETWEEN j AND lmax; NULL <=> k; bin = bin; bin <=> bin;
+    bin IS NULL; coalesce(bin, bin); make_date(imax, 1, 1); div(lmax, y); mod(lmax, y); lmax DIV y; p / j; p % j; `if`(c, i, j);
+    """
+)  # fmt: skip
+TARGETS: tuple[str, ...] = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "DATE")
+TARGETS += ("TIMESTAMP_NTZ", "TIMESTAMP", "DECIMAL(5,2)", "DECIMAL(38,0)")
+CASTS = tuple(f"CAST({column} AS {target})" for column in (*COLUMNS, *AWKWARD) for target in TARGETS)
+"""Of every column to every type; the front end refuses some."""
+
+
+@cache
+def rows() -> pa.RecordBatch:
+    """The rows of :mod:`expressions_kit` with awkward columns, whose values are paired in many ways with theirs."""
+    columns = table()
+    for name, values in AWKWARD.items():
+        columns = columns.append_column(name, values.take(pa.array([row % len(values) for row in range(ROWS)])))
+    return columns
+
+
+def _leaf(node: exp.Expr) -> Scalar | None:
+    """A column of the rows."""
+    return column_scalar(node.name, rows().schema.field(node.name).type) if isinstance(node, exp.Column) else None
+
+
+@cache
+def _parsed(expression: str) -> tuple[Context, exp.Expr]:
+    source = Source("", f"SELECT {expression} AS e")
+    return Context(source, "UTC", _leaf, RULES), source.parse().expressions[0].this
+
+
+def is_taken(expression: str) -> bool:
+    """Whether the front end takes the expression."""
+    context, node = _parsed(expression)
+    try:
+        context.translate(node)
+    except UnsupportedSql:
+        return False
+    return True
+
+
+def constructs_in(expression: str) -> frozenset[str]:
+    """The functions that an expression calls, its operators by their class in sqlglot, and its casts of columns by
+    their types."""
+    found: set[str] = set()
+    for node in _parsed(expression)[1].walk():
+        found.add(node.name.lower() if isinstance(node, exp.Anonymous) else type(node).__name__)
+        if isinstance(node, exp.Cast) and isinstance(node.this, exp.Column):
+            source = spark_name(rows().schema.field(node.this.name).type)
+            target = node.args["to"].sql("spark")
+            found.add(f"{source.partition('(')[0]} AS {target.partition('(')[0]}")
+    return frozenset(found)
+
+
+@cache
+def expressions() -> Mapping[str, Sequence[str]]:
+    """The expressions that the front end takes, by construct. A constant that fails is Spark's to raise for no rows as
+    well as for all, so each names a column."""
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for expression in (*chain(*TOPICS.values()), *FAILING, *MORE, *filter(is_taken, CASTS)):
+        if _parsed(expression)[1].find(exp.Column) is not None and "CAST('x' AS INT)" not in expression:
+            for construct in constructs_in(expression):
+                found[construct].append(expression)
+    return {construct: tuple(found[construct]) for construct in sorted(found)}
+
+
+def draws(rng: Random) -> Iterator[tuple[str, str]]:
+    """Each construct in each position once, in any order, over and over."""
+    pairs = list(product(expressions(), POSITIONS))
+    while True:
+        rng.shuffle(pairs)
+        yield from pairs
+
+
+def guarded(rng: Random, construct: str, position: str) -> str:
+    """A query with the construct in the position."""
+    expression = rng.choice(expressions()[construct])
+    as_text = is_taken(f"CAST({expression} AS STRING)")
+    form = rng.choice([form for form in POSITIONS[position] if as_text or "CAST({e} AS STRING)" not in form])
+    return form.replace("{e}", expression).replace("{g}", rng.choice(GUARDS))
