@@ -99,18 +99,20 @@ def _columns(texts: Iterable[str]) -> set[str]:
 
 def _in_turn(asks: Sequence[Scalar]) -> Sequence[Scalar]:
     """The conditions of a filter in the order in which Spark's code applies them: each test for NULL of a column right
-    before the first other condition that names the column, and the other tests for NULL last."""
-    if not any_fails(asks):
-        return asks
-    late = [one for one in asks if one.is_test and one.is_whole]
-    waiting = {present(name).sql: name for one in late for name in _columns(one.rejects)}
-    of_columns = {waiting[one.sql]: one for one in late if one.sql in waiting}
+    before the first other condition that names the column, and the other tests for NULL last. A test is left out before
+    a condition that cannot fail and is not true for NULL."""
+    tests = [one for one in asks if one.is_test and one.is_whole]
+    waiting = {name: one for one in tests for name in _columns(one.rejects) if one.sql == present(name).sql}
+    placed: list[Scalar] = []
     turns: list[Scalar] = []
     for one in asks:
-        if one not in late:
-            turns += [of_columns.pop(name) for name in sorted(columns_in(one.sql)) if name in of_columns]
+        if one not in tests:
+            before = {name: waiting.pop(name) for name in sorted(columns_in(one.sql)) if name in waiting}
+            placed += before.values()
+            implied = set[str]() if one.fails else _columns(one.rejects)
+            turns += [test for name, test in before.items() if name not in implied]
             turns.append(one)
-    return [*turns, *(one for one in late if one not in turns)]
+    return [*turns, *(one for one in tests if one not in placed)]
 
 
 def _asks(relation: Relation, op: FilterOp) -> tuple[Scalar, ...]:
