@@ -4,7 +4,7 @@ from itertools import islice, product
 from random import Random
 
 import pytest
-from random_guards import CASTS, POSITIONS, constructs_in, expressions, guarded, is_taken, draws, rows
+from random_guards import CASTS, POSITIONS, constructs_in, draws, expressions, guarded, is_taken, rows
 from sql_kit import local_view, spec
 
 from upriver.sql.functions import FUNCTIONS, RULES
