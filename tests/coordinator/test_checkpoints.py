@@ -189,7 +189,7 @@ def test_v9_after_somebody_has_gone_for_good_it_is_whole(rule: bool) -> None:
     machine = checkpointing(*BOTH, rules=Rules(checkpoints_whole_after_losses=rule))
     assert next_one(machine, 1, keys=100) == (True, (1,))
     assert next_one(machine, 2) == (False, (2, 1))
-    machine.cluster.has_lost_changes = True  # as when a leaver retires, or standbys take over from a lost worker
+    machine.cluster.lose_changes()  # as when a leaver retires, or standbys take over from a lost worker
     assert next_one(machine, 3, keys=10) == ((True, (3,)) if rule else (False, (3, 2, 1)))
     assert next_one(machine, 4)[0] is False
 

@@ -131,7 +131,7 @@ class Checkpoints:
             taking.is_published = True
             files = tuple(file for worker in sorted(taking.parts) for file in taking.parts[worker])
             recorded = self._cluster.rules.views_failed_are_recorded  # views.failed_are_recorded
-            self._cluster.actions.append(
+            self._cluster.act(
                 PublishCheckpoint(
                     checkpoint=taking.number,
                     epoch=taking.at,
@@ -153,11 +153,11 @@ class Checkpoints:
         if taking is None:
             return
         cluster, self._taking = self._cluster, None
-        cluster.has_lost_changes &= taking.base is not None or taking.is_torn  # checkpoints.whole_after_losses
-        chain = cluster.chain or ()
         keys = sum(file.keys for file in event.files)
         self._keys = [keys] if taking.base is None else [*self._keys, keys]
-        cluster.chain = (taking.at,) if taking.base is None else (taking.at, *chain)
+        is_whole = taking.base is None
+        knows_changes = is_whole and not taking.is_torn  # checkpoints.whole_after_losses
+        cluster.checkpointed(taking.at, is_whole=is_whole, knows_changes=knows_changes)
         cluster.tell_all(KeepCheckpoint(checkpoint=taking.number))
         self._serve(taking.at)
 
@@ -188,8 +188,7 @@ class Checkpoints:
             return  # another worker has said so
         if self._taking is not None:
             self._give_up(message.error)
-        cluster.chain = cluster.chain[1:]
-        cluster.has_lost_changes = True
+        cluster.skip_newest_checkpoint()
         self._keys.pop()
         self._say_failed((), message.checkpoint, message.error)
 
@@ -200,7 +199,7 @@ class Checkpoints:
         self._keys.clear()
         self._begun_at = Epoch(0)
         if self._cluster.chain:
-            self._cluster.actions.append(ForgetCheckpoints())
+            self._cluster.act(ForgetCheckpoints())
 
     def _give_up(self, why: str) -> None:
         taking, self._taking = self._taking, None
@@ -210,8 +209,8 @@ class Checkpoints:
         self._say_failed(served, taking.at, why)
 
     def _say_failed(self, tickets: Sequence[int], at: Epoch, why: str) -> None:
-        self._cluster.actions.append(CheckpointFailed(tickets=tuple(tickets), epoch=at, why=why))
+        self._cluster.act(CheckpointFailed(tickets=tuple(tickets), epoch=at, why=why))
 
     def _serve(self, at: Epoch) -> None:
         served, self._served = self._served, []
-        self._cluster.actions.append(CheckpointReady(tickets=tuple(served), epoch=at, chain=self._cluster.chain or ()))
+        self._cluster.act(CheckpointReady(tickets=tuple(served), epoch=at, chain=self._cluster.chain or ()))

@@ -1,13 +1,29 @@
 """The coordinator's view of its workers: which are there, what each keeps, and what each is told."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from upriver.coordinator.epochs import Ledger
 from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import CoordinatorAction, Tell
-from upriver.protocol.messages import Assign, OpenEpoch, ReadVnodes, Resume, Retire, ToWorker
+from upriver.protocol.messages import (
+    Assign,
+    Counted,
+    EpochFinished,
+    Evicted,
+    FromWorker,
+    HeldUp,
+    KeysUnfilled,
+    OpenEpoch,
+    ReadVnodes,
+    Restored,
+    Resume,
+    Retire,
+    StageDone,
+    StartedAnew,
+    ToWorker,
+)
 from upriver.protocol.rules import Rules
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
@@ -39,6 +55,22 @@ class Member:
     """Why it cannot read the lake: it tries again."""
     unfilled: dict[str, ViewFailure] = field(default_factory=dict)
     """By partial view: why the last key that failed to fill could not be filled."""
+
+    def heard(self, message: FromWorker) -> None:
+        """The worker reports how it is."""
+        if isinstance(message, EpochFinished | Counted | Evicted | StageDone):
+            self.stats = message.stats
+        match message:
+            case StartedAnew():
+                self.generation = message.generation
+            case EpochFinished():
+                self.finished = message.epoch
+            case KeysUnfilled():
+                self.unfilled[message.view] = message.failure
+            case Restored():
+                self.is_restored = True
+            case HeldUp():
+                self.held_up = message.error
 
 
 @dataclass(slots=True)
@@ -99,6 +131,63 @@ class Cluster:
     actions: list[CoordinatorAction] = field(default_factory=list)
     """The actions of the current step."""
 
+    def begin_step(self) -> None:
+        """No action is decided on yet."""
+        self.actions = []
+
+    def act(self, *actions: CoordinatorAction) -> None:
+        """Add to the actions of the current step."""
+        self.actions += actions
+
+    # Members
+
+    def enter(self, member: Member) -> None:
+        """This incarnation is in its place from now on."""
+        self.members[member.worker] = member
+
+    def remove(self, worker: WorkerId) -> Member:
+        """The place is empty from now on. Returns the member that was there."""
+        return self.members.pop(worker)
+
+    def admit(self, workers: Collection[WorkerId]) -> None:
+        """These places take part in epochs from now on."""
+        self.workers = tuple(sorted({*self.workers, *workers}))
+
+    def leave_out(self, workers: Collection[WorkerId]) -> None:
+        """These places take no part in epochs any more."""
+        self.workers = tuple(worker for worker in self.workers if worker not in workers)
+
+    def go_back_to(self, workers: tuple[WorkerId, ...]) -> list[Member]:
+        """Only these places take part in epochs. Returns the members of others, which are removed."""
+        self.workers = workers
+        return [self.members.pop(worker) for worker in sorted(set(self.members) - set(workers))]
+
+    def follow(self, *, is_followed: bool, is_reversible: bool) -> None:
+        """Whether workers follow each other, and whether standbys may take over."""
+        self.is_followed, self.is_reversible = is_followed, is_reversible
+
+    # Checkpoints and failures
+
+    def lose_changes(self) -> None:
+        """A worker is gone that alone knew which of its keys have changed (checkpoints.whole_after_losses)."""
+        self.has_lost_changes = True
+
+    def checkpointed(self, at: Epoch, *, is_whole: bool, knows_changes: bool) -> None:
+        """The newest checkpoint is as of this epoch. is_whole: workers need no older one. knows_changes: workers know
+        all that has changed since."""
+        self.chain = (at,) if is_whole else (at, *(self.chain or ()))
+        self.has_lost_changes &= not knows_changes
+
+    def skip_newest_checkpoint(self) -> None:
+        """Workers begin with the one before."""
+        assert self.chain
+        self.chain = self.chain[1:]
+        self.lose_changes()
+
+    def fail(self, view: str, failure: ViewFailure) -> None:
+        """A view has failed."""
+        self.failed[view] = failure
+
     def by_worker(self) -> list[Member]:
         """All members that were assigned, in order of place."""
         return [self.members[worker] for worker in sorted(self.members) if self.members[worker].assigned]
@@ -151,7 +240,7 @@ class Cluster:
         return all(member.finished >= until for member in self.by_worker())
 
     def tell(self, member: Member, message: ToWorker) -> None:
-        self.actions.append(Tell(incarnation=member.incarnation, message=message))
+        self.act(Tell(incarnation=member.incarnation, message=message))
 
     def tell_all(self, message: ToWorker) -> None:
         for member in self.by_worker():
@@ -236,8 +325,8 @@ class Cluster:
         self.go_by(maps)
         self.workers = workers
         for worker in sorted(set(self.members) - set(workers)):
-            self.has_lost_changes = True
-            self.tell(self.members.pop(worker), Retire())
+            self.lose_changes()
+            self.tell(self.remove(worker), Retire())
         return vnodes
 
     def read_by(self, vnode_map: VnodeMap) -> None:

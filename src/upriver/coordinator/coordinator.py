@@ -110,7 +110,7 @@ class Evictions:
         here = {member.incarnation for member in self._cluster.by_worker()}
         for ticket in [ticket for ticket, waiting in self._waiting.items() if not waiting & here]:
             del self._waiting[ticket]
-            self._cluster.actions.append(EvictionOver(ticket=ticket))
+            self._cluster.act(EvictionOver(ticket=ticket))
 
 
 class CoordinatorMachine:
@@ -129,6 +129,7 @@ class CoordinatorMachine:
         takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on request."""
         self._rules = rules
         self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived)
+        failed = checkpoints[0].failed if checkpoints else {}
         self.cluster = Cluster(
             plans=plans,
             rules=rules,
@@ -137,12 +138,10 @@ class CoordinatorMachine:
             maps={region.name: vnode_map for plan in plans for region in plan.spread},
             ledger=self._ledger,
             chain=None if checkpoints is None else tuple(checkpoint.epoch for checkpoint in checkpoints),
+            failed={plan.name: failed[plan.name] for plan in plans if plan.name in failed},
         )
         if checkpoints:
             self._ledger.resume(checkpoints[0].epoch)
-            self.cluster.failed = {
-                plan.name: checkpoints[0].failed[plan.name] for plan in plans if plan.name in checkpoints[0].failed
-            }
         self._leader = Leader(self.cluster, membership)
         self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
         self._scans = Scans(self.cluster)
@@ -179,7 +178,7 @@ class CoordinatorMachine:
 
     def step(self, event: CoordinatorEvent) -> list[CoordinatorAction]:
         """Advance by one event."""
-        self.cluster.actions = []
+        self.cluster.begin_step()
         match event:
             case WorkerRegistered():
                 self._registered(event)
@@ -271,7 +270,7 @@ class CoordinatorMachine:
         self._rescales.replanned()
         self._leader.replanned()
         self.cluster.start_anew()
-        self.cluster.actions.append(PlansTaken(ticket=wanted.ticket))
+        self.cluster.act(PlansTaken(ticket=wanted.ticket))
 
     def _let_slices_change_hands(self) -> None:
         """Slices change hands by a rescale or a decision of the leader. After the latter all workers meet again: they
@@ -301,13 +300,13 @@ class CoordinatorMachine:
             self._leader.lease_over(old.incarnation)
         joins = self._rescales.awaits(event.worker) or self._leader.awaits(event.worker)
         if self._stopping or not (joins or event.worker in self.cluster.workers):
-            self.cluster.actions.append(Tell(incarnation=event.incarnation, message=Retire()))
+            self.cluster.act(Tell(incarnation=event.incarnation, message=Retire()))
             return
         self._leader.came(event.worker)
         member = Member(
             worker=event.worker, incarnation=event.incarnation, address=event.address, instance=event.instance
         )
-        self.cluster.members[event.worker] = member
+        self.cluster.enter(member)
         if not (joins or self._is_torn):
             self.cluster.assign_place(member)
 
@@ -319,7 +318,7 @@ class CoordinatorMachine:
         if not (self._stopping or others_take_over):
             self._tear()  # while it is known what was opened for it
         self._checkpoints.torn()
-        del self.cluster.members[member.worker]
+        self.cluster.remove(member.worker)
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
         if self._stopping:
@@ -355,7 +354,7 @@ class CoordinatorMachine:
                 return
             member = self.cluster.by_worker()[0]
         if isinstance(event.message, StartedAnew):
-            member.generation = event.message.generation
+            member.heard(event.message)
         if self._is_heard(member, event.message):
             self._heard(member, event.message)
 
@@ -367,11 +366,9 @@ class CoordinatorMachine:
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
     def _heard(self, member: Member, message: FromWorker) -> None:
-        if isinstance(message, EpochFinished | Counted | Evicted | StageDone):
-            member.stats = message.stats
+        member.heard(message)
         match message:
             case EpochFinished():
-                member.finished = message.epoch
                 self._ledger.finished(member.worker, message)
             case Evicted():
                 self._evictions.done(member.incarnation, message.eviction)
@@ -381,14 +378,8 @@ class CoordinatorMachine:
                 self._ledger.settled(member.worker, message)
             case StageDone():
                 self._ledger.stage_done(member.worker, message)
-            case KeysUnfilled():
-                member.unfilled[message.view] = message.failure
-            case Restored():
-                member.is_restored = True
             case Unrestored():
                 self._unrestored(member, message)
-            case HeldUp():
-                member.held_up = message.error
             case CheckpointWritten():
                 self._checkpoints.written(member, message)
             case CheckpointSpoilt():
@@ -416,8 +407,10 @@ class CoordinatorMachine:
             case Moved():
                 self._scans.some_have_moved()
                 self._rescales.moved(message)
-            case WorkerLoad() | TookOver() | StartedAnew() | Counted():
-                pass  # the first two are for users: the shell shows them
+            case StartedAnew() | Counted() | KeysUnfilled() | Restored() | HeldUp():
+                pass  # the member has noted them
+            case WorkerLoad() | TookOver():
+                pass  # for users: the runtime shows them
             case ViewFailed():
                 self._view_failed(message)
             case WorkerFailed():
@@ -427,9 +420,9 @@ class CoordinatorMachine:
         """Replace the worker, whatever the error: a full disk gets room again, a file is repaired. A row that breaks a
         view is no failure of the worker. Each restart waits longer, so a worker that always fails costs little."""
         if self._rules.workers_failed_are_replaced:  # workers.failed_are_replaced
-            self.cluster.actions.append(ReplaceWorker(incarnation=member.incarnation, error=message.error))
+            self.cluster.act(ReplaceWorker(incarnation=member.incarnation, error=message.error))
         else:
-            self.cluster.actions.append(AppFailed(kind=message.kind, error=message.error))
+            self.cluster.act(AppFailed(kind=message.kind, error=message.error))
 
     def _unrestored(self, member: Member, message: Unrestored) -> None:
         """checkpoints.damaged_is_skipped: the worker begins with an older checkpoint, or with nothing. Where workers
@@ -448,7 +441,7 @@ class CoordinatorMachine:
         cluster = self.cluster
         if message.view in cluster.failed or message.view not in [plan.name for plan in cluster.plans]:
             return
-        cluster.failed[message.view] = message.failure
+        cluster.fail(message.view, message.failure)
         if self._rules.views_fail_everywhere:  # views.fail_everywhere
             cluster.tell_all(FailView(view=message.view, failure=message.failure))
 
@@ -466,12 +459,12 @@ class CoordinatorMachine:
             for worker in self.cluster.workers:
                 self.cluster.tell(self.cluster.members[worker], BeginStage(epoch=epoch, stage=stage))
         if self.cluster.is_complete():
-            self.cluster.actions += [EpochEnded(epoch=epoch) for epoch in self._ledger.end_what_was_passed_over()]
+            self.cluster.act(*(EpochEnded(epoch=epoch) for epoch in self._ledger.end_what_was_passed_over()))
         before = self._ledger.ended
         if not self._leader.has(Epoch(self._ledger.through + 1)):  # replication.epoch_waits_for_followers
             return
         for epoch in self._ledger.end(self.cluster.workers):
             if epoch > before:  # else the workers repeat it
-                self.cluster.actions.append(EpochEnded(epoch=epoch))
+                self.cluster.act(EpochEnded(epoch=epoch))
             if self._rescales.in_lock_step or self.cluster.in_step:
                 self.cluster.tell_all(EpochOver(epoch=epoch))

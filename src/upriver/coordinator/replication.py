@@ -266,8 +266,8 @@ class Leader:
     def _follow(self) -> None:
         """Decide whether workers follow each other. If so, epochs are opened one at a time, and all have channels."""
         stands_by = self._config.num_standby_replicas > 0 and not self._cluster.keeps_only_what_is_read
-        self._cluster.is_followed = bool(self._cluster.plans) and (stands_by or self._learning is not None)
-        self._cluster.is_reversible = stands_by
+        is_followed = bool(self._cluster.plans) and (stands_by or self._learning is not None)
+        self._cluster.follow(is_followed=is_followed, is_reversible=stands_by)
 
     # What the coordinator asks
 
@@ -477,7 +477,7 @@ class Leader:
             cluster.assign(
                 cluster.members[worker], start_at=cluster.ledger.through, serve_from=cluster.generation.serve_from
             )
-        cluster.workers = tuple(sorted({*cluster.workers, *come}))
+        cluster.admit(come)
         self._is_due |= bool(come)
         return bool(come)
 
@@ -486,9 +486,9 @@ class Leader:
         if not self._silent.issuperset(self._lost.values()):
             return False
         cluster = self._cluster
-        cluster.workers = tuple(worker for worker in cluster.workers if worker not in self._lost)
+        cluster.leave_out(self._lost)
         self._vacant |= self._lost.keys()
-        cluster.has_lost_changes = True
+        cluster.lose_changes()
         self._lost.clear()
         self._probes.forget_all()  # messages on their way no longer matter, and an answer may not be heard any more
         plan = assign(self._group(), self._config)

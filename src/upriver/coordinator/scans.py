@@ -192,7 +192,7 @@ class Scans:
         pending.awaiting.discard(member.incarnation)
         if not pending.awaiting:
             del self._pending[message.snapshot]
-            self._cluster.actions.append(
+            self._cluster.act(
                 SnapshotReady(
                     ticket=pending.ticket, snapshot=message.snapshot, epoch=pending.at, workers=pending.workers
                 )
@@ -249,4 +249,4 @@ class Scans:
             self._fail(event.ticket, UnknownView.among(event.view, views))
 
     def _fail(self, ticket: int, error: UpriverError) -> None:
-        self._cluster.actions.append(SnapshotFailed(ticket=ticket, error=error))
+        self._cluster.act(SnapshotFailed(ticket=ticket, error=error))

@@ -89,7 +89,7 @@ class RescaleQueue:
         left = [request for request in self._waiting if request.ticket != ticket]
         has_waited, self._waiting = len(left) < len(self._waiting), left
         if has_waited:
-            self._cluster.actions.append(RescaleEnded(ticket=ticket, outcome=RescaleOutcome.ABORTED, vnodes=0))
+            self._cluster.act(RescaleEnded(ticket=ticket, outcome=RescaleOutcome.ABORTED, vnodes=0))
         return has_waited
 
     def _refuse(self, request: RescaleWanted, why: str) -> None:
@@ -97,7 +97,7 @@ class RescaleQueue:
 
     def _refused(self, request: RescaleWanted, error: DeclarationError) -> None:
         refused = RescaleEnded(ticket=request.ticket, outcome=RescaleOutcome.REFUSED, vnodes=0, error=error)
-        self._cluster.actions.append(refused)
+        self._cluster.act(refused)
 
 
 class RescaleMachine:
@@ -207,7 +207,7 @@ class RescaleMachine:
                 self._fail(rescale, announced.plan, why)
             case Starting(rescale, left) | Meeting(rescale, left) | Draining(rescale, left):
                 if member.worker in rescale.plan.joining:
-                    self._cluster.workers = tuple(w for w in self._cluster.workers if w != member.worker)
+                    self._cluster.leave_out([member.worker])
                 self.stage = Starting(rescale, left)
 
     def all_begin_anew(self) -> None:
@@ -284,9 +284,9 @@ class RescaleMachine:
             self._settle(rescale, plan.before, plan.old, RescaleOutcome.FINISHED)
             return
         begun = RescaleBegun(ticket=request.ticket, before=len(plan.old), after=len(plan.new), vnodes=plan.vnodes)
-        self._cluster.actions.append(begun)
+        self._cluster.act(begun)
         if plan.joining:
-            self._cluster.actions.append(StartWorkers(workers=plan.joining))
+            self._cluster.act(StartWorkers(workers=plan.joining))
         self.stage = Starting(rescale)
 
     def _meet(self, stage: Starting) -> None:
@@ -303,7 +303,7 @@ class RescaleMachine:
         for worker in joining:
             if not cluster.members[worker].assigned:
                 cluster.assign(cluster.members[worker], start_at=through, serve_from=serve_from)
-        cluster.workers = tuple(sorted({*cluster.workers, *joining}))
+        cluster.admit(joining)
         by = Strategy.ICADD if request.strategy is Strategy.LEARNER else request.strategy
         self._meetings.call(by, request.keys_max)
         self.stage = Meeting(stage.rescale, stage.meetings_left)
@@ -350,7 +350,7 @@ class RescaleMachine:
         cluster, leaving, announced = self._cluster, stage.leaving, stage.announced
         if cluster.is_quiet() or not cluster.rules.coordinator_leave_when_dry:
             for worker in sorted(leaving):
-                cluster.workers = tuple(w for w in cluster.workers if w != worker)
+                cluster.leave_out([worker])
                 cluster.tell(cluster.members[worker], CloseInput(peers=leaving[worker]))
             leaving.clear()
         at_end = cluster.is_quiet() and not self._scans.are_pending  # a leaver may hold a part of one
@@ -367,10 +367,10 @@ class RescaleMachine:
 
     def _part(self, stage: Learning) -> None:
         cluster, leaving = self._cluster, self._leader.leaving
-        leavers = [cluster.members.pop(worker) for worker in sorted(leaving & cluster.members.keys())]
-        cluster.workers = tuple(worker for worker in cluster.workers if worker not in leaving)
+        leavers = [cluster.remove(worker) for worker in sorted(leaving & cluster.members.keys())]
+        cluster.leave_out(leaving)
         if leavers:
-            cluster.has_lost_changes = True
+            cluster.lose_changes()
             self._meetings.call(Strategy.ICADD, None)
         self.stage = Parting(stage.rescale, stage.before, stage.outcome, tuple(leavers))
 
@@ -412,11 +412,9 @@ class RescaleMachine:
     def _send_joiners_home(self, plan: RescalePlan) -> None:
         """Retire the workers that joined: the workers are those of before the rescale."""
         cluster = self._cluster
-        cluster.workers = plan.old
-        for worker in sorted(set(cluster.members) - set(cluster.workers)):
-            joiner = cluster.members.pop(worker)
+        for joiner in cluster.go_back_to(plan.old):
             cluster.tell(joiner, Retire())
-            cluster.ledger.forget(worker)
+            cluster.ledger.forget(joiner.worker)
             self._scans.lost(joiner.incarnation)
         self._meetings.forget()  # a worker may have been told to meet one that goes
 
@@ -425,4 +423,4 @@ class RescaleMachine:
     ) -> None:
         self.stage = Idle()
         ended = RescaleEnded(ticket=rescale.request.ticket, outcome=outcome, vnodes=vnodes, error=error)
-        self._cluster.actions.append(ended)
+        self._cluster.act(ended)
