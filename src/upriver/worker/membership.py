@@ -56,7 +56,7 @@ class Membership:
         rules: Rules,
     ) -> None:
         """born: the generation in which this worker last began anew."""
-        self.born = born
+        self._born = born
         self._regions = regions
         self._progress = progress
         self._peers = peers
@@ -110,7 +110,7 @@ class Membership:
         """worker.own_generation_only: messages of an earlier generation are ignored. Feeds and failures of views count
         as long as the state of their generation lives on."""
         if isinstance(event.envelope.content, (*FEED_MESSAGES, FailedHere)):
-            if event.envelope.generation >= self.born:
+            if event.envelope.generation >= self._born:
                 self._feed_said(event)
             return
         if event.envelope.generation != self._output.generation and self._rules.worker_own_generation_only:

@@ -142,7 +142,7 @@ class Serving:
         """A worker that holds nothing. born: the generation in which it last began anew."""
         rules = settings.rules
         self.assignment = assignment
-        self.born = born
+        self._born = born
         self.output = output = StepOutput(assignment.generation)
         self.regions = regions = Regions(assignment, settings.build_region, rules)
         progress = EpochProgress(assignment.start_at, assignment.reads, is_staged=regions.is_staged)
@@ -229,7 +229,7 @@ class Serving:
             generation=event.generation,
             failed=self.regions.failed,
         )
-        new = Serving(assignment, settings, self.born)
+        new = Serving(assignment, settings, self._born)
         new.output.put_first(ended)
         keep_partial = self.progress.opened <= event.at
         new.upqueries.succeed(self.upqueries, keep_state=keep_partial)
