@@ -16,7 +16,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 from upriver.worker.regions import BuildRegion
 

@@ -12,7 +12,7 @@ from state_kit import MANY
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
 
 TYPER = LocalTyper(TABLES)

@@ -14,7 +14,7 @@ from upriver.engine.region import Region
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
 from upriver.runtime.worker import warm_up
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
 from upriver.state.indexes import HashTable
 from upriver.state.vectors import Vector

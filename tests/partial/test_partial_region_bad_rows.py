@@ -21,7 +21,7 @@ from upriver.partial.partial_region import PartialRegion
 from upriver.partial.rules import ALL_RULES
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 MOST = 2**63 - 1

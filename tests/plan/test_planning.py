@@ -37,7 +37,7 @@ from upriver.plan.plan import (
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
 from upriver.plan.routing import found_in, routings
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
 
 EVALUATOR = Evaluator()

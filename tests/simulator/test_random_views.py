@@ -19,7 +19,7 @@ from upriver.engine.region import Region
 from upriver.ids import WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 VIEWS, LEVELS = 3, 2

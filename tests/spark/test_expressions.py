@@ -18,7 +18,7 @@ from state_kit import plain_rows
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, RowError
 from upriver.spark.typer import SparkTyper
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 
 pytestmark = pytest.mark.spark
 EXACT = Context(prec=60)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from sql_kit import by_spark, differences, evaluated, spec
 
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 
 pytestmark = pytest.mark.spark
 

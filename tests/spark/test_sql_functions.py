@@ -12,7 +12,7 @@ from sql_kit import by_spark, differences, evaluated, spec
 
 from upriver.errors import DeclarationError, RowError
 from upriver.spark.typer import SparkTyper
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 
 pytestmark = pytest.mark.spark
 

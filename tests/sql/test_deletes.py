@@ -6,7 +6,7 @@ import pytest
 from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
 from upriver.plan.plan import TableSpec
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import deletion
 
 SCHEMA = pa.schema(

@@ -15,7 +15,7 @@ from upriver.plan.plan import (
     ProjectOp,
     ViewStore,
 )
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 
 FLIGHTS = spec(
     "flights",

@@ -12,7 +12,7 @@ from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
 
 TABLES = tables()

@@ -15,7 +15,7 @@ from state_kit import MANY, Row, plain_rows
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 EVALUATOR = Evaluator()

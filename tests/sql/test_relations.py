@@ -25,7 +25,7 @@ from upriver.plan.plan import (
     UnionOp,
 )
 from upriver.plan.relation import Relation
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import CompiledView, compile_view
 
 TABLES = tables()

@@ -5,7 +5,7 @@ import pytest
 
 from upriver.errors import UnsupportedSql
 from upriver.plan.plan import TableSpec
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 FIELDS = [("k", pa.int64()), ("tags", pa.list_(pa.string())), ("gap", pa.duration("us")), ("x", pa.int64())]

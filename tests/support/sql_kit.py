@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan, FilterOp, LakeEdge, Projection, ProjectOp, TableSpec, ViewStore
-from upriver.sql.local_typer import LocalTyper
+from simulator.local_typer import LocalTyper
 from upriver.sql.queries import CompiledView, Typer, compile_view, declare_view
 
 
