@@ -25,7 +25,7 @@ from benchmarks.probed_load import Probing
 from benchmarks.prober_process import run_prober
 from upriver.client.client import Client, connect
 from upriver.plan.plan import TableSpec
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 
 AUCTIONS_PER_SELLER, PRICES = 30, 1_000
 EPOCH_S = 1.0

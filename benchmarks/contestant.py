@@ -18,8 +18,7 @@ from typing import Any
 from benchmarks.events import TABLE, TOTALS, VIEW
 from benchmarks.process_tree import available_cores
 from upriver.app import App
-from upriver.spark.compare import differing_rows
-from upriver.spark.names import DataFrame, SparkSession
+from upriver.spark.frames import DataFrame, SparkSession, differing_rows
 from upriver.spark.session import local_session
 
 RUN_S_MAX = 3600.0

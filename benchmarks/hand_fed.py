@@ -27,9 +27,9 @@ from upriver.plan.provenance import indexes_of
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorService
 from upriver.runtime.worker import WorkerConfig
+from upriver.spark.frames import SparkSession
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog, IngestHistory
-from upriver.spark.names import SparkSession
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema

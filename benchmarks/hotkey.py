@@ -23,7 +23,7 @@ from benchmarks.hotkey_prober import HotTask, OthersTask
 from benchmarks.probed_load import ProbedLoad, Probing
 from upriver.client.client import connect
 from upriver.plan.plan import TableSpec
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 from upriver.spark.session import local_session
 
 HOT_KEY = 0

@@ -30,7 +30,7 @@ from upriver.app import App
 from upriver.client.client import Client, connect
 from upriver.errors import ClusterError, WaitTimeout
 from upriver.hashing import hash64
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 from upriver.spark.session import local_session
 
 SMALL, LARGE = 1, 10_000

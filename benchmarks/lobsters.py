@@ -22,7 +22,7 @@ from benchmarks.lobsters_truth import wrong_lookups
 from benchmarks.vote_figures import latencies
 from benchmarks.worker_memory import REST_S, as_mb, memory_of, worker_pids
 from upriver.errors import UserError
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 from upriver.spark.session import local_session
 
 LOAD_S_MAX = 1_200.0

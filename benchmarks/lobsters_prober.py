@@ -30,7 +30,7 @@ LOOKUP_S_MAX = 60.0
 """Seconds after which a lookup counts as failed."""
 WRITE_S_MAX = 60.0
 """Seconds that a write may take."""
-NOBODY = -1
+NO_USER = -1
 """A key that no view has: whose eviction changes nothing, and takes workers to say how they are."""
 
 
@@ -126,7 +126,7 @@ class LobstersProbe:
     def missed(self) -> Mapping[str, int]:
         """Of each partial view: keys that were looked up and were not there, so far."""
         for view in self._task.partial:
-            self._client.evict(view, [NOBODY])
+            self._client.evict(view, [NO_USER])
         views = self._client.status()["views"]
         return {view: views[view]["missed"] for view in self._task.partial}
 

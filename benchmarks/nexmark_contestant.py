@@ -21,8 +21,7 @@ from benchmarks.nexmark_queries import EVENT_TIME, QUERIES, Refused, Streaming
 from benchmarks.process_tree import available_cores
 from upriver.app import App
 from upriver.errors import UpriverError
-from upriver.spark.compare import differing_rows
-from upriver.spark.names import DataFrame, SparkSession
+from upriver.spark.frames import DataFrame, SparkSession, differing_rows
 from upriver.spark.session import local_session
 
 RUN_S_MAX = 900.0

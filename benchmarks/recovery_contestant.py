@@ -18,8 +18,7 @@ from typing import Any
 from benchmarks.events import TABLE, TOTALS
 from benchmarks.recovery_feed import stream_of
 from benchmarks.rescale_spark import PROVIDER
-from upriver.spark.compare import differing_rows
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession, differing_rows
 from upriver.spark.session import local_session
 
 POLL_S = 0.05

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.events import SCHEMA, VALUES_MAX
-from upriver.spark.names import DataFrame, SparkSession
+from upriver.spark.frames import DataFrame, SparkSession
 
 BASE_ROWS_MAX = 1_000_000
 """Rows of a file of those that bring the view its keys."""

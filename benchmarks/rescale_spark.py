@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.events import SCHEMA, TABLE, TOTALS
 from upriver.errors import ClusterError
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 
 PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 WARM_UP_KEYS = 1_000

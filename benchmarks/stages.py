@@ -21,8 +21,8 @@ from upriver.engine.region import Region
 from upriver.ids import Epoch, Term, VnodeId
 from upriver.lake.lake import Lake, Manifest
 from upriver.plan.plan import TableSpec, lake_channel
+from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.ingest import Layout
-from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.runs import Lot, write_runs
 from upriver.spark.session import local_session
 from upriver.spark.typer import SparkTyper

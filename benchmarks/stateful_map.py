@@ -24,8 +24,8 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.hashing import hash64
 from upriver.plan.plan import Per, TableSpec
+from upriver.spark.frames import SparkSession
 from upriver.spark.functions import declare_stateful_map
-from upriver.spark.names import SparkSession
 
 EVENTS = TableSpec(TABLE, SCHEMA, ("k",))
 TOTALS = pa.schema([("n", pa.int64()), ("total", pa.int64())])

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.rescale_spark import PROVIDER
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 
 NEEDED = "protobuf"
 GROWTH = 4

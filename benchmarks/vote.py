@@ -27,7 +27,7 @@ from benchmarks.vote_redis import measure_redis
 from benchmarks.worker_memory import Gauge, MemoryReading, as_mb, worker_pids
 from upriver.client.client import connect
 from upriver.errors import ClusterError
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 from upriver.spark.session import local_session
 
 STATE_SHARE_MAX = 0.05

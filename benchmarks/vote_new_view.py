@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.vote_model import ARTICLE, KEY, SQL, VOTE
 from upriver.app import App
 from upriver.client.client import connect
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession
 
 LOAD_S_MAX = 1_200.0
 """Seconds until the app has taken in all rows."""

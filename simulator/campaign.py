@@ -10,13 +10,13 @@ from typing import Any
 import duckdb
 
 from simulator.checkers import Violated
+from simulator.local_typer import LocalTyper
 from simulator.tables import ALL_VIEWS, SETS_ASIDE, TABLES, ViewSpec
 from simulator.world import FAILING_SHARE, PARTIAL_SHARE, STANDBYS_SHARE, World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES, Rules
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 from upriver.worker.regions import BuildRegion
 

@@ -79,7 +79,7 @@ class Network:
                 place.joined[worker] = line
             elif process.worker < worker and pair not in self._dialling:
                 self._dialling[pair] = process, self._find(peer)
-        self._see_who_is_here(process)
+        self._check_complete(process)
 
     def open(self, pair: tuple[Incarnation, Incarnation]) -> None:
         """A channel that was dialled comes about, unless one of the two is gone."""
@@ -99,7 +99,7 @@ class Network:
             if named is not None and named[0] == receiver.incarnation:
                 place = self._places.setdefault(sender.incarnation, _NetworkPlace())
                 place.joined[receiver.worker] = line
-                self._see_who_is_here(sender)
+                self._check_complete(sender)
 
     def send(self, sender: Process, to: WorkerId, envelope: Envelope) -> bool:
         """Put something on a channel; whether there is one. What is said to the dead is lost."""
@@ -165,7 +165,7 @@ class Network:
         """Everything that a process will hear, unless it dies first."""
         return ((line, said) for line in self.busy for said in line.said if isinstance(said, Envelope))
 
-    def _see_who_is_here(self, process: Process) -> None:
+    def _check_complete(self, process: Process) -> None:
         place, meet = self._places[process.incarnation], process.meet
         assert meet is not None
         others = meet.peers.keys() - {process.worker}

@@ -38,7 +38,7 @@ from upriver.ids import VnodeId, WorkerId
 from upriver.migration.events import Collect, Collected, Drop, Interrogate, Interrogated, PassDown, TakeState
 from upriver.migration.icadd import TOGETHER_KEYS
 from upriver.migration.phases import Left, Normal
-from upriver.state.keysets import key_set
+from upriver.state.vectors import key_set
 from upriver.vnodes import VnodeMap, vnodes_of
 
 Partition = FileName | TopicPartition

@@ -23,7 +23,7 @@ from typing import Generic, NamedTuple, NewType, Protocol, TypeVar
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import VnodeId
-from upriver.state.keysets import NO_KEYS, key_set
+from upriver.state.vectors import NO_KEYS, key_set
 
 OperatorId = NewType("OperatorId", str)
 """Names an operator within its region; the same on all workers."""

@@ -31,7 +31,7 @@ from upriver.migration.events import (
 )
 from upriver.migration.messages import Acquire, ForwardedRows, RowsSent, WorkerDone
 from upriver.migration.phases import Turn, Workers
-from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.vectors import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap, vnodes_of
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from upriver.hashing import Hashes
 from upriver.migration.rules import ALL_ON, RedistributeRules
-from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.vectors import NO_KEYS, contains, key_set
 
 
 class KeyedOperator(Protocol):

@@ -23,8 +23,7 @@ import pyarrow as pa
 
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
-from upriver.state.keysets import contains, key_set
-from upriver.state.vectors import Mask
+from upriver.state.vectors import Mask, contains, key_set
 from upriver.vnodes import vnodes_of
 
 # Partitions -------------------------------------------------------------------------------------------------------

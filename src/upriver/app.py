@@ -22,10 +22,10 @@ from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, Per, TableSpec
 from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
+from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import check_session, use_own_python
 from upriver.spark.loads import OnChange
-from upriver.spark.names import DataFrame, SparkSession
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.scan import read_view
 from upriver.spark.session import spark_hosts

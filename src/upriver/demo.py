@@ -19,8 +19,7 @@ import pyarrow as pa
 from upriver.app import App
 from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
 from upriver.errors import WaitTimeout
-from upriver.spark.compare import differing_rows
-from upriver.spark.names import SparkSession
+from upriver.spark.frames import SparkSession, differing_rows
 from upriver.spark.session import local_session
 from upriver.text import progress_bar, render_table
 

@@ -35,7 +35,7 @@ from upriver.errors import (
 )
 from upriver.hashing import hash64
 from upriver.ids import Epoch, VnodeId, WorkerId
-from upriver.net.routing import ViewRoute
+from upriver.net.lookups import ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
 

@@ -18,7 +18,7 @@ from upriver.client.freshness import (
 from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.errors import ClusterError, NotReady, StaleView
 from upriver.ids import Epoch
-from upriver.net.routing import ViewRoute
+from upriver.net.lookups import ViewRoute
 
 ROUTE = ViewRoute(("k",), pa.schema([("k", pa.int64())]), ("orders",))
 

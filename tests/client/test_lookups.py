@@ -28,8 +28,7 @@ from upriver.client.lookups import (
     LookupBatches,
 )
 from upriver.errors import UnknownView, WaitTimeout
-from upriver.net.lookups import Answered
-from upriver.net.routing import ViewRoute
+from upriver.net.lookups import Answered, ViewRoute
 
 SECONDS_MAX = 10.0
 """Seconds for what must come at once."""
@@ -81,7 +80,7 @@ def test_keys_that_are_not_equal_to_themselves_are_not_put_together() -> None:
     assert JoinedKeys.of([[keys]] * 2, schema) is None
 
 
-# Rounds
+# Batches
 
 
 @dataclass

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from state_kit import MANY
 
 from simulator.dataflow_world import DataflowWorld
-from upriver.engine.expressions import Evaluator
 from simulator.local_typer import LocalTyper
+from upriver.engine.expressions import Evaluator
 from upriver.sql.queries import compile_view
 
 TYPER = LocalTyper(TABLES)

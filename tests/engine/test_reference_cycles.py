@@ -9,12 +9,12 @@ import pytest
 from query_kit import tables
 from query_list import DUCK, queries
 
+from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
 from upriver.runtime.worker import warm_up
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
 from upriver.state.indexes import HashTable
 from upriver.state.vectors import Vector

@@ -5,7 +5,7 @@ from coordinator_kit import vnode_map
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
 from upriver.net import wire
-from upriver.net.codec import decode_from_worker, decode_to_worker, encode
+from upriver.net.codec import decode_from_worker, decode_to_worker, encode_message
 from upriver.protocol.messages import (
     CaughtUp,
     FeedEnded,
@@ -38,9 +38,9 @@ REPORTS: list[FromWorker] = [
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
 def test_an_order_survives(order: ToWorker) -> None:
-    assert decode_to_worker(wire.decode(wire.encode(encode(order)))) == order
+    assert decode_to_worker(wire.decode(wire.encode(encode_message(order)))) == order
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
 def test_a_report_survives(report: FromWorker) -> None:
-    assert decode_from_worker(wire.decode(wire.encode(encode(report)))) == report
+    assert decode_from_worker(wire.decode(wire.encode(encode_message(report)))) == report

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_kit import MANY, Row, batch_of, keys_of, plain_rows
 
+from simulator.local_typer import LocalTyper
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
@@ -21,7 +22,6 @@ from upriver.partial.partial_region import PartialRegion
 from upriver.partial.rules import ALL_RULES
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 MOST = 2**63 - 1

@@ -11,6 +11,7 @@ from random_relations import relations
 from relation_kit import count, distinct, group, join, prefixed, scan, select, set_operation, top, union, where
 
 from simulator import tables as sim
+from simulator.local_typer import LocalTyper
 from upriver.engine.builders import operators_of
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
@@ -37,7 +38,6 @@ from upriver.plan.plan import (
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
 from upriver.plan.routing import found_in, routings
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
 
 EVALUATOR = Evaluator()

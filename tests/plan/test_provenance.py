@@ -17,6 +17,7 @@ from random_tables import RandomRows, random_tables
 from state_kit import MANY, Row, plain_rows
 
 from simulator.campaign import compiled_views
+from simulator.local_typer import LocalTyper
 from simulator.tables import TABLES as SIMULATED
 from simulator.tables import RowSource
 from upriver.engine.batch import Batch
@@ -29,7 +30,6 @@ from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Per, Scan, S
 from upriver.plan.planning import plan_regions
 from upriver.plan.provenance import KeyTrace, lake_edges, trace_edges, traces, why_untraced
 from upriver.plan.relation import Relation
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 EVALUATOR = Evaluator()

@@ -14,7 +14,7 @@ from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, Wor
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, now, open_channel
-from upriver.net.codec import encode
+from upriver.net.codec import encode_message
 from upriver.net.lookups import Answered, KeysAsked
 from upriver.net.server import Listen
 from upriver.net.wire import Message
@@ -210,7 +210,7 @@ def test_an_attempt_that_spark_starts_after_the_first_has_gone_is_admitted(place
 
 def test_a_worker_that_fails_unexpectedly_is_cut_off_and_its_keeper_told_why(place: Place) -> None:
     end, recorder = place.enter(1)
-    end.send(encode(WorkerFailed(kind="ProtocolError", error="OSError(24, 'Too many open files')")))
+    end.send(encode_message(WorkerFailed(kind="ProtocolError", error="OSError(24, 'Too many open files')")))
     assert isinstance(recorder.closing(), ClusterError)
     life, why = place.lost.get(timeout=SECONDS_MAX)
     assert (life, why) == (1, "worker 0 failed: OSError(24, 'Too many open files')")

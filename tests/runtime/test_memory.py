@@ -19,7 +19,7 @@ import os, sys, threading
 import pyarrow as pa
 from benchmarks.worker_memory import memory_of
 from upriver.runtime.arenas import share_free_memory
-from upriver.runtime.memory import give_back
+from upriver.runtime.memory import trim_heap
 
 if sys.argv[1] == "shared":
     share_free_memory()
@@ -37,7 +37,7 @@ before = memory_of([os.getpid()]).anonymous
 thread = threading.Thread(target=work)
 thread.start()
 done.wait()
-give_back()
+trim_heap()
 print(memory_of([os.getpid()]).anonymous - before)
 end.set()
 """

@@ -34,7 +34,7 @@ from simulator.published.multipath import (
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import VnodeId, WorkerId
-from upriver.state.keysets import NO_KEYS
+from upriver.state.vectors import NO_KEYS
 
 UNION, LEFT = OperatorId("union"), OperatorId("left")
 VNODES = (VnodeId(0),)

@@ -25,7 +25,7 @@ from simulator.published.sources import (
 )
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
-from upriver.state.keysets import NO_KEYS, key_set
+from upriver.state.vectors import NO_KEYS, key_set
 from upriver.vnodes import vnodes_of
 
 A, B = FileName("a.csv"), FileName("b.csv")

@@ -12,6 +12,7 @@ from random_tables import Kind, RandomTable
 
 from simulator.checkers import Violated
 from simulator.event_weights import EventWeights
+from simulator.local_typer import LocalTyper
 from simulator.tables import TABLES
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
@@ -19,7 +20,6 @@ from upriver.engine.region import Region
 from upriver.ids import WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import ALL_RULES
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 VIEWS, LEVELS = 3, 2

@@ -25,7 +25,7 @@ from upriver.errors import (
     UnknownView,
     UnsupportedSql,
 )
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 from upriver.text import render_status
 
 pytestmark = pytest.mark.spark

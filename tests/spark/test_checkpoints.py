@@ -13,7 +13,7 @@ from partial_kit import stream, write_file
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.errors import DeclarationError
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

@@ -10,7 +10,7 @@ import pytest
 from partial_kit import Files, Sources, app_on, assert_right, rows_by_key, running, stream
 
 from upriver.app import App
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

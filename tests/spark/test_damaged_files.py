@@ -17,7 +17,7 @@ from upriver.app import App
 from upriver.errors import CorruptFile, WaitTimeout
 from upriver.lake.lake import Lake
 from upriver.lake.runs import WHOLE_BYTES_MAX
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 from upriver.spark.ingest import IngestHistory, check_taken
 from upriver.state.runs import BLOCK_BYTES
 

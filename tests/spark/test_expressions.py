@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from sql_kit import by_spark, differences, evaluated, optimizing, spec
 from state_kit import plain_rows
 
+from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, RowError
 from upriver.spark.typer import SparkTyper
-from simulator.local_typer import LocalTyper
 
 pytestmark = pytest.mark.spark
 EXACT = Context(prec=60)

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from upriver.app import App
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

@@ -12,7 +12,7 @@ from partial_kit import Files, Sources, app_on, assert_right, rows_by_key, runni
 from upriver.app import App
 from upriver.errors import DeclarationError, KeyTypeError, UnknownView
 from upriver.settings import MEMORY_BUDGET_MIN
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

@@ -14,7 +14,7 @@ import pytest
 import upriver
 from upriver.app import App
 from upriver.errors import DeclarationError, TooFewSlots
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

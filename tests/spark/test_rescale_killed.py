@@ -18,7 +18,7 @@ import upriver
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.errors import ClusterError
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 
@@ -76,7 +76,7 @@ class RescaledCluster:
     def await_stage(self, stage: str) -> None:
         """No user is told of it, so this looks where it is."""
         app: Any = self.app
-        rescales = app._river._running._machine._rescales
+        rescales = app._running_app._running._machine._rescales
         await_that(lambda: type(rescales.stage).__name__ == stage)
 
     @contextmanager

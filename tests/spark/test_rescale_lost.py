@@ -14,7 +14,7 @@ from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.client.rescale import Rescale
 from upriver.errors import ClusterError
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

@@ -16,7 +16,7 @@ from standby_kit import await_that
 
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, SnapshotId, WorkerId
-from upriver.net.routing import Routing, ViewRoute
+from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.server import GET_ROWS_MAX, Get, Server
 from upriver.runtime.coordinator_loop import SnapshotParts
 from upriver.runtime.snapshots import SCANS_KNOWN_MAX, SharedScans

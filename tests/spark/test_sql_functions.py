@@ -10,9 +10,9 @@ import pytest
 from pyspark.errors import PySparkException
 from sql_kit import by_spark, differences, evaluated, spec
 
+from simulator.local_typer import LocalTyper
 from upriver.errors import DeclarationError, RowError
 from upriver.spark.typer import SparkTyper
-from simulator.local_typer import LocalTyper
 
 pytestmark = pytest.mark.spark
 

@@ -11,7 +11,7 @@ from upriver.ids import Epoch, VnodeId
 from upriver.lake.lake import Lake
 from upriver.lake.rejected import Rejected
 from upriver.plan.plan import lake_channel
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

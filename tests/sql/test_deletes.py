@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
+from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
 from upriver.plan.plan import TableSpec
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import deletion
 
 SCHEMA = pa.schema(

@@ -4,6 +4,7 @@ import pyarrow as pa
 import pytest
 from sql_kit import Parts, local_plan, parts_of, spec
 
+from simulator.local_typer import LocalTyper
 from upriver.errors import DeclarationError
 from upriver.plan.plan import (
     AggregateCall,
@@ -15,7 +16,6 @@ from upriver.plan.plan import (
     ProjectOp,
     ViewStore,
 )
-from simulator.local_typer import LocalTyper
 
 FLIGHTS = spec(
     "flights",

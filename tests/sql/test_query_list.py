@@ -9,10 +9,10 @@ from query_kit import evaluated, relation_sql, rows, same_rows, tables
 from query_list import DUCK, SPARK, queries
 
 from simulator.dataflow_world import DataflowWorld
+from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.planning import plan_regions
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import compile_view
 
 TABLES = tables()

@@ -13,9 +13,9 @@ from random_tables import RandomRows, RandomTable, random_tables
 from state_kit import MANY, Row, plain_rows
 
 from simulator.dataflow_world import DataflowWorld
+from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 EVALUATOR = Evaluator()

@@ -7,6 +7,7 @@ import pytest
 from query_kit import evaluated, names_are_apart, relation_sql, same_rows, tables
 from query_list import DUCK, queries
 
+from simulator.local_typer import LocalTyper
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.plan.plan import (
     AggregateCall,
@@ -25,7 +26,6 @@ from upriver.plan.plan import (
     UnionOp,
 )
 from upriver.plan.relation import Relation
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import CompiledView, compile_view
 
 TABLES = tables()

@@ -3,9 +3,9 @@
 import pyarrow as pa
 import pytest
 
+from simulator.local_typer import LocalTyper
 from upriver.errors import UnsupportedSql
 from upriver.plan.plan import TableSpec
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import declare_view
 
 FIELDS = [("k", pa.int64()), ("tags", pa.list_(pa.string())), ("gap", pa.duration("us")), ("x", pa.int64())]

@@ -12,7 +12,7 @@ from state_kit import MANY
 
 from upriver.hashing import Hashes
 from upriver.state.checkpoint import LOGGED_MIN, ChangedKeys
-from upriver.state.keysets import key_set
+from upriver.state.vectors import key_set
 
 ALL_KEYS_MAX = 1_000
 

@@ -11,7 +11,7 @@ from state_kit import MANY
 from upriver.hashing import Hashes
 from upriver.ids import VnodeId
 from upriver.state.checkpoint import PASS_KEYS_MIN, SliceLog
-from upriver.state.keysets import key_set
+from upriver.state.vectors import key_set
 from upriver.vnodes import vnodes_of
 
 VNODES = 4

@@ -1,4 +1,4 @@
-"""Spine and Fanout against dicts of lists: every member of a key, in order of arrival."""
+"""PairIndex and Fanout against dicts of lists: every member of a key, in order of arrival."""
 
 from collections import defaultdict
 from itertools import pairwise

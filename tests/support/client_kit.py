@@ -15,8 +15,7 @@ from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.handshake import Purpose
-from upriver.net.lookups import Answered, KeysAsked, LookupService
-from upriver.net.routing import Routing, ViewRoute
+from upriver.net.lookups import Answered, KeysAsked, LookupService, Routing, ViewRoute
 from upriver.net.server import Action, Calls, Server, Service
 from upriver.vnodes import VnodeMap, vnodes_of
 

@@ -14,7 +14,7 @@ import upriver
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.client.rescale import Rescale
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 SCHEMA = "k long, v long"
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan, FilterOp, LakeEdge, Projection, ProjectOp, TableSpec, ViewStore
-from simulator.local_typer import LocalTyper
 from upriver.sql.queries import CompiledView, Typer, compile_view, declare_view
 
 

@@ -83,7 +83,7 @@ from upriver.protocol.worker_events import (
 )
 from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
-from upriver.state.keysets import NO_KEYS
+from upriver.state.vectors import NO_KEYS
 
 OF_EACH_KIND: list[WorkerEvent] = [
     assign(),

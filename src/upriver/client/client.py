@@ -21,8 +21,8 @@ from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
 from upriver.hashing import hash64
 from upriver.net.byte_stream import Watch
+from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.remote import Connection, Remote
-from upriver.net.routing import Routing, ViewRoute
 
 __all__ = ["Client", "Keys", "LookupLimits", "connect"]
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import NotReady, StaleView, UpriverError
-from upriver.net.routing import ViewRoute
+from upriver.net.lookups import ViewRoute
 
 ASK_EVERY_S = 1.0
 """Seconds between two reports while lookups go on; another thread asks for the next."""

@@ -32,9 +32,8 @@ from upriver.ids import WorkerId
 from upriver.net.byte_stream import Latch, Watch
 from upriver.net.handshake import Purpose
 from upriver.net.line import ANSWER_TERMS, Line
-from upriver.net.lookups import Answered, KeysAsked
+from upriver.net.lookups import Answered, KeysAsked, Routing, ViewRoute
 from upriver.net.remote import IDLE_S_MAX, Connection, Remote, dial
-from upriver.net.routing import Routing, ViewRoute
 from upriver.net.wire import error_from_json
 from upriver.state.columns import taken
 from upriver.state.vectors import is_any_twice, spread

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.engine.operators.grouped import Grouped
+from upriver.engine.operators.aggregate import Grouped
 from upriver.engine.operators.join import Join
 from upriver.engine.operators.latest import Latest
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful

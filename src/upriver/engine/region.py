@@ -35,7 +35,7 @@ from upriver.hashing import HASH64_MAX, Hashes, hash64
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, SendEdge, ViewStore
 from upriver.plan.provenance import table_rows
 from upriver.plan.routing import found_in, routings
-from upriver.state.keysets import key_set
+from upriver.state.vectors import key_set
 from upriver.vnodes import vnode_range
 
 FROM_SEVERAL_ROWS = (

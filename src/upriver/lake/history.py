@@ -34,9 +34,8 @@ from upriver.lake.lake import Lake, Manifest
 from upriver.lake.runs import FEW_KEYS_MAX, RunReader
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import FetchRows, KeysRead, KeysUnread, ReadKeys, RowsFetched, RowsUnfetched
-from upriver.state.keysets import contains
 from upriver.state.runs import RunInfo, run_schema
-from upriver.state.vectors import spread, true_at
+from upriver.state.vectors import contains, spread, true_at
 from upriver.vnodes import vnodes_of
 
 MERGED_TOGETHER = 16

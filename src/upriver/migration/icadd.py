@@ -63,7 +63,7 @@ from upriver.migration.phases import (
     route_started,
 )
 from upriver.migration.rules import ALL_RULES, MendedRules
-from upriver.state.keysets import NO_KEYS, key_set
+from upriver.state.vectors import NO_KEYS, key_set
 from upriver.vnodes import VnodeMap
 
 TOGETHER_KEYS = 256

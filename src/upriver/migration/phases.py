@@ -26,8 +26,7 @@ from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.events import Action, PassDown, RescaleAnnounced, Rule, Send
 from upriver.migration.messages import ForwardedRows, Message, RowsSent
 from upriver.migration.rules import ALL_RULES, MendedRules
-from upriver.state.keysets import NO_KEYS, contains
-from upriver.state.vectors import Mask
+from upriver.state.vectors import NO_KEYS, Mask, contains
 from upriver.vnodes import VnodeArray, VnodeMap, vnodes_of
 
 

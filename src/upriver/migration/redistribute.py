@@ -65,7 +65,7 @@ from upriver.migration.redistribute_phases import (
     with_view,
 )
 from upriver.migration.rules import ALL_ON, RedistributeRules
-from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.vectors import NO_KEYS, contains, key_set
 from upriver.vnodes import VnodeMap
 
 

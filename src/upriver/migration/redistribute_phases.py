@@ -25,8 +25,7 @@ from upriver.migration.events import RescaleAnnounced, Rule
 from upriver.migration.messages import ForwardedRows, RedistributeMessage
 from upriver.migration.phases import Left, Parked, Turn, Workers
 from upriver.migration.rules import ALL_ON, RedistributeRules
-from upriver.state.keysets import NO_KEYS, contains, key_set
-from upriver.state.vectors import Mask
+from upriver.state.vectors import NO_KEYS, Mask, contains, key_set
 from upriver.vnodes import VnodeMap, vnodes_of
 
 

@@ -1,4 +1,7 @@
-"""The worker's side of lookups over the wire: one line for each client thread, one round trip for each lookup.
+"""Lookups over the wire: which worker answers for each key, and the worker's side of a client's line.
+
+``Routing``: which worker answers lookups of each key. The coordinator reports it, and clients keep it. Each client
+thread has one line to a worker, and each lookup is one round trip.
 
 A client authenticates by its token (:mod:`.server`), and has a :class:`upriver.net.line.Line`. A question is a batch of
 keys under ``{"view": name, "at_least": epoch or null, "together": bool, "timeout": seconds}``, best with the hash64 of
@@ -7,16 +10,22 @@ each, which the client has computed anyway to find the keys' owner. Its answer i
 null}``, or an error in JSON and no rows. The line goes on, either way.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import cached_property
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 
 from upriver.arguments import seconds, whole
+from upriver.coordinator.freshness import NOTHING_KNOWN, FreshnessReport
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
+from upriver.ids import Epoch, WorkerId
 from upriver.net.line import LOOKUP_TERMS, Frame, Line, answer_all
 from upriver.net.server import Caller
+from upriver.plan.plan import schema_from_json, schema_to_json
+from upriver.vnodes import VnodeMap
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +109,56 @@ def _wanted(question: Frame) -> KeysAsked:
     if len(hashes) != keys.num_rows:
         hashes = hash64(keys.columns, keys.num_rows)
     return KeysAsked(view, keys, hashes, at_least, together, timeout)
+
+
+@dataclass(frozen=True)
+class ViewRoute:
+    """A view, as clients know it. key: columns of ``schema``, in the order of hashing. tables: those that it reads."""
+
+    key: tuple[str, ...]
+    schema: pa.Schema
+    tables: tuple[str, ...] = ()
+
+    @cached_property
+    def key_schema(self) -> pa.Schema:
+        """Names and types of the key."""
+        return pa.schema([self.schema.field(name) for name in self.key])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"key": list(self.key), "schema": schema_to_json(self.schema), "tables": list(self.tables)}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        return cls(tuple(json["key"]), schema_from_json(json["schema"]), tuple(json["tables"]))
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The worker that answers for each vnode. addresses: of the workers that are up, ``host:port``. epoch: the last one
+    that has ended. freshness: of the tables."""
+
+    vnode_map: VnodeMap
+    addresses: Mapping[WorkerId, str]
+    views: Mapping[str, ViewRoute]
+    epoch: Epoch
+    freshness: FreshnessReport = NOTHING_KNOWN
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "vnode_map": self.vnode_map.to_json(),
+            "map_version": self.vnode_map.version,
+            "addresses": {str(worker): address for worker, address in self.addresses.items()},
+            "views": {name: view.to_json() for name, view in self.views.items()},
+            "epoch": self.epoch,
+            "freshness": self.freshness.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        return cls(
+            VnodeMap.from_json(json["vnode_map"]),
+            {WorkerId(int(worker)): address for worker, address in json["addresses"].items()},
+            {name: ViewRoute.from_json(view) for name, view in json["views"].items()},
+            Epoch(json["epoch"]),
+            FreshnessReport.from_json(json["freshness"]),
+        )

@@ -23,7 +23,7 @@ from typing import Any
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import Incarnation, WorkerId
 from upriver.net.channel import ChannelEnd, ChannelLimits, Receiver, open_channel
-from upriver.net.peer_codec import PEER, FrameWriter, decode
+from upriver.net.codec import PEER, FrameWriter, decode
 from upriver.net.remote import Remote
 from upriver.net.server import GOODBYE_S_MAX
 from upriver.net.wire import Message

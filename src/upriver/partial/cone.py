@@ -54,8 +54,7 @@ from upriver.partial.presence import PRESENT, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, RegionPlan
 from upriver.plan.provenance import KeyTrace, traces
-from upriver.state.keysets import NO_KEYS, contains
-from upriver.state.vectors import Mask, Positions, spread
+from upriver.state.vectors import NO_KEYS, Mask, Positions, contains, spread
 from upriver.vnodes import vnode_range, vnodes_of
 
 

@@ -46,8 +46,7 @@ from upriver.ids import Channel, Epoch
 from upriver.partial.presence import PRESENT, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
 from upriver.state.columns import cells_of
-from upriver.state.keysets import NO_KEYS, contains, key_set
-from upriver.state.vectors import Mask
+from upriver.state.vectors import NO_KEYS, Mask, contains, key_set
 from upriver.vnodes import vnode_range, vnodes_of
 
 

@@ -14,10 +14,9 @@ from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.net.byte_stream import Latch
 from upriver.net.channel import ChannelEnd, Channels, Receiver
-from upriver.net.codec import decode_from_worker, encode
+from upriver.net.codec import decode_from_worker, encode_message
 from upriver.net.handshake import HandshakeKeys, Purpose
-from upriver.net.lookups import Answered
-from upriver.net.routing import Routing, ViewRoute
+from upriver.net.lookups import Answered, Routing, ViewRoute
 from upriver.net.server import Action, Calls, Listen, Server, Service
 from upriver.net.wire import Message
 from upriver.plan.explain import explain
@@ -48,7 +47,7 @@ class _ToWorker:
     end: ChannelEnd
 
     def tell(self, message: ToWorker) -> None:
-        self.end.send(encode(message))
+        self.end.send(encode_message(message))
 
     def close(self) -> None:
         self.end.close()
@@ -95,7 +94,8 @@ class CoordinatorService:
         keeper: CoordinatorRecords = CoordinatorRecords(),
         failure_detection: FailureDetection = USUAL,
     ) -> None:
-        """keys: the clients' token, and the secret of the workers that may register. vigilance: the workers', too."""
+        """keys: the clients' token, and the secret of the workers that may register. failure_detection: the workers',
+        too."""
         self._loop = loop
         self._keeper = keeper
         self._worker_slots = WorkerSlots(failure_detection)

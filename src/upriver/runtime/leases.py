@@ -107,7 +107,7 @@ class Lease:
 class WorkerSlots:
     """The coordinator's side: which channel holds each worker slot. Usable by any thread.
 
-    vigilance: the workers' failure detection. clock: in seconds, that of the channels' heartbeats.
+    failure_detection: the workers' failure detection. clock: in seconds, that of the channels' heartbeats.
     """
 
     def __init__(self, failure_detection: FailureDetection, clock: Callable[[], float] = now) -> None:

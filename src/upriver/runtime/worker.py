@@ -27,9 +27,9 @@ from upriver.hashing import hash64
 from upriver.ids import Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.lake import Lake
 from upriver.migration.messages import Acquire
-from upriver.net import peer_codec, wire
+from upriver.net import codec, wire
 from upriver.net.channel import Channels, Receiver, open_channel
-from upriver.net.codec import decode_to_worker, encode
+from upriver.net.codec import decode_to_worker, encode_message
 from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.peers import Peers
@@ -92,7 +92,7 @@ def _warm_region(plan: DataflowPlan, region: RegionPlan, build_region: BuildRegi
     moving = np.unique(np.concatenate([old.keys_of(vnode, 2) for vnode in (0, 1)]))
     acquire = Acquire(version=MapVersion(0), keys=moving, state=old.collect(moving))
     envelope = Envelope(generation=0, content=ForRegion(region=region.name, message=acquire))
-    (arrived,) = peer_codec.decode(wire.decode(wire.encode(peer_codec.encode([envelope]))))
+    (arrived,) = codec.decode(wire.decode(wire.encode(codec.encode([envelope]))))
     old.drop(moving)
     assert isinstance(arrived.content, ForRegion)
     assert isinstance(arrived.content.message, Acquire)
@@ -135,8 +135,9 @@ class WorkerConfig:
     secret, which the coordinator asks of the worker. bind: what the coordinator listens on. If that is all interfaces,
     the worker listens on all, too, else where it reached the coordinator. migration_step_budget_ms: milliseconds that
     one step of a migration may take. plans: of the views that it will keep. memory_budget: bytes that its state may
-    take; ``None`` for no limit. vigilance: the coordinator's, too. life: number of this worker among those started for
-    the slot. attempt: of the Spark task that it runs in. is_local: the driver's own process is the only executor.
+    take; ``None`` for no limit. failure_detection: the coordinator's, too. life: number of this worker among those
+    started for the slot. attempt: of the Spark task that it runs in. is_local: the driver's own process is the only
+    executor.
     """
 
     root: str
@@ -212,7 +213,7 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         lease.begin(channel)
 
         def report(message: FromWorker) -> None:
-            channel.send(encode(message))
+            channel.send(encode_message(message))
 
         failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
         if failure is None:

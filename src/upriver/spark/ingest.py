@@ -31,8 +31,7 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.drain import Drain
 from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
-from upriver.spark.source_names import source_names
-from upriver.spark.sources import failure_of, failure_of_query
+from upriver.spark.sources import failure_of, failure_of_query, source_names
 from upriver.state.runs import RunInfo
 
 ALONE_S_MAX = 2.0

@@ -78,8 +78,8 @@ class AppConfig:
 
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next;
-    ``None`` for both: checkpoints are taken only on request. vigilance: how soon a silent worker is given up and
-    replaced. membership: standbys and warmup replicas.
+    ``None`` for both: checkpoints are taken only on request. failure_detection: how soon a silent worker is given up
+    and replaced. membership: standbys and warmup replicas.
     """
 
     root: str

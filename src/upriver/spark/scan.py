@@ -23,8 +23,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from upriver.errors import DeclarationError, UnknownView, UpriverError, WorkerLost
+from upriver.net.lookups import Routing
 from upriver.net.remote import Connection, Remote
-from upriver.net.routing import Routing
 from upriver.spark.schema import spark_arrow_schema
 
 FORMAT = "upriver"

@@ -1,5 +1,7 @@
 """The sources of streaming tables: what Spark would refuse later is refused when declared.
 
+``source_names``: a streaming DataFrame's sources in a few words, since Spark's errors seldom name the server or table.
+
 Also analyses the failure of a source: the known facts of each error in the chain that Spark, or Upriver, has raised.
 """
 
@@ -126,3 +128,37 @@ def check_trigger(name: str, rows: DataFrame, trigger: object) -> Mapping[str, A
 def _first_line(error: Exception) -> str:
     """What Spark says, without its plan and stack."""
     return f"{str(error).strip().split(chr(10))[0].removesuffix(';').rstrip('. ')}."
+
+
+_SERVERS = ("kafka.bootstrap.servers",)
+_THINGS = ("subscribe", "subscribePattern", "assign", "path")
+"""Options of readers that name a source. Other options may hold secrets and are not shown."""
+NAMED_MAX = 3
+"""Sources of one DataFrame that are named."""
+
+
+def source_names(rows: DataFrame) -> str:
+    """The topics with their servers, and the paths, that a streaming DataFrame reads; empty if its plan has none."""
+    plan = rows._jdf.queryExecution().analyzed()
+    named = dict.fromkeys(name for options in _options(plan) if (name := _name(options)))
+    return ", ".join(list(named)[:NAMED_MAX])
+
+
+def _options(plan: Any) -> Iterator[dict[str, str]]:
+    """For each streaming source in a plan, in lower case, the options of its reader."""
+    leaves = plan.collectLeaves()
+    for leaf in (leaves.apply(i) for i in range(leaves.size())):
+        match str(leaf.getClass().getSimpleName()):
+            case "StreamingRelationV2":
+                told = leaf.extraOptions().asCaseSensitiveMap()
+                yield {str(name).lower(): str(told[name]) for name in told}
+            case "StreamingRelation":
+                told = leaf.dataSource().options()
+                names = (*_SERVERS, *_THINGS)
+                yield {name.lower(): str(told.apply(name)) for name in names if told.contains(name)}
+
+
+def _name(options: dict[str, str]) -> str:
+    thing = next((options[name.lower()] for name in _THINGS if name.lower() in options), "")
+    server = next((options[name] for name in _SERVERS if name in options), "")
+    return f"{thing} at {server}" if server else thing

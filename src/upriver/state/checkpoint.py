@@ -30,8 +30,7 @@ from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch, VnodeId
 from upriver.state.failure import ViewFailure
-from upriver.state.keysets import NO_KEYS, contains, key_set
-from upriver.state.vectors import Mask, true_at
+from upriver.state.vectors import NO_KEYS, Mask, contains, key_set, true_at
 from upriver.vnodes import vnodes_of
 
 _KEYS = pa.schema([pa.field("hash64", pa.uint64(), nullable=False)])

@@ -1,4 +1,6 @@
-"""Numpy arrays that grow at their end, and counts kept in one: the parts of in-memory state.
+"""Numpy arrays that grow at their end, counts kept in one, and sets of keys: the parts of in-memory state.
+
+A set of keys is an ascending array of hash64 without repeats: small, and quick to test a whole batch against.
 
 State is *columnar*: whatever has a place in it (a group, a key, a row) is a dense number, its **slot**, and each
 property of it is one array addressed by slot. An operator then works on a batch with a few whole-array steps.
@@ -244,3 +246,24 @@ def spread(starts: Positions, counts: npt.NDArray[np.int64]) -> Positions:
         return np.empty(0, np.int64)
     places: Positions = np.arange(ends[-1]) + (starts - ends + counts).repeat(counts)
     return places
+
+
+NO_KEYS: Hashes = np.empty(0, np.uint64)
+NO_KEYS.setflags(write=False)
+
+
+def key_set(*hashes: Hashes) -> Hashes:
+    """The set of all these hashes, in any order and with any repeats."""
+    if not hashes:
+        return NO_KEYS
+    ordered = np.sort(np.concatenate(hashes))  # np.unique takes ten times as long where most are different
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)]]
+
+
+def contains(keys: Hashes, hashes: Hashes) -> Mask:
+    """For each of ``hashes``, whether the set ``keys`` holds it."""
+    if not len(keys):
+        return np.zeros(len(hashes), np.bool_)
+    places = np.minimum(np.searchsorted(keys, hashes), len(keys) - 1)
+    found: Mask = keys[places] == hashes
+    return found

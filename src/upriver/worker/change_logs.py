@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from upriver.hashing import Hashes
 from upriver.ids import FeedId, VnodeId
 from upriver.state.checkpoint import ChangedKeys, SliceLog, StateChunk, Undo
-from upriver.state.keysets import NO_KEYS
+from upriver.state.vectors import NO_KEYS
 
 
 class ChangeLogs:

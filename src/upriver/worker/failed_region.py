@@ -14,7 +14,7 @@ from upriver.engine.keeping import FullRegionState, State
 from upriver.engine.operators.view import LongRead
 from upriver.hashing import Hashes
 from upriver.state.failure import ViewFailure
-from upriver.state.keysets import NO_KEYS
+from upriver.state.vectors import NO_KEYS
 
 
 class FailedRegion:

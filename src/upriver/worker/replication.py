@@ -20,7 +20,7 @@ from upriver.protocol.peers import BeginFeed, EndFeed, Fed, FedThrough, RowsForw
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import TimeToFeed
 from upriver.state.checkpoint import StateChunk
-from upriver.state.keysets import key_set
+from upriver.state.vectors import key_set
 from upriver.worker.peers import KnownPeers, StepOutput
 from upriver.worker.progress import EpochProgress
 from upriver.worker.regions import Regions

@@ -56,7 +56,7 @@ from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy, new_owner
 from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
-from upriver.state.keysets import NO_KEYS, key_set
+from upriver.state.vectors import NO_KEYS, key_set
 from upriver.worker.change_logs import ChangeLogs
 from upriver.worker.failed_region import FailedRegion
 

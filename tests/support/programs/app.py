@@ -11,7 +11,7 @@ import threading
 from session import session
 
 from upriver.app import App
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 SQL = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 SCHEMA = "k long, v long"

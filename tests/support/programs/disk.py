@@ -17,7 +17,7 @@ from session import OUR_DAEMON, session
 
 from upriver.app import App
 from upriver.errors import WaitTimeout
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 NUMBERS = "SELECT k, sum(cast(text AS int)) AS numbers FROM events {where} GROUP BY k"

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from session import OUR_DAEMON, session
 
 from upriver.app import App
-from upriver.spark.compare import differing_rows
+from upriver.spark.frames import differing_rows
 from upriver.spark.session import free_slots
 
 SCHEMA = "k long, v long"

@@ -16,6 +16,9 @@ may be retracted.
 Argument: one input column of an aggregate, or its rows for which a condition is true. Its functions share the count of
 rows that have no value, because it is null or the condition is not true. No such count is kept before the first such
 row comes: until then a group has as many values as rows.
+
+Grouped: GROUP BY inside a dataflow. It retracts the old row of each group that a batch changes, and adds the new.
+Without aggregate functions it is DISTINCT.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.engine.batch import Batch
+from upriver.engine.batch import Batch, no_rows
 from upriver.engine.operators.accumulators import (
     MOMENTS,
     Accumulator,
@@ -40,16 +43,17 @@ from upriver.engine.operators.accumulators import (
     min_of,
     sum_of,
 )
-from upriver.engine.operators.operator import check_new, part_of
+from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
+from upriver.engine.operators.operator import check_new, concatenated, part_of
 from upriver.engine.row_text import row_text
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
 from upriver.plan.types import spark_name
-from upriver.state.columns import array_of, cells_of, validity
+from upriver.state.columns import array_of, canonical, cells_of, same, validity
 from upriver.state.indexes import Fanout, SlotIndex
 from upriver.state.multimap import Multiset
-from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, Weights
+from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, Weights, true_at
 
 Overflow = Callable[[AggregateCall, int], RowError]
 """The error to raise when the call's result for a group slot does not fit its type."""
@@ -648,3 +652,72 @@ def _overflow(groups: SlotIndex, names: Sequence[str], call: AggregateCall, slot
     where = f" for {key}" if key else ""
     instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
     return RowError(f"{call.output} does not fit {spark_name(call.type)}{where}. {instead}")
+
+
+class Grouped(TwoStores[Aggregate]):
+    """The operator of :class:`upriver.plan.plan.Aggregate`. ``schema`` is of its output."""
+
+    __slots__ = ("_calls", "_group", "_nothing", "schema")
+
+    parts = 1
+
+    def __init__(
+        self,
+        plan: AggregatePlan,
+        source: pa.Schema,
+        routing: Sequence[str],
+        eagerness: CompactionPace = USUAL,
+    ) -> None:
+        """source, routing: as of :class:`Aggregate`. eagerness: how soon and how fast to compact."""
+        super().__init__(partial(Aggregate, plan, source, routing), eagerness)
+        self._group = plan.group
+        self._calls = tuple(call.output for call in plan.calls)
+        self.schema = self._stores[0].schema
+        self._nothing = no_rows(self.schema)
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """Add the batch's rows to their groups; returns the changes of the rows of groups that have changed.
+
+        Raises RowError if a result overflows, and ProtocolError as :meth:`Aggregate.apply` does.
+        """
+        changes = [self._change(groups, part) for groups, part in self.split(batch)]
+        self.tidy()
+        return concatenated(changes) if changes else self._nothing
+
+    def _change(self, groups: Aggregate, batch: Batch) -> Batch:
+        slots = groups.assign(batch)
+        touched, first = np.unique(slots, return_index=True)
+        was = groups.counts(touched) > 0
+        old = [groups.column(name, touched[was]) for name in self._calls]
+        groups.add(batch, slots)
+        now = groups.counts(touched) > 0
+        new = [groups.column(name, touched[now]) for name in self._calls]
+        goes, comes, stays = was.copy(), now.copy(), was & now
+        goes[stays] = comes[stays] = _differ(old, stays[was], new, stays[now])
+        places = np.concatenate([true_at(goes), true_at(comes)])
+        columns = [groups.column(name, touched[places]) for name in self._group]
+        columns += [_joined(*pair, goes[was], comes[now]) for pair in zip(old, new, strict=True)]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        gone = int(np.count_nonzero(goes))
+        return Batch(
+            rows, batch.hash64[first[places]], np.repeat([-1, 1], [gone, len(places) - gone]) if gone else None
+        )
+
+
+def _differ(old: Sequence[pa.Array], old_mask: Mask, new: Sequence[pa.Array], new_mask: Mask) -> Mask:
+    """Which of the groups that were there before, and still are, have another result now."""
+    differ = np.zeros(np.count_nonzero(old_mask), np.bool_)
+    if len(differ):
+        for before, now in zip(old, new, strict=True):
+            differ |= ~same(canonical(_filtered(before, old_mask)), canonical(_filtered(now, new_mask)))
+    return differ
+
+
+def _joined(old: pa.Array, new: pa.Array, old_mask: Mask, new_mask: Mask) -> pa.Array:
+    if not old_mask.any():
+        return _filtered(new, new_mask)
+    return pa.concat_arrays([_filtered(old, old_mask), _filtered(new, new_mask)])
+
+
+def _filtered(values: pa.Array, mask: Mask) -> pa.Array:
+    return values if mask.all() else values.filter(pa.array(mask))

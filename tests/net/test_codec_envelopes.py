@@ -31,7 +31,7 @@ from upriver.migration.messages import (
 )
 from upriver.migration.messages import Message as BetweenDistributors
 from upriver.net import wire
-from upriver.net.peer_codec import FrameWriter, decode, encode
+from upriver.net.codec import FrameWriter, decode, encode
 from upriver.protocol.peers import (
     BeginFeed,
     EndFeed,

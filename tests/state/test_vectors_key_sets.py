@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.state.keysets import NO_KEYS, contains, key_set
+from upriver.state.vectors import NO_KEYS, contains, key_set
 
 HASHES = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**64 - 1)), max_size=30)
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from state_kit import EAGER, MANY, VALUES, Row, plain_rows, table_batch, through_the_wire
 
 from upriver.engine.batch import Batch
+from upriver.engine.operators.aggregate import Grouped
 from upriver.engine.operators.compacted import CompactionPace
-from upriver.engine.operators.grouped import Grouped
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan

@@ -1,6 +1,8 @@
-"""Comparing two DataFrames row by row."""
+"""Spark's own types, for modules outside this package that only pass them through, and comparing two DataFrames."""
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["DataFrame", "SparkSession"]
 
 
 def differing_rows(ours: DataFrame, theirs: DataFrame) -> int:
