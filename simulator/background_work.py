@@ -16,7 +16,7 @@ from upriver.protocol.worker_events import (
 
 COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
 SETTLED_MAX = 40  # rows at a time
-TAKEN_IN_MAX, READ_MAX = 3, 2  # rows at a time
+TAKEN_IN_MAX, READ_MAX = 4_000, 2  # rows at a time
 
 BACKGROUND_WORK: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
     "copies": (COPIED_MAX, lambda most: TimeToCopy(keys_max=most)),
@@ -31,6 +31,6 @@ BACKGROUND_WORK: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
 
 
 def drawn_work(kind: str, rng: Random) -> WorkerEvent:
-    """Time for so many of them."""
+    """Time for so many of them: few as often as many."""
     most, event_of = BACKGROUND_WORK[kind]
-    return event_of(rng.randint(1, most))
+    return event_of(round(most ** rng.random()))

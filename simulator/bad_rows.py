@@ -117,6 +117,12 @@ class FailingRegion:
             raise ZeroDivisionError(SAID)
         return self._region.settle(rows_max)
 
+    def settle_first(self, rows_max: int) -> None:
+        if self._is_doomed and self._region.gathered:
+            self._region.settle_first(max(1, rows_max // 2))
+            raise ZeroDivisionError(SAID)
+        self._region.settle_first(rows_max)
+
     @property
     def gathered(self) -> int:
         return self._region.gathered

@@ -100,7 +100,7 @@ class Process:
     """What is left to read of the open epoch, or of the checkpoints to begin with; empty between epochs."""
     writing: Writing = field(default_factory=Writing)
     """Copied for checkpoints, and on its way to the lake."""
-    upqueries: deque[tuple[ReadKeys | FetchRows, Epoch]] = field(default_factory=deque)
+    upqueries: list[tuple[ReadKeys | FetchRows, Epoch]] = field(default_factory=list)
     """To be answered; some perhaps for what was kept before all began anew. Each with the last epoch that there was
     when it was asked for: it is read at once, and its answer may come late."""
     held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
@@ -243,13 +243,15 @@ class Process:
         """A file of the checkpoints is damaged."""
         self.unread = deque([StateUnread(error="a file is damaged")])
 
-    def next_answer(self, lake: FakeLake, ahead: int, rows_max: int) -> KeysRead | RowsFetched:
-        """The answer to the oldest wish. ahead: how many epochs more an upquery reads, if they are published. rows_max:
+    def next_answer(self, lake: FakeLake, ahead: int, rows_max: int, rng: Random) -> KeysRead | RowsFetched:
+        """The answer to some request. ahead: how many epochs more an upquery reads, if they are published. rows_max:
         how many of its rows are taken in at once."""
-        asked, published = self.upqueries.popleft()
+        asked, published = self.upqueries.pop(rng.randrange(len(self.upqueries)))
         if isinstance(asked, FetchRows):
             rows = tuple(lake.rows_of_keys(read.channel, read.keys, read.through, read.after) for read in asked.reads)
-            return RowsFetched(generation=asked.generation, view=asked.view, rows=rows)
+            return RowsFetched(
+                generation=asked.generation, view=asked.view, task=asked.task, rows=rows, rows_max=rows_max
+            )
         keys, through = asked.upquery.keys, Epoch(min(asked.upquery.through + ahead, published))
         return KeysRead(
             generation=asked.generation,

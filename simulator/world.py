@@ -362,8 +362,11 @@ class World:
     # What users want
 
     def _answer(self, process: Process) -> None:
-        event = process.next_answer(self.cluster.lake, self._reads_ahead, self._rng.choice(ANSWER_ROWS))
-        what = event.view if isinstance(event, RowsFetched) else f"upquery {event.number} of {event.region}"
+        event = process.next_answer(self.cluster.lake, self._reads_ahead, self._rng.choice(ANSWER_ROWS), self._rng)
+        if isinstance(event, RowsFetched):
+            what = f"task {event.task} of {event.view}"
+        else:
+            what = f"upquery {event.number} of {event.region}"
         self._happened("answers", f"{process}: {what} has its rows")
         self.cluster.step_worker(process, event)
 

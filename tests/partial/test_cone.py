@@ -8,7 +8,8 @@ from cone_kit import ComparedCone, LoneCone, hashed, offer, trade, visit
 
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
-from upriver.partial.rules import ALL_RULES
+from upriver.partial.cone import FILLS_MAX
+from upriver.partial.rules import ALL_RULES, UpqueryRules
 from upriver.vnodes import vnodes_of
 
 VNODES = 8
@@ -51,12 +52,12 @@ def test_a_key_is_filled_as_of_the_applied_epoch() -> None:
 
 def test_epochs_pass_without_a_read_when_nothing_is_kept() -> None:
     cone = fans()
-    assert cone.cone.work(cone.published) is None
+    assert cone.cone.work(cone.published) == []
     assert cone.cone.applied == 2
     cone.fill("a")
     cone.evict("a")
     cone.publish(visit("a", 1))
-    assert cone.cone.work(cone.published) is None
+    assert cone.cone.work(cone.published) == []
     assert cone.cone.applied == 3
 
 
@@ -396,3 +397,184 @@ def test_keys_that_are_wanted_in_the_midst_of_a_fill_wait_for_the_next() -> None
     assert len(cone.present) == 2
     assert cone.cone.stats()["missed"] == 3, "a was missing twice: each lookup counts"
     assert cone.cone.stats()["looked_up"] == 0, "none was answered"
+
+
+# Long fills ---------------------------------------------------------------------------------------------------------
+
+
+def with_many_rows(view: str, rules: UpqueryRules = ALL_RULES) -> ComparedCone:
+    """Page a rests on many trades, and page b on one; rows are taken in one by one."""
+    cone = ComparedCone(view, rules)
+    cone.publish(visit("a", 1), visit("b", 2), *(trade(symbol, 1) for symbol in "UVWXYZ"), trade("X", 2))
+    cone.run()
+    cone.rows_max = 1
+    return cone
+
+
+def take_some_in(cone: ComparedCone, *keys: str) -> None:
+    """Begin to fill these keys, and take some of their rows in."""
+    cone.want(*keys)
+    cone.begin()
+    while not cone.cone.unfilled:
+        cone.go_on()
+    for _ in range(3):
+        cone.go_on()
+    assert cone.cone.unfilled
+    assert not cone.unread
+
+
+def finish_next_task(cone: ComparedCone) -> None:
+    done = cone.cone.done
+    while cone.cone.done == done:
+        cone.go_on()
+
+
+@pytest.mark.parametrize("view", ["fans", "in a row", "numbers"])
+def test_rows_are_taken_in_some_at_a_time(view: str) -> None:
+    cone = ComparedCone(view)
+    cone.publish(*(visit("a", 1, site) for site in (1, 2)), offer(1, "a"), *(trade(str(n), 1) for n in range(9)))
+    cone.run()
+    cone.rows_max = 1
+    cone.want("a")
+    cone.begin()
+    pieces = 0
+    while cone.is_at_work:
+        assert cone.cone.lacks(hashed("a"))
+        pieces += cone.cone.unfilled > 0
+        cone.go_on()
+    assert pieces > 9
+    assert cone.look_up("a") == cone.expected("a")
+    assert cone.look_up("a")[0][1] in (9, 18)
+    cone.check()
+
+
+def test_an_epoch_does_not_wait_for_a_long_fill() -> None:
+    cone = with_many_rows("fans")
+    cone.fill("b")
+    take_some_in(cone, "a")
+    cone.publish(trade("Y", 2))
+    cone.begin()
+    finish_next_task(cone)
+    assert cone.cone.applied == 2
+    assert cone.look_up("b") == [("b", 2)]
+    assert cone.cone.lacks(hashed("a"))
+    cone.run()
+    assert cone.look_up("a") == [("a", 6)]
+    cone.check()
+
+
+def test_another_key_does_not_wait_for_a_long_fill() -> None:
+    cone = with_many_rows("fans")
+    take_some_in(cone, "a")
+    cone.rows_max = 100
+    cone.want("b")
+    cone.begin()
+    while cone.unread:
+        cone.go_on()
+    assert cone.look_up("b") == [("b", 1)]
+    assert cone.cone.lacks(hashed("a"))
+    cone.run()
+    assert cone.look_up("a", "b") == [("a", 6), ("b", 1)]
+    cone.check()
+
+
+def test_the_task_with_the_fewest_rows_goes_on_first() -> None:
+    cone = with_many_rows("fans")
+    take_some_in(cone, "a")
+    cone.want("b")
+    cone.begin()
+    finish_next_task(cone)
+    assert cone.look_up("b") == [("b", 1)]
+    assert cone.cone.lacks(hashed("a"))
+
+
+def test_only_so_many_fills_are_under_way() -> None:
+    cone = with_many_rows("fans")
+    for number in range(FILLS_MAX):
+        cone.want(str(number))
+        cone.begin()
+        cone.cone.overtake()
+    assert cone.cone.stats()["pending"] == FILLS_MAX
+    cone.want("b")
+    cone.begin()
+    assert cone.cone.stats()["pending"] == FILLS_MAX
+    cone.run()
+    assert cone.look_up("b") == [("b", 1)]
+
+
+def test_a_task_begins_beside_another_one_that_reads_for_long() -> None:
+    cone = with_many_rows("fans")
+    cone.want("a")
+    cone.begin()
+    cone.publish(trade("Y", 2))
+    cone.want("b")
+    cone.begin()
+    assert (cone.cone.applied, cone.cone.stats()["pending"]) == (1, 1), "the fill may end at once"
+    cone.cone.overtake()
+    cone.begin()
+    assert (cone.cone.applied, cone.cone.stats()["pending"]) == (2, 2)
+    cone.run()
+    assert cone.look_up("a", "b") == [("a", 6), ("b", 2)]
+    cone.check()
+
+
+def test_a_long_fill_with_a_bad_row_spoils_just_its_key() -> None:
+    cone = LoneCone("numbers")
+    cone.publish(visit("a", 1), visit("b", 2), *(trade(str(n), 1) for n in range(9)), trade("x", 2), trade("5", 2))
+    cone.run()
+    cone.rows_max = 1
+    cone.fill("a", "b")
+    assert [each.keys.tolist() for each in cone.cone.unanswered()] == [hashed("b").tolist()]
+    assert cone.look_up("a") == [("a", 9, 36)]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_without_catch_up_first_a_key_lacks_the_rows_of_epochs_that_passed(is_on: bool) -> None:
+    cone = with_many_rows("fans", replace(ALL_RULES, cones_catch_up_first=is_on))
+    cone.publish(visit("b", 1))
+    cone.fill("b")
+    take_some_in(cone, "a")
+    cone.publish(trade("Y", 1))
+    cone.begin()
+    finish_next_task(cone)
+    assert cone.cone.applied == 3
+    cone.run()
+    assert cone.look_up("a") == [("a", 7 if is_on else 6)]
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_without_join_between_epochs_a_key_lacks_the_rows_of_the_epoch_under_way(is_on: bool) -> None:
+    cone = with_many_rows("fans", replace(ALL_RULES, cones_join_between_epochs=is_on))
+    cone.fill("b")
+    take_some_in(cone, "a")
+    cone.publish(trade("Y", 1), trade("Y", 2))
+    cone.begin()
+    while not any(read.channel == "trades/qty" for read in cone.reads):
+        cone.go_on()
+    (asked,) = cone.unread
+    cone.unread.clear()
+    while cone.cone.unfilled:
+        cone.go_on()
+    assert cone.cone.lacks(hashed("a")) == is_on
+    cone.unread.append(asked)
+    cone.run()
+    assert cone.look_up("b") == [("b", 2)]
+    assert cone.look_up("a") == [("a", 7 if is_on else 6)]
+
+
+@pytest.mark.parametrize("many", ["a", "b"])
+def test_the_smaller_state_is_copied_and_no_time_of_reading_is_lost(many: str) -> None:
+    """Whether the kept keys or the filled ones have more rows, the key that was read last stays."""
+    cone = ComparedCone("fans")
+    times = {"a": 1, "b": 2}[many]
+    cone.publish(visit("a", 1), visit("b", 2), trade("X", 1), trade("X", 2), *(trade(s, times) for s in "UVWYZ"))
+    cone.run()
+    cone.fill("a")
+    cone.look_up("a")
+    cone.fill("b")
+    cone.look_up("b")
+    cone.look_up("a")
+    cone.check()
+    assert cone.cone.evict_oldest(1, []) == 1
+    assert cone.present == hashed("a").tolist()
+    cone.check()

@@ -67,7 +67,7 @@ def test_a_bad_row_of_a_key_that_is_evicted_meanwhile_stops_nothing() -> None:
     cone = numbers()
     cone.fill("a", "d")
     cone.publish(trade("y", 1))
-    while not any(read.channel == "trades/qty" for read in cone.reads or ()):
+    while not any(read.channel == "trades/qty" for read in cone.reads):
         cone.step()
     cone.evict("a")
     cone.run()

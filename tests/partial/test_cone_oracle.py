@@ -29,9 +29,10 @@ VNODES = 4
 class Cones(RuleBasedStateMachine):
     """One view; some of its keys are kept."""
 
-    @initialize(view=st.sampled_from(sorted(SQL.keys() - WITH_BAD_ROWS)))
-    def begin(self, view: str) -> None:
+    @initialize(view=st.sampled_from(sorted(SQL.keys() - WITH_BAD_ROWS)), rows_max=st.sampled_from([1, 3, 1_000]))
+    def begin(self, view: str, rows_max: int) -> None:
         self.driven = ComparedCone(view)
+        self.driven.rows_max = rows_max
         self.empty_bytes = self.driven.cone.stats()["live_bytes"]
         self.asked: set[int] = set()
         """Keys that a lookup has asked for, and that were neither evicted nor given up since."""
@@ -55,6 +56,26 @@ class Cones(RuleBasedStateMachine):
     @rule()
     def work_on(self) -> None:
         self.driven.finish()
+
+    @precondition(lambda self: self.driven.is_at_work)
+    @rule()
+    def overtake(self) -> None:
+        """What is under way takes long."""
+        self.driven.cone.overtake()
+        self.driven.begin()
+
+    @precondition(lambda self: self.driven.unread)
+    @rule(places=st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    def read_in_any_order(self, places: list[int]) -> None:
+        for place in places:
+            self.driven.go_on(place)
+            self.driven.begin()
+
+    @precondition(lambda self: self.driven.cone.unfilled)
+    @rule(rows_max=st.integers(1, 5))
+    def take_in(self, rows_max: int) -> None:
+        self.driven.unread += self.driven.cone.take_in(rows_max)
+        self.driven.begin()
 
     @precondition(lambda self: self.driven.present)
     @rule(keys=SOME, reads=READS)
@@ -106,13 +127,14 @@ class Cones(RuleBasedStateMachine):
 
     @invariant()
     def present_keys_are_as_in_a_full_view(self) -> None:
-        if self.driven.reads is None:
+        self.driven.check_rows()
+        if not self.driven.is_at_work:
             self.driven.check()
 
     @invariant()
     def without_present_keys_nothing_is_kept_between_two_pieces_of_work(self) -> None:
         stats = self.driven.cone.stats()
-        if self.driven.reads is None and not self.driven.present:
+        if not self.driven.is_at_work and not self.driven.present:
             assert (stats["resting"], stats["rows"], stats["pending"]) == (0, 0, 0)
             if not self.driven.cone.has_leftovers:
                 assert (stats["held"], stats["live_bytes"]) == (0, self.empty_bytes)

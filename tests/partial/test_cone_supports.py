@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from upriver.hashing import Hashes
-from upriver.partial.cone import Supports
+from upriver.partial.cone_state import Supports
 
 KEYS = [0, 1, 5, 2**32, 2**63 - 1, 2**63, 2**64 - 2, 2**64 - 1]
 """hash64 of consumers, and of producers too: they have nothing to do with each other."""

@@ -22,8 +22,9 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch
-from upriver.partial.cone import Cone, ConeShape, Reads
-from upriver.partial.partial_region import KeysToRead
+from upriver.partial.cone import Cone, ConeReads, Reads
+from upriver.partial.cone_state import ConeShape
+from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead
 from upriver.partial.rules import ALL_RULES, UpqueryRules
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan
@@ -162,8 +163,10 @@ class LoneCone:
         self.plan = plan
         self.lake = Lake(plan)
         self.cone = Cone(plan, partial(Region.build, plan, evaluator=EVALUATOR), rules, Epoch(0))
-        self.reads: Reads | None = None
+        self.unread: list[ConeReads] = []
         """What was asked for and is not read yet."""
+        self.rows_max = ANSWER_ROWS_MAX
+        """Rows that are taken in at a time."""
 
     @property
     def published(self) -> Epoch:
@@ -181,13 +184,36 @@ class LoneCone:
     def publish(self, *rows: tuple[str, Mapping[str, Any]]) -> None:
         self.lake.publish(*rows)
 
+    @property
+    def is_at_work(self) -> bool:
+        """Whether a task waits to go on."""
+        return bool(self.unread or self.cone.unfilled)
+
+    @property
+    def reads(self) -> Reads:
+        """Everything that was asked for and is not read yet."""
+        return tuple(read for asked in self.unread for read in asked.reads)
+
     def step(self) -> bool:
-        """What was asked for is read; or the next thing begins. Whether there was anything to do."""
-        if self.reads is not None:
-            self.reads = self.cone.proceed(self.lake.answer(self.reads))
-            return True
-        self.reads = self.cone.work(self.published)
-        return self.reads is not None
+        """Read what was asked for first; or take rows in; or let the next tasks begin. Whether there was anything."""
+        if not self.is_at_work:
+            self.begin()
+            return bool(self.unread)
+        self.go_on()
+        return True
+
+    def begin(self) -> None:
+        """Let the tasks begin that may begin, beside those under way."""
+        self.unread += self.cone.work(self.published)
+
+    def go_on(self, place: int = 0) -> None:
+        """Read what was asked for at this place of those that are not read; take rows in if there is none."""
+        if self.unread:
+            asked = self.unread.pop(place % len(self.unread))
+            self.unread += self.cone.proceed(asked.task, self.lake.answer(asked.reads), self.rows_max)
+        else:
+            assert self.cone.unfilled, "no task is under way"
+            self.unread += self.cone.take_in(self.rows_max)
 
     def run(self) -> None:
         """All that is to be done is done."""
@@ -196,7 +222,7 @@ class LoneCone:
 
     def finish(self) -> None:
         """What is under way is done."""
-        while self.reads is not None:
+        while self.is_at_work:
             self.step()
 
     def want(self, *keys: str | None) -> None:
@@ -238,11 +264,15 @@ class ComparedCone(LoneCone):
         self._views.append(self._by_key(self._full.scan()))
 
     def check(self) -> None:
-        """Between two pieces of work: the kept keys are right, and just what they rest on is kept."""
-        assert self.reads is None
+        """No task is under way: the kept keys are right, and just what they rest on is kept."""
+        assert not self.is_at_work
+        self.check_rows()
+        assert self.resting == self._rested_on()
+
+    def check_rows(self) -> None:
+        """At any moment: the kept keys are right."""
         view = self._views[self.cone.applied]
         assert self._by_key(self.cone.scan()) == {key: view[key] for key in self.present if key in view}
-        assert self.resting == self._rested_on()
 
     def expected(self, *keys: str) -> list[Row]:
         """What a lookup of these keys is to give."""

@@ -87,7 +87,7 @@ class Workers:
         while self.fetches[worker]:
             wish = self.fetches[worker].popleft()
             rows = tuple(self.lake.answer(wish.reads))
-            self.step(worker, RowsFetched(generation=wish.generation, view=wish.view, rows=rows))
+            self.step(worker, RowsFetched(generation=wish.generation, view=wish.view, task=wish.task, rows=rows))
 
     def look_up(self, worker: int, page: str) -> int:
         self._tickets += 1

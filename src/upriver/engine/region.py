@@ -249,6 +249,17 @@ class Region:
                     self._flow(port, consolidated(rows))
         return before - self.gathered
 
+    def settle_first(self, rows_max: int) -> None:
+        """Take at most so many of the gathered rows through the operators, in the order in which they came; the rows
+        of a key may be cut apart. Only for rows that all came from regions of one worker: a row that is taken back has
+        come before, then. Raises RowError as ``apply``."""
+        for port, gather in enumerate(self._gathers):
+            rows = None if gather is None else gather.take_first(rows_max)
+            if rows is not None:
+                with self._gate.naming(None):
+                    self._flow(port, consolidated(rows))
+                return
+
     def _hash_of_row(self, number: int, rows: int) -> int:
         """An estimate of the hash of the gathered row of that number, in order of hashes, of so many rows."""
         every = -(-rows // SAMPLED_ROWS)

@@ -416,7 +416,7 @@ class UpqueryReader:
             self._history.rows_of(read.channel, tables[read.channel], read.keys, read.through, read.after)
             for read in action.reads
         )
-        return RowsFetched(generation=action.generation, view=action.view, rows=rows)
+        return RowsFetched(generation=action.generation, view=action.view, task=action.task, rows=rows)
 
     def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec]) -> KeysRead:
         keys, through = action.upquery.keys, action.upquery.through
@@ -438,5 +438,5 @@ class UpqueryReader:
 
 def _unanswered(request: ReadRequest, error: UpriverError) -> KeysUnread | RowsUnfetched:
     if isinstance(request, FetchRows):
-        return RowsUnfetched(generation=request.generation, view=request.view, error=error)
+        return RowsUnfetched(generation=request.generation, view=request.view, task=request.task, error=error)
     return KeysUnread(generation=request.generation, region=request.region, number=request.upquery.number, error=error)

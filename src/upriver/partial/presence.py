@@ -261,9 +261,13 @@ class Presence:
 
     def install(self, state: pa.RecordBatch, now: int) -> None:
         """Take over what another worker knew of these keys. Its times of reading, in its lookups, mean nothing here."""
-        self._last = None
         read = array_of(pa.int64(), np.full(state.num_rows, now, np.int64))
-        self._stores.install([state.set_column(3, state.schema.field(3), read)])
+        self.adopt(state.set_column(3, state.schema.field(3), read))
+
+    def adopt(self, state: pa.RecordBatch) -> None:
+        """Take over what this worker knew of these keys, the times of reading too."""
+        self._last = None
+        self._stores.install([state])
 
     def drop(self, keys: Hashes) -> None:
         """Forget these keys (ascending, unique): they are missing."""

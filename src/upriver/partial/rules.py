@@ -35,6 +35,10 @@ class UpqueryRules:
     """partial.whole_keys_only: a key is shown only once all rows that its upquery has read are taken in."""
     cones_keep_what_keys_rest_on: bool = True
     """cones.keep_what_keys_rest_on: what a kept key comes to rest on is filled before the epoch's rows are taken in."""
+    cones_catch_up_first: bool = True
+    """cones.catch_up_first: keys that were filled while the cone advanced catch up with it before they join it."""
+    cones_join_between_epochs: bool = True
+    """cones.join_between_epochs: filled keys join a cone while it takes no epoch in."""
     cones_never_back: bool = True
     """cones.never_back: keys that came from another worker are not shown as of an epoch before the last one that that
     worker has shown."""

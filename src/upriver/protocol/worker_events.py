@@ -136,11 +136,13 @@ class TimeToFill:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsFetched:
-    """The rows that ``FetchRows`` asked for, one batch for each of its reads."""
+    """The rows that ``FetchRows`` asked for, one batch for each of its reads. rows_max: as in ``KeysRead``."""
 
     generation: int
     view: str
+    task: int
     rows: tuple[Batch, ...]
+    rows_max: int = ANSWER_ROWS_MAX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +151,7 @@ class RowsUnfetched:
 
     generation: int
     view: str
+    task: int
     error: UpriverError
 
 
@@ -268,10 +271,11 @@ class ReadKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchRows:
-    """Read these rows from the lake for the view's cone, then say ``RowsFetched``."""
+    """Read these rows from the lake for a task of the view's cone, then say ``RowsFetched``."""
 
     generation: int
     view: str
+    task: int
     reads: tuple[KeysToRead, ...]
 
 

@@ -1,9 +1,10 @@
 """A worker's fills: rows that upqueries and cones have read are taken in, and lookups that wait for them are answered;
 ``docs/internals/partial.md``."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from upriver.errors import IllegalEvent
+from upriver.partial.cone import Cone, ConeReads
 from upriver.partial.partial_region import PartialRegion, UnansweredKeys
 from upriver.protocol.messages import Counted, KeysUnfilled
 from upriver.protocol.worker_events import KeysRead, KeysUnread, RowsFetched, RowsUnfetched, TimeToTakeIn
@@ -57,20 +58,23 @@ class Fills:
         return sum(partial.unfilled for _, partial in self._filling())
 
     def time_to_take_in(self, event: TimeToTakeIn) -> None:
-        """Take in some more rows of an upquery's answer."""
+        """Take in some more rows of an upquery's answer, or of those that a cone has read."""
         filling = self._filling()
         if not filling:
             return
-        region, partial = filling[0]
+        region, partial = min(filling, key=lambda each: each[1].unfilled)  # short answers overtake long ones
+        if isinstance(partial, Cone):
+            self._continue_cone(region, partial, lambda: partial.take_in(event.rows_max))
+            return
         left_open: Sequence[UnansweredKeys] | None = ()
         with self._regions.shards[region].contained("filling keys"):
             left_open = partial.fill(event.rows_max)
         self._continue(region, left_open)
 
-    def _filling(self) -> list[tuple[str, PartialRegion]]:
+    def _filling(self) -> list[tuple[str, PartialRegion | Cone]]:
         shards = self._regions.shards.items()
-        regions = [(name, shard.partial) for name, shard in shards if shard.failure is None]
-        return [(name, partial) for name, partial in regions if isinstance(partial, PartialRegion) and partial.unfilled]
+        partial = [(name, shard.partial) for name, shard in shards if shard.failure is None]
+        return [(name, region) for name, region in partial if region is not None and region.unfilled]
 
     def _continue(self, region: str, left_open: Sequence[UnansweredKeys] | None) -> None:
         """Rows of an answer were taken in, or cannot be. The next upquery begins if it may. left_open: the keys that
@@ -97,22 +101,31 @@ class Fills:
             self._output.report(KeysUnfilled(view=view, failure=failure))
 
     def rows_fetched(self, event: RowsFetched | RowsUnfetched) -> None:
-        """A cone goes on with its work, and then with the next."""
+        """A task of a cone goes on, and the next ones begin."""
         if event.generation != self._upqueries.refilled_since or event.view in self._regions.failed:
             return  # all have begun anew since, or the view has failed
         cone = self._regions.cones.get(event.view)
         if cone is None:
             raise IllegalEvent(f"rows for view {event.view!r}, which has asked for none")
-        shard, reads = self._regions.shards[event.view], None
+        if isinstance(event, RowsFetched):
+            self._continue_cone(event.view, cone, lambda: cone.proceed(event.task, event.rows, event.rows_max))
+        else:
+            self._continue_cone(event.view, cone, lambda: cone.proceed_without(event.task, event.error))
+
+    def _continue_cone(self, view: str, cone: Cone, step: Callable[[], Sequence[ConeReads]]) -> None:
+        """A task of a cone goes on by this step. If it is done, lookups may have their keys, and an epoch may be
+        over."""
+        shard, done = self._regions.shards[view], cone.done
+        reads: Sequence[ConeReads] = ()
         with shard.contained("reading the lake"):
-            reads = cone.proceed(event.rows) if isinstance(event, RowsFetched) else cone.proceed_without(event.error)
+            reads = step()
         if shard.failure is not None:
             return
-        if reads is not None:
-            self._upqueries.fetch(event.view, reads)
+        self._upqueries.fetch(view, reads)
+        self._upqueries.work_on(view, cone)
+        if cone.done == done or shard.failure is not None:
             return
-        self._refuse_unanswered(event.view, cone.unanswered())
-        self._output.report(Counted(stats=self._regions.stats_after(event.view)))
-        self._upqueries.work_on(event.view, cone)
+        self._refuse_unanswered(view, cone.unanswered())
+        self._output.report(Counted(stats=self._regions.stats_after(view)))
         self._epochs.finish()  # waiting lookups get the epoch that the cone has come to
         self._distributors.ask_again()

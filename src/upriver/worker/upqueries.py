@@ -3,7 +3,9 @@
 Also the work of a worker's cones, which read the lake by themselves, epoch by epoch and key by key.
 """
 
-from upriver.partial.cone import Cone, Reads
+from collections.abc import Sequence
+
+from upriver.partial.cone import Cone, ConeReads
 from upriver.partial.partial_region import PartialRegion
 from upriver.protocol.peers import Hot
 from upriver.protocol.worker_events import FetchRows, ReadKeys, TimeToFill
@@ -99,13 +101,13 @@ class Upqueries:
             self.work_on(view, cone)
 
     def work_on(self, view: str, cone: Cone) -> None:
-        """Let a cone begin with its next work, unless it is at work already."""
-        reads = None
+        """Let a cone begin with the tasks that may begin."""
+        reads: Sequence[ConeReads] = ()
         with self._regions.shards[view].contained("reading the lake"):
             reads = cone.work(self._progress.begun, self._memory.room_of(view))
         self.fetch(view, reads)
 
-    def fetch(self, view: str, reads: Reads | None) -> None:
-        """Have rows read for a cone, if it needs any."""
-        if reads is not None:
-            self._output.add(FetchRows(generation=self.refilled_since, view=view, reads=reads))
+    def fetch(self, view: str, reads: Sequence[ConeReads]) -> None:
+        """Have rows read for tasks of a cone."""
+        for each in reads:
+            self._output.add(FetchRows(generation=self.refilled_since, view=view, task=each.task, reads=each.reads))

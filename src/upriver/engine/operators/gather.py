@@ -122,6 +122,21 @@ class Gather:
         found = [batch for batch in taken if len(batch)]
         return concatenated(found) if found else None
 
+    def take_first(self, rows_max: int) -> Batch | None:
+        """Take up to so many rows that came first, all of those that moves have merged at once; ``None`` for none."""
+        merged = [level.rest for level in self._levels if level.held]
+        self._levels = []
+        if merged:
+            return concatenated(merged)
+        taken: list[Batch] = []
+        left = rows_max
+        while self._loose and left > 0:
+            first = self._loose[0]
+            taken.append(first.slice(0, min(left, len(first))))
+            self._loose[:1] = [] if len(first) <= left else [first.slice(left, len(first))]
+            left -= len(taken[-1])
+        return concatenated(taken) if taken else None
+
     def sample(self, every: int) -> Hashes:
         """A sample of hashes: every so many rows of each batch."""
         hashes = [level.hashes for level in self._levels] + [batch.hash64 for batch in self._loose]
