@@ -127,8 +127,9 @@ class Cones(RuleBasedStateMachine):
 
     @invariant()
     def present_keys_are_as_in_a_full_view(self) -> None:
-        self.driven.check_rows()
-        if not self.driven.is_at_work:
+        if self.driven.is_at_work:
+            self.driven.check_rows()
+        else:
             self.driven.check()
 
     @invariant()
