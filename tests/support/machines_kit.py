@@ -85,6 +85,9 @@ class Seen:
         aside, self.aside = self.aside, []
         return aside
 
+    def settle_first(self, rows_max: int) -> None:
+        raise AssertionError("only a cone's regions do this")
+
     def settle(self, rows_max: int) -> int:
         return 0
 
