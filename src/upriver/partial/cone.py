@@ -55,7 +55,7 @@ FILLS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class NextTurn:
     """A task waits until no epoch is being taken in, and no other keys join."""
 
 
@@ -68,7 +68,7 @@ class ConeReads:
 
 
 Reads = tuple[KeysToRead, ...]
-Wish = Reads | RowsLeft | Turn
+Wish = Reads | RowsLeft | NextTurn
 """What a task waits for: rows of the lake, time to take rows in, or its turn."""
 What = TypeVar("What")
 Result = TypeVar("Result")
@@ -76,12 +76,12 @@ Work = Generator[Wish, Any, Result]
 """Work in steps. It is sent the rows that it has asked for; how many rows to take in; or nothing, if it is its turn."""
 
 
-class Task:
+class ConeTask:
     """Work under way. number: its name."""
 
     def __init__(self, number: int, work: Work[None]) -> None:
         self.number = number
-        self.wish: Wish = Turn()
+        self.wish: Wish = NextTurn()
         self.is_long = False
         """Other tasks may begin beside it."""
         self._work = work
@@ -103,7 +103,7 @@ class Task:
 
     @property
     def waits_for_turn(self) -> bool:
-        return isinstance(self.wish, Turn)
+        return isinstance(self.wish, NextTurn)
 
     @property
     def may_be_overtaken(self) -> bool:
@@ -145,9 +145,9 @@ class Cone:
         self._wanted = WantedKeys()
         self._not_before = start_at
         """Another worker has shown keys of this cone as of this epoch."""
-        self._epoch: Task | None = None
+        self._epoch: ConeTask | None = None
         """Takes an epoch in."""
-        self._fills: dict[int, tuple[Task, Fill]] = {}
+        self._fills: dict[int, tuple[ConeTask, Fill]] = {}
         """By number, the oldest first."""
         self._last = 0
         """The number of the last task."""
@@ -228,13 +228,13 @@ class Cone:
         return self._reads_of(task, task.go_on(rows_max), 0)
 
     @property
-    def _tasks(self) -> list[Task]:
+    def _tasks(self) -> list[ConeTask]:
         return [*([] if self._epoch is None else [self._epoch]), *(task for task, _ in self._fills.values())]
 
-    def _task(self, number: int) -> Task:
+    def _task(self, number: int) -> ConeTask:
         return next(task for task in self._tasks if task.number == number)
 
-    def _reads_of(self, task: Task, goes_on: bool, rows_max: int) -> list[ConeReads]:
+    def _reads_of(self, task: ConeTask, goes_on: bool, rows_max: int) -> list[ConeReads]:
         """What a task needs to read that has just gone on. rows_max: how many rows it may still take in."""
         while goes_on and task.unfilled and rows_max > 0:
             rows_max, goes_on = 0, task.go_on(rows_max)
@@ -244,14 +244,14 @@ class Cone:
         task.is_long |= task.unfilled > 0
         return [ConeReads(task.number, task.wish)] if isinstance(task.wish, tuple) else []
 
-    def _end(self, task: Task) -> None:
+    def _end(self, task: ConeTask) -> None:
         self.done += 1
         if task is self._epoch:
             self._epoch = None
         else:
             del self._fills[task.number]
 
-    def _next(self, opened: Epoch, keys_max: int) -> Task | None:
+    def _next(self, opened: Epoch, keys_max: int) -> ConeTask | None:
         """A task to begin, or whose turn it is. Epochs and fills take turns."""
         may_advance = self.applied < opened and self._epoch is None and not self._joins
         waiting = [task for task, _ in self._fills.values() if task.waits_for_turn]
@@ -268,16 +268,16 @@ class Cone:
         self._filled_last = False
         if not may_advance:
             return None
-        self._epoch = Task(self._number(), self._advance_all(Epoch(self.applied + 1)))
+        self._epoch = ConeTask(self._number(), self._advance_all(Epoch(self.applied + 1)))
         return self._epoch
 
-    def _next_fill(self, keys_max: int) -> Task | None:
+    def _next_fill(self, keys_max: int) -> ConeTask | None:
         """A fill to begin, if keys are wanted that are not kept."""
         while self._wanted and keys_max:
             keys = self._wanted.take(keys_max)
             fill = Fill(keys[~self._state.has(self._shape.top, keys)])
             if len(fill.keys):
-                task = Task(self._number(), self._fill_wanted(fill))
+                task = ConeTask(self._number(), self._fill_wanted(fill))
                 self._fills[task.number] = task, fill
                 return task
         return None
@@ -322,7 +322,7 @@ class Cone:
         yield from self._fill_apart(fill.apart, self._shape.top)
         yield from self._catch_up(fill.apart)
         while self._rules.cones_join_between_epochs and (self._epoch is not None or self._joins):
-            yield Turn()
+            yield NextTurn()
         self._joins = True
         try:
             yield from self._catch_up(fill.apart)
