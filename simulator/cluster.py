@@ -113,7 +113,9 @@ class SimulatedCluster:
         self.trace: list[str] = []
         self.torn = 0.0
         self.spoil = 0.0
-        """How likely a file of the checkpoints is damaged."""
+        """How likely a file of the checkpoints is found damaged when a worker reads it."""
+        self._damaged: set[Epoch] = set()
+        """Checkpoints with a file that is damaged from now on."""
         self.view_observer = view_observer
         possible, kept = tuple(view_observer.possible.values()), tuple(view_observer.kept.values())
         self.lake = FakeLake(possible, vnodes)
@@ -275,6 +277,8 @@ class SimulatedCluster:
             case ReadState():
                 self.watcher.counters["restored"] += 1
                 if self.spoil and self._rng.random() < self.spoil:
+                    self._damaged.add(self._rng.choice(action.chain))
+                if self._damaged.intersection(action.chain):
                     self.watcher.counters["damaged_checkpoints"] += 1
                     process.fail_to_restore()
                 else:

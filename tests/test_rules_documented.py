@@ -11,7 +11,6 @@ from upriver.protocol.rules import Rules
 
 DOCS = Path(__file__).parent.parent / "docs" / "internals"
 WITHOUT_SWITCH = {
-    "checkpoints.damaged_is_skipped",
     "checkpoints.manifest_removed_first",
     "coordinator.bounded_epochs_ahead",
     "replication.epoch_waits_for_followers",

@@ -37,6 +37,10 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
         {"checkpoints_equal_the_oracle"},
         {**CALM, "rescale": 0.0, "spoil": 0.3, "copy": 3.0},
     ),
+    "checkpoints_damaged_is_skipped": (
+        {"the_river_comes_to_rest", "nobody_is_left_waiting"},
+        {**DENSE, "spoil": 0.3, "crash": 0.1},
+    ),
 }
 """By rule: which checkers may see that it is off, and the event weights under which they do."""
 

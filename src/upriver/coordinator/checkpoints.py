@@ -186,6 +186,8 @@ class Checkpoints:
         cluster = self._cluster
         if not cluster.chain or cluster.chain[0] != message.checkpoint:
             return  # another worker has said so
+        if not cluster.rules.checkpoints_damaged_is_skipped:
+            return
         if self._taking is not None:
             self._give_up(message.error)
         cluster.skip_newest_checkpoint()
