@@ -23,6 +23,7 @@ from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.errors import (
     AccessDenied,
     ClusterError,
+    DeclarationError,
     KeyTypeError,
     NotReady,
     RowError,
@@ -35,6 +36,7 @@ from upriver.errors import (
 )
 from upriver.hashing import hash64
 from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX
 from upriver.net.lookups import ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
@@ -451,3 +453,16 @@ def test_an_epoch_that_is_not_there_yet_is_told_with_the_last_one(dated: Cluster
         pytest.raises(WaitTimeout, match=f"epoch 999 is not there yet after 1 s: the last .* is {EPOCH}$"),
     ):
         client.lookup("planes", ["N1"], at_least=999, timeout=1)
+
+
+def test_more_keys_than_a_worker_takes_at_once_are_refused_before_they_are_sent(cluster: Cluster) -> None:
+    one = b"x" * (KEYS_BYTES_MAX - HEAD_BYTES_MAX)
+    keys = pa.array([one.decode()], pa.large_string())
+    with (
+        cluster.connect() as client,
+        pytest.raises(
+            DeclarationError, match=r"view 'planes': 1 keys of 267,386,\d+ bytes are too many for one lookup"
+        ),
+    ):
+        client.lookup("planes", keys)
+    assert all(worker.asked.empty() for worker in cluster.workers.values())

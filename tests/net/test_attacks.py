@@ -537,3 +537,13 @@ def test_a_worker_says_nothing_to_an_impostor() -> None:
         with pytest.raises(AccessDenied, match="another server"):
             open_channel(remote, Message("hello"), Recorder().receiver)
         thread.join()
+
+
+def test_a_question_is_not_under_way_any_more_when_its_answer_goes_out() -> None:
+    wide = Wide(LARGE_BYTES)
+    traffic = Traffic(LARGE_BYTES + (1 << 20))
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(wide)}, traffic=traffic) as server:
+        stream = LookupStream(client_of(server.address), SECONDS_MAX)
+        stream.ask(asked(keys("x" * LARGE_BYTES)))
+        assert stream.answer().rows == wide.rows
+        stream.close()

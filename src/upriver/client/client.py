@@ -21,6 +21,7 @@ from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
 from upriver.hashing import hash64
 from upriver.net.byte_stream import Watch
+from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.remote import Connection, Remote
 
@@ -32,6 +33,8 @@ RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
 """Seconds before the client retries keys that were not answered; doubled each time."""
 DETOURS_S = 1.0
 """Seconds after a refresh of the routing in which lookups that took a detour do not cause another refresh."""
+EVICT_KEYS_MAX = 500_000
+"""Keys of one request to evict; more are evicted in several."""
 LAST_WORD_S_MAX = 1.0
 """Seconds that the coordinator has to report its last epoch, when a lookup has waited for an epoch in vain."""
 RECHECK_S = 0.5
@@ -76,6 +79,17 @@ def _check_view(view: str) -> None:
     """Raise UnknownView for a view that is no string."""
     if not isinstance(view, str):
         raise UnknownView(f"view={view!r}: give the name of a view, not a {type(view).__name__}")
+
+
+def _check_size(view: str, columns: KeyColumns) -> None:
+    """Raise DeclarationError for more keys than a worker accepts at once."""
+    keys, nbytes = len(columns[0]), sum(column.nbytes for column in columns)
+    if keys > KEYS_MAX or nbytes > KEYS_BYTES_MAX - HEAD_BYTES_MAX:
+        raise DeclarationError(
+            f"view {view!r}: {keys:,} keys of {nbytes:,} bytes are too many for one lookup: give at most {KEYS_MAX:,} "
+            f"keys, of at most {KEYS_BYTES_MAX - HEAD_BYTES_MAX:,} bytes, and look up in several calls, or use "
+            f"app.read({view!r}) for most of a view"
+        )
 
 
 def _unreached(why: str) -> ClusterError:
@@ -150,6 +164,7 @@ class Client:
         again = list(keys) if isinstance(keys, Iterator) else keys
         while True:
             route, columns = self._columns(view, again)
+            _check_size(view, columns)
             if not allows_warming:
                 self._freshness.check_ready(view, route)
             lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
@@ -239,7 +254,11 @@ class Client:
         if keys is not None:
             _, columns = self._columns(view, keys)
             hashes = np.unique(hash64(columns)).tolist()
-        self._act("evict", {"view": view, "keys": hashes})
+        if hashes is None:
+            self._act("evict", {"view": view, "keys": None})
+            return
+        for start in range(0, max(1, len(hashes)), EVICT_KEYS_MAX):
+            self._act("evict", {"view": view, "keys": hashes[start : start + EVICT_KEYS_MAX]})
 
     def rescale_of(self, ticket: int) -> Rescale:
         """A rescale that was begun before, by any client."""

@@ -32,6 +32,10 @@ JOINED_BYTES_MAX = 1 << 16
 """A batch of at most so many bytes is copied behind its head and sent in one go; limits on traffic ignore it."""
 KEYS_MAX = 10_000_000
 """Keys of one lookup."""
+HEAD_BYTES_MAX = 1 << 20
+"""Bytes of all that comes with a lookup's keys."""
+KEYS_BYTES_MAX = 256 << 20
+"""Bytes of the keys of one lookup, as Arrow sends them."""
 ERROR_TEXT_CHARS_MAX = 10_000
 """Characters of an error that a server tells a client."""
 
@@ -64,7 +68,7 @@ def _check_keys(schema: pa.Schema) -> None:
         check_hashable(field.type, field.name)
 
 
-LOOKUP_TERMS = Terms(1 << 20, 8 * KEYS_MAX, 256 << 20, partial(read_batch, rows_max=KEYS_MAX), _check_keys)
+LOOKUP_TERMS = Terms(HEAD_BYTES_MAX, 8 * KEYS_MAX, KEYS_BYTES_MAX, partial(read_batch, rows_max=KEYS_MAX), _check_keys)
 """What a worker accepts from a client that looks keys up."""
 CALL_TERMS = Terms(16 << 20, 0, 0)
 """What a server accepts from a client that calls it: no rows."""
@@ -132,7 +136,7 @@ class Line:
 
         Raises ProtocolError for a malformed frame after which the line can go on; LineBroken if it cannot go on.
         """
-        self._release()
+        self.release()
         if self._stream.is_at_end():
             return None
         head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._stream.take(_SIZES.size))
@@ -186,7 +190,7 @@ class Line:
 
     def close(self) -> None:
         """Cut, and give the socket back; the line is of no more use."""
-        self._release()
+        self.release()
         self._stream.close()
 
     def _came(self, nbytes: int) -> None:
@@ -194,7 +198,8 @@ class Line:
         self._traffic.hold(nbytes)
         self._holds += nbytes
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """The last frame received is not needed any more, and does not count as under way."""
         if self._holds and self._traffic is not None:
             self._traffic.release(self._holds)
             self._holds = 0
@@ -225,6 +230,7 @@ def answer_all(line: Line, answer: Answer) -> None:
         except Exception as error:  # of any class: it answers the question, and the line goes on
             line.send(_told(error))
             continue
+        line.release()
         try:
             line.send(*said)
         except UpriverError as error:
