@@ -10,7 +10,7 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from itertools import count
 from typing import Any, assert_never
 
-from upriver.errors import LakeError, WaitTimeout
+from upriver.errors import LakeError, UpriverError, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.checkpoints import newest_usable, publish, sweep
 from upriver.lake.lake import OwnedLake
@@ -70,6 +70,8 @@ class CheckpointKeeper:
         self._thread = threading.Thread(target=self._run, name="upriver-checkpoint-keeper", daemon=True)
         self._tickets = count()
         self._asked: dict[int, Future[Epoch]] = {}
+        self._failure: UpriverError | None = None
+        """The app's, after which no checkpoint is taken."""
         self._own: int | None = None
         """The ticket of the last checkpoint that the interval requested, until its outcome is known."""
         self._newest = self.found[0].epoch if self.found else BEGINNING
@@ -85,6 +87,8 @@ class CheckpointKeeper:
         up; the caller may try again after that."""
         ticket, asker = next(self._tickets), Future[Epoch]()
         self._asked[ticket] = asker
+        if self._failure is not None:
+            self.fail(self._failure)
         self._hear(CheckpointWanted(ticket=ticket))
         try:
             return asker.result(seconds)
@@ -94,6 +98,12 @@ class CheckpointKeeper:
             ) from error
         finally:
             self._asked.pop(ticket, None)
+
+    def fail(self, error: UpriverError) -> None:
+        """The app has failed: waiting and later requests raise this error."""
+        self._failure = error
+        for asker in self._askers(list(self._asked)):
+            asker.set_exception(type(error)(*error.args))
 
     def status(self) -> dict[str, Any]:
         """epoch: of the newest checkpoint, 0 for none. failed: why the last one was given up, if it was."""

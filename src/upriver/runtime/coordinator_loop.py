@@ -1,9 +1,11 @@
 """The coordinator's event loop, in the driver: one thread that feeds the machine and carries out its actions."""
 
 import itertools
+import logging
 import queue
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -55,6 +57,8 @@ from upriver.protocol.strategies import Strategy
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, RescaleReports, app_status
 from upriver.vnodes import VnodeMap
+
+_LOG = logging.getLogger("upriver")
 
 COMMITS_KEPT_MAX = 10_000
 """How many epochs, the last ones, have their commit time kept in memory."""
@@ -118,7 +122,7 @@ class CoordinatorLoop:
         self._tickets = itertools.count()
         self._joined: dict[Incarnation, _Joined] = {}
         self._asked: dict[int, Future[SnapshotParts]] = {}
-        self._undone: dict[int, threading.Event] = {}
+        self._undone: dict[int, Future[None]] = {}
         """By ticket, requests that are not done: a caller waits for each, or has given up waiting."""
         self._recoveries = Recoveries()
         self._changed = threading.Condition()
@@ -209,10 +213,23 @@ class CoordinatorLoop:
             self._changed.notify_all()
 
     def fail(self, error: UpriverError) -> None:
-        """The app cannot go on: every waiting call raises. The first failure counts."""
+        """The app cannot go on: every waiting call raises, and the workers end. The first failure counts."""
         with self._changed:
-            self._failure = self._failure or error
+            if self._failure is not None:
+                return
+            self._failure = error
             self._changed.notify_all()
+        _LOG.error("%s: %s", type(error).__name__, error)
+        if self._keeper is not None:
+            self._keeper.fail(error)
+        for pending in (self._asked, self._undone):
+            for ticket in list(pending):
+                if (asker := pending.pop(ticket, None)) is not None:
+                    asker.set_exception(_copy(error))
+        with self._changed:
+            joined = list(self._joined.values())
+        for member in joined:
+            member.end.close()
 
     # Requests from other threads
 
@@ -234,7 +251,7 @@ class CoordinatorLoop:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise type(self._failure)(*self._failure.args)
+            raise _copy(self._failure)
 
     def wait_ended(self, epoch: Epoch, seconds: float) -> None:
         """Block until the epoch has ended at every worker, and every worker slot is filled."""
@@ -301,11 +318,11 @@ class CoordinatorLoop:
         """A consistent snapshot of a view; the workers hold it until newer ones replace it."""
         ticket, asker = next(self._tickets), Future[SnapshotParts]()
         self._asked[ticket] = asker
+        self.check()
         self._inbox.put(SnapshotAsked(ticket=ticket, view=view))
         try:
             return asker.result(seconds)
         except FutureTimeout as error:
-            self.check()
             raise WaitTimeout(f"view {view!r}: no snapshot in {seconds:g} s") from error
         finally:
             self._asked.pop(ticket, None)
@@ -332,11 +349,13 @@ class CoordinatorLoop:
 
     def _until_done(self, ticket: int, wanted: CoordinatorEvent, seconds: float, late: str) -> None:
         """Send a request, and block until it is done. late: the error's text if that takes longer."""
-        done = self._undone[ticket] = threading.Event()
+        done = self._undone[ticket] = Future[None]()
+        self.check()
         self._inbox.put(wanted)
-        if not done.wait(seconds):
-            self.check()
-            raise WaitTimeout(late)
+        try:
+            done.result(seconds)
+        except FutureTimeout:
+            raise WaitTimeout(late) from None
 
     def checkpoint(self, seconds: float) -> Epoch:
         """As :meth:`CheckpointKeeper.take`."""
@@ -433,12 +452,15 @@ class CoordinatorLoop:
 
     def _run(self) -> None:
         while (event := self._inbox.get()) is not None:
+            if self.has_failed:
+                continue  # the machine may be in the middle of a step
             try:
                 for action in self._machine.step(event):
                     self._carry_out(action)
                 self._recoveries.look(self._machine.cluster)
             except Exception as error:  # a fault of ours: no caller must wait in vain
-                self.fail(error if isinstance(error, UpriverError) else ProtocolError(repr(error)))
+                _LOG.debug("the coordinator has failed", exc_info=error)
+                self.fail(_fault(error))
 
     def _carry_out(self, action: CoordinatorAction) -> None:
         match action:
@@ -455,7 +477,8 @@ class CoordinatorLoop:
                 if (asker := self._asked.pop(action.ticket, None)) is not None:
                     asker.set_exception(action.error)
             case PlansTaken() | EvictionOver():
-                self._undone.pop(action.ticket).set()
+                if (done := self._undone.pop(action.ticket, None)) is not None:
+                    done.set_result(None)
             case PublishCheckpoint() | CheckpointReady() | CheckpointFailed() | ForgetCheckpoints():
                 assert self._keeper is not None
                 self._keeper.carry_out(action, self._machine.plans)
@@ -502,3 +525,19 @@ class CoordinatorLoop:
             joined.end.tell(action.message)
         except ClusterError:
             joined.end.close()  # its closing comes back as ``lost``
+
+
+def _copy(error: UpriverError) -> UpriverError:
+    """Another error of the same class and text: each thread raises one of its own."""
+    return type(error)(*error.args)
+
+
+def _fault(error: Exception) -> UpriverError:
+    """The app's failure, in one line, after an unexpected error of the coordinator."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    place = f"{frame.f_globals.get('__name__')}:{line}"
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return ProtocolError(
+        f"the coordinator has failed, which is a fault of Upriver: {said} (at {place}). The lake is whole: call stop() "
+        f"and start() again, and please report this line"
+    )

@@ -147,6 +147,7 @@ class CoordinatorService:
     def _registered(self, end: ChannelEnd, hello: Message) -> Receiver:
         if hello.kind != REGISTER:
             raise ProtocolError(f"a channel began with {hello.kind!r}, not {REGISTER!r}")
+        self._loop.check()
         worker, life = WorkerId(hello.fields["worker"]), int(hello.fields["life"])
         self._admit(worker, life, int(hello.fields["attempt"]))
         self._worker_slots.make_room(worker)

@@ -35,6 +35,7 @@ from upriver.errors import DeclarationError, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.lake import OwnedLake
 from upriver.runtime.source_supervisor import Seen
+from upriver.spark.drain import POLL_S
 from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, EpochLog, Layout, publish_batch
 from upriver.spark.runs import quoted
 from upriver.spark.sources import failure_of
@@ -272,8 +273,9 @@ class LoadIngest:
     def drain(self, seconds_left: Callable[[], float]) -> None:
         running = self._running
         assert running is not None
-        if not running.done.wait(max(0.0, seconds_left())):
-            raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
+        while not running.done.wait(POLL_S):
+            if seconds_left() <= 0:
+                raise WaitTimeout(f"table {self._layout.table.name!r} is still being loaded; wait longer")
 
     def stop(self) -> None:
         """End the load; a slice in flight is abandoned and comes again with the next attempt."""

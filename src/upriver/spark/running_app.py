@@ -366,6 +366,7 @@ class RunningApp:
         deadline = time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
 
         def seconds_left() -> float:
+            self._coordinator.check()
             return deadline - time.monotonic()
 
         assert self._log is not None
