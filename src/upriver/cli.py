@@ -78,7 +78,7 @@ def _demo(demo: argparse.ArgumentParser) -> None:
 
 def _status(status: argparse.ArgumentParser) -> None:
     _app(status)
-    status.add_argument("--watch", action="store_true", help="show it again and again, until Ctrl-C")
+    status.add_argument("--watch", action="store_true", help="refresh it until Ctrl-C")
     status.add_argument(
         "--interval", type=float, default=1.0, metavar="S", help="with --watch: seconds between two looks (default 1)"
     )
@@ -94,7 +94,7 @@ def _lookup(lookup: argparse.ArgumentParser) -> None:
         help="a value; or, as JSON, a list of one value per key column: '[\"JFK\",\"LAX\"]', or '[null]'. A time is in "
         "the view's zone unless an offset is behind it",
     )
-    lookup.add_argument("--allow-warming", action="store_true", help="answer although the app has only just started")
+    lookup.add_argument("--allow-warming", action="store_true", help="answer even while the app still reads older rows")
     lookup.add_argument("--max-age", type=float, metavar="S", help="fail if the answer may be older than S seconds")
 
 
@@ -105,13 +105,15 @@ def _explain(explain: argparse.ArgumentParser) -> None:
 
 def _rescale(rescale: argparse.ArgumentParser) -> None:
     _app(rescale)
-    rescale.add_argument("workers", type=int, nargs="?", metavar="N", help="how many workers there shall be")
+    rescale.add_argument("workers", type=int, nargs="?", metavar="N", help="the new number of workers")
     rescale.add_argument(
-        "--move", type=_move, action="append", metavar="V=W", help="instead of N: vnode V goes to worker W; repeatable"
+        "--move", type=_move, action="append", metavar="V=W", help="instead of N: move vnode V to worker W; repeatable"
     )
     strategies = "icadd (the default), redistribute, lazy, learner, restart"
     rescale.add_argument("--strategy", metavar="S", help=f"how keys move: {strategies}")
-    rescale.add_argument("--keys", type=int, metavar="N", help="keys on the move at once, by default as time allows")
+    rescale.add_argument(
+        "--keys", type=int, metavar="N", help="keys that move at a time; by default as many as the time allows"
+    )
     rescale.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait (default 600)")
     rescale.add_argument("--no-wait", action="store_true", help="do not wait for the end")
     rescale.add_argument("--abort", type=int, metavar="TICKET", help="instead of N: abort this rescale")
@@ -127,11 +129,13 @@ def _move(text: str) -> tuple[int, int]:
 
 _COMMANDS = {
     "demo": _Command("a year of real flights through the whole app", _demo, "upriver.demo:demo"),
-    "status": _Command("what a running app stands at", _status, "upriver.client_commands:status"),
+    "status": _Command("the state of a running app", _status, "upriver.client_commands:status"),
     "lookup": _Command("rows of a view by key", _lookup, "upriver.client_commands:lookup"),
     "explain": _Command("how a view is kept", _explain, "upriver.client_commands:explain"),
     "rescale": _Command(
-        "change the workers, or which vnodes they own, while all goes on", _rescale, "upriver.client_commands:rescale"
+        "change the number of workers, or the owners of vnodes, while the app runs",
+        _rescale,
+        "upriver.client_commands:rescale",
     ),
 }
 

@@ -330,7 +330,7 @@ def test_an_app_that_is_not_there_is_named() -> None:
         with pytest.raises(ClusterError, match=address):
             connect(address, TOKEN, timeout=0.2)
     with pytest.raises(
-        ClusterError, match=rf"{address} cannot be reached: .+\. See that the app runs, that this is its "
+        ClusterError, match=rf"{address} cannot be reached: .+\. Check that the app runs, that this is its "
     ):
         connect(address, TOKEN)
     with pytest.raises(UserError, match="host:port"):

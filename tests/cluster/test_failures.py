@@ -117,7 +117,7 @@ def test_l1_workers_whose_driver_stands_still_say_nothing_and_go_on_after_it(clu
     with cluster.streams_to(before[0], 1) as (stream,):
         os.kill(cluster.driver.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(WrongOwner, match="lost touch with its coordinator"):
+            with pytest.raises(WrongOwner, match="no longer hears its coordinator"):
                 ask_without_end(stream, wanted)  # it answers until its lease has run out
         finally:
             os.kill(cluster.driver.pid, signal.SIGCONT)

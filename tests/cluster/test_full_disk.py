@@ -33,7 +33,9 @@ ROWS, BAD = 500, 10
 DISK_BYTES = 8 << 20
 MOUNT = f'mount -t tmpfs -o size={DISK_BYTES} none "$0"'
 PAGE_BYTES = 4096
-HELP = r": cannot be written \(File too large\)\. Make room, or mend the disk; if the app has failed, start it again.*"
+HELP = (
+    r": cannot be written \(File too large\)\. Free space, or repair the disk; if the app has failed, start it again.*"
+)
 Answer = dict[str, Any]
 
 
@@ -182,7 +184,7 @@ def test_a_manifest_that_cannot_be_written(driver: Driver) -> None:
 def test_sparks_own_checkpoint_that_cannot_be_written(driver: Driver) -> None:
     with driver.unable_to_write("spark"):
         told = driver.feed()
-    said = r".*File too large\)? \(its checkpoint is /.*/lake/ingest/events; it reads /.*\)\. It goes on where it was"
+    said = r".*File too large\)? \(its checkpoint is /.*/lake/ingest/events; it reads /.*\)\. It continues where it was"
     check_told(told, "IngestFailed", f"table 'events': its source has failed: {said}.*")
     driver.check_on_the_same_root()
 

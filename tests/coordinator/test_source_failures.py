@@ -22,25 +22,25 @@ def java(kind: str, text: str = "it says") -> SourceFault:
     ("chain", "is_permanent", "advice"),
     [
         # may go away
-        ([spark("FAILED_READ_FILE.NO_HINT", "KD001"), java("java.lang.RuntimeException")], False, "Mend or restore"),
-        ([spark("FAILED_READ_FILE.FILE_NOT_EXIST", "KD001")], False, "Mend or restore the file"),
-        ([spark("FAILED_READ_FILE.SOMETHING_NEW", "KD001")], False, "Mend or restore the file"),
+        ([spark("FAILED_READ_FILE.NO_HINT", "KD001"), java("java.lang.RuntimeException")], False, "Repair or restore"),
+        ([spark("FAILED_READ_FILE.FILE_NOT_EXIST", "KD001")], False, "Repair or restore the file"),
+        ([spark("FAILED_READ_FILE.SOMETHING_NEW", "KD001")], False, "Repair or restore the file"),
         ([spark("PATH_NOT_FOUND", "42K03")], False, "when the cause is gone"),
         (
             [spark("TASK_WRITE_FAILED", "58030"), java("java.io.IOException", "No space left on device")],
             False,
-            "goes on",
+            "continues",
         ),
-        ([ABORTED, java("java.io.IOException", "No space left on device")], False, "goes on where it was"),
-        ([FAILED, java("org.apache.kafka.common.errors.TimeoutException")], False, "See that the servers run"),
-        ([FAILED, java("java.net.ConnectException", "Connection refused")], False, "See that the servers run"),
-        ([FAILED, java(UNKNOWN_TOPIC), java("X")], False, "See that the topic or table is there"),
-        ([FAILED, spark("DELTA_SCHEMA_NOT_SET", "KD008")], False, "See that the topic or table is there"),
-        ([FAILED, java("java.lang.AssertionError", "assertion failed")], False, "goes on where it was"),
-        ([spark("UNABLE_TO_ACQUIRE_MEMORY", "53200")], False, "goes on where it was"),
-        ([spark("SOMETHING_OF_TOMORROW", None)], False, "goes on where it was"),
-        ([java("TypeError")], False, "goes on where it was"),
-        ([spark("CONCURRENT_STREAM_LOG_UPDATE", "40000")], False, "goes on where it was"),
+        ([ABORTED, java("java.io.IOException", "No space left on device")], False, "continues where it was"),
+        ([FAILED, java("org.apache.kafka.common.errors.TimeoutException")], False, "Check that the servers run"),
+        ([FAILED, java("java.net.ConnectException", "Connection refused")], False, "Check that the servers run"),
+        ([FAILED, java(UNKNOWN_TOPIC), java("X")], False, "Check that the topic or table exists"),
+        ([FAILED, spark("DELTA_SCHEMA_NOT_SET", "KD008")], False, "Check that the topic or table exists"),
+        ([FAILED, java("java.lang.AssertionError", "assertion failed")], False, "continues where it was"),
+        ([spark("UNABLE_TO_ACQUIRE_MEMORY", "53200")], False, "continues where it was"),
+        ([spark("SOMETHING_OF_TOMORROW", None)], False, "continues where it was"),
+        ([java("TypeError")], False, "continues where it was"),
+        ([spark("CONCURRENT_STREAM_LOG_UPDATE", "40000")], False, "continues where it was"),
         # may not
         ([spark("FAILED_READ_FILE.PARQUET_COLUMN_DATA_TYPE_MISMATCH", "KD001")], True, "has other columns"),
         ([FAILED, spark("STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY", "42K03")], True, "Restore the checkpoint"),
@@ -71,8 +71,8 @@ def test_a_failure_is_judged_by_what_spark_says(chain: list[SourceFault], is_per
 
 
 def test_a_stall_says_what_spark_is_at() -> None:
-    assert 'for 60 s. Spark says "Getting offsets". See' in stall(" Getting\n offsets ", 60.0)
-    assert "for 60 s. See" in stall("", 60.0)
+    assert 'for 60 s. Spark says "Getting offsets". Check' in stall(" Getting\n offsets ", 60.0)
+    assert "for 60 s. Check" in stall("", 60.0)
 
 
 def test_what_is_said_is_the_error_its_cause_the_place_and_what_helps() -> None:
@@ -81,7 +81,7 @@ def test_what_is_said_is_the_error_its_cause_the_place_and_what_helps() -> None:
         SourceFault("SparkException", "TASK_WRITE_FAILED", "58030", "Task failed."),
         java("E", "No space left"),
     ]
-    told = "Task failed (No space left) (its checkpoint is /lake). It goes on where it was when the cause is gone."
+    told = "Task failed (No space left) (its checkpoint is /lake). It continues where it was when the cause is gone."
     assert judge(chain, " (its checkpoint is /lake)").error == told
 
 

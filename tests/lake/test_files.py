@@ -106,7 +106,7 @@ class TestEveryFilesystem:
         """A file stands where its directory should be; the file itself is not there."""
         files.create("e", b"in the way")
         with pytest.raises(
-            NotWritten, match=r"lake/e/1: cannot be written \(.+\)\. (Let this process write there|Make room)"
+            NotWritten, match=r"lake/e/1: cannot be written \(.+\)\. (Let this process write there|Free space)"
         ):
             files.create("e/1", b"a")
         assert files.names(UNFINISHED) == []

@@ -224,14 +224,14 @@ def test_a_directory_in_place_of_a_run_is_named(lake: OwnedLake) -> None:
 def test_a_manifest_under_another_epochs_name_is_refused(lake: OwnedLake) -> None:
     lake.publish(manifest(lake, 1))
     lake.files.create("epochs/000000000002.json", lake.files.read("epochs/000000000001.json"))
-    with pytest.raises(CorruptFile, match=r"000000000002\.json: it says that it is of epoch 1\. Restore the file"):
+    with pytest.raises(CorruptFile, match=r"000000000002\.json: its content names epoch 1\. Restore the file"):
         lake.manifest(Epoch(2))
 
 
 def test_a_record_in_place_of_another_is_refused(lake: OwnedLake) -> None:
     record = lake.files.read("app.json")
     lake.files.create("epochs/000000000001.json", record)
-    with pytest.raises(CorruptFile, match=r"000000000001\.json: it says that it is of epoch None"):
+    with pytest.raises(CorruptFile, match=r"000000000001\.json: its content names epoch None"):
         lake.manifest(Epoch(1))
     overwrite(lake, "app.json", lake.files.read("control/00000001.json").to_pybytes())
     with pytest.raises(CorruptFile, match=r"app\.json: format None, not 3"):
@@ -260,7 +260,7 @@ DIFFERENCES = [
         r"made in a Spark session with spark.sql.session.timeZone = UTC, and this one has \+05:30.*"
         r"spark.conf.set\('spark.sql.session.timeZone', 'UTC'\), or start on another root",
     ),
-    (replace(RECORD, vnodes=32), "has 16 vnodes and 32 are asked for.* leave vnodes=16"),
+    (replace(RECORD, vnodes=32), "has 16 vnodes and 32 were requested.* leave vnodes=16"),
     (with_flights(key=("ts",)), r"table 'flights' is kept in .* with key \('tail',\), not \('ts',\)"),
     (with_flights(order_by=()), r"table 'flights' is kept in .* with order_by \('ts',\), not \(\)"),
     (with_flights(schema=NARROW), "with columns tail string, miles int64, .*; declared are tail string, miles int32,"),

@@ -64,7 +64,7 @@ def test_what_ends_too_early_is_no_end(size: int) -> None:
     ours, theirs = pair()
     theirs.write(b"x")
     theirs.close()
-    with pytest.raises(ConnectionError, match="in the midst"):
+    with pytest.raises(ConnectionError, match="in the middle"):
         ours.take(size)
     ours.close()
 

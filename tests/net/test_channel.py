@@ -217,7 +217,7 @@ def test_a_welcome_that_does_not_come_is_given_up() -> None:
 
     recorder = Recorder()
     with Server(KEYS, {Purpose.CHANNEL: Channels(on_open, QUICK)}) as server:
-        with pytest.raises(WaitTimeout, match="welcomed"):
+        with pytest.raises(WaitTimeout, match="accepted"):
             open_channel(peer_of(server.address), HELLO, recorder.receiver, timeout=0.2)
         assert asked.wait(SECONDS_MAX)
         answer.set()

@@ -76,7 +76,7 @@ def test_a_client_killed_is_noticed_at_once(processes: list[Any]) -> None:
         process.kill()
         error = recorder.closings.get(timeout=2.0)  # the limit of silence is far beyond
     assert isinstance(error, WorkerLost)
-    assert "without a goodbye" in str(error)
+    assert "without a closing message" in str(error)
 
 
 def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server: Server, hub: Hub) -> None:
@@ -87,7 +87,7 @@ def test_a_frozen_client_is_noticed_by_its_silence(processes: list[Any], server:
     assert "silent for 0.5 s" in str(error)
 
 
-@pytest.mark.parametrize(("then", "match"), [("wait", "without a goodbye"), ("freeze", "silent for")])
+@pytest.mark.parametrize(("then", "match"), [("wait", "without a closing message"), ("freeze", "silent for")])
 def test_a_server_killed_or_frozen_is_noticed(processes: list[Any], then: str, match: str) -> None:
     address, told = multiprocessing.get_context("spawn").Pipe()
     process = start(processes, serve_and_wait, told, then)

@@ -258,9 +258,9 @@ MALFORMED = {
     "no seconds": (wire.Message("peer", {"said": [[2, ["Installed", ["v", "1"]]]]}), "'1' where seconds belong"),
     "no rows": (
         wire.Message("peer", {"said": [[2, ["PeerLookupAnswered", [1, 1, None, 4]]]]}),
-        "more batches are spoken",
+        "more batches are announced",
     ),
-    "rows left": (wire.Message("peer", {"said": []}, (NO_ROWS,)), "more rows came in a frame than it speaks of"),
+    "rows left": (wire.Message("peer", {"said": []}, (NO_ROWS,)), "more rows came in a frame than it announces"),
     "no words": (wire.Message("peer", {"said": [], "words": 1}, (NO_ROWS,)), "first batch is not its words"),
 }
 
@@ -291,7 +291,7 @@ def rows_of(said: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("count", "match"), [(4, "4 words are spoken of, and 3 are left"), (2, "3 rows with 2 hash64s"), (-1, "-1 words")]
+    ("count", "match"), [(4, "4 words are announced, and 3 are left"), (2, "3 rows with 2 hash64s"), (-1, "-1 words")]
 )
 def test_hashes_that_do_not_fit_the_rows_are_refused(count: int, match: str) -> None:
     def alter(said: dict[str, Any]) -> None:

@@ -166,5 +166,5 @@ def test_meetings_come_in_order(node: Nodes) -> None:
     one = node(1)
     one.meet(2)
     for meeting in (1, 2):
-        with pytest.raises(ProtocolError, match=f"meeting {meeting} is told of after meeting 2"):
+        with pytest.raises(ProtocolError, match=f"meeting {meeting} was announced after meeting 2"):
             one.meet(meeting)

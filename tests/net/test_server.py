@@ -31,7 +31,7 @@ from upriver.net.server import GET_ROWS_MAX, Caller, Listen, Server
 
 
 def not_held(_: Mapping[str, Any], first: int) -> pa.Table:
-    raise WaitTimeout("snapshot 3 is not held any more")
+    raise WaitTimeout("snapshot 3 is no longer held")
 
 
 def fail_with(error: Exception) -> Callable[[Mapping[str, Any]], Any]:
@@ -129,7 +129,7 @@ def test_whoever_stops_reading_a_get_does_not_wait_for_the_rest(connection: Conn
     [
         ("refuse", UnknownView, "no view 'x'; there are: planes"),
         ("fail", ProtocolError, "ZeroDivisionError: division by zero"),
-        ("odd", ProtocolError, "not to be said in JSON: Encoding objects of type object is unsupported"),
+        ("odd", ProtocolError, "cannot be written as JSON: Encoding objects of type object is unsupported"),
         ("nothing", ProtocolError, "no action 'nothing'; there are: add, fail, odd, ping, ramble, refuse"),
         ("add", ProtocolError, "KeyError: 'a'"),
     ],
@@ -151,7 +151,7 @@ def test_a_long_error_arrives_cut(connection: Connection) -> None:
 
 
 def test_a_get_s_error_arrives_as_it_was(connection: Connection) -> None:
-    with pytest.raises(WaitTimeout, match=r"^snapshot 3 is not held any more$"):
+    with pytest.raises(WaitTimeout, match=r"^snapshot 3 is no longer held$"):
         list(connection.get("refuse", {}, timeout=SECONDS_MAX))
     with pytest.raises(ProtocolError, match="no get 'nothing'; there are: numbers, refuse"):
         list(connection.get("nothing", {}, timeout=SECONDS_MAX))

@@ -53,16 +53,16 @@ def test_a_silence_that_is_no_time_is_refused(seconds: float) -> None:
 def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
     lease, end = Lease(QUICK), an_end()
     lookup = lease.guard(lambda *_: Answered(ROWS, 3, 1, False, False))
-    with pytest.raises(WrongOwner, match="lost touch"):
+    with pytest.raises(WrongOwner, match="no longer hears"):
         lookup(WANTED)
     lease.begin(end)
-    with pytest.raises(WrongOwner, match="lost touch"):
+    with pytest.raises(WrongOwner, match="no longer hears"):
         lookup(WANTED)
     end.heartbeats.beat()
     end.heartbeats.pinged({"beat": 1, "heard": 1})
     assert lookup(WANTED).epoch == 3
     end.heartbeats.end()
-    with pytest.raises(WrongOwner, match="lost touch"):
+    with pytest.raises(WrongOwner, match="no longer hears"):
         lookup(WANTED)
 
 

@@ -31,7 +31,7 @@ def test_a_part_is_had_until_it_is_forgotten(held: HeldSnapshots) -> None:
     held.was_read(FIRST)
     assert held.read(FIRST, "v") is ROWS
     held.forget(FIRST)
-    with pytest.raises(WaitTimeout, match="view 'v': snapshot 1 is not held any more"):
+    with pytest.raises(WaitTimeout, match="view 'v': snapshot 1 is no longer held"):
         held.read(FIRST, "v")
 
 

@@ -338,7 +338,7 @@ def test_a_failed_source_is_told_and_is_started_again_while_all_else_goes_on(spa
         app.table("others", spark.createDataFrame([(1, 2)], "k long, v long"), key="k")
         app.view("seconds", "SELECT k, max(v) AS v FROM others GROUP BY k", key="k")
         app.start()
-        told = r"table 'events': its source has failed: [^\n]*part-bad\.parquet[^\n]*Mend or restore the file[^\n]*"
+        told = r"table 'events': its source has failed: [^\n]*part-bad\.parquet[^\n]*Repair or restore the file[^\n]*"
         with pytest.raises(IngestFailed) as failed:
             app.wait()
         assert re.fullmatch(told + "tried again in [0-9]+ s[^\n]*", str(failed.value))

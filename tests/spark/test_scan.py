@@ -58,7 +58,7 @@ class Service:
     def _part(self, worker: int) -> Get:
         def part(asked: Mapping[str, Any], _: int) -> pa.Table:
             if asked["snapshot"] not in self.held:
-                raise WaitTimeout(f"snapshot {asked['snapshot']} is not held any more; read the view again")
+                raise WaitTimeout(f"snapshot {asked['snapshot']} is no longer held; read the view again")
             return self.held[asked["snapshot"]][worker]
 
         return part
@@ -367,7 +367,7 @@ def test_a_snapshot_that_is_lost_fails_the_action(spark: Any, serve: Serve) -> N
     service = serve(numbers(0, 5), numbers(5, 9))
     rows = read(spark, service)
     service.holds_snapshots = False
-    with pytest.raises(PySparkException, match="WaitTimeout: snapshot 1 is not held any more; read the view again"):
+    with pytest.raises(PySparkException, match="WaitTimeout: snapshot 1 is no longer held; read the view again"):
         rows.collect()
     service.holds_snapshots = True
     assert found(rows) == list(range(9))

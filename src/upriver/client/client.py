@@ -95,7 +95,7 @@ def _check_size(view: str, columns: KeyColumns) -> None:
 def _unreached(why: str) -> ClusterError:
     """The error for a coordinator that does not answer. why: how the client noticed."""
     return ClusterError(
-        f"{why}. See that the app runs, that this is its app.address of now, and that its bind= lets this host in"
+        f"{why}. Check that the app runs, that this is its current app.address, and that its bind= admits this host"
     )
 
 

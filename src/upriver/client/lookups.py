@@ -171,7 +171,7 @@ class LookupStreams:
         with self._lock:
             for stream in self._lent:
                 if stream.address not in addresses:
-                    stream.cancel("is no worker of the app any more")
+                    stream.cancel("is no longer a worker of the app")
             gone = [self._connections.pop(address) for address in set(self._connections) - set(addresses)]
             idle = [self._idle.pop(address) for address in list(self._idle) if address not in self._connections]
         for stream, _ in chain.from_iterable(idle):
@@ -184,7 +184,7 @@ class LookupStreams:
         with self._lock:
             self._is_closed = True
             for stream in self._lent:
-                stream.cancel("is asked no more: the client is closed")
+                stream.cancel("was cancelled: the client is closed")
         self.keep_only(())
 
 
@@ -370,7 +370,7 @@ def _put(lookup: Lookup, question: WorkerRequest, seconds_left: float, streams: 
 
 def _cancel(waiting: Sequence[tuple[WorkerRequest, LookupStream]]) -> None:
     for _, stream in waiting:
-        stream.cancel("is not done; ask for fewer keys at a time, or with a longer timeout")
+        stream.cancel("has not answered in time; ask for fewer keys at a time, or with a longer timeout")
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ def _moves(moves: Mapping[int, int], vnodes: int) -> dict[str, int]:
     if not isinstance(moves, Mapping):
         raise DeclarationError(f"moves={moves!r}: give a mapping, {{vnode: worker}}")
     if not moves:
-        raise DeclarationError("moves={}: give at least one vnode and the worker that it shall go to")
+        raise DeclarationError("moves={}: give at least one vnode and the worker that it moves to")
     checked: dict[str, int] = {}
     for vnode, worker in moves.items():
         vnode_number, worker_number = whole("moves: vnode", vnode), whole(f"moves: worker of vnode {vnode}", worker)

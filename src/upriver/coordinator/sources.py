@@ -248,13 +248,15 @@ class _Verdict:
     advice: str
 
 
-_AGAIN = "It goes on where it was when the cause is gone"
-_FILE = "Mend or restore the file; the source goes on where it was"
-_ROW = "The row comes again with each attempt: mend the source, or the DataFrame, and start the app again"
+_AGAIN = "It continues where it was when the cause is gone"
+_FILE = "Repair or restore the file; the source continues where it was"
+_ROW = "The row comes again with each attempt: correct the source, or the DataFrame, and start the app again"
 _DECLARED = "Declare the table so that Spark can run it, and start the app again"
-_SERVER = "See that the servers run and can be reached from here; the source goes on where it was when they answer"
-_ABSENT = "See that the topic or table is there; one that is made again has other rows, and needs another root"
-_SCHEMA = "The source has other columns than the table was declared with: mend it, or declare the table on another root"
+_SERVER = "Check that the servers run and can be reached from here; the source continues where it was when they answer"
+_ABSENT = "Check that the topic or table exists; one that is made again has other rows, and needs another root"
+_SCHEMA = (
+    "The source has other columns than the table was declared with: correct it, or declare the table on another root"
+)
 _CHECKPOINT = "Restore the checkpoint, or start on another root"
 _CHANGES = (
     "An append table takes no updates or deletes: read the source's change feed into a table with a primary_key, or "
@@ -346,8 +348,8 @@ def stall(doing: str, limit_s: float) -> str:
     at = " ".join(doing.split())
     spark_says = f' Spark says "{_cut(at)}".' if at else ""
     return (
-        f"no batch has been finished for {limit_s:.0f} s.{spark_says} See whether the source's server answers, and "
-        "whether a batch is only long; the source goes on by itself."
+        f"no batch has been finished for {limit_s:.0f} s.{spark_says} Check whether the source's server answers, and "
+        "whether the batch is only long; the source continues by itself."
     )
 
 

@@ -39,8 +39,8 @@ from upriver.state.vectors import key_set
 from upriver.vnodes import vnode_range
 
 FROM_SEVERAL_ROWS = (
-    ". It is not set aside: that is done with one row of a table, and what fails here was made of several, by a join, "
-    "an aggregate or the like"
+    ". It is not set aside: only a row of a table can be, and the row that fails here combines several, by a join, an "
+    "aggregate or the like"
 )
 """Added to an error that rows may cause whose table sets bad rows aside, if no single row causes it."""
 

@@ -123,7 +123,7 @@ def load(lake: Lake, epoch: Epoch) -> Checkpoint:
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise _corrupt(lake, path, f"not the manifest of a checkpoint ({error!r})") from error
     if checkpoint.epoch != epoch:
-        raise _corrupt(lake, path, f"it says that it is of epoch {checkpoint.epoch}")
+        raise _corrupt(lake, path, f"its content names epoch {checkpoint.epoch}")
     if checkpoint.base is not None and checkpoint.base >= epoch:
         raise _corrupt(lake, path, f"it builds on one of epoch {checkpoint.base}, which is not before it")
     return checkpoint

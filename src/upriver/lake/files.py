@@ -286,10 +286,10 @@ def _writing(path: str) -> Iterator[None]:
         raise
     except (OSError, pa.ArrowException) as error:
         why = getattr(error, "strerror", None) or error
-        way = "Let this process write there" if _is_barred(error) else "Make room, or mend the disk"
+        way = "Let this process write there" if _is_barred(error) else "Free space, or repair the disk"
         raise NotWritten(
-            f"{path}: cannot be written ({why}). {way}; if the app has failed, start it again on the same root: it "
-            f"goes on where it was"
+            f"{path}: cannot be written ({why}). {way}; if the app has failed, start it again on the same root: "
+            "it continues where it was"
         ) from error
 
 

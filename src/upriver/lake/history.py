@@ -279,7 +279,7 @@ class KeyHistory:
     def _vnodes(self) -> int:
         record = self._lake.record()
         if record is None:
-            raise ProtocolError(f"{self._lake.root}: no app.json, and yet its history was asked for")
+            raise ProtocolError(f"{self._lake.root}: no app.json, but its history was requested")
         return record.vnodes
 
 

@@ -79,7 +79,7 @@ class LakeRecord:
         """Raise DeclarationError unless ``declared`` can work on the lake that this record describes."""
         if declared.vnodes != self.vnodes:
             raise DeclarationError(
-                f"{root} has {self.vnodes} vnodes and {declared.vnodes} are asked for; they are fixed for the "
+                f"{root} has {self.vnodes} vnodes and {declared.vnodes} were requested; they are fixed for the "
                 f"life of a lake: leave vnodes={self.vnodes}, or start on another root"
             )
         for name in sorted(self.settings.keys() & declared.settings.keys()):
@@ -219,7 +219,7 @@ class Lake:
             path = index_path(channel)
             index = tuple(self.read_record(path).get("index", ()))
             if lake_channel(table, index) != channel:
-                raise CorruptFile(f"{self.root}/{path}: it says that it is of ({', '.join(index)})")
+                raise CorruptFile(f"{self.root}/{path}: its content names ({', '.join(index)})")
             added.append(index)
         return added
 
@@ -254,7 +254,7 @@ class Lake:
         path = supplement_path(channel, epoch)
         record = self._of_epoch(path, epoch)
         if record.get("channel") != channel:
-            raise CorruptFile(f"{self.root}/{path}: it says that it is of {record.get('channel')}")
+            raise CorruptFile(f"{self.root}/{path}: its content names {record.get('channel')}")
         return _runs_from_json(record["runs"])
 
     def _of_epoch(self, path: str, epoch: Epoch) -> dict[str, Any]:
@@ -263,7 +263,7 @@ class Lake:
         except FileNotFoundError as error:
             raise CorruptFile(f"{self.root}/{path}: the file is gone") from error
         if record.get("epoch") != epoch:
-            raise CorruptFile(f"{self.root}/{path}: it says that it is of epoch {record.get('epoch')}")
+            raise CorruptFile(f"{self.root}/{path}: its content names epoch {record.get('epoch')}")
         return record
 
     def supplemented(self, channel: Channel) -> set[Epoch]:

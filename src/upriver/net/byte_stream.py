@@ -184,7 +184,7 @@ def _keep_alive(connected: socket.socket) -> None:
 
 
 def _cut_short() -> ConnectionError:
-    return ConnectionError("closed in the midst of a frame")
+    return ConnectionError("closed in the middle of a frame")
 
 
 @dataclass(eq=False, slots=True)

@@ -389,13 +389,13 @@ class ChannelEnd:
                         self.heartbeats.pinged(message.fields)
                     else:
                         receiver.on_message(message)
-            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye"))
+            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a closing message"))
         except OSError as error:
-            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a goodbye ({error})"))
+            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a closing message ({error})"))
         except UpriverError as error:
             self._cut(error)
         except Exception as error:
-            self._cut(ProtocolError(f"what {self.peer} said was not taken: {type(error).__name__}: {error}"))
+            self._cut(ProtocolError(f"a message of {self.peer} was not handled: {type(error).__name__}: {error}"))
 
     def _write(self, stream: ByteStream) -> None:
         try:
@@ -411,7 +411,7 @@ class ChannelEnd:
             if self.is_silent:
                 self._cut(self._lost(f"{self.peer} has been silent for {self.limits.silence_s_max:g} s"))
             elif self._goodbye_by is not None and time.monotonic() > self._goodbye_by:
-                self._cut(self._lost(f"{self.peer} does not say goodbye"))
+                self._cut(self._lost(f"{self.peer} does not close its end"))
             else:
                 with suppress(Full, Shut):
                     self._outbox.put(encode(ping))
@@ -462,7 +462,7 @@ def open_channel(
         _be_welcomed(stream, end, hello, give_up_at)
     except TimeoutError:
         stream.close()
-        raise WaitTimeout(f"{remote.address} has not welcomed the channel in {timeout:g} s") from None
+        raise WaitTimeout(f"{remote.address} has not accepted the channel in {timeout:g} s") from None
     except OSError as error:
         stream.close()
         raise lost(f"{remote.address} cannot be reached: {error}") from None
@@ -478,12 +478,12 @@ def _be_welcomed(stream: ByteStream, end: ChannelEnd, hello: Message, give_up_at
     write_frame(stream, encode(hello), end.send_seals)
     frame = read_first_frame(stream, end.receive_seals, give_up_at)
     if frame is None:
-        raise ConnectionError("the channel ended without a welcome")
+        raise ConnectionError("the channel ended before it was accepted")
     first = decode(frame)
     if first.kind == _REFUSED:
         raise error_from_json(first.fields)
     if first != _WELCOME:
-        raise ProtocolError(f"{stream.peer} did not welcome the channel")
+        raise ProtocolError(f"{stream.peer} did not accept the channel")
 
 
 class _ClientSide:

@@ -155,19 +155,19 @@ class _FrameReader:
     def take_words(self, count: int) -> Hashes:
         start, end = self._words_taken, self._words_taken + count
         if not 0 <= start <= end <= len(self._words):
-            raise ProtocolError(f"{count} words are spoken of, and {len(self._words) - start} are left")
+            raise ProtocolError(f"{count} words are announced, and {len(self._words) - start} are left")
         self._words_taken = end
         return self._words[start:end]
 
     def take_batch(self) -> pa.RecordBatch:
         batch = next(self._batches, None)
         if batch is None:
-            raise ProtocolError("more batches are spoken of than came")
+            raise ProtocolError("more batches are announced than came")
         return batch
 
     def check_is_empty(self) -> None:
         if next(self._batches, None) is not None or self._words_taken != len(self._words):
-            raise ProtocolError("more rows came in a frame than it speaks of")
+            raise ProtocolError("more rows came in a frame than it announces")
 
 
 # How a field is carried -----------------------------------------------------------------------------------------
@@ -220,14 +220,14 @@ class _OneOf:
     def put(self, value: Any, frame: FrameWriter) -> list[Any]:
         record = self._by_kind.get(type(value))
         if record is None:
-            raise ProtocolError(f"{type(value).__name__} is no {self._what} that workers say to each other")
+            raise ProtocolError(f"{type(value).__name__} is no {self._what} that workers send to each other")
         return [record.kind.__name__, record.put(value, frame)]
 
     def take(self, said: Any, frame: _FrameReader) -> Any:
         name, fields = _listed(said)
         record = self._by_name.get(name)
         if record is None:
-            raise ProtocolError(f"{name!r} is no {self._what} that workers say to each other")
+            raise ProtocolError(f"{name!r} is no {self._what} that workers send to each other")
         try:
             return record.take(fields, frame)
         except (ProtocolError, LookupError, TypeError, ValueError) as error:
@@ -391,13 +391,13 @@ def encode_message(message: ToWorker | FromWorker) -> Message:
 
 def decode_to_worker(message: Message) -> ToWorker:
     """A message of the coordinator. Raises ProtocolError for anything else."""
-    said: ToWorker = _decode_kind(message, _TO_WORKER, "the coordinator said {}, which no worker knows")
+    said: ToWorker = _decode_kind(message, _TO_WORKER, "the coordinator sent {}, which no worker knows")
     return said
 
 
 def decode_from_worker(message: Message) -> FromWorker:
     """A message of a worker. Raises ProtocolError for anything else."""
-    said: FromWorker = _decode_kind(message, _FROM_WORKER, "a worker said {}, which the coordinator does not know")
+    said: FromWorker = _decode_kind(message, _FROM_WORKER, "a worker sent {}, which the coordinator does not know")
     return said
 
 

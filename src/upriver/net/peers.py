@@ -164,7 +164,7 @@ class Peers:
         with self._changed:
             self._check_not_closed()
             if meeting <= self._meeting.number:
-                raise ProtocolError(f"meeting {meeting} is told of after meeting {self._meeting.number}")
+                raise ProtocolError(f"meeting {meeting} was announced after meeting {self._meeting.number}")
             self._meeting.end()
             self._meeting = _Meeting(meeting, others, me_incarnation, met, failed)
             self._close_unnamed()
@@ -206,7 +206,7 @@ class Peers:
         with self._changed:
             self._check_not_closed()
             if not self._place(link):
-                raise ClusterError(f"worker {self._me} is not to meet {link}, or has met it already")
+                raise ClusterError(f"worker {self._me} expects no channel from {link}, or has one already")
             self._check_complete()
         self._tell()
         return self._receiver(link)

@@ -201,7 +201,7 @@ def encode_json(value: Mapping[str, Any]) -> bytes:
     try:
         return _JSON_ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ProtocolError(f"not to be said in JSON: {error}") from error
+        raise ProtocolError(f"cannot be written as JSON: {error}") from error
 
 
 def decode_json(text: pa.Buffer | bytes) -> dict[str, Any]:

@@ -260,7 +260,7 @@ class CoordinatorLoop:
             self._raise_failure()
         if not reached:
             behind = {m.worker: m.finished for m in self._machine.members.values() if m.finished < epoch}
-            where = f"epoch {epoch} is not reflected by every worker: they stand at {behind or 'no worker'}"
+            where = f"epoch {epoch} is not reflected by every worker: they are at {behind or 'no worker'}"
             why = [f"; worker {m.worker} cannot read {m.held_up}" for m in self._machine.members.values() if m.held_up]
             raise WaitTimeout(where + "".join(why))
 

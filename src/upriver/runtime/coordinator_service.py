@@ -230,7 +230,7 @@ class CoordinatorService:
 
 
 def _outdated(worker: WorkerId) -> WorkerLost:
-    return WorkerLost(f"worker {worker} was given up, and another is to fill its place")
+    return WorkerLost(f"worker {worker} was given up, and another process takes its slot")
 
 
 def _hash64(number: int) -> int:

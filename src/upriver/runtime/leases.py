@@ -98,7 +98,7 @@ class Lease:
         def guarded(wanted: KeysAsked) -> Answered:
             answered = lookup(wanted)
             if not self.wait(self._seconds):
-                raise WrongOwner("this worker has lost touch with its coordinator, and may have been replaced")
+                raise WrongOwner("this worker no longer hears its coordinator, and may have been replaced")
             return answered
 
         return guarded
@@ -128,9 +128,9 @@ class WorkerSlots:
         with self._lock:
             before = self._ends.get(worker)
         if before is not None:
-            before.give_up(WorkerLost(f"worker {worker}: another process has come for its place"))
+            before.give_up(WorkerLost(f"worker {worker}: another process has taken its slot"))
             if not before.wait_closed(CLOSING_S_MAX):
-                raise WorkerLost(f"worker {worker}: its place is not free")
+                raise WorkerLost(f"worker {worker}: its slot is not free")
         with self._lock:
             free_at = self._free_at.get(worker, 0.0)
         time.sleep(max(0.0, free_at - self._clock()))
@@ -150,7 +150,7 @@ class WorkerSlots:
         """Take a slot for which room was made. Raises WorkerLost if another process was quicker."""
         with self._lock:
             if worker in self._ends:
-                raise WorkerLost(f"worker {worker}: another process has come for its place")
+                raise WorkerLost(f"worker {worker}: another process has taken its slot")
             self._ends[worker] = end
 
     def leave(self, worker: WorkerId, end: ChannelEnd, *, is_silenced: bool) -> bool:

@@ -70,7 +70,7 @@ class HeldSnapshots:
         with self._changed:
             part = self._parts.get(snapshot)
             if part is None:
-                raise WaitTimeout(f"view {view!r}: snapshot {snapshot} is not held any more; read the view again")
+                raise WaitTimeout(f"view {view!r}: snapshot {snapshot} is no longer held; read the view again")
             part.readers += not first
             return part.rows
 

@@ -290,7 +290,7 @@ class RescaleReports:
     def case(self, ticket: int) -> RescaleCase:
         """Raises UserError for a ticket that is not known."""
         if ticket not in self._cases:
-            raise UserError(f"there is no rescale {ticket}, or it is long over")
+            raise UserError(f"there is no rescale {ticket}, or its report is no longer kept")
         return self._cases[ticket]
 
 

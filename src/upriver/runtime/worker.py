@@ -267,5 +267,5 @@ def _meet(loop: WorkerLoop, peers: Peers, worker: WorkerId, meet: Meet) -> None:
 
 
 def _lost(loop: WorkerLoop, peer: WorkerId, incarnation: Incarnation, error: UpriverError | None) -> None:
-    why = f"worker {peer}: {error or 'it has said goodbye'}"
+    why = f"worker {peer}: {error or 'it has closed its end'}"
     loop.hear(PeerLost(why=why, peer=peer, incarnation=incarnation))

@@ -484,7 +484,7 @@ class WorkerLoop:
     def _assigned(self, event: Assign) -> None:
         record = self._lake.record()
         if record is None:
-            raise ProtocolError(f"{self._lake.root}: no app.json, and yet a worker was assigned")
+            raise ProtocolError(f"{self._lake.root}: no app.json, but a worker was assigned")
         tables = {table.name: table for table in record.tables}
         channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
         self._lake_reader.assign(record.vnodes, channels)

@@ -74,7 +74,7 @@ def test_what_the_function_raises_is_told_with_its_line_and_key(per: Per) -> Non
         Per.BATCH: "for a batch of 3 rows of 3 keys, the first of which is (k = ",
     }
     assert where[per] in said
-    assert said.endswith("Mend it, or have it pass over such rows")
+    assert said.endswith("Correct it, or let it skip such rows")
 
 
 ROW_FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
@@ -121,7 +121,7 @@ def test_what_a_function_of_keys_may_not_give(fault: str) -> None:
     bad, message = KEY_FAULTS[fault]
     said, _ = outcome(Per.KEY, bad)
     assert message in said
-    assert "for the key 'bad' the function gave what is not declared" in said
+    assert "for the key 'bad' the function returned a value that is not declared" in said
 
 
 ROWS = pa.record_batch(

@@ -303,11 +303,14 @@ def _answer(answer: Any, wanted: tuple[str, ...]) -> tuple[Any, ...]:
 
 def _raised(error: BaseException, where: str) -> RowError:
     what = f"{error_text(error)}{_line_of(error)}"
-    return RowError(f"the function raised {what} for {where}. Mend it, or have it pass over such rows")
+    return RowError(f"the function raised {what} for {where}. Correct it, or let it skip such rows")
 
 
 def _unfit(misfit: Misfit, where: str) -> RowError:
-    return RowError(f"for {where} the function gave what is not declared: {misfit}. Mend it, or declare what it gives")
+    return RowError(
+        f"for {where} the function returned a value that is not declared: {misfit}. "
+        "Correct it, or declare what it returns"
+    )
 
 
 def _of_key(key: Any) -> str:
