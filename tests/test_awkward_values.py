@@ -192,3 +192,12 @@ def test_points_in_time_at_the_ends_are_compared_and_not_computed_with() -> None
         with pytest.raises(RowError, match=f"in {name} is too far to compute with"):
             evaluator.project(batch, year)
         assert evaluator.project(batch.slice(0, 1), year).to_pydict() == {"e": [1970]}
+
+
+def test_a_far_point_in_time_is_in_the_way_only_of_what_computes_with_it() -> None:
+    batch = pa.record_batch({"d": dates([DAYS_MAX]), "e": dates([0]), "k": text([b"a\xffb"]), "s": ["abc"]})
+    texts = ('greatest("d", "e")', 'CAST(year("e") AS INTEGER)', "coalesce(\"k\", 'x')", 'upper("s")')
+    names = ("greatest", "year", "coalesce", "upper")
+    schema = pa.schema(list(zip(names, (pa.date32(), pa.int32(), pa.string(), pa.string()), strict=True)))
+    found = Evaluator().project(batch, Projection(texts, schema))
+    assert [exact_list(column) for column in found.columns] == [[DAYS_MAX], [1970], [b"a\xffb"], [b"ABC"]]

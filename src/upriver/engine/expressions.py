@@ -340,11 +340,12 @@ class Evaluator:
         if rows.num_rows > 1:
             return what
         each = zip(expressions, schema, titles, strict=True)
-        title = next(
+        at_fault = (
             title
             for expression, field, title in each
             if len(titles) == 1 or self._fails(rows, (expression,), pa.schema([field]))
         )
+        title = next(at_fault, ", ".join(titles))
         return f"{title}: {what}" + (f"{_row_text(rows, expressions)}. {GUARD}" if self._blames else "")
 
     def _first_failing(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> pa.RecordBatch:
@@ -446,10 +447,11 @@ class _Statement:
         if -1 in self._places:
             raise ProtocolError(f"{' and '.join(expressions)} names a column that is not in {rows.names}")
         types = [_wall_clock(rows.field(place).type) for place in self._places] or [pa.null()]
-        texts = [name for name, type in zip(self._names, types, strict=False) if pa.types.is_string(type)]
-        moments = [name for name, type in zip(self._names, types, strict=False) if pa.types.is_temporal(type)]
-        self._texts = [] if all(map(_takes_any_bytes, expressions)) else texts
-        self._moments = [] if all(map(_takes_any_moment, expressions)) else moments
+        strict = {name for text in expressions if not _takes_any_bytes(text) for name in _columns(text)}
+        reaching = {name for text in expressions if not _takes_any_moment(text) for name in _columns(text)}
+        named = list(zip(self._names, types, strict=False))
+        self._texts = [name for name, type in named if pa.types.is_string(type) and name in strict]
+        self._moments = [name for name, type in named if pa.types.is_temporal(type) and name in reaching]
         self._batch = _Batch(pa.schema([pa.field(f"c{number}", type) for number, type in enumerate(types)]))
         short = {column: f"c{number}" for number, column in enumerate(self._names)}
         outputs = ", ".join(
