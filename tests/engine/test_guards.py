@@ -94,6 +94,9 @@ k | | | a 2, b 1, bad 1, None 1 | SELECT k, count(greatest(1, 10 / v)) AS n FROM
 k | | | a 2, b 1, bad 1, None 1 | SELECT k, count(x) AS n FROM (SELECT k, 10 / v <=> 1 AS x FROM t) GROUP BY k
 k | 2,3,5 | | a 1, b 1 | SELECT k, count(DISTINCT greatest(1, 10 / v)) AS n FROM t GROUP BY k
 id | | | 1, 2, 3, 4, 5 | SELECT id FROM (SELECT id, greatest(1, 10 / v) AS x FROM t) WHERE x IS NOT NULL
+id | 2,3,5 | | | SELECT id FROM t WHERE v = id AND 10 / id > 1
+id | | | | SELECT id FROM t WHERE id IN (1, 4) AND v = id AND 10 / id > 1
+id | | | | SELECT id FROM (SELECT id, v FROM t) WHERE v = id AND 10 / v > 1 AND id > 5
 day | | | 1970-01-01 7 | SELECT day, sum(x) FILTER (WHERE s = '7') AS x FROM (SELECT CAST(at AS DATE) AS day, s, CAST(s AS INT) AS x FROM (SELECT if(s = '7', '1970-01-01', s) AS at, s FROM t)) WHERE s = '7' AND day < DATE '2000-01-01' GROUP BY day
 """  # noqa: E501
 

@@ -12,6 +12,7 @@ names; tests that no condition needs come last (FilterExec). The same holds for 
 column or of functions of columns without a constant: ``v IS NOT NULL AND 10 / w > 1`` divides first.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -33,6 +34,9 @@ from upriver.plan.plan import (
 from upriver.plan.relation import Relation, Scalar, any_fails
 from upriver.sql.logic import conjunction, not_null_test
 from upriver.sql.scalars import TEXT_CHARS_MAX, refuses_nulls
+
+_EQUALITY = re.compile(r'\(("(?:[^"]|"")+") = ("(?:[^"]|"")+")\)')
+"""A condition that two columns of one type are equal."""
 
 LEFT_KEPT = frozenset({JoinKind.INNER, JoinKind.LEFT, JoinKind.SEMI, JoinKind.ANTI})
 """Joins whose rows all come from a row of the left input: a condition on that row may be applied before the join."""
@@ -101,6 +105,7 @@ def _in_turn(asks: Sequence[Scalar]) -> Sequence[Scalar]:
     """The conditions of a filter in the order in which Spark's code applies them: each test for NULL of a column right
     before the first other condition that names the column, and the other tests for NULL last. A test is left out before
     a condition that cannot fail and is not true for NULL."""
+    asks = [*(_by_equality(asks) if any_fails(asks) else ()), *asks]
     tests = [one for one in asks if one.is_test and one.is_whole]
     waiting = {name: one for one in tests for name in _columns(one.rejects) if one.sql == present(name).sql}
     placed: list[Scalar] = []
@@ -113,6 +118,21 @@ def _in_turn(asks: Sequence[Scalar]) -> Sequence[Scalar]:
             turns += [test for name, test in before.items() if name not in implied]
             turns.append(one)
     return [*turns, *(one for one in tests if one not in placed)]
+
+
+def _by_equality(asks: Sequence[Scalar]) -> Iterable[Scalar]:
+    """What else holds where columns are equal, as one condition says, and other conditions hold. Spark applies it
+    first."""
+    found: dict[str, Scalar] = {}
+    for one in asks:
+        equal = _EQUALITY.fullmatch(one.sql)
+        left, right = ("", "") if equal is None else (plain_column(equal[1]) or "", plain_column(equal[2]) or "")
+        for name, other in ((left, right), (right, left)):
+            for ask in asks:
+                if name and ask is not one and not ask.is_test:
+                    renamed = with_names(ask, {name: other})
+                    found.setdefault(renamed.sql, renamed)
+    return [ask for sql, ask in found.items() if all(sql != one.sql for one in asks)]
 
 
 def _asks(relation: Relation, op: FilterOp) -> tuple[Scalar, ...]:
