@@ -39,6 +39,7 @@ from upriver.protocol.worker_events import (
     ReadEpoch,
     ReadKeys,
     ReadState,
+    ReadTakesLong,
     RowsFetched,
     RowsRead,
     StateRead,
@@ -261,6 +262,13 @@ class Process:
             through=through,
             rows_max=rows_max,
         )
+
+    def long_read(self, rng: Random) -> ReadTakesLong:
+        """Some read takes long."""
+        asked, _ = rng.choice(self.upqueries)
+        if isinstance(asked, FetchRows):
+            return ReadTakesLong(generation=asked.generation, region=asked.view, number=asked.task)
+        return ReadTakesLong(generation=asked.generation, region=asked.region, number=asked.upquery.number)
 
     def end(self) -> None:
         """The process is no more. What it has sent may still arrive."""

@@ -60,6 +60,7 @@ FAILING_SHARE = 0.25  # of the clusters: some views fail
 PARTIAL_SHARE = 0.5  # of the clusters that may have partial views, and of their views
 CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE = 0.4, 0.4, 0.15  # of the clusters
 ANSWER_ROWS = (1, 5, 1_000)  # rows of an upquery's answer that are taken in with it: one of these
+OVERTAKE = 0.3  # how often reads take long, as a share of those that end
 SETTLE = 4.0  # how much faster than it hears a process settles
 EVICT_WANTED = 0.5  # how fast keys are evicted once a user has asked for it
 BURST_MAX = 4  # envelopes that arrive from one peer at a time
@@ -224,7 +225,8 @@ class World:
             moves.append((pace * weights.read, partial(self._read, process)))
         if process.opened:
             moves.append((weights.repeat, partial(self._repeat, process)))
-        moves += [(pace, partial(self._answer, process))] if process.upqueries else []
+        if process.upqueries:
+            moves += [(pace, partial(self._answer, process)), (OVERTAKE * pace, partial(self._overtake, process))]
         if process.shares:
             evict = max(self._evict, EVICT_WANTED) if process.machine.must_evict else self._evict
             moves.append((evict, partial(self._spend, process, "evictions")))
@@ -368,6 +370,11 @@ class World:
         else:
             what = f"upquery {event.number} of {event.region}"
         self._happened("answers", f"{process}: {what} has its rows")
+        self.cluster.step_worker(process, event)
+
+    def _overtake(self, process: Process) -> None:
+        event = process.long_read(self._rng)
+        self._happened("long_reads", f"{process}: {event.number} of {event.region} takes long")
         self.cluster.step_worker(process, event)
 
     def _declare(self) -> None:

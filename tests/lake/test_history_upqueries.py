@@ -1,6 +1,7 @@
 """Upqueries read out of a lake: rows of their keys alone, and how far ahead (partial.read_ahead)."""
 
 import queue
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,11 @@ import pytest
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
-from upriver.lake.history import Answer, UpqueryReader
+from upriver.lake.history import LONG_READ_ROWS, Heard, UpqueryReader
 from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
 from upriver.partial.partial_region import Upquery
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.protocol.worker_events import KeysRead, KeysUnread, ReadKeys
+from upriver.protocol.worker_events import KeysRead, KeysUnread, ReadKeys, ReadTakesLong
 from upriver.state.runs import describe_run, encode_run, run_schema
 
 VNODES = 16
@@ -33,11 +34,12 @@ def lake(tmp_path: Path) -> Iterator[OwnedLake]:
     lake.release()
 
 
-def publish(lake: OwnedLake) -> str:
-    """The next epoch, with a row of either key; returns the path of its run."""
+def publish(lake: OwnedLake, rows: int = 1) -> str:
+    """The next epoch, with so many rows of the key that is asked for, and one of the other key; returns the path of its
+    run."""
     epoch = Epoch(lake.last_epoch() + 1)
-    hash64 = np.array([ASKED, OTHER], np.uint64)
-    columns = [pa.array(hash64), pa.array([1, 2]), pa.array([epoch, epoch])]
+    hash64 = np.array([ASKED] * rows + [OTHER], np.uint64)
+    columns = [pa.array(hash64), pa.array([1] * rows + [2]), pa.array([epoch] * (rows + 1))]
     encoded = encode_run(pa.table(columns, schema=run_schema(TRIPS.schema)))
     path = f"tables/{CHANNEL}/{epoch}.arrow"
     lake.files.create(path, encoded)
@@ -46,9 +48,9 @@ def publish(lake: OwnedLake) -> str:
     return path
 
 
-def heard_of(lake: OwnedLake, through: int) -> Answer | BaseException:
+def heard_of(lake: OwnedLake, through: int) -> Heard | BaseException:
     """What becomes of an upquery for the one key."""
-    heard: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
     reader = UpqueryReader(lake, heard.put, heard.put)
     upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(through))
     reader.ask(ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),)), {CHANNEL: TRIPS})
@@ -73,7 +75,7 @@ def test_p7_epochs_that_others_may_have_open_are_read(lake: OwnedLake, published
 def test_keys_whose_file_is_damaged_have_no_answer_and_are_read_again_when_it_is_back(lake: OwnedLake) -> None:
     path = Path(lake.root) / publish(lake)
     whole = path.read_bytes()
-    heard: queue.SimpleQueue[Answer | BaseException] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
     reader = UpqueryReader(lake, heard.put, heard.put)
     upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(1))
     wish = ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),))
@@ -87,4 +89,44 @@ def test_keys_whose_file_is_damaged_have_no_answer_and_are_read_again_when_it_is
     path.write_bytes(whole)
     reader.ask(wish, {CHANNEL: TRIPS})
     assert isinstance(heard.get(timeout=HEARD_S_MAX), KeysRead)
+    reader.close()
+
+
+def asked_for(number: int, key: int) -> ReadKeys:
+    upquery = Upquery(number, np.array([key], np.uint64), Epoch(1))
+    return ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),))
+
+
+def test_a_read_of_many_rows_says_that_it_takes_long(lake: OwnedLake) -> None:
+    publish(lake, rows=LONG_READ_ROWS + 1)
+    heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
+    reader = UpqueryReader(lake, heard.put, heard.put)
+    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS})
+    assert heard.get(timeout=HEARD_S_MAX) == ReadTakesLong(generation=3, region="totals", number=1)
+    answer = heard.get(timeout=HEARD_S_MAX)
+    assert isinstance(answer, KeysRead)
+    assert len(answer.rows[0][1]) == LONG_READ_ROWS + 1
+    reader.close()
+
+
+def test_a_short_read_overtakes_a_long_one(lake: OwnedLake) -> None:
+    """The long one goes on only after the short one has its answer."""
+    publish(lake, rows=LONG_READ_ROWS + 1)
+    heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
+    has_answer = threading.Event()
+
+    def hear(event: Heard) -> None:
+        heard.put(event)
+        if isinstance(event, ReadTakesLong):
+            assert has_answer.wait(HEARD_S_MAX)
+
+    reader = UpqueryReader(lake, hear, heard.put)
+    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS})
+    assert isinstance(heard.get(timeout=HEARD_S_MAX), ReadTakesLong)
+    reader.ask(asked_for(2, OTHER), {CHANNEL: TRIPS})
+    answers = [heard.get(timeout=HEARD_S_MAX)]
+    has_answer.set()
+    answers.append(heard.get(timeout=HEARD_S_MAX))
+    numbers = [(answer.number, len(answer.rows[0][1])) for answer in answers if isinstance(answer, KeysRead)]
+    assert numbers == [(2, 1), (1, LONG_READ_ROWS + 1)]
     reader.close()

@@ -493,7 +493,7 @@ def test_only_so_many_fills_are_under_way() -> None:
     for number in range(FILLS_MAX):
         cone.want(str(number))
         cone.begin()
-        cone.cone.overtake()
+        cone.overtake()
     assert cone.cone.stats()["pending"] == FILLS_MAX
     cone.want("b")
     cone.begin()
@@ -510,7 +510,7 @@ def test_a_task_begins_beside_another_one_that_reads_for_long() -> None:
     cone.want("b")
     cone.begin()
     assert (cone.cone.applied, cone.cone.stats()["pending"]) == (1, 1), "the fill may end at once"
-    cone.cone.overtake()
+    cone.overtake()
     cone.begin()
     assert (cone.cone.applied, cone.cone.stats()["pending"]) == (2, 2)
     cone.run()

@@ -61,7 +61,7 @@ class Cones(RuleBasedStateMachine):
     @rule()
     def overtake(self) -> None:
         """What is under way takes long."""
-        self.driven.cone.overtake()
+        self.driven.overtake()
         self.driven.begin()
 
     @precondition(lambda self: self.driven.unread)

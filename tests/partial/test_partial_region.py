@@ -27,7 +27,7 @@ from upriver.engine.region import Region
 from upriver.errors import LakeError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
-from upriver.partial.partial_region import FILLINGS_MAX, PartialRegion, UnansweredKeys, Upquery
+from upriver.partial.partial_region import UPQUERIES_MAX, PartialRegion, UnansweredKeys, Upquery
 from upriver.partial.presence import PRESENT
 from upriver.partial.rules import ALL_RULES
 from upriver.plan.plan import DataflowPlan, JoinKind, LakeEdge
@@ -79,7 +79,10 @@ class Worker:
         self.empty_bytes = self.partial.stats()["live_bytes"]
         self.stands: dict[int, Stand] = {}
         self.wanted: set[int] = set()
-        self.under_way: Upquery | None = None
+        self.under_way: dict[int, Upquery] = {}
+        """Upqueries that are read, by number."""
+        self.long: set[int] = set()
+        """The numbers of those that take long."""
         self.fillings: dict[int, int] = {}
         """Of the upqueries whose answers are on their way in, the oldest first: how far each has read."""
         self.retained: list[int] = []
@@ -232,26 +235,37 @@ class PartialRegions(RuleBasedStateMachine):
 
     def _begin_upquery(self, worker: Worker) -> None:
         upquery = worker.partial.upquery(self.read)
-        if worker.under_way is not None:
-            assert upquery is None
-            return
-        if len(worker.fillings) == FILLINGS_MAX:
+        if worker.under_way.keys() - worker.long or len(worker.under_way) + len(worker.fillings) == UPQUERIES_MAX:
             assert upquery is None
             return
         keys, worker.wanted = sorted(worker.wanted - worker.stands.keys()), set()
         assert (upquery is None) == (not keys)
         if upquery is not None:
             assert (upquery.keys.tolist(), upquery.through) == (keys, self.read)
-            worker.under_way = upquery
+            worker.under_way[upquery.number] = upquery
             worker.stands |= dict.fromkeys(keys, Stand(upquery.number, self.read))
 
+    @precondition(lambda self: any(worker.under_way.keys() - worker.long for worker in self.workers))
+    @rule()
+    def overtake(self) -> None:
+        """Reading takes long."""
+        for worker in self.workers:
+            for number in worker.under_way:
+                worker.partial.overtake(number)
+                worker.long.add(number)
+            self._begin_upquery(worker)
+
     @precondition(lambda self: any(worker.under_way for worker in self.workers))
-    @rule(both=st.booleans(), ahead=st.integers(0, EPOCHS_AHEAD_MAX), rows_max=st.sampled_from([1, 2, 5, 1_000]))
-    def answer(self, both: bool, ahead: int, rows_max: int) -> None:
+    @rule(
+        both=st.booleans(),
+        is_last=st.booleans(),
+        ahead=st.integers(0, EPOCHS_AHEAD_MAX),
+        rows_max=st.sampled_from([1, 2, 5, 1_000]),
+    )
+    def answer(self, both: bool, is_last: bool, ahead: int, rows_max: int) -> None:
         busy = [worker for worker in self.workers if worker.under_way]
         for worker in busy if both else busy[:1]:
-            upquery, worker.under_way = worker.under_way, None
-            assert upquery is not None
+            upquery = worker.under_way.pop((max if is_last else min)(worker.under_way))
             through = min(upquery.through + ahead, len(self.lake))
             rows = [(port, self._rows_of(port, upquery.keys, through)) for port in range(len(self.edges))]
             worker.fillings[upquery.number] = through
@@ -263,8 +277,7 @@ class PartialRegions(RuleBasedStateMachine):
     def refuse(self) -> None:
         """The lake cannot be read."""
         worker = next(worker for worker in self.workers if worker.under_way)
-        upquery, worker.under_way = worker.under_way, None
-        assert upquery is not None
+        upquery = worker.under_way.pop(min(worker.under_way))
         waiting = worker.waiting_for(upquery.number)
         (unanswered,) = worker.partial.refuse(upquery.number, LakeError("a run is damaged"))
         assert unanswered.keys.tolist() == waiting

@@ -206,6 +206,11 @@ class LoneCone:
         """Let the tasks begin that may begin, beside those under way."""
         self.unread += self.cone.work(self.published)
 
+    def overtake(self) -> None:
+        """What is being read takes long."""
+        for asked in self.unread:
+            self.cone.overtake(asked.task)
+
     def go_on(self, place: int = 0) -> None:
         """Read what was asked for at this place of those that are not read; take rows in if there is none."""
         if self.unread:

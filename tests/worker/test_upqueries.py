@@ -18,7 +18,7 @@ have met races, and holes, that this one cannot have:
 from dataclasses import replace
 
 import pytest
-from machines_kit import HALVES
+from machines_kit import HALVES, hashed
 from upquery_kit import (
     ALSO_HERE,
     HERE,
@@ -34,9 +34,10 @@ from upquery_kit import (
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import RowError
+from upriver.partial.partial_region import UPQUERIES_MAX
 from upriver.protocol.messages import EpochFinished, Evicted
 from upriver.protocol.rules import ALL_RULES
-from upriver.protocol.worker_events import LookupGivenUp, TimeToEvict, TimeToFill, TimeToTakeIn
+from upriver.protocol.worker_events import LookupGivenUp, ReadTakesLong, TimeToEvict, TimeToFill, TimeToTakeIn
 from upriver.worker.upqueries import CROWD_KEYS, FEW_KEYS
 
 BAD = 99
@@ -89,6 +90,52 @@ def test_other_keys_are_filled_while_a_long_answer_is_taken_in() -> None:
     assert workers.answers == {other: ({ALSO_HERE: [1, 7]}, 7)}
     workers.step(0, TimeToTakeIn(rows_max=9))
     assert workers.answers[hot] == ({HERE: [2, 3, 4, 5, 6, 7]}, 7)
+
+
+def test_other_keys_are_read_while_a_long_answer_is_read() -> None:
+    workers = Workers()
+    epochs_of_a_hot_key(workers, 2)
+    hot = workers.look_up(0, HERE)
+    other = workers.look_up(0, ALSO_HERE)
+    (long,) = workers.upqueries[0]
+    workers.step(0, ReadTakesLong(generation=0, region=long.region, number=long.upquery.number))
+    assert [read.upquery.keys.tolist() for read in workers.upqueries[0]] == [
+        hashed([HERE]).tolist(),
+        hashed([ALSO_HERE]).tolist(),
+    ]
+    workers.upqueries[0].rotate(1)
+    assert workers.answer(0) == [ALSO_HERE]
+    assert workers.answers == {other: ({ALSO_HERE: [1]}, 3)}
+    workers.epoch(HERE)
+    assert workers.answer(0) == [HERE]
+    assert workers.answers[hot] == ({HERE: [2, 3, 4]}, 4)
+
+
+def test_keys_wait_while_a_short_answer_is_read_or_too_many_long_ones() -> None:
+    workers = Workers()
+    workers.epoch(HERE, ALSO_HERE, THIRD)
+    keys = keys_of_worker_0(UPQUERIES_MAX + 1)
+    for number, key in enumerate(keys, 1):
+        workers.look_up(0, key)
+        assert len(workers.upqueries[0]) == min(number, UPQUERIES_MAX)
+        last = workers.upqueries[0][-1]
+        workers.look_up(0, key)
+        assert len(workers.upqueries[0]) == min(number, UPQUERIES_MAX), "the key is pending, and its read may be short"
+        workers.step(0, ReadTakesLong(generation=0, region=last.region, number=last.upquery.number))
+    workers.answer(0)
+    assert workers.upqueries[0][-1].upquery.keys.tolist() == hashed([keys[-1]]).tolist()
+
+
+def test_news_of_a_long_read_that_is_over_or_of_another_generation_change_nothing() -> None:
+    workers = Workers()
+    epochs_of_a_hot_key(workers, 1)
+    workers.fill(0, HERE)
+    workers.look_up(0, ALSO_HERE)
+    workers.look_up(0, THIRD)
+    (asked,) = workers.upqueries[0]
+    for generation, number in ((0, asked.upquery.number - 1), (1, asked.upquery.number)):
+        workers.step(0, ReadTakesLong(generation=generation, region=asked.region, number=number))
+    assert list(workers.upqueries[0]) == [asked]
 
 
 # A row and an answer ------------------------------------------------------------------------------------------------

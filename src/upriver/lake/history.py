@@ -1,6 +1,7 @@
 """The rows of single keys, out of all epochs of a lake edge: the answers to upqueries.
 
-UpqueryReader reads them out of the lake on a thread of its own, so the worker's loop goes on meanwhile.
+UpqueryReader reads them out of the lake on threads of its own, so the worker's loop goes on meanwhile, and a short
+read does not wait for a long one.
 
 KeyHistory keeps, of each manifest, only where its runs are, and in which parts of the hash space they have rows. So it
 opens no run without the keys. Runs stay open, with what was read of them, as long as there is room.
@@ -31,9 +32,17 @@ from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.lake.lake import Lake, Manifest
-from upriver.lake.runs import FEW_KEYS_MAX, RunReader
+from upriver.lake.runs import FEW_KEYS_MAX, RunReader, Tell, tell_no_one
 from upriver.plan.plan import TableSpec
-from upriver.protocol.worker_events import FetchRows, KeysRead, KeysUnread, ReadKeys, RowsFetched, RowsUnfetched
+from upriver.protocol.worker_events import (
+    FetchRows,
+    KeysRead,
+    KeysUnread,
+    ReadKeys,
+    ReadTakesLong,
+    RowsFetched,
+    RowsUnfetched,
+)
 from upriver.state.runs import RunInfo, run_schema
 from upriver.state.vectors import contains, spread, true_at
 from upriver.vnodes import vnodes_of
@@ -189,7 +198,7 @@ PLACES_MAX = 256
 
 
 class KeyHistory:
-    """Rows of some keys, out of all runs of a lake edge. Used by one thread.
+    """Rows of some keys, out of all runs of a lake edge. Used by any thread.
 
     runs_max, bytes_max: of the runs that stay open from one call to the next. merging: when to merge small ones.
     """
@@ -204,20 +213,30 @@ class KeyHistory:
         self._lake = lake
         self._merging = merging
         self._catalogues: dict[Channel, Catalogue] = {}
+        self._lock = threading.Lock()
+        """Held by a thread that uses the catalogues."""
         self.opened = OpenRuns(lake, runs_max, bytes_max)
 
     def rows_of(
-        self, channel: Channel, table: TableSpec, keys: Hashes, through: Epoch, after: Epoch = BEGINNING
+        self,
+        channel: Channel,
+        table: TableSpec,
+        keys: Hashes,
+        through: Epoch,
+        after: Epoch = BEGINNING,
+        tell: Tell = tell_no_one,
     ) -> Batch:
         """All rows on a lake edge of the keys with these hash64 (ascending, each once), of all epochs after ``after``
         up to and including ``through``: sorted by hash64, and those of one key in order of epoch and run.
 
         The rows are copies: they keep no file open. The first call for an edge reads all its manifests; without keys it
-        reads nothing else. Raises CorruptFile, and ProtocolError for an index that is not complete.
+        reads nothing else. tell: is told of each run how many rows will be read. Raises CorruptFile, and ProtocolError
+        for an index that is not complete.
         """
-        runs = self._catalogue(channel, table, through).between(after, through)
+        with self._lock:
+            runs = self._catalogue(channel, table, through).between(after, through)
         wanted = _bits(np.unique(vnodes_of(keys, self._places)).tolist())
-        found = self._found([run for run in runs if run.places & wanted], keys, table, after, through)
+        found = self._found([run for run in runs if run.places & wanted], keys, table, after, through, tell)
         hash64 = np.concatenate([np.empty(0, np.uint64), *(piece.hash64 for piece in found)])
         none = pa.RecordBatch.from_pylist([], table.schema)  # concat_batches needs at least one batch, and copies all
         rows = pa.concat_batches([none, *(piece.rows for piece in found)])
@@ -227,7 +246,13 @@ class KeyHistory:
         return Batch(rows.take(pa.array(order)), hash64[order])
 
     def _found(
-        self, runs: Sequence[OpenRun | Merged], keys: Hashes, table: TableSpec, after: Epoch, through: Epoch
+        self,
+        runs: Sequence[OpenRun | Merged],
+        keys: Hashes,
+        table: TableSpec,
+        after: Epoch,
+        through: Epoch,
+        tell: Tell,
     ) -> list[Batch]:
         """The keys' rows in each of the runs, in their order."""
         few = keys.tolist() if len(keys) <= FEW_KEYS_MAX else None
@@ -242,9 +267,9 @@ class KeyHistory:
                 stays = run.info in self.opened
                 reader = self.opened.take(run.info, table.schema)
                 if few is None:
-                    pieces[number] = reader.rows_of(keys)
+                    pieces[number] = reader.rows_of(keys, tell)
                 else:
-                    pieces[number] = reader.slices_of(few) if stays else reader.rows_of_few(few)
+                    pieces[number] = reader.slices_of(few, tell) if stays else reader.rows_of_few(few, tell)
                 self.opened.keep(run.info, reader)
             elif few is None:
                 pieces[number] = _copy_of(run.between(after, through), keys)
@@ -284,12 +309,14 @@ class KeyHistory:
 
 
 class OpenRuns:
-    """The runs of a lake that stay open. The least recently read one is closed first."""
+    """The runs of a lake that stay open. The least recently read one is closed first. A thread that has taken a run has
+    it for itself: another one opens it once more."""
 
     def __init__(self, lake: Lake, runs_max: int, bytes_max: int) -> None:
         self._lake = lake
         self._runs_max = runs_max
         self._bytes_max = bytes_max
+        self._lock = threading.Lock()
         self._open: OrderedDict[str, RunReader] = OrderedDict()
         """By path."""
         self.bytes = 0
@@ -311,11 +338,13 @@ class OpenRuns:
         filled_bytes = reader.filled_bytes
         if filled_bytes > self._bytes_max:
             return
-        self._open[run.path] = reader
-        self.bytes += filled_bytes
-        while len(self._open) > self._runs_max or self.bytes > self._bytes_max:
-            _, evicted = self._open.popitem(last=False)
-            self.bytes -= evicted.filled_bytes
+        self._taken(run)  # another thread may have opened it, too
+        with self._lock:
+            self._open[run.path] = reader
+            self.bytes += filled_bytes
+            while len(self._open) > self._runs_max or self.bytes > self._bytes_max:
+                _, evicted = self._open.popitem(last=False)
+                self.bytes -= evicted.filled_bytes
 
     def rows_once(self, run: RunInfo, schema: pa.Schema) -> Batch:
         """All rows of a run that will not be read again. schema: of the user's columns. Raises CorruptFile."""
@@ -326,9 +355,10 @@ class OpenRuns:
         return self._lake.open_run(run, run_schema(schema))
 
     def _taken(self, run: RunInfo) -> RunReader | None:
-        reader = self._open.pop(run.path, None)
-        if reader is not None:
-            self.bytes -= reader.filled_bytes
+        with self._lock:
+            reader = self._open.pop(run.path, None)
+            if reader is not None:
+                self.bytes -= reader.filled_bytes
         return reader
 
 
@@ -368,32 +398,59 @@ def _bits(numbers: Iterable[int]) -> int:
 
 ReadRequest = ReadKeys | FetchRows
 Answer = KeysRead | KeysUnread | RowsFetched | RowsUnfetched
+Heard = Answer | ReadTakesLong
 Asked = tuple[ReadRequest, Mapping[Channel, TableSpec]]
 
 
-class UpqueryReader:
-    """The worker's loop calls ``ask`` and ``close``; the thread calls ``hear`` and ``fail``."""
+READERS_MAX = 3
+"""Threads that read. With as many long reads under way, further reads wait."""
+LONG_READ_ROWS = 65_536
+"""A read of more rows takes long, some tens of milliseconds: the worker may begin others."""
 
-    def __init__(self, lake: Lake, hear: Callable[[Answer], None], fail: Callable[[BaseException], None]) -> None:
-        """hear: takes answers. fail: takes the error that ended the thread, which answers nothing after that."""
+
+class _ReadLength:
+    """Of one read: says so, once, when it takes long."""
+
+    def __init__(self, say: Callable[[], None]) -> None:
+        self._say = say
+        self._rows = 0
+
+    def __call__(self, rows: int) -> None:
+        """So many rows more are about to be read."""
+        was_short = self._rows <= LONG_READ_ROWS
+        self._rows += rows
+        if was_short and self._rows > LONG_READ_ROWS:
+            self._say()
+
+
+class UpqueryReader:
+    """The worker's loop calls ``ask`` and ``close``; the threads call ``hear`` and ``fail``."""
+
+    def __init__(
+        self, lake: Lake, hear: Callable[[Answer | ReadTakesLong], None], fail: Callable[[BaseException], None]
+    ) -> None:
+        """hear: takes answers, and news of reads that take long. fail: takes the error that ended a thread, which
+        answers nothing after that."""
         self._lake = lake
         self._history = KeyHistory(lake)
         self._hear = hear
         self._fail = fail
         self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        """Each region has at most one read under way, so the queue is never longer than the number of regions."""
-        self._thread: threading.Thread | None = None
+        """Each region has a bounded number of reads under way: the queue is no longer than that times the regions."""
+        self._threads: list[threading.Thread] = []
 
     def ask(self, request: ReadRequest, tables: Mapping[Channel, TableSpec]) -> None:
         """tables: of the channels."""
-        if self._thread is None:  # a worker without partial views has none
-            self._thread = threading.Thread(target=self._answer_all, name="upriver-upqueries", daemon=True)
-            self._thread.start()
+        if len(self._threads) < READERS_MAX:  # a worker without partial views has none
+            thread = threading.Thread(target=self._answer_all, name="upriver-upqueries", daemon=True)
+            self._threads.append(thread)
+            thread.start()
         self._asked.put((request, tables))
 
     def close(self) -> None:
-        """End the thread; answers of reads under way are not used any more."""
-        self._asked.put(None)
+        """End the threads; answers of reads under way are not used any more."""
+        for _ in self._threads:
+            self._asked.put(None)
 
     def _answer_all(self) -> None:
         try:
@@ -412,20 +469,27 @@ class UpqueryReader:
             return _unanswered(request, ProtocolError(f"the lake's rows cannot be read: {error_text(error)}"))
 
     def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec]) -> RowsFetched:
+        tell = self._length_of(action.generation, action.view, action.task)
         rows = tuple(
-            self._history.rows_of(read.channel, tables[read.channel], read.keys, read.through, read.after)
+            self._history.rows_of(read.channel, tables[read.channel], read.keys, read.through, read.after, tell)
             for read in action.reads
         )
         return RowsFetched(generation=action.generation, view=action.view, task=action.task, rows=rows)
 
+    def _length_of(self, generation: int, region: str, number: int) -> _ReadLength:
+        takes_long = ReadTakesLong(generation=generation, region=region, number=number)
+        return _ReadLength(lambda: self._hear(takes_long))
+
     def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec]) -> KeysRead:
         keys, through = action.upquery.keys, action.upquery.through
+        tell = self._length_of(action.generation, action.region, action.upquery.number)
         while through < action.upquery.through + EPOCHS_AHEAD_MAX and self._lake.has_epoch(
             Epoch(through + 1)
         ):  # partial.read_ahead
             through = Epoch(through + 1)
         rows = tuple(
-            (port, self._history.rows_of(channel, tables[channel], keys, through)) for port, channel in action.ports
+            (port, self._history.rows_of(channel, tables[channel], keys, through, tell=tell))
+            for port, channel in action.ports
         )
         return KeysRead(
             generation=action.generation,

@@ -523,6 +523,14 @@ _ARROW_TAIL_BYTES = 10
 """Lengths in an Arrow file: its magic and padding; the length of its footer, and its magic."""
 
 
+Tell = Callable[[int], None]
+"""Is told how many rows are about to be read."""
+
+
+def tell_no_one(_rows: int) -> None:
+    """For reads that nothing waits for."""
+
+
 class RunReader:
     """Used by one thread. Each method raises CorruptFile, which names the file, if bytes that it needs are damaged.
 
@@ -620,30 +628,33 @@ class RunReader:
         columns = [column.rows(first, end, self._file.copied) for column in self._columns]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def rows_of(self, keys: Hashes) -> list[Batch]:
+    def rows_of(self, keys: Hashes, tell: Tell = tell_no_one) -> list[Batch]:
         """A copy of the rows of the keys with these hash64 (ascending, each once), without the column of their hash64,
-        as one batch; an empty list if there are none."""
+        as one batch; an empty list if there are none. tell: is told how many rows there are, before they are read."""
         starts, ends = self._hashes.places_of(keys)
         if not len(starts):
             return []
+        tell(int((ends - starts).sum()))
         self._fill_many(starts, ends)
         return [self._batch(self._rows.take(pa.array(spread(starts, ends - starts))))]
 
-    def rows_of_few(self, keys: Sequence[int]) -> list[Batch]:
+    def rows_of_few(self, keys: Sequence[int], tell: Tell = tell_no_one) -> list[Batch]:
         """The same of few keys."""
         places = self._few_places(keys)
         if not places:
             return []
+        tell(sum(end - start for start, end in places))
         self._fill_rows(places)
         starts, ends = np.array(places, np.int64).T
         return [self._batch(self._rows.take(pa.array(spread(starts, ends - starts))))]
 
-    def slices_of(self, keys: Sequence[int]) -> list[Batch]:
+    def slices_of(self, keys: Sequence[int], tell: Tell = tell_no_one) -> list[Batch]:
         """The same, one slice for each key that has rows. The slices are no copies: they keep everything that was read
         of the run in memory."""
         places = self._few_places(keys)
         if not places:
             return []
+        tell(sum(end - start for start, end in places))
         self._fill_rows(places)
         return [self._batch(self._rows.slice(start, end - start)) for start, end in places]
 

@@ -15,7 +15,7 @@ A cone has two kinds of tasks:
   a bad row spoils are never taken in. The separate regions take many rows in some at a time, while the cone answers
   lookups and advances. When they have all rows, they catch up with the cone, and the filled keys *join* it.
 
-A task begins beside another one only if that is long: if it takes many rows in, or reads for a while. One epoch is
+A task begins beside another one only if that is long: if it reads many rows, or takes many in. One epoch is
 taken in at a time, and none while keys join.
 
 If an epoch's rows cannot be read or taken in, the cone forgets all kept keys. It fills each again at its next lookup;
@@ -189,10 +189,10 @@ class Cone:
         may_begin = all(task.may_be_overtaken for task in self._tasks)
         return bool(self._wanted) and may_begin and len(self._fills) < FILLS_MAX
 
-    def overtake(self) -> None:
-        """The tasks under way have taken long: others may begin beside them."""
+    def overtake(self, number: int) -> None:
+        """Reading for this task takes long: others may begin beside it."""
         for task in self._tasks:
-            task.is_long = True
+            task.is_long |= task.number == number
 
     def work(self, opened: Epoch, keys_max: int = FILLED_KEYS_MAX) -> list[ConeReads]:
         """Begin the tasks that may begin, and go on with those whose turn it is. Returns what they need to read.

@@ -9,7 +9,8 @@ Rows of present keys are not applied as they come, but when they are read: rows 
 more than those of one epoch. So a region that lags has less to do for each epoch. If the rows cannot be applied, their
 keys are missing again, and a lookup of such a key says what is wrong with it.
 
-One upquery is read at a time; keys that lookups ask for meanwhile wait for the next one, all together. The region keeps
+One upquery is read at a time, unless it takes long; keys that lookups ask for meanwhile wait for the next one, all
+together. The region keeps
 nothing of a missing key, so it applies the answer's rows as they are, some at a time. The keys are present once all
 rows are in. The next upquery does not wait for that, so a long answer holds up no other key. If the view cannot be
 computed from one of the rows, all state of the keys is dropped again. So that row spoils the answer of its key, and
@@ -207,8 +208,8 @@ UPQUERY_KEYS_MAX = 65_536
 """Keys of one upquery; more wait for the next one."""
 ANSWER_ROWS_MAX = 32_768
 """Rows of an upquery's answer that are taken in with it; more follow, some at a time."""
-FILLINGS_MAX = 2
-"""Answers that are taken in at the same time; the next upquery may begin while there are fewer."""
+UPQUERIES_MAX = 4
+"""Upqueries that are read, and answers that are taken in, at the same time."""
 RETAINED_ROWS_MAX = 1_000_000
 """Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
 BEHIND_ROWS_MAX = 4_096
@@ -249,7 +250,10 @@ class PartialRegion:
         self._presence = Presence()
         self._wanted = WantedKeys()
         """Keys that were missing when they were asked for."""
-        self._under_way: Upquery | None = None
+        self._under_way: dict[int, Upquery] = {}
+        """Upqueries that are read, by number."""
+        self._long: set[int] = set()
+        """The numbers of those that take long."""
         self._fillings: list[Filling] = []
         """Answers of earlier upqueries, until all rows are taken in; the oldest first."""
         self._last = PRESENT
@@ -378,7 +382,14 @@ class PartialRegion:
 
     @property
     def _may_begin(self) -> bool:
-        return self._under_way is None and len(self._fillings) < FILLINGS_MAX
+        """An upquery of twenty keys costs about as much as one of a single key. So the next one waits for those under
+        way, unless they take long."""
+        return self._long.issuperset(self._under_way) and len(self._under_way) + len(self._fillings) < UPQUERIES_MAX
+
+    def overtake(self, number: int) -> None:
+        """Reading this upquery takes long: others may begin."""
+        if number in self._under_way:
+            self._long.add(number)
 
     def upquery(self, through: Epoch, keys_max: int = UPQUERY_KEYS_MAX) -> Upquery | None:
         """Begin an upquery, if keys are wanted and it may. through: the epoch that is open, or the last one. keys_max:
@@ -392,9 +403,14 @@ class PartialRegion:
 
     def _begin(self, keys: Hashes, through: Epoch) -> Upquery:
         self._last += 1
-        self._under_way = Upquery(self._last, keys, through)
+        upquery = self._under_way[self._last] = Upquery(self._last, keys, through)
         self._presence.put(keys, self._last, through, self._tick())
-        return self._under_way
+        return upquery
+
+    def _end(self, number: int) -> Hashes:
+        """An upquery is read, or cannot be; returns its keys."""
+        self._long.discard(number)
+        return self._under_way.pop(number).keys
 
     def answer(
         self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch, rows_max: int = ANSWER_ROWS_MAX
@@ -403,10 +419,7 @@ class PartialRegion:
 
         through: the last epoch that was read.
         """
-        assert self._under_way is not None
-        assert self._under_way.number == number
-        filling = Filling(number, self._keys_of_answer(self._under_way.keys, number), rows, through)
-        self._under_way = None
+        filling = Filling(number, self._keys_of_answer(self._end(number), number), rows, through)
         self._fillings.append(filling)
         return self._fill(filling, rows_max)
 
@@ -481,10 +494,7 @@ class PartialRegion:
 
     def refuse(self, number: int, error: UpriverError) -> list[UnansweredKeys]:
         """The upquery cannot be answered: its keys are missing. Returns the keys that waited for it."""
-        assert self._under_way is not None
-        assert self._under_way.number == number
-        keys = self._still_asked(self._under_way.keys, number)
-        self._under_way = None
+        keys = self._still_asked(self._end(number), number)
         self._presence.drop(keys)
         self._keep_retained()
         unanswered = [UnansweredKeys(keys, error)]
@@ -556,8 +566,7 @@ class PartialRegion:
         unfillable: keys whose last fill failed."""
         stats = self._region.stats()
         pending = len(self.half_filled)
-        if self._under_way is not None:
-            pending += len(self._still_asked(self._under_way.keys, self._under_way.number))
+        pending += sum(len(self._still_asked(each.keys, each.number)) for each in self._under_way.values())
         return {
             **stats,
             "bytes": stats["bytes"] + self._presence.nbytes,

@@ -120,6 +120,16 @@ class TimeToTakeIn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadTakesLong:
+    """Many rows are being read for an upquery, or for a task of a cone: others may begin. number: the upquery's or the
+    task's. The other fields are as in ``ReadKeys``."""
+
+    generation: int
+    region: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KeysUnread:
     """An upquery cannot be answered: the lake cannot be read. The other fields are as in ``ReadKeys``."""
 
@@ -231,6 +241,7 @@ WorkerEvent = (
     | TimeToMove
     | KeysRead
     | KeysUnread
+    | ReadTakesLong
     | TimeToFill
     | TimeToTakeIn
     | TimeToAnswer

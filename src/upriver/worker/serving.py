@@ -67,6 +67,7 @@ from upriver.protocol.worker_events import (
     PeerLost,
     PeerSaid,
     PeersMet,
+    ReadTakesLong,
     RowsFetched,
     RowsRead,
     RowsUnfetched,
@@ -112,6 +113,7 @@ ROWS_MAY_WAIT = (
     | EpochRead
     | KeysRead
     | KeysUnread
+    | ReadTakesLong
     | LookupAsked
     | LookupGivenUp
     | Evict
@@ -263,6 +265,7 @@ class Serving:
             ContinueEpochs: self.distributors.continue_moves,
             KeysRead: self.fills.keys_read,
             KeysUnread: self.fills.keys_read,
+            ReadTakesLong: self.upqueries.read_takes_long,
             RowsFetched: self.fills.rows_fetched,
             RowsUnfetched: self.fills.rows_fetched,
             TimeToTakeIn: self.fills.time_to_take_in,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from upriver.partial.cone import Cone, ConeReads
 from upriver.partial.partial_region import PartialRegion
 from upriver.protocol.peers import Hot
-from upriver.protocol.worker_events import FetchRows, ReadKeys, TimeToFill
+from upriver.protocol.worker_events import FetchRows, ReadKeys, ReadTakesLong, TimeToFill
 from upriver.worker.memory import MemoryBudget
 from upriver.worker.peers import StepOutput
 from upriver.worker.progress import EpochProgress
@@ -84,6 +84,13 @@ class Upqueries:
         """Upqueries have rested: begin those that were put off."""
         self.fills_rest = False
         self._begin_postponed()
+
+    def read_takes_long(self, event: ReadTakesLong) -> None:
+        """Other upqueries, or other tasks of the cone, may begin beside this one."""
+        shard = self._regions.shards.get(event.region)
+        if event.generation == self.refilled_since and shard is not None and shard.partial is not None:
+            shard.partial.overtake(event.number)
+            self.begin(event.region)
 
     def begin_postponed(self) -> None:
         """Begin upqueries that were put off for lack of room (partial.room_first): there may be room now."""

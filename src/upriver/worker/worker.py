@@ -24,6 +24,7 @@ from upriver.protocol.worker_events import (
     LookupAsked,
     LookupGivenUp,
     PeerSaid,
+    ReadTakesLong,
     Refuse,
     Report,
     RowsFetched,
@@ -131,7 +132,7 @@ class WorkerMachine:
                 return self._retire([])
             case LookupAsked():
                 return [Refuse(ticket=event.ticket, error=WrongOwner("this worker owns nothing"))]
-            case LookupGivenUp() | KeysRead() | KeysUnread() | RowsFetched() | RowsUnfetched():
+            case LookupGivenUp() | KeysRead() | KeysUnread() | ReadTakesLong() | RowsFetched() | RowsUnfetched():
                 return []
             case PeerSaid(envelope=Envelope(content=PeerLookupAnswered() | PeerLookupRefused() | PeerLookupGivenUp())):
                 return []  # meant for the worker that was in this place before
