@@ -16,7 +16,7 @@ from upriver.protocol.worker_events import (
 
 COPIED_MAX, EVICTED_MAX = 4, 3  # keys at a time
 SETTLED_MAX = 40  # rows at a time
-TAKEN_IN_MAX, READ_MAX = 4_000, 2  # rows at a time
+TAKEN_IN_MAX, READ_MAX = 4_000, 30  # rows at a time
 
 BACKGROUND_WORK: Mapping[str, tuple[int, Callable[[int], WorkerEvent]]] = {
     "copies": (COPIED_MAX, lambda most: TimeToCopy(keys_max=most)),
