@@ -9,21 +9,21 @@ from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointU
 from upriver.protocol.worker_events import StateNotWritten, StateWritten
 
 
-def store(cluster: SimulatedCluster, process: Process, spoilt: bool) -> None:
-    """The lake takes the next thing that a process has copied. spoilt: it does not take the last of them."""
+def store(cluster: SimulatedCluster, process: Process, fails: bool) -> None:
+    """The lake takes the next thing that a process has copied. fails: it does not take the last of them."""
     checkpoint = process.writing.queue[0].checkpoint
     files = cluster.checkpoints.store(process.writing, str(process))
     if files is None:
         return
-    if spoilt:
+    if fails:
         cluster.step_worker(process, StateNotWritten(checkpoint=checkpoint, error="the disk is full"))
     else:
         cluster.step_worker(process, StateWritten(checkpoint=checkpoint, files=files))
 
 
-def commit(cluster: SimulatedCluster, spoilt: bool) -> None:
+def commit(cluster: SimulatedCluster, fails: bool) -> None:
     """The lake publishes a checkpoint, or fails to."""
-    if spoilt:
+    if fails:
         number = cluster.checkpoints.waiting.popleft().checkpoint
         cluster.step_coordinator(CheckpointUnpublished(checkpoint=number, error="the disk is full"))
         return

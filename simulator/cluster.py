@@ -22,7 +22,7 @@ from simulator.view_observer import ViewObserver
 from simulator.watcher import Watcher
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
-from upriver.coordinator.replication import NOBODY_STANDS_BY
+from upriver.coordinator.replication import NO_STANDBYS
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.migration.messages import Acquire
@@ -104,7 +104,7 @@ class SimulatedCluster:
         rules: Rules,
         build_region: BuildRegion,
         takes_checkpoints: bool,
-        membership: MembershipConfig = NOBODY_STANDS_BY,
+        membership: MembershipConfig = NO_STANDBYS,
         memory_budget: int | None = None,
         bad_rows: BadRows | None = None,
     ) -> None:

@@ -352,14 +352,14 @@ class World:
         self.cluster.wants(wish)
 
     def _store(self, process: Process) -> None:
-        spoilt = self._rng.random() < self._weights.spoil
-        self._happened("stores", f"{process} writes {short(process.writing.queue[0])}, {spoilt=}")
-        store(self.cluster, process, spoilt)
+        fails = self._rng.random() < self._weights.spoil
+        self._happened("stores", f"{process} writes {short(process.writing.queue[0])}, {fails=}")
+        store(self.cluster, process, fails)
 
     def _commit(self) -> None:
-        spoilt = self._rng.random() < self._weights.spoil
-        self._happened("commits", f"checkpoint of {self.cluster.checkpoints.waiting[0].epoch} is published, {spoilt=}")
-        commit(self.cluster, spoilt)
+        fails = self._rng.random() < self._weights.spoil
+        self._happened("commits", f"checkpoint of {self.cluster.checkpoints.waiting[0].epoch} is published, {fails=}")
+        commit(self.cluster, fails)
 
     # What users want
 

@@ -15,10 +15,10 @@ from checkpoints_kit import (
     kept,
     next_one,
     not_in_lake,
+    not_taken,
     part_of,
     ready,
     restored,
-    spoilt,
     taken,
     want,
     written,
@@ -80,19 +80,19 @@ def test_a_checkpoint_is_as_of_the_last_epoch_that_was_opened_and_comes_before_t
 def test_v2_it_is_published_when_every_worker_has_written_its_part_and_then_kept_by_all() -> None:
     machine = at(2, want(7))
     assert machine.step(written(2, keys=3)) == []
-    (wish,) = machine.step(written(1))
+    (request,) = machine.step(written(1))
     files = (part_of(1, 1, 1), part_of(2, 1, 3))
-    assert wish == PublishCheckpoint(checkpoint=1, epoch=Epoch(2), base=None, files=files)
-    actions = machine.step(in_lake(wish))
+    assert request == PublishCheckpoint(checkpoint=1, epoch=Epoch(2), base=None, files=files)
+    actions = machine.step(in_lake(request))
     assert (kept(actions), listeners(KeepCheckpoint, actions)) == ([1, 1], [1, 2])
     assert ready(actions) == [((7,), 2, (2,))]
-    assert machine.step(in_lake(wish)) == []
+    assert machine.step(in_lake(request)) == []
 
 
 def test_v2_switched_off_publishes_a_part() -> None:
     machine = at(1, want(), rules=Rules(checkpoints_all_parts=False))
-    (wish,) = machine.step(written(2))
-    assert wish == PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=(part_of(2, 1, 1),))
+    (request,) = machine.step(written(2))
+    assert request == PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=(part_of(2, 1, 1),))
 
 
 def test_a_part_that_comes_twice_is_told_to_the_lake_once() -> None:
@@ -102,7 +102,7 @@ def test_a_part_that_comes_twice_is_told_to_the_lake_once() -> None:
 
 def test_what_is_said_of_another_checkpoint_is_no_news() -> None:
     machine = at(1, want(), written(1))
-    late: list[CoordinatorEvent] = [written(2, 5), spoilt(2, 5), not_in_lake(5)]
+    late: list[CoordinatorEvent] = [written(2, 5), not_taken(2, 5), not_in_lake(5)]
     assert happens(machine, *late) == []
     assert len(only(PublishCheckpoint, machine.step(written(2)))) == 1
 
@@ -122,8 +122,8 @@ def test_who_asks_while_a_place_is_empty_waits_until_it_is_filled() -> None:
     assert happens(machine, want(1), want(2)) == []
     assert asked_for(machine.step(came(1, 3))) == [(1, 2, True)] * 2
     machine.step(written(1))
-    (wish,) = only(PublishCheckpoint, happens(machine, finished(3, 1), finished(3, 2), written(3)))
-    assert ready(machine.step(in_lake(wish))) == [((1, 2), 2, (2,))]
+    (request,) = only(PublishCheckpoint, happens(machine, finished(3, 1), finished(3, 2), written(3)))
+    assert ready(machine.step(in_lake(request))) == [((1, 2), 2, (2,))]
 
 
 @pytest.mark.parametrize("every", [1, 3])
@@ -138,9 +138,9 @@ def test_checkpoints_are_taken_every_so_many_epochs(every: int) -> None:
 
 def test_one_that_is_given_up_is_not_due_again_at_once() -> None:
     machine = at(3, every=3)
-    assert [asked_for(machine.step(event)) for event in (spoilt(1), *flown(4), *flown(5))] == [[]] * 7
+    assert [asked_for(machine.step(event)) for event in (not_taken(1), *flown(4), *flown(5))] == [[]] * 7
     assert asked_for(machine.step(want())) == [(2, 5, True)] * 2
-    assert asked_for(happens(machine, spoilt(1, 2), *flown(6), *flown(7))) == []
+    assert asked_for(happens(machine, not_taken(1, 2), *flown(6), *flown(7))) == []
     assert asked_for(happens(machine, *flown(8))) == [(3, 8, True)] * 2
 
 
@@ -198,9 +198,9 @@ def test_the_first_is_whole_and_the_others_build_on_it() -> None:
     machine = at(0)
     assert [next_one(machine, epoch) for epoch in (1, 2)] == [(True, (1,)), (False, (2, 1))]
     happens(machine, *flown(3), want(), written(1, 3))
-    (wish,) = machine.step(written(2, 3))
-    assert isinstance(wish, PublishCheckpoint)
-    assert (wish.epoch, wish.base) == (3, 2)
+    (request,) = machine.step(written(2, 3))
+    assert isinstance(request, PublishCheckpoint)
+    assert (request.epoch, request.base) == (3, 2)
 
 
 def test_a_chain_that_is_as_long_as_it_may_be_begins_anew() -> None:
@@ -256,8 +256,8 @@ def test_l4_the_part_of_who_was_given_up_does_not_count() -> None:
     machine = at(1, came(1, 3), finished(3, 1), want(7))
     late = happens(machine, written(2), written(1))  # the second was in the place of the third
     assert only(PublishCheckpoint, late) == []
-    (wish,) = only(PublishCheckpoint, machine.step(written(3)))
-    assert wish.files == (part_of(1, 1, 1), part_of(3, 1, 1))
+    (request,) = only(PublishCheckpoint, machine.step(written(3)))
+    assert request.files == (part_of(1, 1, 1), part_of(3, 1, 1))
 
 
 def test_a_worker_that_is_replaced_without_a_word_is_lost() -> None:
@@ -267,10 +267,10 @@ def test_a_worker_that_is_replaced_without_a_word_is_lost() -> None:
 
 def test_a_checkpoint_is_given_up_when_a_worker_cannot_write_and_can_be_asked_for_again() -> None:
     machine = at(1, want(7), written(1))
-    actions = machine.step(spoilt(2))
+    actions = machine.step(not_taken(2))
     assert failed(actions) == [((7,), 1, "worker 1: the disk is full")]
     assert listeners(DropCheckpoint, actions) == [1, 2]
-    assert happens(machine, spoilt(1), written(2)) == []
+    assert happens(machine, not_taken(1), written(2)) == []
     assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
     assert ready(taken(machine, 2)) == [((8,), 1, (1,))]
 
@@ -288,7 +288,7 @@ def test_a_checkpoint_is_given_up_when_the_lake_does_not_take_it_and_the_next_bu
 
 def test_who_asks_meanwhile_is_served_by_the_next_one() -> None:
     machine = at(1, want(1), want(2))
-    actions = machine.step(spoilt(1))
+    actions = machine.step(not_taken(1))
     assert failed(actions) == [((1,), 1, "worker 0: the disk is full")]
     assert asked_for(actions) == [(2, 1, True)] * 2
     assert ready(taken(machine, 2)) == [((2,), 1, (1,))]
@@ -296,11 +296,11 @@ def test_who_asks_meanwhile_is_served_by_the_next_one() -> None:
 
 def test_a_worker_lost_before_the_lake_has_answered_does_no_harm() -> None:
     machine = at(1, want(7), written(1))
-    (wish,) = only(PublishCheckpoint, machine.step(written(2)))
+    (request,) = only(PublishCheckpoint, machine.step(written(2)))
     assert happens(machine, gone(2)) == []
     (assign,) = only(Assign, machine.step(came(1, 3)))
     assert (assign.start_at, assign.chain) == (0, ())
-    actions = machine.step(in_lake(wish))
+    actions = machine.step(in_lake(request))
     assert (listeners(KeepCheckpoint, actions), ready(actions)) == ([1, 3], [((7,), 1, (1,))])
     happens(machine, finished(3, 1), *flown(2, 1, 3))
     assert asked_for(machine.step(want())) == [(2, 2, False)] * 2
@@ -325,14 +325,14 @@ def test_when_the_app_stops_no_checkpoint_begins() -> None:
 def test_v5_a_rescale_waits_for_the_checkpoint() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
     assert only(RescaleBegun, happens(machine, written(1), written(2))) == []
-    (wish,) = [PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())]
-    actions = machine.step(in_lake(wish))
+    (request,) = [PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())]
+    actions = machine.step(in_lake(request))
     assert (ready(actions), len(only(RescaleBegun, actions))) == ([((7,), 1, (1,))], 1)
 
 
 def test_v5_a_rescale_begins_when_the_checkpoint_is_given_up() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
-    actions = machine.step(spoilt(1))
+    actions = machine.step(not_taken(1))
     assert (len(failed(actions)), len(only(RescaleBegun, actions))) == (1, 1)
 
 

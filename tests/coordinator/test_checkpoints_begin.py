@@ -243,6 +243,6 @@ def test_a_driver_goes_on_from_the_checkpoint_that_it_has_found() -> None:
 
 def test_a_checkpoint_that_was_published_is_kept_though_all_begin_anew() -> None:
     machine = staged(*whole(1), want(7), written(1))
-    (wish,) = only(PublishCheckpoint, machine.step(written(2)))
+    (request,) = only(PublishCheckpoint, machine.step(written(2)))
     happens(machine, gone(2), came(1, 3))
-    assert ready(machine.step(in_lake(wish))) == [((7,), 1, (1,))]
+    assert ready(machine.step(in_lake(request))) == [((7,), 1, (1,))]

@@ -12,9 +12,9 @@ from upriver.protocol.messages import CheckpointWritten, TakeCheckpoint
 
 def written(group: Group, checkpoint: int) -> PublishCheckpoint:
     """All workers have written their parts."""
-    wishes = [group.says(worker, CheckpointWritten(checkpoint=checkpoint, files=())) for worker in group.workers]
-    (wish,) = only(PublishCheckpoint, wishes[-1])
-    return wish
+    requests = [group.says(worker, CheckpointWritten(checkpoint=checkpoint, files=())) for worker in group.workers]
+    (request,) = only(PublishCheckpoint, requests[-1])
+    return request
 
 
 @pytest.mark.parametrize("in_lake_first", [True, False], ids=["it was published", "it is being published"])
@@ -23,15 +23,15 @@ def test_v9_who_is_lost_when_a_checkpoint_was_written_knew_what_has_changed_sinc
     group = Group()
     group.epoch()
     assert [ask.whole for ask in only(TakeCheckpoint, group.happens(want()))] == [True] * 3
-    wish = written(group, 1)
+    request = written(group, 1)
     if in_lake_first:
-        group.happens(in_lake(wish))
+        group.happens(in_lake(request))
     group.epoch()
     group.lose(0)
     group.lease_over(1)
     assert group.workers == (1, 2)
     if not in_lake_first:
-        assert only(CheckpointReady, group.happens(in_lake(wish)))
+        assert only(CheckpointReady, group.happens(in_lake(request)))
     group.come(0)
     asked = only(TakeCheckpoint, group.happens(want()))
     assert {ask.whole for ask in asked} == {True}

@@ -214,8 +214,8 @@ class LoopbackCluster:
     def rescale(self, workers: int | None, strategy: Strategy = Strategy.ICADD, **moves: int) -> None:
         """``moves``: ``v3=1`` wants vnode 3 at worker 1."""
         named = {VnodeId(int(vnode[1:])): WorkerId(worker) for vnode, worker in moves.items()} or None
-        wish = RescaleWanted(ticket=next(self._tickets), workers=workers, moves=named, strategy=strategy)
-        self.tell_coordinator(wish)
+        request = RescaleWanted(ticket=next(self._tickets), workers=workers, moves=named, strategy=strategy)
+        self.tell_coordinator(request)
 
     def look_up(self, incarnation: int, keys: Sequence[str], at_least: int = 0) -> int:
         """Ask one worker; returns the lookup's ticket."""

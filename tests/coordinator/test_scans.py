@@ -43,7 +43,7 @@ from upriver.protocol.messages import (
     MigrationOrder,
     OpenEpoch,
     PauseEpochs,
-    SnapshotSpoilt,
+    SnapshotNotTaken,
     TakeSnapshot,
 )
 from upriver.protocol.rules import Rules
@@ -68,14 +68,14 @@ def test_a_view_that_cannot_be_read_fails_the_snapshot_in_the_workers_words() ->
     machine = coordinator(*BOTH)
     machine.step(scan(9))
     machine.step(taken(1, 1))
-    spoilt = SnapshotSpoilt(snapshot=SnapshotId(1), error="view 'rows': division by zero")
-    actions = machine.step(WorkerSaid(incarnation=Incarnation(2), message=spoilt))
+    not_taken = SnapshotNotTaken(snapshot=SnapshotId(1), error="view 'rows': division by zero")
+    actions = machine.step(WorkerSaid(incarnation=Incarnation(2), message=not_taken))
     failed = next(action for action in actions if isinstance(action, SnapshotFailed))
     assert (failed.ticket, type(failed.error), str(failed.error)) == (9, RowError, "view 'rows': division by zero")
     assert [action for action in actions if action != failed] == [
         tell(who, DropSnapshot(snapshot=SnapshotId(1))) for who in (1, 2)
     ]
-    assert machine.step(WorkerSaid(incarnation=Incarnation(1), message=spoilt)) == []
+    assert machine.step(WorkerSaid(incarnation=Incarnation(1), message=not_taken)) == []
 
 
 def test_c4_switched_off_takes_the_lowest() -> None:

@@ -40,7 +40,7 @@ def views(ticket: int, *plans: DataflowPlan, epochs: int = 0) -> PlansWanted:
 
 
 def taken_in(machine: CoordinatorMachine, *events: CoordinatorEvent) -> list[int]:
-    """The tickets of the wishes for views that are met meanwhile."""
+    """The tickets of the requests for views that are met meanwhile."""
     return [action.ticket for event in events for action in only(PlansTaken, machine.step(event))]
 
 

@@ -170,12 +170,12 @@ def test_the_keys_are_shown_by_nothing_that_is_printed() -> None:
     assert pickle.loads(pickle.dumps(config)) == config  # it does travel, in the closure of Spark's task
 
 
-# B2, B3, B5: strangers ------------------------------------------------------------------------------------------
+# B2, B3, B5: unauthenticated callers ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("begins", [b"", MAGIC + b"calls\0\0\0", b"POST / HTTP/1.1\r\n", b"\0" * HELLO.size])
 def test_a_stranger_s_bytes_are_not_kept(begins: bytes) -> None:
-    """Sixteen strangers send 4 GiB between them, if they are let; the process may take 64 MiB for it."""
+    """Sixteen unauthenticated callers send 4 GiB between them, if they are let; the process may take 64 MiB for it."""
     with poor_server(SPARE_BYTES) as remote, ExitStack() as opened:
         for _ in range(16):
             stranger = opened.enter_context(reach(remote))

@@ -153,7 +153,7 @@ def test_an_eviction_forgets_what_only_its_keys_rested_on() -> None:
     assert cone.cone.lacks(hashed("a"))
     cone.check()
     assert cone.evict("b") == 1
-    cone.let_go()
+    cone.drop_forgotten()
     stats = cone.cone.stats()
     assert (stats["present"], stats["resting"], stats["held"], stats["rows"]) == (0, 0, 0, 0)
     assert stats["evicted"] == 2
@@ -179,7 +179,7 @@ def test_the_state_of_what_one_key_has_rested_on_goes_a_few_keys_at_a_time() -> 
     held = cone.cone.stats()["held"]
     cone.evict("a")
     assert cone.resting == 1, "which b rests on"
-    assert [cone.cone.let_go(4) for _ in range(4)] == [4, 4, 1, 0]
+    assert [cone.cone.drop_forgotten(4) for _ in range(4)] == [4, 4, 1, 0]
     assert cone.cone.stats()["held"] < held - 9
     cone.check()
 
@@ -191,9 +191,9 @@ def test_what_comes_back_before_its_old_state_is_gone_begins_anew(goes_first: bo
     cone.evict("a", "b")
     cone.publish(visit("c", 3), trade("Y", 3), trade("Y", 2), trade("Z", 1))
     if goes_first:
-        cone.cone.let_go(1)
+        cone.cone.drop_forgotten(1)
     cone.fill("b")
-    cone.let_go()
+    cone.drop_forgotten()
     cone.publish(trade("Y", 2), visit("b", 1))
     cone.run()
     assert cone.look_up("b") == cone.expected("b")
@@ -234,7 +234,7 @@ def test_keys_are_evicted_between_any_two_reads(keys: str) -> None:
         cone.evict(*keys)
         for _ in range(let_go_after - evicted_after):
             cone.step()
-        cone.let_go()
+        cone.drop_forgotten()
         cone.run()
         cone.check()
         assert set("ab") - set(keys) <= {key for key in "ab" if not cone.cone.lacks(hashed(key))}
@@ -302,7 +302,7 @@ def _give_up_a(cone: ComparedCone, by_slice: bool) -> None:
     waits = cone.cone.awaited(hashed("a")).any()
     vnode = int(vnodes_of(hashed("a"), VNODES)[0])
     assert vnode != int(vnodes_of(hashed("b"), VNODES)[0])
-    gave_up = cone.cone.uproot(vnode, VNODES) if by_slice else cone.cone.give_up(hashed("a"))
+    gave_up = cone.cone.give_up_vnode(vnode, VNODES) if by_slice else cone.cone.give_up(hashed("a"))
     assert gave_up == waits
 
 

@@ -28,7 +28,7 @@ def test_a_bad_row_spoils_just_the_keys_that_rest_on_it() -> None:
     assert cone.look_up("a", "d") == [("a", 1, 10), ("d", 1, 30)]
     assert cone.resting == 2
     cone.evict("a", "d")
-    cone.let_go()
+    cone.drop_forgotten()
     assert (cone.resting, cone.cone.stats()["held"]) == (0, 0)
 
 

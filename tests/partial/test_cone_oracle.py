@@ -97,8 +97,8 @@ class Cones(RuleBasedStateMachine):
 
     @precondition(lambda self: self.driven.cone.has_leftovers)
     @rule(keys_max=st.integers(1, 3), reads=READS)
-    def let_go(self, keys_max: int, reads: int) -> None:
-        assert 0 < self.driven.cone.let_go(keys_max) <= keys_max
+    def drop_forgotten(self, keys_max: int, reads: int) -> None:
+        assert 0 < self.driven.cone.drop_forgotten(keys_max) <= keys_max
         self._work(reads)
 
     @precondition(lambda self: self.asked - set(self.driven.present))
@@ -116,7 +116,7 @@ class Cones(RuleBasedStateMachine):
         """A slice goes to another worker."""
         before = self.driven.cone.keys_of(vnode, VNODES).tolist()
         assert self.driven.cone.leave(vnode, VNODES).tolist() == before
-        self.driven.cone.uproot(vnode, VNODES)
+        self.driven.cone.give_up_vnode(vnode, VNODES)
         self.asked = {key for key in self.asked if vnodes_of(np.array([key], np.uint64), VNODES)[0] != vnode}
 
     @invariant()
@@ -149,7 +149,7 @@ class Cones(RuleBasedStateMachine):
         assert self.driven.cone.applied == self.driven.published
         self.driven.check()
         assert self.driven.evict(*KEYS) == len(KEYS)
-        self.driven.let_go()
+        self.driven.drop_forgotten()
         self.without_present_keys_nothing_is_kept_between_two_pieces_of_work()
 
 

@@ -353,7 +353,7 @@ class PartialRegions(RuleBasedStateMachine):
     def _move(self, vnode: int, begun: bool) -> None:
         old, new = self.workers[self.owners[vnode]], self.workers[1 - self.owners[vnode]]
         keys = [key for key in sorted(self.keys) if vnodes_of(hashed([key]), VNODES)[0] == vnode]
-        assert old.partial.uproot(vnode, VNODES) == old.give_up(keys)
+        assert old.partial.give_up_vnode(vnode, VNODES) == old.give_up(keys)
         if begun:
             return
         old.partial.catch_up()

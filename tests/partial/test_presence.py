@@ -43,9 +43,9 @@ ALL = hashes(FEW[::-1])
 class PresenceMachine(RuleBasedStateMachine):
     """Two workers' presence of the same region."""
 
-    @initialize(eagerness=st.sampled_from([USUAL, QUICK]))
-    def begin(self, eagerness: CompactionPace) -> None:
-        self.workers = [Presence(eagerness), Presence(eagerness)]
+    @initialize(pace=st.sampled_from([USUAL, QUICK]))
+    def begin(self, pace: CompactionPace) -> None:
+        self.workers = [Presence(pace), Presence(pace)]
         self.known: list[dict[int, Known]] = [{}, {}]
         self.now = 0
 

@@ -21,7 +21,7 @@ from upriver.protocol.coordinator_events import (
     WorkerSaid,
 )
 from upriver.protocol.messages import (
-    CheckpointSpoilt,
+    CheckpointNotTaken,
     CheckpointWritten,
     KeepCheckpoint,
     Restored,
@@ -50,8 +50,8 @@ def written(incarnation: int, checkpoint: int = 1, keys: int = 1) -> WorkerSaid:
     return said(incarnation, CheckpointWritten(checkpoint=checkpoint, files=files))
 
 
-def spoilt(incarnation: int, checkpoint: int = 1) -> WorkerSaid:
-    return said(incarnation, CheckpointSpoilt(checkpoint=checkpoint, error="the disk is full"))
+def not_taken(incarnation: int, checkpoint: int = 1) -> WorkerSaid:
+    return said(incarnation, CheckpointNotTaken(checkpoint=checkpoint, error="the disk is full"))
 
 
 def in_lake(wish: PublishCheckpoint) -> CheckpointPublished:

@@ -240,11 +240,11 @@ class LoneCone:
     def evict(self, *keys: str | None) -> int:
         return self.cone.evict(hashed(*keys))
 
-    def let_go(self, keys_max: int = 2) -> None:
+    def drop_forgotten(self, keys_max: int = 2) -> None:
         """The memory of all that is forgotten is given back."""
         while self.cone.has_leftovers:
-            assert 0 < self.cone.let_go(keys_max) <= keys_max
-        assert self.cone.let_go(keys_max) == 0
+            assert 0 < self.cone.drop_forgotten(keys_max) <= keys_max
+        assert self.cone.drop_forgotten(keys_max) == 0
 
     def look_up(self, *keys: str) -> list[Row]:
         """The view's rows of these keys, which are present, sorted."""

@@ -114,7 +114,7 @@ class Fleet:
 
     def __post_init__(self) -> None:
         # Their memory is turned over with the first state that is forgotten, one key at a time.
-        build = (StatefulMap(self.op, self.source, self.routing, eagerness=EAGER) for _ in range(2))
+        build = (StatefulMap(self.op, self.source, self.routing, pace=EAGER) for _ in range(2))
         self.maps.extend(build)
 
     def batch(self, rows: Sequence[Row], by_hash: bool) -> Batch:

@@ -37,7 +37,7 @@ from upriver.ids import Epoch
 from upriver.migration.messages import Acquire
 from upriver.protocol.messages import (
     BeginStage,
-    CheckpointSpoilt,
+    CheckpointNotTaken,
     CheckpointWritten,
     StartedAnew,
 )
@@ -266,7 +266,7 @@ def test_the_coordinator_is_told_when_the_part_is_in_the_lake() -> None:
 
 
 def test_the_coordinator_is_told_when_the_part_cannot_be_written() -> None:
-    told = Report(message=CheckpointSpoilt(checkpoint=1, error="the disk is full"))
+    told = Report(message=CheckpointNotTaken(checkpoint=1, error="the disk is full"))
     assert at_cut([A]).step(StateNotWritten(checkpoint=1, error="the disk is full")) == [told]
 
 

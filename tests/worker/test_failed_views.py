@@ -44,7 +44,7 @@ from upriver.protocol.messages import (
     CheckpointWritten,
     EpochFinished,
     FailView,
-    SnapshotSpoilt,
+    SnapshotNotTaken,
     TakeCheckpoint,
     ViewFailed,
 )
@@ -127,8 +127,8 @@ def test_what_the_coordinator_says_is_the_cause() -> None:
 
 def test_a_snapshot_of_it_cannot_be_had() -> None:
     machine = worker(assign(failed={"seen": FAILURE}))
-    (spoilt,) = reports(machine.step(take(1, at=0)), SnapshotSpoilt)
-    assert FAILURE.error in spoilt.error
+    (not_taken,) = reports(machine.step(take(1, at=0)), SnapshotNotTaken)
+    assert FAILURE.error in not_taken.error
 
 
 def test_a_worker_that_is_told_so_at_first_keeps_nothing_and_counts_on() -> None:

@@ -8,7 +8,7 @@ from machines_kit import SEEN, Seen, applied, assign, finished, opened, read, re
 
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import SnapshotId
-from upriver.protocol.messages import DropSnapshot, EpochFinished, SnapshotSpoilt, SnapshotTaken
+from upriver.protocol.messages import DropSnapshot, EpochFinished, SnapshotNotTaken, SnapshotTaken
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import ForgetSnapshot, HoldSnapshot, Report, WorkerEvent
 from upriver.worker.worker import WorkerMachine
@@ -73,7 +73,7 @@ def test_a_view_that_cannot_be_read_fails_the_snapshot_and_not_the_worker() -> N
     machine = WorkerMachine(lambda *_: Unreadable())
     machine.step(assign())
     actions = machine.step(take(7, at=0))
-    assert reports(actions) == [SnapshotSpoilt(snapshot=SnapshotId(7), error="view 'seen': division by zero")]
+    assert reports(actions) == [SnapshotNotTaken(snapshot=SnapshotId(7), error="view 'seen': division by zero")]
     assert HoldSnapshot not in map(type, actions)
     machine.step(opened(1))
     assert reports(machine.step(read(1, 0)), EpochFinished)  # all goes on

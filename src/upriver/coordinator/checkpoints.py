@@ -20,7 +20,7 @@ from upriver.protocol.coordinator_events import (
     PublishCheckpoint,
 )
 from upriver.protocol.messages import (
-    CheckpointSpoilt,
+    CheckpointNotTaken,
     CheckpointWritten,
     DropCheckpoint,
     KeepCheckpoint,
@@ -141,7 +141,7 @@ class Checkpoints:
                 )
             )
 
-    def spoilt(self, member: Member, message: CheckpointSpoilt) -> None:
+    def not_taken(self, member: Member, message: CheckpointNotTaken) -> None:
         if self._of(message.checkpoint) is not None:
             self._give_up(f"worker {member.worker}: {message.error}")
 

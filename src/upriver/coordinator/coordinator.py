@@ -18,7 +18,7 @@ from upriver.coordinator.cluster import Cluster, Member
 from upriver.coordinator.epochs import Ledger
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.meetings import Meetings
-from upriver.coordinator.replication import NOBODY_STANDS_BY, Leader
+from upriver.coordinator.replication import NO_STANDBYS, Leader
 from upriver.coordinator.rescale.machine import RescaleMachine
 from upriver.coordinator.scans import Scans
 from upriver.ids import Epoch, Incarnation, WorkerId
@@ -51,7 +51,7 @@ from upriver.protocol.coordinator_events import (
 from upriver.protocol.messages import (
     BeginStage,
     CaughtUp,
-    CheckpointSpoilt,
+    CheckpointNotTaken,
     CheckpointWritten,
     Counted,
     EpochFinished,
@@ -73,7 +73,7 @@ from upriver.protocol.messages import (
     RowsApplied,
     RowsSettled,
     Settled,
-    SnapshotSpoilt,
+    SnapshotNotTaken,
     SnapshotTaken,
     StageDone,
     StartedAnew,
@@ -123,7 +123,7 @@ class CoordinatorMachine:
         rules: Rules = ALL_RULES,
         checkpoints: Sequence[Checkpoint] | None = None,
         checkpoint_epochs: int | None = None,
-        membership: MembershipConfig = NOBODY_STANDS_BY,
+        membership: MembershipConfig = NO_STANDBYS,
     ) -> None:
         """checkpoints: a chain, newest first, from which workers restore these views; ``None``: the app has none and
         takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on request."""
@@ -382,12 +382,12 @@ class CoordinatorMachine:
                 self._unrestored(member, message)
             case CheckpointWritten():
                 self._checkpoints.written(member, message)
-            case CheckpointSpoilt():
-                self._checkpoints.spoilt(member, message)
+            case CheckpointNotTaken():
+                self._checkpoints.not_taken(member, message)
             case SnapshotTaken():
                 self._scans.taken(member, message)
-            case SnapshotSpoilt():
-                self._scans.spoilt(message)
+            case SnapshotNotTaken():
+                self._scans.not_taken(message)
             case Still():
                 self._scans.still(member, message)
             case MetPeers():

@@ -134,8 +134,8 @@ class Group:
             raise ProtocolError("there is no worker to assign tasks to")
         if len(set(workers)) != len(workers):
             raise ProtocolError(f"a worker is in two instances, or twice in one: {sorted(workers)}")
-        if strangers := sorted(self.leaving.keys() - set(workers)):
-            raise ProtocolError(f"workers {strangers} leave, and are not there")
+        if unknown := sorted(self.leaving.keys() - set(workers)):
+            raise ProtocolError(f"workers {unknown} leave, and are not there")
         if early := sorted(worker for worker, since_ms in self.leaving.items() if since_ms < 0):
             raise ProtocolError(f"workers {early} were told to leave less than 0 ms ago")
         if len({task.id for task in self.tasks}) != len(self.tasks):

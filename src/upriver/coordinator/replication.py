@@ -117,20 +117,20 @@ class FeedBook:
         """Make the feeds match this assignment. There is a channel between any two workers."""
         if wanted is self._agreed:
             return
-        self._agreed, wishes = wanted, _wishes(wanted)
+        self._agreed, wanted_followers = wanted, _followers_of(wanted)
         for feed, line in list(self._lines.items()):
-            surplus = {vnode for vnode in line.vnodes if (vnode, line.follower) not in wishes}
+            surplus = {vnode for vnode in line.vnodes if (vnode, line.follower) not in wanted_followers}
             if surplus:
                 self._tell(line.follower, Unfollow(feed=feed, vnodes=tuple(sorted(surplus))))
             line.vnodes -= surplus
             if not line.vnodes:
                 del self._lines[feed]
         there = {(vnode, line.follower) for line in self._lines.values() for vnode in line.vnodes}
-        self._begin(wishes - there)
+        self._begin(wanted_followers - there)
 
-    def _begin(self, wishes: Iterable[tuple[VnodeId, WorkerId]]) -> None:
+    def _begin(self, wanted_followers: Iterable[tuple[VnodeId, WorkerId]]) -> None:
         pairs: defaultdict[tuple[WorkerId, WorkerId], list[VnodeId]] = defaultdict(list)
-        for vnode, follower in sorted(wishes):
+        for vnode, follower in sorted(wanted_followers):
             pairs[self._cluster.reading.owners[vnode], follower].append(vnode)
         for (owner, follower), vnodes in sorted(pairs.items()):
             self._last += 1
@@ -176,7 +176,7 @@ class FeedBook:
             self._cluster.tell(member, message)
 
 
-def _wishes(wanted: Assignment) -> set[tuple[VnodeId, WorkerId]]:
+def _followers_of(wanted: Assignment) -> set[tuple[VnodeId, WorkerId]]:
     copies = {(VnodeId(task), worker) for task, holders in wanted.standby.items() for worker in holders}
     return copies | {(VnodeId(task), worker) for task, worker in wanted.learner.items()}
 
@@ -185,7 +185,7 @@ EPOCHS_BETWEEN_MAX = 8
 """replication.published_epochs_first: how many epochs go before the next round at most. Slices change hands even where
 epochs are published faster than they end."""
 
-NOBODY_STANDS_BY = MembershipConfig()
+NO_STANDBYS = MembershipConfig()
 """The default: no standbys."""
 
 

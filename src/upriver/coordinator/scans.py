@@ -17,7 +17,7 @@ from upriver.protocol.messages import (
     ContinueEpochs,
     DropSnapshot,
     PauseEpochs,
-    SnapshotSpoilt,
+    SnapshotNotTaken,
     SnapshotTaken,
     Still,
     TakeSnapshot,
@@ -199,7 +199,7 @@ class Scans:
             )
         self._go_on()
 
-    def spoilt(self, message: SnapshotSpoilt) -> None:
+    def not_taken(self, message: SnapshotNotTaken) -> None:
         """A worker cannot take its part."""
         pending = self._pending.get(message.snapshot)
         if pending is not None:

@@ -40,7 +40,7 @@ class CheckpointWriter:
     lake. The thread calls the callbacks. They must return at once and call nothing of this.
 
     A checkpoint has a number. Checkpoints come one after another: the first call for one gives up all with lower
-    numbers. Late calls for a checkpoint that is given up, spoilt or sealed are ignored.
+    numbers. Late calls for a checkpoint that is given up, failed or sealed are ignored.
     """
 
     def __init__(

@@ -68,11 +68,11 @@ class ConeReads:
 
 
 Reads = tuple[KeysToRead, ...]
-Wish = Reads | RowsLeft | NextTurn
+TaskRequest = Reads | RowsLeft | NextTurn
 """What a task waits for: rows of the lake, time to take rows in, or its turn."""
 What = TypeVar("What")
 Result = TypeVar("Result")
-Work = Generator[Wish, Any, Result]
+Work = Generator[TaskRequest, Any, Result]
 """Work in steps. It is sent the rows that it has asked for; how many rows to take in; or nothing, if it is its turn."""
 
 
@@ -81,29 +81,29 @@ class ConeTask:
 
     def __init__(self, number: int, work: Work[None]) -> None:
         self.number = number
-        self.wish: Wish = NextTurn()
+        self.request: TaskRequest = NextTurn()
         self.is_long = False
         """Other tasks may begin beside it."""
         self._work = work
 
     def go_on(self, answer: object) -> bool:
-        """Answer the wish; returns whether there is another one. The first call answers ``None``."""
+        """Answer the request; returns whether there is another one. The first call answers ``None``."""
         return self._step(lambda: self._work.send(answer))
 
     def go_on_without(self, error: UpriverError) -> bool:
         """As ``go_on``: the rows cannot be read."""
         return self._step(lambda: self._work.throw(error))
 
-    def _step(self, step: Callable[[], Wish]) -> bool:
+    def _step(self, step: Callable[[], TaskRequest]) -> bool:
         try:
-            self.wish = step()
+            self.request = step()
         except StopIteration:
             return False
         return True
 
     @property
     def waits_for_turn(self) -> bool:
-        return isinstance(self.wish, NextTurn)
+        return isinstance(self.request, NextTurn)
 
     @property
     def may_be_overtaken(self) -> bool:
@@ -113,7 +113,7 @@ class ConeTask:
     @property
     def unfilled(self) -> int:
         """About how many rows the task has to take in now."""
-        return self.wish.rows if isinstance(self.wish, RowsLeft) else 0
+        return self.request.rows if isinstance(self.request, RowsLeft) else 0
 
 
 class Fill:
@@ -242,7 +242,7 @@ class Cone:
             self._end(task)
             return []
         task.is_long |= task.unfilled > 0
-        return [ConeReads(task.number, task.wish)] if isinstance(task.wish, tuple) else []
+        return [ConeReads(task.number, task.request)] if isinstance(task.request, tuple) else []
 
     def _end(self, task: ConeTask) -> None:
         self.done += 1
@@ -520,7 +520,7 @@ class Cone:
     def evict(self, keys: Hashes) -> int:
         """Evict these keys (ascending, unique), and what only they rest on; returns how many were present.
 
-        ``let_go`` drops the state of what they rested on.
+        ``drop_forgotten`` drops the state of what they rested on.
         """
         present = keys[self._state.has(self._shape.top, keys)]
         self._state.forget(self._shape.top, present)
@@ -536,17 +536,17 @@ class Cone:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether ``let_go`` has anything to drop."""
+        """Whether ``drop_forgotten`` has anything to drop."""
         return self._state.has_leftovers
 
-    def let_go(self, keys_max: int) -> int:
+    def drop_forgotten(self, keys_max: int) -> int:
         """Free the memory of up to ``keys_max`` forgotten keys; returns their number, 0 if there are none."""
-        return self._state.let_go(keys_max)
+        return self._state.drop_forgotten(keys_max)
 
     # Moves: a cone sends no state; the new owner fills the keys -------------------------------------------------------
 
-    def uproot(self, vnode: int, vnodes: int) -> bool:
-        """As :meth:`PartialRegion.uproot` (partial.ask_where_the_key_goes)."""
+    def give_up_vnode(self, vnode: int, vnodes: int) -> bool:
+        """As :meth:`PartialRegion.give_up_vnode` (partial.ask_where_the_key_goes)."""
         unsettled = np.union1d(self._wanted.keys, self._filling)
         self._unfillable.leave(vnode, vnodes)
         return self.give_up(unsettled[vnodes_of(unsettled, vnodes) == vnode])

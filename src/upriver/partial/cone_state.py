@@ -314,7 +314,7 @@ class ConeState:
     def forget(self, region: str, keys: Hashes) -> None:
         """Forget these keys (ascending, each once), the keys that rest on them, and the keys that only they rested on.
 
-        A key may rest on thousands. So the regions keep their state for now, and ``let_go`` drops it later.
+        A key may rest on thousands. So the regions keep their state for now, and ``drop_forgotten`` drops it later.
         """
         for edge in self._shape.out_of(region):
             if edge in self._supports:
@@ -344,10 +344,10 @@ class ConeState:
 
     @property
     def has_leftovers(self) -> bool:
-        """Whether ``let_go`` has anything to drop."""
+        """Whether ``drop_forgotten`` has anything to drop."""
         return any(self._leftovers.values())
 
-    def let_go(self, keys_max: int) -> int:
+    def drop_forgotten(self, keys_max: int) -> int:
         """Drop the state of up to ``keys_max`` forgotten keys; returns their number."""
         for region, lots in self._leftovers.items():
             if lots:

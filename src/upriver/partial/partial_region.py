@@ -603,7 +603,7 @@ class PartialRegion:
 
     # Moves ------------------------------------------------------------------------------------------------------------
 
-    def uproot(self, vnode: int, vnodes: int) -> bool:
+    def give_up_vnode(self, vnode: int, vnodes: int) -> bool:
         """The vnode's keys begin to move: a lookup that waits here for a key that is not present must ask the new owner
         (partial.ask_where_the_key_goes). vnodes: the lake's. Returns whether there was such a key."""
         wanted = self._wanted.keys

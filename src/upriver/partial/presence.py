@@ -177,9 +177,9 @@ class PresenceStore:
 class Presence:
     """What is known of a region's keys at one worker, and when each was last read."""
 
-    def __init__(self, eagerness: CompactionPace = USUAL) -> None:
+    def __init__(self, pace: CompactionPace = USUAL) -> None:
         """eagerness: how soon and how fast memory is given back."""
-        self._stores = TwoStores(PresenceStore, eagerness)
+        self._stores = TwoStores(PresenceStore, pace)
         self._last: tuple[Hashes, Look] | None = None
         """The keys of the last look, and how they stand: a lookup looks at the same keys several times."""
 

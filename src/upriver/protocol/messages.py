@@ -336,7 +336,7 @@ class CheckpointWritten:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSpoilt:
+class CheckpointNotTaken:
     """This worker's part of the checkpoint could not be written. error: why, for the user."""
 
     checkpoint: int
@@ -462,7 +462,7 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotSpoilt:
+class SnapshotNotTaken:
     """The worker holds no part of the snapshot: an output expression of the view fails. error: why, for the user."""
 
     snapshot: SnapshotId
@@ -495,7 +495,7 @@ FromWorker = (
     | Here
     | TookOver
     | CheckpointWritten
-    | CheckpointSpoilt
+    | CheckpointNotTaken
     | EpochFinished
     | Counted
     | KeysUnfilled
@@ -511,7 +511,7 @@ FromWorker = (
     | Moved
     | WorkerLoad
     | SnapshotTaken
-    | SnapshotSpoilt
+    | SnapshotNotTaken
     | ViewFailed
     | WorkerFailed
 )

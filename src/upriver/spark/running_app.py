@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
-from upriver.coordinator.replication import NOBODY_STANDS_BY
+from upriver.coordinator.replication import NO_STANDBYS
 from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
@@ -93,7 +93,7 @@ class AppConfig:
     checkpoint_interval_s: float | None = None
     checkpoint_interval_epochs: int | None = None
     failure_detection: FailureDetection = USUAL
-    membership: MembershipConfig = NOBODY_STANDS_BY
+    membership: MembershipConfig = NO_STANDBYS
 
 
 class RunningApp:

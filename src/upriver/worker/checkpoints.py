@@ -12,13 +12,13 @@ from upriver.errors import IllegalEvent, ProtocolError, UpriverError
 from upriver.ids import BEGINNING
 from upriver.protocol.messages import (
     Assign,
-    CheckpointSpoilt,
+    CheckpointNotTaken,
     CheckpointWritten,
     DropCheckpoint,
     DropSnapshot,
     KeepCheckpoint,
     Restored,
-    SnapshotSpoilt,
+    SnapshotNotTaken,
     SnapshotTaken,
     TakeCheckpoint,
     TakeSnapshot,
@@ -96,7 +96,7 @@ class CheckpointParts:
             rows = self._regions.shards[asked.view].region.scan()
         except Exception as error:  # the state is right: only the reader gets the error
             what = str(error) if isinstance(error, UpriverError) else error_text(error)
-            self._output.report(SnapshotSpoilt(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
+            self._output.report(SnapshotNotTaken(snapshot=asked.snapshot, error=f"view {asked.view!r}: {what}"))
             return
         self._output.add(HoldSnapshot(snapshot=asked.snapshot, rows=rows))
         self._output.report(SnapshotTaken(snapshot=asked.snapshot, rows=rows.num_rows))
@@ -196,7 +196,7 @@ class CheckpointParts:
 
     def state_not_written(self, event: StateNotWritten) -> None:
         if self._copying is not None and self._copying.checkpoint == event.checkpoint:
-            self._output.report(CheckpointSpoilt(checkpoint=event.checkpoint, error=event.error))
+            self._output.report(CheckpointNotTaken(checkpoint=event.checkpoint, error=event.error))
 
     def checkpoint_kept(self, event: KeepCheckpoint) -> None:
         if self._copying is not None and self._copying.checkpoint == event.checkpoint:

@@ -79,7 +79,7 @@ class KeyEvictions:
             self._evict_oldest(event.keys_max)
 
     def _drop_leftovers(self, view: str, cone: Cone, keys_max: int) -> None:
-        self.evicted = cone.let_go(keys_max)
+        self.evicted = cone.drop_forgotten(keys_max)
         if not cone.has_leftovers:
             stats = self._regions.stats_after(view)
             self._memory.weigh_evicted(can_evict=self._memory.is_over_budget)

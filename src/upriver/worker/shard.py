@@ -193,8 +193,8 @@ class Shard:
                 if self.leaves_keys:
                     outcomes += self._leave(asked)
                 keys = [self.region.keys_of(vnode, self._vnodes) for vnode in asked]
-                uprooted = [self.partial.uproot(vnode, self._vnodes) for vnode in asked] if self.partial else []
-                outcomes += [OwnersChanged()] if any(uprooted) else []
+                given_up = [self.partial.give_up_vnode(vnode, self._vnodes) for vnode in asked] if self.partial else []
+                outcomes += [OwnersChanged()] if any(given_up) else []
                 return [Interrogated(keys=key_set(*keys))]
             case Collect(keys=keys):
                 state = self._chunk_of(keys).parts
@@ -319,7 +319,7 @@ class Shard:
         """Another worker keeps these slices from now on."""
         for vnode in vnodes:
             if self.partial is not None:
-                self.partial.uproot(vnode, self._vnodes)
+                self.partial.give_up_vnode(vnode, self._vnodes)
                 self.partial.leave(vnode, self._vnodes)
             else:
                 keys = self.region.keys_of(vnode, self._vnodes)

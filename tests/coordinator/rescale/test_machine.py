@@ -174,16 +174,16 @@ def test_moves_go_to_workers_that_are_there() -> None:
     assert order.order.after == vnode_map((1, 1, 0, 1), version=1)
 
 
-@pytest.mark.parametrize("wish", [wanted(7, workers=2), wanted(7, moves={}), wanted(7, moves={0: 0})])
-def test_a_wish_that_changes_nothing_is_over_at_once(wish: RescaleWanted) -> None:
+@pytest.mark.parametrize("wanted_rescale", [wanted(7, workers=2), wanted(7, moves={}), wanted(7, moves={0: 0})])
+def test_a_wish_that_changes_nothing_is_over_at_once(wanted_rescale: RescaleWanted) -> None:
     machine = coordinator(*BOTH)
-    actions = machine.step(wish)
+    actions = machine.step(wanted_rescale)
     assert (outcomes(actions), only(RescaleBegun, actions)) == ([(7, "finished", 0)], [])
     assert machine.vnode_map == vnode_map()
 
 
 @pytest.mark.parametrize(
-    ("wish", "error"),
+    ("wanted_rescale", "error"),
     [
         (wanted(7, workers=0), "one worker or more"),
         (wanted(7, workers=5), "4 vnodes can be spread over 1 to 4 workers"),
@@ -192,9 +192,9 @@ def test_a_wish_that_changes_nothing_is_over_at_once(wish: RescaleWanted) -> Non
         (wanted(7, moves={0: -1}), "a worker id is 0 or more"),
     ],
 )
-def test_a_wish_that_cannot_be_met_is_refused_and_nothing_changes(wish: RescaleWanted, error: str) -> None:
+def test_a_wish_that_cannot_be_met_is_refused_and_nothing_changes(wanted_rescale: RescaleWanted, error: str) -> None:
     machine = coordinator(*BOTH)
-    (refusal,) = machine.step(wish)
+    (refusal,) = machine.step(wanted_rescale)
     assert isinstance(refusal, RescaleEnded)
     assert (refusal.ticket, refusal.outcome) == (7, "refused")
     assert isinstance(refusal.error, DeclarationError)
@@ -304,9 +304,9 @@ def test_a_wish_that_ends_at_once_does_not_hold_up_the_next(at_once: RescaleWant
 
 
 def test_so_many_wishes_wait_and_one_more_is_refused() -> None:
-    wishes = [wanted(ticket, moves={1: 0}) for ticket in range(2, QUEUE_REQUESTS_MAX + 2)]
+    requests = [wanted(ticket, moves={1: 0}) for ticket in range(2, QUEUE_REQUESTS_MAX + 2)]
     machine = coordinator(*MOVING)
-    assert [machine.step(wish) for wish in wishes] == [[]] * QUEUE_REQUESTS_MAX
+    assert [machine.step(request) for request in requests] == [[]] * QUEUE_REQUESTS_MAX
     assert outcomes(machine.step(wanted(99, workers=3))) == [(99, "refused", 0)]
 
 

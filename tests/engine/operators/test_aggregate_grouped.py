@@ -48,7 +48,7 @@ class Fleet:
     def __init__(self, plan: AggregatePlan, routing: tuple[str, ...] = ("k",)) -> None:
         build = partial(Grouped, plan, SCHEMA, routing)
         self.plan, self.routing = plan, routing
-        self.operators = [build(), build(eagerness=EAGER)]
+        self.operators = [build(), build(pace=EAGER)]
         self.homes: dict[int, int] = {}
         self.output: Counter[Row] = Counter()
 
@@ -175,7 +175,7 @@ def test_rows_that_only_come_are_not_retracted() -> None:
 
 
 def test_memory_of_groups_that_have_gone_comes_back() -> None:
-    grouped = Grouped(PLANS["finer"], SCHEMA, ("k",), eagerness=CompactionPace(100, 10))
+    grouped = Grouped(PLANS["finer"], SCHEMA, ("k",), pace=CompactionPace(100, 10))
     most, before = 0, 0
     for turn in range(60):
         rows: list[Row] = [(place % 100, f"{turn}", place, None, True) for place in range(200)]
@@ -189,7 +189,7 @@ def test_memory_of_groups_that_have_gone_comes_back() -> None:
 
 def test_the_form_of_state_depends_on_the_plan_only() -> None:
     for plan in PLANS.values():
-        empty, full = Grouped(plan, SCHEMA, ("k",)), Grouped(plan, SCHEMA, ("k",), eagerness=EAGER)
+        empty, full = Grouped(plan, SCHEMA, ("k",)), Grouped(plan, SCHEMA, ("k",), pace=EAGER)
         rows: list[Any] = [(1, "", 3, 0.5, True), (2, None, None, None, None)]
         batch = table_batch(SCHEMA, rows, ("k",), hash64)
         full.apply(0, batch)

@@ -57,7 +57,7 @@ def test_a_function_sees_each_keys_rows_in_order_with_its_state(
 @pytest.mark.parametrize("per", list(Per))
 def test_what_is_dropped_and_what_is_replaced_gives_its_memory_back(per: Per) -> None:
     source = pa.schema([("k", pa.int64()), ("s", pa.string())])
-    operator = StatefulMap(recall_op(source, ["k"], per), source, ["k"], eagerness=CompactionPace(64, 16))
+    operator = StatefulMap(recall_op(source, ["k"], per), source, ["k"], pace=CompactionPace(64, 16))
     most = []
     for turn in range(60):
         # 64 keys begin with each turn and have a row in each of four, after which their states are dropped.

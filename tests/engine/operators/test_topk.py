@@ -111,7 +111,7 @@ SMALL = st.tuples(st.integers(1, 2), st.none() | st.integers(0, 30), st.sampled_
 @given(st.data(), st.lists(SMALL, min_size=30, max_size=120))
 def test_large_partitions_have_a_rest(data: st.DataObject, rows: list[Row]) -> None:
     op = drawn_op(data, ["k"], ["x", "s"], limit=2)
-    run(data, Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"], eagerness=EAGER)), op, rows, 4)
+    run(data, Fleet(SCHEMA, ["k"], partial(TopK, op, SCHEMA, ["k"], pace=EAGER)), op, rows, 4)
 
 
 @pytest.mark.parametrize("ranking", Ranking)

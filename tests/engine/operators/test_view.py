@@ -45,8 +45,8 @@ def _lookup(view: View, *keys: str | None) -> list[tuple[object, ...]]:
 @pytest.mark.parametrize("turns", [False, True])
 @pytest.mark.parametrize("build", [Rows, RowCounts])
 def test_a_long_read_gives_what_was_there_when_it_began(build: type[Rows | RowCounts], turns: bool) -> None:
-    eagerness = CompactionPace(forgotten_min=1, step_rows=1, step_calls=1)
-    store: CompactedViewStore = CompactedViewStore(lambda: build(SCHEMA, ["k"]), eagerness)
+    pace = CompactionPace(forgotten_min=1, step_rows=1, step_calls=1)
+    store: CompactedViewStore = CompactedViewStore(lambda: build(SCHEMA, ["k"]), pace)
     view = View(store, _projection(k=('"k"', pa.string()), x=('"x"', pa.int64())), None, DuckDbEvaluator())
     store.apply(batch_of(SCHEMA, [*ROWS, ("b", 2, 20)], ["k"]))
     if turns:

@@ -666,10 +666,10 @@ class Grouped(TwoStores[Aggregate]):
         plan: AggregatePlan,
         source: pa.Schema,
         routing: Sequence[str],
-        eagerness: CompactionPace = USUAL,
+        pace: CompactionPace = USUAL,
     ) -> None:
         """source, routing: as of :class:`Aggregate`. eagerness: how soon and how fast to compact."""
-        super().__init__(partial(Aggregate, plan, source, routing), eagerness)
+        super().__init__(partial(Aggregate, plan, source, routing), pace)
         self._group = plan.group
         self._calls = tuple(call.output for call in plan.calls)
         self.schema = self._stores[0].schema

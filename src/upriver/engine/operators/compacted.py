@@ -84,18 +84,18 @@ class TwoStores(Generic[Kept]):
         "_build",
         "_changes",
         "_done",
-        "_eagerness",
         "_first_held",
         "_first_slots",
         "_moved",
+        "_pace",
         "_ranges",
         "_stores",
     )
 
-    def __init__(self, build: Callable[[], Kept], eagerness: CompactionPace = USUAL) -> None:
+    def __init__(self, build: Callable[[], Kept], pace: CompactionPace = USUAL) -> None:
         """build: makes an empty store of the plan."""
         self._build = build
-        self._eagerness = eagerness
+        self._pace = pace
         self._stores = [build()]
         """In order of the hash64 that they hold: during a compaction the new store, then the old one."""
         self._ranges, self._done = 1, 0
@@ -186,7 +186,7 @@ class TwoStores(Generic[Kept]):
         are used up faster."""
         self._changed()
         if len(self._stores) > 1:
-            steps = 1 if self._changes >= self._eagerness.step_calls else 0
+            steps = 1 if self._changes >= self._pace.step_calls else 0
             done = max(self._done + steps, self._due())
             if done > self._done:
                 self._move(done)
@@ -195,9 +195,9 @@ class TwoStores(Generic[Kept]):
         """Begin a compaction if one is due, or end one that has nothing left to move."""
         if len(self._stores) == 1:
             (store,) = self._stores
-            if store.slots - store.held <= max(store.held, self._eagerness.forgotten_min):
+            if store.slots - store.held <= max(store.held, self._pace.forgotten_min):
                 return
-            self._ranges, self._done = 1 << (store.held // self._eagerness.step_rows).bit_length(), 0
+            self._ranges, self._done = 1 << (store.held // self._pace.step_rows).bit_length(), 0
             self._first_held, self._first_slots, self._moved, self._changes = store.held, store.slots, 0, 0
             self._stores.insert(0, self._build())
         self._changes += 1
@@ -240,9 +240,9 @@ class CompactedStore(TwoStores[WorkingStore]):
 
     parts = 1
 
-    def __init__(self, schema: pa.Schema, build: Callable[[], WorkingStore], eagerness: CompactionPace = USUAL) -> None:
+    def __init__(self, schema: pa.Schema, build: Callable[[], WorkingStore], pace: CompactionPace = USUAL) -> None:
         """build: makes an empty store, which collects one batch."""
-        super().__init__(build, eagerness)
+        super().__init__(build, pace)
         self.schema = schema
 
     def apply(self, port: int, batch: Batch) -> Batch:

@@ -531,12 +531,12 @@ class Join(TwoStores[JoinStore]):
         left_routing: Sequence[str],
         right_routing: Sequence[str],
         evaluator: ExpressionEvaluator,
-        eagerness: CompactionPace = USUAL,
+        pace: CompactionPace = USUAL,
     ) -> None:
         """left, right: of the rows that will come. left_routing, right_routing: the routing key as columns of each: a
         part of the join's key, or all of it. eagerness: how soon and how fast to compact."""
         self._shape = JoinShape.of(op, (left, right), (left_routing, right_routing))
-        super().__init__(partial(JoinStore, self._shape, evaluator), eagerness)
+        super().__init__(partial(JoinStore, self._shape, evaluator), pace)
         self.schema = self._shape.output
         self._nothing = no_rows(self.schema)
 

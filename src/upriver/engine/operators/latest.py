@@ -33,12 +33,12 @@ class Latest(CompactedStore):
         routing: Sequence[str],
         evaluator: ExpressionEvaluator,
         hasher: Hasher = hash64,
-        eagerness: CompactionPace = USUAL,
+        pace: CompactionPace = USUAL,
     ) -> None:
         """source: of the versions. routing: the routing key's columns, all in the primary key. evaluator: of the
         predicate for deletions. hasher: of primary keys that are finer than the routing key. eagerness: how soon and
         how fast to compact."""
-        super().__init__(source, partial(_Versions, op, source, tuple(routing), evaluator, hasher), eagerness)
+        super().__init__(source, partial(_Versions, op, source, tuple(routing), evaluator, hasher), pace)
 
 
 class _Versions:

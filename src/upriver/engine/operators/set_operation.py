@@ -33,11 +33,11 @@ class SetOperation(CompactedStore):
         source: pa.Schema,
         routing: Sequence[str],
         hasher: Hasher = hash64,
-        eagerness: CompactionPace = USUAL,
+        pace: CompactionPace = USUAL,
     ) -> None:
         """source: of both inputs. routing: the routing key's columns, all in it. hasher: of rows. eagerness: how soon
         and how fast to compact."""
-        super().__init__(source, partial(_CountedRows, _copies_of(op), source, tuple(routing), hasher), eagerness)
+        super().__init__(source, partial(_CountedRows, _copies_of(op), source, tuple(routing), hasher), pace)
 
 
 class _CountedRows:

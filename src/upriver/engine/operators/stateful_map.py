@@ -424,7 +424,7 @@ class StatefulMap(TwoStores[States]):
         op: StatefulMapOp,
         source: pa.Schema,
         routing: Sequence[str],
-        eagerness: CompactionPace = USUAL,
+        pace: CompactionPace = USUAL,
     ) -> None:
         """source: of the rows that will come. routing: the routing key's columns, all of them in the key. eagerness:
         how soon and how fast to compact.
@@ -448,7 +448,7 @@ class StatefulMap(TwoStores[States]):
         self._call = CALLS[op.per](_loaded(op.function), shapes)
         self._bisected = BisectedCalls(self._call, op.per, output)
         self._is_finer = set(routing) < set(op.key)
-        super().__init__(partial(States, key, op.state, routing), eagerness)
+        super().__init__(partial(States, key, op.state, routing), pace)
 
     def apply(self, port: int, batch: Batch) -> Batch:
         """Call the function for the rows; returns the rows that it gives, each behind its key, those of a key in order.

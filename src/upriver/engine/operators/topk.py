@@ -335,12 +335,12 @@ class TopK(CompactedStore):
         source: pa.Schema,
         routing: Sequence[str],
         hasher: Hasher = hash64,
-        eagerness: CompactionPace = USUAL,
+        pace: CompactionPace = USUAL,
     ) -> None:
         """source: of the input. routing: the routing key's columns, all in the partition. hasher: of rows, and of
         partitions that are finer than the routing key. eagerness: how soon and how fast to compact."""
         output = source if op.rank is None else source.append(pa.field(op.rank, pa.int32()))
-        super().__init__(output, partial(_Partitions, op, source, output, tuple(routing), hasher), eagerness)
+        super().__init__(output, partial(_Partitions, op, source, output, tuple(routing), hasher), pace)
 
 
 class _Partitions:

@@ -178,9 +178,9 @@ class CompactedViewStore(TwoStores[Store]):
 
     __slots__ = ("schema",)
 
-    def __init__(self, build: Callable[[], Store], eagerness: CompactionPace = USUAL) -> None:
+    def __init__(self, build: Callable[[], Store], pace: CompactionPace = USUAL) -> None:
         """build: makes an empty store of the plan."""
-        super().__init__(build, eagerness)
+        super().__init__(build, pace)
         self.schema = self._stores[0].schema
 
     @property
