@@ -11,7 +11,7 @@ from client_kit import Cluster
 from server_kit import KEYS, client_of
 from upquery_kit import PARTIAL
 
-from upriver.arguments import SECONDS_MAX, seconds, whole
+from upriver.arguments import SECONDS_MAX, names, seconds, whole
 from upriver.client.client import Client
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import DeclarationError, UnknownView, UpriverError
@@ -52,6 +52,23 @@ def test_what_cannot_be_made_a_number(given: Any) -> None:
 )
 def test_seconds_of_any_type(given: float, expected: float) -> None:
     assert seconds("timeout", given) == expected
+
+
+class Column:
+    """Looks iterable, and is not, like a Column of Spark's."""
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("not iterable")
+
+    def __repr__(self) -> str:
+        return "Column<'k'>"
+
+
+@pytest.mark.parametrize("given", [Column(), [Column()], 5, None, b"k", {"k": 1}])
+def test_what_names_no_column(given: Any) -> None:
+    with pytest.raises(DeclarationError) as error:
+        names("table 't': key", given)
+    assert str(error.value) == f"table 't': key={given!r}: give the name of a column, or a list of names"
 
 
 def test_for_ever_is_a_long_time() -> None:

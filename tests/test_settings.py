@@ -28,8 +28,10 @@ def test_what_is_no_root(root: str, said: str) -> None:
 
 def test_a_file_is_no_root(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DeclarationError, match="there is a file of that name; give a directory, which may be new"):
+    with pytest.raises(DeclarationError, match=r"/file is a file; give a directory, which may be new"):
         absolute(tmp_path / "file")
+    with pytest.raises(DeclarationError, match=r"/file is a file; give a directory"):
+        absolute(tmp_path / "file" / "lake" / "of_mine")
     assert absolute(tmp_path) == str(tmp_path)
     assert absolute(f"{tmp_path}/new/") == f"{tmp_path}/new"
     assert absolute("s3://bucket/lake/") == "s3://bucket/lake"

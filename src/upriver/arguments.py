@@ -3,6 +3,7 @@
 import math
 import operator
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import SupportsFloat, SupportsIndex
 
 from upriver.errors import DeclarationError
@@ -45,9 +46,10 @@ def names(what: str, given: str | Iterable[str]) -> tuple[str, ...]:
     if isinstance(given, str):
         return (given,)
     if isinstance(given, Iterable) and not isinstance(given, bytes | Mapping):
-        listed = tuple(given)
-        if all(isinstance(name, str) for name in listed):
-            return listed
+        with suppress(TypeError):  # raised by a Column of Spark's, which looks iterable and is not
+            listed = tuple(given)
+            if all(isinstance(name, str) for name in listed):
+                return listed
     raise DeclarationError(f"{what}={given!r}: give the name of a column, or a list of names")
 
 

@@ -25,7 +25,9 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
 def check_name(what: str, name: str, taken: Iterable[str]) -> None:
     """taken: by tables and views. For Spark, names that differ in case alone are the same."""
     if not isinstance(name, str) or not NAME.fullmatch(name):
-        raise DeclarationError(f"{what} {name!r}: a name is letters, digits and underscores, and starts with no digit")
+        raise DeclarationError(
+            f"{what} {name!r}: a name is letters (a to z), digits and underscores, and starts with no digit"
+        )
     if len(name) > NAME_CHARS_MAX:
         raise DeclarationError(
             f"{what} {name[:20]!r}...: a name has at most {NAME_CHARS_MAX} characters, not {len(name)}"
@@ -84,9 +86,11 @@ def absolute(given: str | os.PathLike[str]) -> str:
         raise DeclarationError(f"root={root!r}: ~ is the shell's; give {os.path.expanduser(root)!r}")
     if (scheme := _SCHEME.match(root)) is not None:
         raise DeclarationError(f"root={root!r}: a URI begins with {scheme[0]}//; a directory of that name with ./")
-    directory = os.path.abspath(root)
-    if os.path.exists(directory) and not os.path.isdir(directory):
-        raise DeclarationError(f"root={root!r}: there is a file of that name; give a directory, which may be new")
+    directory = existing = os.path.abspath(root)
+    while not os.path.lexists(existing):
+        existing = os.path.dirname(existing)
+    if not os.path.isdir(existing):
+        raise DeclarationError(f"root={root!r}: {existing} is a file; give a directory, which may be new")
     return directory
 
 

@@ -213,6 +213,26 @@ def test_a_root_whose_record_is_gone_is_not_a_new_one(own: Own, lake: OwnedLake,
         own(lake.root, replace(RECORD, vnodes=32))
 
 
+@pytest.mark.parametrize("path", ["notes.txt", "tables/mine.arrow", "ingest/t/a", "unfinished.txt"])
+def test_a_directory_with_files_of_others_is_refused_and_left_alone(own: Own, tmp_path: Path, path: str) -> None:
+    mine = tmp_path / "mine" / path
+    mine.parent.mkdir(parents=True)
+    mine.write_text("do not lose me")
+    with pytest.raises(
+        DeclarationError, match=rf"there are files already, and none of an app: {path.partition('/')[0]}"
+    ):
+        own(str(tmp_path / "mine"))
+    assert [str(found) for found in (tmp_path / "mine").rglob("*") if found.is_file()] == [str(mine)]
+
+
+@pytest.mark.parametrize("left", ["lost+found/x", "unfinished/x", ".hidden"])
+def test_leftovers_and_hidden_files_do_not_make_a_directory_foreign(own: Own, tmp_path: Path, left: str) -> None:
+    path = tmp_path / "root" / left
+    path.parent.mkdir(parents=True)
+    path.write_text("")
+    assert own(str(tmp_path / "root")).record() == RECORD
+
+
 def test_a_directory_in_place_of_a_run_is_named(lake: OwnedLake) -> None:
     run = write_run(lake, "a", [0])
     lake.files.remove(run.path)

@@ -188,7 +188,7 @@ def test_wrong_declarations_are_named(spark: Any, tmp_path: Path) -> None:
         app.table("Orders", orders(spark), key="customer")
     with pytest.raises(DeclarationError, match="called 'orders', which is the same name in SQL"):
         app.view("ORDERS", TOTALS, key="customer")
-    with pytest.raises(DeclarationError, match="view None: a name is letters"):
+    with pytest.raises(DeclarationError, match=r"view None: a name is letters \(a to z\)"):
         app.view(None, TOTALS, key="customer")  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="starts with no digit"):
         app.table("2nd", orders(spark), key="customer")

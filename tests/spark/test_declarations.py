@@ -46,7 +46,7 @@ APPS: list[tuple[dict[str, Any], str]] = [
     ({"learner_partial_rebalance": "no"}, "learner_partial_rebalance='no': give True or False, not a str"),
 ]
 TABLES: list[tuple[dict[str, Any], str]] = [
-    ({"name": None}, "table None: a name is letters"),
+    ({"name": None}, "table None: a name is letters (a to z)"),
     ({"rows": None}, "table 't': give a Spark DataFrame, not a NoneType"),
     ({"rows": None, "trigger": {"once": True}}, "table 't': give a Spark DataFrame, not a NoneType"),
     ({"key": None}, f"table 't': key=None: {COLUMN}"),

@@ -43,6 +43,9 @@ from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, 
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, named_columns, run_schema
 
+NAMES_SHOWN_MAX = 3
+"""Names of files that an error shows."""
+
 FORMAT = 3
 _FORMATS_READ = (1, 2, FORMAT)
 """1: before there were upsert tables. 2: before the blocks of a run had checksums; its old runs have none."""
@@ -365,6 +368,7 @@ class OwnedLake(Lake):
         control: facts about this driver to record. Raises LakeInUse, DeclarationError, CorruptFile.
         """
         super().__init__(root)
+        self._check_not_foreign()
         self._owner = uuid4().hex
         self._lock: IO[str] | None = self.files.lock()
         try:
@@ -372,6 +376,17 @@ class OwnedLake(Lake):
         except BaseException:
             self.release()
             raise
+
+    def _check_not_foreign(self) -> None:
+        """Refuse a directory with files of others, before anything there is written or swept."""
+        others = [name for name in self.files.names("") if name not in (UNFINISHED, "lost+found")]
+        has_lost_record = bool(self.last_number("control") or self.last_number("epochs"))
+        if others and "app.json" not in others and not has_lost_record:
+            some = ", ".join(others[:NAMES_SHOWN_MAX]) + (", ..." if len(others) > NAMES_SHOWN_MAX else "")
+            raise DeclarationError(
+                f"root={self.root!r}: there are files already, and none of an app: {some}. Give a new or an "
+                f"empty directory"
+            )
 
     def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
         term, last = Term(self.last_number("control") + 1), self.last_epoch()
