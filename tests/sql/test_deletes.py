@@ -5,7 +5,7 @@ import pytest
 
 from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
-from upriver.errors import UserError
+from upriver.errors import DeclarationError, UserError
 from upriver.plan.plan import TableSpec
 from upriver.sql.queries import deletion
 
@@ -83,3 +83,31 @@ def test_it_says_what_spark_says(sql: str, deleted: list[int]) -> None:
 def test_what_is_no_condition_is_refused(sql: str, said: str) -> None:
     with pytest.raises(UserError, match=f"(?s){said}"):
         translated(sql)
+
+
+class SparksWords:
+    """Refuses every query, in words of Spark's."""
+
+    timezone = "UTC"
+
+    def __init__(self, words: str) -> None:
+        self._words = words
+
+    def schema_of(self, sql: str) -> pa.Schema:
+        raise DeclarationError(self._words)
+
+
+@pytest.mark.parametrize(
+    ("sql", "words", "told"),
+    [
+        ("op = = 'x'", "Syntax error at or near '='. (line 2, pos 5)", "Syntax error at or near '='. (line 1, pos 5)"),
+        ("op = 'x'\n AND no", "no `no`; line 3 pos 5", "no `no`; line 2 pos 5"),
+        ("op = 'x'\n AND id >", "Syntax error at or near ')'. (line 4, pos 0)", "Syntax error. (at its end)"),
+        ("op = 'x' AND", "Syntax error at or near end of input. (line 3, pos 1)", "Syntax error. (at its end)"),
+        ("id + 1", "the filter is no boolean; line 1 pos 0", "the filter is no boolean; at all of it"),
+    ],
+)
+def test_places_are_those_in_the_condition(sql: str, words: str, told: str) -> None:
+    with pytest.raises(DeclarationError) as error:
+        deletion(sql, CHANGES, SparksWords(words))
+    assert str(error.value) == f"table 'changes', deletes: {told}"

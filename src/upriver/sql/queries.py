@@ -403,8 +403,21 @@ def deletion(sql: str, table: TableSpec, typer: Typer) -> str:
         return _predicate(compile_view(_VIEW, query, {table.name: plain}, {}, typer))
     except UserError as error:
         words = str(error).removeprefix(f"view {_VIEW!r}").lstrip(":, ")
-        in_its_lines = re.sub(r"\bline (\d+)", lambda match: f"line {int(match[1]) - 1}", words)
-        raise type(error)(f"table {table.name!r}, deletes: {in_its_lines}") from error
+        raise type(error)(f"table {table.name!r}, deletes: {_in_lines_of(sql, words)}") from error
+
+
+def _in_lines_of(sql: str, words: str) -> str:
+    """An error's words with places in a condition, instead of in the query whose second line it begins."""
+    lines = sql.count("\n") + 1
+
+    def place(found: re.Match[str]) -> str:
+        line = int(found[1]) - 1
+        if line > lines:
+            return "at its end"
+        return f"line {line}{found[2]}" if line > 0 else "at all of it"
+
+    placed = re.sub(r"\bline (\d+)((?:,? (?:pos|column) \d+)?)", place, words)
+    return re.sub(r" at or near ('\)'|end of input)(?=.*at its end)", "", placed)
 
 
 def _predicate(view: CompiledView) -> str:
