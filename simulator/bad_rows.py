@@ -11,8 +11,8 @@ from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import FullRegionState, State
 from upriver.engine.operators.view import LongRead
+from upriver.engine.region import FullRegionState, State
 from upriver.errors import RowError, UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch

@@ -2,7 +2,7 @@
 
 from simulator.cluster import SimulatedCluster
 from simulator.process import Process
-from upriver.engine.keeping import FullRegionState
+from upriver.engine.region import FullRegionState
 from upriver.ids import VnodeId
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointUnpublished

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS, ORDERED, VALUES, Key, KeyHashes, hashes_of_keys
-from upriver.engine.keeping import ALL_ROWS
+from upriver.engine.region import ALL_ROWS
 from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import Assign, BeginStage, OpenEpoch

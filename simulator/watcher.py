@@ -14,7 +14,7 @@ from simulator.oracle import Oracle, Row, Rows, bad_rows_of, by_key, rows_in, sq
 from simulator.process import Process
 from simulator.tables import BAD_ROWS, ORDERED, Key
 from simulator.view_observer import ViewObserver
-from upriver.engine.keeping import FullRegionState
+from upriver.engine.region import FullRegionState
 from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.migration.messages import Acquire
 from upriver.partial.partial_region import PartialRegion

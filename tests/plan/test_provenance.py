@@ -22,8 +22,7 @@ from simulator.tables import TABLES as SIMULATED
 from simulator.tables import RowSource
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.keeping import ALL_ROWS
-from upriver.engine.region import Region
+from upriver.engine.region import ALL_ROWS, Region
 from upriver.hashing import hash64
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Per, Scan, StatefulMapOp, TableSpec, lake_channel

@@ -13,7 +13,7 @@ from copying_kit import NAMES
 from machines_kit import HALVES, KEYS, SEEN, VNODES, Seen, assign, hashed, meet, opened, over, read, rows, vnode_map
 
 from upriver.engine.batch import Batch
-from upriver.engine.keeping import ALL_ROWS
+from upriver.engine.region import ALL_ROWS
 from upriver.hashing import Hashes
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan, RegionPlan

@@ -35,8 +35,8 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import ALL_ROWS, FullRegionState, State
 from upriver.engine.operators.view import LongRead
+from upriver.engine.region import ALL_ROWS, FullRegionState, State
 from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch

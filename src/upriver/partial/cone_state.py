@@ -21,7 +21,7 @@ from typing import Self
 import numpy as np
 
 from upriver.engine.batch import Batch
-from upriver.engine.keeping import FullRegionState
+from upriver.engine.region import FullRegionState
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch

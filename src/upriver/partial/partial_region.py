@@ -37,9 +37,9 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import FullRegionState
 from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.view import LongRead
+from upriver.engine.region import FullRegionState
 from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import Hashes

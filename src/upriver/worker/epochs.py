@@ -3,7 +3,7 @@ worker.counts_match and worker.settle_what_comes_late."""
 
 from collections import Counter
 
-from upriver.engine.keeping import ALL_ROWS
+from upriver.engine.region import ALL_ROWS
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import Epoch
 from upriver.migration.events import RowsArrived

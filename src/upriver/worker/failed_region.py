@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
-from upriver.engine.keeping import FullRegionState, State
 from upriver.engine.operators.view import LongRead
+from upriver.engine.region import FullRegionState, State
 from upriver.hashing import Hashes
 from upriver.state.failure import ViewFailure
 from upriver.state.vectors import NO_KEYS

@@ -9,7 +9,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from upriver.engine.keeping import FullRegionState
+from upriver.engine.region import FullRegionState
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId, WorkerId
 from upriver.partial.cone import Cone

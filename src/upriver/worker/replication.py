@@ -12,7 +12,7 @@ replication.epoch_waits_for_followers, replication.taken_in_when_over and replic
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from upriver.engine.keeping import FullRegionState
+from upriver.engine.region import FullRegionState
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Meet, Probe, TookOver, Unfollow

@@ -14,8 +14,8 @@ from itertools import groupby
 from typing import Any
 
 from upriver.engine.batch import Outgoing
-from upriver.engine.keeping import ALL_ROWS, FullRegionState, RegionState, State
 from upriver.engine.operators.operator import concatenated
+from upriver.engine.region import ALL_ROWS, FullRegionState, RegionState, State
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
