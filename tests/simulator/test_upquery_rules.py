@@ -1,6 +1,6 @@
 """Each rule of docs/internals/partial.md is needed: without it, some seed finds something wrong.
 
-For five rules there is nothing to see, or it would take too many seeds; tests of the machines show what happens without
+For four rules there is nothing to see, or it would take too many seeds; tests of the machines show what happens without
 them:
 
 - partial.asked_keys_stay, without which a lookup may wait for ever: for that, an eviction has to come between each
@@ -14,8 +14,6 @@ them:
 - cones.never_back, without which a lookup may go back in time: a key's old owner must have shown it as of an epoch
   that the new one has not come to, and the key be filled and asked for there before it does. See
   ``worker/test_cones_moving.py``.
-- cones.join_between_epochs, without which a filled key lacks rows of the epoch under way: a long fill must end after
-  that epoch's rows were asked for, and before they have come. See ``partial/test_cone.py``.
 
 Three rules may be caught in more than one way:
 
@@ -58,15 +56,15 @@ CAUGHT_BY = {
     "partial_whole_keys_only": {"lookups_equal_the_oracle", "views_equal_the_oracle"},
     "cones_keep_what_keys_rest_on": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
     "cones_catch_up_first": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
+    "cones_join_between_epochs": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
 }
 BY_HAND = {
     "partial_asked_keys_stay",
     "partial_read_ahead",
     "partial_room_first",
     "cones_never_back",
-    "cones_join_between_epochs",
 }
-OF_CONES = {"cones_keep_what_keys_rest_on", "cones_catch_up_first"}
+OF_CONES = {"cones_keep_what_keys_rest_on", "cones_catch_up_first", "cones_join_between_epochs"}
 """Rules of views whose rows are exchanged."""
 
 
