@@ -68,7 +68,8 @@ class Cones(RuleBasedStateMachine):
     @rule(places=st.lists(st.integers(0, 3), min_size=1, max_size=4))
     def read_in_any_order(self, places: list[int]) -> None:
         for place in places:
-            self.driven.go_on(place)
+            if self.driven.is_at_work:
+                self.driven.go_on(place)
             self.driven.begin()
 
     @precondition(lambda self: self.driven.cone.unfilled)

@@ -369,9 +369,12 @@ class ConeState:
         """
         budget = _Budget()
         for name, region in self.regions.items():
-            for port in reversed(self._lake_ports[name]):  # the right side of a left join first
-                batch, start = rows.get((name, port)), 0
-                while batch is not None and start < len(batch):
+            batches = [(port, rows[name, port]) for port in self._lake_ports[name] if (name, port) in rows]
+            # The fewest rows first: a row never meets very many rows of another side of a join in one step. Of equal
+            # sides the right one first: a left join puts no left row out alone.
+            for port, batch in sorted(reversed(batches), key=lambda each: len(each[1])):
+                start = 0
+                while start < len(batch):
                     end = start + (yield from budget.some(len(batch) - start))
                     mine = self._mine(name, batch.slice(start, end))
                     if mine is not None:

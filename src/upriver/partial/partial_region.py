@@ -159,8 +159,9 @@ class Filling:
         self.through = through
         self.unanswered: list[UnansweredKeys] = []
         """Keys whose rows the view cannot be computed from."""
-        self._ports = tuple(reversed(rows))
-        """The right side of a left join first: no left row is put out alone."""
+        self._ports = tuple(sorted(reversed(rows), key=lambda of_port: len(of_port[1])))
+        """The fewest rows first: a row never meets very many rows of another side of a join in one step. Of equal sides
+        the right one first: a left join puts no left row out alone."""
         self._groups = [keys] if len(keys) else []
         """Groups of keys that are filled together: the last group now, the others later."""
         self._port = self._row = 0
