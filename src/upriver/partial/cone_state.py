@@ -372,7 +372,7 @@ class ConeState:
             batches = [(port, rows[name, port]) for port in self._lake_ports[name] if (name, port) in rows]
             # The fewest rows first: a row never meets very many rows of another side of a join in one step. Of equal
             # sides the right one first: a left join puts no left row out alone.
-            for port, batch in sorted(reversed(batches), key=lambda each: len(each[1])):
+            for port, batch in sorted(batches, key=lambda each: (len(each[1]), -each[0])):
                 start = 0
                 while start < len(batch):
                     end = start + (yield from budget.some(len(batch) - start))

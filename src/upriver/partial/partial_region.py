@@ -159,7 +159,7 @@ class Filling:
         self.through = through
         self.unanswered: list[UnansweredKeys] = []
         """Keys whose rows the view cannot be computed from."""
-        self._ports = tuple(sorted(reversed(rows), key=lambda of_port: len(of_port[1])))
+        self._ports = tuple(sorted(rows, key=lambda of_port: (len(of_port[1]), -of_port[0])))
         """The fewest rows first: a row never meets very many rows of another side of a join in one step. Of equal sides
         the right one first: a left join puts no left row out alone."""
         self._groups = [keys] if len(keys) else []
