@@ -17,7 +17,7 @@ from guards_kit import BEYOND, kept
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema
 from random_guards import draws, guarded, rows
-from sql_kit import optimizing
+from sql_kit import generating_code, optimizing
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
@@ -131,7 +131,7 @@ def test_rows_are_set_aside_exactly_where_spark_raises(spark: Any, request: pyte
     answered = [case for case in made if case.rows is not None]
     failing = [case for case in made if case.raising][: GIVEN_BACK_SOAKED if soaks else GIVEN_BACK]
     rng = Random(seed)
-    with optimizing(spark):
+    with optimizing(spark), generating_code(spark):
         spark.createDataFrame(pa.Table.from_batches([rows()]), schema).createOrReplaceTempView("rows_")
         spark.sql("SELECT * FROM rows_").createOrReplaceTempView("other")
         found = [text for at in range(0, len(answered), BATCH) for text in wrong(spark, answered[at : at + BATCH])]

@@ -84,11 +84,26 @@ def by_spark(spark: Any, rows: pa.RecordBatch, expressions: Sequence[str]) -> pa
 def optimizing(spark: Any) -> Iterator[None]:
     """Let Spark optimize queries of rows that are in the plan as those of files: it would compute them before that."""
     rule = "org.apache.spark.sql.catalyst.optimizer.ConvertToLocalRelation"
-    spark.conf.set("spark.sql.optimizer.excludedRules", rule)
+    settings = ("spark.sql.optimizer.excludedRules", "spark.sql.adaptive.optimizer.excludedRules")
+    for name in settings:
+        spark.conf.set(name, rule)
     try:
         yield
     finally:
-        spark.conf.unset("spark.sql.optimizer.excludedRules")
+        for name in settings:
+            spark.conf.unset(name)
+
+
+@contextmanager
+def generating_code(spark: Any) -> Iterator[None]:
+    """Let Spark evaluate as it does by default, and not as in other tests: its code for a filter has an order of its
+    own."""
+    before = spark.conf.get("spark.sql.codegen.wholeStage")
+    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    try:
+        yield
+    finally:
+        spark.conf.set("spark.sql.codegen.wholeStage", before)
 
 
 def differences(

@@ -41,6 +41,8 @@ def comparison(sign: str) -> Rule:
 
 def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
     left, right = to_comparable(context, node, (left, right))
+    if sign == "IS NOT DISTINCT FROM" and left.sql == right.sql:  # as in Spark's optimizer
+        return Scalar("TRUE", pa.bool_(), nulls=frozenset())
     if sign.startswith("IS "):
         sql = f"({left.sql} {sign} {right.sql})"
         return Scalar(sql, pa.bool_(), any_fails((left, right)), nulls=frozenset())
