@@ -24,7 +24,7 @@ from upriver.errors import RowError
 
 pytestmark = pytest.mark.spark
 
-QUERIES, QUERIES_SOAKED = 40, 800
+QUERIES, QUERIES_SOAKED = 25, 800
 GIVEN_BACK, GIVEN_BACK_SOAKED = 6, 400
 """Queries in whose answer Spark is asked for a row that was set aside."""
 BATCH = 20
