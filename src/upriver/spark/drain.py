@@ -19,6 +19,8 @@ POLL_S = 0.05
 """Seconds between two checks of a query's progress while a thread waits."""
 IDLE_S = 5.0
 """Seconds after which the thread that waits for pauses ends without another request."""
+STOP_S_MAX = 5.0
+"""Seconds in which Spark tells the thread that waits for pauses that the query is over."""
 _HOLDS_BACK = "FileStreamSource"
 """The one source that takes a bounded share of its rows and does not report how many there are."""
 
@@ -32,8 +34,9 @@ class Drain:
         """Guards and announces all fields below."""
         self._read_through: float | None = None
         self._is_pause_wanted = False
-        self._waits_for_pause = False
-        """Whether the thread that waits for pauses runs. There is one, because each occupies a thread of the JVM."""
+        self._is_over = False
+        self._pauses: threading.Thread | None = None
+        """The thread that waits for pauses, while it runs. There is one, because each occupies a thread of the JVM."""
 
     def wait(self, seconds_left: Callable[[], float]) -> bool:
         """Wait until all that the source had at the call is committed; ``False`` if the seconds run out before.
@@ -69,10 +72,19 @@ class Drain:
     def _want_pause(self) -> None:
         with self._changed:
             self._is_pause_wanted = True
-            if not self._waits_for_pause:
-                self._waits_for_pause = True
-                threading.Thread(target=self._await_pauses, name="upriver-pauses", daemon=True).start()
+            if self._pauses is None and not self._is_over:
+                self._pauses = threading.Thread(target=self._await_pauses, name="upriver-pauses", daemon=True)
+                self._pauses.start()
             self._changed.notify_all()
+
+    def stop(self) -> None:
+        """End the thread that waits for pauses. The query is over."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+            pauses = self._pauses
+        if pauses is not None:
+            pauses.join(STOP_S_MAX)
 
     def _await_pauses(self) -> None:
         try:
@@ -86,13 +98,13 @@ class Drain:
             pass  # the query has failed or Spark has stopped; callers see that at the query itself
         finally:
             with self._changed:
-                self._waits_for_pause = False
+                self._pauses = None
 
     def _next_pause_is_wanted(self) -> bool:
         with self._changed:
-            is_wanted = self._changed.wait_for(lambda: self._is_pause_wanted, IDLE_S)
+            is_wanted = self._changed.wait_for(lambda: self._is_pause_wanted or self._is_over, IDLE_S)
             self._is_pause_wanted = False
-            return is_wanted
+            return is_wanted and not self._is_over
 
 
 def _took_all(progress: StreamingQueryProgress) -> bool:

@@ -22,13 +22,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.coordinator.sources import SourceFailure
-from upriver.errors import CorruptFile, DeclarationError, IngestFailed, WaitTimeout
+from upriver.errors import CorruptFile, DeclarationError, WaitTimeout
 from upriver.ids import Channel, Epoch
 from upriver.lake.files import open_files
 from upriver.lake.lake import Lake, Manifest, OwnedLake
 from upriver.lake.spark_checkpoint import sweep_checkpoint
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.runtime.source_supervisor import Seen
+from upriver.spark.callback import BatchCallback
 from upriver.spark.drain import Drain
 from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.sources import failure_of, failure_of_query, source_names
@@ -241,6 +242,12 @@ class _QueryAttempt:
     query: StreamingQuery
     drain: Drain
     outcome: "_Outcome"
+    callback: BatchCallback
+
+    def let_go(self) -> None:
+        """The query is over: keep no thread, and nothing for the callback."""
+        self.drain.stop()
+        self.callback.forget()
 
 
 class _Outcome:
@@ -277,22 +284,23 @@ class StreamIngest:
         name = f"upriver-{self._table}-{uuid4().hex[:8]}"
         outcome, started, ids = _Outcome(), threading.Event(), list[str]()
 
-        def take(rows: DataFrame, batch: int) -> None:
+        def take(rows: DataFrame, batch: int) -> str | None:
             started.wait()
             try:
                 self._publish_batch(rows, batch, ids[0])
                 outcome.batches += 1
             except Exception as error:
                 outcome.error = error
-                # py4j and Spark log errors that are raised here, with all their stacks.
-                raise IngestFailed(self.failure_of(error).error) from None
+                return self.failure_of(error).error
+            return None
 
-        writer = self._rows.writeStream.queryName(name).foreachBatch(take)
+        callback = BatchCallback(take)
+        writer = self._rows.writeStream.queryName(name).foreachBatch(callback)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
         query = writer.option("checkpointLocation", self._checkpoint).start()
         ids.append(str(query.id))
-        self._running = _QueryAttempt(attempt, query, Drain(query), outcome)
+        self._running = _QueryAttempt(attempt, query, Drain(query), outcome, callback)
         started.set()
 
     @property
@@ -323,6 +331,7 @@ class StreamIngest:
         assert running is not None
         query, batches = running.query, running.outcome.batches
         if not query.isActive:
+            running.let_go()
             failure = self._failure(running)
             return Seen(running.number, running.outcome.batches, is_over=True, failure=failure)
         doing = str(query.status["message"])
@@ -358,3 +367,4 @@ class StreamIngest:
         """Stop the query; a batch in flight is abandoned and comes again with the next attempt."""
         if self._running is not None:
             self._running.query.stop()
+            self._running.let_go()
