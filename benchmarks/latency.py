@@ -154,7 +154,7 @@ def _through_spark(spark: SparkSession, directory: Path, options: LatencyOptions
     with App(spark, str(directory / "lake"), workers=options.workers) as app:
         app.table(TABLE, stream, key="k")
         app.view(VIEW, TOTALS, key="k", partial=False)
-        app.start()
+        app.start(wait=True)
         with connect(app.address, app.token) as client:
             for number in range(WARM_UP + options.spark_epochs):
                 pq.write_table(_events(np.array([number])), staged)
