@@ -200,36 +200,6 @@ def test_columns_may_be_ddl(spark: Any) -> None:
 # The user's page -------------------------------------------------------------------------------------------------
 
 
-def functions_of_the_page() -> dict[str, Callable[..., Any]]:
-    found: dict[str, Any] = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        exec(block.split("\n\n\napp.")[0], found)
-    return found
-
-
-def test_the_first_example_gives_what_the_page_says() -> None:
-    schema = pa.schema([("trip", pa.int32()), ("dest", pa.string()), ("miles", pa.float64())])
-    state = pa.schema([("trips", pa.int32()), ("miles", pa.float64())])
-    op = declared(functions_of_the_page()["trips"], schema=schema, state=state)
-    (given,) = run(op, [("N14228", 1, "IAH", 1400.0), ("N14228", 2, "ORD", 719.0)])
-    assert given == [("N14228", 1, "IAH", 1400.0), ("N14228", 2, "ORD", 2119.0)]
-    assert all(f"| {' | '.join(map(str, row))} |" in PAGE.read_text() for row in given)
-
-
-def test_the_other_two_examples_agree() -> None:
-    source = TableSpec("events", pa.schema([("k", pa.string()), ("v", pa.int64())]), ("k",))
-    columns = pa.schema([("n", pa.int64()), ("total", pa.int64())])
-    page = functions_of_the_page()
-    answers = []
-    for name, per in (("totals", "key"), ("batch_totals", "batch")):
-        op = declare_stateful_map("totals", source, ["k"], page[name], columns, columns, per=per, timezone="UTC")
-        operator = StatefulMap(op, source.schema, ["k"])
-        turns = [[("a", 1), ("b", 2), ("a", 3)], [("b", 4), ("c", 5)]]
-        answers.append([plain_rows(operator.apply(0, batch_of(source.schema, turn, ["k"])).rows) for turn in turns])
-    assert answers[0] == answers[1]
-    assert [sorted(rows) for rows in answers[0]] == [[("a", 2, 4), ("b", 1, 2)], [("b", 2, 6), ("c", 1, 5)]]
-
-
 def test_all_arguments_of_the_page_are_there() -> None:
     named = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     assert named == ["source", "key", "func", "schema", "state", "per", "order_by"]
