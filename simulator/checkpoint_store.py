@@ -1,8 +1,10 @@
 """What the lake of a simulated cluster does with checkpoints: it takes what is copied, publishes them, or fails to."""
 
+from simulator.checkers import machines_do_not_fail
 from simulator.cluster import SimulatedCluster
 from simulator.process import Process
 from upriver.engine.region import FullRegionState
+from upriver.errors import UpriverError
 from upriver.ids import VnodeId
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointUnpublished
@@ -36,9 +38,12 @@ def commit(cluster: SimulatedCluster, fails: bool) -> None:
 
 
 def _restored(cluster: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
-    """All of a region, as a worker that begins with the newest checkpoint has it."""
+    """All of a region, as a worker that begins with the newest checkpoint has it. Raises Violated if none can."""
     made = cluster.build_region(plan, region)
     chain = [checkpoint.epoch for checkpoint in cluster.checkpoints.chain()]
     for chunk in cluster.checkpoints.read(chain, region.name, map(VnodeId, range(cluster.vnodes))):
-        made.install(chunk.parts)
+        try:
+            made.install(chunk.parts)
+        except UpriverError as error:
+            raise machines_do_not_fail(error) from error
     return made

@@ -104,16 +104,16 @@ class SourcesWorld(IcaddWorld):
         steps = super().possible()
         if self.grown < len(self.scenario.growth):
             steps.append(IcaddStep("grow"))
-        for (worker, _), part in self.parts.items():
+        for (worker, region), part in self.parts.items():
             assert isinstance(part, ReaderPart)
             if part.left:
                 continue
             if self._can_list(worker, part):
-                steps.append(IcaddStep("list", worker))
+                steps.append(IcaddStep("list", worker, region))
             if part.reads:
-                steps.append(IcaddStep("read", worker))
+                steps.append(IcaddStep("read", worker, region))
             if any(self._has_more(partition, part.reader) for partition in part.reader.cursors):
-                steps.append(IcaddStep("poll", worker))
+                steps.append(IcaddStep("poll", worker, region))
         return steps
 
     def _can_list(self, worker: WorkerId, part: ReaderPart) -> bool:
