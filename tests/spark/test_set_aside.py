@@ -164,7 +164,7 @@ def test_what_is_made_of_several_rows_is_not_set_aside(spark: Any, tmp_path: Pat
         assert app.status()["views"]["of_sums"]["state"] == "failed"
         with pytest.raises(
             RowError,
-            match=r"(?is)view 'of_sums', region 'of_sums/0', epoch 1: .*division by zero.* \(row: sum\(v\) = 0\)\..* It is not set aside: .* made of several",
+            match=r"(?is)view 'of_sums', region 'of_sums/0', epoch 1: .*division by zero.* \(row: sum\(v\) = 0\)\..* It is not set aside: .* combines several",
         ):
             app.lookup("of_sums", [1.0])
     assert app.rejected("numbers").count() == 0
