@@ -1,4 +1,4 @@
-"""What is there when a simulated cluster begins: which views, of which kind, and the owner of each vnode."""
+"""The state in which a simulated cluster begins: its views, their kinds, and the owner of each vnode."""
 
 from dataclasses import replace
 from random import Random

@@ -38,9 +38,9 @@ class EventWeights:
     how fast a process gives keys away, so many at a time. dial, carry: how fast a channel between workers comes about,
     and how fast it is. cut: that one breaks. driver: that the driver dies, and another one comes. checkpoint: that one
     is requested. copy, store: how fast a process copies its state for it, and the lake takes that. spoil: how likely
-    the lake does not take the last of it. standbys, warmups: how many copies there are to be of each slice, and how
-    many are learned at a time. feed: how fast a process copies its state for its followers. lease: how soon that of a
-    lost process has run out. overdue: that a leaver is not waited for.
+    the lake does not take the last of it. standbys, warmups: how many copies of each slice the coordinator wants,
+    and how many may warm up at a time. feed: how fast a process copies its state for its followers. lease: how soon
+    that of a lost process has run out. overdue: that a leaver is not waited for.
     """
 
     publish: float
