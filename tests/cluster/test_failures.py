@@ -11,7 +11,17 @@ from collections.abc import Iterator
 
 import pytest
 from cluster_kit import ALONE, RunningCluster
-from failure_kit import KEYS, Prober, Replacement, addresses, check_lookup, is_there, parent_of, probing
+from failure_kit import (
+    KEYS,
+    Prober,
+    Replacement,
+    addresses,
+    check_lookup,
+    check_single_lookup,
+    is_there,
+    parent_of,
+    probing,
+)
 
 from benchmarks.recovery_kill import pid_listening
 from upriver.client.lookups import LookupStream
@@ -94,7 +104,7 @@ def test_a_worker_without_descriptors_is_held_up_answers_and_goes_on_when_it_has
         while (told := cluster.client.status()["workers"][0])["held_up"] is None:
             assert time.monotonic() < give_up_at, f"worker 0 is not held up: {told}"
         for key in KEYS_ASKED:  # each alone: worker 1 is an epoch ahead, and keys asked together are as of one
-            check_lookup(cluster.client, "sums", cluster.feed.view, [key], 0)
+            check_single_lookup(cluster.client, "sums", cluster.feed, key)
     finally:
         resource.prlimit(process, resource.RLIMIT_NOFILE, (soft, hard))
     assert "Too many open files" in told["held_up"]

@@ -143,7 +143,16 @@ def asking(*probers: Prober) -> Iterator[None]:
 def check_lookup(client: Client, view: str, truth: Truth, keys: list[int], at_least: int) -> None:
     """What is found of these keys, as of this epoch or a later one, is right."""
     rows, epoch = client.lookup_with_epoch(view, keys, at_least=at_least, timeout=LOOKUP_S_MAX)
-    assert rows_of(rows) == truth(epoch, keys)
+    found, right = rows_of(rows), truth(epoch, keys)
+    assert found == right, f"{view}, epoch {epoch}: {found} were found, not {right}"
+
+
+def check_single_lookup(client: Client, view: str, feed: Feed, key: int) -> None:
+    """What is found of a key is right at the end of the answer's epoch or of a later one: the lookup of a single key
+    waits for no epoch's end, so that its worker may be amid the next one."""
+    rows, epoch = client.lookup_with_epoch(view, [key], timeout=LOOKUP_S_MAX)
+    found, right = rows_of(rows), [feed.view(end, [key]) for end in range(epoch, feed.fed + 1)]
+    assert found in right, f"{view}, epoch {epoch} or later: {found} was found, none of {right}"
 
 
 def addresses(client: Client) -> dict[int, str | None]:
