@@ -114,7 +114,7 @@ def client() -> Iterator[Client]:
         (lambda client: next(client.rescale_of(1).follow(timeout=-1)), "timeout=-1: give a number of seconds"),
     ],
 )
-def test_a_client_asks_nobody_for_nonsense(client: Client, call: Callable[[Client], object], said: str) -> None:
+def test_a_client_sends_no_request_for_nonsense(client: Client, call: Callable[[Client], object], said: str) -> None:
     with pytest.raises(DeclarationError, match=said):
         call(client)
     assert client.lookup("planes", ["N7"], at_least=5, timeout=math.inf).num_rows == 1

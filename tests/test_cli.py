@@ -132,7 +132,7 @@ def test_wrong_numbers_are_refused_before_anything_is_asked(
     assert said in capsys.readouterr().err
 
 
-def test_nobody_there_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_app_that_is_not_there_ends_with_status_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--address", "127.0.0.1:1", "--token", "secret"]) == 1
     error = capsys.readouterr().err
     assert "cannot be reached" in error

@@ -54,7 +54,7 @@ def test_requests_follow_from_the_seed() -> None:
     assert draw_requests(SITE, 500, seed=1) != draw_requests(SITE, 500, seed=2)
 
 
-def test_who_writes_adds_rows_with_new_ids_that_belong_together() -> None:
+def test_a_writer_adds_rows_with_new_ids_that_belong_together() -> None:
     written: dict[str, list[pa.Table]] = {table: [rows] for table, rows in SITE.rows.items()}
     for request in draw_requests(SITE, 20_000, seed=1):
         assert bool(request.writes()) == (request.page in WRITES)

@@ -324,7 +324,7 @@ def test_by_default_there_are_a_million_keys_on_three_workers_and_spark() -> Non
     assert not options("--no-spark").has_spark
 
 
-def test_there_must_be_somebody_to_be_killed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_must_be_a_worker_to_kill(capsys: pytest.CaptureFixture[str]) -> None:
     assert benchmarks(["recovery", "--workers", "1", "--no-spark"]) == 2
     assert "2 or more" in capsys.readouterr().err
 

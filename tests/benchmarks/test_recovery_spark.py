@@ -88,7 +88,7 @@ def test_nothing_is_left_when_it_is_interrupted(reached: str, arguments: list[st
 
 
 @pytest.mark.long
-def test_sparks_side_does_not_outlive_who_has_started_it(tmp_path: Path) -> None:
+def test_sparks_side_does_not_outlive_its_starter(tmp_path: Path) -> None:
     feed = RecoveryFeed(tmp_path / "events", SPEC)
     feed.put_base()
     task = ContestantTask(

@@ -169,7 +169,7 @@ def busy(workers: Workers, asking: Asking) -> "list[Future[FoundRows]]":
     return running
 
 
-def test_a_few_lookups_wait_for_nobody(workers: Workers, asking: Asking) -> None:
+def test_a_few_lookups_do_not_wait(workers: Workers, asking: Asking) -> None:
     running = busy(workers, asking)
     assert {call[0] for call in workers.calls} == {-1 - number for number in range(FREE_LOOKUPS_MAX + 1)}
     assert len(workers.calls) == FREE_LOOKUPS_MAX + 1
@@ -227,7 +227,7 @@ def test_neither_do_those_for_an_epoch(workers: Workers, asking: Asking) -> None
     assert workers.calls[-1] == [1]
 
 
-def test_who_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers) -> None:
+def test_a_lookup_that_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers) -> None:
     asking = Asking(workers, wait_s_max=0.0)
     busy(workers, asking)
     late = asking.begin(4)
@@ -238,7 +238,7 @@ def test_who_has_waited_in_vain_leads_a_round_of_all_that_wait(workers: Workers)
     asking.close()
 
 
-def test_who_is_told_nothing_in_its_time_asks_by_itself(workers: Workers) -> None:
+def test_a_lookup_that_is_told_nothing_in_its_time_asks_by_itself(workers: Workers) -> None:
     """As if an interrupt had ended the one that leads: the lookups that wait for it have their rows all the same."""
     asking, gone = Asking(workers, wait_s_max=0.1), threading.Event()
     workers.error = lambda asked: None if len(asked.hash64) <= 2 or gone.wait(SECONDS_MAX) else TimeoutError()
@@ -281,7 +281,9 @@ def test_after_one_was_held_up_none_waits_for_a_while(workers: Workers, asking: 
 
 
 @pytest.mark.parametrize("error", [WaitTimeout("too late"), UnknownView("dropped"), ZeroDivisionError(), SystemExit()])
-def test_what_becomes_of_a_round_is_nobodys_answer(workers: Workers, asking: Asking, error: BaseException) -> None:
+def test_the_error_of_a_round_is_no_answer_to_its_lookups(
+    workers: Workers, asking: Asking, error: BaseException
+) -> None:
     """The thread that led it may have been interrupted: that is its own affair."""
     workers.error = lambda asked: error if len(asked.hash64) > 2 or 13 in asked.keys.column(0).to_pylist() else None
     busy(workers, asking)

@@ -77,7 +77,7 @@ NONSENSE: list[tuple[Json, str]] = [
 
 
 @pytest.mark.parametrize(("arguments", "said"), NONSENSE)
-def test_nonsense_is_refused_and_nobody_asked(
+def test_nonsense_is_refused_and_no_request_is_sent(
     coordinator: Coordinator, client: Client, arguments: Json, said: str
 ) -> None:
     with pytest.raises(DeclarationError, match=said):

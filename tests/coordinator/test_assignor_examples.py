@@ -223,7 +223,7 @@ def test_scaling_up_from_scratch(config: MembershipConfig) -> None:
     assert plan.memory == LeaderMemory(members=frozenset({S1, S2, S3}))
 
 
-def test_a_task_that_nobody_has_moves_at_once_while_others_are_learned(config: MembershipConfig) -> None:
+def test_a_task_that_no_worker_has_moves_at_once_while_others_are_learned(config: MembershipConfig) -> None:
     """The text: "By identifying whether the given task is in the active task bucket for other members, if not we just
     transfer the ownership immediately": T8, which is new, goes to S4; T1, which is active, is learned first."""
     held = Assignment(active=active(S1=[1, 2, 3], S2=[4, 5], S3=[6, 7]))

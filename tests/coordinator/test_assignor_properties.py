@@ -120,7 +120,7 @@ def test_there_are_as_many_standbys_as_instances_allow(group: Group, config: Mem
 
 
 @given(groups(), configs)
-def test_a_served_task_goes_only_to_who_is_ready(group: Group, config: MembershipConfig) -> None:
+def test_a_served_task_goes_only_to_a_ready_worker(group: Group, config: MembershipConfig) -> None:
     """Document 002: "if given task is currently active, reassignment must happen only to stream threads who are
     declared ready to serve this task". A task without state needs nothing to be ready."""
     plan = assign(group, config)
@@ -182,7 +182,7 @@ def test_where_all_are_to_leave_the_last_ones_stay(group: Group, config: Members
 
 
 @given(groups(), configs)
-def test_who_may_stop_has_nothing(group: Group, config: MembershipConfig) -> None:
+def test_a_worker_that_may_stop_has_nothing(group: Group, config: MembershipConfig) -> None:
     plan = assign(group, config)
     assert plan.may_stop <= group.leaving.keys()
     assert not plan.may_stop & set(plan.assignment.active.values())

@@ -54,7 +54,7 @@ def test_a2_a_copy_is_ready_within_the_acceptable_lag(lag: int | None, ready: bo
     assert plan.assignment.active[T1] == (S2 if ready else S1)
 
 
-def test_a3_an_owner_keeps_its_task_until_somebody_is_ready() -> None:
+def test_a3_an_owner_keeps_its_task_until_another_worker_is_ready() -> None:
     """Also one that leaves, and though a standby could serve it at once."""
     held = Assignment(active=active(S1=[1], S2=[2]), standby=standby(S2=[1]))
     group = Group(tasks=tasks(1, 2), instances=alone(1, 2), held=held, leaving={S1: 0}, lag_epochs=lags([(T1, S2)]))
@@ -101,7 +101,7 @@ def test_a4_where_the_owner_is_lost_a_copy_takes_over(
         ({3: 0, 4: 9}, S3, S3),  # but before that, one that is ready: it serves until another has learned the task
     ],
 )
-def test_a4_a_standby_takes_over_where_nobody_learns(
+def test_a4_a_standby_takes_over_where_no_worker_learns(
     lag_of_standbys: dict[int, int], leaver: WorkerId | None, chosen: WorkerId
 ) -> None:
     group = replace(lost(9, lag_of_standbys), leaving={} if leaver is None else {leaver: 0})
@@ -117,7 +117,7 @@ def test_a4_of_equal_standbys_those_with_less_to_do() -> None:
     assert plan.assignment.active == active(S2=[1, 3], S3=[2, 4])
 
 
-def test_a5_a_task_of_which_there_is_no_copy_goes_to_whoever_has_the_least() -> None:
+def test_a5_a_task_without_a_copy_goes_to_the_least_loaded_worker() -> None:
     """S2 has none, but is to have three; S3 leaves."""
     held = Assignment(active=active(S1=[1, 2, 3, 4, 5, 6]), learner=active(S2=[1, 2, 3]))
     group = Group(tasks=tasks(1, 2, 3, 4, 5, 6, 7, 8), instances=alone(1, 2, 3, 4), held=held, leaving={S3: 0})
@@ -132,7 +132,7 @@ def test_a5_workers_of_an_instance_come_in_turn() -> None:
     assert plan.assignment.active == active(S1=[1], S3=[2], S2=[3])
 
 
-def test_a6_what_leavers_have_goes_to_standbys_then_to_whoever_has_the_least() -> None:
+def test_a6_tasks_of_leavers_go_to_standbys_then_to_the_least_loaded_worker() -> None:
     held = Assignment(active=active(S1=[1, 2], S2=[3, 4], S3=[5]), standby=standby(S2=[2]))
     group = Group(tasks=tasks(1, 2, 3, 4, 5), instances=alone(1, 2, 3), held=held, leaving={S1: 0})
     plan = assign(known(group), MembershipConfig(num_standby_replicas=1))
@@ -269,14 +269,14 @@ def test_a10_the_standby_that_learns_is_the_last_to_end() -> None:
     assert assign(known(group), MembershipConfig(num_standby_replicas=1)).assignment.standby == {T1: {S3}}
 
 
-def test_a11_who_gave_a_task_up_becomes_its_standby() -> None:
+def test_a11_the_worker_that_gave_a_task_up_becomes_its_standby() -> None:
     """Document 002: "to previous active task owners after learner transfer in this round". S3 has less to do."""
     group = known(replace(learning(lag=0), instances=alone(1, 2, 3)))
     plan = assign(group, MembershipConfig(num_standby_replicas=1, eventual_balance=False))
     assert plan.assignment.standby[T1] == {S1}
 
 
-def test_a11_a_standby_goes_to_whoever_has_the_least_and_stays() -> None:
+def test_a11_a_standby_goes_to_the_least_loaded_worker_and_stays() -> None:
     """What a worker learns counts as what it has: that is all S3 has."""
     held = Assignment(active=active(S1=[1], S2=[2, 3]))
     group = Group(tasks=tasks(1, 2, 3), instances=alone(1, 2, 3, 4), held=held, leaving={S4: 0})
@@ -311,7 +311,7 @@ def test_a12_a_worker_asks_for_a_round_of_its_own_learners_only(partial: bool) -
 
 
 @pytest.mark.parametrize(("limit_ms", "waited_for"), [(None, True), (1_001, True), (1_000, False), (0, False)])
-def test_a13_who_leaves_is_waited_for_until_the_timeout(limit_ms: int | None, waited_for: bool) -> None:
+def test_a13_a_leaver_is_waited_for_until_the_timeout(limit_ms: int | None, waited_for: bool) -> None:
     held = Assignment(active=active(S1=[1], S2=[2]), standby=standby(S3=[1]))
     group = Group(tasks=tasks(1, 2), instances=alone(1, 2, 3), held=held, leaving={S1: 1_000})
     plan = assign(known(group), MembershipConfig(scale_down_timeout_ms=limit_ms))
@@ -320,7 +320,7 @@ def test_a13_who_leaves_is_waited_for_until_the_timeout(limit_ms: int | None, wa
     assert plan.revoked == {}
 
 
-def test_a13_where_all_leave_nobody_does() -> None:
+def test_a13_where_all_leave_none_does() -> None:
     held = Assignment(active=active(S1=[1], S2=[2]))
     group = Group(tasks=tasks(1, 2), instances=alone(1, 2), held=held, leaving={S1: 5, S2: 5})
     for limit_ms in (None, 0):
@@ -359,7 +359,7 @@ def test_a14_what_is_said_of_other_copies_of_a_task_without_state_is_of_no_meani
 
 
 @pytest.mark.parametrize("eventual_balance", [True, False])
-def test_a15_without_memory_nobody_begins_to_learn_but_what_leavers_have(eventual_balance: bool) -> None:
+def test_a15_without_memory_only_tasks_of_leavers_are_learned(eventual_balance: bool) -> None:
     held = Assignment(active=active(S1=[1, 2, 3, 4], S3=[5]))
     group = Group(tasks=tasks(1, 2, 3, 4, 5), instances=alone(1, 2, 3), held=held, leaving={S3: 0})
     plan = assign(group, MembershipConfig(eventual_balance=eventual_balance))

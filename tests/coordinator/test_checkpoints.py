@@ -107,7 +107,7 @@ def test_what_is_said_of_another_checkpoint_is_no_news() -> None:
     assert len(only(PublishCheckpoint, machine.step(written(2)))) == 1
 
 
-def test_none_is_taken_before_somebody_wants_it_and_one_at_a_time() -> None:
+def test_none_is_taken_before_a_request_and_one_at_a_time() -> None:
     machine = at(1)
     assert asked_for(happens(machine, *flown(2))) == []
     assert asked_for(happens(machine, want(1), want(2), *flown(3))) == [(1, 2, True)] * 2
@@ -117,7 +117,7 @@ def test_none_is_taken_before_somebody_wants_it_and_one_at_a_time() -> None:
     assert ready(taken(machine, 2)) == [((2,), 3, (3, 2))]
 
 
-def test_who_asks_while_a_place_is_empty_waits_until_it_is_filled() -> None:
+def test_a_request_while_a_place_is_empty_waits_until_it_is_filled() -> None:
     machine = at(2, gone(2))
     assert happens(machine, want(1), want(2)) == []
     assert asked_for(machine.step(came(1, 3))) == [(1, 2, True)] * 2
@@ -151,7 +151,7 @@ def test_when_the_views_are_others_the_first_of_them_is_due_at_once() -> None:
     assert (len(only(PlansTaken, actions)), asked_for(actions)) == (1, [(2, 3, True)] * 2)
 
 
-def test_when_there_is_nothing_new_who_asks_is_served_at_once() -> None:
+def test_when_there_is_nothing_new_a_request_is_served_at_once() -> None:
     machine = at(2, want(1))
     taken(machine, 1)
     assert ready(machine.step(want(2))) == [((2,), 2, (2,))]
@@ -162,7 +162,7 @@ def test_before_the_first_epoch_there_is_nothing_new() -> None:
     assert ready(at(0).step(want(1))) == [((1,), 0, ())]
 
 
-def test_where_only_what_is_read_is_kept_who_asks_is_served_at_once() -> None:
+def test_where_all_views_are_partial_a_request_is_served_at_once() -> None:
     machine = checkpointing(*BOTH, *flown(1), plans=(PARTIAL,))
     actions = machine.step(want(1))
     assert (asked_for(actions), ready(actions)) == ([], [((1,), 1, ())])
@@ -175,7 +175,7 @@ def test_where_only_what_is_read_is_kept_none_is_due_at_every_step() -> None:
     assert ready(happens(machine, finished(1, 1), published(2))) == []
 
 
-def test_where_no_checkpoints_are_taken_nobody_is_served() -> None:
+def test_where_no_checkpoints_are_taken_no_request_is_served() -> None:
     machine = coordinator(*BOTH, *flown(1))
     assert machine.step(want(1)) == []
     assert [assign.chain for assign in only(Assign, happens(coordinator(), *BOTH))] == [None, None]
@@ -185,7 +185,7 @@ def test_where_no_checkpoints_are_taken_nobody_is_served() -> None:
 
 
 @pytest.mark.parametrize("rule", [True, False])
-def test_v9_after_somebody_has_gone_for_good_it_is_whole(rule: bool) -> None:
+def test_v9_after_a_worker_has_gone_for_good_it_is_whole(rule: bool) -> None:
     machine = checkpointing(*BOTH, rules=Rules(checkpoints_whole_after_losses=rule))
     assert next_one(machine, 1, keys=100) == (True, (1,))
     assert next_one(machine, 2) == (False, (2, 1))
@@ -246,13 +246,13 @@ def test_v6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
     assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
 
 
-def test_v6_switched_off_publishes_what_lacks_the_part_of_who_was_lost() -> None:
+def test_v6_switched_off_publishes_what_lacks_the_part_of_a_lost_worker() -> None:
     machine = at(1, want(), written(2), rules=Rules(checkpoints_given_up_when_torn=False))
     assert happens(machine, gone(2), came(1, 3)) != []
     assert len(only(PublishCheckpoint, machine.step(written(1)))) == 1
 
 
-def test_l4_the_part_of_who_was_given_up_does_not_count() -> None:
+def test_l4_the_part_of_a_worker_that_was_given_up_does_not_count() -> None:
     machine = at(1, came(1, 3), finished(3, 1), want(7))
     late = happens(machine, written(2), written(1))  # the second was in the place of the third
     assert only(PublishCheckpoint, late) == []
@@ -286,7 +286,7 @@ def test_a_checkpoint_is_given_up_when_the_lake_does_not_take_it_and_the_next_bu
     assert ready(taken(machine, 3)) == [((8,), 2, (2, 1))]
 
 
-def test_who_asks_meanwhile_is_served_by_the_next_one() -> None:
+def test_a_request_meanwhile_is_served_by_the_next_one() -> None:
     machine = at(1, want(1), want(2))
     actions = machine.step(not_taken(1))
     assert failed(actions) == [((1,), 1, "worker 0: the disk is full")]

@@ -58,7 +58,7 @@ from upriver.protocol.messages import (
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_who_comes_later_begins_with_the_chain_while_others_go_on() -> None:
+def test_a_later_worker_begins_with_the_chain_while_others_go_on() -> None:
     machine = at(0)
     for epoch in (1, 2, 3):
         next_one(machine, epoch, keys=4 - epoch)
@@ -81,7 +81,7 @@ def test_a_place_is_filled_when_what_is_kept_there_is_restored() -> None:
     assert (asked_for(actions), listeners(TakeCheckpoint, actions)) == ([(2, 2, False)] * 2, [1, 3])
 
 
-def test_who_begins_with_nothing_has_nothing_to_restore() -> None:
+def test_a_worker_that_begins_with_nothing_has_nothing_to_restore() -> None:
     machine = at(1, gone(2), want(7))
     assert asked_for(machine.step(came(1, 3))) == [(1, 1, True)] * 2
 
@@ -137,7 +137,7 @@ def test_every_so_many_epochs_counts_from_the_checkpoint_that_was_found(epochs: 
     assert asked_for(happens(machine, *reports)) == asked
 
 
-def test_a_rescale_waits_for_who_restores() -> None:
+def test_a_rescale_waits_for_a_worker_that_restores() -> None:
     machine = resumed(*BOTH, restored(1), wanted(1, moves={3: 0}), met(1), met(2), finished(1, 4), finished(2, 4))
     assert listeners(MigrationOrder, machine.step(restored(2))) == [1, 2]
 

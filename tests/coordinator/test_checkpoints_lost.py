@@ -18,7 +18,7 @@ def written(group: Group, checkpoint: int) -> PublishCheckpoint:
 
 
 @pytest.mark.parametrize("in_lake_first", [True, False], ids=["it was published", "it is being published"])
-def test_v9_who_is_lost_when_a_checkpoint_was_written_knew_what_has_changed_since(in_lake_first: bool) -> None:
+def test_v9_a_worker_lost_after_a_checkpoint_knew_what_has_changed_since(in_lake_first: bool) -> None:
     """The checkpoint is of what was before, be it whole."""
     group = Group()
     group.epoch()

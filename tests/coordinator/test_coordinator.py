@@ -42,7 +42,7 @@ def test_a_worker_that_comes_is_assigned_its_vnodes_and_all_epochs_so_far() -> N
     assert machine.step(came(1, 5)) == [tell(5, assign), *opened(5, 1, 2)]
 
 
-def test_an_epoch_is_opened_for_all_who_are_there() -> None:
+def test_an_epoch_is_opened_for_all_workers_that_are_there() -> None:
     assert coordinator(came(1, 7)).step(published(1)) == opened(7, 1)
     assert coordinator(*BOTH).step(published(1)) == [*opened(1, 1), *opened(2, 1)]
 
@@ -59,12 +59,12 @@ def test_c1_an_epoch_ends_when_every_worker_has_finished_it() -> None:
     assert machine.step(finished(1, 1, applied=2)) == ended(1)
 
 
-def test_c1_switched_off_ends_an_epoch_with_the_first_who_has_finished() -> None:
+def test_c1_switched_off_ends_an_epoch_with_the_first_worker_that_has_finished() -> None:
     machine = coordinator(*BOTH, published(1, rows=3), rules=Rules(coordinator_all_workers_finish=False))
     assert machine.step(finished(2, 1, applied=1)) == ended(1)
 
 
-def test_c1_a_place_that_nobody_fills_holds_the_epoch() -> None:
+def test_c1_an_empty_place_holds_the_epoch() -> None:
     machine = coordinator(came(0, 1), published(1))
     assert machine.step(finished(1, 1)) == []
     machine.step(came(1, 2))
@@ -102,7 +102,7 @@ def test_c1_rows_of_an_epoch_that_has_ended_are_a_fault() -> None:
         machine.step(late(2, 1, applied=1))
 
 
-def test_nobody_is_told_that_an_epoch_is_over_that_was_not_mixed() -> None:
+def test_no_worker_is_told_that_an_epoch_is_over_that_was_not_mixed() -> None:
     machine = coordinator(*BOTH, published(1), finished(1, 1))
     assert only(EpochOver, machine.step(finished(2, 1))) == []
 

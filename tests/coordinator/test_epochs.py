@@ -88,7 +88,7 @@ def test_c1_epochs_end_in_order_several_at_a_time() -> None:
     assert finish(made, ONE, 1, rows=0) == [1, 2]
 
 
-def test_c1_switched_off_waits_for_nobody_and_counts_nothing() -> None:
+def test_c1_switched_off_waits_for_no_worker_and_counts_nothing() -> None:
     assert finish(ledger((3, 1), waits_for_all=False), ZERO, 1, rows=0) == [1]
 
 

@@ -25,15 +25,15 @@ def test_all_workers_are_told_and_the_last_one_ends_it() -> None:
     assert OVER in machine.step(evicted(2))
 
 
-def test_who_is_lost_has_forgotten_everything() -> None:
+def test_a_lost_worker_has_forgotten_everything() -> None:
     machine = coordinator(*BOTH, WANTED, evicted(1))
     assert OVER in machine.step(gone(2))
 
 
-def test_who_comes_later_is_not_waited_for() -> None:
+def test_a_later_worker_is_not_waited_for() -> None:
     machine = coordinator(*BOTH, WANTED, evicted(1))
     assert OVER in machine.step(came(1, 3))  # in place of the second one
 
 
-def test_with_nobody_there_it_is_over_at_once() -> None:
+def test_without_workers_it_is_over_at_once() -> None:
     assert OVER in coordinator().step(WANTED)

@@ -65,7 +65,7 @@ def test_each_copy_is_on_an_instance_of_its_own(instances: str, standbys: int, f
         assert len({instances[worker] for worker in copies}) == len(copies)
 
 
-def test_nobody_follows_where_nobody_is_to_stand_by_or_only_what_is_read_is_kept() -> None:
+def test_no_worker_follows_without_standbys_or_in_a_partial_view() -> None:
     for group in (Group(standbys=0), Group(standbys=1, plans=[PARTIAL]), Group(standbys=1, plans=[])):
         group.epoch()
         assert only(Follow, group.log) == []
@@ -95,7 +95,7 @@ def test_where_views_become_full_workers_know_that_others_may_take_over() -> Non
 
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
-def test_s1_an_epoch_ends_when_all_who_had_everything_have_what_has_changed(plans: Sequence[DataflowPlan]) -> None:
+def test_s1_an_epoch_ends_when_all_complete_standbys_have_what_has_changed(plans: Sequence[DataflowPlan]) -> None:
     group = running(plans=plans)
     group.silent = {CaughtUp}
     group.epoch()
@@ -109,7 +109,7 @@ def test_s1_an_epoch_ends_when_all_who_had_everything_have_what_has_changed(plan
     assert group.ended == 2
 
 
-def test_s1_who_has_never_had_everything_is_not_waited_for() -> None:
+def test_s1_a_standby_that_was_never_complete_is_not_waited_for() -> None:
     group = Group(silent=[CaughtUp])
     group.epoch()
     assert (group.ended, group.standing()) == (1, (1, 0, 0))
@@ -118,7 +118,7 @@ def test_s1_who_has_never_had_everything_is_not_waited_for() -> None:
     assert (group.ended, group.standing()) == (2, (1, 6, 0))
 
 
-def test_s1_nor_is_who_was_lost() -> None:
+def test_s1_nor_is_a_lost_standby() -> None:
     group = running(standbys=2)
     group.silent = {CaughtUp}
     group.lose(1)
@@ -132,7 +132,7 @@ def test_s1_nor_is_who_was_lost() -> None:
 
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
-def test_others_take_over_when_the_lost_one_can_answer_nobody_any_more(plans: Sequence[DataflowPlan]) -> None:
+def test_others_take_over_when_the_lost_worker_can_answer_no_lookup_any_more(plans: Sequence[DataflowPlan]) -> None:
     group = running(plans=plans)
     assert only(Resume, group.lose(1)) == []
     assert (group.owners, group.machine.leader.takes_over, group.machine.leader.is_settled) == (THIRDS, True, False)
@@ -169,7 +169,7 @@ def test_an_epoch_that_was_open_is_opened_again_when_others_have_taken_over_and_
     assert group.ended == 2
 
 
-def test_who_comes_to_the_place_is_told_to_keep_nothing_and_then_learns_its_share() -> None:
+def test_a_successor_is_told_to_keep_nothing_and_then_learns_its_share() -> None:
     group = running()
     group.lose(1)
     group.lease_over(2)
@@ -182,7 +182,7 @@ def test_who_comes_to_the_place_is_told_to_keep_nothing_and_then_learns_its_shar
     assert len(only(Assign, group.log)) == 4
 
 
-def test_who_comes_before_others_have_taken_over_waits() -> None:
+def test_a_worker_that_comes_before_others_have_taken_over_waits() -> None:
     group = running()
     group.lose(1)
     assert only(Assign, group.come(1)) == []
@@ -193,7 +193,7 @@ def test_who_comes_before_others_have_taken_over_waits() -> None:
     assert sorted(group.owners) == [0, 0, 1, 1, 2, 2]
 
 
-def test_who_puts_another_out_of_its_place_need_not_wait_for_the_lease() -> None:
+def test_a_worker_that_puts_another_out_of_its_place_need_not_wait_for_the_lease() -> None:
     group = running()
     actions = group.come(1)
     assert listeners(Retire, actions) == [2]
@@ -243,7 +243,7 @@ def test_without_a_standby_that_has_caught_up_the_place_is_filled_as_ever(plans:
     fallen_back(group, 1)
 
 
-def test_who_follows_on_the_lost_instance_is_lost_with_it() -> None:
+def test_a_standby_on_the_lost_instance_is_lost_with_it() -> None:
     group = running(QUARTERS)
     assert group.followed() == {0: [1], 1: [0], 2: [3], 3: [2]}
     group.lose(0)
@@ -255,7 +255,7 @@ def test_who_follows_on_the_lost_instance_is_lost_with_it() -> None:
 
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
-def test_who_has_come_to_a_lost_place_by_then_is_told_what_to_keep_after_all(plans: Sequence[DataflowPlan]) -> None:
+def test_a_successor_that_has_come_by_then_is_told_what_to_keep_after_all(plans: Sequence[DataflowPlan]) -> None:
     group = running(QUARTERS, plans=plans)
     group.lose(0)
     assert only(Assign, group.come(0)) == []
@@ -321,7 +321,7 @@ def test_if_it_is_there_and_no_rows_are_exchanged_all_meet_again() -> None:
     assert (group.ended, group.standing()) == (2, (1, 6, 0))
 
 
-def test_a_peer_that_nobody_can_replace_is_not_asked() -> None:
+def test_a_peer_without_a_replacement_is_not_asked() -> None:
     group = Group(standbys=0, plans=[STAGED])
     group.epoch()
     actions = group.cannot_reach(0, 1)

@@ -71,7 +71,7 @@ def flows(group: Group) -> None:
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED], [PARTIAL]])
 @pytest.mark.parametrize("standbys", [0, 1])
-def test_who_joins_learns_its_share_and_takes_it_over(plans: Sequence[DataflowPlan], standbys: int) -> None:
+def test_a_joiner_learns_its_share_and_takes_it_over(plans: Sequence[DataflowPlan], standbys: int) -> None:
     group = learning(3, plans=plans, standbys=standbys)
     assert ended(group) == [(TICKET, "finished", 2)]
     assert [group.owners.count(worker) for worker in (0, 1, 2)] == [3, 3, 2]
@@ -84,7 +84,7 @@ def test_who_joins_learns_its_share_and_takes_it_over(plans: Sequence[DataflowPl
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED], [PARTIAL]])
 @pytest.mark.parametrize("standbys", [0, 1])
-def test_who_leaves_ends_with_nothing_and_retires(plans: Sequence[DataflowPlan], standbys: int) -> None:
+def test_a_leaver_ends_with_nothing_and_retires(plans: Sequence[DataflowPlan], standbys: int) -> None:
     group = learning(2, THIRDS, plans, standbys)
     assert ended(group) == [(TICKET, "finished", 2)]
     assert sorted(group.owners) == [0, 0, 0, 1, 1, 1]
@@ -95,7 +95,7 @@ def test_who_leaves_ends_with_nothing_and_retires(plans: Sequence[DataflowPlan],
 
 
 @pytest.mark.parametrize("standbys", [0, 1])
-def test_who_has_nothing_leaves_at_once(standbys: int) -> None:
+def test_a_worker_with_nothing_leaves_at_once(standbys: int) -> None:
     """Nothing moves, so no worker says anything more from which the coordinator could tell."""
     group = learning(3, standbys=standbys)
     one, other = (vnode for vnode, owner in enumerate(group.owners) if owner == 2)
@@ -108,7 +108,7 @@ def test_who_has_nothing_leaves_at_once(standbys: int) -> None:
     flows(group)
 
 
-def test_who_stays_does_not_miss_who_has_left() -> None:
+def test_a_stayer_does_not_miss_a_leaver() -> None:
     group = learning(2, THIRDS, [STAGED])
     assigned = len(only(Assign, group.log))
     group.happens(said(group.places[0], PeersLost(meeting=3, why="gone", peer=None)))
@@ -138,7 +138,7 @@ def test_slices_stay_where_they_are_until_they_are_learned_and_epochs_flow_meanw
     assert ended(group) == [(TICKET, "finished", 2)]
 
 
-def test_s4_who_is_an_epoch_behind_takes_nothing_over_and_nobody_begins_anew() -> None:
+def test_s4_a_standby_an_epoch_behind_takes_nothing_over_and_no_worker_begins_anew() -> None:
     group = learning(3, deaf=True)
     flows(group)
     late, group.unsaid = group.unsaid[:2], group.unsaid[2:]
@@ -190,7 +190,7 @@ def test_s5_and_not_below_a_snapshot() -> None:
     assert ended(group) == [(TICKET, "finished", 2)]
 
 
-def test_w8_who_caught_up_before_all_resumed_does_not_count() -> None:
+def test_w8_a_worker_that_caught_up_before_all_resumed_does_not_count() -> None:
     group = learning(3)
     number = next(iter(only(Follow, group.log))).feed
     assert group.says(0, CaughtUp(feed=number, epoch=group.machine.published)) == []
@@ -202,7 +202,7 @@ def test_w8_who_caught_up_before_all_resumed_does_not_count() -> None:
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
 @pytest.mark.parametrize("standbys", [0, 1])
-def test_aborted_who_has_joined_gives_all_back_and_goes(plans: Sequence[DataflowPlan], standbys: int) -> None:
+def test_aborted_a_joiner_gives_all_back_and_goes(plans: Sequence[DataflowPlan], standbys: int) -> None:
     group = learning(3, plans=plans, standbys=standbys, deaf=True)
     assert list(group.workers) == [0, 1, 2]
     group.happens(abort(TICKET))
@@ -224,7 +224,7 @@ def test_aborted_what_had_moved_by_then_is_learned_back() -> None:
     flows(group)
 
 
-def test_aborted_who_was_to_leave_stays() -> None:
+def test_aborted_a_leaver_stays() -> None:
     group = learning(2, THIRDS, deaf=True)
     group.happens(abort(TICKET))
     group.speak()
@@ -233,7 +233,7 @@ def test_aborted_who_was_to_leave_stays() -> None:
     flows(group)
 
 
-def test_aborted_while_others_learn_nobody_is_waited_for_any_more() -> None:
+def test_aborted_while_others_learn_no_worker_is_waited_for_any_more() -> None:
     group = learning(3, (0, 0, 0, 0, 1), deaf=True)
     group.silent = {CaughtUp, EpochFinished}
     group.epoch()
@@ -260,7 +260,7 @@ def test_leavers_that_are_overdue_are_not_waited_for() -> None:
     assert group.happens(LeaversOverdue(ticket=TICKET)) == []
 
 
-def test_overdue_is_of_no_matter_where_nobody_leaves() -> None:
+def test_overdue_is_of_no_matter_where_no_worker_leaves() -> None:
     group = learning(3, deaf=True)
     assert group.happens(LeaversOverdue(ticket=TICKET)) == []
     group.speak()
@@ -312,7 +312,7 @@ def test_a_joiner_that_is_lost_where_others_stand_by_is_waited_for(plans: Sequen
 
 
 @pytest.mark.parametrize("strategy", [Strategy.ICADD, Strategy.RESTART])
-def test_by_another_strategy_nobody_follows_while_keys_move(strategy: Strategy) -> None:
+def test_by_another_strategy_no_worker_follows_while_keys_move(strategy: Strategy) -> None:
     group = Group(HALF)
     group.epoch()
     actions = group.happens(wanted(TICKET, moves={0: 1}, strategy=strategy))

@@ -147,7 +147,7 @@ def test_spark_may_start_the_task_again_after_its_attempt_has_died() -> None:
     assert claim(restarts, 1, attempt=12, holder_has_lease=True) is Claim.COPY
 
 
-def test_the_next_life_is_admitted_whoever_still_speaks_for_the_place() -> None:
+def test_the_next_life_is_admitted_while_the_last_one_still_speaks_for_the_place() -> None:
     """It puts out the one before it."""
     restarts = filled()
     claim(restarts, 1, attempt=10)

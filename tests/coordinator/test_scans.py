@@ -134,7 +134,7 @@ MOVING = [*MEETING, met(1), met(2)]
 DRAINING = [*BOTH, published(1), wanted(1, moves={0: 1}), met(1), met(2)]
 
 
-def test_while_workers_join_a_snapshot_is_taken_at_once_by_those_who_keep_something() -> None:
+def test_while_workers_join_a_snapshot_is_taken_at_once_by_the_workers_with_state() -> None:
     machine = coordinator(*BOTH, wanted(1, workers=3))
     assert machine.step(scan(5)) == [take(1, 1, at=0), take(2, 1, at=0)]
 

@@ -157,7 +157,7 @@ def test_an_epoch_ends_when_all_that_was_sent_is_taken_in() -> None:
     assert (book.due, book.ends, book.ledger.ended) == (None, [1], 1)
 
 
-def test_rows_that_nobody_has_sent_are_a_fault_unless_keys_move() -> None:
+def test_rows_that_no_worker_has_sent_are_a_fault_unless_keys_move() -> None:
     for mixed in (False, True):
         book = at_last_stage(mixed)
         book.apply(ONE, 1)
@@ -356,7 +356,7 @@ def test_before_the_first_epoch_nothing_is_lost_with_a_channel() -> None:
     assert (listeners(Assign, actions), listeners(Meet, actions)) == ([], [1, 2])
 
 
-def test_c10_switched_off_goes_on_with_who_is_there() -> None:
+def test_c10_switched_off_goes_on_with_the_workers_that_are_there() -> None:
     rules = replace(ALL_RULES, coordinator_anew_when_torn=False)
     machine = staged_coordinator(*MET, published(1), finish(1), rules=rules)
     machine.step(gone(2))

@@ -91,7 +91,7 @@ def test_c11_without_the_rule_views_change_while_an_epoch_is_open() -> None:
     assert taken_in(machine, views(7, OTHER, epochs=1)) == [7]
 
 
-def test_wishes_are_met_in_order() -> None:
+def test_changes_are_made_in_order() -> None:
     machine = coordinator(*BOTH, published(1))
     assert taken_in(machine, views(7, OTHER), views(8, PLAN, OTHER), finished(1, 1), finished(2, 1)) == [7]
     again = [report for incarnation in (1, 2) for report in (anew(incarnation), finished(incarnation, 1))]

@@ -273,7 +273,7 @@ def test_what_other_views_have_left_is_of_no_use(lake: OwnedLake, plans: tuple[D
     assert there(lake) == []
 
 
-def test_nobody_is_heard_before_the_start(lake: OwnedLake) -> None:
+def test_no_event_is_heard_before_the_start(lake: OwnedLake) -> None:
     with pytest.raises(AssertionError, match="CheckpointWanted before the keeper was started"):
         Driver(lake).keeper.take(WAIT_S)
     Driver(lake).stop()
@@ -298,7 +298,7 @@ def test_fingerprints_differ_when_views_do(other: DataflowPlan) -> None:
 # -----------------------------------------------------------------------------------------------------------
 
 
-def test_who_asks_is_told_the_epoch(driver: Driver) -> None:
+def test_a_caller_is_told_the_epoch(driver: Driver) -> None:
     def served(event: CoordinatorEvent) -> None:
         assert isinstance(event, CheckpointWanted)
         driver.wants(CheckpointReady(tickets=(99, event.ticket), epoch=Epoch(7), chain=(Epoch(6), Epoch(5))))
@@ -308,7 +308,7 @@ def test_who_asks_is_told_the_epoch(driver: Driver) -> None:
     assert driver.keeper.status() == {"epoch": 6, "failed": None}
 
 
-def test_who_asks_is_told_why_it_was_given_up(driver: Driver) -> None:
+def test_a_caller_is_told_why_it_was_given_up(driver: Driver) -> None:
     def refused(event: CoordinatorEvent) -> None:
         assert isinstance(event, CheckpointWanted)
         driver.wants(CheckpointFailed(tickets=(event.ticket,), epoch=Epoch(7), why="a worker was lost"))
@@ -321,7 +321,7 @@ def test_who_asks_is_told_why_it_was_given_up(driver: Driver) -> None:
     assert driver.keeper.status() == {"epoch": 8, "failed": None}
 
 
-def test_who_has_waited_in_vain_is_told_so_and_not_served_later(driver: Driver) -> None:
+def test_a_caller_that_has_waited_in_vain_is_told_so_and_not_served_later(driver: Driver) -> None:
     with pytest.raises(WaitTimeout, match="no checkpoint in 0 s"):
         driver.keeper.take(0)
     asked = driver.heard.get(timeout=WAIT_S)
@@ -354,7 +354,7 @@ def test_checkpoints_are_asked_for_in_time_whatever_else_there_is_to_do(lake: Ow
     assert len(set(tickets)) == 4
 
 
-def test_who_asks_and_the_interval_have_tickets_of_their_own(lake: OwnedLake) -> None:
+def test_requests_and_the_interval_have_tickets_of_their_own(lake: OwnedLake) -> None:
     driver = Driver(lake, interval_s=0.001).start()
     by_time = driver.heard.get(timeout=WAIT_S)
     driver.stop()
@@ -368,7 +368,7 @@ def test_who_asks_and_the_interval_have_tickets_of_their_own(lake: OwnedLake) ->
     assert len(tickets) == len(set(tickets)) >= 2
 
 
-def test_without_an_interval_nobody_asks_and_what_is_wanted_before_the_end_is_done(lake: OwnedLake) -> None:
+def test_without_an_interval_only_requests_count_and_those_before_the_end_are_served(lake: OwnedLake) -> None:
     driver = Driver(lake).start()
     add_epochs(lake, 10)
     files = written(lake, 10, None, {"a": [chunks_of(FIRST, 2)]}).files

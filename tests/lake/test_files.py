@@ -140,7 +140,7 @@ def test_an_unknown_scheme_is_refused() -> None:
         open_files("gopher://a/b")
 
 
-def test_one_thread_wins_and_nobody_sees_half_a_file(tmp_path: Path) -> None:
+def test_one_thread_wins_and_no_reader_sees_half_a_file(tmp_path: Path) -> None:
     files = LocalFiles(str(tmp_path))
     contents = [bytes([racer]) * CONTENT_BYTES for racer in range(RACERS)]
     start = threading.Barrier(RACERS + 1)

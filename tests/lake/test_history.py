@@ -290,7 +290,7 @@ def test_many_small_runs_are_few_to_look_into(lake: OwnedLake) -> None:
         assert rows_of(history, "flights", {3}, through) == by_reading(lake, "flights", {3}, through, 16)
 
 
-def test_a_damaged_run_that_is_not_asked_for_is_nobodys_trouble(lake: OwnedLake) -> None:
+def test_a_damaged_run_that_is_not_asked_for_does_no_harm(lake: OwnedLake) -> None:
     runs = [publish(lake, "flights", [5] if number else [2**63])[0] for number in range(MERGED_TOGETHER)]
     flip(lake, runs[0], 700)
     history = KeyHistory(lake)

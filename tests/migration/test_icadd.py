@@ -287,7 +287,7 @@ def test_h4_abort_finishes_a_slice_of_which_a_row_was_relayed() -> None:
     assert isinstance(machine.phase, Collecting)
 
 
-def test_abort_is_obeyed_by_those_who_hear_of_it() -> None:
+def test_abort_is_obeyed_by_the_workers_that_hear_of_it() -> None:
     machine = distributor(1, BEFORE, MOVE)
     machine.step(received(0, Kept(version=V1, vnodes=(vnode(0),))))
     assert isinstance(machine.phase, Normal)
@@ -309,7 +309,7 @@ def test_what_no_peer_would_send_is_a_protocol_error(me: int, event: Event) -> N
         distributor(me, BEFORE).step(event)
 
 
-def test_a_row_for_nobody_here_is_a_protocol_error_while_moving() -> None:
+def test_a_row_of_no_owner_is_a_protocol_error_while_moving() -> None:
     with pytest.raises(ProtocolError, match="of vnodes"):
         distributor(2, BEFORE, MOVE).step(received(0, sent(1, key(0))))
 

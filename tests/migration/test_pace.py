@@ -109,7 +109,7 @@ def test_a_step_of_no_keys_says_nothing() -> None:
     assert pace.keys == KEYS_FIRST
 
 
-def test_who_says_how_many_gets_as_many() -> None:
+def test_a_fixed_number_of_keys_is_used() -> None:
     pace = Pace(BUDGET_S, 7)
     for _ in range(SMALLER_EVERY):
         pace.took(7, 10.0)

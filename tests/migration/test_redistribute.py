@@ -318,7 +318,7 @@ def test_a_bye_is_reported() -> None:
         AbortAsked(version=MapVersion(7)),
     ],
 )
-def test_what_nobody_says_who_keeps_the_rules_is_refused(wrong: Event) -> None:
+def test_messages_against_the_rules_are_refused(wrong: Event) -> None:
     with pytest.raises(ProtocolError):
         old_owner(K1).step(wrong)
 

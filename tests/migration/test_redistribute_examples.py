@@ -128,7 +128,7 @@ def test_two_operators_go_as_in_the_document() -> None:
     assert cluster.taken == [{"Z1": [4]}, {"Z1": [5], "Z2": [5]}, {"Z2": [6]}]
 
 
-def test_who_stays_is_told_scaleup_and_several_keys_go_at_a_time() -> None:
+def test_a_stayer_is_told_scaleup_and_several_keys_go_at_a_time() -> None:
     cluster = ModelCluster([Operator("S", (4, 5, 6, 7, 8))], new=(Y, Z))
     cluster.run(keys_max=3)
     assert cluster.said == [

@@ -366,7 +366,7 @@ LARGE_BYTES = 64 << 20
 """Of an answer: far more than sockets hold."""
 
 
-def test_answers_that_nobody_reads_are_bounded_in_all() -> None:
+def test_unread_answers_are_bounded_in_all() -> None:
     """One is under way, and does not get on. The others are told so at once, and take nothing."""
     wide = Wide(LARGE_BYTES)
     with Server(KEYS, {Purpose.LOOKUPS: LookupService(wide)}, traffic=Traffic(LARGE_BYTES)) as server:

@@ -69,7 +69,7 @@ def test_what_ends_too_early_is_no_end(size: int) -> None:
     ours.close()
 
 
-def test_writing_at_once_waits_for_nobody() -> None:
+def test_writing_at_once_does_not_wait() -> None:
     ours, theirs = pair()
     much = bytes(1 << 20)
     written = 0

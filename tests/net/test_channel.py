@@ -167,7 +167,7 @@ def test_a_stopping_server_says_goodbye(hub: Hub) -> None:
 # Channels that do not come about
 
 
-def test_a_refusal_reaches_whoever_opens(server: Server) -> None:
+def test_a_refusal_reaches_the_opening_side(server: Server) -> None:
     recorder = Recorder()
     with pytest.raises(UserError, match=r"^worker 3 is here already$"):
         call(server, recorder, Message("refuse me"))

@@ -99,7 +99,7 @@ def test_silence_is_counted_in_own_beats(heartbeats: HeartbeatMonitor, clock: Cl
     assert heartbeats.heard_at == clock.seconds
 
 
-def test_nobody_is_silent_while_what_he_said_is_handled(heartbeats: HeartbeatMonitor) -> None:
+def test_a_peer_is_not_silent_while_its_message_is_handled(heartbeats: HeartbeatMonitor) -> None:
     with heartbeats.hearing():
         for _ in range(3):
             heartbeats.beat()
@@ -108,7 +108,7 @@ def test_nobody_is_silent_while_what_he_said_is_handled(heartbeats: HeartbeatMon
     assert heartbeats.silent_beats == 1
 
 
-def test_who_waits_is_told_that_all_is_over(heartbeats: HeartbeatMonitor) -> None:
+def test_a_waiting_caller_is_told_that_all_is_over(heartbeats: HeartbeatMonitor) -> None:
     heartbeats.beat()
     hear(heartbeats, beat=1, heard=1)
     assert heartbeats.wait_confirmed(1, None)

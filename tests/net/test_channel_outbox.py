@@ -74,7 +74,7 @@ def test_nothing_overtakes_what_waits() -> None:
     assert stream.at_once + rest(outbox) == wire(SMALL, LAST, LAST)
 
 
-def test_a_large_frame_keeps_nobody_who_puts_it() -> None:
+def test_putting_a_large_frame_does_not_block() -> None:
     outbox, stream = opened(1 << 20)
     outbox.put(LARGE)
     outbox.put(SMALL)

@@ -207,7 +207,7 @@ def test_a_stranger_gets_no_stream(server: Server) -> None:
     strange.close()
 
 
-def test_nobody_is_let_in_over_tls(server: Server) -> None:
+def test_tls_is_refused(server: Server) -> None:
     """Workers have none: what is meant to be secret would go as it is."""
     secret = LookupStreams(Remote.parse("coordinator:1", TOKEN, b"PEM"))
     with pytest.raises(ClusterError, match="TLS"):

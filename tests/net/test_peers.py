@@ -90,7 +90,7 @@ def test_only_a_peer_can_be_spoken_to(node: Nodes) -> None:
 # Which peers are met
 
 
-def test_nobody_to_meet_is_met_at_once(node: Nodes) -> None:
+def test_no_peers_are_met_at_once(node: Nodes) -> None:
     one = node(1)
     one.meet(1, one)
     assert one.met.get_nowait() == 1

@@ -71,7 +71,7 @@ def meet(meeting: int, one: Node, two: Node, way: Way) -> None:
     assert one.met.get(timeout=SECONDS_MAX) == two.met.get(timeout=SECONDS_MAX) == meeting
 
 
-def test_who_notices_last_is_told_too_though_all_have_met_anew_by_then(node: Nodes) -> None:
+def test_the_last_to_notice_is_told_too_though_all_have_met_anew_by_then(node: Nodes) -> None:
     one, two = node(1, limits=HASTY), node(2, limits=PATIENT)
     way = Way(two.server)
     meet(1, one, two, way)

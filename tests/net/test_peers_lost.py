@@ -101,7 +101,7 @@ def test_a_dial_refused_by_the_time_of_an_earlier_meeting_is_tried_again(node: N
     assert one.failed.empty()
 
 
-def test_a_dial_that_nobody_needs_any_more_is_let_go(node: Nodes) -> None:
+def test_a_dial_that_is_no_longer_needed_is_let_go(node: Nodes) -> None:
     dialled, passing = queue.Queue[None](), threading.Semaphore(0)
     one = node(1)
     two = node(2, gate=held_up(dialled, passing))
@@ -126,7 +126,7 @@ def test_a_past_meeting_s_dial_is_refused(node: Nodes) -> None:
 
 
 @pytest.mark.parametrize("known", [b"another", TOKEN.encode()])
-def test_a_worker_without_the_cluster_s_secret_meets_nobody(node: Nodes, known: bytes) -> None:
+def test_a_worker_without_the_cluster_s_secret_meets_no_peer(node: Nodes, known: bytes) -> None:
     one, two = node(1, secret=known), node(2)
     one.meet(1, two)
     meeting, error = one.failed.get(timeout=SECONDS_MAX)
@@ -209,7 +209,7 @@ def test_malformed_words_lose_the_peer(node: Nodes) -> None:
     assert end.wait_closed(SECONDS_MAX)
 
 
-def test_who_has_closed_meets_nobody(node: Nodes) -> None:
+def test_a_closed_worker_meets_no_peer(node: Nodes) -> None:
     one, two = node(1), node(2)
     meet_all(1, one, two)
     one.peers.send(two.worker, numbered(1))

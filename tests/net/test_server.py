@@ -116,7 +116,7 @@ def test_a_get_gives_all_rows_in_bounded_batches(connection: Connection, rows: i
     assert all(batch.num_rows <= GET_ROWS_MAX for batch in batches)
 
 
-def test_whoever_stops_reading_a_get_does_not_wait_for_the_rest(connection: Connection) -> None:
+def test_a_reader_that_stops_reading_a_get_does_not_wait_for_the_rest(connection: Connection) -> None:
     rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, timeout=SECONDS_MAX)
     assert next(rows).num_rows == GET_ROWS_MAX
     assert isinstance(rows, Generator)

@@ -263,7 +263,7 @@ def test_what_a_key_gains_is_evicted_while_something_else_that_it_gains_is_fille
 
 
 @pytest.mark.parametrize("p6", [True, False])
-def test_p6_a_key_that_somebody_waits_for_is_not_evicted(p6: bool) -> None:
+def test_p6_a_key_that_a_lookup_waits_for_is_not_evicted(p6: bool) -> None:
     cone = LoneCone("fans", replace(ALL_RULES, partial_asked_keys_stay=p6))
     cone.publish(visit("a", 1), visit("b", 1))
     cone.fill("a", "b")

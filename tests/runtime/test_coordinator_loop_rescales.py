@@ -40,13 +40,13 @@ def followed() -> Iterator[Followed]:
         followed.loop.stop(SECONDS_MAX)
 
 
-def test_who_knows_the_state_is_told_another_at_once(followed: Followed) -> None:
+def test_a_caller_that_knows_the_state_is_told_another_at_once(followed: Followed) -> None:
     told = followed.follow("starting")
     followed.loop.abort_rescale(followed.ticket)
     assert told.result(SECONDS_MAX)["state"] == "aborted"
 
 
-def test_who_knows_another_state_does_not_wait(followed: Followed) -> None:
+def test_a_caller_that_knows_another_state_does_not_wait(followed: Followed) -> None:
     assert followed.follow("queued").result(SECONDS_MAX)["state"] == "starting"
     assert followed.loop.rescale_progress(followed.ticket)["state"] == "starting"
 

@@ -66,7 +66,7 @@ def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
         lookup(WANTED)
 
 
-def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> None:
+def test_l2_a_place_is_free_when_its_holder_s_lease_has_run_out() -> None:
     processes, end = WorkerSlots(QUICK), an_end()
     processes.make_room(WORKER)
     processes.enter(WORKER, end)
@@ -80,7 +80,7 @@ def test_l2_a_place_is_free_when_the_lease_of_who_was_there_has_run_out() -> Non
     processes.enter(WORKER, an_end())
 
 
-def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -> None:
+def test_l2_others_may_take_over_when_the_holder_s_lease_has_run_out() -> None:
     processes, end = WorkerSlots(QUICK), an_end()
     assert processes.free_in(WORKER) == 0
     processes.enter(WORKER, end)
@@ -91,7 +91,7 @@ def test_l2_others_may_take_over_when_the_lease_of_who_was_there_has_run_out() -
     assert processes.free_in(WORKER) == 0
 
 
-def test_who_has_ended_its_lease_itself_need_not_be_waited_for() -> None:
+def test_a_worker_that_has_ended_its_own_lease_need_not_be_waited_for() -> None:
     processes, end = WorkerSlots(QUICK), an_end()
     processes.enter(WORKER, end)
     with end.heartbeats.hearing():
@@ -160,7 +160,7 @@ def test_l1_a_worker_has_a_lease_as_soon_as_it_is_welcome(place: Place) -> None:
     end.close()
 
 
-def test_l2_who_comes_for_a_place_puts_out_who_is_there(place: Place) -> None:
+def test_l2_a_worker_that_comes_for_a_place_puts_out_its_holder(place: Place) -> None:
     _, recorder = place.enter(1)
     place.next_life()
     end, _ = place.enter(2)
@@ -170,14 +170,14 @@ def test_l2_who_comes_for_a_place_puts_out_who_is_there(place: Place) -> None:
     end.close()
 
 
-def test_l3_who_was_given_up_does_not_get_in_again(place: Place) -> None:
+def test_l3_a_worker_that_was_given_up_does_not_get_in_again(place: Place) -> None:
     place.next_life()
     with pytest.raises(WorkerLost, match="given up"):
         place.enter(1)
     assert place.loop.addresses() == {}
 
 
-def test_who_has_fallen_silent_by_itself_is_left_alone(place: Place) -> None:
+def test_a_worker_that_has_fallen_silent_by_itself_is_left_alone(place: Place) -> None:
     end, recorder = place.enter(1)
     end.send(Message(SILENCED))
     place.loop.wait_joined(SECONDS_MAX)

@@ -28,7 +28,7 @@ def all_played(seeds: int, rules: Rules = ALL_RULES) -> Counter[str]:
     return sum((played(seed, rules) for seed in range(seeds)), Counter[str]())
 
 
-def test_nobody_speaks_for_a_place_that_another_has(pytestconfig: pytest.Config) -> None:
+def test_no_worker_speaks_for_a_place_that_another_has(pytestconfig: pytest.Config) -> None:
     seeds = SOAK_SEEDS if pytestconfig.getoption("--soak") else SEEDS
     counters = all_played(seeds)
     seen = ("spoken", "kept_silent", "spoken_after_its_loss", "entered", "taken_over", "given_up", "stops")

@@ -44,7 +44,7 @@ def cluster() -> Watched:
     return Watched(coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1)))
 
 
-def test_nothing_is_told_where_nobody_was_lost(cluster: Watched) -> None:
+def test_nothing_is_told_where_no_worker_was_lost(cluster: Watched) -> None:
     assert Watched(coordinator()).live(*BOTH) == []
     assert cluster.live(published(2), finished(1, 2)) == []
 
@@ -57,12 +57,12 @@ def test_keys_are_served_again_when_what_was_published_by_then_is_reflected(clus
     assert cluster.live(finished(3, 3)) == [(1, 6.0, 5.0)]
 
 
-def test_one_who_is_replaced_before_his_channel_has_closed_was_lost(cluster: Watched) -> None:
+def test_a_worker_that_is_replaced_before_its_channel_has_closed_was_lost(cluster: Watched) -> None:
     assert cluster.live(came(1, 3), gone(2)) == [(1, 1.0, None)]
     assert cluster.live(finished(3, 1)) == [(1, 2.0, 2.0)]
 
 
-def test_one_who_is_lost_again_before_he_serves_is_told_of_once(cluster: Watched) -> None:
+def test_a_worker_that_is_lost_again_before_it_serves_is_told_of_once(cluster: Watched) -> None:
     assert cluster.live(gone(2), came(1, 3), gone(3)) == [(1, 2.0, None)]
     assert cluster.live(came(1, 4), finished(4, 1)) == [(1, 4.0, 4.0)]
     assert cluster.live(gone(4)) == [(1, 5.0, 4.0), (1, 0.0, None)]
@@ -82,7 +82,7 @@ def test_where_keys_move_all_begin_anew_and_the_joiner_is_told_of_no_more() -> N
     assert cluster.live(finished(4, 1)) == [(1, 3.0, 3.0)]
 
 
-def test_who_leaves_by_a_rescale_was_not_lost(cluster: Watched) -> None:
+def test_a_worker_that_leaves_by_a_rescale_was_not_lost(cluster: Watched) -> None:
     assert cluster.live(wanted(1, workers=1, strategy=Strategy.RESTART), anew(1), finished(1, 1), gone(2)) == []
 
 
@@ -143,7 +143,7 @@ def test_the_oldest_are_forgotten(cluster: Watched) -> None:
     assert told[-1] == (1, 2.0, 2.0)
 
 
-def test_those_who_are_sent_at_the_end_were_not_lost(cluster: Watched) -> None:
+def test_workers_that_are_sent_at_the_end_were_not_lost(cluster: Watched) -> None:
     cluster.recoveries.end()
     assert cluster.live(gone(1), gone(2)) == []
 

@@ -59,7 +59,7 @@ def test_a_standby_that_takes_over_while_no_rescale_is_on_concerns_none() -> Non
     assert told(desk) == ("queued", 0, 0, 0, 0)
 
 
-def test_whoever_waits_is_told_of_each_other_state_once() -> None:
+def test_a_waiting_caller_is_told_of_each_other_state_once() -> None:
     states: list[str] = []
     desk = RescaleReports(lambda: states.append(desk.case(1).state))
     desk.wanted(wanted(1, workers=3, strategy=Strategy.LEARNER))

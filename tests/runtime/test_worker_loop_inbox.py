@@ -21,7 +21,7 @@ def given_up(ticket: int) -> LookupGivenUp:
     return LookupGivenUp(ticket=ticket)
 
 
-def test_events_come_in_their_order_and_a_lookup_wakes_who_waits_for_one() -> None:
+def test_events_come_in_their_order_and_a_lookup_wakes_the_waiting_thread() -> None:
     inbox = Inbox()
     inbox.put(given_up(1))
     inbox.ask(asked(7))

@@ -44,7 +44,7 @@ def test_upqueries_that_rest_go_on_by_themselves(workers: Paced) -> None:
     assert workers.answer(0) == sorted([*crowd, late])
 
 
-def test_nothing_is_due_for_who_asks_alone(workers: Paced) -> None:
+def test_nothing_is_due_for_a_single_question(workers: Paced) -> None:
     workers.look_up(0, HERE)
     workers.answer(0)
     assert not workers.chores.are_due

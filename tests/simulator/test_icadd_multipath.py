@@ -231,7 +231,7 @@ class AnswersOnce(LogOperator):
         return NO_KEYS if answered else super().keys_of(vnodes)
 
 
-def test_a_key_that_came_between_two_copies_of_interrogate_is_missed_by_who_answers_only_one() -> None:
+def test_a_key_that_came_between_two_copies_of_interrogate_is_missed_by_a_worker_that_answers_only_one() -> None:
     shape = replace(DIAMOND, stateless=(OperatorId("split"), LEFT, OperatorId("right")))
     rows = {OLD: 2, NEW: 0}
     _, found = search_multipath(shape, rows, known=False, habits=Habits(operator=AnswersOnce))

@@ -78,7 +78,7 @@ def test_two_operators_merge_forward_and_name_the_next() -> None:
     ]
 
 
-def test_final_passes_who_has_no_state_and_redistribute_passes_unchanged() -> None:
+def test_final_passes_a_worker_without_state_and_redistribute_passes_unchanged() -> None:
     first, second = holder("Z1", 4), holder("Z2", 6, 7)
     forwarded = passed(first, FinalOf(keys=hashes(6)), 1)
     assert told(forwarded) == "FINAL(6)"
@@ -101,7 +101,7 @@ def test_several_keys_at_a_time() -> None:
     ]
 
 
-def test_a_key_that_nobody_has_is_answered_all_the_same() -> None:
+def test_a_key_that_no_worker_has_is_answered_all_the_same() -> None:
     message = OperatorChain([holder("Z1"), holder("Z2", 8)]).collect(hashes(3))
     assert told(message) == "REDISTRIBUTE(3, {}, 8)"
 

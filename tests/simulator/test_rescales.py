@@ -102,7 +102,7 @@ def test_vnodes_go_where_they_are_wanted_and_no_other_goes(seed: int, strategy: 
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
 @pytest.mark.parametrize("loads", [0, 1, 3])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_rescale_given_up_leaves_one_map_and_nobody_without_vnodes(
+def test_a_rescale_given_up_leaves_one_map_and_no_worker_without_vnodes(
     seed: int, loads: int, before: int, after: int, strategy: Strategy
 ) -> None:
     world = fair_world(seed, before)

@@ -55,7 +55,7 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
 
 
 @pytest.mark.parametrize("views", [flowing, exchanged])
-def test_whoever_takes_over_is_right_whatever_happens(
+def test_the_worker_that_takes_over_is_right_whatever_happens(
     views: Callable[[], tuple[DataflowPlan, ...]], request: pytest.FixtureRequest, database: duckdb.DuckDBPyConnection
 ) -> None:
     worlds = Worlds(views(), PARTIAL_SHARE, database)
@@ -64,7 +64,7 @@ def test_whoever_takes_over_is_right_whatever_happens(
 
 
 @pytest.mark.parametrize("seed", [79, 88, 92, 116, 135])
-def test_whoever_comes_back_has_its_share_again(seed: int, database: duckdb.DuckDBPyConnection) -> None:
+def test_a_worker_that_comes_back_has_its_share_again(seed: int, database: duckdb.DuckDBPyConnection) -> None:
     """In these, what it was about to learn is lost on the way, and is to be learned again."""
     worlds = Worlds(flowing(), PARTIAL_SHARE, database)
     world = worlds.play(worlds.of(seed, {**TAKE_OVER, "warmups": 2, "takeover": 0.0, "replan": 0.0}))

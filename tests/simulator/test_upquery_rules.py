@@ -82,7 +82,7 @@ def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
     assert found.checker in CAUGHT_BY[rule]
 
 
-def test_under_budgets_of_any_size_everybody_is_answered_and_nothing_is_wrong() -> None:
+def test_under_budgets_of_any_size_all_lookups_are_answered_and_nothing_is_wrong() -> None:
     """Two of three of these clusters have one."""
     simulator = Simulator(ALL_RULES, views=TRACED, partial_share=1.0)
     outcomes = [simulator.play(seed, STEPS, WORKERS) for seed in range(BUDGET_SEEDS)]
@@ -90,7 +90,7 @@ def test_under_budgets_of_any_size_everybody_is_answered_and_nothing_is_wrong() 
     assert sum(outcome.counters.get("evictions", 0) for outcome in outcomes) > BUDGET_SEEDS
 
 
-def test_upqueries_that_rest_keep_nobody_waiting() -> None:
+def test_upqueries_that_rest_keep_no_lookup_waiting() -> None:
     simulator = Simulator(ALL_RULES, views=VIEWS, partial_share=1.0)
     outcomes = [simulator.play(seed, STEPS, WORKERS) for seed in range(RESTS_SEEDS)]
     assert [str(outcome) for outcome in outcomes if outcome.violation is not None] == []

@@ -74,7 +74,7 @@ def events(spark: Any, tmp_path: Path) -> Events:
     return made
 
 
-def test_what_is_in_a_checkpoint_is_not_read_again_by_who_comes_later(events: Events) -> None:
+def test_what_is_in_a_checkpoint_is_not_read_again_by_a_later_worker(events: Events) -> None:
     with events.app().start() as app:
         app.wait(timeout=120)
         assert app.status()["checkpoint"] == {"epoch": 0, "failed": None}

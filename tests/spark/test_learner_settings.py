@@ -31,7 +31,7 @@ def test_slices_are_taken_over_when_all_of_a_worker_are_learned(cluster: Running
     cluster.equals_spark()
 
 
-def test_who_leaves_is_not_waited_for_any_longer_than_it_may_take(cluster: RunningCluster) -> None:
+def test_a_leaver_is_waited_for_no_longer_than_it_may_take(cluster: RunningCluster) -> None:
     """What no worker has learned by then is read again from the lake."""
     with cluster.checked():
         over(cluster.app.rescale(1, strategy="learner"), "4 to 1, without waiting")

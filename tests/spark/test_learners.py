@@ -36,7 +36,7 @@ def test_slices_are_learned_while_a_stream_goes_on(cluster: RunningCluster) -> N
     cluster.equals_spark()
 
 
-def test_no_process_is_left_of_who_has_retired(cluster: RunningCluster) -> None:
+def test_a_retired_worker_leaves_no_process(cluster: RunningCluster) -> None:
     """It would keep the memory that it has taken."""
     over(cluster.app.rescale(3), "2 to 3")
     retiring = cluster.process_of(2)

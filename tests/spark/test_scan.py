@@ -129,7 +129,7 @@ class Counter:
         return SnapshotParts(SnapshotId(self.taken), Epoch(0), ())
 
 
-def test_all_who_ask_for_a_scan_get_one_snapshot() -> None:
+def test_all_readers_of_a_scan_get_one_snapshot() -> None:
     take = Counter()
     scans = SharedScans(take)
     start = threading.Barrier(8)

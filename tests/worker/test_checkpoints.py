@@ -320,7 +320,7 @@ def test_a_checkpoint_that_is_given_up_before_its_cut_is_never_taken() -> None:
     assert copied(machine.step(copy())) == {A: [1]}
 
 
-def test_another_one_that_is_given_up_concerns_nobody() -> None:
+def test_another_one_that_is_given_up_changes_nothing() -> None:
     machine = worker(MINE, take(2, at=1), opened(1), drop(1))
     machine.step(rows(1, A))
     machine.step(read(1, 1))

@@ -166,7 +166,7 @@ def test_v3_switched_off_reads_epochs_and_answers_while_state_is_missing() -> No
     assert answered(machine.step(asked(A))) == {1: ({}, 3)}
 
 
-def test_state_that_nobody_has_asked_for_is_a_fault() -> None:
+def test_state_that_was_not_asked_for_is_a_fault() -> None:
     for machine in (worker(assign(chain=())), restored()):
         with pytest.raises(IllegalEvent, match="nothing is being restored"):
             machine.step(state_read({A: [1]}))

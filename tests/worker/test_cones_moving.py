@@ -55,7 +55,7 @@ def test_k2_switched_off_shows_the_key_as_it_was_before() -> None:
     assert workers.answers[ticket] == ([(PAGE, 1)], 1)
 
 
-def test_keys_that_were_read_lately_are_filled_where_they_go_before_anybody_asks() -> None:
+def test_keys_that_were_read_lately_are_filled_where_they_go_before_a_lookup_asks() -> None:
     workers = ahead()
     workers.open(1, 2)
     workers.rescale(GIVES_3)

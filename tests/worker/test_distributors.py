@@ -167,7 +167,7 @@ def test_a_worker_that_holds_still_tells_what_comes_meanwhile() -> None:
     assert reports(machine.step(load(KEYS[0][2])), Still) == []
 
 
-def test_a_leaver_says_goodbye_to_those_who_stay() -> None:
+def test_a_leaver_says_goodbye_to_the_workers_that_stay() -> None:
     machine = worker(assign(me=2), meet(0, 1, 2))
     actions = machine.step(CloseInput(peers=(WorkerId(0), WorkerId(1))))
     assert sent(actions) == [(0, Bye(version=MapVersion(0))), (1, Bye(version=MapVersion(0)))]
@@ -226,7 +226,7 @@ def test_the_region_whose_keys_are_next_is_told_for_the_pace_to_be_its_own() -> 
     assert machine.next_to_move == "twin"
 
 
-def test_progress_estimates_the_keys_of_slices_that_nobody_has_asked_about() -> None:
+def test_progress_estimates_the_keys_of_slices_without_questions() -> None:
     two_slices = owners_with(ALL_MINE, v0=1, v1=1)
     (begun,) = reports(worker(*ONE_BY_ONE).step(announce(ALL_MINE, two_slices, 0, 1)))
     assert isinstance(begun, Moved)
@@ -234,7 +234,7 @@ def test_progress_estimates_the_keys_of_slices_that_nobody_has_asked_about() -> 
     assert begun.keys_left == 2 + 3 // 8, "two keys of this slice, and of the other an eighth of all three"
 
 
-def test_progress_counts_rows_sent_on_by_whom_they_were_read() -> None:
+def test_progress_counts_forwarded_rows_at_their_reader() -> None:
     machine = worker(*MOVING, move(), opened(2, mixed=True), rows(2, FIRST, SECOND), INSTALLED)
     machine.step(rows_from(1, 2, FIRST, FIRST, version=1))
     (moved,) = reports(machine.step(move()), Moved)

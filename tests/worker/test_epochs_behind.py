@@ -71,7 +71,7 @@ def test_a_lookup_of_a_key_without_rows_leaves_those_of_others_alone() -> None:
     assert share_of(workers).is_behind
 
 
-def test_who_asks_for_an_epoch_is_answered_at_its_end() -> None:
+def test_a_lookup_for_an_epoch_is_answered_at_its_end() -> None:
     """Another worker has answered for the other keys as of that epoch: a later one would be of no use."""
     workers = with_open_epochs(3, HERE, ALSO_HERE)
     exact = workers.look_up(0, HERE, ALSO_HERE, at_least=2, together=True)
@@ -84,7 +84,7 @@ def test_who_asks_for_an_epoch_is_answered_at_its_end() -> None:
     assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [1, 2, 3]}, 3)
 
 
-def test_who_never_catches_up_answers_all_the_same() -> None:
+def test_a_worker_that_never_catches_up_answers_all_the_same() -> None:
     workers = with_open_epochs(1, HERE, ALSO_HERE)
     ticket = workers.look_up(0, HERE, ALSO_HERE, together=True)
     for _ in range(EPOCHS_BEHIND_MAX):

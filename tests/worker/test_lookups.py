@@ -161,7 +161,7 @@ def test_w4_switched_off_asks_over_a_channel_that_is_not_there() -> None:
     assert questions(machine.step(asked(THEIRS))) == [(1, 1, [THEIRS])]
 
 
-def test_w4_a_worker_that_has_lost_a_channel_refuses_again_and_whoever_waits() -> None:
+def test_w4_a_worker_that_has_lost_a_channel_refuses_again_and_refuses_waiting_lookups() -> None:
     machine = worker(*MET, asked(THEIRS, ticket=4), asked(MINE, ticket=5, at_least=1))
     actions = machine.step(PeerLost(why="host-1 is gone"))
     assert refused(actions) == {4: WrongOwner, 5: WrongOwner}
@@ -214,7 +214,7 @@ def test_a_peers_question_that_the_view_refuses_is_refused_to_the_peer() -> None
     assert told(worker(*MET).step(said(1, wrong))) == [(1, None, KeyTypeError)]
 
 
-def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoch() -> None:
+def test_a_lookup_is_gathered_from_all_workers_that_keep_its_keys_as_of_the_earliest_epoch() -> None:
     machine = worker(assign(HALVES), *applied([MINE], []), *ANNOUNCED)
     actions = machine.step(asked(MINE, THEIRS, ticket=6))
     assert (questions(actions), answered(actions)) == ([(1, 6, [THEIRS])], {})
@@ -222,7 +222,7 @@ def test_a_lookup_is_gathered_from_all_who_keep_its_keys_as_of_the_earliest_epoc
     assert answered(actions) == {6: ({MINE: [1], THEIRS: [1, 1]}, 1)}
 
 
-def test_who_asks_is_told_whether_a_peer_had_some_of_the_keys() -> None:
+def test_a_client_is_told_whether_a_peer_had_some_of_the_keys() -> None:
     machine = worker(assign(HALVES), *applied([MINE], []), *ANNOUNCED, asked(MINE, THEIRS, ticket=6))
     (relayed,) = machine.step(said(1, answer(6, 1, **{THEIRS: [1]})))
     (own,) = machine.step(asked(MINE, ticket=7))
@@ -265,7 +265,7 @@ def test_w8_an_answer_from_before_all_began_anew_goes_nowhere() -> None:
 GOODBYE = Bye(version=MapVersion(1))
 
 
-def test_who_waits_for_an_answer_is_refused_when_another_has_taken_the_peers_place() -> None:
+def test_a_waiting_lookup_is_refused_when_another_has_taken_the_peers_place() -> None:
     machine = worker(*MET, asked(THEIRS, ticket=4))
     again = meet(0, 1, meeting=2)
     another = replace(again, peers={**again.peers, WorkerId(1): (Incarnation(9), "host-9")})
@@ -273,7 +273,7 @@ def test_who_waits_for_an_answer_is_refused_when_another_has_taken_the_peers_pla
     assert refused(machine.step(asked(THEIRS))) == {1: WrongOwner}
 
 
-def test_who_waits_for_an_answer_waits_on_when_the_same_meet_again() -> None:
+def test_a_waiting_lookup_waits_on_when_the_same_meet_again() -> None:
     machine = worker(*MET, asked(THEIRS, ticket=4))
     assert refused(machine.step(meet(0, 1, 2, meeting=2))) == {}
     assert answered(machine.step(said(1, answer(4, 0, **{THEIRS: [1]})))) == {4: ({THEIRS: [1]}, 0)}
@@ -295,12 +295,12 @@ def test_a_peer_that_has_left_is_not_answered() -> None:
     assert sent(machine.step(read(1, 0))) == []
 
 
-def test_a_worker_that_has_left_keeps_nothing_and_asks_nobody() -> None:
+def test_a_worker_that_has_left_keeps_nothing_and_asks_no_peer() -> None:
     machine = worker(assign(me=2), meet(0, 2), announce(ALL_MINE, ALL_MINE, 0, 2), CloseInput(peers=(WorkerId(0),)))
     assert refused(machine.step(asked(MINE))) == {1: WrongOwner}
 
 
-def test_who_waits_for_an_epoch_at_a_worker_that_leaves_is_to_wait_where_the_keys_are() -> None:
+def test_a_lookup_for_an_epoch_at_a_leaver_is_to_wait_where_the_keys_are() -> None:
     marks = [of_region(1, Mark(version=MapVersion(1), vnode=VnodeId(vnode))) for vnode in range(VNODES)]
     machine = worker(assign(), asked(FIRST, ticket=7, at_least=2), meet(0, 1), announce(ALL_MINE, (1,) * VNODES))
     assert not any(answered(machine.step(mark)) for mark in marks)

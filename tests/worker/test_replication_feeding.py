@@ -121,7 +121,7 @@ def test_so_many_loads_are_on_their_way_at_a_time() -> None:
     assert group.machines[0].can_feed
 
 
-def test_who_waits_for_the_fewest_is_fed_next() -> None:
+def test_the_follower_with_the_fewest_slices_left_is_fed_next() -> None:
     group = WorkerGroup(owners=ALL_MINE, workers=3)
     group.epoch(A, A2, B, C)
     group.follow(1, 0, 0, 1, feed=1)
@@ -173,7 +173,7 @@ def test_slices_that_are_kept_elsewhere_are_not_fed() -> None:
     assert group.followed(1, feed=2) == {B: [1]}
 
 
-def test_who_asks_and_is_gone_is_not_fed() -> None:
+def test_a_follower_that_is_gone_is_not_fed() -> None:
     machine = worker(assign(ALL_MINE))
     wish = said(1, BeginFeed(feed=FeedId(3), vnodes=(VnodeId(0),)))
     assert machine.step(wish) == [Report(message=FeedEnded(feed=FeedId(3)))]
@@ -196,7 +196,7 @@ def test_slices_that_are_followed_no_more_are_not_fed() -> None:
     ("peer", "incarnation", "is_over"),
     [(1, 2, True), (None, None, True), (1, None, True), (2, 3, False), (1, 9, False)],
 )
-def test_a_feed_ends_with_the_channel_to_who_follows(peer: int | None, incarnation: int | None, is_over: bool) -> None:
+def test_a_feed_ends_with_the_channel_to_the_follower(peer: int | None, incarnation: int | None, is_over: bool) -> None:
     group, _ = fed(9)
     who = None if peer is None else WorkerId(peer)
     life = None if incarnation is None else Incarnation(incarnation)
@@ -233,7 +233,7 @@ def test_when_all_meet_again_it_is_said_again_that_all_was_said() -> None:
     assert group.carry(0, 1) == []
 
 
-def test_a_worker_that_begins_anew_feeds_nobody() -> None:
+def test_a_worker_that_begins_anew_feeds_no_follower() -> None:
     group, _ = fed(1)
     group.step(0, assign(generation=1))
     assert not group.machines[0].can_feed

@@ -144,7 +144,7 @@ def test_what_comes_of_a_feed_that_is_over_is_of_no_use() -> None:
     assert group.machines[1].step(said(0, FedThrough(feed=FEED, epoch=Epoch(2)))) == []
 
 
-def test_who_follows_nothing_need_not_stop() -> None:
+def test_a_worker_that_follows_nothing_need_not_stop() -> None:
     assert worker(assign()).step(Unfollow(feed=FEED, vnodes=(VnodeId(0),))) == []
 
 
@@ -155,7 +155,7 @@ def test_an_owner_that_is_gone_is_told_nothing() -> None:
     assert group.carry(1, 0) == []
 
 
-def test_a_worker_that_begins_anew_follows_nobody_and_listens_to_no_feed_of_before() -> None:
+def test_a_worker_that_begins_anew_follows_no_owner_and_listens_to_no_feed_of_before() -> None:
     group = following()
     group.open(A)
     group.end(0)
@@ -187,7 +187,7 @@ def ended_when_lost(rules: Rules = ALL_RULES, *, peer: int | None = 0) -> list[F
     return [ended.feed for ended in reports(lost, FeedEnded)]
 
 
-def test_s8_who_has_not_caught_up_says_so_when_it_loses_the_channel() -> None:
+def test_s8_a_standby_that_has_not_caught_up_says_so_when_it_loses_the_channel() -> None:
     """What it asked may be lost, and then no other worker knows of it. Of a replica that has caught up, the owner
     knows."""
     assert ended_when_lost() == [FEED]
@@ -195,7 +195,7 @@ def test_s8_who_has_not_caught_up_says_so_when_it_loses_the_channel() -> None:
     assert ended_when_lost(peer=2) == []
 
 
-def test_s8_so_does_who_is_told_to_follow_when_the_channel_is_lost() -> None:
+def test_s8_so_does_a_standby_that_is_told_to_follow_when_the_channel_is_lost() -> None:
     machine = worker(assign(ALL_MINE, me=1), meet(0, 1), PeersMet(meeting=1))
     machine.step(PeerLost(peer=WorkerId(0), incarnation=None, why="cut"))
     said = machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2),)))

@@ -71,7 +71,7 @@ def test_w10_rows_that_come_late_are_set_aside_before_it_is_told_that_they_came(
     assert aside(actions) == [(1, "seen", "t", [key], ["overflow"])]
 
 
-def test_without_w10_nobody_learns_of_them() -> None:
+def test_without_w10_they_are_not_reported() -> None:
     machine = worker(assign(), opened(1), rules=Rules(worker_set_aside_at_once=False))
     assert machine.step(bad_rows(1, "a")) == []
 

@@ -79,12 +79,12 @@ def test_a_view_that_cannot_be_read_fails_the_snapshot_and_not_the_worker() -> N
     assert reports(machine.step(read(1, 0)), EpochFinished)  # all goes on
 
 
-def test_a_snapshot_that_nobody_reads_any_more_is_not_taken() -> None:
+def test_a_snapshot_without_readers_is_not_taken() -> None:
     machine = worker(assign(), opened(1), take(7, at=1))
     assert machine.step(DropSnapshot(snapshot=SnapshotId(7))) == [ForgetSnapshot(snapshot=SnapshotId(7))]
     assert reports(machine.step(read(1, 0)), SnapshotTaken) == []
 
 
-def test_a_snapshot_that_nobody_reads_any_more_is_forgotten() -> None:
+def test_a_snapshot_without_readers_is_forgotten() -> None:
     machine = worker(assign(), take(7, at=0))
     assert machine.step(DropSnapshot(snapshot=SnapshotId(7))) == [ForgetSnapshot(snapshot=SnapshotId(7))]

@@ -23,7 +23,7 @@ from upriver.protocol.rules import Rules
 
 
 @pytest.mark.parametrize("through", [(), (1,), (1, 2), (2,)])
-def test_s3_whoever_is_through_the_torn_epoch_no_row_is_lost_or_doubled(through: Sequence[int]) -> None:
+def test_s3_whichever_workers_finished_the_torn_epoch_no_row_is_lost_or_doubled(through: Sequence[int]) -> None:
     group = standing_by()
     group.open(A, C)
     group.read(0, A)
@@ -88,7 +88,7 @@ def test_s3_rows_that_have_come_out_of_the_torn_epoch_go_nowhere() -> None:
     assert group.kept(0, "seen") == {OTHER_END[B]: [1]}
 
 
-def test_s4_who_has_not_caught_up_takes_nothing_over() -> None:
+def test_s4_a_standby_that_has_not_caught_up_takes_nothing_over() -> None:
     group = WorkerGroup(owners=THIRDS, workers=3)
     group.epoch(A, B)
     group.follow(2, 0, 0, 1, 2)
@@ -101,7 +101,7 @@ def test_s4_who_has_not_caught_up_takes_nothing_over() -> None:
         group.resume(2)
 
 
-def test_s4_nor_who_caught_up_in_an_epoch_that_is_put_back() -> None:
+def test_s4_nor_does_a_standby_that_caught_up_in_an_epoch_that_is_put_back() -> None:
     group = WorkerGroup(owners=THIRDS, workers=3)
     group.epoch(A)
     group.follow(2, 0, 0, 1, 2)
@@ -129,7 +129,7 @@ def test_s4_switched_off_loses_what_has_not_come() -> None:
     assert group.kept(2) == {A: [1]}
 
 
-def test_slices_that_nobody_has_followed_cannot_be_taken_over() -> None:
+def test_slices_that_no_worker_has_followed_cannot_be_taken_over() -> None:
     group = WorkerGroup()
     group.decide(owners_with(HALVES, v0=1), at=0)
     with pytest.raises(ProtocolError, match=r"slices \[0\] over"):
@@ -171,7 +171,7 @@ def test_v4_what_was_given_up_is_in_the_next_checkpoint_as_gone() -> None:
     assert copied(group.step(0, copy())) == {A: [], A2: []}
 
 
-def test_v9_what_a_lost_owner_kept_no_more_nobody_names_so_the_next_checkpoint_is_to_be_whole() -> None:
+def test_v9_no_worker_names_what_a_lost_owner_kept_no_more_so_the_next_checkpoint_is_to_be_whole() -> None:
     group = checkpointed(lambda *_: FadingReplica())
     group.epoch(A)
     assert A not in group.followed(2)

@@ -29,7 +29,7 @@ from upriver.protocol.rules import ALL_RULES, Rules
 # Between two epochs -------------------------------------------------------------------------------------------------
 
 
-def test_who_has_learned_slices_takes_them_over_and_the_owner_gives_them_up() -> None:
+def test_a_learner_takes_its_slices_over_and_the_owner_gives_them_up() -> None:
     group = WorkerGroup()
     group.epoch(A, A2, B, C)
     group.has_followers(1, 0, 0)
@@ -57,7 +57,7 @@ def test_slices_that_stay_are_followed_all_the_same() -> None:
     assert group.caught_up(1)[-1] == (1, 2)
 
 
-def test_who_was_being_fed_is_fed_on() -> None:
+def test_a_follower_that_was_being_fed_is_fed_on() -> None:
     group = WorkerGroup()
     group.epoch(A, A2, B)
     group.follow(1, 0, 0, 1)
@@ -71,7 +71,7 @@ def test_who_was_being_fed_is_fed_on() -> None:
     assert (group.followed(1), group.caught_up(1)) == ({A: [1], A2: [1], B: [1]}, [(1, 1)])
 
 
-def test_who_waits_for_an_answer_is_to_ask_again() -> None:
+def test_a_waiting_client_is_to_ask_again() -> None:
     group = WorkerGroup()
     group.step(0, asked(A, ticket=4, at_least=1))
     group.decide(HALVES, at=0)
@@ -136,7 +136,7 @@ def test_s6_switched_off_leaves_the_follower_with_what_was_never_so() -> None:
     assert group.followed(1) == {A: [1, 2], A2: [1], B: [1]}
 
 
-def test_who_has_caught_up_before_says_so_again_and_is_fed_on() -> None:
+def test_a_standby_that_had_caught_up_says_so_again_and_is_fed_on() -> None:
     group = standing_by()
     group.has_followers(2, 1, 4, feed=2)
     group.open(A, C)
@@ -154,7 +154,7 @@ def test_who_has_caught_up_before_says_so_again_and_is_fed_on() -> None:
     assert (group.followed(2, 2), group.caught_up(2)) == ({C: [1, 2]}, [(2, 2)])
 
 
-def test_who_has_caught_up_in_the_torn_epoch_catches_up_when_it_is_gone_through_again() -> None:
+def test_a_standby_that_caught_up_in_the_torn_epoch_catches_up_when_it_is_gone_through_again() -> None:
     group = torn(A, C)
     group.has_followers(2, 1, 4, feed=2)
     group.caught_up(2)
@@ -195,7 +195,7 @@ def test_that_all_was_said_does_not_count_when_it_was_said_before_all_resumed() 
     assert group.shadow(1).through == 0
 
 
-def test_an_owner_that_took_over_feeds_who_follows_it() -> None:
+def test_an_owner_that_took_over_feeds_its_followers() -> None:
     group = torn(A, C)
     group.all_resume(TAKEN_OVER, at=1)
     group.has_followers(1, 2, 0, 1, 2, 3, feed=9)

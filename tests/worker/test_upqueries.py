@@ -198,7 +198,7 @@ def test_rows_of_a_missing_key_are_dropped_and_take_nothing() -> None:
     assert workers.answers[workers.look_up(0, ALSO_HERE)] == ({ALSO_HERE: [1, 2, 3, 4, 5]}, 5)
 
 
-def test_who_asks_is_told_whether_keys_were_missed() -> None:
+def test_a_client_is_told_whether_keys_were_missed() -> None:
     workers = Workers()
     workers.epoch(HERE, ALSO_HERE)
     missed = workers.look_up(0, HERE)
@@ -283,7 +283,7 @@ def test_upqueries_rest_when_a_crowd_has_asked_meanwhile() -> None:
     assert workers.answers.keys() == set(tickets)
 
 
-def test_a_few_who_ask_wait_for_no_rest() -> None:
+def test_a_few_questions_wait_for_no_rest() -> None:
     workers = Workers()
     first, *others = keys_of_worker_0(CROWD_KEYS)
     workers.epoch(first, *others)
@@ -313,7 +313,7 @@ def test_of_a_lookup_only_what_is_missing_is_read() -> None:
     assert workers.answers[ticket] == ({HERE: [1], ALSO_HERE: [1]}, 1)
 
 
-def test_nobody_need_wait_for_what_was_asked_for() -> None:
+def test_no_lookup_need_wait_for_what_was_asked_for() -> None:
     workers = Workers()
     workers.epoch(HERE)
     ticket = workers.look_up(0, HERE)
@@ -395,7 +395,7 @@ def evictions_over(workers: Workers) -> list[int]:
     return [report.eviction for report in workers.reports if isinstance(report, Evicted)]
 
 
-def test_what_somebody_wants_forgotten_goes_some_keys_at_a_time_and_in_the_order_of_the_wishes() -> None:
+def test_evictions_take_some_keys_at_a_time_in_the_order_of_the_requests() -> None:
     workers = Workers()
     workers.epoch(HERE, ALSO_HERE, THIRD)
     workers.fill(0, HERE, ALSO_HERE, THIRD)
@@ -413,7 +413,7 @@ def test_what_somebody_wants_forgotten_goes_some_keys_at_a_time_and_in_the_order
     assert not workers.machines[0].must_evict
 
 
-def test_a_wish_to_forget_nothing_is_done_at_once() -> None:
+def test_an_eviction_of_no_keys_is_done_at_once() -> None:
     workers = Workers()
     workers.step(0, evict())
     workers.step(0, replace(evict(HERE, eviction=2), view="gone"))
@@ -421,7 +421,7 @@ def test_a_wish_to_forget_nothing_is_done_at_once() -> None:
     assert not workers.machines[0].must_evict
 
 
-def test_who_starts_anew_has_forgotten_what_was_to_be_forgotten() -> None:
+def test_a_worker_that_starts_anew_has_forgotten_what_was_to_be_forgotten() -> None:
     workers = Workers()
     workers.epoch(HERE, ALSO_HERE)
     workers.fill(0, HERE, ALSO_HERE)

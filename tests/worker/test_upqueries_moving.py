@@ -56,7 +56,7 @@ def test_a_slice_without_present_keys_moves_for_free() -> None:
     assert workers.answers[ticket] == ({MOVES: [1, 2]}, 2)
 
 
-def test_who_asks_is_told_whether_keys_are_about_to_move() -> None:
+def test_a_client_is_told_whether_keys_are_about_to_move() -> None:
     """No other client's lookup should have to wait for what becomes of these."""
     workers = Workers()
     moving(workers, HERE, MOVES, rescale=False)
@@ -220,9 +220,7 @@ def test_p7_rows_that_were_dropped_in_epochs_ahead_are_read(
 
 @pytest.mark.parametrize("plan", [PARTIAL, PLAN])
 @pytest.mark.parametrize("w11", [True, False])
-def test_w11_a_key_that_comes_from_who_is_ahead_is_not_shown_beside_one_that_is_not(
-    w11: bool, plan: DataflowPlan
-) -> None:
+def test_w11_a_key_from_a_worker_ahead_is_not_shown_beside_one_that_is_not(w11: bool, plan: DataflowPlan) -> None:
     """The old owner is through epoch 3, of which the new one has not heard, when it gives the key away."""
     workers = Workers(rules=Rules(worker_between_epochs=w11), plan=plan)
     moving(workers, rescale=False)
@@ -246,7 +244,7 @@ def test_w11_a_key_that_comes_from_who_is_ahead_is_not_shown_beside_one_that_is_
 
 
 @pytest.mark.parametrize("is_relayed", [True, False])
-def test_a_question_that_nobody_waits_for_any_more_is_kept_nowhere(is_relayed: bool) -> None:
+def test_a_question_without_waiting_lookups_is_kept_nowhere(is_relayed: bool) -> None:
     """It asks for an epoch that is far, of the key's new owner; or of its old, as if one had not heard of that."""
     workers = Workers()
     moving(workers)
@@ -277,7 +275,7 @@ def test_nothing_is_kept_of_a_lookup_that_was_refused_when_a_channel_broke() -> 
 # Keys that stay behind ----------------------------------------------------------------------------------------------
 
 
-def test_with_lazy_what_was_read_is_filled_where_it_goes_before_somebody_asks() -> None:
+def test_with_lazy_what_was_read_is_filled_where_it_goes_before_a_lookup_asks() -> None:
     workers = Workers()
     moving(workers, MOVES, strategy=Strategy.LAZY)
     assert present(workers, 0)["present"] == present(workers, 0)["rows"] == 0

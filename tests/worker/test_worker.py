@@ -164,7 +164,7 @@ def test_an_unassigned_worker_has_no_place_for(event: WorkerEvent) -> None:
         worker().step(event)
 
 
-def test_an_unassigned_worker_lets_answers_pass_to_who_was_in_its_place_before() -> None:
+def test_an_unassigned_worker_ignores_answers_to_its_predecessor() -> None:
     refusal = PeerLookupRefused(ticket=7, error=WrongOwner("not here"))
     assert worker().step(said(1, refusal)) == []
 
@@ -232,7 +232,7 @@ def test_what_was_said_before_the_end_is_not_said_again_at_the_end(end: WorkerEv
     assert not reports(machine.step(end), EpochFinished)
 
 
-def test_a_worker_that_begins_anew_keeps_nothing_and_refuses_who_waits() -> None:
+def test_a_worker_that_begins_anew_keeps_nothing_and_refuses_waiting_lookups() -> None:
     machine = worker(assign(), *applied("a"), opened(2), asked("a", ticket=5, at_least=2))
     assert refused(machine.step(assign(generation=1))) == {5: WrongOwner}
     assert answered(machine.step(asked("a"))) == {1: ({}, 0)}

@@ -152,7 +152,7 @@ def test_c8_a_leavers_input_is_closed_when_the_last_epoch_that_it_reads_has_ende
     assert (listeners(EpochOver, actions), listeners(CloseInput, actions)) == ([1, 2], [2])
 
 
-def test_c8_who_has_left_is_not_sent_the_next_epoch_and_not_waited_for() -> None:
+def test_c8_a_worker_that_has_left_is_not_sent_the_next_epoch_and_not_waited_for() -> None:
     machine = coordinator(*DOWN, settled(2), settled(1))
     assert machine.step(published(1)) == opened(1, 1, mixed=True)
     assert ended(1)[0] in machine.step(finished(1, 1))
@@ -175,7 +175,7 @@ def test_moves_go_to_workers_that_are_there() -> None:
 
 
 @pytest.mark.parametrize("wanted_rescale", [wanted(7, workers=2), wanted(7, moves={}), wanted(7, moves={0: 0})])
-def test_a_wish_that_changes_nothing_is_over_at_once(wanted_rescale: RescaleWanted) -> None:
+def test_a_request_that_changes_nothing_is_over_at_once(wanted_rescale: RescaleWanted) -> None:
     machine = coordinator(*BOTH)
     actions = machine.step(wanted_rescale)
     assert (outcomes(actions), only(RescaleBegun, actions)) == ([(7, "finished", 0)], [])
@@ -192,7 +192,7 @@ def test_a_wish_that_changes_nothing_is_over_at_once(wanted_rescale: RescaleWant
         (wanted(7, moves={0: -1}), "a worker id is 0 or more"),
     ],
 )
-def test_a_wish_that_cannot_be_met_is_refused_and_nothing_changes(wanted_rescale: RescaleWanted, error: str) -> None:
+def test_a_request_that_cannot_be_met_is_refused_and_nothing_changes(wanted_rescale: RescaleWanted, error: str) -> None:
     machine = coordinator(*BOTH)
     (refusal,) = machine.step(wanted_rescale)
     assert isinstance(refusal, RescaleEnded)
@@ -258,7 +258,7 @@ def test_c6_a_rescale_is_announced_when_all_epochs_that_were_opened_have_ended()
     assert (listeners(MigrationOrder, actions), listeners(OpenEpoch, actions)) == ([1, 2], [1, 2])
 
 
-def test_c6_who_is_behind_is_sent_what_others_have_had() -> None:
+def test_c6_a_worker_behind_is_sent_what_others_have_had() -> None:
     epochs = [published(epoch) for epoch in range(1, 7)]
     machine = coordinator(*BOTH, *epochs, finished(1, 1), wanted(1, moves=MOVE_0), met(1), met(2))
     for epoch in range(2, 6):
@@ -298,12 +298,12 @@ def test_rescales_take_turns() -> None:
 
 
 @pytest.mark.parametrize("at_once", [wanted(2, workers=2), wanted(2, workers=0)], ids=["nothing to do", "refused"])
-def test_a_wish_that_ends_at_once_does_not_hold_up_the_next(at_once: RescaleWanted) -> None:
+def test_a_request_that_ends_at_once_does_not_hold_up_the_next(at_once: RescaleWanted) -> None:
     machine = coordinator(*MOVING, at_once, wanted(3, moves={1: 0}), settled(1))
     assert [begun.ticket for begun in only(RescaleBegun, machine.step(settled(2)))] == [3]
 
 
-def test_so_many_wishes_wait_and_one_more_is_refused() -> None:
+def test_so_many_requests_wait_and_one_more_is_refused() -> None:
     requests = [wanted(ticket, moves={1: 0}) for ticket in range(2, QUEUE_REQUESTS_MAX + 2)]
     machine = coordinator(*MOVING)
     assert [machine.step(request) for request in requests] == [[]] * QUEUE_REQUESTS_MAX

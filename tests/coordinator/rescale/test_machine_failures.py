@@ -69,7 +69,7 @@ def orders(actions: Sequence[CoordinatorAction]) -> list[tuple[str, str]]:
 # Aborted ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_wish_that_waits_is_aborted_at_once() -> None:
+def test_a_waiting_request_is_aborted_at_once() -> None:
     machine = coordinator(*MOVING, wanted(2, workers=1), wanted(3, moves={1: 0}))
     assert outcomes(machine.step(abort(2))) == [(2, "aborted", 0)]
     machine.step(settled(1))
@@ -111,7 +111,7 @@ def test_aborted_while_keys_move_what_has_moved_stays_moved() -> None:
     assert machine.vnode_map == vnode_map((1, 1, 0, 1), version=1)
 
 
-def test_aborted_while_keys_move_only_those_who_have_not_settled_are_told() -> None:
+def test_aborted_while_keys_move_only_workers_that_have_not_settled_are_told() -> None:
     machine = coordinator(*MOVING, settled(1))
     assert listeners(MigrationOrder, machine.step(abort(1))) == [2]
 
@@ -191,7 +191,7 @@ def test_lost_before_keys_move_a_joiner_is_waited_for_again(strategy: Strategy) 
 
 
 @pytest.mark.parametrize("stage", [MOVING, [*MOVING, settled(1)]], ids=["Moving", "settling"])
-def test_lost_while_keys_move_all_who_are_left_begin_anew_by_the_old_map(stage: Sequence[CoordinatorEvent]) -> None:
+def test_lost_while_keys_move_the_workers_left_begin_anew_by_the_old_map(stage: Sequence[CoordinatorEvent]) -> None:
     machine = coordinator(*stage)
     actions = machine.step(gone(2))
     (over,) = only(RescaleEnded, actions)
@@ -245,7 +245,7 @@ def test_lost_while_keys_move_an_open_epoch_is_read_again_and_stays_where_it_is_
     assert machine.step(finished(3, 1, applied=1)) == ended(1)
 
 
-def test_lost_while_keys_move_the_next_wish_has_its_turn() -> None:
+def test_lost_while_keys_move_the_next_request_has_its_turn() -> None:
     machine = coordinator(*MOVING, wanted(2, workers=3))
     actions = machine.step(gone(2))
     assert (outcomes(actions), len(only(StartWorkers, actions))) == ([(1, "failed", 0)], 1)
@@ -307,7 +307,7 @@ def test_w8_switched_off_takes_old_words_for_new_ones() -> None:
     ("stage", "incarnations"),
     [(STARTING, [1, 2]), ([*STARTING, came(2, 3)], [1, 2, 3]), (DRAINING, [1, 2]), (MOVING, [1, 2]), (UP, [1, 2, 3])],
 )
-def test_stopped_in_any_stage_all_retire_and_nobody_is_told_anything_more(
+def test_stopped_in_any_stage_all_retire_and_are_told_nothing_more(
     stage: Sequence[CoordinatorEvent], incarnations: list[int]
 ) -> None:
     machine = coordinator(*stage)
