@@ -10,12 +10,17 @@ from upriver.errors import exit_status
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
+    options = make_parser().parse_args(arguments)
+    return exit_status("simulator", lambda: simulate(options))
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of the command line."""
     about = "Run the machines under a seeded scheduler, and check them."
     parser = argparse.ArgumentParser(prog="python -m simulator", description=about)
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
     add_simulation(parser)
-    options = parser.parse_args(arguments)
-    return exit_status("simulator", lambda: simulate(options))
+    return parser
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from documents_kit import GUIDE, README, ROOT, DocumentExample, examples_of, printed_lines
+from links_kit import PageLink, anchors_of, broken_links
 
 import upriver
 from upriver.demo import VIEWS
@@ -20,8 +21,38 @@ NOT_RUN: dict[str, list[str]] = {}
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_what_a_page_links_to_is_there(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
-    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+    assert broken_links(page, site=ROOT / "docs") == []
+
+
+def test_links_that_lead_nowhere_are_noticed(tmp_path: Path) -> None:
+    (tmp_path / "outside.md").write_text("# Outside")
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "there.md").write_text(
+        "# A `heading`: with [a link](x.md)\n\n# Twice\n\n# Twice\n\n```\n# a comment\n```\n"
+    )
+    assert anchors_of((site / "there.md").read_text()) == {"a-heading-with-a-link", "twice"}
+    page = site / "page.md"
+    right = (
+        "[a](there.md) ![b](there.md#twice) [c](https://example.org/d) [e](there.md#a-heading-with-a-link) [f](#top)"
+    )
+    page.write_text(f"# Top\n\n{right}\n\n```\n[g](nothing.md)\n```\n")
+    assert broken_links(page, site) == []
+    page.write_text(
+        f"# Top\n\n{right}\n[h](nothing.md) [i](there.md#a-comment) [j](../outside.md) [k](#nothing) [l](.)\n"
+    )
+    assert broken_links(page, site) == [
+        PageLink("nothing.md", ""),
+        PageLink("there.md", "a-comment"),
+        PageLink("../outside.md", ""),
+        PageLink("", "nothing"),
+        PageLink(".", ""),
+    ]
+    assert broken_links(page, site=tmp_path / "elsewhere") == [
+        PageLink("nothing.md", ""),
+        PageLink("there.md", "a-comment"),
+        PageLink("", "nothing"),
+    ]
 
 
 def test_examples_of_documents_are_run_unless_a_reason_is_known() -> None:

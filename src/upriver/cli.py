@@ -31,11 +31,11 @@ class _Command(NamedTuple):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = _parser(given).parse_args(given)
+    options = parser_of(given).parse_args(given)
     return exit_status("upriver", lambda: _load(options.run)(options))
 
 
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
+def parser_of(arguments: Sequence[str]) -> argparse.ArgumentParser:
     """The parser of these arguments: it knows only the names of the other commands."""
     parser = argparse.ArgumentParser(prog="upriver", description="Elastic, partially materialized views for PySpark.")
     parser.add_argument("--version", action="version", version=f"upriver {__version__}")
