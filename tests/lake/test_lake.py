@@ -15,12 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from upriver.engine.retention import Retention
 from upriver.errors import CorruptFile, DeclarationError, LakeInUse
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.files import UNFINISHED
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
+from upriver.state.span import TimeSpan
 
 VNODES = 16
 FLIGHTS = TableSpec(
@@ -84,8 +86,10 @@ def test_a_new_root_holds_what_was_declared(own: Own, root: str) -> None:
 
 
 def test_a_manifest_comes_back_as_it_was(lake: OwnedLake) -> None:
-    first = manifest(lake, 1, write_run(lake, "a", [0, 1, 2**63]), write_run(lake, "b", [2**62]))
-    second = replace(manifest(lake, 2), committed_at=1_700_000_000.25)
+    spanned = replace(write_run(lake, "b", [2**62]), span=TimeSpan(0, 7, 1))
+    first = manifest(lake, 1, write_run(lake, "a", [0, 1, 2**63]), spanned)
+    retained = {"flights": Retention("miles", 7, None, 2)}
+    second = replace(manifest(lake, 2), committed_at=1_700_000_000.25, retained=retained)
     lake.publish(first)
     lake.publish(second)
     assert lake.last_epoch() == 2

@@ -36,6 +36,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from upriver.engine.batch import one_batch
+from upriver.engine.retention import Retention
 from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.files import UNFINISHED, Files, open_files
@@ -127,6 +128,7 @@ class Manifest:
 
     query, batch: name the batch at its source; no two epochs of a table have the same. committed_at: when the driver
     committed the epoch, in seconds since 1970 by its clock; ``None`` in manifests that are older than this field.
+    retained: the retention at the end of the epoch, of every table that has ever had one.
     """
 
     epoch: Epoch
@@ -136,6 +138,7 @@ class Manifest:
     batch: int
     committed_at: float | None = None
     runs: Mapping[Channel, tuple[RunInfo, ...]] = field(default_factory=dict)
+    retained: Mapping[str, Retention] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -146,6 +149,7 @@ class Manifest:
             "batch": self.batch,
             "committed_at": self.committed_at,
             "runs": {channel: [run.to_json() for run in runs] for channel, runs in self.runs.items()},
+            **({"retained": {name: each.to_json() for name, each in self.retained.items()}} if self.retained else {}),
         }
 
     @classmethod
@@ -158,6 +162,7 @@ class Manifest:
             batch=record["batch"],
             committed_at=record.get("committed_at"),
             runs={Channel(channel): _runs_from_json(runs) for channel, runs in record["runs"].items()},
+            retained={name: Retention.from_json(each) for name, each in record.get("retained", {}).items()},
         )
 
     def rows(self) -> dict[Channel, int]:

@@ -28,6 +28,7 @@ import pyarrow as pa
 import xxhash
 
 from upriver.ids import Channel
+from upriver.plan.retention import Retain
 
 CHANNEL_CHARS_MAX = 150
 """Characters of an index's columns in the name of its channel."""
@@ -61,6 +62,7 @@ class TableSpec:
     primary_key: of an upsert table, whose rows are versions. Among the versions of one primary key, the last by
     ``order_by`` counts. The key has no row if ``deletes``, a DuckDB predicate over the columns, is true for that
     version; ``None`` if no version deletes. An append table, all of whose rows count, has ``()``.
+    retain: how long rows stay; ``None``: for good. Each driver declares it anew, so a lake's record lacks it.
     """
 
     name: str
@@ -69,6 +71,7 @@ class TableSpec:
     order_by: tuple[str, ...] = ()
     primary_key: tuple[str, ...] = ()
     deletes: str | None = None
+    retain: Retain | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -135,9 +138,13 @@ class AggregatePlan:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """The rows of a declared table: of an upsert table, the row of each primary key as it is now. No inputs."""
+    """The rows of a declared table: of an upsert table, the row of each primary key as it is now. No inputs.
+
+    retracts: whether rows leave the table. The planner knows, and the SQL front end does not ask.
+    """
 
     table: str
+    retracts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,12 +252,16 @@ class LatestOp:
     """For each primary key, the row of its highest version; none, if that version is a deletion. One input.
 
     key, order_by: columns. Among versions that tie in ``order_by`` the one that comes last counts. deleted: a predicate
-    that is true for a deletion; ``None`` if there are none. Rows come with weight +1 only.
+    that is true for a deletion; ``None`` if there are none. at: the column by which rows are retained, or ``None``.
+
+    Versions come with weight +1. If there is an ``at``, also with weight 0, if they come too late to be a row, and with
+    -1, if they are too old from now on: then the key has no row, unless another version has replaced this one.
     """
 
     key: tuple[str, ...]
     order_by: tuple[str, ...]
     deleted: str | None
+    at: str | None = None
 
 
 class Per(StrEnum):

@@ -101,7 +101,8 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             return [of_all & set(part.schema.names) for part in step.inputs]
         case LatestOp():
             deleted = set() if step.op.deleted is None else columns_in(step.op.deleted)
-            return [{*needed, *step.op.key, *step.op.order_by, *deleted}]
+            at = set() if step.op.at is None else {step.op.at}
+            return [{*needed, *step.op.key, *step.op.order_by, *deleted, *at}]
         case TopKOp():
             return [(needed - {step.op.rank}) | {*step.op.partition, *(order.column for order in step.op.order)}]
         case UnionOp():

@@ -123,9 +123,15 @@ def plain(fields: Iterable[pa.Field]) -> Projection:
 
 def _retracts(op: Op) -> bool:
     """Whether the operator takes rows back, even if its inputs do not."""
-    return isinstance(op, AggregateOp | TopKOp | SetOperationOp | LatestOp) or (
-        isinstance(op, JoinOp) and op.kind in RETRACTING_JOINS
-    )
+    match op:
+        case AggregateOp() | TopKOp() | SetOperationOp() | LatestOp():
+            return True
+        case JoinOp(kind=kind):
+            return kind in RETRACTING_JOINS
+        case Scan(retracts=retracts):
+            return retracts
+        case _:
+            return False
 
 
 def _side(step: Step, predicate: str) -> int | None:
@@ -190,10 +196,12 @@ def is_hashable(step: Step, column: str) -> bool:
 
 
 def _table(table: TableSpec, steps: Steps) -> Step:
-    versions = steps.make(Scan(table.name), (), table.schema)
+    leaves = table.retain is not None
     if not table.primary_key:
-        return versions
-    return steps.make(LatestOp(table.primary_key, table.order_by, table.deletes), [versions], table.schema)
+        return steps.make(Scan(table.name, leaves), (), table.schema)
+    versions = steps.make(Scan(table.name), (), table.schema)
+    at = None if table.retain is None else table.retain.column
+    return steps.make(LatestOp(table.primary_key, table.order_by, table.deletes, at), [versions], table.schema)
 
 
 def _fault(op: Op, inputs: Sequence[Step]) -> Fault | None:
@@ -240,6 +248,8 @@ def _fault_of_map(op: StatefulMapOp, source: Step) -> Fault | None:
         (source,) = source.inputs
     if not isinstance(source.op, Scan):
         return "stateful_map over anything but an append table", "Elsewhere, rows have no order."
+    if source.op.retracts:
+        return "stateful_map over a table with retain", "A function cannot take back what it has seen."
     if "" in columns:
         return "a computed key of stateful_map", "Make it a column before app.table()."
     return None

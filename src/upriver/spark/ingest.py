@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -22,12 +23,14 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.coordinator.sources import SourceFailure
+from upriver.engine.retention import Retention, retained_after
 from upriver.errors import CorruptFile, DeclarationError, WaitTimeout
 from upriver.ids import Channel, Epoch
 from upriver.lake.files import open_files
 from upriver.lake.lake import Lake, Manifest, OwnedLake
 from upriver.lake.spark_checkpoint import sweep_checkpoint
 from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.retention import Retain
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
 from upriver.spark.drain import Drain
@@ -89,6 +92,9 @@ _ENDING_TRIGGERS = frozenset({"availableNow", "once"})
 """Triggers with which a query ends by itself, when it has taken all rows there were."""
 
 
+NO_RETENTION: Mapping[str, Retain] = MappingProxyType({})
+
+
 class EpochLog:
     """Assigns epochs to batches, in one order over all tables. Called from several threads.
 
@@ -101,13 +107,16 @@ class EpochLog:
         history: "IngestHistory",
         on_published: Callable[[Manifest], None],
         clock: Callable[[], float] = time.time,
+        retains: Mapping[str, Retain] = NO_RETENTION,
     ) -> None:
+        """retains: by table, for those that declare it. The history must name the same columns for them."""
         record = lake.record()
         assert record is not None
         self._lake = lake
         self._history = history
         self._on_published = on_published
         self._clock = clock
+        self._retains = retains
         self._indexes = dict(record.indexes)
         self._lock = threading.Lock()
 
@@ -151,11 +160,29 @@ class EpochLog:
                     batch=batch,
                     committed_at=self._clock(),
                     runs=runs,
+                    retained=self._retained_after(table, next(iter(runs.values()))),
                 )
                 self._lake.publish(manifest)
                 self._history.add(manifest)
                 self._on_published(manifest)
             return lacking
+
+    def _retained_after(self, table: str, runs: Iterable[RunInfo]) -> dict[str, Retention]:
+        """runs: of one index of the table's next epoch."""
+        spans = [run.span for run in runs if run.span is not None]
+        newest = max(spans, key=lambda span: span.newest, default=None)
+        return retained_after(self._history.retained, table, self._retains.get(table), newest)
+
+    def retire_rows(self) -> None:
+        """Publish an epoch without rows for each table whose rows leave it at once, because its retention is new or
+        shorter than before."""
+        for table, retain in self._retains.items():
+            now = self._history.retained.get(table)
+            query = self.query_of(table)
+            if now is None or query is None or now.advanced(retain.interval, None).cut == now.cut:
+                continue
+            runs = {lake_channel(table, index): () for index in self._indexes[table]}
+            self.publish(table, query, self.last_batch(table), runs)
 
 
 class IngestHistory:
@@ -165,12 +192,14 @@ class IngestHistory:
         self.last = Epoch(0)
         self.queries: dict[str, str] = {}
         self.batches: dict[str, int] = {}
+        self.retained: dict[str, Retention] = {}
 
     def add(self, manifest: Manifest) -> None:
         """Note the next epoch's manifest."""
         self.last = manifest.epoch
         self.queries[manifest.table] = manifest.query
         self.batches[manifest.table] = max(manifest.batch, self.batches.get(manifest.table, -1))
+        self.retained.update(manifest.retained)
 
 
 def check_taken(lake: Lake, history: IngestHistory) -> None:

@@ -14,7 +14,7 @@ shelf, and Spark sorts the values by shelf, so a task that unpacks them holds on
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
@@ -37,6 +37,7 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.host import raised_in_task
 from upriver.state.pair_index import sorted_by
 from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
+from upriver.state.span import TimeSpan
 from upriver.vnodes import vnodes_of
 
 SHELVES_PER_GROUP = 8
@@ -377,7 +378,9 @@ def _write_run(files: Files, writer: RunWriter, path: str, rows: pa.Table) -> Ru
     rows = rows.combine_chunks()
     encoded = encode_run(rows)
     files.create(path, encoded)
-    return describe_run(path, encoded, rows.column(HASH_COLUMN).chunk(0).to_numpy(), writer.vnodes)
+    run = describe_run(path, encoded, rows.column(HASH_COLUMN).chunk(0).to_numpy(), writer.vnodes)
+    retain = writer.table.retain
+    return run if retain is None else replace(run, span=TimeSpan.of(rows.column(retain.column)))
 
 
 def _check_group(run: RunInfo, writer: RunWriter, group: int) -> None:

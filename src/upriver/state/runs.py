@@ -21,6 +21,7 @@ import xxhash
 from upriver.errors import CorruptFile
 from upriver.hashing import Hashes
 from upriver.ids import VnodeId
+from upriver.state.span import TimeSpan
 from upriver.state.vectors import spread
 from upriver.vnodes import offsets_by_vnode
 
@@ -41,7 +42,8 @@ class RunInfo:
 
     path: under the lake's root. rows, bytes: of the file. checksum: xxh3_64 of the checksums of its blocks, in
     hexadecimal. vnode_rows: (vnode, rows) of exactly the vnodes that have rows, ascending. block_bytes: of a block. It
-    is 0 for a run that is older than blocks: such a run is only an Arrow file, and ``checksum`` covers all of it.
+    is 0 for a run that is older than blocks: such a run is only an Arrow file, and ``checksum`` covers all of it. span:
+    of a table with retention; ``None`` if it is not known, or no row has a time.
     """
 
     path: str
@@ -50,6 +52,7 @@ class RunInfo:
     checksum: str
     vnode_rows: tuple[tuple[VnodeId, int], ...]
     block_bytes: int = 0
+    span: TimeSpan | None = None
 
     @property
     def blocks(self) -> int:
@@ -69,12 +72,21 @@ class RunInfo:
             CHECKSUM: self.checksum,
             "vnode_rows": [list(pair) for pair in self.vnode_rows],
             "block_bytes": self.block_bytes,
+            **({} if self.span is None else {"span": self.span.to_json()}),
         }
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         vnode_rows = tuple(map(tuple, json["vnode_rows"]))
-        return cls(json["path"], json["rows"], json["bytes"], json[CHECKSUM], vnode_rows, json.get("block_bytes", 0))
+        return cls(
+            json["path"],
+            json["rows"],
+            json["bytes"],
+            json[CHECKSUM],
+            vnode_rows,
+            json.get("block_bytes", 0),
+            TimeSpan.from_json(json.get("span")),
+        )
 
     def rows_of(self, vnodes: Iterable[VnodeId]) -> int:
         """Rows of those vnodes, without opening the file."""

@@ -3,6 +3,9 @@
 The operator keeps the highest version so far of each key. A deletion is a version like any other, without a row. While
 it is the highest, older versions that come late have no effect. If versions have no order, the last one that comes is
 the highest: none can be late, and a deletion leaves nothing behind.
+
+If the table retains rows by a time, a version may come too late to be a row, or become too old: then it counts as a
+deletion.
 """
 
 from collections.abc import Sequence
@@ -13,7 +16,7 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
-from upriver.engine.operators.operator import ExpressionEvaluator, check_new, part_of
+from upriver.engine.operators.operator import ExpressionEvaluator, check_new, concatenated, part_of
 from upriver.engine.operators.topk import SortKey, in_order
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
@@ -86,18 +89,40 @@ class _Versions:
         return self._keys.nbytes + self._place.nbytes + versions
 
     def apply(self, port: int, batch: Batch) -> Batch:
-        """Raises ProtocolError for a retraction, and RowError as the evaluator does, in which case nothing has
-        changed."""
-        if batch.weight is not None:
-            if (batch.weight < 0).any():
+        """Raises ProtocolError for a retraction if rows are not retained by a time, and RowError as the evaluator does,
+        in which case nothing has changed."""
+        weight = batch.weight
+        if weight is None:
+            return self._come(batch, np.ones(len(batch), np.bool_))
+        leave = weight < 0
+        if self._op.at is None:
+            if leave.any():
                 raise ProtocolError("a version of a row cannot be retracted")
-            batch = batch.filtered(batch.weight > 0)
-        is_row = np.ones(len(batch), np.bool_)
+            batch = batch.filtered(weight > 0)
+            return self._come(batch, np.ones(len(batch), np.bool_))
+        changes = self._come(batch.filtered(~leave), weight[~leave] > 0)
+        return concatenated([changes, self._leave(batch.filtered(leave))]) if leave.any() else changes
+
+    def _come(self, batch: Batch, is_row: Mask) -> Batch:
+        """Take in versions; returns the changes. is_row: of each, unless it is a deletion."""
         if self._op.deleted is not None:
-            is_row = ~self._evaluator.mask(batch.rows, self._op.deleted)
+            is_row = is_row & ~self._evaluator.mask(batch.rows, self._op.deleted)
         keys = self._assign(batch.hash64, batch.rows.columns)
         highest = self._highest(keys, batch.rows)
         return self._advance(keys[highest], batch.rows.take(pa.array(highest)), batch.hash64[highest], is_row[highest])
+
+    def _leave(self, batch: Batch) -> Batch:
+        """These versions are too old from now on: keys whose highest version is one of them have no row."""
+        keys = self._assign(batch.hash64, batch.rows.columns)
+        versions = self._place.cells[keys]
+        leaves = versions >= 0
+        self._keys.forget(np.unique(keys[~leaves]))
+        leaves[leaves] = self._is_row.cells[versions[leaves]]
+        leaves[leaves] = self._equal(keys[leaves], versions[leaves], batch.rows.filter(pa.array(leaves)))
+        _, first = np.unique(keys[leaves], return_index=True)
+        gone = true_at(leaves)[np.sort(first)]
+        self._is_row.cells[versions[gone]] = False
+        return Batch(batch.rows.take(pa.array(gone)), batch.hash64[gone], np.full(len(gone), -1, np.int64))
 
     def hashes_between(self, least: int, most: int) -> Hashes:
         return self._keys.hashes_between(least, most)
