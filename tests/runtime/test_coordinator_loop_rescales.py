@@ -25,10 +25,10 @@ class Followed:
         self.loop.start()
         self.ticket = self.loop.rescale(3, None, Strategy.ICADD, None)
         self._threads = threads
-        assert self.loop.rescale_progress(self.ticket, "queued", SECONDS_MAX)["state"] == "starting"
+        assert self.loop.rescales.progress(self.ticket, "queued", SECONDS_MAX)["state"] == "starting"
 
     def follow(self, unless: str) -> "Future[dict[str, Any]]":
-        return self._threads.submit(self.loop.rescale_progress, self.ticket, unless, EVER)
+        return self._threads.submit(self.loop.rescales.progress, self.ticket, unless, EVER)
 
 
 @pytest.fixture
@@ -42,17 +42,17 @@ def followed() -> Iterator[Followed]:
 
 def test_a_caller_that_knows_the_state_is_told_another_at_once(followed: Followed) -> None:
     told = followed.follow("starting")
-    followed.loop.abort_rescale(followed.ticket)
+    followed.loop.rescales.abort(followed.ticket)
     assert told.result(SECONDS_MAX)["state"] == "aborted"
 
 
 def test_a_caller_that_knows_another_state_does_not_wait(followed: Followed) -> None:
     assert followed.follow("queued").result(SECONDS_MAX)["state"] == "starting"
-    assert followed.loop.rescale_progress(followed.ticket)["state"] == "starting"
+    assert followed.loop.rescales.progress(followed.ticket)["state"] == "starting"
 
 
 def test_time_that_is_over_brings_the_state_as_it_was(followed: Followed) -> None:
-    assert followed.loop.rescale_progress(followed.ticket, "starting", 0.001)["state"] == "starting"
+    assert followed.loop.rescales.progress(followed.ticket, "starting", 0.001)["state"] == "starting"
 
 
 def test_a_failure_of_the_app_ends_the_wait(followed: Followed) -> None:
@@ -64,4 +64,4 @@ def test_a_failure_of_the_app_ends_the_wait(followed: Followed) -> None:
 
 def test_a_rescale_that_is_not_known_is_refused(followed: Followed) -> None:
     with pytest.raises(UserError, match="there is no rescale 99"):
-        followed.loop.rescale_progress(99, "starting", EVER)
+        followed.loop.rescales.progress(99, "starting", EVER)

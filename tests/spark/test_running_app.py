@@ -23,7 +23,7 @@ def break_down(app: App) -> None:
     """Have the coordinator hear of a worker what it can hear of none."""
     running: Any = app._running_app
     loop = running._running
-    loop.hear(next(iter(loop._joined)), Settled(region="sums", version=MapVersion(7), kept=()))
+    loop.hear(loop._workers.incarnations[0], Settled(region="sums", version=MapVersion(7), kept=()))
 
 
 def test_a_failed_coordinator_is_told_to_each_caller_and_the_app_starts_again(spark: Any, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ class CoordinatorService:
             "evict": self._evict,
             "rescale": self._rescale,
             "rescale_progress": self._rescale_progress,
-            "rescale_report": lambda asked: loop.rescale_report(int(asked["ticket"])),
+            "rescale_report": lambda asked: loop.rescales.report(int(asked["ticket"])),
             "rescale_abort": self._abort_rescale,
         }
         channels = Channels(self._registered, failure_detection.limits)
@@ -184,13 +184,15 @@ class CoordinatorService:
     def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
         loop = self._loop
-        return Routing(loop.lookup_map, loop.addresses(), self._views, loop.ended, loop.freshness()).to_json()
+        return Routing(
+            loop.lookup_map, loop.addresses(), self._views, loop.progress.ended, loop.progress.freshness()
+        ).to_json()
 
     def _freshness(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self._loop.check()
         epoch = asked.get("epoch")
-        committed_at = None if epoch is None else self._loop.committed_at(Epoch(whole("epoch", epoch)))
-        return {**self._loop.freshness().to_json(), "committed_at": committed_at}
+        committed_at = None if epoch is None else self._loop.progress.committed_at(Epoch(whole("epoch", epoch)))
+        return {**self._loop.progress.freshness().to_json(), "committed_at": committed_at}
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)
@@ -222,10 +224,10 @@ class CoordinatorService:
 
     def _rescale_progress(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         wait_s = min(seconds("wait_s", asked.get("wait_s", 0.0)), PROGRESS_WAIT_S_MAX)
-        return self._loop.rescale_progress(int(asked["ticket"]), asked.get("unless"), wait_s)
+        return self._loop.rescales.progress(int(asked["ticket"]), asked.get("unless"), wait_s)
 
     def _abort_rescale(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        self._loop.abort_rescale(int(asked["ticket"]))
+        self._loop.rescales.abort(int(asked["ticket"]))
         return {}
 
 

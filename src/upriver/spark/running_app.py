@@ -322,7 +322,7 @@ class RunningApp:
         check_taken(lake, history)
         lake.sweep(kept)
         had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
-        self._coordinator.expect_sources(had_rows, history.last)
+        self._coordinator.progress.expect_sources(had_rows, history.last)
         return EpochLog(lake, history, self._published)
 
     def _published(self, manifest: Manifest) -> None:
@@ -344,7 +344,7 @@ class RunningApp:
                 ingests[source.table.name] = StreamIngest(source.rows, layout, log, source.trigger)
             else:
                 ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake, source.on_change)
-        self._supervisor.start(ingests, self._coordinator)
+        self._supervisor.start(ingests, self._coordinator.progress)
 
     def _groups(self) -> int:
         """Tasks that write one index of a batch: as many as can run beside the workers."""
@@ -357,7 +357,7 @@ class RunningApp:
     @property
     def epoch(self) -> Epoch:
         """The last epoch that every view reflects."""
-        return self._coordinator.ended
+        return self._coordinator.progress.ended
 
     def wait(self, seconds: float, view: str | None = None) -> Epoch:
         """Wait until every worker reflects all rows that the sources had at the call; returns the epoch of that.
@@ -381,7 +381,7 @@ class RunningApp:
     @property
     def is_ready(self) -> bool:
         """Whether every table is ready; see :mod:`upriver.coordinator.freshness`."""
-        report = self._coordinator.freshness()
+        report = self._coordinator.progress.freshness()
         return report.lacks(report.tables) is None
 
     def wait_ready(self, seconds: float) -> None:

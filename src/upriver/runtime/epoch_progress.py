@@ -1,0 +1,86 @@
+"""How far the app's epochs have come: which are committed, which have ended, and how fresh the tables are."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+from upriver.coordinator.freshness import Freshness, FreshnessReport, Progress, ReadThrough
+from upriver.ids import BEGINNING, Epoch, WorkerId
+from upriver.lake.lake import Manifest
+
+COMMITS_KEPT_MAX = 10_000
+"""How many epochs, the last ones, have their commit time kept in memory."""
+
+
+class EpochProgress:
+    """Called by any thread. changed: announces each change.
+
+    published: the last epoch that the coordinator knows to be in the lake. missing: worker slots without a process.
+    """
+
+    def __init__(
+        self,
+        changed: threading.Condition,
+        published: Callable[[], Epoch],
+        missing: Callable[[], Iterable[WorkerId]],
+    ) -> None:
+        self._changed = changed
+        self._published = published
+        self._missing = missing
+        self._freshness = Freshness()
+        self._ended = BEGINNING
+        self._commits: dict[Epoch, float] = {}
+        """When the last epochs were committed, in seconds since 1970."""
+
+    @property
+    def ended(self) -> Epoch:
+        """The last epoch that has ended at every worker."""
+        return self._ended
+
+    def end(self, epoch: Epoch) -> None:
+        """The epoch has ended at every worker."""
+        with self._changed:
+            self._ended = epoch
+            self._changed.notify_all()
+
+    def commit(self, manifest: Manifest) -> None:
+        """An epoch is in the lake."""
+        if manifest.committed_at is None:
+            return
+        with self._changed:
+            self._commits[manifest.epoch] = manifest.committed_at
+            if len(self._commits) > COMMITS_KEPT_MAX:
+                del self._commits[next(iter(self._commits))]
+
+    def committed_at(self, epoch: Epoch) -> float | None:
+        """When an epoch was committed, in seconds since 1970; ``None`` if that is not known, or was long ago."""
+        return self._commits.get(epoch)
+
+    def expect_sources(self, tables: Mapping[str, bool], committed: Epoch) -> None:
+        """The sources are about to start. tables: by name, whether the lake has rows of the table. committed: the last
+        epoch in the lake."""
+        with self._changed:
+            self._freshness = Freshness(tables, committed)
+
+    def read_through(self, table: str, at: float, epoch: Epoch) -> None:
+        """Every row that the table's source had offered by ``at``, monotonic, is in epochs up to ``epoch``."""
+        with self._changed:
+            self._freshness.read_through(table, ReadThrough(at, epoch))
+            self._changed.notify_all()
+
+    def source_stands(self, table: str, state: str, error: str | None = None) -> None:
+        """As :meth:`Freshness.stands`."""
+        with self._changed:
+            self._freshness.stands(table, state, error)
+            self._changed.notify_all()
+
+    def freshness(self) -> FreshnessReport:
+        """How fresh each table is, and what it lacks to be ready."""
+        with self._changed:
+            progress = Progress(self._ended, self._published(), tuple(sorted(self._missing())))
+            return self._freshness.report(progress, time.monotonic())
+
+    def lacks(self) -> str | None:
+        """What the first table that is not ready lacks; ``None`` if all are ready."""
+        report = self.freshness()
+        return report.lacks(report.tables)
