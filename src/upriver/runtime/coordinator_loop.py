@@ -45,8 +45,8 @@ from upriver.protocol.coordinator_events import (
 )
 from upriver.protocol.messages import FromWorker
 from upriver.protocol.strategies import Strategy
+from upriver.runtime.app_progress import AppProgress
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox, PendingRequests
-from upriver.runtime.epoch_progress import EpochProgress
 from upriver.runtime.joined_workers import JoinedWorkers, WorkerEnd
 from upriver.runtime.rescales import Rescales
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
@@ -94,7 +94,7 @@ class CoordinatorLoop:
         self._workers = JoinedWorkers(changed)
         self._recoveries = Recoveries()
         self.rescales = Rescales(changed, self._failure, self._inbox, leavers_s)
-        self.progress = EpochProgress(changed, lambda: machine.published, self._missing)
+        self.progress = AppProgress(changed, lambda: machine.published, self._missing)
 
     def start(self) -> None:
         self._thread.start()

@@ -12,7 +12,7 @@ COMMITS_KEPT_MAX = 10_000
 """How many epochs, the last ones, have their commit time kept in memory."""
 
 
-class EpochProgress:
+class AppProgress:
     """Called by any thread. changed: announces each change.
 
     published: the last epoch that the coordinator knows to be in the lake. missing: worker slots without a process.
