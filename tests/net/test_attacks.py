@@ -30,11 +30,12 @@ from upriver.ids import Epoch, WorkerId
 from upriver.net.byte_stream import BUFFER_BYTES, GROWTH_BYTES, ByteStream
 from upriver.net.channel import open_channel
 from upriver.net.frames import MESSAGE_BYTES_MAX, PIECE, Joiner, Traffic
+from upriver.net.gate import HANDSHAKE_S_MAX, Places
 from upriver.net.handshake import GREETING, HELLO, MAGIC, Exchange, Identity, Purpose, greeting, hello, nonce
 from upriver.net.line import ANSWER_TERMS, KEYS_MAX, LOOKUP_TERMS, Line
 from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Connection, Remote, dial
-from upriver.net.server import HANDSHAKE_S_MAX, Listen, Places, Server
+from upriver.net.server import Listen, Server
 from upriver.net.wire import Message, decode, decode_json, encode, encode_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService

@@ -14,11 +14,12 @@ from upriver.client.lookups import FRESH_S, IDLE_STREAMS_MAX, LookupStream, Look
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
 from upriver.net.byte_stream import ByteStream
+from upriver.net.gate import Places
 from upriver.net.handshake import Purpose
 from upriver.net.line import ANSWER_TERMS, LOOKUP_TERMS, Line
 from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Remote, dial
-from upriver.net.server import Caller, Places, Server
+from upriver.net.server import Caller, Server
 
 KEY = pa.schema([("k", pa.string())])
 ROWS = pa.schema([("k", pa.string()), ("at_least", pa.int64())])

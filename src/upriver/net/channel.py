@@ -53,9 +53,10 @@ from upriver.net.frames import (
     read_frame,
     write_frame,
 )
+from upriver.net.gate import GOODBYE_S_MAX
 from upriver.net.handshake import Purpose, Session
 from upriver.net.remote import Remote, dial
-from upriver.net.server import GOODBYE_S_MAX, Caller
+from upriver.net.server import Caller
 from upriver.net.wire import Message, decode, encode, error_from_json, error_to_json
 
 PING = "channel.ping"

@@ -1,12 +1,4 @@
-"""A process's one server: a listener, and a gate that authenticates callers before they cost more than a descriptor.
-
-One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A caller
-that is not authenticated yet costs one descriptor and at most ``HELLO`` bytes for ``HANDSHAKE_S_MAX`` seconds. If there
-are too many such callers, the gate drops the oldest, so idle ones never keep a rightful caller out. A caller that has
-proved its identity gets a thread, which serves its purpose.
-
-Descriptors are shared out in advance: part for unauthenticated callers, part for clients, part for the cluster's own
-channels. The rest stays for the lake.
+"""A process's one server: a gate (:mod:`.gate`) that authenticates callers, and a thread for each that it admits.
 
 ``Calls``: actions and gets by name. A question ``{"act": name, "fields": object}`` is answered with an object, a
 question ``{"get": name, "fields": object, "from": row}`` with rows from that row on. The client pulls rows, a bounded
@@ -20,12 +12,9 @@ socket by which it reached the coordinator: the other processes are on that side
 
 import atexit
 import ipaddress
-import resource
-import selectors
 import socket
 import threading
 import time
-from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,42 +28,16 @@ from upriver.arguments import whole
 from upriver.errors import ClusterError, DeclarationError, ProtocolError, UpriverError
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import SEND_S_MAX, Traffic
-from upriver.net.handshake import (
-    ANSWER,
-    HELLO,
-    PROOF_BYTES,
-    HandshakeKeys,
-    Identity,
-    Purpose,
-    Session,
-    Verdict,
-    greeting,
-    is_same,
-    nonce,
-    read_hello,
-)
+from upriver.net.gate import CallerGate, Places, ServedConnections
+from upriver.net.handshake import HandshakeKeys, Identity, Purpose, Session
 from upriver.net.line import CALL_TERMS, Frame, Line, answer_all
 from upriver.net.remote import check_token
 
-HANDSHAKE_S_MAX = 5.0
-"""Seconds in which a caller must prove its identity."""
-UNAUTHENTICATED_MAX = 256
-"""Connections of callers that have not yet; at most one for every eight files that the process may open."""
-CLIENTS_MAX = 4096
-"""Connections of clients; at most three for every eight files."""
-CHANNELS_MAX = 4096
-"""Connections of the cluster's own; at most one for every four files. So a quarter of the files is left for the
-lake."""
 IDLE_S_MAX = 600.0
 """Seconds after which a client's idle connection is closed."""
-PAUSE_S = 0.1
-"""Seconds until the gate accepts again when the process had no descriptor for a connection."""
-GOODBYE_S_MAX = 2.0
-"""Seconds that a stopping server waits for its threads."""
 
 WILDCARDS = ("0.0.0.0", "::", "[::]")
 """Hosts that stand for all interfaces."""
-_NO_PROOF = bytes(PROOF_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,33 +55,6 @@ class Listen:
         """``host:port`` for other processes."""
         host = self.advertised or (socket.gethostname() if self.host in WILDCARDS else self.host)
         return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """How many connections a server takes: of unauthenticated callers, of clients, of the cluster."""
-
-    unauthenticated: int = UNAUTHENTICATED_MAX
-    clients: int = CLIENTS_MAX
-    channels: int = CHANNELS_MAX
-
-    @classmethod
-    def of_process(cls) -> Self:
-        """As many places as leave files for the lake."""
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        return cls() if files == resource.RLIM_INFINITY else cls.within(files)
-
-    @classmethod
-    def within(cls, files: int) -> Self:
-        """The places of a process that may open so many files."""
-        return cls(
-            max(1, min(UNAUTHENTICATED_MAX, files // 8)),
-            max(1, min(CLIENTS_MAX, 3 * files // 8)),
-            max(1, min(CHANNELS_MAX, files // 4)),
-        )
-
-    def of(self, identity: Identity) -> int:
-        return self.channels if identity is Identity.CLUSTER else self.clients
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +80,6 @@ class Service(Protocol):
 NO_SERVICES: Mapping[Purpose, Service] = MappingProxyType({})
 
 
-@dataclass(slots=True)
-class _PendingCaller:
-    """A caller before it is authenticated. due_at: when it must have proved its identity."""
-
-    caller: socket.socket
-    nonce: bytes
-    due_at: float
-    hello: bytes = b""
-
-
 class Server:
     """Listens from construction until ``stop``, on threads of its own. Also a context manager.
 
@@ -172,36 +98,28 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_token(keys.token)
-        self._keys = keys
         self._services = dict(services)
-        self._places = places or Places.of_process()
         self._traffic = traffic or Traffic()
-        self._clock = clock
-        self._pending: OrderedDict[socket.socket, _PendingCaller] = OrderedDict()
-        """In the order in which they came. Only the gate's thread uses it."""
-        self._selector = selectors.DefaultSelector()
-        self._lock = threading.Lock()
-        """Guards the two that follow."""
-        self._known: dict[ByteStream, threading.Thread] = {}
-        self._taken: Counter[Identity] = Counter()
-        self._stopping = threading.Event()
+        self._connections = ServedConnections(places or Places.of_process())
         self._is_stopped = threading.Lock()
+        listener = self._listener(listen)
+        self.port: int = listener.getsockname()[1]
+        self.address = listen.address(self.port)
+        self._gate = CallerGate(listener, keys, frozenset(self._services), self._connections, self._admit, clock)
+        self._gate.start()
+        atexit.register(self.stop)
+
+    def _listener(self, listen: Listen) -> socket.socket:
         host = listen.host.strip("[]")
         try:
             family = socket.getaddrinfo(host, listen.port, type=socket.SOCK_STREAM)[0][0]
-            self._listener = socket.create_server((host, listen.port), family=family)
+            return socket.create_server((host, listen.port), family=family)
         except (OSError, UnicodeError, OverflowError) as error:
             self._stop_services()
             why = getattr(error, "strerror", None) or error
             raise ClusterError(
                 f"cannot listen on {listen.host}:{listen.port} ({why}): give bind= an address of this machine"
             ) from None
-        self.port: int = self._listener.getsockname()[1]
-        self.address = listen.address(self.port)
-        self._waking, self._woken = socket.socketpair()
-        self._gate = threading.Thread(target=self._run, name="upriver-gate", daemon=True)
-        self._gate.start()
-        atexit.register(self.stop)
 
     def stop(self) -> None:
         """Take no more callers, stop the services, then cut the connections that are left.
@@ -212,19 +130,9 @@ class Server:
         if not self._is_stopped.acquire(blocking=False):
             return
         atexit.unregister(self.stop)
-        self._stopping.set()
-        with suppress(OSError):
-            self._waking.send(b"x")
-        self._gate.join()
-        self._waking.close()
+        self._gate.stop()
         self._stop_services()
-        with self._lock:
-            known = dict(self._known)
-        for stream in known:
-            stream.cut()
-        give_up_at = time.monotonic() + GOODBYE_S_MAX
-        for thread in known.values():
-            thread.join(max(0.0, give_up_at - time.monotonic()))
+        self._connections.cut()
         self._traffic.close()
 
     def __enter__(self) -> Self:
@@ -237,119 +145,13 @@ class Server:
         for service in self._services.values():
             service.stop()
 
-    # The gate: only its thread calls what follows, except for the last method
-
-    def _run(self) -> None:
-        self._listener.setblocking(False)
-        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
-        self._selector.register(self._woken, selectors.EVENT_READ, lambda: None)
-        try:
-            while not self._stopping.is_set():
-                for key, _ in self._selector.select(self._seconds_left()):
-                    key.data()
-                while self._pending and self._seconds_left() == 0:
-                    self._drop(next(iter(self._pending)))
-        finally:
-            for caller in list(self._pending):
-                self._drop(caller)
-            self._selector.close()
-            self._listener.close()
-            self._woken.close()
-
-    def _seconds_left(self) -> float | None:
-        """Seconds until the oldest pending caller is late."""
-        oldest = next(iter(self._pending.values()), None)
-        return None if oldest is None else max(0.0, oldest.due_at - self._clock())
-
-    def _accept(self) -> None:
-        try:
-            caller, _ = self._listener.accept()
-        except BlockingIOError:  # the caller has gone
-            return
-        except OSError:  # there are no descriptors left
-            if self._pending:
-                self._drop(next(iter(self._pending)))
-            else:
-                self._stopping.wait(PAUSE_S)
-            return
-        if len(self._pending) >= self._places.unauthenticated:
-            self._drop(next(iter(self._pending)))
-        caller.setblocking(False)
-        pending = _PendingCaller(caller, nonce(), self._clock() + HANDSHAKE_S_MAX)
-        self._pending[caller] = pending
-        self._selector.register(caller, selectors.EVENT_READ, partial(self._hear, pending))
-        try:
-            caller.send(greeting(pending.nonce))
-        except OSError:
-            self._drop(caller)
-
-    def _hear(self, pending: _PendingCaller) -> None:
-        """Read from a pending caller; once its hello is complete, decide."""
-        if pending.caller not in self._pending:
-            return  # it was dropped in this turn
-        try:
-            more = pending.caller.recv(HELLO.size - len(pending.hello))
-        except BlockingIOError:
-            return
-        except OSError:
-            more = b""
-        pending.hello += more
-        if not more:
-            self._drop(pending.caller)
-        elif len(pending.hello) == HELLO.size:
-            self._decide(pending)
-
-    def _decide(self, pending: _PendingCaller) -> None:
-        said = read_hello(pending.hello, pending.nonce)
-        if said is None:
-            self._drop(pending.caller)
-            return
-        exchange, proof = said
-        identity = exchange.purpose.needs
-        key = self._keys.of(identity)
-        if not is_same(proof, exchange.proof_of_caller(key)):
-            self._refuse(pending, Verdict.WRONG_KEY)
-        elif exchange.purpose not in self._services:
-            self._refuse(pending, Verdict.NOT_SERVED)
-        elif not self._takes(identity):
-            self._refuse(pending, Verdict.FULL, self._places.of(identity))
-        else:
-            answer = ANSWER.pack(Verdict.WELCOME, 0, exchange.proof_of_server(key))
-            self._admit(pending, exchange.purpose, exchange.session_of_server(key), answer)
-
-    def _takes(self, identity: Identity) -> bool:
-        with self._lock:
-            return self._taken[identity] < self._places.of(identity)
-
-    def _refuse(self, pending: _PendingCaller, verdict: Verdict, number: int = 0) -> None:
-        with suppress(OSError):
-            pending.caller.send(ANSWER.pack(verdict, number, _NO_PROOF))
-        self._drop(pending.caller)
-
-    def _drop(self, caller: socket.socket) -> None:
-        self._forget(caller)
-        caller.close()
-
-    def _forget(self, caller: socket.socket) -> None:
-        self._selector.unregister(caller)
-        del self._pending[caller]
-
-    def _admit(self, pending: _PendingCaller, purpose: Purpose, session: Session, answer: bytes) -> None:
-        self._forget(pending.caller)
-        try:
-            pending.caller.send(answer)
-            stream = ByteStream(pending.caller)
-        except OSError:  # the caller has gone already
-            pending.caller.close()
-            return
+    def _admit(self, stream: ByteStream, session: Session, purpose: Purpose) -> None:
+        """A caller has proved its identity. The gate's thread calls this."""
         if purpose.needs is Identity.CLIENT:
             stream.limit(SEND_S_MAX, IDLE_S_MAX)
         serve = partial(self._serve, Caller(stream, session, self._traffic), purpose)
         thread = threading.Thread(target=serve, name=f"upriver-{purpose}", daemon=True)
-        with self._lock:
-            self._known[stream] = thread
-            self._taken[purpose.needs] += 1
-        thread.start()
+        self._connections.begin(stream, purpose.needs, thread)
 
     def _serve(self, caller: Caller, purpose: Purpose) -> None:
         """One caller, on a thread of its own."""
@@ -357,9 +159,7 @@ class Server:
             with suppress(OSError, UpriverError):
                 self._services[purpose].serve(caller)
         finally:
-            with self._lock:
-                del self._known[caller.stream]
-                self._taken[purpose.needs] -= 1
+            self._connections.end(caller.stream, purpose.needs)
             caller.stream.close()
 
 

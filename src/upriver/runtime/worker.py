@@ -30,11 +30,12 @@ from upriver.migration.messages import Acquire
 from upriver.net import codec, wire
 from upriver.net.channel import Channels, Receiver, open_channel
 from upriver.net.codec import decode_to_worker, encode_message
+from upriver.net.gate import GOODBYE_S_MAX
 from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.peers import Peers
 from upriver.net.remote import Remote
-from upriver.net.server import GOODBYE_S_MAX, WILDCARDS, Action, Calls, Get, Listen, Server, Service, local_address_to
+from upriver.net.server import WILDCARDS, Action, Calls, Get, Listen, Server, Service, local_address_to
 from upriver.net.wire import Message
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.messages import FromWorker, Meet
