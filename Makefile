@@ -47,7 +47,7 @@ lock:
 	  --constraint - -o requirements-spark-4.1.lock
 	echo 'pyspark==4.2.*' | $(LOCK) --extra spark --extra demo --extra test \
 	  --constraint - -o requirements-spark-4.2.lock
-	$(LOCK) --extra docs $(addprefix --no-emit-package ,duckdb numpy pyarrow sqlglot xxhash) -o requirements-docs.lock
+	$(LOCK) --extra docs $(addprefix --no-emit-package ,duckdb msgspec numpy pyarrow sqlglot xxhash) -o requirements-docs.lock
 
 clean:
 	rm -rf $(VENV) $(DOCS) site .mypy_cache .ruff_cache .hypothesis

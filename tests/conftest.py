@@ -47,6 +47,16 @@ def client(cluster: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
+def s3() -> Iterator[Any]:
+    """One S3 server for all tests of the process; each takes roots of its own."""
+    from s3_kit import S3Server
+
+    server = S3Server()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One local session for all tests of the process: starting it costs seconds."""
     from session import OUR_DAEMON

@@ -14,9 +14,13 @@ from upriver.spark.host import check_session
 @pytest.mark.parametrize(
     ("root", "said"),
     [
-        ("~/lake", "root='~/lake': ~ is the shell's; give '/"),
-        ("dbfs:/lake", r"root='dbfs:/lake': a URI begins with dbfs://; a directory of that name with \./"),
-        ("file:/lake", "a URI begins with file://"),
+        ("~no-such-user/lake", r"root='~no-such-user/lake': there is no user of that name; a directory .* with \./"),
+        ("dbfs:/lake", "root='dbfs:/lake': dbfs: is known to Databricks only; give the address of the store behind it"),
+        ("dbfs://lake", "known to Databricks only"),
+        ("file://host/lake", "root='file://host/lake': give file:///directory, or the directory itself"),
+        ("file:lake", "give file:///directory"),
+        ("s3:/bucket/lake", r"a URI begins with s3://; a directory of that name with \./"),
+        ("hdfs://host/lake", "a root is a directory, or begins with s3://"),
         ("a\0b", r"root='a\\x00b': give a directory whose name has no control characters"),
         ("s3://bucket/a\nb", "no control characters"),
     ],
@@ -36,6 +40,13 @@ def test_a_file_is_no_root(tmp_path: Path) -> None:
     assert absolute(f"{tmp_path}/new/") == f"{tmp_path}/new"
     assert absolute("s3://bucket/lake/") == "s3://bucket/lake"
     assert absolute("./dbfs:/lake").endswith("/dbfs:/lake")
+
+
+def test_forms_of_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert absolute("~/a lake") == absolute(Path("~/a lake")) == f"{tmp_path}/a lake"
+    for uri in (f"file:{tmp_path}/a%20lake", f"file://{tmp_path}/a%20lake", f"file://localhost{tmp_path}/a%20lake/"):
+        assert absolute(uri) == f"{tmp_path}/a lake"
 
 
 def test_a_name_has_so_many_characters() -> None:

@@ -26,6 +26,7 @@ from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import check_session, use_own_python
 from upriver.spark.loads import OnChange
+from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.scan import read_view
 from upriver.spark.session import spark_hosts
@@ -45,7 +46,8 @@ class App:
     """Tables on Spark DataFrames, views on those tables, workers that keep the views.
 
     spark: a session with a free task slot for each worker and at least one more for ingest.
-    root: directory or URI of the lake. Rows that are in it already are there again after a restart.
+    root: directory of the lake, or its address in an object store: ``s3://``, ``s3a://``, ``gs://``, ``abfss://``,
+    ``abfs://`` or ``az://``. Rows that are in it already are there again after a restart.
     workers: how many workers keep the views. vnodes: power of two, fixed for the life of the lake.
     token: what every caller must show; made up if ``None``. bind: host that the app's servers listen on; by default
     loopback. If executors are on other hosts, the default is the host of Spark's driver.
@@ -95,7 +97,7 @@ class App:
         use_own_python(spark)
         self._spark = spark
         self._config = AppConfig(
-            root=absolute(root),
+            root=checked_root(spark, absolute(root)),
             workers=workers,
             vnodes=vnodes,
             token=token_of(token),
@@ -170,6 +172,7 @@ class App:
         checked_trigger = check_trigger(name, rows, trigger)
         if rows.isStreaming:
             check_stream(name, rows)
+            check_stream_root(self._spark, self._config.root, name)
         self._tables[name] = table
         self._sources[name] = StartedSource(
             table=table,

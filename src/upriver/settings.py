@@ -5,9 +5,11 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
+from urllib.parse import unquote, urlsplit
 
 from upriver.arguments import some_text, whole
 from upriver.errors import DeclarationError
+from upriver.lake.address import object_address
 from upriver.net.remote import check_token
 from upriver.vnodes import check_vnodes
 
@@ -73,20 +75,40 @@ def _is_whole(value: object) -> bool:
 
 
 def absolute(given: str | os.PathLike[str]) -> str:
-    """A directory as an absolute path, so that processes with another working directory find it; a URI is unchanged.
+    """A directory as an absolute path, so that processes with another working directory find it; the URI of an object
+    store is unchanged. ``~`` is expanded, and ``file:`` URIs are directories.
 
-    Raises DeclarationError for a name that is surely a mistake for a directory, and for a file.
+    Raises DeclarationError for any other URI, for a name that is surely a mistake for a directory, and for a file.
     """
     root = some_text("root", str(given) if isinstance(given, os.PathLike) else given)
     if any(ord(letter) < ord(" ") for letter in root):
         raise DeclarationError(f"root={root!r}: give a directory whose name has no control characters")
-    if "://" in root:
+    if root.lower().startswith("file:"):
+        return _directory(root, _file_path(root))
+    if root.lower().startswith("dbfs:/"):
+        raise DeclarationError(
+            f"root={root!r}: dbfs: is known to Databricks only; give the address of the store behind it, which begins "
+            "with s3://, gs:// or abfss://"
+        )
+    if object_address(root) is not None:
         return root.rstrip("/")
-    if root.startswith("~"):
-        raise DeclarationError(f"root={root!r}: ~ is the shell's; give {os.path.expanduser(root)!r}")
     if (scheme := _SCHEME.match(root)) is not None:
         raise DeclarationError(f"root={root!r}: a URI begins with {scheme[0]}//; a directory of that name with ./")
-    directory = existing = os.path.abspath(root)
+    return _directory(root, os.path.expanduser(root))
+
+
+def _file_path(root: str) -> str:
+    """The path of a ``file:`` URI."""
+    uri = urlsplit(root)
+    if uri.netloc not in ("", "localhost") or not uri.path.startswith("/") or uri.query or uri.fragment:
+        raise DeclarationError(f"root={root!r}: give file:///directory, or the directory itself")
+    return unquote(uri.path)
+
+
+def _directory(root: str, path: str) -> str:
+    if path.startswith("~"):
+        raise DeclarationError(f"root={root!r}: there is no user of that name; a directory of that name begins with ./")
+    directory = existing = os.path.abspath(path)
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     if not os.path.isdir(existing):

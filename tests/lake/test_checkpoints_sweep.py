@@ -7,14 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_kit import FIRST, PLANS, SECOND, a_lake, chunks_of, everything, kept_of, other, read, take, written
-from pyarrow import fs
+from checkpoint_kit import (
+    FIRST,
+    PLANS,
+    SECOND,
+    a_lake,
+    add_epochs,
+    chunks_of,
+    everything,
+    kept_of,
+    other,
+    read,
+    take,
+    written,
+)
+from s3_kit import S3Server
 
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
 from upriver.lake.checkpoints import chain, checkpoint_path, publish, sweep
-from upriver.lake.files import Files, RemoteFiles
-from upriver.lake.lake import Lake, OwnedLake
+from upriver.lake.files import Files
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 
 
 @pytest.fixture
@@ -48,8 +61,9 @@ def test_the_sweep_keeps_what_the_kept_ones_build_on(lake: OwnedLake) -> None:
     assert chain(lake, PLANS) == ()
 
 
-def test_another_filesystem_will_do(lake: OwnedLake) -> None:
-    lake.files = RemoteFiles(fs.LocalFileSystem(), lake.root)
+def test_an_object_store_will_do(s3: S3Server) -> None:
+    lake = OwnedLake(s3.new_root(), LakeRecord(8, (), {}), {})
+    add_epochs(lake, 3)
     take(lake, 1, None, SECOND)
     take(lake, 2, None, FIRST)
     take(lake, 3, 2, SECOND)

@@ -11,36 +11,32 @@ from typing import IO
 
 import pyarrow as pa
 import pytest
-from pyarrow import fs
+from store_kit import files_in_memory
 
 from upriver.errors import DeclarationError, LakeInUse, NotWritten
-from upriver.lake.files import UNFINISHED, Files, LocalFiles, RemoteFiles, open_files
+from upriver.lake.files import UNFINISHED, Files, LocalFiles, open_files
 
 RACERS = 4
 RACES = 25
 CONTENT_BYTES = 300_000
 
 
-def local(directory: Path) -> Files:
+def local(directory: Path, _: pytest.FixtureRequest) -> Files:
     return LocalFiles(str(directory / "not made yet" / "lake"))
 
 
-def remote_directory(directory: Path) -> Files:
-    return RemoteFiles(fs.LocalFileSystem(), f"{directory}/lake/")
+def in_memory(_: Path, __: pytest.FixtureRequest) -> Files:
+    return files_in_memory()
 
 
-def remote_subtree(directory: Path) -> Files:
-    return RemoteFiles(fs.SubTreeFileSystem(str(directory), fs.LocalFileSystem()), "lake")
+def in_s3(_: Path, request: pytest.FixtureRequest) -> Files:
+    return open_files(request.getfixturevalue("s3").new_root())
 
 
-def remote_memory(_: Path) -> Files:
-    return RemoteFiles(fs._MockFileSystem(), "bucket/lake")
-
-
-@pytest.fixture(params=[local, remote_directory, remote_subtree, remote_memory])
+@pytest.fixture(params=[local, in_memory, in_s3])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
-    make: Callable[[Path], Files] = request.param
-    return make(tmp_path)
+    make: Callable[[Path, pytest.FixtureRequest], Files] = request.param
+    return make(tmp_path, request)
 
 
 class TestEveryFilesystem:
@@ -102,14 +98,31 @@ class TestEveryFilesystem:
         files.create("e/1/a", b"b")
         assert files.read("e/1/a").to_pybytes() == b"b"
 
-    def test_what_cannot_be_written_is_named(self, files: Files) -> None:
-        """A file stands where its directory should be; the file itself is not there."""
-        files.create("e", b"in the way")
-        with pytest.raises(
-            NotWritten, match=r"lake/e/1: cannot be written \(.+\)\. (Let this process write there|Free space)"
-        ):
-            files.create("e/1", b"a")
-        assert files.names(UNFINISHED) == []
+    def test_a_tree_has_all_files_below(self, files: Files) -> None:
+        for path in ["e/2", "e/deep/down/3", "e/.hidden", "f/9"]:
+            files.create(path, b"a")
+        files.create("e/empty", b"")
+        assert files.tree("e") == ["e/.hidden", "e/2", "e/deep/down/3", "e/empty"]
+        assert files.tree("nowhere") == []
+
+    def test_many_files_are_removed(self, files: Files) -> None:
+        for path in ["e/1", "e/2", "e/3", "f/1"]:
+            files.create(path, b"a")
+        files.remove_all([])
+        files.remove_all(["e/1", "nowhere/1", "e/3", "f/1"])
+        assert (files.names("e"), files.names("f")) == (["2"], [])
+
+    @pytest.mark.parametrize("parts", [[], [(0, 6)], [(2, 3)], [(1, 2), (0, 1), (4, 9)], [(7, 2), (3, 2)], [(6, 1)]])
+    def test_parts_are_read_as_far_as_the_file_goes(self, files: Files, parts: list[tuple[int, int]]) -> None:
+        content = b"abcdef"
+        files.create("a", content)
+        targets = [bytearray(b"." * length) for _, length in parts]
+        length = files.read_into("a", [(first, memoryview(t)) for (first, _), t in zip(parts, targets, strict=True)])
+        assert length == len(content)
+        expected = [content[first : first + length].ljust(length, b".") for first, length in parts]
+        assert [bytes(target) for target in targets] == expected
+        with pytest.raises(FileNotFoundError):
+            files.read_into("b", [(0, memoryview(bytearray(1)))])
 
     def test_what_was_read_outlives_the_file(self, files: Files) -> None:
         files.create("a", b"still here")
@@ -118,13 +131,32 @@ class TestEveryFilesystem:
         assert content.to_pybytes() == b"still here"
 
 
-@pytest.mark.parametrize(("scheme", "kind"), [("", LocalFiles), ("file://", LocalFiles), ("mock://", RemoteFiles)])
-def test_a_root_is_opened_by_its_scheme(tmp_path: Path, scheme: str, kind: type[Files]) -> None:
-    files = open_files(f"{scheme}{tmp_path}/lake")
-    assert type(files) is kind
-    files.create("a", b"b")
-    assert files.names("") == ["a", UNFINISHED]
-    assert (tmp_path / "lake" / "a").exists() == (kind is LocalFiles)
+def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """A file stands where its directory should be; the file itself is not there."""
+    files = LocalFiles(str(tmp_path / "lake"))
+    files.create("e", b"in the way")
+    with pytest.raises(
+        NotWritten, match=r"lake/e/1: cannot be written \(.+\)\. (Let this process write there|Free space)"
+    ):
+        files.create("e/1", b"a")
+    assert files.names(UNFINISHED) == []
+
+
+def test_local_files_are_the_users_own(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        files = LocalFiles(str(tmp_path / "new" / "lake"))
+        held = files.lock()
+        files.create("tables/t/run", b"rows")
+        files.make_directory("ingest")
+        files.make_directory("ingest")
+    finally:
+        os.umask(before)
+    assert held is not None
+    held.close()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
+    own = {"new": 0o700, "lake": 0o700, "tables": 0o700, "t": 0o700, "ingest": 0o700, "unfinished": 0o700}
+    assert modes == own | {"run": 0o600, ".lock": 0o600}
 
 
 def test_a_relative_root_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +168,7 @@ def test_a_relative_root_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_an_unknown_scheme_is_refused() -> None:
-    with pytest.raises(DeclarationError, match=r"root 'gopher://a/b' is no directory that can be reached: "):
+    with pytest.raises(DeclarationError, match=r"root='gopher://a/b': a root is a directory, or begins with s3://, "):
         open_files("gopher://a/b")
 
 

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from upriver.engine.retention import Retention
-from upriver.errors import CorruptFile, DeclarationError, LakeInUse
-from upriver.ids import Channel, Epoch, VnodeId
+from upriver.errors import CorruptFile, DeclarationError, LakeInUse, NotWritten
+from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.files import UNFINISHED
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest, OwnedLake
 from upriver.plan.plan import TableSpec
@@ -372,10 +372,14 @@ def test_of_two_drivers_that_open_one_term_the_later_one_owns_it(own: Own, lake:
 
 
 def test_an_epoch_is_published_once(lake: OwnedLake) -> None:
+    """Rule lake.own_epoch_is_found: this driver's own epoch is no reason to stop."""
     lake.publish(manifest(lake, 1))
-    with pytest.raises(LakeInUse, match="epoch 1 was published by another driver"):
+    with pytest.raises(NotWritten, match="epoch 1 is there, by an attempt that seemed to fail"):
         lake.publish(replace(manifest(lake, 1), query="other"))
     assert lake.manifest(Epoch(1)).query == "q"
+    lake.write_record("epochs/000000000002.json", replace(manifest(lake, 2), term=Term(lake.term + 1)).to_json())
+    with pytest.raises(LakeInUse, match="epoch 2 was published by another driver"):
+        lake.publish(manifest(lake, 2))
 
 
 def test_what_is_remembered_of_a_driver_is_in_its_term(lake: OwnedLake) -> None:

@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from pyarrow import fs
 from runs_kit import PATH, before_there_were_blocks, run_table, run_tables
+from store_kit import files_in_store_at
 
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch, VnodeId
-from upriver.lake.files import Files, LocalFiles, RemoteFiles
+from upriver.lake.files import Files, LocalFiles
 from upriver.lake.history import KeyHistory
 from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.lake.runs import FEW_KEYS_MAX, STRETCH_BYTES_MAX, WHOLE_BYTES_MAX, RunReader, VerifiedFile
@@ -127,7 +127,7 @@ ROWS = 12_000
 def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[OwnedLake]:
     lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(VNODES, (FLIGHTS,), {"flights": (("tail",),)}), {})
     if request.param == "remote":
-        lake.files = RemoteFiles(fs.LocalFileSystem(), lake.root)
+        lake.files = files_in_store_at(Path(lake.root))
     yield lake
     lake.release()
 

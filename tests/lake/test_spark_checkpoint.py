@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-from pyarrow import fs
+from store_kit import files_in_store_at
 
-from upriver.lake.files import Files, LocalFiles, RemoteFiles
+from upriver.lake.files import Files, LocalFiles
 from upriver.lake.spark_checkpoint import sweep_checkpoint
 
 UUID = "0c5a9f1c-4f5e-4b8c-9f5e-3a7c1d2e4f5a"
@@ -27,7 +27,7 @@ COMMITS = {"commits/0": "v1\n{}"}
 @pytest.fixture(params=["local", "remote"])
 def files(request: pytest.FixtureRequest, tmp_path: Path) -> Files:
     local = LocalFiles(str(tmp_path))
-    return local if request.param == "local" else RemoteFiles(fs.LocalFileSystem(), str(tmp_path))
+    return local if request.param == "local" else files_in_store_at(tmp_path)
 
 
 def left(root: Path) -> set[str]:

@@ -19,7 +19,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
-from upriver.errors import CorruptCheckpoint, CorruptFile, ProtocolError
+from upriver.errors import CorruptCheckpoint, CorruptFile, NotWritten, ProtocolError
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.lake import Lake, OwnedLake, epoch_path
 from upriver.lake.runs import REMEDY
@@ -349,7 +349,7 @@ class StateFiles:
         """Remove what was written, as far as possible: the driver sweeps the rest."""
         self._growing.clear()
         for file in self._completed:
-            with suppress(OSError):
+            with suppress(OSError, NotWritten):
                 self._lake.files.remove(f"{self._directory}/{file.name}")
         self._completed.clear()
 

@@ -1,7 +1,8 @@
-"""The files under a lake's root, on any ``pyarrow.fs`` filesystem.
+"""The files under a lake's root, in a local directory or an object store (object_store.py).
 
 Only this module knows what is special about a local directory: reading parts of files, creating a file only if it is
-absent, syncing, and locking the root. Elsewhere a path is relative to the root and uses ``/``.
+absent, syncing, and locking the root. Elsewhere a path is relative to the root and uses ``/``. What is made here is
+private to the user.
 """
 
 import errno
@@ -15,16 +16,18 @@ from contextlib import contextmanager, suppress
 from typing import IO, Protocol
 
 import pyarrow as pa
-from pyarrow import fs
 
-from upriver.errors import DeclarationError, LakeInUse, NotRead, NotWritten
+from upriver.errors import LakeInUse, NotRead, NotWritten
+from upriver.lake.address import object_address
+from upriver.lake.object_store import open_object_store
 
 LOCK_S_MAX, LOCK_POLL_S = 2.0, 0.05
 """Seconds to wait for a root in use, and between two tries: a process that ends frees the root a moment later."""
-REQUEST_BYTES_MIN = 1 << 20
-"""Bytes of a request over a network, if the file has so many: fewer take as long."""
 UNFINISHED = "unfinished"
-"""Directory of unfinished files. A process that dies leaves them there; the next owner of the root sweeps them."""
+"""Directory of unfinished files. A process that dies leaves them there; the next owner of the root sweeps them. An
+object store has none: a put is atomic."""
+FILE_MODE, DIRECTORY_MODE = 0o600, 0o700
+"""Rights of what is made here: the user's own."""
 
 
 class Files(Protocol):
@@ -57,6 +60,12 @@ class Files(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file; no error if it is not there."""
 
+    def remove_all(self, paths: Iterable[str]) -> None:
+        """Remove many files, in any order, with few requests; no error if one is not there."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory that only this user may enter, for files that others write; no error if it exists."""
+
     def remove_directory(self, path: str) -> None:
         """Remove a directory if it is empty; no error if it is not empty or does not exist."""
 
@@ -65,20 +74,11 @@ class Files(Protocol):
 
 
 def open_files(root: str) -> Files:
-    """The files under ``root``: a local directory, or a URI that ``pyarrow.fs`` understands (``s3://...``).
+    """The files under ``root``: a local directory, or a URI of an object store (``s3://...``).
 
-    Raises DeclarationError for any other URI.
+    Raises DeclarationError for any other URI, or if the object store cannot be opened.
     """
-    if "://" not in root:
-        return LocalFiles(os.path.abspath(root))
-    try:
-        filesystem, path = fs.FileSystem.from_uri(root)
-    except (pa.ArrowInvalid, OSError) as error:
-        why = str(error).partition("\n")[0]
-        raise DeclarationError(f"root {root!r} is no directory that can be reached: {why}") from error
-    if isinstance(filesystem, fs.LocalFileSystem):
-        return LocalFiles(path)
-    return RemoteFiles(filesystem, path)
+    return LocalFiles(os.path.abspath(root)) if object_address(root) is None else open_object_store(root)
 
 
 class LocalFiles:
@@ -99,7 +99,7 @@ class LocalFiles:
         _ensure_directory(os.path.join(self._root, UNFINISHED))
         with _unfinished(self) as name:
             unfinished = os.path.join(self._root, name)
-            with open(unfinished, "xb") as file:
+            with open(unfinished, "xb", opener=_open_private) as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -143,6 +143,15 @@ class LocalFiles:
         except FileNotFoundError:
             return
 
+    def remove_all(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.remove(path)
+
+    def make_directory(self, path: str) -> None:
+        directory = os.path.join(self._root, path)
+        with _writing(directory):
+            _ensure_directory(directory)
+
     def remove_directory(self, path: str) -> None:
         try:
             os.rmdir(os.path.join(self._root, path))
@@ -155,7 +164,7 @@ class LocalFiles:
         with _writing(path):
             _ensure_directory(self._root)
             # The kernel frees this lock when the process dies, however it dies.
-            file = open(path, "a+", encoding="utf-8")  # noqa: SIM115
+            file = open(path, "a+", encoding="utf-8", opener=_open_private)  # noqa: SIM115
         try:
             _wait_for_lock(file)
         except OSError as error:
@@ -187,82 +196,6 @@ def _wait_for_lock(file: IO[str]) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(LOCK_POLL_S)
-
-
-class RemoteFiles:
-    """Any other filesystem.
-
-    ``create`` checks for the file before it writes, because ``pyarrow.fs`` has no conditional write. If two drivers
-    race for one root, the loser finds the other's name in its term when it publishes (``OwnedLake.publish``).
-    """
-
-    request_bytes_min = REQUEST_BYTES_MIN
-
-    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
-        self._fs = filesystem
-        self._root = root.rstrip("/")
-
-    def create(self, path: str, content: bytes | pa.Buffer) -> None:
-        target = f"{self._root}/{path}"
-        with _writing(target):
-            self._create(target, content)
-
-    def _create(self, target: str, content: bytes | pa.Buffer) -> None:
-        if self._fs.get_file_info(target).type != fs.FileType.NotFound:
-            raise FileExistsError(target)
-        self._ensure_directory(target.rpartition("/")[0])
-        self._ensure_directory(f"{self._root}/{UNFINISHED}")
-        with _unfinished(self) as name:
-            with self._fs.open_output_stream(f"{self._root}/{name}") as file:
-                file.write(content)
-            self._fs.move(f"{self._root}/{name}", target)
-
-    def _ensure_directory(self, directory: str) -> None:
-        try:
-            self._fs.create_dir(directory, recursive=True)
-        except FileExistsError:
-            raise _in_the_way(directory) from None
-
-    def read(self, path: str) -> pa.Buffer:
-        full_path = f"{self._root}/{path}"
-        with _reading(full_path), self._fs.open_input_file(full_path) as file:
-            return file.read_buffer()
-
-    def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
-        full_path = f"{self._root}/{path}"
-        with _reading(full_path), self._fs.open_input_file(full_path) as file:
-            length = int(file.size())
-            for first, target in parts:
-                there = max(0, min(len(target), length - first))
-                target[:there] = file.read_at(there, first)
-            return length
-
-    def names(self, directory: str) -> list[str]:
-        full_path = f"{self._root}/{directory}"
-        with _reading(full_path):
-            found = self._fs.get_file_info(fs.FileSelector(full_path, allow_not_found=True))
-        names = (info.base_name for info in found)
-        return sorted(name for name in names if not name.startswith("."))
-
-    def tree(self, directory: str) -> list[str]:
-        selector = fs.FileSelector(f"{self._root}/{directory}", allow_not_found=True, recursive=True)
-        found = (info.path for info in self._fs.get_file_info(selector) if info.type == fs.FileType.File)
-        return sorted(path.removeprefix(f"{self._root}/") for path in found)
-
-    def remove(self, path: str) -> None:
-        try:
-            self._fs.delete_file(f"{self._root}/{path}")
-        except FileNotFoundError:
-            return
-
-    def remove_directory(self, path: str) -> None:
-        # A file written between these two calls is lost: only for directories that no process writes to any more.
-        if not self._fs.get_file_info(fs.FileSelector(f"{self._root}/{path}", allow_not_found=True)):
-            with suppress(FileNotFoundError):
-                self._fs.delete_dir(f"{self._root}/{path}")
-
-    def lock(self) -> IO[str] | None:
-        return None
 
 
 @contextmanager
@@ -308,6 +241,10 @@ def _unfinished(files: Files) -> Iterator[str]:
         files.remove(path)
 
 
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, FILE_MODE)
+
+
 def _ensure_directory(directory: str) -> None:
     """Make a directory, as durable as its future files."""
     if os.path.isdir(directory):
@@ -315,7 +252,7 @@ def _ensure_directory(directory: str) -> None:
     parent = os.path.dirname(directory)
     _ensure_directory(parent)
     try:
-        os.mkdir(directory)
+        os.mkdir(directory, DIRECTORY_MODE)
     except FileExistsError:
         if not os.path.isdir(directory):  # else another process has made it
             raise _in_the_way(directory) from None

@@ -37,7 +37,7 @@ import pyarrow as pa
 
 from upriver.engine.batch import one_batch
 from upriver.engine.retention import Retention
-from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, ProtocolError
+from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
@@ -202,11 +202,23 @@ def term_path(term: Term) -> str:
 
 
 class Lake:
-    """A lake, as any process may read it. ``root`` is a directory or a URI."""
+    """A lake, as any process may read it. ``root`` is a directory, or the URI of an object store."""
 
     def __init__(self, root: str) -> None:
         self.root = root
         self.files: Files = open_files(root)
+
+    def check_not_foreign(self) -> None:
+        """Raise DeclarationError for a directory with files and none of a lake. Nothing there is written or swept."""
+        others = [name for name in self.files.names("") if name not in (UNFINISHED, "lost+found")]
+        if not others or "app.json" in others:
+            return
+        if not (self.last_number("control") or self.last_number("epochs")):  # else the record is lost
+            some = ", ".join(others[:NAMES_SHOWN_MAX]) + (", ..." if len(others) > NAMES_SHOWN_MAX else "")
+            raise DeclarationError(
+                f"root={str(self.root)!r}: there are files already, and none of an app: {some}. Give a new or an "
+                f"empty directory"
+            )
 
     @saying_what_helps()
     def record(self) -> LakeRecord | None:
@@ -373,7 +385,7 @@ class OwnedLake(Lake):
         control: facts about this driver to record. Raises LakeInUse, DeclarationError, CorruptFile.
         """
         super().__init__(root)
-        self._check_not_foreign()
+        self.check_not_foreign()
         self._owner = uuid4().hex
         self._lock: IO[str] | None = self.files.lock()
         try:
@@ -381,17 +393,6 @@ class OwnedLake(Lake):
         except BaseException:
             self.release()
             raise
-
-    def _check_not_foreign(self) -> None:
-        """Refuse a directory with files of others, before anything there is written or swept."""
-        others = [name for name in self.files.names("") if name not in (UNFINISHED, "lost+found")]
-        has_lost_record = bool(self.last_number("control") or self.last_number("epochs"))
-        if others and "app.json" not in others and not has_lost_record:
-            some = ", ".join(others[:NAMES_SHOWN_MAX]) + (", ..." if len(others) > NAMES_SHOWN_MAX else "")
-            raise DeclarationError(
-                f"root={self.root!r}: there are files already, and none of an app: {some}. Give a new or an "
-                f"empty directory"
-            )
 
     def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
         term, last = Term(self.last_number("control") + 1), self.last_epoch()
@@ -406,15 +407,36 @@ class OwnedLake(Lake):
             self.write_record(term_path(term), {**control, "term": term, "owner": self._owner})
         except FileExistsError as error:
             raise LakeInUse(f"{self.root}: another driver is starting on it") from error
+        self._check_creates(term)
         return term
+
+    def _check_creates(self, term: Term) -> None:
+        """Raise DeclarationError unless the filesystem refuses to create a file that is there."""
+        path = term_path(term)
+        try:
+            self.files.create(path, self.files.read(path))
+        except FileExistsError:
+            return
+        raise DeclarationError(  # lake.create_is_exclusive
+            f"{self.root}: its store overwrites a file that is to be new, so two drivers could both commit an epoch. "
+            "Use a store that knows conditional writes (If-None-Match)"
+        )
 
     def write_record(self, path: str, record: Mapping[str, Any]) -> None:
         """Create a JSON file. Raises FileExistsError, NotWritten."""
         self.files.create(path, sealed(record))
 
     def publish(self, manifest: Manifest) -> None:
-        """Commit an epoch. Raises LakeInUse if another driver has taken the root."""
-        self.commit(epoch_path(manifest.epoch), manifest.to_json(), f"epoch {manifest.epoch}")
+        """Commit an epoch. Raises LakeInUse if another driver has taken the root, NotWritten. After NotWritten, the
+        epoch may yet be in the lake."""
+        self.check_owner()
+        epoch = manifest.epoch
+        try:
+            self.write_record(epoch_path(epoch), manifest.to_json())
+        except FileExistsError as error:
+            if self.manifest(epoch).term == self.term:  # lake.own_epoch_is_found
+                raise NotWritten(f"{self.root}: epoch {epoch} is there, by an attempt that seemed to fail") from error
+            raise LakeInUse(f"{self.root}: epoch {epoch} was published by another driver") from error
 
     def supplement(self, channel: Channel, epoch: Epoch, runs: Iterable[RunInfo]) -> None:
         """Write an index's runs of an epoch; readers ignore them before ``complete``. Raises LakeInUse."""
@@ -446,19 +468,16 @@ class OwnedLake(Lake):
         kept: the paths of all runs that a manifest names. Returns how many runs were removed. The driver must not be
         writing anything meanwhile.
         """
-        for name in self.files.names(UNFINISHED):
-            self.files.remove(f"{UNFINISHED}/{name}")
+        self.files.remove_all(f"{UNFINISHED}/{name}" for name in self.files.names(UNFINISHED))
         for channel in self._channels_under("supplements"):  # before their runs: a supplement names existing files
             if channel not in self.added_channels(channel.partition("/")[0]):
-                for name in self.files.names(f"supplements/{channel}"):
-                    self.files.remove(f"supplements/{channel}/{name}")
+                names = self.files.names(f"supplements/{channel}")
+                self.files.remove_all(f"supplements/{channel}/{name}" for name in names)
         removed = 0
         for channel in self._channels_under("tables"):
-            for name in self.files.names(f"tables/{channel}"):
-                path = f"tables/{channel}/{name}"
-                if path not in kept:
-                    self.files.remove(path)
-                    removed += 1
+            paths = {f"tables/{channel}/{name}" for name in self.files.names(f"tables/{channel}")}
+            self.files.remove_all(sorted(paths - kept))
+            removed += len(paths - kept)
         return removed
 
     def _channels_under(self, directory: str) -> list[Channel]:

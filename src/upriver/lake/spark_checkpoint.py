@@ -31,8 +31,7 @@ def sweep_checkpoint(files: Files, table: str, has_epochs: bool) -> int:
     has_commits = any(name.isdecimal() for name in files.names(f"{directory}/commits"))
     if not (has_epochs or has_commits or _is_whole(files, directory, finished)):
         litter = paths
-    for path in litter:
-        files.remove(path)
+    files.remove_all(litter)
     return len(litter)
 
 

@@ -26,6 +26,7 @@ from upriver.coordinator.sources import SourceFailure
 from upriver.engine.retention import Retention, retained_after
 from upriver.errors import CorruptFile, DeclarationError, WaitTimeout
 from upriver.ids import Channel, Epoch
+from upriver.lake.address import spark_address
 from upriver.lake.files import open_files
 from upriver.lake.lake import Lake, Manifest, OwnedLake
 from upriver.lake.spark_checkpoint import sweep_checkpoint
@@ -119,6 +120,8 @@ class EpochLog:
         self._retains = retains
         self._indexes = dict(record.indexes)
         self._lock = threading.Lock()
+        self._is_unsure = False
+        """Whether the next epoch may be in the lake: a publish has failed, and its answer may have been lost."""
 
     @property
     def last(self) -> Epoch:
@@ -141,6 +144,7 @@ class EpochLog:
         """Give every epoch of the table this index too from now on; returns the last epoch that may lack it
         (lake.no_epoch_lacks_the_index)."""
         with self._lock:
+            self._settle()
             self._indexes[table] = tuple(dict.fromkeys([*self._indexes[table], index]))
             return self._history.last
 
@@ -149,6 +153,9 @@ class EpochLog:
     ) -> tuple[tuple[str, ...], ...]:
         """Commit a batch as the next epoch, unless the table has got indexes that the runs lack: returns those."""
         with self._lock:
+            found = self._settle()
+            if found is not None and (found.table, found.query, found.batch) == (table, query, batch):
+                return ()
             lacking = tuple(index for index in self._indexes[table] if lake_channel(table, index) not in runs)
             if not lacking:
                 epoch = Epoch(self._history.last + 1)
@@ -162,9 +169,9 @@ class EpochLog:
                     runs=runs,
                     retained=self._retained_after(table, next(iter(runs.values()))),
                 )
+                self._is_unsure = True
                 self._lake.publish(manifest)
-                self._history.add(manifest)
-                self._on_published(manifest)
+                self._note(manifest)
             return lacking
 
     def _retained_after(self, table: str, runs: Iterable[RunInfo]) -> dict[str, Retention]:
@@ -183,6 +190,21 @@ class EpochLog:
                 continue
             runs = {lake_channel(table, index): () for index in self._indexes[table]}
             self.publish(table, query, self.last_batch(table), runs)
+
+    def _settle(self) -> Manifest | None:
+        """The next epoch, if a publish that seemed to fail has put it into the lake (lake.own_epoch_is_found)."""
+        epoch = Epoch(self._history.last + 1)
+        if self._is_unsure and self._lake.has_epoch(epoch):
+            manifest = self._lake.manifest(epoch)
+            if manifest.term == self._lake.term:
+                self._note(manifest)
+                return manifest
+        return None
+
+    def _note(self, manifest: Manifest) -> None:
+        self._is_unsure = False
+        self._history.add(manifest)
+        self._on_published(manifest)
 
 
 class IngestHistory:
@@ -308,7 +330,9 @@ class StreamIngest:
 
     def start(self, attempt: int) -> None:
         """Start the query; its checkpoint lies in the lake. Leftovers of a killed driver there are swept."""
-        sweep_checkpoint(open_files(self._layout.root), self._table, self._log.query_of(self._table) is not None)
+        files = open_files(self._layout.root)
+        sweep_checkpoint(files, self._table, self._log.query_of(self._table) is not None)
+        files.make_directory("ingest")  # Spark's files are as private as it
         # Two apps in one session may have tables of one name, but Spark allows no two queries of one name.
         name = f"upriver-{self._table}-{uuid4().hex[:8]}"
         outcome, started, ids = _Outcome(), threading.Event(), list[str]()
@@ -335,7 +359,7 @@ class StreamIngest:
     @property
     def _checkpoint(self) -> str:
         """Where Spark records what it has read."""
-        return f"{self._layout.root}/ingest/{self._table}"
+        return f"{spark_address(self._layout.root)}/ingest/{self._table}"
 
     def _publish_batch(self, rows: DataFrame, batch: int, query: str) -> None:
         table = self._table
