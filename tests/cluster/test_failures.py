@@ -121,7 +121,9 @@ def ask_without_end(stream: LookupStream, wanted: KeysAsked) -> None:
         stream.answer()
 
 
-def test_l1_workers_whose_driver_stands_still_say_nothing_and_go_on_after_it(cluster: RunningCluster) -> None:
+def test_leases_speak_only_with_lease_workers_whose_driver_stands_still_say_nothing_and_go_on_after_it(
+    cluster: RunningCluster,
+) -> None:
     before, wanted = addresses(cluster.client), cluster.all_at(0)
     assert before[0] is not None
     with cluster.streams_to(before[0], 1) as (stream,):

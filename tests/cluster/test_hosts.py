@@ -68,7 +68,7 @@ def apart(running: Running) -> Running:
     return running
 
 
-def test_l6_a_copy_of_a_workers_task_is_killed_and_the_worker_stays(running: Running) -> None:
+def test_leases_one_attempt_stays_a_copy_of_a_workers_task_is_killed_and_the_worker_stays(running: Running) -> None:
     """Spark starts one copy on each host that has had none: on two hosts, one in all."""
     assert sorted(running.seen[-1]["attempts"]) == ["Upriver: worker 0", "Upriver: worker 1"]
     for (status, host, _), *copies in running.seen[-1]["attempts"].values():

@@ -77,7 +77,7 @@ def test_a_checkpoint_is_as_of_the_last_epoch_that_was_opened_and_comes_before_t
     assert machine.step(published(4)) == [*opened(1, 4), *opened(2, 4)]
 
 
-def test_v2_it_is_published_when_every_worker_has_written_its_part_and_then_kept_by_all() -> None:
+def test_checkpoints_all_parts_it_is_published_when_every_worker_has_written_its_part_and_then_kept_by_all() -> None:
     machine = at(2, want(7))
     assert machine.step(written(2, keys=3)) == []
     (request,) = machine.step(written(1))
@@ -89,7 +89,7 @@ def test_v2_it_is_published_when_every_worker_has_written_its_part_and_then_kept
     assert machine.step(in_lake(request)) == []
 
 
-def test_v2_switched_off_publishes_a_part() -> None:
+def test_checkpoints_all_parts_switched_off_publishes_a_part() -> None:
     machine = at(1, want(), rules=Rules(checkpoints_all_parts=False))
     (request,) = machine.step(written(2))
     assert request == PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=(part_of(2, 1, 1),))
@@ -185,7 +185,7 @@ def test_where_no_checkpoints_are_taken_no_request_is_served() -> None:
 
 
 @pytest.mark.parametrize("rule", [True, False])
-def test_v9_after_a_worker_has_gone_for_good_it_is_whole(rule: bool) -> None:
+def test_checkpoints_whole_after_losses_after_a_worker_has_gone_for_good_it_is_whole(rule: bool) -> None:
     machine = checkpointing(*BOTH, rules=Rules(checkpoints_whole_after_losses=rule))
     assert next_one(machine, 1, keys=100) == (True, (1,))
     assert next_one(machine, 2) == (False, (2, 1))
@@ -235,7 +235,7 @@ def test_a_chain_that_was_found_counts() -> None:
 # Given up -----------------------------------------------------------------------------------------------------------
 
 
-def test_v6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
+def test_checkpoints_given_up_when_torn_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
     machine = at(1, want(7), written(1))
     actions = machine.step(gone(2))
     assert failed(actions) == [((7,), 1, LOST)]
@@ -246,13 +246,13 @@ def test_v6_a_checkpoint_is_given_up_when_a_worker_is_lost() -> None:
     assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
 
 
-def test_v6_switched_off_publishes_what_lacks_the_part_of_a_lost_worker() -> None:
+def test_checkpoints_given_up_when_torn_switched_off_publishes_what_lacks_the_part_of_a_lost_worker() -> None:
     machine = at(1, want(), written(2), rules=Rules(checkpoints_given_up_when_torn=False))
     assert happens(machine, gone(2), came(1, 3)) != []
     assert len(only(PublishCheckpoint, machine.step(written(1)))) == 1
 
 
-def test_l4_the_part_of_a_worker_that_was_given_up_does_not_count() -> None:
+def test_leases_write_only_what_may_repeat_the_part_of_a_worker_that_was_given_up_does_not_count() -> None:
     machine = at(1, came(1, 3), finished(3, 1), want(7))
     late = happens(machine, written(2), written(1))  # the second was in the place of the third
     assert only(PublishCheckpoint, late) == []
@@ -322,7 +322,7 @@ def test_when_the_app_stops_no_checkpoint_begins() -> None:
 # Rescales and views -------------------------------------------------------------------------------------------------
 
 
-def test_v5_a_rescale_waits_for_the_checkpoint() -> None:
+def test_checkpoints_keys_stay_a_rescale_waits_for_the_checkpoint() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
     assert only(RescaleBegun, happens(machine, written(1), written(2))) == []
     (request,) = [PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())]
@@ -330,13 +330,13 @@ def test_v5_a_rescale_waits_for_the_checkpoint() -> None:
     assert (ready(actions), len(only(RescaleBegun, actions))) == ([((7,), 1, (1,))], 1)
 
 
-def test_v5_a_rescale_begins_when_the_checkpoint_is_given_up() -> None:
+def test_checkpoints_keys_stay_a_rescale_begins_when_the_checkpoint_is_given_up() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
     actions = machine.step(not_taken(1))
     assert (len(failed(actions)), len(only(RescaleBegun, actions))) == (1, 1)
 
 
-def test_v5_a_checkpoint_waits_for_the_rescale() -> None:
+def test_checkpoints_keys_stay_a_checkpoint_waits_for_the_rescale() -> None:
     machine = at(1, wanted(1, workers=3), want(7))
     up: list[CoordinatorEvent] = [came(2, 3), met(1), met(2), met(3), moved(2, 3), settled(1), settled(2)]
     assert asked_for(happens(machine, *up)) == []
@@ -347,7 +347,7 @@ def test_v5_a_checkpoint_waits_for_the_rescale() -> None:
     assert len(only(PublishCheckpoint, machine.step(written(3)))) == 1
 
 
-def test_v5_switched_off_takes_one_while_keys_move() -> None:
+def test_checkpoints_keys_stay_switched_off_takes_one_while_keys_move() -> None:
     off = Rules(checkpoints_keys_stay=False)
     machine = at(1, wanted(1, workers=3), rules=off)
     happens(machine, came(2, 3), met(1), met(2), met(3))

@@ -216,7 +216,7 @@ def test_what_was_said_of_restoring_before_all_began_anew_does_not_count() -> No
     assert listeners(Meet, machine.step(restored(1))) == [1, 3]
 
 
-def test_v6_a_checkpoint_is_given_up_when_all_begin_anew() -> None:
+def test_checkpoints_given_up_when_torn_a_checkpoint_is_given_up_when_all_begin_anew() -> None:
     machine = staged(*whole(1), want(7), published(2))
     actions = machine.step(said(1, PeersLost(meeting=1, why="cut")))
     assert failed(actions) == [((7,), 1, "a worker was lost, or all have begun anew")]

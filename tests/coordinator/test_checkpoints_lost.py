@@ -18,7 +18,9 @@ def written(group: Group, checkpoint: int) -> PublishCheckpoint:
 
 
 @pytest.mark.parametrize("in_lake_first", [True, False], ids=["it was published", "it is being published"])
-def test_v9_a_worker_lost_after_a_checkpoint_knew_what_has_changed_since(in_lake_first: bool) -> None:
+def test_checkpoints_whole_after_losses_a_worker_lost_after_a_checkpoint_knew_what_has_changed_since(
+    in_lake_first: bool,
+) -> None:
     """The checkpoint is of what was before, be it whole."""
     group = Group()
     group.epoch()

@@ -53,50 +53,50 @@ def test_epochs_are_published_without_gaps(epoch: int) -> None:
         coordinator(published(1)).step(published(epoch))
 
 
-def test_c1_an_epoch_ends_when_every_worker_has_finished_it() -> None:
+def test_coordinator_all_workers_finish_an_epoch_ends_when_every_worker_has_finished_it() -> None:
     machine = coordinator(*BOTH, published(1, rows=3))
     assert machine.step(finished(2, 1, applied=1)) == []
     assert machine.step(finished(1, 1, applied=2)) == ended(1)
 
 
-def test_c1_switched_off_ends_an_epoch_with_the_first_worker_that_has_finished() -> None:
+def test_coordinator_all_workers_finish_switched_off_ends_an_epoch_with_the_first_worker_that_has_finished() -> None:
     machine = coordinator(*BOTH, published(1, rows=3), rules=Rules(coordinator_all_workers_finish=False))
     assert machine.step(finished(2, 1, applied=1)) == ended(1)
 
 
-def test_c1_an_empty_place_holds_the_epoch() -> None:
+def test_coordinator_all_workers_finish_an_empty_place_holds_the_epoch() -> None:
     machine = coordinator(came(0, 1), published(1))
     assert machine.step(finished(1, 1)) == []
     machine.step(came(1, 2))
     assert machine.step(finished(2, 1)) == ended(1)
 
 
-def test_c1_a_lost_worker_has_finished_nothing_and_its_successor_does_it_again() -> None:
+def test_coordinator_all_workers_finish_a_lost_worker_has_finished_nothing_and_its_successor_does_it_again() -> None:
     machine = coordinator(*BOTH, published(1, rows=3), finished(1, 1, applied=2), gone(1))
     assert machine.step(finished(2, 1, applied=1)) == []
     machine.step(came(0, 3))
     assert machine.step(finished(3, 1, applied=2)) == ended(1)
 
 
-def test_c1_an_epoch_that_has_ended_does_not_end_again() -> None:
+def test_coordinator_all_workers_finish_an_epoch_that_has_ended_does_not_end_again() -> None:
     machine = coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1), gone(1), came(0, 3))
     assert machine.step(finished(3, 1)) == []
 
 
-def test_c1_epochs_end_in_order() -> None:
+def test_coordinator_all_workers_finish_epochs_end_in_order() -> None:
     machine = coordinator(*BOTH, published(1), published(2), finished(2, 1), finished(2, 2))
     assert machine.step(finished(1, 1)) == ended(1)
     assert machine.step(finished(1, 2)) == ended(2)
 
 
 @pytest.mark.parametrize("applied", [0, 1, 3])
-def test_c1_rows_that_went_in_and_did_not_come_out_are_a_fault(applied: int) -> None:
+def test_coordinator_all_workers_finish_rows_that_went_in_and_did_not_come_out_are_a_fault(applied: int) -> None:
     machine = coordinator(*BOTH, published(1, rows=2), finished(1, 1))
     with pytest.raises(ProtocolError, match=f"epoch 1: {applied} rows have come to region 'rows', and 2 went in"):
         machine.step(finished(2, 1, applied=applied))
 
 
-def test_c1_rows_of_an_epoch_that_has_ended_are_a_fault() -> None:
+def test_coordinator_all_workers_finish_rows_of_an_epoch_that_has_ended_are_a_fault() -> None:
     machine = coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1))
     with pytest.raises(ProtocolError, match="worker 1 has applied more of epoch 1, which has ended"):
         machine.step(late(2, 1, applied=1))
@@ -107,7 +107,7 @@ def test_no_worker_is_told_that_an_epoch_is_over_that_was_not_mixed() -> None:
     assert only(EpochOver, machine.step(finished(2, 1))) == []
 
 
-def test_c2_what_a_lost_worker_reports_is_ignored() -> None:
+def test_coordinator_current_incarnation_only_what_a_lost_worker_reports_is_ignored() -> None:
     machine = coordinator(*BOTH, published(1), gone(1))
     failure = said(1, WorkerFailed(kind="RowError", error="overflow"))
     for word in (finished(1, 1), taken(1, 1), failure):
@@ -115,13 +115,13 @@ def test_c2_what_a_lost_worker_reports_is_ignored() -> None:
     assert machine.step(finished(2, 1)) == []
 
 
-def test_c2_switched_off_takes_it_for_another_workers() -> None:
+def test_coordinator_current_incarnation_only_switched_off_takes_it_for_another_workers() -> None:
     machine = coordinator(*BOTH, published(1), gone(1), rules=Rules(coordinator_current_incarnation_only=False))
     machine.step(finished(1, 1))
     assert machine.members[WorkerId(1)].finished == 1
 
 
-def test_c2_a_new_incarnation_takes_the_place_of_one_that_is_still_there() -> None:
+def test_coordinator_current_incarnation_only_a_new_incarnation_takes_the_place_of_one_that_is_still_there() -> None:
     machine = coordinator(*BOTH, published(1))
     actions = machine.step(came(0, 3))
     assert actions[0] == tell(1, Retire())
@@ -132,7 +132,7 @@ def test_c2_a_new_incarnation_takes_the_place_of_one_that_is_still_there() -> No
     assert machine.step(finished(3, 1)) == ended(1)
 
 
-def test_c3_a_worker_is_sent_only_so_many_epochs_ahead() -> None:
+def test_coordinator_bounded_epochs_ahead_a_worker_is_sent_only_so_many_epochs_ahead() -> None:
     ahead = EPOCHS_AHEAD_MAX
     machine = coordinator(*(published(epoch) for epoch in range(1, ahead + 3)), came(1, 2))
     assert only(Tell, machine.step(came(0, 1)))[1:] == opened(1, *range(1, ahead + 1))

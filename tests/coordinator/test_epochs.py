@@ -44,7 +44,7 @@ def test_nothing_ends_before_anything_is_published() -> None:
     assert (made.end(BOTH), made.published, made.ended) == ([], 0, 0)
 
 
-def test_c1_the_rows_of_all_workers_add_up_to_those_published() -> None:
+def test_coordinator_all_workers_finish_the_rows_of_all_workers_add_up_to_those_published() -> None:
     made = ledger((3, 1))
     assert finish(made, ZERO, 1, rows=2) == []
     assert finish(made, ONE, 1, rows=1, other=1) == [1]
@@ -52,21 +52,23 @@ def test_c1_the_rows_of_all_workers_add_up_to_those_published() -> None:
 
 
 @pytest.mark.parametrize("of_one", [0, 2])
-def test_c1_an_epoch_that_is_not_mixed_must_add_up_when_all_have_finished(of_one: int) -> None:
+def test_coordinator_all_workers_finish_an_epoch_that_is_not_mixed_must_add_up_when_all_have_finished(
+    of_one: int,
+) -> None:
     made = ledger((1, 0))
     finish(made, ZERO, 1, rows=0)
     with pytest.raises(ProtocolError, match=f"{of_one} rows have come to region 'rows', and 1 went in"):
         finish(made, ONE, 1, rows=of_one)
 
 
-def test_c1_a_view_with_too_many_rows_is_a_fault_where_another_lacks_as_many() -> None:
+def test_coordinator_all_workers_finish_a_view_with_too_many_rows_is_a_fault_where_another_lacks_as_many() -> None:
     made = ledger((1, 1), mixed=True)
     finish(made, ZERO, 1, rows=0)
     with pytest.raises(ProtocolError, match="2 rows have come to region 'other', and 1 went in"):
         finish(made, ONE, 1, rows=0, other=2)
 
 
-def test_c1_a_mixed_epoch_waits_for_the_rows_that_are_on_their_way() -> None:
+def test_coordinator_all_workers_finish_a_mixed_epoch_waits_for_the_rows_that_are_on_their_way() -> None:
     made = ledger((3, 1), mixed=True)
     assert finish(made, ZERO, 1, rows=1) == []
     assert finish(made, ONE, 1, rows=1) == []
@@ -74,21 +76,21 @@ def test_c1_a_mixed_epoch_waits_for_the_rows_that_are_on_their_way() -> None:
     assert more(made, ONE, 1, other=1) == [1]
 
 
-def test_c1_a_mixed_epoch_with_too_many_rows_is_a_fault() -> None:
+def test_coordinator_all_workers_finish_a_mixed_epoch_with_too_many_rows_is_a_fault() -> None:
     made = ledger((1, 0), mixed=True)
     finish(made, ZERO, 1, rows=1)
     with pytest.raises(ProtocolError, match="2 rows have come to region 'rows', and 1 went in"):
         finish(made, ONE, 1, rows=1)
 
 
-def test_c1_epochs_end_in_order_several_at_a_time() -> None:
+def test_coordinator_all_workers_finish_epochs_end_in_order_several_at_a_time() -> None:
     made = ledger((1, 0), (1, 0))
     for worker, epoch, rows in ((ZERO, 1, 1), (ZERO, 2, 1), (ONE, 2, 0)):
         assert finish(made, worker, epoch, rows) == []
     assert finish(made, ONE, 1, rows=0) == [1, 2]
 
 
-def test_c1_switched_off_waits_for_no_worker_and_counts_nothing() -> None:
+def test_coordinator_all_workers_finish_switched_off_waits_for_no_worker_and_counts_nothing() -> None:
     assert finish(ledger((3, 1), waits_for_all=False), ZERO, 1, rows=0) == [1]
 
 

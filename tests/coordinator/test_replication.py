@@ -95,7 +95,7 @@ def test_where_views_become_full_workers_know_that_others_may_take_over() -> Non
 
 
 @pytest.mark.parametrize("plans", [[PLAN], [STAGED]])
-def test_s1_an_epoch_ends_when_all_complete_standbys_have_what_has_changed(plans: Sequence[DataflowPlan]) -> None:
+def test_replication_epoch_waits_for_followers_that_were_complete(plans: Sequence[DataflowPlan]) -> None:
     group = running(plans=plans)
     group.silent = {CaughtUp}
     group.epoch()
@@ -109,7 +109,7 @@ def test_s1_an_epoch_ends_when_all_complete_standbys_have_what_has_changed(plans
     assert group.ended == 2
 
 
-def test_s1_a_standby_that_was_never_complete_is_not_waited_for() -> None:
+def test_replication_epoch_waits_for_followers_a_standby_that_was_never_complete_is_not_waited_for() -> None:
     group = Group(silent=[CaughtUp])
     group.epoch()
     assert (group.ended, group.standing()) == (1, (1, 0, 0))
@@ -118,7 +118,7 @@ def test_s1_a_standby_that_was_never_complete_is_not_waited_for() -> None:
     assert (group.ended, group.standing()) == (2, (1, 6, 0))
 
 
-def test_s1_nor_is_a_lost_standby() -> None:
+def test_replication_epoch_waits_for_followers_nor_is_a_lost_standby() -> None:
     group = running(standbys=2)
     group.silent = {CaughtUp}
     group.lose(1)

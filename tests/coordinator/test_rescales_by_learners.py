@@ -138,7 +138,7 @@ def test_slices_stay_where_they_are_until_they_are_learned_and_epochs_flow_meanw
     assert ended(group) == [(TICKET, "finished", 2)]
 
 
-def test_s4_a_standby_an_epoch_behind_takes_nothing_over_and_no_worker_begins_anew() -> None:
+def test_replication_caught_up_a_standby_an_epoch_behind_takes_nothing_over_and_no_worker_begins_anew() -> None:
     group = learning(3, deaf=True)
     flows(group)
     late, group.unsaid = group.unsaid[:2], group.unsaid[2:]
@@ -149,7 +149,7 @@ def test_s4_a_standby_an_epoch_behind_takes_nothing_over_and_no_worker_begins_an
     assert (ended(group), len(only(Assign, group.log))) == ([(TICKET, "finished", 2)], 3)
 
 
-def test_s5_slices_change_hands_between_two_epochs() -> None:
+def test_replication_between_epochs_slices_change_hands_between_two_epochs() -> None:
     group = learning(3, deaf=True)
     group.silent = {CaughtUp, EpochFinished}
     group.epoch()
@@ -161,7 +161,7 @@ def test_s5_slices_change_hands_between_two_epochs() -> None:
 
 
 @pytest.mark.parametrize("at_a_time", [1, 2, 30])
-def test_s7_epochs_that_were_published_when_slices_changed_hands_go_before_the_next_round(at_a_time: int) -> None:
+def test_replication_published_epochs_first_when_slices_have_changed_hands(at_a_time: int) -> None:
     """But no more than so many, or where epochs come faster than they go there would be no end."""
     group = learning(3, (0,) * 6 + (1,) * 6, deaf=True, max_warmup_replicas=1)
     group.silent = {CaughtUp, EpochFinished}
@@ -179,7 +179,7 @@ def test_s7_epochs_that_were_published_when_slices_changed_hands_go_before_the_n
     assert (ended(group), group.ended) == ([(TICKET, "finished", 4)], group.machine.published)
 
 
-def test_s5_and_not_below_a_snapshot() -> None:
+def test_replication_between_epochs_and_not_below_a_snapshot() -> None:
     group = learning(3, deaf=True)
     group.happens(scan(9))
     group.speak()
@@ -190,7 +190,7 @@ def test_s5_and_not_below_a_snapshot() -> None:
     assert ended(group) == [(TICKET, "finished", 2)]
 
 
-def test_w8_a_worker_that_caught_up_before_all_resumed_does_not_count() -> None:
+def test_worker_own_generation_only_a_worker_that_caught_up_before_all_resumed_does_not_count() -> None:
     group = learning(3)
     number = next(iter(only(Follow, group.log))).feed
     assert group.says(0, CaughtUp(feed=number, epoch=group.machine.published)) == []

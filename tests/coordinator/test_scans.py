@@ -55,7 +55,7 @@ def ready(ticket: int, snapshot: int, epoch: int, workers: Sequence[int] = (0, 1
     return SnapshotReady(ticket=ticket, snapshot=SnapshotId(snapshot), epoch=Epoch(epoch), workers=places)
 
 
-def test_c4_a_snapshots_cut_is_the_highest_epoch_that_any_worker_has_been_sent() -> None:
+def test_coordinator_cut_ahead_of_all_a_snapshots_cut_is_the_highest_epoch_that_any_worker_has_been_sent() -> None:
     ahead = EPOCHS_AHEAD_MAX
     epochs = [published(epoch) for epoch in range(1, ahead + 3)]
     machine = coordinator(*BOTH, *epochs, finished(1, 1))
@@ -78,7 +78,7 @@ def test_a_view_that_cannot_be_read_fails_the_snapshot_in_the_workers_words() ->
     assert machine.step(WorkerSaid(incarnation=Incarnation(1), message=not_taken)) == []
 
 
-def test_c4_switched_off_takes_the_lowest() -> None:
+def test_coordinator_cut_ahead_of_all_switched_off_takes_the_lowest() -> None:
     epochs = [published(epoch) for epoch in range(1, EPOCHS_AHEAD_MAX + 3)]
     machine = coordinator(*BOTH, *epochs, finished(1, 1), rules=Rules(coordinator_cut_ahead_of_all=False))
     assert machine.step(scan(9))[0] == take(1, 1, at=EPOCHS_AHEAD_MAX)
@@ -154,7 +154,7 @@ def test_a_snapshot_under_way_is_taken_before_keys_move() -> None:
     assert (actions[0], listeners(MigrationOrder, actions)) == (ready(5, 1, epoch=0), [1, 2])
 
 
-def test_c7_a_scan_that_has_waited_is_taken_when_all_hold_still() -> None:
+def test_coordinator_still_while_cut_a_scan_that_has_waited_is_taken_when_all_hold_still() -> None:
     machine = coordinator(*DRAINING, scan(5), finished(1, 1))
     assert listeners(PauseEpochs, machine.step(finished(2, 1))) == [1, 2]
     assert machine.step(still(1)) == []
@@ -163,14 +163,14 @@ def test_c7_a_scan_that_has_waited_is_taken_when_all_hold_still() -> None:
     assert machine.step(taken(2, 1)) == [ready(5, 1, epoch=1), tell(1, ContinueEpochs()), tell(2, ContinueEpochs())]
 
 
-def test_c7_a_scan_is_not_taken_while_state_is_on_its_way() -> None:
+def test_coordinator_still_while_cut_a_scan_is_not_taken_while_state_is_on_its_way() -> None:
     machine = coordinator(*MOVING, scan(5), still(1, given=3, taken=0))
     assert machine.step(still(2, given=0, taken=1)) == []
     assert machine.step(still(2, given=0, taken=2)) == []
     assert listeners(TakeSnapshot, machine.step(still(2, given=0, taken=3))) == [1, 2]
 
 
-def test_c7_words_about_a_pause_that_is_over_count_for_nothing() -> None:
+def test_coordinator_still_while_cut_words_about_a_pause_that_is_over_count_for_nothing() -> None:
     first: list[CoordinatorEvent] = [still(1), scan(5), still(1), still(2), taken(1, 1), taken(2, 1)]
     machine = coordinator(*MOVING, *first, moved(1), scan(6))
     assert machine.step(still(1, pause=1)) == []
@@ -179,7 +179,7 @@ def test_c7_words_about_a_pause_that_is_over_count_for_nothing() -> None:
     assert listeners(TakeSnapshot, machine.step(still(1, pause=2))) == [1, 2]
 
 
-def test_c7_a_scan_waits_for_the_open_epoch_and_no_other_is_opened_before_it_is_taken() -> None:
+def test_coordinator_still_while_cut_a_scan_waits_for_the_open_epoch_and_no_other_is_opened() -> None:
     machine = coordinator(*MOVING, published(1), published(2))
     assert machine.step(scan(5)) == []
     machine.step(finished(1, 1))
@@ -198,7 +198,7 @@ def test_c7_a_scan_waits_for_the_open_epoch_and_no_other_is_opened_before_it_is_
     ]
 
 
-def test_c7_scans_that_come_during_a_pause_wait_for_the_next_when_keys_have_moved() -> None:
+def test_coordinator_still_while_cut_scans_that_come_during_a_pause_wait_for_the_next_when_keys_have_moved() -> None:
     machine = coordinator(*MOVING, scan(5), scan(6), still(1))
     assert listeners(TakeSnapshot, machine.step(still(2))) == [1, 2, 1, 2]
     assert machine.step(scan(7)) == []
@@ -209,7 +209,7 @@ def test_c7_scans_that_come_during_a_pause_wait_for_the_next_when_keys_have_move
     assert listeners(PauseEpochs, machine.step(moved(1))) == [1, 2]
 
 
-def test_c7_switched_off_takes_a_snapshot_while_keys_move() -> None:
+def test_coordinator_still_while_cut_switched_off_takes_a_snapshot_while_keys_move() -> None:
     machine = coordinator(*MOVING, rules=Rules(coordinator_still_while_cut=False))
     assert listeners(TakeSnapshot, machine.step(scan(5))) == [1, 2]
 
@@ -259,7 +259,7 @@ def test_a_restart_fails_no_scan_and_those_that_wait_are_taken_when_all_read_aga
     assert only(TakeSnapshot, actions) == only(TakeSnapshot, [take(1, 1, at=1), take(2, 1, at=1)])
 
 
-def test_c12_when_all_begin_anew_a_scan_waits_until_they_may_see_what_could_be_seen_before() -> None:
+def test_coordinator_no_older_snapshot_when_all_begin_anew() -> None:
     """More epochs than are sent ahead."""
     machine = coordinator(*BOTH)
     for epoch in range(1, EPOCHS_AHEAD_MAX + 3):

@@ -117,7 +117,7 @@ def test_the_first_stage_begins_when_all_rows_were_read() -> None:
     assert (book.due, book.ends) == (None, [])
 
 
-def test_c9_a_stage_begins_when_all_rows_of_the_one_before_have_arrived() -> None:
+def test_coordinator_rows_have_arrived_a_stage_begins_when_all_rows_of_the_one_before_have_arrived() -> None:
     book = Book(3)
     book.read(ZERO, 2)
     book.read(ONE, 1)
@@ -127,7 +127,7 @@ def test_c9_a_stage_begins_when_all_rows_of_the_one_before_have_arrived() -> Non
     assert book.apply(ONE, 2) == (1, 1)
 
 
-def test_c9_switched_off_does_not_wait_for_rows_on_their_way() -> None:
+def test_coordinator_rows_have_arrived_switched_off_does_not_wait_for_rows_on_their_way() -> None:
     book = Book(1, c9=False)
     book.read(ZERO, 1)
     book.read(ONE, 0)
@@ -217,7 +217,7 @@ B, Y = KEYS[1][0], KEYS[6][1]
 TWO_READ: list[WorkerEvent] = [opened(1, mixed=True), rows(1, A), rows(1, B), read(1, 2)]
 
 
-def test_w12_a_stage_is_done_when_all_that_came_out_is_sent() -> None:
+def test_worker_whole_stages_a_stage_is_done_when_all_that_came_out_is_sent() -> None:
     machine = staged_worker(staged(HALVES), meet(0, 1), *TWO_READ, begin(0))
     assert machine.unsettled == 2
     one = TimeToSettle(rows_max=1)
@@ -230,14 +230,14 @@ def test_w12_a_stage_is_done_when_all_that_came_out_is_sent() -> None:
     assert machine.step(one) == []
 
 
-def test_w12_a_stage_is_done_when_all_that_was_gathered_is_taken_in() -> None:
+def test_worker_whole_stages_a_stage_is_done_when_all_that_was_gathered_is_taken_in() -> None:
     machine = staged_worker(staged(ALL_MINE), *TWO_READ, begin(0), SETTLE, begin(1))
     first = machine.step(TimeToSettle(rows_max=1))
     assert reports(first) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
     assert reports(machine.step(TimeToSettle(rows_max=1)), StageDone) != []
 
 
-def test_w12_rows_that_move_before_they_are_taken_in_hold_no_stage_up() -> None:
+def test_worker_whole_stages_rows_that_move_before_they_are_taken_in_hold_no_stage_up() -> None:
     events: list[WorkerEvent] = [staged(HALVES, 1), meet(0, 1), *_read_by_one(), begin(1)]
     machine = staged_worker(*events, announce(HALVES, (0,) * 8, 0, 1))
     assert machine.unsettled == 1
@@ -245,7 +245,7 @@ def test_w12_rows_that_move_before_they_are_taken_in_hold_no_stage_up() -> None:
     assert machine.unsettled == 0
 
 
-def test_w12_switched_off_ends_a_stage_whose_rows_wait() -> None:
+def test_worker_whole_stages_switched_off_ends_a_stage_whose_rows_wait() -> None:
     rules = replace(ALL_RULES, worker_whole_stages=False)
     machine = staged_worker(staged(HALVES), meet(0, 1), *TWO_READ, rules=rules)
     assert reports(machine.step(begin(0)), StageDone) != []
@@ -283,13 +283,13 @@ def _read_by_one() -> list[WorkerEvent]:
     return [opened(1, mixed=True), read(1, 0), begin(0), of_region(0, portion)]
 
 
-def test_w9_rows_that_come_late_with_their_keys_state_are_taken_in() -> None:
+def test_worker_settle_what_comes_late_rows_that_come_late_with_their_keys_state_are_taken_in() -> None:
     machine = staged_worker(staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES)
     actions = machine.step(of_region(1, gathered_elsewhere()))
     assert reports(actions, RowsSettled) == [RowsSettled(epoch=Epoch(1), settled={"seen": 1}, sent={})]
 
 
-def test_w9_switched_off_leaves_them() -> None:
+def test_worker_settle_what_comes_late_switched_off_leaves_them() -> None:
     events: list[WorkerEvent] = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES]
     machine = staged_worker(*events, rules=replace(ALL_RULES, worker_settle_what_comes_late=False))
     assert reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled) == []
@@ -333,7 +333,7 @@ def done(incarnation: int, stage: int) -> WorkerSaid:
     return said(incarnation, StageDone(epoch=Epoch(1), stage=stage, stats={}))
 
 
-def test_c10_all_begin_anew_when_one_was_lost_as_soon_as_another_has_come() -> None:
+def test_coordinator_anew_when_torn_all_begin_anew_when_one_was_lost_as_soon_as_another_has_come() -> None:
     machine = staged_coordinator(*MET, published(1), finish(1))
     assert machine.step(gone(2)) == []
     actions = machine.step(came(1, 3))
@@ -344,7 +344,7 @@ def test_c10_all_begin_anew_when_one_was_lost_as_soon_as_another_has_come() -> N
     assert listeners(OpenEpoch, machine.step(met(3, meeting=2))) == [1, 3]
 
 
-def test_c10_all_begin_anew_when_a_channel_was_lost() -> None:
+def test_coordinator_anew_when_torn_all_begin_anew_when_a_channel_was_lost() -> None:
     machine = staged_coordinator(*MET, published(1))
     actions = machine.step(said(1, PeersLost(meeting=1, why="cut")))
     assert listeners(Assign, actions) == [1, 2]
@@ -356,7 +356,7 @@ def test_before_the_first_epoch_nothing_is_lost_with_a_channel() -> None:
     assert (listeners(Assign, actions), listeners(Meet, actions)) == ([], [1, 2])
 
 
-def test_c10_switched_off_goes_on_with_the_workers_that_are_there() -> None:
+def test_coordinator_anew_when_torn_switched_off_goes_on_with_the_workers_that_are_there() -> None:
     rules = replace(ALL_RULES, coordinator_anew_when_torn=False)
     machine = staged_coordinator(*MET, published(1), finish(1), rules=rules)
     machine.step(gone(2))

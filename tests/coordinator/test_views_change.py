@@ -57,26 +57,26 @@ def test_all_workers_begin_anew_with_the_views_that_are_wanted() -> None:
     assert machine.plans == (PLAN, OTHER)
 
 
-def test_c11_views_change_when_every_epoch_that_was_opened_has_ended_and_none_is_opened_meanwhile() -> None:
+def test_coordinator_views_change_between_epochs_and_none_is_opened_meanwhile() -> None:
     machine = coordinator(*BOTH, published(1))
     assert taken_in(machine, views(7, OTHER, epochs=1), finished(1, 1)) == []
     assert only(type(opened(1, 2)[0].message), machine.step(published(2))) == []
     assert taken_in(machine, finished(2, 1)) == [7]
 
 
-def test_c11_views_change_when_the_snapshot_is_taken() -> None:
+def test_coordinator_views_change_between_epochs_views_change_when_the_snapshot_is_taken() -> None:
     machine = coordinator(*BOTH, scan(1))
     assert taken_in(machine, views(7, OTHER), taken(1, 1)) == []
     assert taken_in(machine, taken(2, 1)) == [7]
 
 
-def test_c11_views_change_when_no_place_is_empty() -> None:
+def test_coordinator_views_change_between_epochs_views_change_when_no_place_is_empty() -> None:
     machine = coordinator(*BOTH, gone(2))
     assert taken_in(machine, views(7, OTHER)) == []
     assert taken_in(machine, came(1, 3)) == [7]
 
 
-def test_c11_views_change_when_the_rescale_is_over_and_before_the_next_one() -> None:
+def test_coordinator_views_change_between_epochs_after_a_rescale_and_before_the_next_one() -> None:
     machine = coordinator(*UP, wanted(2, workers=2))
     assert taken_in(machine, views(7, OTHER), *MOVED[:-1]) == []
     actions = machine.step(MOVED[-1])
@@ -86,7 +86,7 @@ def test_c11_views_change_when_the_rescale_is_over_and_before_the_next_one() -> 
     assert [begun.ticket for begun in only(RescaleBegun, machine.step(published(1)))] == [2]
 
 
-def test_c11_without_the_rule_views_change_while_an_epoch_is_open() -> None:
+def test_coordinator_views_change_between_epochs_without_the_rule_views_change_while_an_epoch_is_open() -> None:
     machine = coordinator(*BOTH, published(1), rules=Rules(coordinator_views_change_between_epochs=False))
     assert taken_in(machine, views(7, OTHER, epochs=1)) == [7]
 

@@ -163,7 +163,7 @@ def test_a_checkpoint_whose_files_are_not_there_is_not_published(lake: OwnedLake
     assert "were not written" in told.error
 
 
-def test_i4_a_driver_that_has_lost_the_root_publishes_nothing(lake: OwnedLake, driver: Driver) -> None:
+def test_lake_one_owner_a_driver_that_has_lost_the_root_publishes_nothing(lake: OwnedLake, driver: Driver) -> None:
     lake.write_record(term_path(type(lake.term)(lake.term + 1)), {"owner": "another"})
     told = driver.publish(3, None)
     assert isinstance(told, CheckpointUnpublished)

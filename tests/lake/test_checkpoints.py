@@ -140,7 +140,7 @@ def test_state_is_read_from_a_whole_chain_that_has_the_region(lake: OwnedLake) -
 # Publishing -------------------------------------------------------------------------------------------------------
 
 
-def test_v2_a_checkpoint_without_a_manifest_is_none(lake: OwnedLake) -> None:
+def test_checkpoints_all_parts_a_checkpoint_without_a_manifest_is_none(lake: OwnedLake) -> None:
     first = take(lake, 1, None, FIRST)
     second = written(lake, 2, 1, {"a": [chunks_of(SECOND, 1)]})
     assert chain(lake, PLANS) == (first,)
@@ -148,7 +148,7 @@ def test_v2_a_checkpoint_without_a_manifest_is_none(lake: OwnedLake) -> None:
     assert chain(lake, PLANS) == (second, first)
 
 
-def test_v2_its_files_are_there_when_its_manifest_is(lake: OwnedLake) -> None:
+def test_checkpoints_all_parts_its_files_are_there_when_its_manifest_is(lake: OwnedLake) -> None:
     checkpoint = written(lake, 2, None, {"a": [chunks_of(FIRST, 1)]})
     (file,) = checkpoint.files
     with pytest.raises(ProtocolError, match=r"checkpoint of epoch 2: nowhere\.arrows were not written"):
@@ -166,7 +166,7 @@ def test_a_checkpoint_is_published_once(lake: OwnedLake) -> None:
     assert load(lake, Epoch(1)) == first
 
 
-def test_i4_a_driver_that_was_taken_over_neither_publishes_nor_sweeps(lake: OwnedLake) -> None:
+def test_lake_one_owner_a_driver_that_was_taken_over_neither_publishes_nor_sweeps(lake: OwnedLake) -> None:
     take(lake, 1, None, FIRST)
     second = written(lake, 2, 1, {})
     lake.release()

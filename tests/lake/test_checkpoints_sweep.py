@@ -123,7 +123,9 @@ class Dying:
 
 
 @pytest.mark.parametrize("removes", range(9))
-def test_v7_a_sweep_may_die_between_any_two_removals(lake: OwnedLake, removes: int) -> None:
+def test_checkpoints_manifest_removed_first_a_sweep_may_die_between_any_two_removals(
+    lake: OwnedLake, removes: int
+) -> None:
     """Whatever has a manifest then has its files, and what it builds on."""
     for epoch, base in ((1, None), (2, 1), (3, 2), (4, None)):
         take(lake, epoch, base, FIRST)

@@ -60,7 +60,7 @@ def heard_of(lake: OwnedLake, through: int) -> Heard | BaseException:
 
 
 @pytest.mark.parametrize("published_ahead", range(EPOCHS_AHEAD_MAX + 2))
-def test_p7_epochs_that_others_may_have_open_are_read(lake: OwnedLake, published_ahead: int) -> None:
+def test_partial_read_ahead_epochs_that_others_may_have_open_are_read(lake: OwnedLake, published_ahead: int) -> None:
     for _ in range(2 + published_ahead):
         publish(lake)
     answer = heard_of(lake, through=2)

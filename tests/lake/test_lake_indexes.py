@@ -65,7 +65,7 @@ def hashes_of(lake: Lake, epoch: int, channel: Channel) -> list[int]:
     return [value for batch in batches for value in batch.column("hash64").to_pylist()]
 
 
-def test_i6_an_index_is_seen_when_it_is_complete(lake: OwnedLake) -> None:
+def test_lake_supplement_for_each_epoch_an_index_is_seen_when_it_is_complete(lake: OwnedLake) -> None:
     before = [lake.manifest(Epoch(epoch)) for epoch in (1, 2, 3)]
     supplement(lake, 1, 8, 9)
     supplement(lake, 3, 7)
@@ -81,7 +81,7 @@ def test_i6_an_index_is_seen_when_it_is_complete(lake: OwnedLake) -> None:
     assert reader.manifest(Epoch(2)) == before[1]
 
 
-def test_i7_an_index_that_is_not_complete_is_never_read_as_empty(lake: OwnedLake) -> None:
+def test_lake_index_needs_its_record_an_index_that_is_not_complete_is_never_read_as_empty(lake: OwnedLake) -> None:
     supplement(lake, 1, 8, 9)
     read = lake.manifest(Epoch(1))
     with pytest.raises(ProtocolError, match=f"epoch 1: {ADDED} was asked for before the index was complete"):
@@ -117,7 +117,7 @@ def test_the_sweep_leaves_a_complete_index_alone(lake: OwnedLake) -> None:
     assert hashes_of(lake, 1, ADDED) == [8, 9]
 
 
-def test_i4_a_driver_that_was_taken_over_adds_no_index(lake: OwnedLake) -> None:
+def test_lake_one_owner_a_driver_that_was_taken_over_adds_no_index(lake: OwnedLake) -> None:
     lake.release()
     successor = OwnedLake(lake.root, RECORD, {})
     writes: list[Callable[[], None]] = [

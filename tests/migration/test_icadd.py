@@ -92,7 +92,7 @@ def test_c1_1_c1_2_c2_whitelisted_down_on_hold_held_others_relayed() -> None:
     assert [rows_of(held) for held in machine.phase.held] == [[0, 4]]
 
 
-def test_h1_h2_acquire_then_held_rows_then_drop_and_done_last() -> None:
+def test_icadd_state_before_held_rows_then_drop_and_done_last() -> None:
     machine = distributor(
         0, BEFORE, MOVE, Interrogated(keys=keys(key(0, 1))), CollectAsked(keys_max=9), arrive(key(0, 1))
     )
@@ -146,7 +146,7 @@ def test_a_slice_that_has_enough_keys_or_none_is_given_alone(together: int, foun
     assert phase.slices == (vnode(0) if found else vnode(1),)
 
 
-def test_m4_holds_for_all_slices_that_are_given_together() -> None:
+def test_icadd_whitelist_what_passes_holds_for_all_slices_that_are_given_together() -> None:
     machine = distributor(0, THREE, THREE_MOVE, Interrogated(keys=keys(key(0, 1))), together=9)
     assert where(machine.step(arrive(key(0, 2), key(2, 2), key(1)))) == {"I1.1": [0, 1], "I1.2": [2]}
     machine.step(Interrogated(keys=keys(key(2, 1))))
@@ -190,7 +190,7 @@ def test_a_slice_not_begun_is_served_as_before() -> None:
     assert where(machine.step(arrive(key(1)))) == {"I1.2": [0]}
 
 
-def test_i2_m3_rows_go_to_the_old_owner_until_done() -> None:
+def test_i2_icadd_old_owner_first_rows_go_to_the_old_owner_until_done() -> None:
     machine = distributor(1, BEFORE, MOVE)
     assert where(machine.step(arrive(key(0)))) == {"to 0": [0]}
     assert messages(machine.step(received(0, Done(version=V1, vnode=vnode(0))))) == [
@@ -227,14 +227,14 @@ def test_c3_2_straight_rows_wait_for_their_origins_mark() -> None:
     assert machine.rows_waiting == 0
 
 
-def test_n3_m1_before_its_own_start_only_the_owner_is_believed() -> None:
+def test_n3_icadd_take_from_old_owner_only_before_its_own_start_only_the_owner_is_believed() -> None:
     machine = distributor(1, BEFORE)
     assert where(machine.step(received(0, sent(1, key(0))))) == {"N3": [0]}
     assert machine.step(received(2, sent(1, key(0)))) == ()
     assert machine.rows_waiting == 1
 
 
-def test_m7_what_came_early_counts_at_the_start() -> None:
+def test_icadd_early_messages_kept_what_came_early_counts_at_the_start() -> None:
     machine = distributor(1, BEFORE, received(2, sent(1, key(0))), received(0, Done(version=V1, vnode=vnode(0))))
     machine.step(received(0, RelayedMark(version=V1, vnode=vnode(0), origin=WorkerId(2))))
     actions = machine.step(MOVE)
@@ -280,7 +280,7 @@ def test_abort_finishes_a_slice_of_which_a_key_has_moved() -> None:
     assert isinstance(machine.phase, Settling)
 
 
-def test_h4_abort_finishes_a_slice_of_which_a_row_was_relayed() -> None:
+def test_icadd_begun_slice_is_finished_abort_finishes_a_slice_of_which_a_row_was_relayed() -> None:
     machine = distributor(0, BEFORE, MOVE, Interrogated(keys=keys(key(0, 1))))
     assert where(machine.step(arrive(key(0, 2)))) == {"to 1": [0]}
     assert machine.step(AbortAsked(version=V1)) == ()

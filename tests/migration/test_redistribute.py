@@ -113,7 +113,7 @@ def test_every_old_owner_is_told_and_rows_go_on_as_before() -> None:
     assert messages(machine(2).step(leaver)) == [(0, Shutdown(version=V1))]
 
 
-def test_d7_the_operators_are_asked_when_all_have_announced() -> None:
+def test_redistribute_all_have_announced_the_operators_are_asked_when_all_have_announced() -> None:
     made = machine(0)
     made.step(received(1, Scaleup(version=V1)))
     assert made.step(MOVE) == ()
@@ -122,7 +122,7 @@ def test_d7_the_operators_are_asked_when_all_have_announced() -> None:
         made.step(received(2, Scaleup(version=V1)))
 
 
-def test_d2_what_passes_while_the_operators_are_asked_is_in_the_sets() -> None:
+def test_redistribute_what_passes_is_listed_what_passes_while_the_operators_are_asked_is_in_the_sets() -> None:
     made = machine(0, MOVE, received(1, Scaleup(version=V1)), received(2, Scaleup(version=V1)))
     assert where(made.step(received(2, sent(0, K3, key(1))))) == {"I1.1": [0], "I1.2": [1]}
     actions = made.step(Interrogated(keys=keys(K2)))
@@ -130,7 +130,7 @@ def test_d2_what_passes_while_the_operators_are_asked_is_in_the_sets() -> None:
     assert isinstance(made.phase, RedistributeCollecting)
 
 
-def test_d1_a_distributor_sends_the_whitelist_stores_the_hold_and_what_is_in_neither() -> None:
+def test_redistribute_new_keys_wait_a_distributor_sends_the_whitelist_stores_the_hold_and_what_is_in_neither() -> None:
     made = machine(2, MOVE)
     assert said(made.step(received(0, sets((K2,), (K1,))))) == [(0, "Final", [[K1]])]
     assert where(made.step(arrive(K1, K2, K3, key(1)))) == {"to 0": [3, 1]}
@@ -151,7 +151,7 @@ def test_redistribute_releases_what_was_stored_then_says_final_of_the_next() -> 
     assert made.phase == RedistributeNormal(map=MOVE.after)
 
 
-def test_d2_a_key_added_late_goes_to_the_old_owner_after_all() -> None:
+def test_redistribute_what_passes_is_listed_a_key_added_late_goes_to_the_old_owner_after_all() -> None:
     made = machine(2, MOVE, received(0, sets((), (K1,))))
     made.step(arrive(K2, K3))
     actions = made.step(received(0, redistribute((K1,), (K3,), added=(K3,))))
@@ -159,7 +159,7 @@ def test_d2_a_key_added_late_goes_to_the_old_owner_after_all() -> None:
     assert made.rows_waiting == 1
 
 
-def test_d8_d4_the_hold_is_collected_when_all_are_final_and_goes_to_its_new_owner_once() -> None:
+def test_redistribute_all_are_final_then_the_hold_goes_to_its_new_owner_once() -> None:
     made = old_owner(K1, K2)
     made.step(received(1, final(K1)))
     assert not made.can_collect
@@ -179,7 +179,7 @@ def test_d8_d4_the_hold_is_collected_when_all_are_final_and_goes_to_its_new_owne
     assert not made.can_collect
 
 
-def test_d3_empty_sets_are_final_too() -> None:
+def test_redistribute_final_of_nothing_empty_sets_are_final_too() -> None:
     made = old_owner()
     made.step(received(1, final()))
     assert not made.can_collect
@@ -206,7 +206,7 @@ def test_keys_that_go_together_have_one_new_owner() -> None:
     assert given == [[key(0)], [key(0, 1), key(1)], [key(2), key(2, 1)]]
 
 
-def test_d5_the_new_owner_parks_what_comes_ahead_of_its_own_redistribute() -> None:
+def test_redistribute_straight_rows_wait_the_new_owner_parks_what_comes_ahead_of_its_own_redistribute() -> None:
     made = machine(1, MOVE, received(0, sets((K2,), (K1,))))
     assert where(made.step(received(2, sent(1, K1, key(2))))) == {"I1.2": [1]}
     assert made.step(arrive(K1)) == ()
@@ -219,14 +219,14 @@ def test_d5_the_new_owner_parks_what_comes_ahead_of_its_own_redistribute() -> No
     assert where(made.step(received(2, sent(1, K1, K3)))) == {"C3.2": [0, 1]}
 
 
-def test_d6_each_old_owner_counts_by_itself() -> None:
+def test_redistribute_each_owner_by_itself_each_old_owner_counts_by_itself() -> None:
     made = machine(1, announce(BEFORE, 1, 0, 1, 1))
     made.step(received(0, sets((), (K1,))))
     assert where(made.step(arrive(K2, key(3)))) == {"to 2": [1]}
     assert made.rows_waiting == 1
 
 
-def test_d10_a_joining_worker_sends_by_the_old_map() -> None:
+def test_redistribute_joiner_knows_old_map_a_joining_worker_sends_by_the_old_map() -> None:
     made = machine(7)
     assert where(made.step(arrive(K1))) == {"to 0": [0]}
     made.step(announce(BEFORE, 7, 0, 1, 2, new=(0, 1, 2, 7)))
@@ -241,7 +241,7 @@ def test_rows_of_a_peer_that_has_started_are_taken() -> None:
 
 
 @pytest.mark.parametrize("asked", [False, True])
-def test_d11_an_old_owner_that_has_not_sent_its_sets_keeps_all(asked: bool) -> None:
+def test_redistribute_begun_is_finished_an_old_owner_that_has_not_sent_its_sets_keeps_all(asked: bool) -> None:
     made = machine(0, MOVE, received(1, Scaleup(version=V1)))
     last = received(2, Scaleup(version=V1))
     if asked:
@@ -255,7 +255,7 @@ def test_d11_an_old_owner_that_has_not_sent_its_sets_keeps_all(asked: bool) -> N
     assert made.phase == RedistributeNormal(map=vnode_map(1, 0, 0, 1, 2))
 
 
-def test_d11_sets_that_were_sent_are_taken_back_once_all_are_final() -> None:
+def test_redistribute_begun_is_finished_sets_that_were_sent_are_taken_back_once_all_are_final() -> None:
     made = old_owner(K1)
     made.step(received(1, final(K1)))
     assert made.step(AbortAsked(version=V1)) == ()
@@ -264,7 +264,7 @@ def test_d11_sets_that_were_sent_are_taken_back_once_all_are_final() -> None:
     assert actions[-1] == ReportSettled(version=V1, kept=(vnode(0),))
 
 
-def test_d11_what_has_begun_is_finished() -> None:
+def test_redistribute_begun_is_finished_what_has_begun_is_finished() -> None:
     made = old_owner(K1, K2)
     for peer in (1, 2):
         made.step(received(peer, final(K1)))
@@ -284,7 +284,7 @@ def test_what_was_stored_goes_to_an_old_owner_that_keeps_its_keys() -> None:
     assert actions[-1] == ReportSettled(version=V1, kept=(vnode(0),))
 
 
-def test_d12_a_leaver_settles_when_every_old_owner_is_through_and_says_bye() -> None:
+def test_redistribute_settle_when_all_told_a_leaver_settles_when_every_old_owner_is_through_and_says_bye() -> None:
     made = machine(2, announce(BEFORE, 1, 0, 1, 1, new=(0, 1)))
     for peer in (0, 1):
         made.step(received(peer, Shutdown(version=V1)))

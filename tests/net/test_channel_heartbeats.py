@@ -39,7 +39,7 @@ def test_a_beat_says_its_number_and_the_last_that_has_come(heartbeats: Heartbeat
     assert (said.kind, said.fields) == (PING, {"beat": 2, "heard": 7})
 
 
-def test_l1_what_was_heard_is_as_old_as_the_beat_however_long_the_news_took(
+def test_leases_speak_only_with_lease_what_was_heard_is_as_old_as_the_beat_however_long_the_news_took(
     heartbeats: HeartbeatMonitor, clock: Clock
 ) -> None:
     assert not heartbeats.is_confirmed(1000)
@@ -50,7 +50,7 @@ def test_l1_what_was_heard_is_as_old_as_the_beat_however_long_the_news_took(
     assert heartbeats.is_confirmed(6)
 
 
-def test_l1_what_waits_for_a_process_that_was_stopped_renews_nothing(
+def test_leases_speak_only_with_lease_what_waits_for_a_process_that_was_stopped_renews_nothing(
     heartbeats: HeartbeatMonitor, clock: Clock
 ) -> None:
     for number in (1, 2, 3):
@@ -68,7 +68,9 @@ def test_l1_what_waits_for_a_process_that_was_stopped_renews_nothing(
     assert heartbeats.is_confirmed(1)
 
 
-def test_l1_the_hello_counts_from_when_it_was_said(heartbeats: HeartbeatMonitor, clock: Clock) -> None:
+def test_leases_speak_only_with_lease_the_hello_counts_from_when_it_was_said(
+    heartbeats: HeartbeatMonitor, clock: Clock
+) -> None:
     said_at = clock.seconds
     clock.seconds += 5  # the welcome took its time
     heartbeats.met(said_at)

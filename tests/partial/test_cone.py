@@ -72,7 +72,7 @@ def test_a_key_without_rows_is_present_and_empty() -> None:
     assert cone.look_up("nowhere") == [("nowhere", 1)]
 
 
-def test_k1_a_key_gains_what_it_has_not_rested_on_with_all_its_rows() -> None:
+def test_cones_keep_what_keys_rest_on_a_key_gains_what_it_has_not_rested_on_with_all_its_rows() -> None:
     cone = fans()
     cone.fill("a")
     assert (cone.look_up("a"), cone.resting) == ([("a", 2)], 2)
@@ -82,7 +82,7 @@ def test_k1_a_key_gains_what_it_has_not_rested_on_with_all_its_rows() -> None:
     cone.check()
 
 
-def test_k1_switched_off_leaves_out_older_rows() -> None:
+def test_cones_keep_what_keys_rest_on_switched_off_leaves_out_older_rows() -> None:
     cone = LoneCone("fans", replace(ALL_RULES, cones_keep_what_keys_rest_on=False))
     cone.publish(visit("a", 1), trade("X", 1), trade("Y", 3))
     cone.run()
@@ -263,7 +263,7 @@ def test_what_a_key_gains_is_evicted_while_something_else_that_it_gains_is_fille
 
 
 @pytest.mark.parametrize("p6", [True, False])
-def test_p6_a_key_that_a_lookup_waits_for_is_not_evicted(p6: bool) -> None:
+def test_partial_asked_keys_stay_a_key_that_a_lookup_waits_for_is_not_evicted(p6: bool) -> None:
     cone = LoneCone("fans", replace(ALL_RULES, partial_asked_keys_stay=p6))
     cone.publish(visit("a", 1), visit("b", 1))
     cone.fill("a", "b")
@@ -322,7 +322,7 @@ def test_a_key_that_was_given_up_is_wanted_again_before_the_fill_has_ended() -> 
     cone.check()
 
 
-def test_p5_switched_off_fills_a_key_that_goes_elsewhere() -> None:
+def test_partial_ask_where_the_key_goes_switched_off_fills_a_key_that_goes_elsewhere() -> None:
     cone = LoneCone("fans", replace(ALL_RULES, partial_ask_where_the_key_goes=False))
     cone.publish(visit("a", 1))
     cone.run()
@@ -352,7 +352,7 @@ def test_state_does_not_travel() -> None:
 
 
 @pytest.mark.parametrize("k2", [True, False])
-def test_k2_keys_are_not_shown_before_the_epoch_that_was_shown_elsewhere(k2: bool) -> None:
+def test_cones_catch_up_first_keys_are_not_shown_before_the_epoch_that_was_shown_elsewhere(k2: bool) -> None:
     cone = LoneCone("fans", replace(ALL_RULES, cones_never_back=k2))
     cone.publish(visit("a", 1), trade("X", 1))
     cone.run()

@@ -36,7 +36,9 @@ def an_end() -> ChannelEnd:
 
 
 @pytest.mark.parametrize("seconds", [SILENCE_S_MIN, 2.0, 30.0])
-def test_l2_silence_is_noticed_in_time_and_not_before_the_lease_has_run_out(seconds: float) -> None:
+def test_leases_place_free_after_lease_silence_is_noticed_in_time_and_not_before_the_lease_has_run_out(
+    seconds: float,
+) -> None:
     failure_detection = FailureDetection(seconds)
     limits = failure_detection.limits
     assert (limits.silent_beats_max + 1) * limits.ping_s < seconds
@@ -50,7 +52,7 @@ def test_a_silence_that_is_no_time_is_refused(seconds: float) -> None:
         FailureDetection(seconds)
 
 
-def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
+def test_leases_speak_only_with_lease_an_answer_is_given_out_with_a_lease_only() -> None:
     lease, end = Lease(QUICK), an_end()
     lookup = lease.guard(lambda *_: Answered(ROWS, 3, 1, False, False))
     with pytest.raises(WrongOwner, match="no longer hears"):
@@ -66,7 +68,7 @@ def test_l1_an_answer_is_given_out_with_a_lease_only() -> None:
         lookup(WANTED)
 
 
-def test_l2_a_place_is_free_when_its_holder_s_lease_has_run_out() -> None:
+def test_leases_place_free_after_lease_a_place_is_free_when_its_holder_s_lease_has_run_out() -> None:
     processes, end = WorkerSlots(QUICK), an_end()
     processes.make_room(WORKER)
     processes.enter(WORKER, end)
@@ -80,7 +82,7 @@ def test_l2_a_place_is_free_when_its_holder_s_lease_has_run_out() -> None:
     processes.enter(WORKER, an_end())
 
 
-def test_l2_others_may_take_over_when_the_holder_s_lease_has_run_out() -> None:
+def test_leases_place_free_after_lease_others_may_take_over_when_the_holder_s_lease_has_run_out() -> None:
     processes, end = WorkerSlots(QUICK), an_end()
     assert processes.free_in(WORKER) == 0
     processes.enter(WORKER, end)
@@ -141,7 +143,7 @@ def place() -> Iterator[Place]:
     made.service.stop()
 
 
-def test_l1_a_worker_has_a_lease_as_long_as_its_coordinator_is_there(place: Place) -> None:
+def test_leases_speak_only_with_lease_a_worker_has_a_lease_as_long_as_its_coordinator_is_there(place: Place) -> None:
     lease = Lease(QUICK)
     end, recorder = place.enter(1)
     lease.begin(end)
@@ -151,7 +153,7 @@ def test_l1_a_worker_has_a_lease_as_long_as_its_coordinator_is_there(place: Plac
     assert not lease.wait(SECONDS_MAX)
 
 
-def test_l1_a_worker_has_a_lease_as_soon_as_it_is_welcome(place: Place) -> None:
+def test_leases_speak_only_with_lease_a_worker_has_a_lease_as_soon_as_it_is_welcome(place: Place) -> None:
     """Its first word to a peer, with which keys move, waits for no beat."""
     lease = Lease(QUICK)
     end, _ = place.enter(1)
@@ -160,7 +162,7 @@ def test_l1_a_worker_has_a_lease_as_soon_as_it_is_welcome(place: Place) -> None:
     end.close()
 
 
-def test_l2_a_worker_that_comes_for_a_place_puts_out_its_holder(place: Place) -> None:
+def test_leases_place_free_after_lease_a_worker_that_comes_for_a_place_puts_out_its_holder(place: Place) -> None:
     _, recorder = place.enter(1)
     place.next_life()
     end, _ = place.enter(2)
@@ -170,7 +172,7 @@ def test_l2_a_worker_that_comes_for_a_place_puts_out_its_holder(place: Place) ->
     end.close()
 
 
-def test_l3_a_worker_that_was_given_up_does_not_get_in_again(place: Place) -> None:
+def test_leases_given_up_stays_out_a_worker_that_was_given_up_does_not_get_in_again(place: Place) -> None:
     place.next_life()
     with pytest.raises(WorkerLost, match="given up"):
         place.enter(1)
@@ -188,7 +190,7 @@ def test_a_worker_that_has_fallen_silent_by_itself_is_left_alone(place: Place) -
     assert place.lost.empty()
 
 
-def test_l6_a_second_attempt_of_a_workers_task_is_ended_and_the_first_stays(place: Place) -> None:
+def test_leases_one_attempt_stays_a_second_attempt_of_a_workers_task_is_ended_and_the_first_stays(place: Place) -> None:
     end, _ = place.enter(1, attempt=7)
     with pytest.raises(DuplicateAttempt, match="another attempt of the same task is the worker"):
         place.enter(1, attempt=8)

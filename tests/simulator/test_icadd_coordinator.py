@@ -30,7 +30,7 @@ def announced(actions: list[ModelAction]) -> list[tuple[int, tuple[int, ...]]]:
     return [(worker, order.after.owners) for worker, order in orders if isinstance(order, RescaleAnnounced)]
 
 
-def test_m9_a_second_rescale_waits_for_the_first() -> None:
+def test_icadd_one_rescale_at_a_time_a_second_rescale_waits_for_the_first() -> None:
     made = coordinator()
     assert announced(made.ask(FIRST)) == [(0, (1, 0, 1, 1)), (1, (1, 0, 1, 1))]
     assert made.ask(SECOND) == []

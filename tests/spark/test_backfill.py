@@ -173,7 +173,7 @@ class Dying:
 
 
 @pytest.mark.parametrize(("writes", "wants"), [*((writes, True) for writes in range(5)), (1, False), (4, False)])
-def test_i8_it_may_die_between_any_two_writes(drive: Drive, writes: int, wants: bool) -> None:
+def test_lake_supplement_once_it_may_die_between_any_two_writes(drive: Drive, writes: int, wants: bool) -> None:
     """Four supplements in two jobs, and the record: a reader sees the lake as it was, until all of it is there.
 
     wants: whether the app that starts next still wants the index.
@@ -204,7 +204,7 @@ def supplements(lake: Lake) -> dict[Epoch, str]:
     return {epoch: repr(lake.read_record(path)) for epoch, path in paths.items()}
 
 
-def test_i4_a_driver_that_was_taken_over_adds_no_index(drive: Drive, spark: Any) -> None:
+def test_lake_one_owner_a_driver_that_was_taken_over_adds_no_index(drive: Drive, spark: Any) -> None:
     driver = drive()
     driver.lake.release()
     successor = Driver(spark, Path(driver.lake.root))
@@ -230,7 +230,9 @@ def test_a_damaged_run_is_named_and_nothing_is_lost(drive: Drive) -> None:
 # Beside ingest --------------------------------------------------------------------------------------------------
 
 
-def test_i5_a_batch_that_was_begun_before_gets_the_index_too(drive: Drive, spark: Any, tmp_path: Path) -> None:
+def test_lake_no_epoch_lacks_the_index_a_batch_that_was_begun_before_gets_the_index_too(
+    drive: Drive, spark: Any, tmp_path: Path
+) -> None:
     """Its runs are written in the old order alone, and the index is complete before they are published."""
     driver, running, go_on = drive(), tmp_path / "running", tmp_path / "go on"
     os.mkfifo(running)

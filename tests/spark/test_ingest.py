@@ -89,7 +89,9 @@ def forget_last(directory: Path) -> None:
 
 
 @pytest.mark.spark
-def test_i2_a_batch_that_was_published_is_skipped(drive: Drive, source: Source, tmp_path: Path) -> None:
+def test_lake_published_is_skipped_a_batch_that_was_published_is_skipped(
+    drive: Drive, source: Source, tmp_path: Path
+) -> None:
     driver = drive()
     ingest = driver.stream(source.stream())
     for first in (0, 10):
@@ -106,7 +108,9 @@ def test_i2_a_batch_that_was_published_is_skipped(drive: Drive, source: Source, 
 
 
 @pytest.mark.spark
-def test_i1_a_batch_that_was_not_published_comes_again(drive: Drive, source: Source, tmp_path: Path) -> None:
+def test_lake_manifest_publishes_a_batch_that_was_not_published_comes_again(
+    drive: Drive, source: Source, tmp_path: Path
+) -> None:
     """Its runs are there, and no reader has seen them."""
     source.put(events(0, 10))
     driver = drive()
@@ -123,7 +127,7 @@ def test_i1_a_batch_that_was_not_published_comes_again(drive: Drive, source: Sou
 
 
 @pytest.mark.spark
-def test_i3_another_checkpoint_is_refused(drive: Drive, source: Source, tmp_path: Path) -> None:
+def test_lake_one_spark_checkpoint_another_checkpoint_is_refused(drive: Drive, source: Source, tmp_path: Path) -> None:
     source.put(events(0, 10))
     drive().stream(source.stream()).drain(in_time)
     drive().stop()
@@ -136,7 +140,9 @@ def test_i3_another_checkpoint_is_refused(drive: Drive, source: Source, tmp_path
 
 
 @pytest.mark.spark
-def test_i4_a_driver_that_was_taken_over_publishes_nothing(drive: Drive, source: Source, tmp_path: Path) -> None:
+def test_lake_one_owner_a_driver_that_was_taken_over_publishes_nothing(
+    drive: Drive, source: Source, tmp_path: Path
+) -> None:
     driver = drive()
     ingest = driver.stream(source.stream())
     driver.lake.release()
@@ -218,7 +224,7 @@ def test_tables_of_one_name_in_one_session(drive: Drive, source: Source, tmp_pat
     ("path", "text"),
     [("offsets/.0.9f0c.tmp", ""), ("metadata", ""), ("offsets/0", "v1"), ("sources/0/0", 'v1\n{"path":"file:///x"}')],
 )
-def test_i9_litter_of_a_first_batch_keeps_no_stream_from_starting(
+def test_lake_unfinished_files_are_removed_litter_of_a_first_batch_keeps_no_stream_from_starting(
     drive: Drive, source: Source, tmp_path: Path, path: str, text: str
 ) -> None:
     drive()  # the lake has its record before anything else

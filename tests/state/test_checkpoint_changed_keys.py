@@ -101,7 +101,9 @@ STEPS = st.one_of(
 
 @MANY
 @given(st.lists(STEPS, max_size=30))
-def test_v1_each_key_of_the_cut_is_copied_once_and_before_it_changes(steps: list[tuple[object, ...]]) -> None:
+def test_checkpoints_copy_before_change_each_key_of_the_cut_is_copied_once_and_before_it_changes(
+    steps: list[tuple[object, ...]],
+) -> None:
     both = Both()
     for name, *arguments in steps:
         getattr(both, str(name))(*arguments)
@@ -144,7 +146,7 @@ def test_keys_that_were_copied_when_there_was_time_are_not_copied_before_they_ch
     assert both.changes.before(hashes(1, 2, 3)).tolist() == [3]
 
 
-def test_v8_what_a_dropped_checkpoint_was_to_have_has_still_changed() -> None:
+def test_checkpoints_dropped_have_changed_what_a_dropped_checkpoint_was_to_have_has_still_changed() -> None:
     both = Both()
     both.note([1, 2])
     both.cut(None)

@@ -87,7 +87,7 @@ STEPS = st.one_of(
 
 @MANY
 @given(SLICES, st.dictionaries(KEYS, st.just(0)), st.lists(STEPS, max_size=25))
-def test_s1_at_an_epochs_end_the_copies_are_what_there_is_whatever_was_noted_and_copied_when(
+def test_replication_epoch_waits_for_followers_whose_copies_are_then_whole(
     followed: set[VnodeId], state: dict[int, int], steps: list[tuple[object, ...]]
 ) -> None:
     both = Both(followed, state)

@@ -63,7 +63,7 @@ def put_back(undo: Undo, state: dict[int, int]) -> dict[int, int]:
 
 @MANY
 @given(STATE, st.lists(st.lists(BATCHES, max_size=6), min_size=1, max_size=3))
-def test_s3_all_is_as_it_was_before_the_epoch_whatever_has_changed_in_it(
+def test_replication_put_back_all_is_as_it_was_before_the_epoch_whatever_has_changed_in_it(
     state: dict[int, int], epochs: list[list[Change]]
 ) -> None:
     undo = Undo()

@@ -138,7 +138,7 @@ def test_of_views_with_exchange_edges_a_part_is_taken_when_the_epoch_is_over() -
 # What is copied, and as of when -------------------------------------------------------------------------------------
 
 
-def test_v1_a_key_that_changes_first_is_copied_as_of_the_cut() -> None:
+def test_checkpoints_copy_before_change_a_key_that_changes_first_is_copied_as_of_the_cut() -> None:
     machine = at_cut([A, B, C])
     machine.step(opened(2))
     first = machine.step(rows(2, A))
@@ -150,7 +150,7 @@ def test_v1_a_key_that_changes_first_is_copied_as_of_the_cut() -> None:
     assert [action.at for action in (*first, *last) if isinstance(action, WriteState)] == [1, 1]
 
 
-def test_v1_what_was_copied_when_there_was_time_is_not_copied_before_it_changes() -> None:
+def test_checkpoints_copy_before_change_what_was_copied_when_there_was_time_is_not_copied_before_it_changes() -> None:
     machine = at_cut([A, B])
     assert copied(machine.step(copy(1))) == {A: [1]}
     assert change(machine, 2, A, B) == {B: [1]}
@@ -158,13 +158,13 @@ def test_v1_what_was_copied_when_there_was_time_is_not_copied_before_it_changes(
     assert (copied(actions), len(sealed(actions))) == ({}, 1)
 
 
-def test_v1_switched_off_copies_what_a_later_epoch_has_made_of_a_key() -> None:
+def test_checkpoints_copy_before_change_switched_off_copies_what_a_later_epoch_has_made_of_a_key() -> None:
     machine = at_cut([A], rules=Rules(checkpoints_copy_before_change=False))
     assert change(machine, 2, A) == {}
     assert copied(machine.step(copy())) == {A: [1, 2]}
 
 
-def test_v1_a_key_is_copied_before_rows_for_it_are_gathered() -> None:
+def test_checkpoints_copy_before_change_a_key_is_copied_before_rows_for_it_are_gathered() -> None:
     epoch = [opened(1, mixed=True), rows(1, A), read(1, 1), *stages(1), over(1)]
     machine = staged_worker(replace(staged(ALL_MINE), chain=()), *epoch, take(7, at=1, whole=True))
     machine.step(opened(2, mixed=True))
@@ -242,7 +242,7 @@ def after_a_move(rules: Rules = ALL_RULES) -> tuple[WorkerMachine, WorkerMachine
     return giver, taker
 
 
-def test_v4_a_key_that_has_moved_is_in_the_next_checkpoint_of_its_new_owner() -> None:
+def test_checkpoints_moved_keys_change_a_key_that_has_moved_is_in_the_next_checkpoint_of_its_new_owner() -> None:
     giver, taker = after_a_move()
     taker.step(take(2, at=1))
     assert copied(taker.step(copy())) == {HERE: [1]}
@@ -250,7 +250,7 @@ def test_v4_a_key_that_has_moved_is_in_the_next_checkpoint_of_its_new_owner() ->
     assert copied(giver.step(copy())) == {HERE: []}
 
 
-def test_v4_switched_off_forgets_keys_that_have_moved() -> None:
+def test_checkpoints_moved_keys_change_switched_off_forgets_keys_that_have_moved() -> None:
     for machine in after_a_move(Rules(checkpoints_moved_keys_change=False)):
         assert len(sealed(machine.step(take(2, at=1)))) == 1
 
@@ -283,7 +283,7 @@ def test_what_comes_late_of_a_checkpoint_that_is_over_is_no_news(over: WorkerEve
     assert copied(machine.step(copy())) == {A: [1, 2]}
 
 
-def test_v8_what_a_checkpoint_that_is_given_up_was_to_have_is_in_the_next_one() -> None:
+def test_checkpoints_dropped_have_changed_what_a_checkpoint_that_is_given_up_was_to_have_is_in_the_next_one() -> None:
     machine = kept([A, B, C])
     change(machine, 2, A, B)
     machine.step(take(2, at=2))
@@ -295,7 +295,7 @@ def test_v8_what_a_checkpoint_that_is_given_up_was_to_have_is_in_the_next_one() 
     assert copied(machine.step(copy())) == {A: [1, 2, 3], B: [1, 2]}
 
 
-def test_v8_holds_for_one_that_was_written_already() -> None:
+def test_checkpoints_dropped_have_changed_holds_for_one_that_was_written_already() -> None:
     machine = kept([A, B])
     change(machine, 2, B)
     for event in (take(2, at=2), copy(), StateWritten(checkpoint=2, files=FILES), drop(2), take(3, at=2)):
@@ -303,7 +303,7 @@ def test_v8_holds_for_one_that_was_written_already() -> None:
     assert copied(machine.step(copy())) == {B: [1, 2]}
 
 
-def test_v8_switched_off_forgets_what_was_to_be_copied() -> None:
+def test_checkpoints_dropped_have_changed_switched_off_forgets_what_was_to_be_copied() -> None:
     machine = kept([A, B], rules=Rules(checkpoints_dropped_have_changed=False))
     change(machine, 2, B)
     for event in (take(2, at=2), drop(2)):

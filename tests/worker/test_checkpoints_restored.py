@@ -101,7 +101,7 @@ def test_a_worker_of_which_checkpoints_have_nothing_says_so_at_once(owns_nothing
 # -----------------------------------------------------------------------------------------------------------------
 
 
-def test_v3_no_epoch_is_read_before_all_state_is_there() -> None:
+def test_checkpoints_restore_first_no_epoch_is_read_before_all_state_is_there() -> None:
     machine = worker(RESTORING)
     events: list[WorkerEvent] = [opened(4), opened(5), state_read({A: [1, 3]}), state_read({B: [2]})]
     assert [action for event in events for action in machine.step(event)] == []
@@ -111,7 +111,7 @@ def test_v3_no_epoch_is_read_before_all_state_is_there() -> None:
     assert machine.step(read(4, 1)) == expected
 
 
-def test_v3_nothing_is_answered_before_all_state_is_there() -> None:
+def test_checkpoints_restore_first_nothing_is_answered_before_all_state_is_there() -> None:
     machine = worker(RESTORING)
     events: list[WorkerEvent] = [
         asked(A, ticket=1),
@@ -127,7 +127,7 @@ def test_v3_nothing_is_answered_before_all_state_is_there() -> None:
     }
 
 
-def test_v3_what_is_asked_of_a_later_epoch_waits_for_that_one() -> None:
+def test_checkpoints_restore_first_what_is_asked_of_a_later_epoch_waits_for_that_one() -> None:
     machine = worker(RESTORING, asked(A, at_least=4), state_read({A: [1, 3]}))
     assert answered(machine.step(AllStateRead())) == {}
     for event in (opened(4), rows(4, A)):
@@ -135,13 +135,13 @@ def test_v3_what_is_asked_of_a_later_epoch_waits_for_that_one() -> None:
     assert answered(machine.step(read(4, 1))) == {1: ({A: [1, 3, 4]}, 4)}
 
 
-def test_v3_a_worker_that_is_behind_what_was_published_answers_when_it_has_caught_up() -> None:
+def test_checkpoints_restore_first_a_worker_that_is_behind_what_was_published_answers_when_it_has_caught_up() -> None:
     machine = worker(replace(RESTORING, serve_from=Epoch(4)), opened(4), asked(A), state_read({A: [1, 3]}))
     assert answered(machine.step(AllStateRead())) == {}
     assert answered(machine.step(read(4, 0))) == {1: ({A: [1, 3]}, 4)}
 
 
-def test_v3_keys_that_are_kept_because_they_are_read_wait_too() -> None:
+def test_checkpoints_restore_first_keys_that_are_kept_because_they_are_read_wait_too() -> None:
     part = replace(planned("part"), full_because=None)
     maps = dict.fromkeys(("seen", "part"), vnode_map(ALL_MINE))
     machine = WorkerMachine(lambda *_: Weighed())
@@ -152,14 +152,14 @@ def test_v3_keys_that_are_kept_because_they_are_read_wait_too() -> None:
     assert [(action.region, action.upquery.through) for action in asks] == [("part", 3)]
 
 
-def test_v3_a_snapshot_waits_for_all_state() -> None:
+def test_checkpoints_restore_first_a_snapshot_waits_for_all_state() -> None:
     machine = worker(RESTORING)
     assert machine.step(take_snapshot(7, at=3)) == []
     assert machine.step(state_read({A: [1], B: [2]})) == []
     assert [taken.rows for taken in reports(machine.step(AllStateRead()), SnapshotTaken)] == [2]
 
 
-def test_v3_switched_off_reads_epochs_and_answers_while_state_is_missing() -> None:
+def test_checkpoints_restore_first_switched_off_reads_epochs_and_answers_while_state_is_missing() -> None:
     machine = worker(rules=Rules(checkpoints_restore_first=False))
     machine.step(RESTORING)
     assert machine.step(opened(4)) == [reading(4)]

@@ -88,7 +88,7 @@ def test_over_budget_what_is_left_of_a_key_goes_before_other_keys_do() -> None:
     assert isinstance(workers.reports[-1], Counted)
 
 
-def test_p9_a_page_is_filled_when_what_is_left_of_another_one_has_gone() -> None:
+def test_partial_room_first_a_page_is_filled_when_what_is_left_of_another_one_has_gone() -> None:
     workers = with_a_page(memory_budget=1)
     ticket = workers.look_up(0, OTHER_PAGE)
     for keys in (1, 4, 4, 1):

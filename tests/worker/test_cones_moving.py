@@ -30,7 +30,7 @@ def ahead(rules: Rules = ALL_RULES) -> Workers:
 
 
 @pytest.mark.parametrize("looked_up_at", WORKERS)
-def test_k2_a_key_that_moved_is_not_shown_as_of_an_earlier_epoch(looked_up_at: int) -> None:
+def test_cones_catch_up_first_a_key_that_moved_is_not_shown_as_of_an_earlier_epoch(looked_up_at: int) -> None:
     workers = ahead()
     workers.rescale(GIVES_3)
     assert workers.present(0) == []
@@ -47,7 +47,7 @@ def test_k2_a_key_that_moved_is_not_shown_as_of_an_earlier_epoch(looked_up_at: i
     assert rows == [(PAGE, 2)]
 
 
-def test_k2_switched_off_shows_the_key_as_it_was_before() -> None:
+def test_cones_catch_up_first_switched_off_shows_the_key_as_it_was_before() -> None:
     workers = ahead(replace(ALL_RULES, upqueries=replace(ALL_UPQUERY_RULES, cones_never_back=False)))
     workers.rescale(GIVES_3)
     ticket = workers.look_up(1, PAGE)
@@ -65,7 +65,7 @@ def test_keys_that_were_read_lately_are_filled_where_they_go_before_a_lookup_ask
     assert workers.present(0) == []
 
 
-def test_p5_a_key_whose_slice_moves_while_it_is_filled_is_filled_where_it_goes() -> None:
+def test_partial_ask_where_the_key_goes_a_key_whose_slice_moves_while_it_is_filled_is_filled_where_it_goes() -> None:
     workers = Workers()
     workers.lake.publish(visit(PAGE, 1), trade("X", 1))
     for worker in WORKERS:

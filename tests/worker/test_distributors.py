@@ -103,7 +103,7 @@ def test_so_many_keys_go_at_a_time_with_their_state(keys_max: int, keys: list[st
     assert left == {1: ({key: [1] for key in {FIRST, SECOND, STAYS} - set(keys)}, 1)}
 
 
-def test_w7_the_next_load_leaves_when_the_one_before_is_installed() -> None:
+def test_worker_bounded_loads_out_the_next_load_leaves_when_the_one_before_is_installed() -> None:
     assert LOADS_OUT_MAX == 1
     machine = worker(*MOVING, move())
     assert (machine.can_move, machine.step(move())) == (False, [])
@@ -111,7 +111,7 @@ def test_w7_the_next_load_leaves_when_the_one_before_is_installed() -> None:
     assert given(machine.step(move())) == [[SECOND]]
 
 
-def test_w7_two_views_share_the_bound_and_take_turns_in_order() -> None:
+def test_worker_bounded_loads_out_two_views_share_the_bound_and_take_turns_in_order() -> None:
     views = ("seen", "twin")
     twins = assign(plans=(PLAN, planned(name="twin")), maps=dict.fromkeys(views, vnode_map(ALL_MINE)))
     orders = [announce(ALL_MINE, MOVES_0, 0, 1, view=view) for view in views]
@@ -250,7 +250,7 @@ def test_progress_begins_anew_with_each_rescale() -> None:
     assert (begun.phase, begun.keys, begun.keys_left) == ("Collecting", 0, 1)
 
 
-def test_w8_what_a_peer_said_before_all_began_anew_is_not_heard() -> None:
+def test_worker_own_generation_only_what_a_peer_said_before_all_began_anew_is_not_heard() -> None:
     machine = worker(*TAKING, assign(me=1, generation=1))
     assert machine.step(load(FIRST, generation=0)) == []
     assert machine.step(rows_from(0, 1, KEYS[0][0], version=1)) == []
@@ -258,12 +258,12 @@ def test_w8_what_a_peer_said_before_all_began_anew_is_not_heard() -> None:
     assert sent(machine.step(load(FIRST, generation=1))) == [(0, Installed(region="seen"))]
 
 
-def test_w8_switched_off_hears_it() -> None:
+def test_worker_own_generation_only_switched_off_hears_it() -> None:
     machine = worker(*TAKING, assign(me=1, generation=1), rules=Rules(worker_own_generation_only=False))
     assert sent(machine.step(load(FIRST, generation=0))) == [(0, Installed(region="seen"))]
 
 
-def test_w8_loads_on_their_way_when_all_began_anew_do_not_hold_the_next_ones_up() -> None:
+def test_worker_own_generation_only_loads_on_their_way_when_all_began_anew_do_not_hold_the_next_ones_up() -> None:
     again = [assign(generation=1), *applied([FIRST]), meet(0, 1, meeting=2), announce(ALL_MINE, MOVES_0, 0, 1)]
     machine = worker(*MOVING, move(), *again)
     assert machine.can_move

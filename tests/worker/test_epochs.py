@@ -71,14 +71,14 @@ def test_each_channel_is_read_once_and_counted_by_itself() -> None:
     assert (report.read, report.applied) == (promised, {"seen": 1, "elsewhere": 2})
 
 
-def test_w1_the_next_epoch_is_read_when_the_one_before_is_applied() -> None:
+def test_worker_each_epoch_once_the_next_epoch_is_read_when_the_one_before_is_applied() -> None:
     machine = worker(assign(), opened(1))
     assert machine.step(opened(2)) == []
     assert machine.step(read(1, 0))[-1] == reading(2)
 
 
 @pytest.mark.parametrize("already", [[opened(1)], [opened(1), opened(2)], applied("a"), applied("a", "b")])
-def test_w1_an_epoch_opened_twice_is_applied_once(already: Sequence[WorkerEvent]) -> None:
+def test_worker_each_epoch_once_an_epoch_opened_twice_is_applied_once(already: Sequence[WorkerEvent]) -> None:
     machine, undisturbed = worker(assign(), *already), worker(assign(), *already)
     assert machine.step(opened(1)) == []
     following = [opened(epoch) for epoch in (1, 2, 3)]
@@ -86,24 +86,24 @@ def test_w1_an_epoch_opened_twice_is_applied_once(already: Sequence[WorkerEvent]
 
 
 @pytest.mark.parametrize("already", [[], applied("a"), [opened(1), opened(2)]])
-def test_w1_a_gap_between_epochs_is_a_fault(already: Sequence[WorkerEvent]) -> None:
+def test_worker_each_epoch_once_a_gap_between_epochs_is_a_fault(already: Sequence[WorkerEvent]) -> None:
     with pytest.raises(ProtocolError, match="epoch 4 was opened after"):
         worker(assign(), *already).step(opened(4))
 
 
-def test_w1_switched_off_applies_an_epoch_twice() -> None:
+def test_worker_each_epoch_once_switched_off_applies_an_epoch_twice() -> None:
     machine = worker(assign(), *applied("a"), rules=Rules(worker_each_epoch_once=False))
     assert machine.step(opened(1)) == [reading(1)]
 
 
 @pytest.mark.parametrize("promised", [0, 1, 3])
-def test_w2_an_epoch_with_more_or_fewer_rows_than_promised_does_not_end(promised: int) -> None:
+def test_worker_counts_match_an_epoch_with_more_or_fewer_rows_than_promised_does_not_end(promised: int) -> None:
     machine = worker(assign(), opened(1), rows(1, "a", "b"))
     with pytest.raises(ProtocolError, match=f"promised {{'t/k': {promised}}}, read {{'t/k': 2}}"):
         machine.step(read(1, promised))
 
 
-def test_w2_counts_the_rows_read_here_wherever_they_are_applied() -> None:
+def test_worker_counts_match_counts_the_rows_read_here_wherever_they_are_applied() -> None:
     machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE, THEIRS))
     assert reports(machine.step(read(1, 2))) == [finished(1, read=2, applied=1, keys=1, total=1)]
 
@@ -136,19 +136,19 @@ def test_rows_that_come_after_their_epoch_is_finished_here_are_told_at_once() ->
     assert again == [RowsApplied(epoch=opened(1).epoch, applied={"seen": 1})]
 
 
-def test_w6_a_mixed_epoch_is_reflected_when_it_is_over_everywhere() -> None:
+def test_worker_wait_until_over_a_mixed_epoch_is_reflected_when_it_is_over_everywhere() -> None:
     machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), asked(MINE, at_least=1))
     assert answered(machine.step(read(1, 1))) == {}
     machine.step(rows_from(1, 1, MINE))
     assert answered(machine.step(over(1))) == {1: ({MINE: [1, 1]}, 1)}
 
 
-def test_w6_a_lookup_that_asks_for_an_epoch_before_does_not_wait_for_a_mixed_one() -> None:
+def test_worker_wait_until_over_a_lookup_that_asks_for_an_epoch_before_does_not_wait_for_a_mixed_one() -> None:
     machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), read(1, 1))
     assert answered(machine.step(asked(MINE))) == {1: ({MINE: [1]}, 0)}
 
 
-def test_w6_switched_off_answers_with_a_part_of_the_epoch() -> None:
+def test_worker_wait_until_over_switched_off_answers_with_a_part_of_the_epoch() -> None:
     off = Rules(worker_wait_until_over=False)
     machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), read(1, 1), rules=off)
     assert answered(machine.step(asked(MINE, at_least=1))) == {1: ({MINE: [1]}, 1)}

@@ -56,7 +56,7 @@ def test_a_lookup_of_one_key_is_answered_at_once_and_has_its_rows() -> None:
     assert not share_of(workers).is_behind, "for one key all are applied"
 
 
-def test_p8_switched_off_rows_that_wait_are_not_seen() -> None:
+def test_partial_rows_before_lookups_switched_off_rows_that_wait_are_not_seen() -> None:
     workers = with_open_epochs(3, HERE, ALSO_HERE, rules=without(partial_rows_before_lookups=False))
     workers.end(0)
     assert workers.answers[workers.look_up(0, HERE)] == ({}, 1)

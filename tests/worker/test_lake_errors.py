@@ -49,7 +49,7 @@ def restarted() -> CoordinatorMachine:
     return checkpointing(*known, *both, gone(1), came(0, 3), checkpoints=(found(3, base=1), found(1)))
 
 
-def test_v10_the_worker_begins_with_an_older_checkpoint_and_then_with_nothing() -> None:
+def test_checkpoints_damaged_is_skipped_the_worker_begins_with_an_older_checkpoint_and_then_with_nothing() -> None:
     machine = restarted()
     newest, *older = machine.cluster.chain or ()
     (assigned,) = only(Assign, machine.step(said(3, Unrestored(checkpoint=newest, error="torn"))))

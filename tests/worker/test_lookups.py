@@ -75,7 +75,7 @@ def told(actions: Sequence[WorkerAction]) -> list[tuple[int, PeerMessage | None,
     ]
 
 
-def test_w3_a_lookup_waits_until_all_is_applied_that_was_published_at_joining() -> None:
+def test_worker_wait_for_replay_a_lookup_waits_until_all_is_applied_that_was_published_at_joining() -> None:
     machine = worker(assign(serve_from=2), opened(1), opened(2), rows(1, "a"))
     assert machine.step(asked("a")) == []
     assert answered(machine.step(read(1, 1))) == {}
@@ -83,7 +83,7 @@ def test_w3_a_lookup_waits_until_all_is_applied_that_was_published_at_joining() 
     assert answered(machine.step(read(2, 2))) == {1: ({"a": [1, 2]}, 2)}
 
 
-def test_w3_switched_off_answers_while_what_was_published_is_read_again() -> None:
+def test_worker_wait_for_replay_switched_off_answers_while_what_was_published_is_read_again() -> None:
     machine = worker(assign(serve_from=2), rules=Rules(worker_wait_for_replay=False))
     assert answered(machine.step(asked("a"))) == {1: ({}, 0)}
 
@@ -97,7 +97,7 @@ def test_a_lookup_waits_for_the_epoch_that_it_asks_for() -> None:
     assert answered(machine.step(read(2, 0))) == {2: ({"a": [1]}, 2)}
 
 
-def test_w11_keys_that_are_asked_for_together_wait_for_the_end_of_an_epoch() -> None:
+def test_worker_between_epochs_keys_that_are_asked_for_together_wait_for_the_end_of_an_epoch() -> None:
     machine = worker(assign(), *applied("a"), opened(2), rows(2, "a"))
     assert answered(machine.step(asked("a", "b", ticket=1))) == {1: ({"a": [1, 2]}, 1)}
     assert machine.step(asked("a", "b", ticket=2, together=True)) == []
@@ -106,12 +106,12 @@ def test_w11_keys_that_are_asked_for_together_wait_for_the_end_of_an_epoch() -> 
     assert answered(machine.step(asked("a", "b", ticket=3, together=True))) == {3: ({"a": [1, 2], "b": [2]}, 2)}
 
 
-def test_w11_switched_off_answers_in_mid_epoch() -> None:
+def test_worker_between_epochs_switched_off_answers_in_mid_epoch() -> None:
     machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(worker_between_epochs=False))
     assert answered(machine.step(asked("a", "b", together=True))) == {1: ({"a": [1]}, 0)}
 
 
-def test_w11_keys_that_are_asked_for_together_wait_while_rows_of_a_later_epoch_are_here() -> None:
+def test_worker_between_epochs_keys_that_are_asked_for_together_wait_while_rows_of_a_later_epoch_are_here() -> None:
     machine = worker(*MOVING, rows_from(1, 2, FIRST))
     assert machine.step(asked(FIRST, SECOND, ticket=5, together=True)) == []
 
@@ -140,28 +140,28 @@ def test_a_lookup_of_no_keys_is_answered_with_no_rows_in_its_turn() -> None:
     assert answered(machine.step(read(1, 0))) == {2: ({}, 1)}
 
 
-def test_w4_a_worker_without_channels_refuses_keys_of_another() -> None:
+def test_worker_own_vnodes_only_a_worker_without_channels_refuses_keys_of_another() -> None:
     machine = worker(assign(HALVES))
     assert answered(machine.step(asked(MINE, ALSO_MINE))) == {1: ({}, 0)}
     for foreign in (asked(THEIRS), asked(MINE, THEIRS), asked(THEIRS, at_least=9)):
         assert refused(machine.step(foreign)) == {1: WrongOwner}
 
 
-def test_w4_a_worker_that_has_not_heard_that_all_have_met_refuses_keys_of_another() -> None:
+def test_worker_own_vnodes_only_a_worker_that_has_not_heard_that_all_have_met_refuses_keys_of_another() -> None:
     assert refused(worker(assign(HALVES), meet(0, 1)).step(asked(THEIRS))) == {1: WrongOwner}
 
 
-def test_w4_once_all_have_met_a_worker_asks_its_peer() -> None:
+def test_worker_own_vnodes_only_once_all_have_met_a_worker_asks_its_peer() -> None:
     machine = worker(*MET)
     assert questions(machine.step(asked(THEIRS, ticket=5))) == [(1, 5, [THEIRS])]
 
 
-def test_w4_switched_off_asks_over_a_channel_that_is_not_there() -> None:
+def test_worker_own_vnodes_only_switched_off_asks_over_a_channel_that_is_not_there() -> None:
     machine = worker(assign(HALVES), rules=Rules(worker_own_vnodes_only=False))
     assert questions(machine.step(asked(THEIRS))) == [(1, 1, [THEIRS])]
 
 
-def test_w4_a_worker_that_has_lost_a_channel_refuses_again_and_refuses_waiting_lookups() -> None:
+def test_worker_own_vnodes_only_a_worker_that_has_lost_a_channel_refuses_again_and_refuses_waiting_lookups() -> None:
     machine = worker(*MET, asked(THEIRS, ticket=4), asked(MINE, ticket=5, at_least=1))
     actions = machine.step(PeerLost(why="host-1 is gone"))
     assert refused(actions) == {4: WrongOwner, 5: WrongOwner}
@@ -170,7 +170,7 @@ def test_w4_a_worker_that_has_lost_a_channel_refuses_again_and_refuses_waiting_l
     assert answered(machine.step(asked(MINE))) == {1: ({}, 0)}
 
 
-def test_w4_a_worker_that_has_lost_a_channel_while_keys_move_refuses_all_keys() -> None:
+def test_worker_own_vnodes_only_a_worker_that_has_lost_a_channel_while_keys_move_refuses_all_keys() -> None:
     machine = worker(assign(HALVES), meet(0, 1), announce(HALVES, owners_with(HALVES, v3=1)), PeerLost(why="gone"))
     assert refused(machine.step(asked(MINE))) == {1: WrongOwner}
 
@@ -232,7 +232,7 @@ def test_a_client_is_told_whether_a_peer_had_some_of_the_keys() -> None:
     assert (relayed.held_up, own.held_up) == (True, False)
 
 
-def test_w11_parts_of_several_epochs_are_no_answer_to_keys_that_are_asked_for_together() -> None:
+def test_worker_between_epochs_parts_of_several_epochs_are_no_answer_to_keys_that_are_asked_for_together() -> None:
     machine = worker(assign(HALVES), *applied([MINE], []), *ANNOUNCED)
     machine.step(asked(MINE, THEIRS, ticket=6, together=True))
     refusals = refused(machine.step(said(1, answer(6, 3, **{THEIRS: [1, 1]}))))
@@ -254,7 +254,7 @@ def test_an_answer_to_a_lookup_that_was_given_up_goes_nowhere() -> None:
     assert machine.step(said(1, answer(6, 0, **{THEIRS: [1]}))) == []
 
 
-def test_w8_an_answer_from_before_all_began_anew_goes_nowhere() -> None:
+def test_worker_own_generation_only_an_answer_from_before_all_began_anew_goes_nowhere() -> None:
     machine = worker(*MET, assign(HALVES, generation=1), *ANNOUNCED, asked(THEIRS, ticket=6))
     assert machine.step(said(1, answer(6, 0, **{THEIRS: [1]}), generation=0)) == []
     assert answered(machine.step(said(1, answer(6, 0, **{THEIRS: [1]}), generation=1))) == {6: ({THEIRS: [1]}, 0)}

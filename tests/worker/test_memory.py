@@ -27,7 +27,7 @@ def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> i
 
 
 @pytest.mark.parametrize(("p6", "rounds"), [(True, 1), (False, 20)])
-def test_p6_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int) -> None:
+def test_partial_asked_keys_stay_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int) -> None:
     """Without the rule, the key that is present goes whenever the other one comes: the lookup waits for ever. With
     partial.room_first both would come together."""
     workers = Workers(rules=without(partial_asked_keys_stay=p6, partial_room_first=False), memory_budget=1)
@@ -37,7 +37,7 @@ def test_p6_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int
 
 
 @pytest.mark.parametrize("p9", [True, False])
-def test_p9_keys_are_filled_when_others_have_made_room(p9: bool) -> None:
+def test_partial_room_first_keys_are_filled_when_others_have_made_room(p9: bool) -> None:
     """Without the rule, the more is asked for the further a worker gets beyond its budget."""
     workers = Workers(rules=without(partial_room_first=p9), memory_budget=1)
     workers.epoch(HERE, ALSO_HERE, THIRD)
@@ -52,7 +52,7 @@ def test_p9_keys_are_filled_when_others_have_made_room(p9: bool) -> None:
     assert [workers.answers[ticket] for ticket in asked] == [({ALSO_HERE: [1]}, 1), ({THIRD: [1]}, 1)]
 
 
-def test_p9_what_was_put_off_is_filled_in_one_go_as_far_as_there_is_room() -> None:
+def test_partial_room_first_what_was_put_off_is_filled_in_one_go_as_far_as_there_is_room() -> None:
     workers = Workers(memory_budget=4 * ROW_BYTES)
     workers.epoch(*[HERE] * 3, *[ALSO_HERE] * 3)
     workers.fill(0, HERE)

@@ -35,7 +35,7 @@ def fed(*keys_max: int) -> tuple[WorkerGroup, list[object]]:
     return group, found
 
 
-def test_s1_all_keys_of_the_slices_are_copied_and_then_all_was_said() -> None:
+def test_replication_epoch_waits_for_followers_all_keys_of_the_slices_are_copied_and_then_all_was_said() -> None:
     group, found = fed(2, 2)
     assert found == [[{A: [1], A2: [1]}], [{B: [1]}]]
     assert not group.machines[0].can_feed
@@ -62,7 +62,7 @@ def test_a_key_that_changes_while_others_are_copied_is_fed_again() -> None:
     assert group.caught_up(1) == [(1, 2)]
 
 
-def test_s1_all_is_not_said_while_keys_are_left_to_copy() -> None:
+def test_replication_epoch_waits_for_followers_all_is_not_said_while_keys_are_left_to_copy() -> None:
     group, _ = fed(1)
     group.epoch(A, B)
     assert (group.caught_up(1), group.followed(1)) == ([], {A: [1]})
@@ -72,7 +72,7 @@ def test_s1_all_is_not_said_while_keys_are_left_to_copy() -> None:
     assert (group.followed(1), group.caught_up(1)) == ({A: [1, 2], A2: [1], B: [1, 2]}, [(1, 2)])
 
 
-def test_s1_nor_before_the_epochs_end_when_one_is_being_read() -> None:
+def test_replication_epoch_waits_for_followers_nor_before_the_epochs_end_when_one_is_being_read() -> None:
     group, _ = fed()
     group.open(A)
     group.feed(0)

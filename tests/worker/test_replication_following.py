@@ -43,7 +43,7 @@ def test_the_owner_is_asked_for_the_slices() -> None:
     assert action.envelope.content == BeginFeed(feed=FEED, vnodes=(VnodeId(2), VnodeId(5)))
 
 
-def test_s2_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere() -> None:
+def test_replication_taken_in_when_over_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere() -> None:
     group = following()
     read_by_owner(group, A, THERE)
     assert (group.followed(1), group.caught_up(1)) == ({A: [1], B: [1]}, [(1, 2)])
@@ -53,7 +53,7 @@ def test_s2_what_has_changed_in_an_epoch_is_taken_in_when_it_is_over_everywhere(
     assert group.followed(1) == {A: [1, 2], B: [1]}
 
 
-def test_s2_switched_off_takes_in_what_may_be_put_back() -> None:
+def test_replication_taken_in_when_over_switched_off_takes_in_what_may_be_put_back() -> None:
     group = following(Rules(replication_taken_in_when_over=False))
     read_by_owner(group, A)
     assert group.followed(1) == {A: [1, 2], B: [1]}
@@ -187,7 +187,7 @@ def ended_when_lost(rules: Rules = ALL_RULES, *, peer: int | None = 0) -> list[F
     return [ended.feed for ended in reports(lost, FeedEnded)]
 
 
-def test_s8_a_standby_that_has_not_caught_up_says_so_when_it_loses_the_channel() -> None:
+def test_replication_unfed_says_so_a_standby_that_has_not_caught_up_says_so_when_it_loses_the_channel() -> None:
     """What it asked may be lost, and then no other worker knows of it. Of a replica that has caught up, the owner
     knows."""
     assert ended_when_lost() == [FEED]
@@ -195,12 +195,12 @@ def test_s8_a_standby_that_has_not_caught_up_says_so_when_it_loses_the_channel()
     assert ended_when_lost(peer=2) == []
 
 
-def test_s8_so_does_a_standby_that_is_told_to_follow_when_the_channel_is_lost() -> None:
+def test_replication_unfed_says_so_so_does_a_standby_that_is_told_to_follow_when_the_channel_is_lost() -> None:
     machine = worker(assign(ALL_MINE, me=1), meet(0, 1), PeersMet(meeting=1))
     machine.step(PeerLost(peer=WorkerId(0), incarnation=None, why="cut"))
     said = machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2),)))
     assert (reports(said), sent(said)) == ([FeedEnded(feed=FEED)], [])
 
 
-def test_s8_switched_off_says_nothing() -> None:
+def test_replication_unfed_says_so_switched_off_says_nothing() -> None:
     assert ended_when_lost(Rules(replication_unfed_says_so=False)) == []

@@ -51,7 +51,7 @@ def aside(actions: list[WorkerAction]) -> list[tuple[int, str, str, list[str], l
     ]
 
 
-def test_w10_rows_are_set_aside_as_they_come_and_count_as_applied() -> None:
+def test_worker_set_aside_at_once_rows_are_set_aside_as_they_come_and_count_as_applied() -> None:
     machine = worker(assign(), opened(1), rows(1, "a"))
     assert aside(machine.step(bad_rows(1, "b", "c"))) == [
         (1, "seen", "t", ["b"], ["overflow"]),
@@ -61,7 +61,7 @@ def test_w10_rows_are_set_aside_as_they_come_and_count_as_applied() -> None:
     assert reports(machine.step(read(1, 4))) == [finished(1, read=4, applied=4, keys=2, total=2)]
 
 
-def test_w10_rows_that_come_late_are_set_aside_before_it_is_told_that_they_came() -> None:
+def test_worker_set_aside_at_once_rows_that_come_late_are_set_aside_before_it_is_told_that_they_came() -> None:
     key = KEYS[0][0]
     machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), read(1, 0))
     late = RowsSent(version=MapVersion(0), rows=Portion(Epoch(1), 0, batch(BAD, key)))

@@ -14,7 +14,7 @@ from upriver.protocol.worker_events import ForgetSnapshot, HoldSnapshot, Report,
 from upriver.worker.worker import WorkerMachine
 
 
-def test_w5_a_snapshot_is_taken_at_once_when_the_worker_stands_at_its_cut() -> None:
+def test_worker_snapshot_at_cut_a_snapshot_is_taken_at_once_when_the_worker_stands_at_its_cut() -> None:
     machine = worker(assign(), *applied("ab"))
     part = pa.table({"k": ["a", "b"], "seen": [[1], [1]]}, schema=SEEN)
     expected = [
@@ -24,7 +24,7 @@ def test_w5_a_snapshot_is_taken_at_once_when_the_worker_stands_at_its_cut() -> N
     assert machine.step(take(7, at=1)) == expected
 
 
-def test_w5_a_snapshot_waits_for_its_cut_and_sees_nothing_of_the_next_epoch() -> None:
+def test_worker_snapshot_at_cut_a_snapshot_waits_for_its_cut_and_sees_nothing_of_the_next_epoch() -> None:
     machine = worker(assign(), opened(1), opened(2), rows(1, "a"))
     assert machine.step(take(7, at=1)) == []
     report, hold, taken, next_read = machine.step(read(1, 1))
@@ -38,26 +38,26 @@ def test_w5_a_snapshot_waits_for_its_cut_and_sees_nothing_of_the_next_epoch() ->
 
 
 @pytest.mark.parametrize("already", [applied("a", "b"), [*applied("a"), opened(2), rows(2, "b"), read(2, 1)]])
-def test_w5_a_cut_that_the_worker_has_passed_is_a_fault(already: Sequence[WorkerEvent]) -> None:
+def test_worker_snapshot_at_cut_a_cut_that_the_worker_has_passed_is_a_fault(already: Sequence[WorkerEvent]) -> None:
     with pytest.raises(ProtocolError, match="the end of epoch 1 is asked for, and 2 is applied"):
         worker(assign(), *already).step(take(7, at=1))
 
 
-def test_w5_a_cut_that_the_worker_is_just_leaving_is_a_fault_and_not_taken() -> None:
+def test_worker_snapshot_at_cut_a_cut_that_the_worker_is_just_leaving_is_a_fault_and_not_taken() -> None:
     machine = worker(assign(), *applied("a"), opened(2), rows(2, "b"))
     assert machine.step(take(7, at=1)) == []
     with pytest.raises(ProtocolError, match="the end of epoch 1 is asked for, and 2 is applied"):
         machine.step(read(2, 1))
 
 
-def test_w5_cuts_go_back_when_the_foremost_worker_was_lost_and_each_is_taken_at_its_own() -> None:
+def test_worker_snapshot_at_cut_cuts_go_back_when_the_foremost_worker_was_lost_and_each_is_taken_at_its_own() -> None:
     machine = worker(assign(), opened(1), opened(2), take(7, at=2), take(8, at=1))
     for epoch, snapshot in ((1, 8), (2, 7)):
         held = [action for action in machine.step(read(epoch, 0)) if isinstance(action, HoldSnapshot)]
         assert [action.snapshot for action in held] == [snapshot]
 
 
-def test_w5_switched_off_takes_a_snapshot_in_the_middle_of_an_epoch() -> None:
+def test_worker_snapshot_at_cut_switched_off_takes_a_snapshot_in_the_middle_of_an_epoch() -> None:
     machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(worker_snapshot_at_cut=False))
     assert reports(machine.step(take(7, at=1))) == [SnapshotTaken(snapshot=SnapshotId(7), rows=1)]
 

@@ -23,7 +23,9 @@ from upriver.protocol.rules import Rules
 
 
 @pytest.mark.parametrize("through", [(), (1,), (1, 2), (2,)])
-def test_s3_whichever_workers_finished_the_torn_epoch_no_row_is_lost_or_doubled(through: Sequence[int]) -> None:
+def test_replication_put_back_whichever_workers_finished_the_torn_epoch_no_row_is_lost_or_doubled(
+    through: Sequence[int],
+) -> None:
     group = standing_by()
     group.open(A, C)
     group.read(0, A)
@@ -37,14 +39,14 @@ def test_s3_whichever_workers_finished_the_torn_epoch_no_row_is_lost_or_doubled(
     assert rescued(group) == right(group) == {A: [1, 2], A2: [1], B: [1], C: [1, 2]}
 
 
-def test_s3_switched_off_doubles_rows() -> None:
+def test_replication_put_back_switched_off_doubles_rows() -> None:
     group = torn(A, C, rules=Rules(replication_put_back=False))
     group.all_resume(TAKEN_OVER, at=1)
     group.epoch(A, C)
     assert rescued(group) == {A: [1, 2], A2: [1], B: [1], C: [1, 2, 2]}
 
 
-def test_s3_what_the_lost_one_has_said_of_the_torn_epoch_is_of_no_use() -> None:
+def test_replication_put_back_what_the_lost_one_has_said_of_the_torn_epoch_is_of_no_use() -> None:
     group = torn(A, B)
     assert group.shadow(2).later
     group.decide(TAKEN_OVER, at=1)
@@ -53,7 +55,7 @@ def test_s3_what_the_lost_one_has_said_of_the_torn_epoch_is_of_no_use() -> None:
     assert group.kept(2) == {A: [1], A2: [1], B: [1]}
 
 
-def test_s3_a_key_that_was_new_or_gone_in_the_torn_epoch_is_not_or_there_again() -> None:
+def test_replication_put_back_a_key_that_was_new_or_gone_in_the_torn_epoch_is_not_or_there_again() -> None:
     group = WorkerGroup(build=lambda *_: FadingReplica())
     group.epoch(C)
     group.open(C, KEYS[5][0])
@@ -63,7 +65,7 @@ def test_s3_a_key_that_was_new_or_gone_in_the_torn_epoch_is_not_or_there_again()
     assert group.kept(1) == {C: [1]}
 
 
-def test_s3_what_was_gathered_is_put_back_too() -> None:
+def test_replication_put_back_what_was_gathered_is_put_back_too() -> None:
     group = WorkerGroup(owners=ALL_MINE, workers=1, build=built, assigned=staged)
     first, last = "seen/0", "seen"
     group.epoch(A)
@@ -79,7 +81,7 @@ def test_s3_what_was_gathered_is_put_back_too() -> None:
     assert group.kept(0, last) == {OTHER_END[A]: [1, 2], OTHER_END[B]: [2]}
 
 
-def test_s3_rows_that_have_come_out_of_the_torn_epoch_go_nowhere() -> None:
+def test_replication_put_back_rows_that_have_come_out_of_the_torn_epoch_go_nowhere() -> None:
     group = WorkerGroup(owners=ALL_MINE, workers=1, build=built, assigned=staged)
     group.open(A)
     group.read(0, A)
@@ -88,7 +90,7 @@ def test_s3_rows_that_have_come_out_of_the_torn_epoch_go_nowhere() -> None:
     assert group.kept(0, "seen") == {OTHER_END[B]: [1]}
 
 
-def test_s4_a_standby_that_has_not_caught_up_takes_nothing_over() -> None:
+def test_replication_caught_up_a_standby_that_has_not_caught_up_takes_nothing_over() -> None:
     group = WorkerGroup(owners=THIRDS, workers=3)
     group.epoch(A, B)
     group.follow(2, 0, 0, 1, 2)
@@ -101,7 +103,7 @@ def test_s4_a_standby_that_has_not_caught_up_takes_nothing_over() -> None:
         group.resume(2)
 
 
-def test_s4_nor_does_a_standby_that_caught_up_in_an_epoch_that_is_put_back() -> None:
+def test_replication_caught_up_nor_does_a_standby_that_caught_up_in_an_epoch_that_is_put_back() -> None:
     group = WorkerGroup(owners=THIRDS, workers=3)
     group.epoch(A)
     group.follow(2, 0, 0, 1, 2)
@@ -117,7 +119,7 @@ def test_s4_nor_does_a_standby_that_caught_up_in_an_epoch_that_is_put_back() -> 
         group.resume(2)
 
 
-def test_s4_switched_off_loses_what_has_not_come() -> None:
+def test_replication_caught_up_switched_off_loses_what_has_not_come() -> None:
     group = WorkerGroup(owners=THIRDS, workers=3, rules=Rules(replication_caught_up=False))
     group.epoch(A, B)
     group.follow(2, 0, 0, 1, 2)
@@ -155,7 +157,7 @@ def checkpointed(build: Any = None) -> WorkerGroup:
     return group
 
 
-def test_v4_what_was_taken_over_is_in_the_next_checkpoint() -> None:
+def test_checkpoints_moved_keys_change_what_was_taken_over_is_in_the_next_checkpoint() -> None:
     group = checkpointed()
     group.epoch(A)
     group.die(0)
@@ -164,14 +166,14 @@ def test_v4_what_was_taken_over_is_in_the_next_checkpoint() -> None:
     assert copied(group.step(2, copy())) == {A: [1, 2], A2: [1], B: [1]}
 
 
-def test_v4_what_was_given_up_is_in_the_next_checkpoint_as_gone() -> None:
+def test_checkpoints_moved_keys_change_what_was_given_up_is_in_the_next_checkpoint_as_gone() -> None:
     group = checkpointed()
     group.all_resume(owners_with(THIRDS, v0=2), at=1)
     group.step(0, take(2, at=1))
     assert copied(group.step(0, copy())) == {A: [], A2: []}
 
 
-def test_v9_no_worker_names_what_a_lost_owner_kept_no_more_so_the_next_checkpoint_is_to_be_whole() -> None:
+def test_checkpoints_whole_after_losses_of_an_owner_whose_dropped_keys_no_other_names() -> None:
     group = checkpointed(lambda *_: FadingReplica())
     group.epoch(A)
     assert A not in group.followed(2)

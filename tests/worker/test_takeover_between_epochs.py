@@ -86,7 +86,7 @@ def test_a_map_cannot_change_below_keys_that_move() -> None:
         group.resume(0)
 
 
-def test_w8_rows_of_the_generation_before_are_not_listened_to() -> None:
+def test_worker_own_generation_only_rows_of_the_generation_before_are_not_listened_to() -> None:
     group = torn(A, C)
     group.all_resume(TAKEN_OVER, at=1)
     assert group.machines[2].step(rows_from(0, 2, A)) == []
@@ -125,12 +125,12 @@ def put_back_while_copied(rules: Rules) -> WorkerGroup:
     return group
 
 
-def test_s6_a_key_that_was_put_back_is_fed_again() -> None:
+def test_replication_put_back_has_changed_a_key_that_was_put_back_is_fed_again() -> None:
     group = put_back_while_copied(ALL_RULES)
     assert group.followed(1) == {A: [1], A2: [1], B: [1]} == group.kept(0)
 
 
-def test_s6_switched_off_leaves_the_follower_with_what_was_never_so() -> None:
+def test_replication_put_back_has_changed_switched_off_leaves_the_follower_with_what_was_never_so() -> None:
     group = put_back_while_copied(Rules(replication_put_back_has_changed=False))
     assert group.kept(0) == {A: [1], A2: [1], B: [1]}
     assert group.followed(1) == {A: [1, 2], A2: [1], B: [1]}

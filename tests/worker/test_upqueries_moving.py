@@ -80,7 +80,9 @@ def test_a_present_key_moves_with_what_it_has_and_is_not_read_again() -> None:
 
 
 @pytest.mark.parametrize("under_way", [True, False])
-def test_p5_a_key_whose_slice_begins_to_move_is_asked_for_where_it_goes(under_way: bool) -> None:
+def test_partial_ask_where_the_key_goes_a_key_whose_slice_begins_to_move_is_asked_for_where_it_goes(
+    under_way: bool,
+) -> None:
     """under_way: the key is pending; else it is wanted, behind an upquery for another."""
     workers = Workers()
     moving(workers, rescale=False)
@@ -100,7 +102,7 @@ def test_p5_a_key_whose_slice_begins_to_move_is_asked_for_where_it_goes(under_wa
     finish(workers)
 
 
-def test_p5_switched_off_fills_the_key_where_it_is_not_kept() -> None:
+def test_partial_ask_where_the_key_goes_switched_off_fills_the_key_where_it_is_not_kept() -> None:
     workers = Workers(rules=without(partial_ask_where_the_key_goes=False))
     moving(workers, rescale=False)
     workers.look_up(0, MOVES)
@@ -142,7 +144,7 @@ def test_a_key_that_came_is_evicted_and_read_again_by_its_new_owner() -> None:
 
 
 @pytest.mark.parametrize("p4", [True, False])
-def test_p4_an_answer_for_keys_that_were_given_up_does_not_count(p4: bool) -> None:
+def test_partial_own_upquery_only_an_answer_for_keys_that_were_given_up_does_not_count(p4: bool) -> None:
     """MOVES goes away and comes back, with a row more, while the lake is still busy with it."""
     workers = Workers(rules=without(partial_own_upquery_only=p4))
     moving(workers, rescale=False)
@@ -184,7 +186,7 @@ def test_a_move_is_aborted(asked_for: bool) -> None:
 @pytest.mark.parametrize("sent_on", [False, True])
 @pytest.mark.parametrize("ahead", [1, EPOCHS_AHEAD_MAX])
 @pytest.mark.parametrize("p7", [True, False])
-def test_p7_rows_that_were_dropped_in_epochs_ahead_are_read(
+def test_partial_read_ahead_rows_that_were_dropped_in_epochs_ahead_are_read(
     p7: bool, ahead: int, sent_on: bool, strategy: Strategy
 ) -> None:
     """So many epochs are open at the old owner, of which the last has a row of the key, and none at the new one yet.
@@ -219,10 +221,12 @@ def test_p7_rows_that_were_dropped_in_epochs_ahead_are_read(
 
 
 @pytest.mark.parametrize("plan", [PARTIAL, PLAN])
-@pytest.mark.parametrize("w11", [True, False])
-def test_w11_a_key_from_a_worker_ahead_is_not_shown_beside_one_that_is_not(w11: bool, plan: DataflowPlan) -> None:
+@pytest.mark.parametrize("is_on", [True, False])
+def test_worker_between_epochs_a_key_from_a_worker_ahead_is_not_shown_beside_one_that_is_not(
+    is_on: bool, plan: DataflowPlan
+) -> None:
     """The old owner is through epoch 3, of which the new one has not heard, when it gives the key away."""
-    workers = Workers(rules=Rules(worker_between_epochs=w11), plan=plan)
+    workers = Workers(rules=Rules(worker_between_epochs=is_on), plan=plan)
     moving(workers, rescale=False)
     workers.fill(0, MOVES)
     workers.fill(1, THERE)
@@ -232,14 +236,14 @@ def test_w11_a_key_from_a_worker_ahead_is_not_shown_beside_one_that_is_not(w11: 
     workers.end(0)
     finish(workers)
     ticket = workers.look_up(1, MOVES, THERE, together=True)
-    early = {} if w11 else {ticket: ({MOVES: [1, 2, 3]}, 2)}
+    early = {} if is_on else {ticket: ({MOVES: [1, 2, 3]}, 2)}
     assert {ticket: workers.answers[ticket] for ticket in workers.answers.keys() & {ticket}} == early
     workers.open(1, 3, mixed=True)
     workers.end(1)
     workers.carry_all()
     for worker in (0, 1):
         workers.step(worker, over(3))
-    if w11:
+    if is_on:
         assert workers.answers[ticket] == ({MOVES: [1, 2, 3], THERE: [3]}, 3)
 
 

@@ -241,7 +241,7 @@ def test_a_worker_that_begins_anew_keeps_nothing_and_refuses_waiting_lookups() -
     assert reports(machine.step(read(1, 1)), EpochFinished)[0].read == {CHANNEL: 1}
 
 
-def test_w8_only_a_worker_that_begins_anew_says_of_what_it_speaks() -> None:
+def test_worker_own_generation_only_only_a_worker_that_begins_anew_says_of_what_it_speaks() -> None:
     machine = worker()
     assert machine.step(assign(generation=3)) == []
     assert reports(machine.step(assign(generation=4))) == [StartedAnew(generation=4)]

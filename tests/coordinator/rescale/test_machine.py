@@ -144,7 +144,7 @@ def test_down_a_leaver_is_told_to_retire_only_when_all_it_sent_was_read() -> Non
     assert list(machine.members) == [ZERO]
 
 
-def test_c8_a_leavers_input_is_closed_when_the_last_epoch_that_it_reads_has_ended() -> None:
+def test_coordinator_leave_when_dry_a_leavers_input_is_closed_when_the_last_epoch_that_it_reads_has_ended() -> None:
     machine = coordinator(*DOWN, published(1))
     assert listeners(CloseInput, machine.step(settled(2))) == []
     machine.step(finished(2, 1))
@@ -152,13 +152,13 @@ def test_c8_a_leavers_input_is_closed_when_the_last_epoch_that_it_reads_has_ende
     assert (listeners(EpochOver, actions), listeners(CloseInput, actions)) == ([1, 2], [2])
 
 
-def test_c8_a_worker_that_has_left_is_not_sent_the_next_epoch_and_not_waited_for() -> None:
+def test_coordinator_leave_when_dry_a_worker_that_has_left_is_not_sent_the_next_epoch_and_not_waited_for() -> None:
     machine = coordinator(*DOWN, settled(2), settled(1))
     assert machine.step(published(1)) == opened(1, 1, mixed=True)
     assert ended(1)[0] in machine.step(finished(1, 1))
 
 
-def test_c8_switched_off_closes_it_while_an_epoch_is_open() -> None:
+def test_coordinator_leave_when_dry_switched_off_closes_it_while_an_epoch_is_open() -> None:
     machine = coordinator(*DOWN, published(1), rules=Rules(coordinator_leave_when_dry=False))
     assert listeners(CloseInput, machine.step(settled(2))) == [2]
 
@@ -202,7 +202,7 @@ def test_a_request_that_cannot_be_met_is_refused_and_nothing_changes(wanted_resc
     assert machine.step(published(1)) == [*opened(1, 1), *opened(2, 1)]
 
 
-def test_c5_while_keys_move_an_epoch_is_opened_when_the_one_before_has_ended_everywhere() -> None:
+def test_coordinator_lock_step_while_keys_move_an_epoch_is_opened_when_the_one_before_has_ended_everywhere() -> None:
     machine = coordinator(*MOVING)
     assert machine.step(published(1, rows=2)) == [*opened(1, 1, mixed=True), *opened(2, 1, mixed=True)]
     assert machine.step(published(2)) == []
@@ -213,7 +213,7 @@ def test_c5_while_keys_move_an_epoch_is_opened_when_the_one_before_has_ended_eve
     assert actions == [*ended(1), *over, *opened(1, 2, mixed=True), *opened(2, 2, mixed=True)]
 
 
-def test_c5_epochs_that_have_piled_up_are_opened_together() -> None:
+def test_coordinator_lock_step_epochs_that_have_piled_up_are_opened_together() -> None:
     machine = coordinator(*MOVING, *map(published, range(1, EPOCHS_AHEAD_MAX + 3)), finished(1, 1))
     together = range(2, EPOCHS_AHEAD_MAX + 2)
     actions = machine.step(finished(2, 1))
@@ -227,7 +227,7 @@ def test_c5_epochs_that_have_piled_up_are_opened_together() -> None:
     assert listeners(OpenEpoch, machine.step(finished(2, together[-1]))) == [1, 2]
 
 
-def test_c5_the_rescale_is_over_when_the_epoch_that_is_open_has_ended() -> None:
+def test_coordinator_lock_step_the_rescale_is_over_when_the_epoch_that_is_open_has_ended() -> None:
     machine = coordinator(*MOVING, published(1), published(2), settled(1))
     assert machine.step(settled(2)) == []
     machine.step(finished(1, 1))
@@ -237,12 +237,12 @@ def test_c5_the_rescale_is_over_when_the_epoch_that_is_open_has_ended() -> None:
     assert actions[-2:] == [*opened(1, 2), *opened(2, 2)]
 
 
-def test_c5_switched_off_opens_epochs_ahead_while_keys_move() -> None:
+def test_coordinator_lock_step_switched_off_opens_epochs_ahead_while_keys_move() -> None:
     machine = coordinator(*MOVING, published(1), rules=Rules(coordinator_lock_step=False))
     assert machine.step(published(2)) == [*opened(1, 2), *opened(2, 2)]
 
 
-def test_c6_everything_goes_on_until_all_have_met_and_then_no_new_epoch_is_opened() -> None:
+def test_coordinator_between_epochs_everything_goes_on_until_all_have_met_and_then_no_new_epoch_is_opened() -> None:
     machine = coordinator(*BOTH, published(1), wanted(1, moves=MOVE_0))
     assert listeners(OpenEpoch, machine.step(published(2))) == [1, 2]
     machine.step(met(1))
@@ -250,7 +250,7 @@ def test_c6_everything_goes_on_until_all_have_met_and_then_no_new_epoch_is_opene
     assert machine.step(published(3)) == []
 
 
-def test_c6_a_rescale_is_announced_when_all_epochs_that_were_opened_have_ended() -> None:
+def test_coordinator_between_epochs_a_rescale_is_announced_when_all_epochs_that_were_opened_have_ended() -> None:
     machine = coordinator(*BOTH, published(1), published(2), wanted(1, moves=MOVE_0), met(1), met(2), published(3))
     for word in (finished(1, 1), finished(1, 2), finished(2, 1)):
         assert listeners(MigrationOrder, machine.step(word)) == []
@@ -258,7 +258,7 @@ def test_c6_a_rescale_is_announced_when_all_epochs_that_were_opened_have_ended()
     assert (listeners(MigrationOrder, actions), listeners(OpenEpoch, actions)) == ([1, 2], [1, 2])
 
 
-def test_c6_a_worker_behind_is_sent_what_others_have_had() -> None:
+def test_coordinator_between_epochs_a_worker_behind_is_sent_what_others_have_had() -> None:
     epochs = [published(epoch) for epoch in range(1, 7)]
     machine = coordinator(*BOTH, *epochs, finished(1, 1), wanted(1, moves=MOVE_0), met(1), met(2))
     for epoch in range(2, 6):
@@ -269,7 +269,7 @@ def test_c6_a_worker_behind_is_sent_what_others_have_had() -> None:
     assert listeners(MigrationOrder, machine.step(finished(2, 5))) == [1, 2]
 
 
-def test_c6_switched_off_waits_for_nothing() -> None:
+def test_coordinator_between_epochs_switched_off_waits_for_nothing() -> None:
     machine = coordinator(
         *BOTH, published(1), wanted(1, moves=MOVE_0), met(1), rules=Rules(coordinator_between_epochs=False)
     )

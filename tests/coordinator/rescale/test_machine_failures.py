@@ -268,7 +268,9 @@ STALE = [
 
 
 @pytest.mark.parametrize("word", STALE, ids=lambda word: type(word.message).__name__)
-def test_w8_what_was_said_before_all_began_anew_is_not_listened_to(word: CoordinatorEvent) -> None:
+def test_worker_own_generation_only_what_was_said_before_all_began_anew_is_not_listened_to(
+    word: CoordinatorEvent,
+) -> None:
     machine = coordinator(*MOVING, published(1, rows=2), gone(2), came(1, 3), wanted(2, moves={1: 0}))
     assert machine.step(word) == []
     assert machine.members[ZERO].finished == 0
@@ -277,7 +279,7 @@ def test_w8_what_was_said_before_all_began_anew_is_not_listened_to(word: Coordin
     assert ended(1)[0] in machine.step(finished(3, 1, applied=1))
 
 
-def test_w8_a_worker_is_listened_to_again_when_it_speaks_of_the_latest_beginning() -> None:
+def test_worker_own_generation_only_a_worker_is_listened_to_again_when_it_speaks_of_the_latest_beginning() -> None:
     machine = coordinator(*MOVING, gone(2), came(1, 3), MOVE_0, anew(1), met(1, meeting=2), met(3, meeting=2), gone(3))
     machine.step(published(1))
     for word in (anew(1, generation=1), finished(1, 1)):
@@ -288,13 +290,13 @@ def test_w8_a_worker_is_listened_to_again_when_it_speaks_of_the_latest_beginning
     assert machine.members[ZERO].finished == 1
 
 
-def test_w8_a_worker_that_cannot_go_on_is_heard_in_any_case() -> None:
+def test_worker_own_generation_only_a_worker_that_cannot_go_on_is_heard_in_any_case() -> None:
     failure = said(1, WorkerFailed(kind="RowError", error="overflow"))
     replaced = ReplaceWorker(incarnation=Incarnation(1), error="overflow")
     assert coordinator(*MOVING, gone(2)).step(failure) == [replaced]
 
 
-def test_w8_switched_off_takes_old_words_for_new_ones() -> None:
+def test_worker_own_generation_only_switched_off_takes_old_words_for_new_ones() -> None:
     machine = coordinator(*MOVING, published(1, rows=2), gone(2), rules=Rules(worker_own_generation_only=False))
     machine.step(finished(1, 1, applied=2))
     assert machine.members[ZERO].finished == 1

@@ -57,7 +57,7 @@ def test_it_is_over_when_all_workers_have_settled_all_regions() -> None:
     assert (made.maps, made.workers) == ({TOTALS: vnode_map(1, 1, 0, 1, 1)}, BOTH)
 
 
-def test_m8_a_leaver_leaves_once_settled_and_is_waited_for() -> None:
+def test_icadd_leave_after_marks_a_leaver_leaves_once_settled_and_is_waited_for() -> None:
     made = announced((ZERO,), regions=(TOTALS, SIZES)).settled(ONE, TOTALS, V1, ())
     assert not made.is_leaver(ONE)
     made = made.settled(ONE, SIZES, V1, ())
