@@ -338,7 +338,7 @@ MANY_FIELDS = {
     # Settings and switches: one field each.
     "Rules",
     # Objects that are still several objects in one.
-    *("WorkerLoop", "Cone", "PartialRegion"),
+    "WorkerLoop",
 }
 
 

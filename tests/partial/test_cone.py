@@ -8,7 +8,7 @@ from cone_kit import ComparedCone, LoneCone, hashed, offer, trade, visit
 
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
-from upriver.partial.cone import FILLS_MAX
+from upriver.partial.cone_tasks import FILLS_MAX
 from upriver.partial.rules import ALL_RULES, UpqueryRules
 from upriver.vnodes import vnodes_of
 

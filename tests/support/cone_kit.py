@@ -22,8 +22,9 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch
-from upriver.partial.cone import Cone, ConeReads, Reads
+from upriver.partial.cone import Cone, ConeReads
 from upriver.partial.cone_state import ConeShape
+from upriver.partial.cone_tasks import Reads
 from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead
 from upriver.partial.rules import ALL_RULES, UpqueryRules
 from upriver.plan.explain import why_full

@@ -9,7 +9,8 @@ from machines_kit import asked
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, THIRD, Workers, evict_at_once, present, without
 
 from upriver.errors import ProtocolError, RowError
-from upriver.partial.partial_region import BEHIND_ROWS_MAX, PartialRegion
+from upriver.partial.partial_region import PartialRegion
+from upriver.partial.waiting_rows import BEHIND_ROWS_MAX
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.worker.epochs import EPOCHS_BEHIND_MAX
 from upriver.worker.serving import Serving

@@ -26,9 +26,9 @@ cones.keep_what_keys_rest_on, cones.never_back, cones.catch_up_first, cones.join
 partial.ask_where_the_key_goes and partial.asked_keys_stay: ``docs/internals/partial.md``.
 """
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -40,23 +40,17 @@ from upriver.engine.region import ALL_ROWS, FullRegionState, State
 from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
-from upriver.partial.cone_state import ConeEdge, ConeShape, ConeState, RowsAt, RowsLeft
+from upriver.partial.cone_state import ConeEdge, ConeShape, ConeState, RowsAt
+from upriver.partial.cone_tasks import ConeTask, ConeTasks, Fill, NextTurn, Work
 from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, UnansweredKeys, Unfillable, WantedKeys
-from upriver.partial.presence import Numbers, Presence
+from upriver.partial.presence import LookupClock, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
 from upriver.plan.plan import DataflowPlan, RegionPlan
-from upriver.state.vectors import NO_KEYS, Mask, key_set
+from upriver.state.vectors import NO_KEYS, Mask
 from upriver.vnodes import vnode_range, vnodes_of
 
 FILLED_KEYS_MAX = 65_536
 """Keys that one fill takes; more wait for the next fill."""
-FILLS_MAX = 4
-"""Fills at the same time at most."""
-
-
-@dataclass(frozen=True, slots=True)
-class NextTurn:
-    """A task waits until no epoch is being taken in, and no other keys join."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,64 +61,7 @@ class ConeReads:
     reads: tuple[KeysToRead, ...]
 
 
-Reads = tuple[KeysToRead, ...]
-TaskRequest = Reads | RowsLeft | NextTurn
-"""What a task waits for: rows of the lake, time to take rows in, or its turn."""
 What = TypeVar("What")
-Result = TypeVar("Result")
-Work = Generator[TaskRequest, Any, Result]
-"""Work in steps. It is sent the rows that it has asked for; how many rows to take in; or nothing, if it is its turn."""
-
-
-class ConeTask:
-    """Work under way. number: its name."""
-
-    def __init__(self, number: int, work: Work[None]) -> None:
-        self.number = number
-        self.request: TaskRequest = NextTurn()
-        self.is_long = False
-        """Other tasks may begin beside it."""
-        self._work = work
-
-    def go_on(self, answer: object) -> bool:
-        """Answer the request; returns whether there is another one. The first call answers ``None``."""
-        return self._step(lambda: self._work.send(answer))
-
-    def go_on_without(self, error: UpriverError) -> bool:
-        """As ``go_on``: the rows cannot be read."""
-        return self._step(lambda: self._work.throw(error))
-
-    def _step(self, step: Callable[[], TaskRequest]) -> bool:
-        try:
-            self.request = step()
-        except StopIteration:
-            return False
-        return True
-
-    @property
-    def waits_for_turn(self) -> bool:
-        return isinstance(self.request, NextTurn)
-
-    @property
-    def may_be_overtaken(self) -> bool:
-        """Whether another task may begin."""
-        return self.is_long or self.waits_for_turn
-
-    @property
-    def unfilled(self) -> int:
-        """About how many rows the task has to take in now."""
-        return self.request.rows if isinstance(self.request, RowsLeft) else 0
-
-
-class Fill:
-    """keys: that are being filled, except those given up since. apart: the regions that take their rows in, once there
-    are any."""
-
-    __slots__ = ("apart", "keys")
-
-    def __init__(self, keys: Hashes) -> None:
-        self.keys = keys
-        self.apart: ConeState | None = None
 
 
 class Cone:
@@ -145,25 +82,10 @@ class Cone:
         self._wanted = WantedKeys()
         self._not_before = start_at
         """Another worker has shown keys of this cone as of this epoch."""
-        self._epoch: ConeTask | None = None
-        """Takes an epoch in."""
-        self._fills: dict[int, tuple[ConeTask, Fill]] = {}
-        """By number, the oldest first."""
-        self._last = 0
-        """The number of the last task."""
-        self.done = 0
-        """How many tasks have ended."""
-        self._joins = False
-        """Filled keys join: no epoch may begin."""
-        self._filled_last = False
-        """A fill has begun, or got its turn, since the last epoch began."""
+        self._tasks = ConeTasks()
         self._unanswered: list[UnansweredKeys] = []
         self._unfillable = Unfillable()
-        self._now = 1
-        """The time, in lookups."""
-        self._looked_up = 0
-        self._missed = 0
-        self._evicted = 0
+        self._clock = LookupClock()
 
     def _empty(self, through: Epoch) -> ConeState:
         return ConeState(self._shape, self._plans, self._build, through)
@@ -186,13 +108,16 @@ class Cone:
     @property
     def puts_off(self) -> bool:
         """Whether keys wait to be filled, and a fill may begin."""
-        may_begin = all(task.may_be_overtaken for task in self._tasks)
-        return bool(self._wanted) and may_begin and len(self._fills) < FILLS_MAX
+        return bool(self._wanted) and self._tasks.may_begin and self._tasks.has_room
+
+    @property
+    def done(self) -> int:
+        """How many tasks have ended."""
+        return self._tasks.done
 
     def overtake(self, number: int) -> None:
         """Reading for this task takes long: others may begin beside it."""
-        for task in self._tasks:
-            task.is_long |= task.number == number
+        self._tasks.overtake(number)
 
     def work(self, opened: Epoch, keys_max: int = FILLED_KEYS_MAX) -> list[ConeReads]:
         """Begin the tasks that may begin, and go on with those whose turn it is. Returns what they need to read.
@@ -208,12 +133,12 @@ class Cone:
     def proceed(self, number: int, rows: Sequence[Batch], rows_max: int = ANSWER_ROWS_MAX) -> list[ConeReads]:
         """Go on with the rows that a task needs. rows_max: how many to take in now; ``take_in`` takes in the rest.
         Returns what the task needs to read next."""
-        task = self._task(number)
+        task = self._tasks.of_number(number)
         return self._reads_of(task, task.go_on(rows), rows_max)
 
     def proceed_without(self, number: int, error: UpriverError) -> list[ConeReads]:
         """As :meth:`proceed`: the rows cannot be read."""
-        task = self._task(number)
+        task = self._tasks.of_number(number)
         return self._reads_of(task, task.go_on_without(error), ANSWER_ROWS_MAX)
 
     @property
@@ -227,49 +152,30 @@ class Cone:
         task = min((task for task in self._tasks if task.unfilled), key=lambda task: task.unfilled)
         return self._reads_of(task, task.go_on(rows_max), 0)
 
-    @property
-    def _tasks(self) -> list[ConeTask]:
-        return [*([] if self._epoch is None else [self._epoch]), *(task for task, _ in self._fills.values())]
-
-    def _task(self, number: int) -> ConeTask:
-        return next(task for task in self._tasks if task.number == number)
-
     def _reads_of(self, task: ConeTask, goes_on: bool, rows_max: int) -> list[ConeReads]:
         """What a task needs to read that has just gone on. rows_max: how many rows it may still take in."""
         while goes_on and task.unfilled and rows_max > 0:
             rows_max, goes_on = 0, task.go_on(rows_max)
         if not goes_on:
-            self._end(task)
+            self._tasks.end(task)
             return []
         task.is_long |= task.unfilled > 0
         return [ConeReads(task.number, task.request)] if isinstance(task.request, tuple) else []
 
-    def _end(self, task: ConeTask) -> None:
-        self.done += 1
-        if task is self._epoch:
-            self._epoch = None
-        else:
-            del self._fills[task.number]
-
     def _next(self, opened: Epoch, keys_max: int) -> ConeTask | None:
         """A task to begin, or whose turn it is. Epochs and fills take turns."""
-        may_advance = self.applied < opened and self._epoch is None and not self._joins
-        waiting = [task for task, _ in self._fills.values() if task.waits_for_turn]
-        if waiting and self._epoch is None and not self._joins and not (may_advance and self._filled_last):
-            self._filled_last = True
-            return waiting[0]
-        if not all(task.may_be_overtaken for task in self._tasks):
+        tasks = self._tasks
+        may_advance = self.applied < opened and tasks.takes_none_in
+        if (waiting := tasks.waiting_fill(may_advance)) is not None:
+            return waiting
+        if not tasks.may_begin:
             return None
-        if len(self._fills) < FILLS_MAX and not (may_advance and self._filled_last):
+        if tasks.has_room and tasks.fills_have_turn(may_advance):
             task = self._next_fill(min(keys_max, FILLED_KEYS_MAX))
             if task is not None:
-                self._filled_last = True
                 return task
-        self._filled_last = False
-        if not may_advance:
-            return None
-        self._epoch = ConeTask(self._number(), self._advance_all(Epoch(self.applied + 1)))
-        return self._epoch
+        tasks.pass_turn()
+        return tasks.begin_epoch(self._advance_all(Epoch(self.applied + 1))) if may_advance else None
 
     def _next_fill(self, keys_max: int) -> ConeTask | None:
         """A fill to begin, if keys are wanted that are not kept."""
@@ -277,14 +183,8 @@ class Cone:
             keys = self._wanted.take(keys_max)
             fill = Fill(keys[~self._state.has(self._shape.top, keys)])
             if len(fill.keys):
-                task = ConeTask(self._number(), self._fill_wanted(fill))
-                self._fills[task.number] = task, fill
-                return task
+                return self._tasks.begin_fill(fill, self._fill_wanted(fill))
         return None
-
-    def _number(self) -> int:
-        self._last += 1
-        return self._last
 
     def unanswered(self) -> list[UnansweredKeys]:
         """The keys that could not be filled since the last call: they are missing."""
@@ -321,14 +221,11 @@ class Cone:
         fill.apart = self._apart(self._shape.top, keys, self.applied)
         yield from self._fill_apart(fill.apart, self._shape.top)
         yield from self._catch_up(fill.apart)
-        while self._rules.cones_join_between_epochs and (self._epoch is not None or self._joins):
+        while self._rules.cones_join_between_epochs and not self._tasks.takes_none_in:
             yield NextTurn()
-        self._joins = True
-        try:
+        with self._tasks.joining(fill):
             yield from self._catch_up(fill.apart)
             self._join(fill.apart, np.intersect1d(keys, fill.keys))
-        finally:
-            self._joins, fill.apart = False, None
 
     def _catch_up(self, apart: ConeState) -> Work[None]:
         """cones.catch_up_first: take in the epochs that the cone has taken in since the fill began."""
@@ -339,7 +236,7 @@ class Cone:
         """These keys were filled, and are kept from now on. The smaller state is copied to the larger."""
         top = self._shape.top
         kept = keys[apart.has(top, keys)]
-        apart.presence[top].touch(kept, self._tick())
+        apart.presence[top].touch(kept, self._clock.tick())
         if apart.size > self._state.size and apart.regions.keys() == self._state.regions.keys():
             apart.forget(top, np.setdiff1d(apart.keys(top), kept))
             apart.absorb(self._state, top, self._state.keys(top))
@@ -351,7 +248,7 @@ class Cone:
     def _apart(self, region: str, keys: Hashes, through: Epoch) -> ConeState:
         """A separate cone for these keys of the region. It has no rows."""
         apart = ConeState(self._shape, self._shape.below(region), self._build, through)
-        apart.put(region, keys, self._now)
+        apart.put(region, keys, self._clock.now)
         return apart
 
     def _fill_apart(self, apart: ConeState, region: str) -> Work[None]:
@@ -361,7 +258,7 @@ class Cone:
             for edge in self._shape.into(plan.name):
                 consumers, producers = yield from self._pairs(edge, apart.keys(plan.name), BEGINNING, apart.through)
                 apart.rest(edge, consumers, producers)
-                apart.put(edge.producer, np.unique(producers), self._now)
+                apart.put(edge.producer, np.unique(producers), self._clock.now)
         rows = yield from self._rows(apart, BEGINNING, apart.through)
         yield from apart.take(rows, apart.through)
 
@@ -439,12 +336,7 @@ class Cone:
         """Which of these keys a lookup must wait for before it asks again."""
         if self._is_early:
             return np.ones(len(hash64), np.bool_)
-        return np.isin(hash64, self._filling) | self._wanted.among(hash64)
-
-    @property
-    def _filling(self) -> Hashes:
-        """The keys that are being filled, except those given up since; ascending, each once."""
-        return key_set(*(fill.keys for _, fill in self._fills.values()))
+        return np.isin(hash64, self._tasks.filling) | self._wanted.among(hash64)
 
     @property
     def _is_early(self) -> bool:
@@ -453,9 +345,8 @@ class Cone:
     def want(self, hash64: Hashes) -> None:
         """A lookup waits for these keys: fill those that are missing."""
         missing = hash64[~self._state.has(self._shape.top, hash64)]
-        self._presence.touch(hash64, self._tick())
-        self._missed += len(missing)
-        self._wanted.add(missing[~np.isin(missing, self._filling)])
+        self._clock.want(self._presence, hash64, len(missing))
+        self._wanted.add(missing[~np.isin(missing, self._tasks.filling)])
 
     def wait_until(self, epoch: Epoch) -> None:
         """Show nothing as of an epoch before this one (cones.never_back)."""
@@ -463,24 +354,20 @@ class Cone:
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         """As :meth:`Region.lookup`, for keys that are all present."""
-        self._note_read(hash64)
+        self._clock.read(self._presence, hash64)
         return self._top.lookup(hash64, keys, rows_max)
 
     def lookup_each(
         self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
     ) -> list[pa.RecordBatch]:
         """As :meth:`Region.lookup_each`, for such keys."""
-        self._note_read(hash64)
+        self._clock.read(self._presence, hash64)
         return self._top.lookup_each(hash64, keys, lengths, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
         """As :meth:`Region.long_read`, for such keys."""
-        self._note_read(hash64)
+        self._clock.read(self._presence, hash64)
         return self._top.long_read(hash64, keys)
-
-    def _note_read(self, hash64: Hashes) -> None:
-        self._presence.touch(hash64, self._tick())
-        self._looked_up += len(hash64)
 
     def through(self, hash64: Hashes) -> Numbers:
         """For each of these present keys, the epoch that it reflects to the end."""
@@ -493,7 +380,7 @@ class Cone:
     def stats(self) -> Mapping[str, int]:
         """As :meth:`PartialRegion.stats`, of all regions together; resting: keys of the regions before the last."""
         top, kept = self._top.stats(), self._state.stats()
-        beside = [fill.apart.stats() for _, fill in self._fills.values() if fill.apart is not None]
+        beside = [apart.stats() for apart in self._tasks.apart]
         present = self._presence.known
         return {
             "rows": top["rows"],
@@ -503,17 +390,11 @@ class Cone:
             "bytes": kept["bytes"] + sum(stats["bytes"] for stats in beside),
             "live_bytes": kept["live_bytes"] + sum(stats["live_bytes"] for stats in beside),
             "present": present,
-            "pending": len(self._filling),
+            "pending": len(self._tasks.filling),
             "resting": sum(presence.known for presence in self._state.presence.values()) - present,
-            "looked_up": self._looked_up,
-            "missed": self._missed,
-            "evicted": self._evicted,
+            **self._clock.stats(),
             "unfillable": len(self._unfillable),
         }
-
-    def _tick(self) -> int:
-        self._now += 1
-        return self._now
 
     # Evictions --------------------------------------------------------------------------------------------------------
 
@@ -524,14 +405,13 @@ class Cone:
         """
         present = keys[self._state.has(self._shape.top, keys)]
         self._state.forget(self._shape.top, present)
-        self._evicted += len(present)
+        self._clock.evict(len(present))
         return len(present)
 
     def evict_oldest(self, keys_max: int, waiting: Sequence[Hashes]) -> int:
         """As :meth:`PartialRegion.evict_oldest` (partial.asked_keys_stay)."""
-        oldest = self._presence.oldest(keys_max, self._now)
-        if waiting and self._rules.partial_asked_keys_stay:
-            oldest = np.setdiff1d(oldest, np.concatenate(waiting))
+        stay = waiting if self._rules.partial_asked_keys_stay else ()
+        oldest = self._clock.oldest(self._presence, keys_max, stay)
         return self.evict(oldest) if len(oldest) else 0
 
     @property
@@ -547,16 +427,15 @@ class Cone:
 
     def give_up_vnode(self, vnode: int, vnodes: int) -> bool:
         """As :meth:`PartialRegion.give_up_vnode` (partial.ask_where_the_key_goes)."""
-        unsettled = np.union1d(self._wanted.keys, self._filling)
+        unsettled = np.union1d(self._wanted.keys, self._tasks.filling)
         self._unfillable.leave(vnode, vnodes)
         return self.give_up(unsettled[vnodes_of(unsettled, vnodes) == vnode])
 
     def give_up(self, keys: Hashes) -> bool:
         """As :meth:`PartialRegion.give_up`."""
-        gives_up = bool(np.isin(keys, self._filling).any() or self._wanted.among(keys).any())
+        gives_up = bool(np.isin(keys, self._tasks.filling).any() or self._wanted.among(keys).any())
         if self._rules.partial_ask_where_the_key_goes:
-            for _, fill in self._fills.values():
-                fill.keys = np.setdiff1d(fill.keys, keys)
+            self._tasks.give_up(keys)
             self._wanted.remove(keys)
         return gives_up
 

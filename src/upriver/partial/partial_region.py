@@ -10,11 +10,10 @@ more than those of one epoch. So a region that lags has less to do for each epoc
 keys are missing again, and a lookup of such a key says what is wrong with it.
 
 One upquery is read at a time, unless it takes long; keys that lookups ask for meanwhile wait for the next one, all
-together. The region keeps
-nothing of a missing key, so it applies the answer's rows as they are, some at a time. The keys are present once all
-rows are in. The next upquery does not wait for that, so a long answer holds up no other key. If the view cannot be
-computed from one of the rows, all state of the keys is dropped again. So that row spoils the answer of its key, and
-nothing else.
+together. The region keeps nothing of a missing key, so it applies the answer's rows as they are, some at a time. The
+keys are present once all rows are in. The next upquery does not wait for that, so a long answer holds up no other key.
+If the view cannot be computed from one of the rows, all state of the keys is dropped again. So that row spoils the
+answer of its key, and nothing else.
 
 WantedKeys: the keys that the next upqueries read.
 
@@ -29,7 +28,7 @@ Its keys are pending until the last row is in. If the view cannot be computed fr
 keys that it came with is dropped again. These are then filled in halves, until the key with the bad row is alone.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -44,8 +43,9 @@ from upriver.engine.row_text import error_text
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import Channel, Epoch
-from upriver.partial.presence import PRESENT, Numbers, Presence
+from upriver.partial.presence import PRESENT, LookupClock, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
+from upriver.partial.waiting_rows import RETAINED_ROWS_MAX, Retained, RetainedRows, RowsBehind
 from upriver.state.columns import cells_of
 from upriver.state.vectors import NO_KEYS, Mask, contains, key_set
 from upriver.vnodes import vnode_range, vnodes_of
@@ -211,11 +211,6 @@ ANSWER_ROWS_MAX = 32_768
 """Rows of an upquery's answer that are taken in with it; more follow, some at a time."""
 UPQUERIES_MAX = 4
 """Upqueries that are read, and answers that are taken in, at the same time."""
-RETAINED_ROWS_MAX = 1_000_000
-"""Rows of pending keys that are retained; with more, the keys are given up and asked for again."""
-BEHIND_ROWS_MAX = 4_096
-"""Rows of present keys that wait to be applied; with more, they are due."""
-
 HOT_KEYS_MAX = 1_024
 """Keys of one slice that a new owner fills at once, under ``lazy``."""
 
@@ -230,13 +225,43 @@ class Upquery:
     through: Epoch
 
 
-@dataclass(frozen=True, slots=True)
-class Retained:
-    """Rows of pending keys, of an epoch that their upquery does not read."""
+class UpqueriesUnderWay:
+    """The upqueries of one region that are read."""
 
-    epoch: Epoch
-    port: int
-    batch: Batch
+    __slots__ = ("_last", "_long", "_under_way")
+
+    def __init__(self) -> None:
+        self._under_way: dict[int, Upquery] = {}
+        """By number."""
+        self._long: set[int] = set()
+        """The numbers of those that take long."""
+        self._last = PRESENT
+        """The number of the last upquery."""
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def __iter__(self) -> Iterator[Upquery]:
+        return iter(self._under_way.values())
+
+    @property
+    def all_take_long(self) -> bool:
+        return self._long.issuperset(self._under_way)
+
+    def begin(self, keys: Hashes, through: Epoch) -> Upquery:
+        self._last += 1
+        upquery = self._under_way[self._last] = Upquery(self._last, keys, through)
+        return upquery
+
+    def takes_long(self, number: int) -> None:
+        """Reading this upquery takes long."""
+        if number in self._under_way:
+            self._long.add(number)
+
+    def end(self, number: int) -> Hashes:
+        """An upquery is read, or cannot be; returns its keys."""
+        self._long.discard(number)
+        return self._under_way.pop(number).keys
 
 
 class PartialRegion:
@@ -251,28 +276,13 @@ class PartialRegion:
         self._presence = Presence()
         self._wanted = WantedKeys()
         """Keys that were missing when they were asked for."""
-        self._under_way: dict[int, Upquery] = {}
-        """Upqueries that are read, by number."""
-        self._long: set[int] = set()
-        """The numbers of those that take long."""
+        self._under_way = UpqueriesUnderWay()
         self._fillings: list[Filling] = []
         """Answers of earlier upqueries, until all rows are taken in; the oldest first."""
-        self._last = PRESENT
-        """The number of the last upquery."""
-        self._retained: list[Retained] = []
-        self._retained_rows = 0
-        self._retained_rows_max = retained_rows_max
+        self._retained = RetainedRows(retained_rows_max)
         self._unfillable = Unfillable()
-        self._behind: list[tuple[int, Batch]] = []
-        """By port, rows of present keys that are not applied yet, in order."""
-        self._behind_keys: set[int] = set()
-        """The hash64 of the first ``_behind_known`` of these batches."""
-        self._behind_known = 0
-        self._now = 1
-        """The time, in lookups."""
-        self._looked_up = 0
-        self._missed = 0
-        self._evicted = 0
+        self._behind = RowsBehind()
+        self._clock = LookupClock()
 
     # Rows -------------------------------------------------------------------------------------------------------------
 
@@ -288,7 +298,7 @@ class PartialRegion:
         if not self._rules.partial_missing_is_not_empty:
             present |= look.missing
         if present.any():
-            self._behind.append((port, batch.filtered(present)))
+            self._behind.add(port, batch.filtered(present))
 
     @property
     def is_behind(self) -> bool:
@@ -298,19 +308,15 @@ class PartialRegion:
     @property
     def must_catch_up(self) -> bool:
         """Whether more rows wait than ``BEHIND_ROWS_MAX``."""
-        return sum(len(batch) for _, batch in self._behind) > BEHIND_ROWS_MAX
+        return self._behind.are_due
 
     def is_behind_with(self, hash64: Hashes) -> bool:
         """Whether rows of some of these keys wait."""
-        for _, batch in self._behind[self._behind_known :]:
-            self._behind_keys.update(batch.hash64.tolist())
-        self._behind_known = len(self._behind)
-        return not self._behind_keys.isdisjoint(hash64.tolist())
+        return self._behind.has_some_of(hash64)
 
     def catch_up(self) -> None:
         """Apply all rows that wait. If that is impossible, their keys are missing from now on."""
-        behind = self._behind
-        self._wait([])
+        behind = self._behind.take()
         try:
             for port in sorted({port for port, _ in behind}):
                 self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
@@ -319,23 +325,16 @@ class PartialRegion:
 
     def _forget(self, keys: Hashes) -> None:
         """Keep neither state nor rows of these keys."""
-        if self._behind:
-            others = [(port, batch.filtered(~np.isin(batch.hash64, keys))) for port, batch in self._behind]
-            self._wait([(port, batch) for port, batch in others if len(batch)])
+        self._behind.drop(keys)
         self._region.drop(keys)
 
-    def _wait(self, rows: list[tuple[int, Batch]]) -> None:
-        """These rows, and no others, wait from now on."""
-        self._behind, self._behind_keys, self._behind_known = rows, set(), 0
-
     def _retain(self, rows: Retained) -> None:
-        self._retained.append(rows)
-        self._retained_rows += len(rows.batch)
-        if self._retained_rows > self._retained_rows_max:
+        self._retained.add(rows)
+        if self._retained.are_too_many:
             pending = np.sort(self._presence.pending())
             self._abandon(pending)
             self._wanted.add(pending)
-            self._retained, self._retained_rows = [], 0
+            self._retained.clear()
 
     def left_out(self) -> Sequence[SetAside]:
         return self._region.left_out()
@@ -367,8 +366,7 @@ class PartialRegion:
     def want(self, hash64: Hashes) -> None:
         """A lookup waits for these keys: the next upquery reads those that are missing."""
         look = self._presence.look(hash64)
-        self._presence.touch(hash64, self._tick())
-        self._missed += int(np.count_nonzero(look.missing))
+        self._clock.want(self._presence, hash64, int(np.count_nonzero(look.missing)))
         self._wanted.add(hash64[look.missing])
 
     @property
@@ -385,12 +383,11 @@ class PartialRegion:
     def _may_begin(self) -> bool:
         """An upquery of twenty keys costs about as much as one of a single key. So the next one waits for those under
         way, unless they take long."""
-        return self._long.issuperset(self._under_way) and len(self._under_way) + len(self._fillings) < UPQUERIES_MAX
+        return self._under_way.all_take_long and len(self._under_way) + len(self._fillings) < UPQUERIES_MAX
 
     def overtake(self, number: int) -> None:
         """Reading this upquery takes long: others may begin."""
-        if number in self._under_way:
-            self._long.add(number)
+        self._under_way.takes_long(number)
 
     def upquery(self, through: Epoch, keys_max: int = UPQUERY_KEYS_MAX) -> Upquery | None:
         """Begin an upquery, if keys are wanted and it may. through: the epoch that is open, or the last one. keys_max:
@@ -403,15 +400,9 @@ class PartialRegion:
         return None
 
     def _begin(self, keys: Hashes, through: Epoch) -> Upquery:
-        self._last += 1
-        upquery = self._under_way[self._last] = Upquery(self._last, keys, through)
-        self._presence.put(keys, self._last, through, self._tick())
+        upquery = self._under_way.begin(keys, through)
+        self._presence.put(keys, upquery.number, through, self._clock.tick())
         return upquery
-
-    def _end(self, number: int) -> Hashes:
-        """An upquery is read, or cannot be; returns its keys."""
-        self._long.discard(number)
-        return self._under_way.pop(number).keys
 
     def answer(
         self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch, rows_max: int = ANSWER_ROWS_MAX
@@ -420,7 +411,7 @@ class PartialRegion:
 
         through: the last epoch that was read.
         """
-        filling = Filling(number, self._keys_of_answer(self._end(number), number), rows, through)
+        filling = Filling(number, self._keys_of_answer(self._under_way.end(number), number), rows, through)
         self._fillings.append(filling)
         return self._fill(filling, rows_max)
 
@@ -461,7 +452,7 @@ class PartialRegion:
                 filling.spoil(error)
         if filling.left and not self._rules.partial_whole_keys_only:
             keys = self._keys_of_answer(filling.keys, filling.number)
-            self._presence.put(keys, PRESENT, filling.through, self._tick())
+            self._presence.put(keys, PRESENT, filling.through, self._clock.tick())
         return None if filling.left else self._filled(filling)
 
     def _filled(self, filling: Filling) -> list[UnansweredKeys]:
@@ -471,7 +462,7 @@ class PartialRegion:
         bad = key_set(*(each.keys for each in filling.unanswered))
         keys = self._keys_of_answer(filling.keys, filling.number)
         keys = keys[~contains(bad, keys)]
-        self._presence.put(keys, PRESENT, filling.through, self._tick())
+        self._presence.put(keys, PRESENT, filling.through, self._clock.tick())
         self._unfillable.filled(keys)
         self._fillings.remove(filling)
         self._apply_retained(keys)
@@ -479,9 +470,7 @@ class PartialRegion:
         return unanswered
 
     def _apply_retained(self, keys: Hashes) -> None:
-        retained = self._retained
-        self._keep_retained()
-        for kept in retained:
+        for kept in self._retained.release(self._presence):
             look = self._presence.look(kept.batch.hash64)
             present = look.present & np.isin(kept.batch.hash64, keys)
             if self._rules.partial_each_row_once:
@@ -495,20 +484,12 @@ class PartialRegion:
 
     def refuse(self, number: int, error: UpriverError) -> list[UnansweredKeys]:
         """The upquery cannot be answered: its keys are missing. Returns the keys that waited for it."""
-        keys = self._still_asked(self._end(number), number)
+        keys = self._still_asked(self._under_way.end(number), number)
         self._presence.drop(keys)
-        self._keep_retained()
+        self._retained.release(self._presence)
         unanswered = [UnansweredKeys(keys, error)]
         self._unfillable.add(unanswered)
         return unanswered
-
-    def _keep_retained(self) -> None:
-        """Retain only the rows of keys that are pending now."""
-        parts = [(kept, self._presence.look(kept.batch.hash64).pending) for kept in self._retained]
-        self._retained = [
-            Retained(kept.epoch, kept.port, kept.batch.filtered(pending)) for kept, pending in parts if pending.any()
-        ]
-        self._retained_rows = sum(len(kept.batch) for kept in self._retained)
 
     def _still_asked(self, keys: Hashes, number: int) -> Hashes:
         """The keys of an upquery that still wait for it (partial.own_upquery_only). Others were given up since, or came
@@ -532,24 +513,20 @@ class PartialRegion:
 
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
         """As :meth:`Region.lookup`, for keys that are all present and have no waiting rows."""
-        self._note_read(hash64)
+        self._clock.read(self._presence, hash64)
         return self._region.lookup(hash64, keys, rows_max)
 
     def lookup_each(
         self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
     ) -> list[pa.RecordBatch]:
         """As :meth:`Region.lookup_each`, for such keys."""
-        self._note_read(hash64)
+        self._clock.read(self._presence, hash64)
         return self._region.lookup_each(hash64, keys, lengths, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
         """As :meth:`Region.long_read`, for such keys."""
-        self._note_read(hash64)
+        self._clock.read(self._presence, hash64)
         return self._region.long_read(hash64, keys)
-
-    def _note_read(self, hash64: Hashes) -> None:
-        self._presence.touch(hash64, self._tick())
-        self._looked_up += len(hash64)
 
     def scan(self) -> pa.Table:
         """The rows of the present keys, and those rows of ``half_filled`` keys that are in, sorted by hash64. Raises
@@ -562,27 +539,20 @@ class PartialRegion:
             raise ProtocolError("a region is read whole, or gives keys away, while it is behind")
 
     def stats(self) -> Mapping[str, int]:
-        """As :meth:`Region.stats`, and numbers of keys. present, pending: now. looked_up, missed, evicted: keys that
-        were read, that were missing when a lookup asked for them, and that were evicted, since the beginning.
-        unfillable: keys whose last fill failed."""
+        """As :meth:`Region.stats`, and numbers of keys. present, pending: now. unfillable: keys whose last fill
+        failed. The others: as :meth:`LookupClock.stats`."""
         stats = self._region.stats()
         pending = len(self.half_filled)
-        pending += sum(len(self._still_asked(each.keys, each.number)) for each in self._under_way.values())
+        pending += sum(len(self._still_asked(each.keys, each.number)) for each in self._under_way)
         return {
             **stats,
             "bytes": stats["bytes"] + self._presence.nbytes,
             "live_bytes": stats["live_bytes"] + self._presence.live_nbytes,
             "present": self._presence.known - pending,
             "pending": pending,
-            "looked_up": self._looked_up,
-            "missed": self._missed,
-            "evicted": self._evicted,
+            **self._clock.stats(),
             "unfillable": len(self._unfillable),
         }
-
-    def _tick(self) -> int:
-        self._now += 1
-        return self._now
 
     # Evictions --------------------------------------------------------------------------------------------------------
 
@@ -591,15 +561,14 @@ class PartialRegion:
         present = keys[self._presence.look(keys).present]
         self._forget(present)
         self._presence.drop(present)
-        self._evicted += len(present)
+        self._clock.evict(len(present))
         return len(present)
 
     def evict_oldest(self, keys_max: int, waiting: Sequence[Hashes]) -> int:
         """Evict up to ``keys_max`` keys, roughly the least recently read. waiting: keys that lookups wait for, which
         stay (partial.asked_keys_stay). Returns how many were evicted."""
-        oldest = self._presence.oldest(keys_max, self._now)
-        if waiting and self._rules.partial_asked_keys_stay:
-            oldest = np.setdiff1d(oldest, np.concatenate(waiting))
+        stay = waiting if self._rules.partial_asked_keys_stay else ()
+        oldest = self._clock.oldest(self._presence, keys_max, stay)
         return self.evict(oldest) if len(oldest) else 0
 
     # Moves ------------------------------------------------------------------------------------------------------------
@@ -645,7 +614,7 @@ class PartialRegion:
         keys = np.sort(cells_of(presence.column("hash64")))
         self._abandon(keys[self._presence.look(keys).pending])
         self._region.install(tuple(rest))
-        self._presence.install(presence, self._tick())
+        self._presence.install(presence, self._clock.tick())
 
     def drop(self, keys: Hashes) -> None:
         """As :meth:`Region.drop`: these keys are missing from now on."""

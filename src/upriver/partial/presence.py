@@ -2,9 +2,11 @@
 
 A key is *missing*, *pending* or *present*. The worker stores nothing about a missing key, so it costs nothing to have,
 to move or to lose. Keys are known by their hash64 alone: two keys with one hash64 come and go together.
+
+LookupClock: when keys are read, in lookups, and how many were read, missing and evicted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -273,3 +275,48 @@ class Presence:
         """Forget these keys (ascending, unique): they are missing."""
         self._last = None
         self._stores.drop(keys)
+
+
+class LookupClock:
+    """The time of a partial view's keys at one worker, counted in lookups; and what its lookups have come to."""
+
+    __slots__ = ("_evicted", "_looked_up", "_missed", "_now")
+
+    def __init__(self) -> None:
+        self._now = 1
+        self._looked_up = 0
+        self._missed = 0
+        self._evicted = 0
+
+    @property
+    def now(self) -> int:
+        return self._now
+
+    def tick(self) -> int:
+        """The next moment."""
+        self._now += 1
+        return self._now
+
+    def read(self, presence: Presence, keys: Hashes) -> None:
+        """A lookup reads these keys, which are present."""
+        presence.touch(keys, self.tick())
+        self._looked_up += len(keys)
+
+    def want(self, presence: Presence, keys: Hashes, missing: int) -> None:
+        """A lookup waits for these keys. missing: how many of them are."""
+        presence.touch(keys, self.tick())
+        self._missed += missing
+
+    def evict(self, keys: int) -> None:
+        """So many keys were evicted."""
+        self._evicted += keys
+
+    def oldest(self, presence: Presence, keys_max: int, waiting: Sequence[Hashes]) -> Hashes:
+        """Up to ``keys_max`` keys to evict, roughly the least recently read; ascending. waiting: keys that stay."""
+        oldest = presence.oldest(keys_max, self._now)
+        return np.setdiff1d(oldest, np.concatenate(waiting)) if waiting else oldest
+
+    def stats(self) -> Mapping[str, int]:
+        """Keys that were read, that were missing when a lookup asked for them, and that were evicted, since the
+        beginning."""
+        return {"looked_up": self._looked_up, "missed": self._missed, "evicted": self._evicted}
