@@ -287,12 +287,11 @@ DIFFERENCES = [
     (replace(RECORD, vnodes=32), "has 16 vnodes and 32 were requested.* leave vnodes=16"),
     (with_flights(key=("ts",)), r"table 'flights' is kept in .* with key \('tail',\), not \('ts',\)"),
     (with_flights(order_by=()), r"table 'flights' is kept in .* with order_by \('ts',\), not \(\)"),
-    (with_flights(schema=NARROW), "with columns tail string, miles int64, .*; declared are tail string, miles int32,"),
+    (with_flights(schema=NARROW), "table 'flights': column 'miles' is BIGINT in .* and INT in the DataFrame"),
     (
         with_flights(schema=FLIGHTS.schema.remove(2), order_by=("ts",)),
-        "declared are tail string, miles int64; declare it as it is kept, or start on another root$",
+        "table 'flights': the DataFrame lacks column 'ts', which is BIGINT in .*or start on another root$",
     ),
-    (replace(RECORD, tables=(replace(PLANES, name="crews"),)), "table 'crews' is not in .*start it on another root"),
     (with_flights(primary_key=("tail",)), r"table 'flights' is kept in .* with primary_key \(\), not \('tail',\)"),
     (with_flights(deletes="miles < 0"), "table 'flights' is kept in .* with deletes None, not miles < 0"),
 ]
@@ -312,6 +311,84 @@ def test_less_may_be_declared_than_is_kept(own: Own, root: str) -> None:
     own(root).release()
     lake = own(root, replace(RECORD, tables=(FLIGHTS,), indexes={"flights": (("miles",),)}))
     assert lake.record() == RECORD
+
+
+def with_columns(**columns: pa.DataType) -> LakeRecord:
+    return with_flights(schema=pa.schema([*FLIGHTS.schema, *columns.items()]))
+
+
+def test_more_columns_are_kept_from_the_next_start_on(own: Own, root: str) -> None:
+    own(root).release()
+    lake = own(root, with_columns(note=pa.string()))
+    assert lake.files.names("schemas/flights") == ["1.json"]
+    assert lake.record() == with_columns(note=pa.string())
+    assert lake.run_schemas("flights") == tuple(
+        run_schema(table.schema) for table in (FLIGHTS, with_columns(note=pa.string()).tables[0])
+    )
+    lake.release()
+    own(root, with_columns(note=pa.string())).release()
+    again = own(root)  # the column is not given any more, and stays
+    assert again.files.names("schemas/flights") == ["1.json"]
+    assert again.record() == with_columns(note=pa.string())
+    again.release()
+    assert own(root, with_columns(cost=pa.int8())).record() == with_columns(note=pa.string(), cost=pa.int8())
+
+
+def test_a_table_is_added(own: Own, root: str) -> None:
+    own(root).release()
+    crews = replace(PLANES, name="crews")
+    declared = replace(RECORD, tables=(crews,), indexes={"crews": (("tail",),)})
+    lake = own(root, declared)
+    assert lake.record() == replace(
+        RECORD, tables=(FLIGHTS, PLANES, crews), indexes={**RECORD.indexes, "crews": (("tail",),)}
+    )
+    assert lake.run_schemas("crews") == (run_schema(PLANES.schema),)
+    lake.release()
+    assert own(root, declared).files.names("schemas/crews") == ["1.json"]
+
+
+def test_a_refused_start_changes_no_table(own: Own, root: str) -> None:
+    own(root).release()
+    crews = replace(PLANES, name="crews")
+    with pytest.raises(DeclarationError, match="'flights'"):
+        own(root, replace(RECORD, tables=(crews, with_flights(schema=NARROW).tables[0])))
+    assert Lake(root).record() == RECORD
+
+
+def test_the_record_of_another_table_is_refused(own: Own, root: str) -> None:
+    own(root).release()
+    lake = own(root, with_columns(note=pa.string()))
+    lake.files.create("schemas/planes/1.json", lake.files.read("schemas/flights/1.json"))
+    with pytest.raises(CorruptFile, match=r"schemas/planes/1\.json: its content names table 'flights'"):
+        lake.record()
+
+
+def test_old_runs_are_read_with_the_newest_columns(own: Own, root: str) -> None:
+    lake = own(root)
+    run = write_run(lake, "old", [0, 1])
+    lake.publish(manifest(lake, 1, run))
+    lake.release()
+    newest = with_columns(note=pa.string()).tables[0]
+    lake = own(root, with_columns(note=pa.string()))
+    (batch,) = lake.read(lake.manifest(Epoch(1)), CHANNEL, frozenset(map(VnodeId, range(VNODES))), newest)
+    assert batch.schema.equals(run_schema(newest.schema))
+    assert batch.to_pylist() == [
+        {"hash64": row, "tail": str(row), "miles": row, "ts": None, "note": None} for row in range(2)
+    ]
+
+
+def test_a_run_with_columns_that_its_table_never_had_is_refused(lake: OwnedLake) -> None:
+    run = write_run(lake, "a", [0])
+    wanted = with_columns(note=pa.string()).tables[0]
+    lake.publish(manifest(lake, 1, run))
+    foreign = pa.table({"hash64": pa.array([0], pa.uint64()), "tail": ["0"]}).cast(run_schema(PLANES.schema))
+    encoded = encode_run(foreign)
+    lake.files.create(f"tables/{CHANNEL}/foreign", encoded)
+    other = describe_run(f"tables/{CHANNEL}/foreign", encoded, np.zeros(1, np.uint64), VNODES)
+    with pytest.raises(CorruptFile, match="tables/flights/tail/foreign: its columns are hash64 uint64 not null, tail"):
+        lake.open_run(other, run_schema(wanted.schema))
+    with pytest.raises(CorruptFile, match="its columns are"):  # a narrower type than the run's
+        lake.open_run(run, run_schema(NARROW))
 
 
 # Owners ---------------------------------------------------------------------------------------------------------

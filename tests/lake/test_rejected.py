@@ -17,6 +17,7 @@ from upriver.lake.lake import Lake
 from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import checksum_of
+from upriver.state.schemas import SchemaChange
 
 SCHEMA = pa.schema(
     [
@@ -148,6 +149,26 @@ def test_foreign_files_are_named(tmp_path: Path) -> None:
 def test_another_tables_file_is_named(tmp_path: Path) -> None:
     lake = Lake(str(tmp_path))
     add(lake, [(1, None, None, None, None)])
-    other = TableSpec("orders", pa.schema([("k", pa.int64())]), ("k",))
-    with pytest.raises(CorruptFile, match="its rows are not those of table 'orders'"):
-        list(Rejected(lake, other).read())
+    for key in (("k", pa.string()), ("other", pa.int64())):
+        other = TableSpec("orders", pa.schema([key]), (key[0],))
+        with pytest.raises(CorruptFile, match="its rows are not those of table 'orders'"):
+            list(Rejected(lake, other).read())
+
+
+def test_rows_that_were_set_aside_with_other_columns_are_read_once(tmp_path: Path) -> None:
+    """The epoch is applied again after a start with a wider column, one more, and one less."""
+    lake, key = Lake(str(tmp_path)), pa.field("k", pa.int64())
+    before = TableSpec("orders", pa.schema([("gone", pa.string()), key, ("x", pa.float32())]), ("k",))
+    after = TableSpec("orders", pa.schema([("note", pa.string()), ("x", pa.float64()), key]), ("k",))
+    rows = [{"gone": "a", "k": 1, "x": 0.1}, {"gone": "b", "k": 1, "x": 0.1}, {"gone": None, "k": 2, "x": None}]
+    old = pa.RecordBatch.from_pylist(rows, before.schema)
+    Rejected(lake, before).add(Epoch(1), "totals", old, ["bad"] * 3)
+    new = SchemaChange.between(before.schema, after.schema).of(old)
+    for _ in range(2):
+        (found, *others) = Rejected(lake, after).read()
+        assert found.column("row").to_pylist() == new.to_pylist()
+        assert sum(map(len, others)) == 0
+        assert found.schema.equals(rejected_schema(after))
+        Rejected(lake, after).add(Epoch(1), "totals", new, ["bad"] * 3)
+    Rejected(lake, after).add(Epoch(2), "totals", new.slice(2), ["bad"])
+    assert sum(map(len, Rejected(lake, after).read())) == 4

@@ -41,13 +41,15 @@ class Bytes:
         return len(self.content)
 
 
-def opened(table: pa.Table, block_bytes: int, request_bytes_min: int = 1) -> tuple[RunReader, Bytes]:
-    """A run of which only what is used is read, however short it is."""
+def opened(
+    table: pa.Table, block_bytes: int, request_bytes_min: int = 1, wanted: pa.Schema | None = None
+) -> tuple[RunReader, Bytes]:
+    """A run of which only what is used is read, however short it is. wanted: the schema to give its rows in."""
     encoded = encode_run(table, block_bytes)
     info = describe_run(PATH, encoded, table.column(0).to_numpy(), 256, block_bytes)
     file = Bytes(encoded)
     verified = VerifiedFile(info, file.read_into, request_bytes_min, whole_bytes_max=0)
-    return RunReader(info, table.schema, verified), file
+    return RunReader(info, wanted or table.schema, verified, table.schema.equals), file
 
 
 def shown(batches: Iterable[pa.RecordBatch]) -> str:
@@ -112,6 +114,27 @@ def test_a_scan_holds_no_more_than_a_stretch() -> None:
     assert sum(len(batch) for batch in reader.scan([(0, rows)], 10_000)) == rows
     assert reader.filled_bytes < STRETCH_BYTES_MAX / 10
     assert file.read < 1.1 * len(file.content)
+
+
+def test_a_run_of_an_older_schema_gives_its_rows_in_the_newest() -> None:
+    hashes = sorted([number * (2**64 // 3_000) for number in range(3_000)] + [2**60] * 1_000)
+    numbers, texts = np.arange(4_000, dtype=np.int32), pa.array([f"{row:08d}" * 40 for row in range(4_000)])
+    table = run_table(hashes, {"n": pa.array(numbers), "gone": texts, "t": pa.array([str(row) for row in numbers])})
+    wanted = run_schema(pa.schema([("t", pa.string()), ("note", pa.list_(pa.string())), ("n", pa.int64())]))
+    reader, _ = opened(table, 256, wanted=wanted)
+    columns = [table.column("hash64"), table.column("t"), pa.nulls(4_000, wanted.field("note").type), pa.array(numbers)]
+    expected = pa.table(columns, schema=wanted).combine_chunks()
+
+    assert pa.Table.from_batches(reader.scan([(0, 500), (600, 3_400)], 1_000)).equals(
+        pa.concat_tables([expected.slice(0, 500), expected.slice(600)])
+    )
+    assert pa.Table.from_batches(reader.batches(300)).equals(expected)
+    assert pa.Table.from_batches([reader.all_rows()]).equals(expected)
+    keys = np.array([hashes[0], 2**60, hashes[-1]], np.uint64)
+    of_keys = expected.filter(pa.array(np.isin(np.array(hashes, np.uint64), keys))).drop_columns(["hash64"])
+    for found in (reader.rows_of(keys), reader.slices_of(keys.tolist()), reader.rows_of_few(keys.tolist())):
+        assert pa.Table.from_batches([batch.rows for batch in found]).equals(of_keys)
+    assert reader.filled_bytes < texts.nbytes / 10  # nothing of the column that is not wanted
 
 
 # Damage ---------------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from upriver.ids import BEGINNING, Epoch
 from upriver.lake.checkpoints import newest_usable, publish, sweep
 from upriver.lake.lake import OwnedLake
 from upriver.plan.plan import DataflowPlan
+from upriver.plan.used_columns import with_used_columns
 from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,
@@ -37,11 +38,12 @@ CheckpointAction = PublishCheckpoint | CheckpointReady | CheckpointFailed | Forg
 
 
 def fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
-    """For each region that keeps all keys, a fingerprint of everything but rows that its state depends on."""
+    """For each region that keeps all keys, a fingerprint of everything but rows that its state depends on: its
+    plan, with the types of the columns that it uses."""
     found: dict[str, str] = {}
     for plan in plans:
         if plan.full_because is not None:
-            text = json.dumps([STATE_FORMAT, plan_to_json(plan)], sort_keys=True)
+            text = json.dumps([STATE_FORMAT, plan_to_json(with_used_columns(plan))], sort_keys=True)
             found |= dict.fromkeys((region.name for region in plan.spread), checksum_of(text.encode()))
     return found
 

@@ -5,6 +5,7 @@
     app.json                                   format, vnodes, tables with their indexes: written once, compared after
     tables/<table>/<index>/<batch>-<id>-<part>.arrow   runs
     epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
+    schemas/<table>/<n>.json                   the table as it is kept since its columns changed, or it was added
     indexes/<table>/<index>.json               an index that the table has got since; once it is there, it is complete
     supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it
     rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
@@ -39,10 +40,12 @@ from upriver.engine.batch import one_batch
 from upriver.engine.retention import Retention
 from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, named_columns, run_schema
+from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema
+from upriver.state.schemas import can_become
 
 NAMES_SHOWN_MAX = 3
 """Names of files that an error shows."""
@@ -56,8 +59,8 @@ SLICE_ROWS_MAX = 65_536
 
 @dataclass(frozen=True, slots=True)
 class LakeRecord:
-    """The contents of a lake. indexes: for each table, the keys in whose order it is kept. settings: of the Spark
-    session; they decide what SQL means."""
+    """The contents of a lake. tables: each with all columns that it has ever had, in their widest types. indexes: for
+    each table, the keys in whose order it is kept. settings: of the Spark session; they decide what SQL means."""
 
     vnodes: int
     tables: tuple[TableSpec, ...]
@@ -79,8 +82,11 @@ class LakeRecord:
         indexes = {table: tuple(tuple(key) for key in keys) for table, keys in record["indexes"].items()}
         return cls(record["vnodes"], tables, indexes, record.get("settings", {}))
 
-    def check_unchanged(self, declared: "LakeRecord", root: str) -> None:
-        """Raise DeclarationError unless ``declared`` can work on the lake that this record describes."""
+    def changes(self, declared: "LakeRecord", root: str) -> tuple[TableSpec, ...]:
+        """The tables that ``declared`` adds, or whose columns it changes, as the lake keeps them from now on.
+
+        Raises DeclarationError unless ``declared`` can work on the lake that this record describes.
+        """
         if declared.vnodes != self.vnodes:
             raise DeclarationError(
                 f"{root} has {self.vnodes} vnodes and {declared.vnodes} were requested; they are fixed for the "
@@ -93,14 +99,11 @@ class LakeRecord:
                     f"SQL means something else: spark.conf.set({name!r}, {before!r}), or start on another root"
                 )
         kept = {table.name: table for table in self.tables}
-        for table in declared.tables:
-            if table.name not in kept:
-                raise DeclarationError(f"table {table.name!r} is not in {root}; start it on another root")
-            if (difference := _difference(kept[table.name], table)) is not None:
-                raise DeclarationError(
-                    f"table {table.name!r} is kept in {root} with {difference}; declare it as it is kept, or "
-                    f"start on another root"
-                )
+        tables = tuple(
+            evolved(kept[table.name], table, self.indexes[table.name], root) if table.name in kept else table
+            for table in declared.tables
+        )
+        return tuple(table for table in tables if table != kept.get(table.name))
 
     def lacking(self, declared: "LakeRecord") -> list[tuple[str, tuple[str, ...]]]:
         """(table, index) of all indexes that are declared but not kept."""
@@ -110,16 +113,6 @@ class LakeRecord:
             for index in declared.indexes[table.name]
             if index not in self.indexes[table.name]
         ]
-
-
-def _difference(kept: TableSpec, declared: TableSpec) -> str | None:
-    for what in ("key", "order_by", "primary_key", "deletes"):
-        before, now = getattr(kept, what), getattr(declared, what)
-        if before != now:
-            return f"{what} {before}, not {now}"
-    if not kept.schema.equals(declared.schema):
-        return f"columns {named_columns(kept.schema)}; declared are {named_columns(declared.schema)}"
-    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +182,10 @@ def epoch_path(epoch: Epoch) -> str:
     return f"epochs/{epoch:012d}.json"
 
 
+def schema_path(table: str, number: int) -> str:
+    return f"schemas/{table}/{number}.json"
+
+
 def index_path(channel: Channel) -> str:
     return f"indexes/{channel}.json"
 
@@ -207,6 +204,8 @@ class Lake:
     def __init__(self, root: str) -> None:
         self.root = root
         self.files: Files = open_files(root)
+        self._run_schemas: dict[str, tuple[pa.Schema, ...]] = {}
+        """By table, as far as they were asked for. Replaced, and never changed."""
 
     def check_not_foreign(self) -> None:
         """Raise DeclarationError for a directory with files and none of a lake. Nothing there is written or swept."""
@@ -230,7 +229,35 @@ class Lake:
         if record.get("format") not in _FORMATS_READ:
             raise CorruptFile(f"{self.root}/app.json: format {record.get('format')!r}, not {FORMAT}")
         first = LakeRecord.from_json(record)
-        return replace(first, indexes={t: (*keys, *self._added(t)) for t, keys in first.indexes.items()})
+        tables, indexes = {table.name: table for table in first.tables}, dict(first.indexes)
+        for name in self.files.names("schemas"):
+            for change in self._schema_changes(name):
+                tables[name] = TableSpec.from_json(change["table"])
+                indexes.setdefault(name, tuple(map(tuple, change["indexes"])))
+        indexes = {table: (*keys, *self._added(table)) for table, keys in indexes.items()}
+        return replace(first, tables=tuple(tables.values()), indexes=indexes)
+
+    def _schema_changes(self, table: str) -> Iterator[dict[str, Any]]:
+        """The records of a table's changes, oldest first."""
+        for number in sorted(self._numbers(f"schemas/{table}")):
+            record = self.read_record(path := schema_path(table, number))
+            if record["table"]["name"] != table:
+                raise CorruptFile(f"{self.root}/{path}: its content names table {record['table']['name']!r}")
+            yield record
+
+    @saying_what_helps()
+    def run_schemas(self, table: str) -> tuple[pa.Schema, ...]:
+        """The schemas that runs of a table have, oldest first; none for a table that is not in the lake."""
+        kept = LakeRecord.from_json(self.read_record("app.json")).tables
+        changed = (TableSpec.from_json(change["table"]) for change in self._schema_changes(table))
+        return tuple(run_schema(each.schema) for each in (*kept, *changed) if each.name == table)
+
+    def _may_have(self, run: RunInfo, wanted: pa.Schema, found: pa.Schema) -> bool:
+        """Whether a run may have the schema ``found`` in its file, and be read in the schema ``wanted``."""
+        table = run.path.removeprefix("tables/").partition("/")[0]
+        if found not in self._run_schemas.get(table, ()):
+            self._run_schemas[table] = self.run_schemas(table)
+        return found in self._run_schemas[table] and can_become(found, wanted)
 
     def _added(self, table: str) -> list[tuple[str, ...]]:
         """The indexes that the table got after the lake was first started."""
@@ -323,10 +350,12 @@ class Lake:
                 yield from self.open_run(run, schema).scan(slices, SLICE_ROWS_MAX)
 
     def open_run(self, run: RunInfo, schema: pa.Schema) -> RunReader:
-        """A run's rows, each checked as it is read. schema: of the run. Raises CorruptFile."""
+        """A run's rows, each checked as it is read. schema: of the rows, with their hash64; the run may have been
+        written with an older schema of its table, or with more columns. Raises CorruptFile."""
         read_into, request_bytes_min = partial(self.read_into, run.path), self.files.request_bytes_min
         whole_bytes_max = WHOLE_BYTES_MAX if all(map(is_known, schema.types)) else run.bytes
-        return RunReader(run, schema, VerifiedFile(run, read_into, request_bytes_min, whole_bytes_max))
+        file = VerifiedFile(run, read_into, request_bytes_min, whole_bytes_max)
+        return RunReader(run, schema, file, partial(self._may_have, run, schema))
 
     @saying_what_helps()
     def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
@@ -399,15 +428,17 @@ class OwnedLake(Lake):
         kept = self.record()
         if kept is None and (last or term > 1):  # the record is the first file written
             raise CorruptFile(f"{self.root}/app.json: the file is gone. {REMEDY}")
+        changes = () if kept is None else kept.changes(declared, self.root)
         try:
             if kept is None:
                 self.write_record("app.json", declared.to_json())
-            else:
-                kept.check_unchanged(declared, self.root)
             self.write_record(term_path(term), {**control, "term": term, "owner": self._owner})
         except FileExistsError as error:
             raise LakeInUse(f"{self.root}: another driver is starting on it") from error
         self._check_creates(term)
+        self.term = term
+        for table in changes:
+            self._keep(table, declared.indexes[table.name])
         return term
 
     def _check_creates(self, term: Term) -> None:
@@ -421,6 +452,12 @@ class OwnedLake(Lake):
             f"{self.root}: its store overwrites a file that is to be new, so two drivers could both commit an epoch. "
             "Use a store that knows conditional writes (If-None-Match)"
         )
+
+    def _keep(self, table: TableSpec, indexes: Iterable[tuple[str, ...]]) -> None:
+        """Keep a table like this from now on. indexes: of a table that is new."""
+        path = schema_path(table.name, 1 + self.last_number(f"schemas/{table.name}"))
+        record = {"table": table.to_json(), "indexes": [list(index) for index in indexes]}
+        self.commit(path, record, f"the columns of table {table.name!r}")
 
     def write_record(self, path: str, record: Mapping[str, Any]) -> None:
         """Create a JSON file. Raises FileExistsError, NotWritten."""

@@ -7,7 +7,8 @@ changes.
 A worker or an app that starts anew applies an epoch again, and meets its bad rows again; perhaps on other workers, and
 in other portions. So each row is written with an *identity*: a digest of the epoch, the view, the row's values, and how
 many equal rows come before it. A reader gives each identity once. Equal rows have one key, and all rows of a key in an
-epoch on an edge reach a worker together; so they are counted alike each time.
+epoch on an edge reach a worker together; so they are counted alike each time. A file may be older than the table's
+columns: its rows then get the identities that they have with the newest columns.
 
 RejectedWriter writes the rows that a worker sets aside, and sends its reports after them. Any report may depend on rows
 that were left out, so it is sent when those are in the lake. If the lake refuses writes, the reports wait, and the
@@ -33,6 +34,7 @@ from upriver.protocol.messages import FromWorker
 from upriver.protocol.worker_events import SetRowsAside
 from upriver.state.columns import exact_list
 from upriver.state.runs import checksum_of, encode_rows
+from upriver.state.schemas import SchemaChange, can_become
 
 _NAME = re.compile(r"\d{12}-([0-9a-f]{16})\.arrow")
 _IDENTITY = "identity"
@@ -79,12 +81,35 @@ class Rejected:
         """Each row that was set aside, once, by epoch; :func:`rejected_schema`. Raises CorruptFile."""
         seen: set[str] = set()
         for name in self._lake.files.names(self._directory):
-            rows = self._read_file(name)
+            rows, identities = self._as_now(self._read_file(name))
             is_new = []
-            for identity in rows.column(_IDENTITY).to_pylist():
+            for identity in identities:
                 is_new.append(identity not in seen)
                 seen.add(identity)
             yield rows.filter(pa.array(is_new, pa.bool_())).select(self._schema.names)
+
+    def _as_now(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str]]:
+        """A file's rows with the table's columns as they are now, and the identities that they have then."""
+        if rows.schema.equals(self._file_schema):
+            return rows, rows.column(_IDENTITY).to_pylist()
+        own = pa.RecordBatch.from_struct_array(rows.column("row"))
+        own = SchemaChange.between(own.schema, self._table.schema).of(own)
+        as_struct = pa.StructArray.from_arrays(own.columns, fields=list(self._table.schema))
+        identities = _identities(rows.column("epoch")[0].as_py(), rows.column("view")[0].as_py(), own)
+        columns = [*rows.columns[:3], as_struct, pa.array(identities, pa.string())]
+        return pa.RecordBatch.from_arrays(columns, schema=self._file_schema), identities
+
+    def _may_have(self, schema: pa.Schema) -> bool:
+        """Whether a file may have this schema: the row's columns may have been others, or narrower."""
+        if schema.names != self._file_schema.names or not pa.types.is_struct(row := schema.field("row").type):
+            return False
+        same = [name for name in schema.names if name != "row"]
+        was = pa.schema([row.field(place) for place in range(row.num_fields)])
+        return (
+            set(self._table.key) <= set(was.names)
+            and can_become(was, self._table.schema)
+            and all(schema.field(name).equals(self._file_schema.field(name)) for name in same)
+        )
 
     def _read_file(self, name: str) -> pa.RecordBatch:
         """The one batch of a file, verified."""
@@ -99,12 +124,12 @@ class Rejected:
             file = pa.ipc.open_file(encoded)
         except pa.ArrowException as error:
             raise CorruptFile(f"{path}: not an Arrow file ({error})") from error
-        if not file.schema.equals(self._file_schema):
+        if not self._may_have(file.schema):
             raise CorruptFile(f"{path}: its rows are not those of table {self._table.name!r}")
         return file.get_batch(0)
 
 
-def _identities(epoch: Epoch, view: str, rows: pa.RecordBatch) -> list[str]:
+def _identities(epoch: int, view: str, rows: pa.RecordBatch) -> list[str]:
     """Row by row in Python, for values of any type: bad rows are the exception."""
     met = Counter[str]()
     identities = []

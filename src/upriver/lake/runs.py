@@ -28,6 +28,7 @@ from upriver.errors import CorruptFile
 from upriver.hashing import Hashes
 from upriver.state.runs import (
     Checksums,
+    IsKept,
     RunInfo,
     check_blocks,
     check_length,
@@ -39,7 +40,9 @@ from upriver.state.runs import (
     ends_in,
     gathered,
     grouped,
+    is_never_kept,
 )
+from upriver.state.schemas import SchemaChange, places_of
 from upriver.state.vectors import Positions, spread, true_at
 
 Rows = TypeVar("Rows", int, Positions)
@@ -534,23 +537,28 @@ def tell_no_one(_rows: int) -> None:
 class RunReader:
     """Used by one thread. Each method raises CorruptFile, which names the file, if bytes that it needs are damaged.
 
-    The rows that it gives lie in memory of this process: later changes of the file do not affect them.
+    The rows that it gives lie in memory of this process: later changes of the file do not affect them. All have the
+    schema that was asked for, whatever the file's is; columns that are not asked for are not read.
     """
 
-    def __init__(self, info: RunInfo, schema: pa.Schema, file: VerifiedFile) -> None:
-        """schema: of the run, with its hash64."""
+    def __init__(self, info: RunInfo, schema: pa.Schema, file: VerifiedFile, is_kept: IsKept = is_never_kept) -> None:
+        """schema: of the rows, with their hash64. is_kept: whether the file may have another schema."""
         self._info = info
         self._schema = schema
         self._user_schema = pa.schema(list(schema)[1:])
         self._file = file
+        self._is_kept = is_kept
         if not file.is_whole:
             self._fill_metadata()
         self._decode()
 
     @saying_what_helps()
     def _decode(self) -> None:
-        self._rows = decode_content(self._info, self._file.content, self._schema)
-        """Right only where it was filled."""
+        rows = decode_content(self._info, self._file.content, self._schema, self._is_kept)
+        is_newest = rows.schema.equals(self._schema)
+        self._rows = rows if is_newest else rows.select(places_of(self._schema.names, rows.schema))
+        """In the file's schema, and right only where it was filled."""
+        self._change = None if is_newest else SchemaChange.between(self._rows.schema, self._schema)
         base = self._file.content.address
         self._columns: tuple[ColumnBytes, ...] = ()
         if not self._file.is_whole:
@@ -624,9 +632,13 @@ class RunReader:
     def _part(self, first: int, end: int) -> pa.RecordBatch:
         """These rows, in memory of their own."""
         if self._file.is_whole:
-            return self._rows.slice(first, end - first)
+            return self._as_asked(self._rows.slice(first, end - first))
         columns = [column.rows(first, end, self._file.copied) for column in self._columns]
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        return self._as_asked(pa.RecordBatch.from_arrays(columns, schema=self._rows.schema))
+
+    def _as_asked(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Rows in the file's schema, in the schema that was asked for."""
+        return rows if self._change is None else self._change.of(rows)
 
     def rows_of(self, keys: Hashes, tell: Tell = tell_no_one) -> list[Batch]:
         """A copy of the rows of the keys with these hash64 (ascending, each once), without the column of their hash64,
@@ -659,6 +671,7 @@ class RunReader:
         return [self._batch(self._rows.slice(start, end - start)) for start, end in places]
 
     def _batch(self, rows: pa.RecordBatch) -> Batch:
+        rows = self._as_asked(rows)
         return Batch(pa.RecordBatch.from_arrays(rows.columns[1:], schema=self._user_schema), rows.column(0).to_numpy())
 
     def _few_places(self, keys: Sequence[int]) -> list[tuple[int, int]]:

@@ -126,6 +126,17 @@ def _wider_number(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     return _wider_decimal(as_decimal(left), as_decimal(right))
 
 
+def is_wider(new: pa.DataType, old: pa.DataType) -> bool:
+    """Whether each value of ``old`` is one of ``new``, by a step that Spark takes when it reads an old file: a longer
+    integer, DOUBLE for FLOAT, a DECIMAL with no fewer digits on either side of its point, TIMESTAMP_NTZ for DATE."""
+    if is_integer(old) and is_integer(new):
+        return _INTEGERS.index(old) < _INTEGERS.index(new)
+    if is_decimal(old) and is_decimal(new):
+        is_as_long = old.scale <= new.scale and old.precision - old.scale <= new.precision - new.scale
+        return bool(old != new and is_as_long)
+    return (old, new) in ((pa.float32(), pa.float64()), (pa.date32(), pa.timestamp("us")))
+
+
 def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     """The common type that Spark uses to compare or choose between both; ``None`` if Upriver supports none.
 

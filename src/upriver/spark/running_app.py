@@ -331,10 +331,15 @@ class RunningApp:
         self._coordinator.published(manifest)
 
     def _layouts_in(self, lake: OwnedLake) -> dict[str, Layout]:
-        """How each source's table is kept."""
-        vnodes, groups = self._config.vnodes, self._groups()
-        tables = [source.table for source in self._sources]
-        return {table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups) for table in tables}
+        """How each source's table is kept: with all columns that it has ever had."""
+        record = lake.record()
+        assert record is not None
+        vnodes, groups, declared = self._config.vnodes, self._groups(), {source.table.name for source in self._sources}
+        return {
+            table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups)
+            for table in record.tables
+            if table.name in declared
+        }
 
     def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
         ingests: dict[str, Ingest] = {}

@@ -26,6 +26,7 @@ from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from upriver.errors import DeclarationError, ProtocolError
@@ -265,9 +266,16 @@ def _packed(rows: DataFrame, writer: RunWriter) -> DataFrame:
 
 
 def _numbered(rows: DataFrame, writer: RunWriter) -> DataFrame:
-    """The table's columns under names that mapInArrow takes: none with dots or backticks."""
-    columns = enumerate(writer.table.schema.names)
-    return rows.selectExpr(*(f"{quoted(name)} AS c{place}" for place, name in columns))
+    """The table's columns under names that mapInArrow takes: none with dots or backticks. A column that the source
+    does not have any more is null."""
+    given = set(rows.columns)
+    types = from_arrow_schema(writer.table.schema, prefer_timestamp_ntz=True)
+    return rows.select(
+        *(
+            (F.col(quoted(name)) if name in given else F.lit(None).cast(types[place].dataType)).alias(f"c{place}")
+            for place, name in enumerate(writer.table.schema.names)
+        )
+    )
 
 
 def _partitioned(packed: DataFrame, writer: RunWriter) -> DataFrame:

@@ -216,18 +216,32 @@ def decode_run(info: RunInfo, encoded: pa.Buffer, schema: pa.Schema) -> pa.Recor
     return decode_content(info, checked_content(info, encoded), schema)
 
 
-def decode_content(info: RunInfo, content: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """The rows of a run's Arrow file. This reads only its metadata: the columns' bytes may be filled in later."""
+IsKept = Callable[[pa.Schema], bool]
+"""Whether runs may have a schema besides the newest."""
+
+
+def is_never_kept(_schema: pa.Schema) -> bool:
+    """For runs that all have one schema."""
+    return False
+
+
+def decode_content(
+    info: RunInfo, content: pa.Buffer, schema: pa.Schema, is_kept: IsKept = is_never_kept
+) -> pa.RecordBatch:
+    """The rows of a run's Arrow file, in the file's own schema: ``schema``, or one for which ``is_kept``.
+
+    This reads only the file's metadata: the columns' bytes may be filled in later.
+    """
     try:
         file = pa.ipc.open_file(content)
         batches = [file.get_batch(place) for place in range(file.num_record_batches)]
     except (pa.ArrowException, OSError) as error:
         raise CorruptFile(f"{info.path}: not an Arrow file ({error})") from error
-    if not file.schema.equals(schema):
+    if not (file.schema.equals(schema) or is_kept(file.schema)):
         raise CorruptFile(f"{info.path}: its columns are {named_columns(file.schema)}, not {named_columns(schema)}")
     if len(batches) > 1:
         raise CorruptFile(f"{info.path}: {len(batches)} record batches, and a run has one")
-    rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=schema)
+    rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=file.schema)
     if rows.num_rows != info.rows:
         raise CorruptFile(f"{info.path}: {rows.num_rows} rows where the manifest says {info.rows}")
     return rows
