@@ -139,6 +139,7 @@ class App:
         on_bad_row: str = "fail",
         trigger: Mapping[str, Any] | None = None,
         on_changed_rows: str = "refuse",
+        replace_source: bool = False,
     ) -> None:
         """Declare a table, fed by a DataFrame, streaming or not.
 
@@ -157,8 +158,10 @@ class App:
         on_changed_rows: what happens to a DataFrame, not streaming, whose rows differ from those that were loaded when
         the app was last started. With ``refuse``, the table's source fails with an error that says so. With
         ``take_in``, a table with a primary key loads all rows again, as versions; one without adds the rows that are
-        new, unless others are gone. Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type
-        that cannot be hashed.
+        new, unless others are gone. replace_source: whether a streaming DataFrame takes the place of another source
+        that has fed the table: its rows, all of them, come after those that are in the lake. At further starts with the
+        same source this changes nothing. Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a
+        type that cannot be hashed.
         """
         self._check_declaring("table")
         self._check_free("table", name)
@@ -173,6 +176,11 @@ class App:
         if rows.isStreaming:
             check_stream(name, rows)
             check_stream_root(self._spark, self._config.root, name)
+        elif flag(f"table {name!r}: replace_source", replace_source):
+            raise DeclarationError(
+                f"table {name!r}: replace_source=True is for a streaming DataFrame. What happens to one that is not "
+                f"streaming and has changed, on_changed_rows says"
+            )
         self._tables[name] = table
         self._sources[name] = StartedSource(
             table=table,
@@ -180,6 +188,7 @@ class App:
             trigger=checked_trigger,
             sets_aside=on_bad_row == "set_aside",
             on_change=OnChange(on_changed_rows),
+            replaces_others=flag(f"table {name!r}: replace_source", replace_source),
         )
 
     def view(

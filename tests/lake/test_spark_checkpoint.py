@@ -7,7 +7,7 @@ import pytest
 from store_kit import files_in_store_at
 
 from upriver.lake.files import Files, LocalFiles
-from upriver.lake.spark_checkpoint import sweep_checkpoint
+from upriver.lake.spark_checkpoint import query_of, sweep_checkpoint
 
 UUID = "0c5a9f1c-4f5e-4b8c-9f5e-3a7c1d2e4f5a"
 METADATA = {"metadata": json.dumps({"id": UUID}), ".metadata.crc": "crc"}
@@ -43,14 +43,14 @@ def lay(root: Path, *parts: dict[str, str]) -> None:
 
 
 def test_a_table_without_a_checkpoint_has_nothing_to_sweep(files: Files) -> None:
-    assert sweep_checkpoint(files, "t", has_epochs=False) == 0
+    assert sweep_checkpoint(files, "ingest/t", has_epochs=False) == 0
 
 
 @pytest.mark.parametrize("has_epochs", [False, True])
 def test_unfinished_files_are_removed_wherever_they_lie(files: Files, tmp_path: Path, has_epochs: bool) -> None:
     whole = {**METADATA, **OFFSETS, **SOURCES, **(COMMITS if has_epochs else {})}
     lay(tmp_path, whole, UNFINISHED)
-    assert sweep_checkpoint(files, "t", has_epochs) == len(UNFINISHED)
+    assert sweep_checkpoint(files, "ingest/t", has_epochs) == len(UNFINISHED)
     assert left(tmp_path) == whole.keys()
 
 
@@ -58,7 +58,7 @@ def test_unfinished_files_are_removed_wherever_they_lie(files: Files, tmp_path: 
 def test_a_checkpoint_that_is_whole_stays(files: Files, tmp_path: Path, parts: list[dict[str, str]]) -> None:
     """It may say where a source is read from that begins with its newest rows."""
     lay(tmp_path, *parts)
-    assert sweep_checkpoint(files, "t", has_epochs=False) == 0
+    assert sweep_checkpoint(files, "ingest/t", has_epochs=False) == 0
     assert left(tmp_path) == set().union(*parts)
 
 
@@ -81,7 +81,7 @@ def test_a_broken_checkpoint_is_removed_while_nothing_is_committed(
     files: Files, tmp_path: Path, broken: dict[str, str]
 ) -> None:
     lay(tmp_path, broken, UNFINISHED)
-    assert sweep_checkpoint(files, "t", has_epochs=False) == len(broken) + len(UNFINISHED)
+    assert sweep_checkpoint(files, "ingest/t", has_epochs=False) == len(broken) + len(UNFINISHED)
     assert left(tmp_path) == set()
 
 
@@ -91,11 +91,20 @@ def test_a_broken_checkpoint_of_committed_rows_is_left_for_its_owner(
     files: Files, tmp_path: Path, broken: dict[str, str], has_epochs: bool, commits: dict[str, str]
 ) -> None:
     lay(tmp_path, broken, commits, UNFINISHED)
-    assert sweep_checkpoint(files, "t", has_epochs) == len(UNFINISHED)
+    assert sweep_checkpoint(files, "ingest/t", has_epochs) == len(UNFINISHED)
     assert left(tmp_path) == broken.keys() | commits.keys()
 
 
 def test_other_tables_are_left_alone(files: Files, tmp_path: Path) -> None:
     lay(tmp_path, UNFINISHED)
-    assert sweep_checkpoint(files, "other", has_epochs=False) == 0
+    assert sweep_checkpoint(files, "ingest/other", has_epochs=False) == 0
     assert left(tmp_path) == UNFINISHED.keys()
+
+
+def test_a_checkpoint_tells_its_query(files: Files, tmp_path: Path) -> None:
+    assert query_of(files, "ingest/t") is None
+    lay(tmp_path, METADATA)
+    assert query_of(files, "ingest/t") == UUID
+    for torn in ("", "{", "[]", "{}"):
+        lay(tmp_path, {"metadata": torn})
+        assert query_of(files, "ingest/t") is None

@@ -10,10 +10,12 @@ import pyarrow.parquet
 
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.source_records import source_of
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
+from upriver.spark.sources import source_digest
 from upriver.state.runs import run_schema
 
 TABLE = TableSpec("events", pa.schema([("k", pa.string()), ("n", pa.int64())]), ("k",), ("n",))
@@ -45,8 +47,10 @@ class Driver:
         self.log = EpochLog(self.lake, history, on_published)
         self.supervisors: list[SourceSupervisor] = []
 
-    def stream(self, rows: Any, **trigger: Any) -> SourceSupervisor:
-        return self._started(StreamIngest(rows, self.layout, self.log, trigger))
+    def stream(self, rows: Any, *, replaces_others: bool = False, **trigger: Any) -> SourceSupervisor:
+        last = self.log.query_of(TABLE.name)
+        source = source_of(self.lake, TABLE.name, source_digest(rows), last, replaces_others=replaces_others)
+        return self._started(StreamIngest(rows, self.layout, self.log, trigger, source))
 
     def load(self, rows: Any, epoch_rows: int = 100, on_change: OnChange = OnChange.REFUSE) -> SourceSupervisor:
         return self._started(LoadIngest(rows, self.layout, self.log, self.lake, on_change, epoch_rows))

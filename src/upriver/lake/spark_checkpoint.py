@@ -19,12 +19,20 @@ _VERSION = re.compile(r"v\d+")
 """The first line of a Spark log's file."""
 
 
-def sweep_checkpoint(files: Files, table: str, has_epochs: bool) -> int:
+def query_of(files: Files, directory: str) -> str | None:
+    """The id of the query whose checkpoint lies in a directory; ``None`` if there is none, or it cannot be read."""
+    try:
+        metadata = json.loads(_text(files, f"{directory}/metadata"))
+    except (FileNotFoundError, ValueError):
+        return None
+    return str(metadata["id"]) if isinstance(metadata, dict) and "id" in metadata else None
+
+
+def sweep_checkpoint(files: Files, directory: str, has_epochs: bool) -> int:
     """Remove files that keep a table's query from starting; returns how many. The query must not be running.
 
-    has_epochs: whether the lake has any epoch of the table.
+    directory: of the checkpoint. has_epochs: whether the lake has any epoch of its query.
     """
-    directory = f"ingest/{table}"
     paths = files.tree(directory)
     litter = [path for path in paths if _UNFINISHED.fullmatch(path.rpartition("/")[2])]
     finished = [path for path in paths if path not in set(litter)]

@@ -29,6 +29,7 @@ from upriver.ids import Channel, Epoch
 from upriver.lake.address import spark_address
 from upriver.lake.files import open_files
 from upriver.lake.lake import Lake, Manifest, OwnedLake
+from upriver.lake.source_records import SourceRecord, current_source
 from upriver.lake.spark_checkpoint import sweep_checkpoint
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import Retain
@@ -129,11 +130,11 @@ class EpochLog:
         return self._history.last
 
     def query_of(self, table: str) -> str | None:
-        """The query that gave the batches of the table's epochs; ``None`` if it has no epochs."""
+        """The query that gave the table's last epoch; ``None`` if it has no epochs."""
         return self._history.queries.get(table)
 
     def last_batch(self, table: str) -> int:
-        """The highest batch of the table that is published; -1 if none."""
+        """The highest batch of that query that is published; -1 if none."""
         return self._history.batches.get(table, -1)
 
     def indexes(self, table: str) -> tuple[tuple[str, ...], ...]:
@@ -208,7 +209,7 @@ class EpochLog:
 
 
 class IngestHistory:
-    """The batches in a lake, according to its manifests."""
+    """The batches in a lake, according to its manifests: for each table, of the last query that has given any."""
 
     def __init__(self) -> None:
         self.last = Epoch(0)
@@ -219,17 +220,21 @@ class IngestHistory:
     def add(self, manifest: Manifest) -> None:
         """Note the next epoch's manifest."""
         self.last = manifest.epoch
+        is_replaced = self.queries.get(manifest.table) != manifest.query
+        before = -1 if is_replaced else self.batches[manifest.table]
         self.queries[manifest.table] = manifest.query
-        self.batches[manifest.table] = max(manifest.batch, self.batches.get(manifest.table, -1))
+        self.batches[manifest.table] = max(manifest.batch, before)
         self.retained.update(manifest.retained)
 
 
 def check_taken(lake: Lake, history: IngestHistory) -> None:
     """Raise CorruptFile if the lake lacks a batch that Spark will not give again: its epoch's manifest is gone."""
-    for table in lake.files.names("ingest"):
-        commits = f"ingest/{table}/commits"
+    for table in dict.fromkeys(name.partition(".")[0] for name in lake.files.names("ingest")):
+        source = current_source(lake, table) or SourceRecord("")
+        commits = f"{source.directory(table)}/commits"
         taken = max((int(name) for name in lake.files.names(commits) if name.isdecimal()), default=-1)
-        if taken > history.batches.get(table, -1):
+        is_other = source.replaces is not None and history.queries.get(table) == source.replaces
+        if taken > (-1 if is_other else history.batches.get(table, -1)):
             raise CorruptFile(
                 f"{lake.root}/epochs: the last manifests are gone: batch {taken} of table {table!r} was taken, says "
                 f"{commits}, and no epoch has it. Restore them, or start on another root"
@@ -314,11 +319,15 @@ class _Outcome:
 class StreamIngest:
     """A streaming DataFrame: one epoch per micro-batch. An attempt is one run of its query.
 
-    trigger: as for ``DataStreamWriter.trigger``; by default the next batch starts when the last one is done.
+    trigger: as for ``DataStreamWriter.trigger``; by default the next batch starts when the last one is done. source:
+    the record of the source.
     """
 
-    def __init__(self, rows: DataFrame, layout: Layout, log: EpochLog, trigger: Mapping[str, Any]) -> None:
+    def __init__(
+        self, rows: DataFrame, layout: Layout, log: EpochLog, trigger: Mapping[str, Any], source: SourceRecord
+    ) -> None:
         self._rows = rows
+        self._source = source
         self._layout = layout
         self._log = log
         self._trigger = trigger
@@ -331,7 +340,8 @@ class StreamIngest:
     def start(self, attempt: int) -> None:
         """Start the query; its checkpoint lies in the lake. Leftovers of a killed driver there are swept."""
         files = open_files(self._layout.root)
-        sweep_checkpoint(files, self._table, self._log.query_of(self._table) is not None)
+        has_epochs = self._log.query_of(self._table) not in (None, self._source.replaces)
+        sweep_checkpoint(files, self._source.directory(self._table), has_epochs)
         files.make_directory("ingest")  # Spark's files are as private as it
         # Two apps in one session may have tables of one name, but Spark allows no two queries of one name.
         name = f"upriver-{self._table}-{uuid4().hex[:8]}"
@@ -359,22 +369,23 @@ class StreamIngest:
     @property
     def _checkpoint(self) -> str:
         """Where Spark records what it has read."""
-        return f"{spark_address(self._layout.root)}/ingest/{self._table}"
+        return f"{spark_address(self._layout.root)}/{self._source.directory(self._table)}"
 
     def _publish_batch(self, rows: DataFrame, batch: int, query: str) -> None:
         table = self._table
         before = self._log.query_of(table)
-        if before == LOAD_QUERY:
-            raise DeclarationError(
-                f"it was loaded from a DataFrame that is not streaming in {self._layout.root}; give it that one again, "
-                f"or start on another root."
+        if not self._source.accepts(before, query):  # lake.one_spark_checkpoint
+            what = (
+                f"it was loaded from a DataFrame that is not streaming in {self._layout.root}; give it that one again"
+                if before == LOAD_QUERY
+                else f"its Spark checkpoint ({self._checkpoint}) is not the one its rows came from, so they would come "
+                f"twice; restore the checkpoint"
             )
-        if before not in (None, query):  # lake.one_spark_checkpoint
             raise DeclarationError(
-                f"its Spark checkpoint ({self._checkpoint}) is not the one its rows came from, so they would come "
-                f"twice; restore the checkpoint, or start on another root."
+                f"{what}, declare the table with replace_source=True to add all rows of this stream to those that are "
+                f"there, or start on another root."
             )
-        if batch <= self._log.last_batch(table):  # lake.published_is_skipped
+        if before == query and batch <= self._log.last_batch(table):  # lake.published_is_skipped
             return
         publish_batch(rows, self._layout, self._log, query, batch, partial(write_as_expected, self._small))
 

@@ -7,18 +7,26 @@ A *digest* describes the rows of a DataFrame in a few numbers: it tells whether 
 loaded, in any order. Each row is hashed over all its columns and the hashes are added up, so rows may come in any order
 and equal rows count as often as they are there. Columns that Spark cannot hash, maps above all, are left out: a change
 in these alone is not seen.
+
+The record of a load names the columns that its digest covers. If the DataFrame has other columns now, the rows are the
+same if they are in those columns; rows in the lake have null in a column that is new. A digest that covers a column
+that is gone cannot be compared: then the number of rows and their keys are.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 from typing import Any, Self
 from uuid import uuid4
 
+import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     AtomicType,
@@ -34,6 +42,7 @@ from upriver.coordinator.sources import SourceFailure
 from upriver.errors import DeclarationError, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.lake import OwnedLake
+from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.drain import POLL_S
 from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, EpochLog, Layout, publish_batch
@@ -55,6 +64,28 @@ def rows_digest(rows: DataFrame, key_hash: Column) -> dict[str, int | None]:
     found = rows.agg(F.count(F.lit(1)).alias("rows"), F.bit_xor(key_hash).alias("keys"), *sums).first()
     assert found is not None
     return found.asDict()
+
+
+Columns = tuple[tuple[str, str], ...]
+"""Names of columns and Spark's names of their types."""
+
+
+def columns_of(rows: DataFrame, names: Sequence[str]) -> Columns:
+    """Those of these columns that the rows have."""
+    types = {field.name: field.dataType.simpleString() for field in rows.schema}
+    return tuple((name, types[name]) for name in names if name in types)
+
+
+def in_columns(rows: DataFrame, columns: Columns) -> DataFrame:
+    """The rows in those of these columns that they have, with these types. A value that its type lacks is null."""
+    types = dict(columns_of(rows, rows.columns))
+    return rows.select(
+        *(
+            F.col(quoted(name)) if types[name] == type else F.col(quoted(name)).try_cast(type).alias(name)
+            for name, type in columns
+            if name in types
+        )
+    )
 
 
 def is_same(kept: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
@@ -103,22 +134,27 @@ class OnChange(StrEnum):
 class _Load:
     """A load that has begun. digest: of the DataFrame's rows. first: its first batch, of ``slices``.
 
-    since: only rows are loaded that the table lacked at the end of this epoch; ``None``: all.
+    since: only rows are loaded that the table lacked at the end of this epoch; ``None``: all. columns: that the digest
+    covers; ``None`` in a record that is older than this field: the first columns that the table has had.
     """
 
     digest: Mapping[str, Any]
     first: int
     slices: int
     since: Epoch | None
+    columns: Columns | None
 
     def to_json(self) -> dict[str, Any]:
-        return {**self.digest, "first": self.first, "slices": self.slices, "since": self.since}
+        own = {"first": self.first, "slices": self.slices, "since": self.since, "columns": self.columns}
+        return {**self.digest, **own}
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         digest = dict(record)
         slices, first, since = digest.pop("slices"), digest.pop("first", 0), digest.pop("since", None)
-        return cls(digest, first, slices, None if since is None else Epoch(since))
+        columns = digest.pop("columns", None)
+        covered = None if columns is None else tuple((name, type) for name, type in columns)
+        return cls(digest, first, slices, None if since is None else Epoch(since), covered)
 
 
 def _load_path(table: str, number: int) -> str:
@@ -167,6 +203,8 @@ class LoadIngest:
     ) -> None:
         self._rows = rows
         self._layout = layout
+        self._given = replace(layout.table, schema=_given(layout.table, rows))
+        """The table in the columns that the DataFrame has."""
         self._log = log
         self._lake = lake
         self._on_change = on_change
@@ -186,7 +224,7 @@ class LoadIngest:
             raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")
         key_hash = F.xxhash64(*(F.col(quoted(column)) for column in table.key))
         with _computed_once(self._rows) as rows:
-            load = self._begun(rows, rows_digest(rows, key_hash))
+            load = self._begun(rows, lambda columns: rows_digest(in_columns(rows, columns), key_hash))
             if load.since is None:
                 self._publish(rows, key_hash, load, attempt)
             else:
@@ -203,14 +241,23 @@ class LoadIngest:
             publish_batch(rows.where(number == batch - load.first), self._layout, self._log, LOAD_QUERY, batch)
             attempt.batches += 1
 
-    def _begun(self, rows: DataFrame, digest: Mapping[str, Any]) -> "_Load":
+    def _begun(self, rows: DataFrame, digest_of: Callable[[Columns], Mapping[str, Any]]) -> "_Load":
         """The load of these rows, as it is recorded in the lake, or recorded now."""
-        last = self._last_load()
+        last, columns = self._last_load(), columns_of(rows, self._given.schema.names)
         if last is None:
-            return self._record(0, _Load(digest, 0, self._slices(digest["rows"]), None))
+            digest = digest_of(columns)
+            return self._record(0, _Load(digest, 0, self._slices(digest["rows"]), None, columns))
         number, load = last
-        if is_same(load.digest, digest):
-            return load
+        covered = self._first_columns() if load.columns is None else load.columns
+        found = digest_of(covered)
+        has_all = {name for name, _ in covered} <= set(rows.columns)
+        digest = found if covered == columns else digest_of(columns)
+        comparable = found if has_all else {name: found[name] for name in ("rows", "keys")}
+        if is_same(load.digest, comparable) and not self._loads_new_values(rows, covered):
+            if covered == columns:
+                return load
+            self._check_whole(load)
+            return self._record(number + 1, replace(load, digest=digest, columns=columns))
         if self._on_change is OnChange.REFUSE:
             raise DeclarationError(
                 f"the DataFrame has other rows than were loaded into {self._layout.root} ({load.digest['rows']:,} rows "
@@ -219,11 +266,33 @@ class LoadIngest:
             )
         first = self._log.last_batch(self._layout.table.name) + 1
         if self._layout.table.primary_key:  # of each row, the last version counts, however often it comes
-            return self._record(number + 1, _Load(digest, first, self._slices(digest["rows"]), None))
+            return self._record(number + 1, _Load(digest, first, self._slices(digest["rows"]), None, columns))
         since = self._log.last
         added = self._added(rows, since)
         self._check_none_gone(rows, since)
-        return self._record(number + 1, _Load(digest, first, self._slices(added.count()), since))
+        return self._record(number + 1, _Load(digest, first, self._slices(added.count()), since, columns))
+
+    def _loads_new_values(self, rows: DataFrame, covered: Columns) -> bool:
+        """Whether to load all rows again because they have values in columns that were not there at the last load."""
+        if self._on_change is OnChange.REFUSE or not self._layout.table.primary_key:
+            return False
+        known = {name for name, _ in covered}
+        new = [F.col(quoted(name)).isNotNull() for name in self._given.schema.names if name not in known]
+        return bool(new) and not rows.where(reduce(or_, new)).isEmpty()
+
+    def _first_columns(self) -> Columns:
+        """The first columns that the table has had."""
+        schema = self._lake.run_schemas(self._layout.table.name)[0].remove(0)
+        types = from_arrow_schema(schema, prefer_timestamp_ntz=True)
+        return tuple((field.name, field.dataType.simpleString()) for field in types)
+
+    def _check_whole(self, load: _Load) -> None:
+        """The rows that a load lacks are told by all columns, so those must be the same until it has all rows."""
+        if load.since is not None and self._log.last_batch(self._layout.table.name) < load.first + load.slices - 1:
+            raise DeclarationError(
+                "its last load was interrupted, and the DataFrame's columns have changed since. Start once with the "
+                "columns as they were, until the table is loaded."
+            )
 
     def _slices(self, rows: int) -> int:
         return max(1, -(-rows // self._epoch_rows))
@@ -253,10 +322,10 @@ class LoadIngest:
             )
 
     def _compared(self, rows: DataFrame) -> DataFrame:
-        return rows.select(*(F.col(quoted(name)) for name in self._layout.table.schema.names))
+        return rows.select(*(F.col(quoted(name)) for name in self._given.schema.names))
 
     def _loaded(self, rows: DataFrame, since: Epoch) -> DataFrame:
-        return table_as_of(rows.sparkSession, self._layout.root, self._layout.table, since)
+        return table_as_of(rows.sparkSession, self._layout.root, self._given, since)
 
     def look(self) -> Seen:
         """The state of the load."""
@@ -286,6 +355,11 @@ class LoadIngest:
             # interruptTag would only know the tags of the calling thread.
             self._rows.sparkSession.sparkContext.cancelJobsWithTag(running.tag)
             running.thread.join(STOP_POLL_S)
+
+
+def _given(table: TableSpec, rows: DataFrame) -> pa.Schema:
+    """The columns of a table that the rows have."""
+    return pa.schema([field for field in table.schema if field.name in rows.columns])
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.lake.source_records import SourceRecord, source_of
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
@@ -45,6 +46,7 @@ from upriver.spark.session import (
     stop_unlogged,
     wait_for_slots,
 )
+from upriver.spark.sources import source_digest
 from upriver.spark.startup import Startup
 from upriver.spark.tables import Backfill
 from upriver.vnodes import VnodeMap
@@ -63,6 +65,7 @@ class StartedSource:
 
     sets_aside: whether a bad row, from which a view cannot be computed, is set aside, or makes the view fail.
     on_change: what happens to a DataFrame, not streaming, whose rows differ from those at the last start.
+    replaces_others: whether a streaming DataFrame continues a table that another source has fed.
     """
 
     table: TableSpec
@@ -70,6 +73,7 @@ class StartedSource:
     trigger: Mapping[str, Any]
     sets_aside: bool = False
     on_change: OnChange = OnChange.REFUSE
+    replaces_others: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,10 +350,17 @@ class RunningApp:
         for source in self._sources:
             layout = self._layouts[source.table.name]
             if source.rows.isStreaming:
-                ingests[source.table.name] = StreamIngest(source.rows, layout, log, source.trigger)
+                ingests[source.table.name] = StreamIngest(
+                    source.rows, layout, log, source.trigger, self._source_of(source, lake, log)
+                )
             else:
                 ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake, source.on_change)
         self._supervisor.start(ingests, self._coordinator.progress)
+
+    def _source_of(self, source: StartedSource, lake: OwnedLake, log: EpochLog) -> SourceRecord:
+        """The record of a table's stream."""
+        table, reads = source.table.name, source_digest(source.rows)
+        return source_of(lake, table, reads, log.query_of(table), replaces_others=source.replaces_others)
 
     def _groups(self) -> int:
         """Tasks that write one index of a batch: as many as can run beside the workers."""

@@ -5,7 +5,8 @@
 Also analyses the failure of a source: the known facts of each error in the chain that Spark, or Upriver, has raised.
 """
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from py4j.java_gateway import is_instance_of
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.coordinator.sources import SourceFailure, SourceFault, judge
 from upriver.errors import DeclarationError, LakeInUse, UpriverError, UserError
+from upriver.state.runs import checksum_of
 
 CHAIN_MAX = 10
 """Errors of a chain that are examined; Java's chains may be circular."""
@@ -132,30 +134,50 @@ def _first_line(error: Exception) -> str:
 
 _SERVERS = ("kafka.bootstrap.servers",)
 _THINGS = ("subscribe", "subscribePattern", "assign", "path")
-"""Options of readers that name a source. Other options may hold secrets and are not shown."""
+"""Options of readers that name a source. Other options may hold secrets: they are not shown, and kept as a digest."""
 NAMED_MAX = 3
 """Sources of one DataFrame that are named."""
 
 
 def source_names(rows: DataFrame) -> str:
     """The topics with their servers, and the paths, that a streaming DataFrame reads; empty if its plan has none."""
-    plan = rows._jdf.queryExecution().analyzed()
-    named = dict.fromkeys(name for options in _options(plan) if (name := _name(options)))
+    named = dict.fromkeys(name for _, options in _sources(rows) if (name := _name(options)))
     return ", ".join(list(named)[:NAMED_MAX])
 
 
-def _options(plan: Any) -> Iterator[dict[str, str]]:
-    """For each streaming source in a plan, in lower case, the options of its reader."""
-    leaves = plan.collectLeaves()
-    for leaf in (leaves.apply(i) for i in range(leaves.size())):
+def source_digest(rows: DataFrame) -> str:
+    """A digest of what a streaming DataFrame reads: of each source its format, and its topics and servers, or its path.
+
+    Of a source without these options, all options count. Two DataFrames of one digest read the same.
+    """
+    return checksum_of(
+        json.dumps(sorted((kind, sorted(_telling(options))) for kind, options in _sources(rows))).encode()
+    )
+
+
+def _telling(options: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """The options that say what is read."""
+    named = [(name, options[name].rstrip("/")) for name in (*_SERVERS, *map(str.lower, _THINGS)) if name in options]
+    return named or options.items()
+
+
+def _sources(rows: DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
+    """For each streaming source of a DataFrame: its format, and its reader's options, whose names are in lower case."""
+    jvm: Any = rows.sparkSession._jvm
+    leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
+    for leaf in (leaves.apply(place) for place in range(leaves.size())):
         match str(leaf.getClass().getSimpleName()):
             case "StreamingRelationV2":
-                told = leaf.extraOptions().asCaseSensitiveMap()
-                yield {str(name).lower(): str(told[name]) for name in told}
+                yield str(leaf.sourceName()), _lower(leaf.extraOptions().asCaseSensitiveMap())
             case "StreamingRelation":
-                told = leaf.dataSource().options()
-                names = (*_SERVERS, *_THINGS)
-                yield {name.lower(): str(told.apply(name)) for name in names if told.contains(name)}
+                options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(leaf.dataSource().options())
+                yield str(leaf.dataSource().className()), _lower(options)
+            case kind if leaf.isStreaming():
+                yield kind, {}
+
+
+def _lower(options: Any) -> dict[str, str]:
+    return {str(name).lower(): str(options[name]) for name in options}
 
 
 def _name(options: dict[str, str]) -> str:
