@@ -165,22 +165,13 @@ class App:
         """
         self._check_declaring("table")
         self._check_free("table", name)
-        if on_bad_row not in ("fail", "set_aside"):
-            raise DeclarationError(f"table {name!r}: on_bad_row is 'fail' or 'set_aside', not {on_bad_row!r}")
-        if on_changed_rows not in list(OnChange):
-            ways = " or ".join(map(repr, map(str, OnChange)))
-            raise DeclarationError(f"table {name!r}: on_changed_rows is {ways}, not {on_changed_rows!r}")
+        _check_table_options(name, rows, on_bad_row, on_changed_rows, replace_source)
         self._typer.check_name("table", name)
         table = declared_table(name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes)
         checked_trigger = check_trigger(name, rows, trigger)
         if rows.isStreaming:
             check_stream(name, rows)
             check_stream_root(self._spark, self._config.root, name)
-        elif flag(f"table {name!r}: replace_source", replace_source):
-            raise DeclarationError(
-                f"table {name!r}: replace_source=True is for a streaming DataFrame. What happens to one that is not "
-                f"streaming and has changed, on_changed_rows says"
-            )
         self._tables[name] = table
         self._sources[name] = StartedSource(
             table=table,
@@ -188,7 +179,7 @@ class App:
             trigger=checked_trigger,
             sets_aside=on_bad_row == "set_aside",
             on_change=OnChange(on_changed_rows),
-            replaces_others=flag(f"table {name!r}: replace_source", replace_source),
+            replaces_others=replace_source,
         )
 
     def view(
@@ -468,3 +459,19 @@ class App:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _check_table_options(
+    name: str, rows: DataFrame, on_bad_row: str, on_changed_rows: str, replace_source: bool
+) -> None:
+    """The options of :meth:`App.table` that are one of a few values."""
+    if on_bad_row not in ("fail", "set_aside"):
+        raise DeclarationError(f"table {name!r}: on_bad_row is 'fail' or 'set_aside', not {on_bad_row!r}")
+    if on_changed_rows not in list(OnChange):
+        ways = " or ".join(map(repr, map(str, OnChange)))
+        raise DeclarationError(f"table {name!r}: on_changed_rows is {ways}, not {on_changed_rows!r}")
+    if flag(f"table {name!r}: replace_source", replace_source) and not getattr(rows, "isStreaming", False):
+        raise DeclarationError(
+            f"table {name!r}: replace_source=True is for a streaming DataFrame. on_changed_rows is for one that is not "
+            f"streaming and has changed"
+        )
