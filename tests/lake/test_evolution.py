@@ -9,6 +9,7 @@ import pytest
 from upriver.errors import DeclarationError
 from upriver.lake.evolution import evolved
 from upriver.plan.plan import TableSpec
+from upriver.plan.retention import Retain
 
 KEPT = TableSpec(
     "orders",
@@ -80,6 +81,12 @@ def test_a_column_that_was_never_null_may_be_null() -> None:
     strict = replace(KEPT, schema=pa.schema([field.with_nullable(False) for field in KEPT.schema]))
     assert evolved(strict, KEPT, INDEXES, "/lake").schema.equals(KEPT.schema)
     assert evolved(strict, declared(amount=None), INDEXES, "/lake").schema.field("amount").nullable
+
+
+def test_the_days_by_which_rows_are_retained_stay_days() -> None:
+    by_day = replace(declared(day=pa.timestamp("us")), retain=Retain("day", 30, "30 days"))
+    with pytest.raises(DeclarationError, match=r"'day' is DATE in /lake and TIMESTAMP_NTZ .* rows are retained"):
+        evolved(KEPT, by_day, INDEXES, "/lake")
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from upriver.errors import DeclarationError
 from upriver.plan.plan import TableSpec
-from upriver.plan.types import is_wider, spark_name
+from upriver.plan.types import is_date, is_wider, spark_name
 
 _WIDENINGS = (
     "TINYINT, SMALLINT, INT, BIGINT; FLOAT, DOUBLE; DATE, TIMESTAMP_NTZ; a DECIMAL, one with no fewer digits before "
@@ -78,6 +78,8 @@ def _evolved(field: pa.Field, declared: TableSpec, index: tuple[str, ...] | None
             f"{about}. The lake keeps the table by ({', '.join(index)}), in the order of a hash that depends on the "
             f"type, so the type of this column is fixed. {way_out}; views may CAST it to {new}"
         )
+    if declared.retain is not None and declared.retain.column == field.name and is_date(field.type):
+        raise DeclarationError(f"{about}. Its days say how long rows are retained, so its type is fixed. {way_out}")
     return now
 
 

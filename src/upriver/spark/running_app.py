@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -338,12 +338,10 @@ class RunningApp:
         """How each source's table is kept: with all columns that it has ever had."""
         record = lake.record()
         assert record is not None
-        vnodes, groups, declared = self._config.vnodes, self._groups(), {source.table.name for source in self._sources}
-        return {
-            table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups)
-            for table in record.tables
-            if table.name in declared
-        }
+        vnodes, groups = self._config.vnodes, self._groups()
+        schemas = {table.name: table.schema for table in record.tables}
+        tables = [replace(source.table, schema=schemas[source.table.name]) for source in self._sources]
+        return {table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups) for table in tables}
 
     def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
         ingests: dict[str, Ingest] = {}
