@@ -119,7 +119,8 @@ def test_the_programs_take_the_commands_of_a_document(page: Path, capsys: pytest
 def test_the_programs_take_the_commands_of_the_benchmarks_table() -> None:
     table = [line for line in (ROOT / "docs" / "benchmarks.md").read_text().splitlines() if line.startswith("| ")]
     commands = [re.findall(r"`([^`]+)` \|$", line) for line in table]
-    found = [["python", "-m", "benchmarks", *command.split()] for (command,) in filter(None, commands)]
+    given = [command.split() for (command,) in filter(None, commands)]
+    found = [words if words[0] == "upriver" else ["python", "-m", "benchmarks", *words] for words in given]
     assert len(found) > 10
     assert [command for command in found if not is_accepted(command)] == []
 
