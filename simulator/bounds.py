@@ -15,7 +15,7 @@ def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnod
     """
     slices_max = len(cluster.lake.edges) * (vnodes + CUTS_MAX)
     under_way = sum(len(process.down) + len(process.up) + 1 for process in cluster.processes.values())
-    under_way += sum(len(line.said) for line in cluster.network.busy)
+    under_way += sum(len(line.said) for line in cluster.network.busy) + len(cluster.control.waiting)
     places_max = len(cluster.rescale_observer.places) + declared + len(cluster.view_observer.waiting) + 5
     epochs = places_max * (cluster.lake.published + 1) * (slices_max + 3)
     slices = places_max**2 * len(plans) * (vnodes + 10)

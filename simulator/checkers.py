@@ -264,6 +264,11 @@ def a_rescale_leaves_as_many_workers_as_wanted(wanted: int, workers: Collection[
     return None if len(workers) == wanted else f"{wanted} were wanted, there are {sorted(workers)}"
 
 
+def another_driver_knows_what_clients_have_heard(allowed: Collection[int], workers: int) -> str | None:
+    """allowed: numbers of workers, as the rescales that clients have heard of have ended, or lead to."""
+    return None if workers in allowed else f"it begins with {workers} workers, and clients expect {sorted(allowed)}"
+
+
 # Views that come and go
 
 

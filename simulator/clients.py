@@ -53,6 +53,11 @@ def drawn_lookup(
     return lookup_of(ticket, plan, {key: hashes[key] for key in keys}, drawn_view([plan], rng), at_least, together)
 
 
+def drawn_workers(vnodes: int, rng: Random) -> int:
+    """How many workers a user wants."""
+    return rng.randint(1, min(WORKERS_WANTED_MAX, vnodes))
+
+
 def short_keys(lookup: LookupAsked) -> str:
     """What a lookup asks for, in words."""
     return f"{lookup.view} {[tuple(row.values()) for row in lookup.keys.to_pylist()]}"

@@ -10,6 +10,7 @@ from typing import assert_never
 from simulator import checkers
 from simulator.bad_rows import BadRows
 from simulator.checkers import require
+from simulator.control_store import FakeControl
 from simulator.fake_checkpoints import FakeCheckpoints
 from simulator.lake import FakeLake
 from simulator.lookup_observer import LookupObserver
@@ -20,10 +21,11 @@ from simulator.rescale_observer import RescaleObserver
 from simulator.tables import RowSource
 from simulator.view_observer import ViewObserver
 from simulator.watcher import Watcher
+from upriver.coordinator.control import placement_at_start
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
-from upriver.errors import ProtocolError
+from upriver.errors import NotWritten, ProtocolError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.migration.messages import Acquire
 from upriver.plan.plan import NOT_WANTED, TableSpec
@@ -32,6 +34,7 @@ from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointReady,
     CheckpointWanted,
+    ControlUnwritten,
     CoordinatorAction,
     CoordinatorEvent,
     EpochEnded,
@@ -53,6 +56,7 @@ from upriver.protocol.coordinator_events import (
     WorkerGone,
     WorkerRegistered,
     WorkerSaid,
+    WriteControl,
 )
 from upriver.protocol.messages import Assign, EpochFinished, WorkerFailed
 from upriver.protocol.peers import Envelope, ForRegion, PeerLookupAnswered
@@ -81,7 +85,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
     WriteState,
 )
-from upriver.vnodes import VnodeMap
+from upriver.vnodes import Placement, VnodeMap
 from upriver.worker.regions import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
@@ -122,6 +126,7 @@ class SimulatedCluster:
         self.lake.keep(kept)
         self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
         self.checkpoints = FakeCheckpoints(vnodes)
+        self.control = FakeControl()
         self._membership = membership
         chain = () if takes_checkpoints else None
         self.coordinator = CoordinatorMachine(vnode_map, kept, rules, chain, membership=membership)
@@ -133,11 +138,11 @@ class SimulatedCluster:
         self.bad_rows = bad_rows
         self.watcher = Watcher(view_observer, vnode_map.workers, self.lake, self.oracle, self.network, bad_rows)
         self.lookup_observer = LookupObserver(view_observer, self.lake, self.oracle, self.watcher.counters, bad_rows)
-        self.rescale_observer = RescaleObserver(self.watcher, view_observer, vnodes)
+        self._first = Placement(vnode_map.workers, vnode_map)
+        self.rescale_observer = RescaleObserver(self.watcher, view_observer, self._first)
         self._rng = rng
         self._row_source = RowSource(rng)
         self.vnodes = vnodes
-        self._first_workers = vnode_map.workers
         self._rules = rules
         self.build_region = build_region
         self._new_machine = partial(
@@ -145,8 +150,12 @@ class SimulatedCluster:
         )
         self._incarnations = count(1)
 
-    def begin_again(self) -> None:
-        """The driver dies, and all workers with it; another one starts on what is in the lake."""
+    def begin_again(self, workers: int | None) -> None:
+        """The driver dies, and all workers with it; another one starts on what is in the lake. workers: how many it
+        wants; ``None``: as the lake says."""
+        found = self.control.begin_again() or self._first
+        self.rescale_observer.another_driver(found)
+        placement = placement_at_start(found, workers, self.vnodes)
         for process in self.running:
             process.waiting.clear()
             process.end()
@@ -157,18 +166,19 @@ class SimulatedCluster:
             tuple(self.view_observer.possible.values()), tuple(self.view_observer.kept.values())
         )
         self.network = Network(self.processes.get)
-        self.watcher = self.watcher.of_another_driver(self.view_observer, self._first_workers, self.network)
+        self.watcher = self.watcher.of_another_driver(self.view_observer, placement.workers, self.network)
         self.lookup_observer = LookupObserver(
             self.view_observer, self.lake, self.oracle, self.watcher.counters, self.bad_rows
         )
-        self.rescale_observer = RescaleObserver(self.watcher, self.view_observer, self.vnodes)
+        self.rescale_observer = RescaleObserver(self.watcher, self.view_observer, placement, found)
         chain = None if self.coordinator.cluster.chain is None else self.checkpoints.begin_again()
         self.coordinator = CoordinatorMachine(
-            VnodeMap.initial(self.vnodes, self._first_workers),
+            placement.vnode_map,
             tuple(self.view_observer.kept.values()),
             self._rules,
             chain,
             membership=self._membership,
+            workers=placement.workers,
         )
         for epoch in range(1, self.lake.published + 1):
             self.step_coordinator(EpochPublished(epoch=Epoch(epoch), rows=self.lake.rows(Epoch(epoch))))
@@ -240,6 +250,21 @@ class SimulatedCluster:
         between = self.network.cut(self._rng)
         self.watcher.losses += between is not None
         return [] if between is None else [between]
+
+    # The lake
+
+    def write_control(self, count: int) -> None:
+        """The lake takes so many control records."""
+        written = self.control.write(count)
+        self.rescale_observer.recorded(written.number)
+        self.step_coordinator(written)
+
+    def refuse_control(self, count: int) -> None:
+        """The lake does not take so many control records for now."""
+        number = self.control.waiting[count - 1].number
+        unwritten = ControlUnwritten(number=number, error=NotWritten("the disk is full"))
+        self.rescale_observer.unrecorded(self.control.refuse(unwritten))
+        self.step_coordinator(unwritten)
 
     # Workers
 
@@ -379,6 +404,9 @@ class SimulatedCluster:
             case RescaleEnded():
                 self.trace.append(f"  rescale {action.ticket} is {action.outcome}")
                 self.rescale_observer.ended(action)
+            case WriteControl():
+                self.control.waiting.append(action)
+                self.rescale_observer.records(action)
             case ReplaceWorker():
                 self.trace.append(f"  #{action.incarnation} is to be replaced: {action.error}")
                 self.watcher.counters["workers_replaced"] += 1

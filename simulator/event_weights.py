@@ -40,7 +40,8 @@ class EventWeights:
     is requested. copy, store: how fast a process copies its state for it, and the lake takes that. spoil: how likely
     the lake does not take the last of it. standbys, warmups: how many copies of each slice the coordinator wants,
     and how many may warm up at a time. feed: how fast a process copies its state for its followers. lease: how soon
-    that of a lost process has run out. overdue: that a leaver is not waited for.
+    that of a lost process has run out. overdue: that a leaver is not waited for. record: how fast the lake takes
+    control records.
     """
 
     publish: float
@@ -77,6 +78,7 @@ class EventWeights:
     feed: float = 1.0
     lease: float = 1.0
     overdue: float = 0.0
+    record: float = 4.0
 
     @property
     def membership(self) -> MembershipConfig:

@@ -20,7 +20,7 @@ from simulator.bad_rows import BadRows
 from simulator.bounds import steps_to_rest
 from simulator.checkers import require
 from simulator.checkpoint_store import commit, store
-from simulator.clients import drawn_rescale
+from simulator.clients import drawn_rescale, drawn_workers
 from simulator.cluster import SimulatedCluster
 from simulator.drawing import apart_of, drawn_budget, drawn_map, drawn_partial, drawn_plans, drawn_views
 from simulator.event_weights import EventWeights
@@ -188,6 +188,8 @@ class World:
         moves.append((weights.checkpoint, self._checkpoint))
         if cluster.checkpoints.waiting:
             moves.append((weights.store, self._commit))
+        if cluster.control.waiting:
+            moves.append((weights.record, self._record))
         if cluster.leases:
             moves.append((weights.lease, self._end_lease))
         if cluster.rescale_observer.waiting:
@@ -318,9 +320,10 @@ class World:
             self._happened("cuts", f"the channel between {one} and {other} breaks")
 
     def _begin_again(self) -> None:
-        self._happened("drivers", "the driver dies, and another one comes")
+        workers = self._rng.choice((None, None, None, drawn_workers(self._vnodes, self._rng)))
+        self._happened("drivers", f"the driver dies, and another one comes: {workers=}")
         self._declared.clear()
-        self.cluster.begin_again()
+        self.cluster.begin_again(workers)
 
     def _carry(self, line: SimulatedLine) -> None:
         """Some of what is on its way over one line arrives."""
@@ -360,6 +363,15 @@ class World:
         fails = self._rng.random() < self._weights.spoil
         self._happened("commits", f"checkpoint of {self.cluster.checkpoints.waiting[0].epoch} is published, {fails=}")
         commit(self.cluster, fails)
+
+    def _record(self) -> None:
+        control = self.cluster.control
+        count, fails = self._rng.randint(1, len(control.waiting)), self._rng.random() < self._weights.spoil
+        self._happened("records", f"control record {control.waiting[count - 1].number} is written, {fails=}")
+        if fails:
+            self.cluster.refuse_control(count)
+        else:
+            self.cluster.write_control(count)
 
     # What users want
 

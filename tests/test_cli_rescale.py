@@ -270,3 +270,61 @@ def test_an_interval_is_some_seconds(cluster: Cluster, capsys: pytest.CaptureFix
 )
 def test_bytes_are_told_in_powers_of_ten(count: int, text: str) -> None:
     assert render_bytes(count) == text
+
+
+ENTRY = {
+    "term": 2,
+    "ticket": 0,
+    "began_at": 1_700_000_000.0,
+    "strategy": "icadd",
+    "from": 2,
+    "to": 4,
+    "outcome": "interrupted",
+    "error": "the driver ended",
+    "seconds": None,
+    "moved_vnodes": 0,
+    "moved_keys": 1_200,
+    "moved_bytes": 56_789,
+}
+HISTORY_TEXT = """\
+began rescale outcome took keys moved why
+2023-11-14 22:13:20 UTC icadd, 2 -> 4 workers interrupted - 1,200 56.8 kB the driver ended
+2023-11-14 22:13:20 UTC icadd, 4 -> 3 workers finished 1.5 s 1,200 56.8 kB
+"""
+"""But for the spaces between columns, and the line below their names."""
+
+
+def test_the_history_has_a_line_for_each_rescale(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finished = {**ENTRY, "from": 4, "to": 3, "outcome": "finished", "error": None, "seconds": 1.5}
+    coordinator.rescales = [ENTRY, finished]
+    assert run(cluster, "rescale", "--history") == 0
+    told = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in told if not line.startswith("-")] == HISTORY_TEXT.splitlines()
+    assert run(cluster, "rescale", "--history", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"rescales": [ENTRY, finished]}
+
+
+def test_the_history_goes_without_a_request(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(cluster, "rescale", "3", "--history") == 2
+    assert "--history goes without N" in capsys.readouterr().err
+
+
+def test_views_are_listed_with_their_sql(
+    coordinator: Coordinator, cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    view = {"name": "a", "sql": "SELECT k\nFROM t", "key": ["k", "j"], "is_partial": True, "since": 1_700_000_000.0}
+    gone = {**view, "name": "b", "is_partial": False, "until": 1_700_000_060.0, "ended": "dropped"}
+    declared = {**view, "until": None, "ended": None}
+    coordinator.views = [gone, declared]
+    assert run(cluster, "views") == 0
+    shown = "a: partial view of key k, j, since 2023-11-14 22:13:20 UTC\n    SELECT k\n    FROM t\n"
+    assert capsys.readouterr().out == shown
+    assert run(cluster, "views", "--all") == 0
+    assert capsys.readouterr().out == (
+        "b: full view of key k, j, since 2023-11-14 22:13:20 UTC, dropped 2023-11-14 22:14:20 UTC\n"
+        f"    SELECT k\n    FROM t\n{shown}"
+    )
+    assert run(cluster, "views", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"views": [declared]}

@@ -17,6 +17,8 @@ from upriver.coordinator.group import MembershipConfig
 from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
+from upriver.lake.control import find_control
+from upriver.lake.lake import Lake
 from upriver.net.server import listen_for
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, Per, TableSpec
@@ -48,7 +50,9 @@ class App:
     spark: a session with a free task slot for each worker and at least one more for ingest.
     root: directory of the lake, or its address in an object store: ``s3://``, ``s3a://``, ``gs://``, ``abfss://``,
     ``abfs://`` or ``az://``. Rows that are in it already are there again after a restart.
-    workers: how many workers keep the views. vnodes: power of two, fixed for the life of the lake.
+    workers: how many workers keep the views; ``None``: as many as when the app on this root stopped or was killed, or
+    as many as a rescale led to that was interrupted then; on a new root two. vnodes: power of two, fixed for the life
+    of the lake.
     token: what every caller must show; made up if ``None``. bind: host that the app's servers listen on; by default
     loopback. If executors are on other hosts, the default is the host of Spark's driver.
     ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
@@ -75,7 +79,7 @@ class App:
         spark: SparkSession,
         root: str | os.PathLike[str],
         *,
-        workers: int = 2,
+        workers: int | None = None,
         vnodes: int = VNODES_DEFAULT,
         token: str | None = None,
         bind: str | None = None,
@@ -403,6 +407,19 @@ class App:
         assert self._client is not None
         return self._client.rescale(workers, moves=moves, strategy=strategy, keys_max=keys_max)
 
+    def rescales(self) -> list[dict[str, Any]]:
+        """The last rescales of the app, of its earlier starts, too, oldest first; also if the app does not run.
+
+        Each has ``term`` (the how-manieth driver on the root) and ``ticket``, ``began_at`` (seconds since 1970),
+        ``strategy``, ``from`` and ``to`` (workers), ``outcome`` (``None`` while it goes on; ``finished``, ``aborted``,
+        ``failed``, ``refused``; ``interrupted`` if the driver ended during it), ``error`` (why), ``seconds`` (``None``
+        if that is not known), ``moved_keys``, ``moved_bytes`` and ``moved_vnodes``.
+        """
+        if self._running_app is not None:
+            return self._running_app.rescales()
+        record = find_control(Lake(self._config.root)).record
+        return [] if record is None else record.rescales_to_json()
+
     def checkpoint(self, *, timeout: float = 60.0) -> Epoch:
         """Write the state of all views to the lake, as of the end of an epoch, which is returned; the app goes on
         meanwhile.
@@ -422,7 +439,8 @@ class App:
         ``rows_per_s``, over the last minute. It has ``error``, one line, ``retry_in_s``, seconds until the next retry,
         if there is one, ``stalled_for_s``, seconds without a finished batch, if it has not failed, and ``attempts`` so
         far. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why
-        it failed, or for a partial view, why a key could not be filled. ``["failure"]``: why the app cannot go on, or
+        it failed, or for a partial view, why a key could not be filled. ``["unrecorded"]``: why the lake does not know
+        of the last change of the workers or the views, if it does not. ``["failure"]``: why the app cannot go on, or
         which sources have failed; lookups go on beside failed sources.
         """
         return self._running().status()

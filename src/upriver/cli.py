@@ -1,4 +1,4 @@
-"""The command line: ``upriver demo|status|lookup|explain|rescale``.
+"""The command line: ``upriver demo|status|lookup|explain|views|rescale``.
 
 With ``--json`` a command's last line is one JSON object; with ``status --watch`` each line is one. Exit status: 0 done;
 1 failed, or a check found a violation or a difference, or a rescale ended differently than requested; 2 usage error;
@@ -103,6 +103,11 @@ def _explain(explain: argparse.ArgumentParser) -> None:
     explain.add_argument("view")
 
 
+def _views(views: argparse.ArgumentParser) -> None:
+    _app(views)
+    views.add_argument("--all", action="store_true", help="also views that were dropped or replaced")
+
+
 def _rescale(rescale: argparse.ArgumentParser) -> None:
     _app(rescale)
     rescale.add_argument("workers", type=int, nargs="?", metavar="N", help="the new number of workers")
@@ -116,6 +121,9 @@ def _rescale(rescale: argparse.ArgumentParser) -> None:
     )
     rescale.add_argument("--timeout", type=float, default=600.0, metavar="S", help="seconds to wait (default 600)")
     rescale.add_argument("--no-wait", action="store_true", help="do not wait for the end")
+    rescale.add_argument(
+        "--history", action="store_true", help="instead of N: the last rescales, of earlier starts, too"
+    )
     rescale.add_argument("--abort", type=int, metavar="TICKET", help="instead of N: abort this rescale")
 
 
@@ -132,6 +140,7 @@ _COMMANDS = {
     "status": _Command("the state of a running app", _status, "upriver.client_commands:status"),
     "lookup": _Command("rows of a view by key", _lookup, "upriver.client_commands:lookup"),
     "explain": _Command("how a view is kept", _explain, "upriver.client_commands:explain"),
+    "views": _Command("the views of a running app, with their SQL", _views, "upriver.client_commands:views"),
     "rescale": _Command(
         "change the number of workers, or the owners of vnodes, while the app runs",
         _rescale,

@@ -1,4 +1,4 @@
-"""``upriver status|lookup|explain|rescale``: the commands that query a running app."""
+"""``upriver status|lookup|explain|views|rescale``: the commands that query a running app."""
 
 import argparse
 import json
@@ -21,8 +21,10 @@ from upriver.text import (
     render_progress,
     render_progress_line,
     render_report,
+    render_rescales,
     render_status,
     render_table,
+    render_views,
 )
 
 
@@ -96,9 +98,22 @@ def explain(options: argparse.Namespace) -> int:
     return 0
 
 
+def views(options: argparse.Namespace) -> int:
+    """Print the views that are declared, or were."""
+    with _client(options) as client:
+        told = [view for view in client.views() if options.all or view["ended"] is None]
+    if options.json:
+        _print_json({"views": told})
+    else:
+        print(render_views(told))
+    return 0
+
+
 def rescale(options: argparse.Namespace) -> int:
     """Begin a rescale, or abort one, and follow it."""
     seconds("--timeout", options.timeout)
+    if options.history:
+        return _history(options)
     with _client(options) as client:
         asked = _asked_rescale(client, options)
         if options.no_wait:
@@ -118,6 +133,19 @@ def rescale(options: argparse.Namespace) -> int:
     else:
         print(render_report(report))
     return 0 if (report["outcome"] == "aborted") == (options.abort is not None) else 1
+
+
+def _history(options: argparse.Namespace) -> int:
+    """Print the last rescales."""
+    if (options.workers, options.move, options.strategy, options.keys, options.abort) != (None,) * 5:
+        raise UserError("--history goes without N, --move, --strategy, --keys and --abort")
+    with _client(options) as client:
+        told = client.rescales()
+    if options.json:
+        _print_json({"rescales": told})
+    else:
+        print(render_rescales(told))
+    return 0
 
 
 def _asked_rescale(client: Client, options: argparse.Namespace) -> Rescale:

@@ -47,9 +47,9 @@ def check_more_than_none(setting: str, value: object, unit: str) -> None:
         raise DeclarationError(f"{setting}={value!r}: give {unit}, more than 0")
 
 
-def check_sizes(workers: int, vnodes: int, ingest_tasks: int | None, step_budget_ms: object) -> None:
+def check_sizes(workers: int | None, vnodes: int, ingest_tasks: int | None, step_budget_ms: object) -> None:
     check_vnodes(vnodes)
-    if not 1 <= whole("workers", workers) <= vnodes:
+    if workers is not None and not 1 <= whole("workers", workers) <= vnodes:
         raise DeclarationError(f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})")
     if ingest_tasks is not None and whole("ingest_tasks", ingest_tasks) < 1:
         raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")

@@ -2,6 +2,8 @@
 
 import shutil
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from textwrap import indent
 from typing import Any, TextIO
 
 import pyarrow as pa
@@ -133,6 +135,34 @@ def render_report(report: Mapping[str, Any]) -> str:
     return render_rows([f"rescale {report['ticket']}", _rescale_kind(report)], rows, [False, False])
 
 
+def render_rescales(rescales: Sequence[Mapping[str, Any]]) -> str:
+    """The last rescales, one a line."""
+    lines = []
+    for entry in rescales:
+        took = "-" if entry["seconds"] is None else f"{entry['seconds']:.1f} s"
+        amounts = [f"{entry['moved_keys']:,}", render_bytes(entry["moved_bytes"])]
+        why = entry["error"] or ""
+        lines.append([_moment(entry["began_at"]), _rescale_kind(entry), entry["outcome"] or "-", took, *amounts, why])
+    names = ["began", "rescale", "outcome", "took", "keys", "moved", "why"]
+    return render_rows(names, lines, [False, False, False, True, True, True, False])
+
+
+def render_views(views: Sequence[Mapping[str, Any]]) -> str:
+    """Views, each with its SQL as it was declared."""
+    told = []
+    for view in views:
+        what = f"{'partial' if view['is_partial'] else 'full'} view of key {', '.join(view['key'])}"
+        ended = "" if view["ended"] is None else f", {view['ended']} {_moment(view['until'])}"
+        sql = indent(view["sql"].strip(), "    ")
+        told.append(f"{view['name']}: {what}, since {_moment(view['since'])}{ended}\n{sql}")
+    return "\n".join(told)
+
+
+def _moment(at: float) -> str:
+    """A time in seconds since 1970, as text in UTC."""
+    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def render_status(status: Mapping[str, Any]) -> str:
     """The result of ``App.status``: workers, views, workers that were lost, and the current rescale."""
     lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
@@ -141,6 +171,8 @@ def render_status(status: Mapping[str, Any]) -> str:
     lines += [_workers(status["workers"]), _views(status["views"]), *_view_errors(status["views"])]
     if status["failure"] is not None:
         lines.append(f"FAILED: {status['failure']}")
+    if status["unrecorded"] is not None:
+        lines.append(f"not recorded: {status['unrecorded']}")
     if status["recoveries"]:
         lines.append(_recoveries(status["recoveries"]))
     if status["rescale"] is not None:

@@ -7,7 +7,7 @@ life of a lake, so *sorted by hash64* means *grouped by vnode*.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
+from itertools import count, groupby, islice
 from typing import Any, Self
 
 import numpy as np
@@ -164,6 +164,48 @@ class VnodeMap:
 
     def _next(self, owners: tuple[WorkerId, ...]) -> Self:
         return type(self)(MapVersion(self.version + 1), owners)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The workers of an app, and which of them owns each vnode. A worker may own none."""
+
+    workers: tuple[WorkerId, ...]
+    vnode_map: VnodeMap
+
+    @classmethod
+    def initial(cls, vnodes: int, workers: int) -> Self:
+        """So many workers, from 0 on. Raises as :meth:`VnodeMap.initial` does."""
+        members = tuple(map(WorkerId, range(workers)))
+        return cls(members, VnodeMap.initial(vnodes, members))
+
+    def resized(self, size: int) -> Self:
+        """So many workers, and the least possible number of vnodes moved. Raises as :meth:`VnodeMap.initial` does."""
+        if size == len(self.workers):
+            return self
+        workers = resized(self.workers, size)
+        return type(self)(workers, self.vnode_map.rebalanced(workers))
+
+    def to_json(self) -> dict[str, Any]:
+        return {"workers": list(self.workers), "map": self.vnode_map.to_json()}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        """The inverse of :meth:`to_json`. Raises ProtocolError if a worker that owns a vnode is missing."""
+        placement = cls(tuple(map(WorkerId, json["workers"])), VnodeMap.from_json(json["map"]))
+        if not set(placement.vnode_map.workers) <= set(placement.workers):
+            raise ProtocolError(
+                f"workers {placement.vnode_map.workers} own vnodes, and the workers are {placement.workers}"
+            )
+        return placement
+
+
+def resized(workers: tuple[WorkerId, ...], size: int | None) -> tuple[WorkerId, ...]:
+    """So many workers; ``None``: these. The lowest free ids join, the highest leave."""
+    if size is None:
+        return workers
+    free = (WorkerId(number) for number in count() if number not in workers)
+    return tuple(sorted([*workers[: max(0, size)], *islice(free, max(0, size - len(workers)))]))
 
 
 def _sorted_workers(workers: Sequence[WorkerId], vnodes: int) -> _Workers:

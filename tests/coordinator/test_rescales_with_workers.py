@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from coordinator_kit import Recorded
 from machines_kit import CHANNEL, KEYS, PLAN, VNODES, Seen, asked, rows
 
-from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.protocol.coordinator_events import (
     CoordinatorAction,
@@ -91,7 +91,7 @@ class LoopbackCluster:
     def __init__(self, pick: Pick) -> None:
         self.pick = pick
         first = VnodeMap.initial(VNODES, [WorkerId(0)])
-        self.coordinator = CoordinatorMachine(first, (PLAN,))
+        self.coordinator = Recorded(first, (PLAN,))
         self.workers: dict[int, WorkerMachine] = {}
         self.places: dict[int, WorkerId] = {}
         self.met: dict[int, dict[WorkerId, int]] = {}

@@ -4,7 +4,7 @@ of it. See coordinator_kit."""
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coordinator_kit import BOTH, PLAN, finished, only, published, said, vnode_map
+from coordinator_kit import BOTH, PLAN, Recorded, finished, only, published, said, vnode_map
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.ids import Epoch
@@ -89,7 +89,7 @@ def checkpointing(
     rules: Rules = ALL_RULES,
 ) -> CoordinatorMachine:
     """Of two workers, 0 and 1, that take checkpoints, having lived through these events. every: so many epochs."""
-    machine = CoordinatorMachine(vnode_map(), tuple(plans), rules, checkpoints, every)
+    machine = Recorded(vnode_map(), tuple(plans), rules, checkpoints, every)
     happens(machine, *events)
     return machine
 

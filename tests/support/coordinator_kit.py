@@ -1,6 +1,7 @@
 """Short words for tests of the coordinator machine: two workers, events, and what came out of a step."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, Vno
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.protocol.coordinator_events import (
     AbortWanted,
+    ControlWritten,
     CoordinatorAction,
     CoordinatorEvent,
     EpochEnded,
@@ -24,6 +26,7 @@ from upriver.protocol.coordinator_events import (
     WorkerGone,
     WorkerRegistered,
     WorkerSaid,
+    WriteControl,
 )
 from upriver.protocol.messages import (
     EpochFinished,
@@ -157,11 +160,29 @@ DOWN: list[CoordinatorEvent] = [*BOTH, wanted(1, workers=1), met(1), met(2)]
 """Worker 1 leaves; vnodes 1 and 3 move to worker 0."""
 
 
+class Recorded(CoordinatorMachine):
+    """A coordinator whose lake takes each control record at once. Its actions are those besides."""
+
+    @cached_property
+    def records(self) -> list[WriteControl]:
+        """All control records up to now."""
+        return []
+
+    def step(self, event: CoordinatorEvent) -> list[CoordinatorAction]:
+        actions = super().step(event)
+        records = only(WriteControl, actions)
+        self.records.extend(records)
+        actions = [action for action in actions if not isinstance(action, WriteControl)]
+        if records:
+            actions += self.step(ControlWritten(number=records[-1].number))
+        return actions
+
+
 def coordinator(
     *events: CoordinatorEvent, plans: Sequence[DataflowPlan] = (PLAN,), rules: Rules = ALL_RULES
 ) -> CoordinatorMachine:
     """A machine of two workers, 0 and 1, that has lived through these events."""
-    machine = CoordinatorMachine(vnode_map(), tuple(plans), rules)
+    machine = Recorded(vnode_map(), tuple(plans), rules)
     for event in events:
         machine.step(event)
     return machine

@@ -53,6 +53,8 @@ class Coordinator:
     script: list[Json] = field(default_factory=lambda: [*UNDERWAY, progress("finished", 1000)])
     report: Json = field(default_factory=lambda: report("finished"))
     before: Callable[[str], None] = lambda action: None
+    rescales: list[Json] = field(default_factory=list)
+    views: list[Json] = field(default_factory=list)
     asked: "queue.SimpleQueue[tuple[str, Json]]" = field(default_factory=queue.SimpleQueue)
 
     def actions(self) -> dict[str, Callable[[Mapping[str, Any]], Json]]:
@@ -61,6 +63,8 @@ class Coordinator:
             "rescale_progress": lambda asked: self._hear("rescale_progress", asked, self._progress()),
             "rescale_report": lambda asked: self._hear("rescale_report", asked, self.report),
             "rescale_abort": lambda asked: self._hear("rescale_abort", asked, {}),
+            "rescales": lambda asked: self._hear("rescales", asked, {"rescales": self.rescales}),
+            "views": lambda asked: self._hear("views", asked, {"views": self.views}),
             "status": lambda asked: self._hear("status", asked, status(self._progress())),
         }
 
@@ -105,6 +109,7 @@ def status(rescale: Json | None) -> Json:
         "tables": {},
         "rescale": rescale,
         "rescales_waiting": 1,
+        "unrecorded": None,
         "recoveries": [],
         "failure": None,
     }

@@ -5,9 +5,8 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import TypedDict, Unpack
 
-from coordinator_kit import PLAN, gone, published, said, vnode_map
+from coordinator_kit import PLAN, Recorded, gone, published, said, vnode_map
 
-from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
 from upriver.ids import Epoch, FeedId, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
@@ -68,7 +67,7 @@ class Group:
         """owners: of the vnodes. instances: of workers 0, 1 and so on. silent: as below. config: of membership,
         besides ``standbys``."""
         settings = MembershipConfig(num_standby_replicas=standbys, **config)
-        self.machine = CoordinatorMachine(vnode_map(owners), tuple(plans), rules, (), membership=settings)
+        self.machine = Recorded(vnode_map(owners), tuple(plans), rules, (), membership=settings)
         self.instances = dict(enumerate(instances))
         self.silent = set(silent)
         """What workers keep to themselves for now."""

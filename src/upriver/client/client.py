@@ -221,6 +221,19 @@ class Client:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
         return self._act("status", {})
 
+    def rescales(self) -> list[dict[str, Any]]:
+        """The last rescales of the app, of its earlier starts, too, oldest first; as ``App.rescales``."""
+        return list(self._act("rescales", {})["rescales"])
+
+    def views(self) -> list[dict[str, Any]]:
+        """The views of the app as the lake has them: first those that were dropped or replaced, the last ones, oldest
+        first; then those that are declared.
+
+        Each has ``name``, ``sql``, ``key``, ``is_partial``, ``since`` and ``until`` (seconds since 1970; ``until`` is
+        ``None`` for a declared view) and ``ended`` (``dropped``, ``replaced`` or ``None``).
+        """
+        return list(self._act("views", {})["views"])
+
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept, as a plain dict. Raises UnknownView."""
         _check_view(view)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from upriver.coordinator.checkpoints import Checkpoints
 from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.control import Control
 from upriver.coordinator.epochs import Ledger
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.meetings import Meetings
@@ -29,6 +30,8 @@ from upriver.protocol.coordinator_events import (
     CheckpointPublished,
     CheckpointUnpublished,
     CheckpointWanted,
+    ControlUnwritten,
+    ControlWritten,
     CoordinatorAction,
     CoordinatorEvent,
     EpochEnded,
@@ -124,16 +127,18 @@ class CoordinatorMachine:
         checkpoints: Sequence[Checkpoint] | None = None,
         checkpoint_epochs: int | None = None,
         membership: MembershipConfig = NO_STANDBYS,
+        workers: tuple[WorkerId, ...] | None = None,
     ) -> None:
         """checkpoints: a chain, newest first, from which workers restore these views; ``None``: the app has none and
-        takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on request."""
+        takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on request. workers: in order;
+        by default those that own vnodes."""
         self._rules = rules
         self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived)
         failed = checkpoints[0].failed if checkpoints else {}
         self.cluster = Cluster(
             plans=plans,
             rules=rules,
-            workers=vnode_map.workers,
+            workers=vnode_map.workers if workers is None else workers,
             reading=vnode_map,
             maps={region.name: vnode_map for plan in plans for region in plan.spread},
             ledger=self._ledger,
@@ -146,7 +151,8 @@ class CoordinatorMachine:
         self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)
-        self._rescales = RescaleMachine(self.cluster, self._scans, self._meetings, self._leader)
+        self._control = Control(self.cluster)
+        self._rescales = RescaleMachine(self.cluster, self._scans, self._meetings, self._leader, self._control)
         self._evictions = Evictions(self.cluster)
         self._is_torn = False
         """coordinator.anew_when_torn: exchanged rows may be lost, so all workers must begin anew."""
@@ -208,6 +214,11 @@ class CoordinatorMachine:
                 self._rescales.queue.put(event)
             case AbortWanted():
                 self._rescales.abort_wanted(event)
+            case ControlWritten(number=number):
+                self._control.written(number)
+            case ControlUnwritten(number=number):
+                self._control.unwritten(number)
+                self._rescales.unrecorded(event)
             case StopAsked():
                 self._stopping = True
                 for _, member in sorted(self.cluster.members.items()):
@@ -215,6 +226,8 @@ class CoordinatorMachine:
         self._evictions.end()
         if not self._stopping:
             self._go_on()
+            if self._rescales.is_over:
+                self._control.see(self._leader.vacant)
         return self.cluster.actions
 
     def _go_on(self) -> None:

@@ -11,6 +11,7 @@
     rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
     checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
     control/<term>.json                        one per driver that has owned the root
+    cluster/<term>-<number>.json               workers, vnode map, rescales and views, for the next driver (control.py)
     ingest/<table>/                            Spark's own checkpoint of the table's stream
     loads/<table>.json                         how a table that is not a stream is cut into batches, and a digest
     loads/<table>/<n>.json                     the same of an additional load, of a DataFrame whose rows had changed

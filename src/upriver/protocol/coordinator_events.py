@@ -11,6 +11,7 @@ from upriver.protocol.messages import FromWorker, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.state.checkpoint import StateFile
 from upriver.state.failure import ViewFailure
+from upriver.vnodes import Placement
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +137,21 @@ class AbortWanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlWritten:
+    """The control record of this number is in the lake, and so is everything that earlier ones say."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlUnwritten:
+    """The control record of this number could not be written. Another attempt, or a later record, may succeed."""
+
+    number: int
+    error: UpriverError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopAsked:
     """The app is stopping."""
 
@@ -155,6 +171,8 @@ CoordinatorEvent = (
     | CheckpointUnpublished
     | RescaleWanted
     | AbortWanted
+    | ControlWritten
+    | ControlUnwritten
     | StopAsked
 )
 
@@ -279,6 +297,23 @@ class RescaleEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteControl:
+    """Write a control record: what the next driver has to know. Numbers count up from 1; a record makes all earlier
+    ones obsolete.
+
+    placement: in force. target: the placement that the cluster is on its way to; the next driver begins with it.
+    ``None``: with ``placement``. begins, ends: the rescale that begins or has ended; its clients hear of it when the
+    record is written.
+    """
+
+    number: int
+    placement: Placement
+    target: Placement | None = None
+    begins: RescaleBegun | None = None
+    ends: RescaleEnded | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplaceWorker:
     """The incarnation has failed, but another process may not: end it as if it had died. error: one line."""
 
@@ -308,6 +343,7 @@ CoordinatorAction = (
     | StartWorkers
     | RescaleBegun
     | RescaleEnded
+    | WriteControl
     | ReplaceWorker
     | AppFailed
 )

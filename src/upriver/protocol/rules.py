@@ -102,6 +102,10 @@ class Rules:
     """replication.put_back_has_changed: a key that was put back has changed, for its followers."""
     replication_unfed_says_so: bool = True
     """replication.unfed_says_so: a follower that has not caught up and loses its channel to the owner says so."""
+    control_record_before_begin: bool = True
+    """control.record_before_begin: a rescale begins when the lake has a control record of what it leads to."""
+    control_record_before_end: bool = True
+    """control.record_before_end: clients hear of a rescale's end when the lake has a control record of it."""
     workers_failed_are_replaced: bool = True
     """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
     views_fail_alone: bool = True

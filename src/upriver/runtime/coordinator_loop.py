@@ -12,6 +12,7 @@ from upriver.coordinator.restarts import PlaceHistory
 from upriver.errors import NotReady, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
+from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.lake import Manifest
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import DataflowPlan
@@ -19,6 +20,7 @@ from upriver.protocol.coordinator_events import (
     AppFailed,
     CheckpointFailed,
     CheckpointReady,
+    ControlWritten,
     CoordinatorAction,
     EpochEnded,
     EpochPublished,
@@ -42,6 +44,7 @@ from upriver.protocol.coordinator_events import (
     WorkerGone,
     WorkerRegistered,
     WorkerSaid,
+    WriteControl,
 )
 from upriver.protocol.messages import FromWorker
 from upriver.protocol.strategies import Strategy
@@ -76,13 +79,16 @@ class CoordinatorLoop:
         leavers_s: float | None = None,
         histories: Callable[[], Mapping[WorkerId, PlaceHistory]] = dict,
         sources: SourceSupervisor | None = None,
+        control: ControlKeeper | None = None,
     ) -> None:
         """leavers_s: seconds for which a rescale by learners waits for workers that leave; ``None``: as long as it
         takes. sources: those of the app's tables, for the status; without them, the status has no tables. start_worker:
         fills a slot, some time after it has returned; without it, no rescale can add workers. keeper: without it, the
-        machine must take no checkpoints. histories: of the workers' slots."""
+        machine must take no checkpoints. histories: of the workers' slots. control: without it, no control record is
+        written."""
         self._machine = machine
         self._keeper = keeper
+        self._control = control
         self._start_worker = start_worker
         self._histories = histories
         self._sources = sources
@@ -100,6 +106,8 @@ class CoordinatorLoop:
         self._thread.start()
         if self._keeper is not None:
             self._keeper.start(self._inbox.put)
+        if self._control is not None:
+            self._control.start(self._inbox.put)
 
     @property
     def lookup_map(self) -> VnodeMap:
@@ -243,6 +251,14 @@ class CoordinatorLoop:
         wanted = self.rescales.workers_wanted()
         return self._machine.cluster.workers if wanted is None else tuple(map(WorkerId, range(wanted)))
 
+    def rescale_history(self) -> list[dict[str, Any]]:
+        """As :meth:`ControlKeeper.rescales`."""
+        return [] if self._control is None else self._control.rescales()
+
+    def view_history(self) -> list[dict[str, Any]]:
+        """As :meth:`ControlKeeper.views`."""
+        return [] if self._control is None else self._control.views()
+
     def addresses(self) -> dict[WorkerId, str]:
         """The address of each worker that is up; of two incarnations, the later one's."""
         return self._workers.addresses()
@@ -255,6 +271,7 @@ class CoordinatorLoop:
             **self.rescales.status(),
             "recoveries": self._recoveries.status(),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
+            "unrecorded": None if self._control is None else self._control.unwritten(),
             "tables": tables,
             "failure": str(self._failure.error) if self.has_failed else source_failure(tables),
         }
@@ -269,6 +286,8 @@ class CoordinatorLoop:
         self._workers.close()
         if self._keeper is not None:
             self._keeper.stop()
+        if self._control is not None:
+            self._control.stop()
         self._inbox.close()
         self._thread.join()
         # Both hold references to the app, and Spark's callback threads hold one to this loop.
@@ -312,12 +331,22 @@ class CoordinatorLoop:
                 self.rescales.begun(action)
             case RescaleEnded():
                 self.rescales.ended(action)
+            case WriteControl():
+                self._write_control(action)
             case ReplaceWorker():
                 self._workers.give_up(action.incarnation, action.error)
             case AppFailed():
                 self.fail(error_from_json({"error": action.kind, "message": action.error}))
             case _:
                 assert_never(action)
+
+    def _write_control(self, action: WriteControl) -> None:
+        if self._control is None:
+            self._inbox.put(ControlWritten(number=action.number))
+            return
+        strategy = "" if action.begins is None else self.rescales.strategy(action.begins.ticket)
+        cost = None if action.ends is None else self.rescales.cost(action.ends.ticket)
+        self._control.carry_out(action, self._machine.plans, strategy, cost)
 
     def _answer_parts(self, ready: SnapshotReady) -> None:
         """Return the parts of all workers, or fail: a worker may be lost without the machine knowing yet."""

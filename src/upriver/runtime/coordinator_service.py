@@ -78,7 +78,8 @@ class CoordinatorService:
 
     Actions, JSON in and out: ``routing``, ``freshness`` (``epoch``: the epoch to return the commit time of, or null),
     ``status``, ``explain`` (``view``), ``scan`` (``view``, and ``scan``, a name of the caller's choice: callers that
-    give the same name read the same snapshot), ``evict`` (``view``, ``keys``), and ``rescale`` (``workers`` or
+    give the same name read the same snapshot), ``evict`` (``view``, ``keys``), ``rescales`` and ``views`` (the history
+    of both), and ``rescale`` (``workers`` or
     ``moves``, ``strategy``, ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``,
     ``rescale_report`` and ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it
     comes when the state is another one, or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most.
@@ -111,6 +112,8 @@ class CoordinatorService:
             "explain": lambda asked: self.explain(str(asked["view"])),
             "scan": self._scan,
             "evict": self._evict,
+            "rescales": lambda _: {"rescales": loop.rescale_history()},
+            "views": lambda _: {"views": loop.view_history()},
             "rescale": self._rescale,
             "rescale_progress": self._rescale_progress,
             "rescale_report": lambda asked: loop.rescales.report(int(asked["ticket"])),

@@ -5,6 +5,7 @@ from typing import Any
 
 from upriver.errors import UserError
 from upriver.ids import WorkerId
+from upriver.lake.control import RescaleCost
 from upriver.protocol.coordinator_events import AbortWanted, LeaversOverdue, RescaleBegun, RescaleEnded, RescaleWanted
 from upriver.protocol.messages import FromWorker, Moved, TookOver, WorkerLoad
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox
@@ -60,6 +61,18 @@ class Rescales:
             if not case.is_over:
                 raise UserError(f"rescale {ticket} is not over: it is {case.state}")
             return case.report()
+
+    def strategy(self, ticket: int) -> str:
+        """The strategy of a rescale. Raises UserError for a ticket that is not known."""
+        with self._changed:
+            return str(self._reports.case(ticket).wanted.strategy)
+
+    def cost(self, ticket: int) -> RescaleCost:
+        """What a rescale has cost up to now. Raises UserError for a ticket that is not known."""
+        with self._changed:
+            case = self._reports.case(ticket)
+            seconds, keys = round(case.seconds(), 3), case.total("keys")
+            return RescaleCost(seconds=seconds, moved_keys=keys, moved_bytes=case.total("bytes"))
 
     def status(self) -> dict[str, Any]:
         """As :meth:`RescaleReports.status`."""

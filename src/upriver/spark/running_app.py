@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from upriver.coordinator.control import placement_at_start
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
@@ -19,13 +20,14 @@ from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
-from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.lake.control import FoundControl, find_control
+from upriver.lake.control_keeper import ControlKeeper
+from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
 from upriver.lake.source_records import SourceRecord, source_of
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
-from upriver.protocol.json_forms import plan_to_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
 from upriver.runtime.fixed_costs import require_memory
@@ -49,7 +51,7 @@ from upriver.spark.session import (
 from upriver.spark.sources import source_digest
 from upriver.spark.startup import Startup
 from upriver.spark.tables import Backfill
-from upriver.vnodes import VnodeMap
+from upriver.vnodes import Placement
 
 SECRET_BYTES = 32
 """Bytes of the cluster's secret: made at each start, and kept only in this process and in the workers."""
@@ -78,7 +80,8 @@ class StartedSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig:
-    """How an app runs. root: of the lake. listen: the coordinator's address. groups: ingest tasks per index.
+    """How an app runs. root: of the lake. workers: ``None`` for as many as the lake says. listen: the
+    coordinator's address. groups: ingest tasks per index.
 
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next;
@@ -87,7 +90,7 @@ class AppConfig:
     """
 
     root: str
-    workers: int
+    workers: int | None
     vnodes: int
     token: str = field(repr=False)
     listen: Listen
@@ -110,7 +113,9 @@ class RunningApp:
         self._config = config
         self._sources = sources
         self._plans = tuple(plans)
-        self._workers = [WorkerId(number) for number in range(config.workers)]
+        self._placement: Placement | None = None
+        """What the app begins with, once that is known."""
+        self._control: ControlKeeper | None = None
         self._running: CoordinatorLoop | None = None
         self._lake: OwnedLake | None = None
         self._service: CoordinatorService | None = None
@@ -143,14 +148,17 @@ class RunningApp:
     def _bring_up(self, startup: Startup) -> None:
         """The steps of a start."""
         startup.at("waiting for task slots")
-        wait_for_slots(self._spark, self._config.workers, startup.seconds_left)
+        self._plan_placement(Lake(self._config.root))
+        wait_for_slots(self._spark, len(self._begun_with.workers), startup.seconds_left)
         if runs_elsewhere(self._spark):
             startup.at("running a first task on an executor")
             check_executors(self._spark)
         startup.at(f"opening the lake {self._config.root}")
         tables, settings = tuple(source.table for source in self._sources), checked_settings(self._spark)
         declared = LakeRecord(self._config.vnodes, tables, self._indexes(), settings)
-        self._lake = OwnedLake(self._config.root, declared, self._control())
+        self._lake = OwnedLake(self._config.root, declared, self._facts())
+        found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
+        self._control = ControlKeeper(self._lake, found, self._begun_with)
         startup.at("completing indexes in the lake")
         self._layouts = self._layouts_in(self._lake)
         self._backfill = self._complete_indexes(self._lake, declared)
@@ -170,9 +178,23 @@ class RunningApp:
             self._coordinator.wait_joined(max(0.0, startup.seconds_left()))
         except WaitTimeout:
             raise WaitTimeout(f"{startup.late()}{self._why_late()}") from None
+        self._control.wait_written(max(0.0, startup.seconds_left()))
         startup.at("starting ingest")
         startup.outlive()
         self._start_ingest(self._lake, self._log)
+
+    def _plan_placement(self, lake: Lake) -> FoundControl:
+        """Decide how many workers there are, and what each owns. Returns what the lake knows."""
+        config, found = self._config, find_control(lake)
+        recorded = None if found.record is None else found.record.to_begin_with
+        vnodes = config.vnodes if recorded is None else len(recorded.vnode_map.owners)
+        self._placement = placement_at_start(recorded, config.workers, vnodes)
+        return found
+
+    @property
+    def _begun_with(self) -> Placement:
+        assert self._placement is not None
+        return self._placement
 
     def _serve(self) -> None:
         """Start the coordinator's service and the workers."""
@@ -205,7 +227,7 @@ class RunningApp:
             is_local=is_local(self._spark),
         )
         self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
-        for worker in self._workers:
+        for worker in self._begun_with.workers:
             self._host.start(worker)
 
     def _why_late(self) -> str:
@@ -223,15 +245,18 @@ class RunningApp:
         config = self._config
         keeper = CheckpointKeeper(lake, self._plans, config.checkpoint_interval_s)
         machine = CoordinatorMachine(
-            VnodeMap.initial(config.vnodes, self._workers),
+            self._begun_with.vnode_map,
             self._plans,
             checkpoints=keeper.found,
             checkpoint_epochs=config.checkpoint_interval_epochs,
             membership=config.membership,
+            workers=self._begun_with.workers,
         )
         timeout_ms = config.membership.scale_down_timeout_ms
         leavers_s = None if timeout_ms is None else timeout_ms / 1000
-        return CoordinatorLoop(machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor)
+        return CoordinatorLoop(
+            machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor, self._control
+        )
 
     @property
     def _coordinator(self) -> CoordinatorLoop:
@@ -264,13 +289,12 @@ class RunningApp:
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
         return indexes_of([source.table for source in self._sources], self._plans)
 
-    def _control(self) -> dict[str, Any]:
+    def _facts(self) -> dict[str, Any]:
+        """About this driver."""
         return {
             "host": socket.gethostname(),
             "process": os.getpid(),
             "started_at": time.time(),
-            "workers": self._config.workers,
-            "views": [plan_to_json(plan) for plan in self._plans],
             "set_aside": [source.table.name for source in self._sources if source.sets_aside],
         }
 
@@ -364,7 +388,7 @@ class RunningApp:
         """Tasks that write one index of a batch: as many as can run beside the workers."""
         if self._config.groups is not None:
             return self._config.groups
-        free = max(1, free_slots(self._spark) - self._config.workers)
+        free = max(1, free_slots(self._spark) - len(self._begun_with.workers))
         # A local master may have far more slots than processors.
         return min(free, os.cpu_count() or 1) if str(self._spark.sparkContext.master).startswith("local[") else free
 
@@ -405,6 +429,9 @@ class RunningApp:
 
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()
+
+    def rescales(self) -> list[dict[str, Any]]:
+        return self._coordinator.rescale_history()
 
     def restart_source(self, table: str) -> None:
         self._supervisor.restart(table)

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 import pytest
 from migration_kit import ONE, TWO, V1, ZERO, vnode, vnode_map
 
-from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, resized
+from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan
 from upriver.errors import DeclarationError, IllegalEvent, ProtocolError
 from upriver.ids import MapVersion, VnodeId, WorkerId
+from upriver.vnodes import resized
 
 TOTALS, SIZES = "totals", "sizes"
 BOTH = (ZERO, ONE)

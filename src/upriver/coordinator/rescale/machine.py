@@ -1,13 +1,13 @@
 """The machine of rescales, from request to end; rules coordinator.lock_step, coordinator.between_epochs and
 coordinator.leave_when_dry.
 
-A rescale waits until the joining workers are up (``Starting``) and all members have opened channels to each other
-(``Meeting``). It then waits until every open epoch has ended (``Draining``). Then keys move (``Moving``), until all
-workers have settled what they were told; each epoch opens when all before it have ended. ``restart`` moves nothing: all
-workers begin anew by the new map and read everything again (``Reloading``). When a worker is lost while keys move, all
-begin anew by the old map. With ``learner``, slices change hands one by one, as the leader decides, while everything
-goes on (``Learning``). Then the staying workers meet without the leavers, so that none of them depends on a leaver
-(``Parting``). ``docs/internals/rescale.md``.
+A rescale waits until a control record says what it leads to (``Recording``). Then the joining workers come up
+(``Starting``), and all members open channels to each other (``Meeting``). It then waits until every open epoch has
+ended (``Draining``). Then keys move (``Moving``), until all workers have settled what they were told; each epoch opens
+when all before it have ended. ``restart`` moves nothing: all workers begin anew by the new map and read everything
+again (``Reloading``). When a worker is lost while keys move, all begin anew by the old map. With ``learner``, slices
+change hands one by one, as the leader decides, while everything goes on (``Learning``). Then the staying workers meet
+without the leavers, so that none of them depends on a leaver (``Parting``). ``docs/internals/rescale.md``.
 
 ``RescaleQueue``: the rescales that wait, in the order of the requests (icadd.one_rescale_at_a_time).
 """
@@ -15,9 +15,10 @@ goes on (``Learning``). Then the staying workers meet without the leavers, so th
 from collections.abc import Mapping
 
 from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.control import Control
 from upriver.coordinator.meetings import Meetings
 from upriver.coordinator.replication import Leader
-from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, first, resized
+from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, first
 from upriver.coordinator.rescale.stages import (
     PERMITS,
     AcceptedRescale,
@@ -28,6 +29,7 @@ from upriver.coordinator.rescale.stages import (
     Moving,
     Parting,
     Permits,
+    Recording,
     Reloading,
     Stage,
     Starting,
@@ -38,7 +40,7 @@ from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.protocol.coordinator_events import (
     AbortWanted,
-    RescaleBegun,
+    ControlUnwritten,
     RescaleEnded,
     RescaleOutcome,
     RescaleWanted,
@@ -46,7 +48,7 @@ from upriver.protocol.coordinator_events import (
 )
 from upriver.protocol.messages import CloseInput, MigrationOrder, Moved, PeerLeft, PeersLost, Retire, Settled
 from upriver.protocol.strategies import Strategy
-from upriver.vnodes import VnodeMap
+from upriver.vnodes import VnodeMap, resized
 
 QUEUE_REQUESTS_MAX = 16
 """Requests that wait; one more is refused."""
@@ -103,13 +105,14 @@ class RescaleQueue:
 class RescaleMachine:
     """The coordinator calls ``advance`` after every step, the other methods when their event happens."""
 
-    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader) -> None:
+    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader, control: Control) -> None:
         self.stage: Stage = Idle()
         self.queue = RescaleQueue(cluster)
         self._cluster = cluster
         self._leader = leader
         self._scans = scans
         self._meetings = meetings
+        self._control = control
 
     @property
     def is_over(self) -> bool:
@@ -157,13 +160,21 @@ class RescaleMachine:
                 # The workers that joined leave again. Slices that have moved to staying workers remain there.
                 self._leader.learn(rescale.plan.joining)
                 self.stage = Learning(rescale, before, RescaleOutcome.ABORTED)
+                self._control.abandon(rescale.plan)
             case Moving(announced=announced, is_aborted=False) as stage if not announced.is_over:
                 stage.is_aborted = True
+                self._control.abandon(announced.plan)
                 for worker, region in announced.unsettled():
                     self._order(worker, region, AbortAsked(version=announced.plan.version))
-            case Starting(rescale) | Meeting(rescale) | Draining(rescale):
+            case Recording(rescale) | Starting(rescale) | Meeting(rescale) | Draining(rescale):
                 self._send_joiners_home(rescale.plan)
                 self._end(rescale, RescaleOutcome.ABORTED, 0)
+
+    def unrecorded(self, event: ControlUnwritten) -> None:
+        """The lake does not take a control record. A rescale that waits for it is refused."""
+        match self.stage:
+            case Recording(rescale, number) if number <= event.number:
+                self._end(rescale, RescaleOutcome.REFUSED, 0, event.error)
 
     def overdue(self, ticket: int) -> None:
         """The rescale no longer waits for its leavers."""
@@ -255,6 +266,8 @@ class RescaleMachine:
         match self.stage:
             case Idle() if self.queue and takes_up:
                 self._take_up()
+            case Recording(rescale, number) if self._control.through >= number:
+                self._begin(rescale)
             case Starting() as stage if cluster.members.keys() >= {*cluster.workers, *stage.rescale.plan.joining}:
                 if cluster.is_quiet() or not cluster.ledger.is_staged:
                     self._meet(stage)
@@ -283,10 +296,17 @@ class RescaleMachine:
         if plan.changes_nothing:
             self._settle(rescale, plan.before, plan.old, RescaleOutcome.FINISHED)
             return
-        begun = RescaleBegun(ticket=request.ticket, before=len(plan.old), after=len(plan.new), vnodes=plan.vnodes)
-        self._cluster.act(begun)
-        if plan.joining:
-            self._cluster.act(StartWorkers(workers=plan.joining))
+        number = self._control.begin(plan, rescale.begun)
+        if self._cluster.rules.control_record_before_begin:  # control.record_before_begin
+            self.stage = Recording(rescale, number)
+        else:
+            self._begin(rescale)
+
+    def _begin(self, rescale: AcceptedRescale) -> None:
+        """The lake knows what the rescale leads to."""
+        self._cluster.act(rescale.begun)
+        if joining := rescale.plan.joining:
+            self._cluster.act(StartWorkers(workers=joining))
         self.stage = Starting(rescale)
 
     def _meet(self, stage: Starting) -> None:
@@ -422,5 +442,4 @@ class RescaleMachine:
         self, rescale: AcceptedRescale, outcome: RescaleOutcome, vnodes: int, error: UpriverError | None = None
     ) -> None:
         self.stage = Idle()
-        ended = RescaleEnded(ticket=rescale.request.ticket, outcome=outcome, vnodes=vnodes, error=error)
-        self._cluster.act(ended)
+        self._control.end(RescaleEnded(ticket=rescale.request.ticket, outcome=outcome, vnodes=vnodes, error=error))

@@ -10,21 +10,12 @@ every region: no worker sends to it any more. Both are values.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
 from typing import Self
 
 from upriver.errors import DeclarationError, IllegalEvent, ProtocolError
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.events import RescaleAnnounced
 from upriver.vnodes import VnodeMap
-
-
-def resized(workers: tuple[WorkerId, ...], size: int | None) -> tuple[WorkerId, ...]:
-    """So many workers; ``None``: these. The lowest free ids join, the highest leave."""
-    if size is None:
-        return workers
-    free = (WorkerId(number) for number in count() if number not in workers)
-    return tuple(sorted([*workers[: max(0, size)], *islice(free, max(0, size - len(workers)))]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

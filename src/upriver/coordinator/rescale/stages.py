@@ -1,7 +1,7 @@
 """The stages of a rescale, each with what it needs, and what may go on meanwhile.
 
-``Idle`` -> ``Starting`` -> ``Meeting`` -> ``Draining`` -> ``Moving`` -> ``Idle``. A ``restart`` goes from ``Starting``
-to ``Draining`` and ``Reloading``; ``learner`` goes from ``Meeting`` to ``Learning`` and ``Parting``.
+``Idle`` -> ``Recording`` -> ``Starting`` -> ``Meeting`` -> ``Draining`` -> ``Moving`` -> ``Idle``. A ``restart`` goes
+from ``Starting`` to ``Draining`` and ``Reloading``; ``learner`` goes from ``Meeting`` to ``Learning`` and ``Parting``.
 
 ``Handover``: which worker reads which slices of the epochs while keys move. Once a slice has moved in every region, its
 new owner reads it from the next epoch on. A reader routes each row through the region's distributor, so any reader is
@@ -16,7 +16,7 @@ from typing import Self
 from upriver.coordinator.cluster import Member
 from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, first
 from upriver.ids import Epoch, VnodeId, WorkerId
-from upriver.protocol.coordinator_events import RescaleOutcome, RescaleWanted
+from upriver.protocol.coordinator_events import RescaleBegun, RescaleOutcome, RescaleWanted
 from upriver.vnodes import VnodeMap
 
 
@@ -51,10 +51,23 @@ class AcceptedRescale:
     request: RescaleWanted
     plan: RescalePlan
 
+    @property
+    def begun(self) -> RescaleBegun:
+        before, after = len(self.plan.old), len(self.plan.new)
+        return RescaleBegun(ticket=self.request.ticket, before=before, after=after, vnodes=self.plan.vnodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Idle:
     """No rescale is on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The control record that says what the rescale leads to is on its way to the lake. number: the record's."""
+
+    rescale: AcceptedRescale
+    number: int
 
 
 MEETINGS_AGAIN_MAX = 5
@@ -134,7 +147,7 @@ class Reloading:
     vnodes: int
 
 
-Stage = Idle | Starting | Meeting | Draining | Moving | Learning | Parting | Reloading
+Stage = Idle | Recording | Starting | Meeting | Draining | Moving | Learning | Parting | Reloading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +167,7 @@ class Permits:
 PERMITS: Mapping[type[Stage], Permits] = MappingProxyType(
     {
         Idle: Permits(meetings=True, scans=True, rounds=True, take_over=True),
+        Recording: Permits(meetings=True, scans=True, rounds=False, take_over=False),
         Starting: Permits(meetings=True, scans=True, rounds=False, take_over=False),
         Meeting: Permits(meetings=False, scans=True, rounds=False, take_over=False),
         Draining: Permits(meetings=False, scans=False, rounds=False, take_over=False),
