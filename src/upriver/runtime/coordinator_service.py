@@ -1,7 +1,4 @@
-"""The coordinator on the network: workers open channels to it, clients call actions.
-
-``LookupWaiter``: a thread that waits for the outcome of its lookup.
-"""
+"""The coordinator on the network: workers open channels to it, clients call actions."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,18 +9,16 @@ from upriver.coordinator.restarts import Claim
 from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, UnknownView, UpriverError, WorkerLost
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
-from upriver.net.byte_stream import Latch
 from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode_message
 from upriver.net.handshake import HandshakeKeys, Purpose
-from upriver.net.lookups import Answered, Routing, ViewRoute
+from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.server import Action, Calls, Listen, Server, Service
 from upriver.net.wire import Message
 from upriver.plan.explain import explain
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.protocol.messages import ToWorker
 from upriver.protocol.strategies import Strategy
-from upriver.protocol.worker_events import Answer
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.leases import USUAL, FailureDetection, WorkerSlots
 from upriver.runtime.snapshots import SharedScans
@@ -258,27 +253,3 @@ def _strategy(name: str) -> Strategy:
     if name not in list(Strategy):
         raise DeclarationError(f"strategy {name!r}: there are {', '.join(Strategy)}")
     return Strategy(name)
-
-
-class LookupWaiter:
-    """Any thread calls ``settle``, once; the thread that asked calls ``wait``."""
-
-    __slots__ = ("_is_settled", "_outcome")
-
-    def __init__(self) -> None:
-        self._is_settled = Latch()
-        self._outcome: Answer | UpriverError | None = None
-
-    def settle(self, outcome: Answer | UpriverError) -> None:
-        """The lookup is answered, or refused."""
-        self._outcome = outcome
-        self._is_settled.open()
-
-    def wait(self, seconds: float) -> Answer | UpriverError | None:
-        """The outcome; ``None`` if there was none in so many seconds."""
-        return self._outcome if self._is_settled.wait(seconds) else None
-
-
-def answered(answer: Answer) -> Answered:
-    """The machine's answer as it goes to the client. Takes long for many rows in several parts."""
-    return Answered(answer.rows, answer.epoch, answer.version, answer.relayed, answer.held_up)

@@ -4,7 +4,7 @@ While an epoch is being read, the loop takes from its inbox and from the lake in
 epochs starve. It moves keys in steps, one after each turn, and answers the lookups that wait after each step.
 
 Lookups come in on the server's threads. While the loop waits for work, such a thread feeds the machine itself, and need
-not wake the loop; otherwise its lookup waits in the inbox. The thread that feeds the machine holds the lock ``_floor``.
+not wake the loop; otherwise its lookup waits in the inbox. The thread that feeds the machine has the ``Floor``.
 
 ``Inbox``: what waits for the loop. Lookups go ahead of everything else. The loop takes everything else in the order in
 which it came, since the order of each channel counts. A lookup has no place in that order, since its answer names its
@@ -15,10 +15,8 @@ long answers of upqueries, and reads long answers of lookups. When there is time
 checkpoints, feeds standbys, and goes on with upqueries that rest.
 """
 
-import itertools
 import math
 import queue
-import secrets
 import threading
 import time
 from collections import deque
@@ -27,20 +25,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
-from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout, WrongOwner
+from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout
 from upriver.ids import Epoch, WorkerId
-from upriver.lake.checkpoint_writer import CheckpointWriter
-from upriver.lake.history import UpqueryReader
-from upriver.lake.lake import CommitTimes, Lake
-from upriver.lake.rejected import RejectedWriter
+from upriver.lake.lake import Lake
 from upriver.net.lookups import Answered, KeysAsked
-from upriver.plan.provenance import lake_edges
 from upriver.protocol.messages import (
     Assign,
     CloseInput,
     EpochFinished,
     FromWorker,
-    HeldUp,
     Meet,
     Resume,
     Retire,
@@ -70,8 +63,6 @@ from upriver.protocol.worker_events import (
     SealState,
     SendPeer,
     SetRowsAside,
-    StateNotWritten,
-    StateWritten,
     Stop,
     TimeToAnswer,
     TimeToCopy,
@@ -85,11 +76,10 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
     WriteState,
 )
-from upriver.runtime.coordinator_service import LookupWaiter, answered
-from upriver.runtime.lake_reader import LakeReader
 from upriver.runtime.pace import Mover, RowPace, SlicePace
 from upriver.runtime.snapshots import HeldSnapshots
-from upriver.state.checkpoint import StateFile
+from upriver.runtime.waiting_lookups import WaitingLookups, answered
+from upriver.runtime.worker_lake import WorkerLake
 from upriver.worker.worker import WorkerMachine
 
 
@@ -233,8 +223,34 @@ INBOX_TURN_S = 0.005
 """Seconds for these events: after that, the loop ends the event under way and takes no other. So an epoch makes
 progress however many lookups come."""
 
-TICKET_BITS = 30
-"""Bits of a ticket's number: each process draws so many at random, and as many count its lookups."""
+
+class Floor:
+    """Which thread may feed the machine: the loop's, unless the loop rests. The loop has it at first."""
+
+    __slots__ = ("_is_free", "_taken")
+
+    def __init__(self) -> None:
+        self._taken = threading.Lock()
+        self._taken.acquire()
+        self._is_free = False
+
+    def take(self) -> bool:
+        """Take the floor for a lookup, without waiting; returns whether the thread has it."""
+        return self._is_free and self._taken.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """After ``take``."""
+        self._taken.release()
+
+    def rest(self) -> None:
+        """The loop waits for something to do: other threads may take the floor."""
+        self._is_free = True
+        self._taken.release()
+
+    def resume(self) -> None:
+        """The loop has been woken: from now on no other thread takes the floor. Waits for the one that has it."""
+        self._is_free = False
+        self._taken.acquire()
 
 
 class WorkerLoop:
@@ -245,37 +261,21 @@ class WorkerLoop:
 
     def __init__(self, machine: WorkerMachine, lake: Lake, step_budget_s: float) -> None:
         self._machine = machine
-        self._lake = lake
+        self._lake = WorkerLake(lake, self.hear, self.fail, self._wake, lambda message: self._report(message))
         self._mover = Mover(step_budget_s)
-        self._upqueries = UpqueryReader(lake, self.hear, self.fail)
-        self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, self._wake)
-        self._background = BackgroundTasks(machine, self._step, lambda: self._checkpoints.room)
+        self._background = BackgroundTasks(machine, self._step, lambda: self._lake.has_room)
         self._failure: BaseException | None = None
         self._report: Callable[[FromWorker], None] = _not_running
         self._meet: Callable[[Meet], None] = _not_running
         self._peers: PeerChannels | None = None
         self._inbox = Inbox()
-        self._floor = threading.Lock()
-        """The thread that holds it may feed the machine: the loop's, unless the loop waits for something to do."""
-        self._floor.acquire()
-        self._is_resting = False
-        """The loop waits for something to do. Once it has been woken, no other thread takes the floor."""
-        self._commits = CommitTimes(lake)
-        self._lake_reader = LakeReader(lake, self._commits)
-        self._held_up: str | None = None
-        """The last report to the coordinator on why the lake cannot be read or written."""
-        self._serve_from = Epoch(0)
-        self._rejected = RejectedWriter(lake, lambda message: self._report(message))
-        # Peers that answer late know a lookup by its ticket alone: no two processes may use the same ones.
-        self._tickets = itertools.count(secrets.randbits(TICKET_BITS) << TICKET_BITS)
-        self._waiting: dict[int, LookupWaiter] = {}
-        """By ticket, the waiters of all and only the lookups that are not answered."""
+        self._floor = Floor()
+        self._lookups = WaitingLookups()
         self.snapshots = HeldSnapshots()
+        self._serve_from = Epoch(0)
         self._leaves = False
         """The worker must leave its peers, while the app goes on."""
         self._stopped = False
-        self._is_over = False
-        """The loop has ended: it answers no more lookups."""
 
     def hear(self, event: WorkerEvent | ToWorker) -> None:
         """Take a message from the coordinator, or another event."""
@@ -291,12 +291,6 @@ class WorkerLoop:
         self.snapshots.hurry()
         self._inbox.put(Retire())
 
-    def _written(self, checkpoint: int, files: tuple[StateFile, ...]) -> None:
-        self.hear(StateWritten(checkpoint=checkpoint, files=files))
-
-    def _not_written(self, checkpoint: int, error: str) -> None:
-        self.hear(StateNotWritten(checkpoint=checkpoint, error=error))
-
     def _wake(self) -> None:
         """Wake the loop: there may be something to do."""
         self._inbox.put(LookupGivenUp(ticket=NO_TICKET))
@@ -311,10 +305,7 @@ class WorkerLoop:
 
         Blocks the caller, at most for its ``timeout``; then raises WaitTimeout.
         """
-        ticket, asker = next(self._tickets), LookupWaiter()
-        self._waiting[ticket] = asker
-        if self._is_over:
-            raise _retired()
+        ticket, asker = self._lookups.begin()
         self._ask(
             LookupAsked(
                 ticket=ticket,
@@ -327,17 +318,18 @@ class WorkerLoop:
         )
         outcome = asker.wait(wanted.timeout)
         if outcome is None:
-            self._waiting.pop(ticket, None)
+            self._lookups.give_up(ticket)
             self._inbox.put(LookupGivenUp(ticket=ticket))
-            why = "" if self._held_up is None else f": its worker is held up: {self._held_up}"
+            held_up = self._lake.held_up
+            why = "" if held_up is None else f": its worker is held up: {held_up}"
             raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s{why}")
         if isinstance(outcome, UpriverError):
             raise outcome
-        return replace(answered(outcome), committed_at=self._commits.of(outcome.epoch))
+        return replace(answered(outcome), committed_at=self._lake.committed_at(outcome.epoch))
 
     def _ask(self, lookup: LookupAsked) -> None:
         """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
-        if not self._is_resting or not self._floor.acquire(blocking=False):
+        if not self._floor.take():
             self._inbox.ask(lookup)
             return
         assert self._peers is not None  # the loop runs: only it gives the floor away
@@ -350,7 +342,7 @@ class WorkerLoop:
         except Exception as error:  # of any class: it is the worker's fault, not the lookup's
             self.fail(error)
         finally:
-            self._floor.release()
+            self._floor.give_back()
 
     def linger(self, seconds: float) -> None:
         """After ``run``: if the app goes on, wait until the snapshots held here were read, at most that long."""
@@ -369,12 +361,11 @@ class WorkerLoop:
         try:
             while not self._stopped:
                 self._turn()
-                if self._rejected.due_in_s == 0:
-                    self._rejected.try_again()
-                if self._reads and not self._stopped:
-                    self._lake_reader.feed(self._step)
+                self._lake.write()
+                if self._lake.can_read and not self._stopped:
+                    self._lake.read(self._step)
                     self._answer_first()
-                self._tell_held_up()
+                self._lake.tell_held_up()
                 region = self._machine.next_to_move
                 if region is not None:
                     self._take(TimeToMove(keys_max=self._mover.keys(region)))
@@ -388,17 +379,8 @@ class WorkerLoop:
             report(WorkerFailed(kind=kind, error=text))
             return error
         finally:
-            self._upqueries.close()
-            self._checkpoints.close()
-            self._is_over = True  # before the waiters are settled: later lookups see it
-            for ticket in list(self._waiting):
-                self._settle(ticket, _retired())
-
-    def _tell_held_up(self) -> None:
-        held_up = self._rejected.held_up or self._lake_reader.held_up
-        if held_up != self._held_up:
-            self._held_up = held_up
-            self._report(HeldUp(error=self._held_up))
+            self._lake.close()
+            self._lookups.close()
 
     def _turn(self) -> None:
         """Take events from the inbox; wait for them only if there is nothing else to do."""
@@ -419,25 +401,17 @@ class WorkerLoop:
     @property
     def _has_work(self) -> bool:
         """Whether there is something to do besides the inbox."""
-        return self._reads or self._rejected.due_in_s == 0 or self._background.are_due or self._machine.can_move
-
-    @property
-    def _reads(self) -> bool:
-        """Whether to read another piece now: not while rows that were set aside wait to be written."""
-        return self._lake_reader.is_on and self._rejected.held_up is None
+        return self._lake.can_read or self._lake.must_write or self._background.are_due or self._machine.can_move
 
     def _wait(self) -> WorkerEvent | None:
         """Wait for an event, or until it is time to fill keys or to read again; threads with lookups may take the floor
         meanwhile. Raises queue.Empty."""
-        reads_in_s = math.inf if self._rejected.held_up else self._lake_reader.due_in_s
-        seconds = min(self._background.due_in_s, reads_in_s, self._rejected.due_in_s)
-        self._is_resting = True
-        self._floor.release()
+        seconds = min(self._background.due_in_s, self._lake.due_in_s)
+        self._floor.rest()
         try:
             return self._inbox.next(None if seconds == math.inf else seconds)
         finally:
-            self._is_resting = False
-            self._floor.acquire()
+            self._floor.resume()
 
     def _answer_first(self) -> None:
         """Take the lookups that wait."""
@@ -482,13 +456,7 @@ class WorkerLoop:
         return actions
 
     def _assigned(self, event: Assign) -> None:
-        record = self._lake.record()
-        if record is None:
-            raise ProtocolError(f"{self._lake.root}: no app.json, but a worker was assigned")
-        tables = {table.name: table for table in record.tables}
-        channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
-        self._lake_reader.assign(record.vnodes, channels)
-        self._rejected.assign(record.tables)
+        self._lake.assign(event)
         self._serve_from = event.serve_from
         self.snapshots.forget_all()
         if event.generation:
@@ -499,34 +467,26 @@ class WorkerLoop:
         retire."""
         self._serve_from = event.serve_from
         self._leaves = not event.reads
-        self._lake_reader.give_up()
+        self._lake.give_up_read()
 
     def _carry_out(self, action: WorkerAction) -> None:
         match action:
-            case ReadEpoch() | ReadState():
-                self._lake_reader.begin(action)
-            case WriteState():
-                self._checkpoints.write(action.checkpoint, action.at, action.region, action.chunk)
-            case SealState():
-                self._checkpoints.seal(action.checkpoint, action.at)
-            case ForgetState():
-                self._checkpoints.give_up(action.checkpoint)
-            case SetRowsAside():
-                self._rejected.set_aside(action)
-            case ReadKeys() | FetchRows():
-                self._upqueries.ask(action, self._lake_reader.tables)
+            case ReadEpoch() | ReadState() | ReadKeys() | FetchRows():
+                self._lake.carry_out(action)
+            case WriteState() | SealState() | ForgetState() | SetRowsAside():
+                self._lake.carry_out(action)
             case Report():
                 self._report_load(action.message)
-                self._rejected.report(action.message)
+                self._lake.report_behind_writes(action.message)
             case SendPeer():
                 self._send(action)
             case MeetPeers(meet=meet):
                 self._mover.begin(meet.keys_max)
                 self._meet(meet)
             case Answer():
-                self._settle(action.ticket, action)
+                self._lookups.settle(action.ticket, action)
             case Refuse():
-                self._settle(action.ticket, action.error)
+                self._lookups.settle(action.ticket, action.error)
             case HoldSnapshot():
                 self.snapshots.hold(action.snapshot, action.rows)
             case ForgetSnapshot():
@@ -552,15 +512,6 @@ class WorkerLoop:
             self._peers.send(action.to, envelope)
         except ClusterError as error:
             self._inbox.put(PeerLost(peer=action.to, why=str(error)))
-
-    def _settle(self, ticket: int, outcome: Answer | UpriverError) -> None:
-        asker = self._waiting.pop(ticket, None)
-        if asker is not None:  # without one, the lookup has stopped waiting
-            asker.settle(outcome)
-
-
-def _retired() -> WrongOwner:
-    return WrongOwner("this worker has retired")
 
 
 def _not_running(message: object) -> None:
