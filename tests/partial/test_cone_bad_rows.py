@@ -73,3 +73,19 @@ def test_a_bad_row_of_a_key_that_is_evicted_meanwhile_stops_nothing() -> None:
     cone.run()
     assert cone.cone.applied == 3
     assert cone.look_up("d") == [("d", 1, 30)]
+
+
+def test_a_key_that_cannot_be_filled_is_told_once_while_another_fill_is_under_way() -> None:
+    cone = numbers()
+    cone.want("a")
+    cone.begin()
+    cone.overtake()
+    cone.want("b")
+    cone.begin()
+    done = cone.cone.done
+    while cone.cone.done == done:
+        cone.go_on(-1)
+    assert list(refused(cone)) == hashed("b").tolist()
+    cone.run()
+    assert cone.look_up("a") == [("a", 1, 10)]
+    assert refused(cone) == {}

@@ -195,7 +195,8 @@ class Cone:
     # Fills ------------------------------------------------------------------------------------------------------------
 
     def _fill_wanted(self, fill: Fill) -> Work[None]:
-        self._unanswered += yield from self._in_halves(fill.keys, lambda keys: self._fill_beside(fill, keys))
+        unanswered = yield from self._in_halves(fill.keys, lambda keys: self._fill_beside(fill, keys))
+        self._unanswered += unanswered  # as it is now: ``+= yield from`` would add to the list of the fill's beginning
 
     def _in_halves(self, keys: Hashes, fill_all: Callable[[Hashes], Work[None]]) -> Work[list[UnansweredKeys]]:
         """Fill these missing keys (ascending, each once); in halves, if they cannot all be filled.
