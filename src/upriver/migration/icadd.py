@@ -74,21 +74,6 @@ TOGETHER_MAX = 16
 """At most how many slices are given together: asking the operators about each costs something too."""
 
 
-def announced(turn: Turn, phase: Normal, event: RescaleAnnounced) -> Started:
-    """The rescale begins here. Early messages count now (icadd.early_messages_kept). This worker now marks slices whose
-    Done came early (icadd.mark_after_start)."""
-    if event.before != phase.map or event.version != phase.map.version + 1:
-        raise ProtocolError(f"worker {turn.me} is at map {phase.map.version}: cannot go to {event.version} from here")
-    migration = _migration(turn.me, event, phase.early)
-    for vnode, origin in sorted(phase.early.opened):
-        migration = open_slice(turn, migration, vnode, origin)
-    for vnode, (old_owner, _) in event.before.diff(event.after).items():
-        switched = migration.fates[vnode] == Fate.DONE or not turn.rules.icadd_old_owner_first
-        if old_owner != turn.me and switched and vnode not in phase.early.marked:
-            turn.send(old_owner, Mark(version=event.version, vnode=vnode))
-    return _next_slice(turn, migration, tuple(migration.unmarked))
-
-
 def _migration(me: WorkerId, rescale: RescaleAnnounced, early: Early) -> Migration:
     members = tuple(sorted({*rescale.old, *rescale.new}))
     moves = rescale.before.diff(rescale.after)
@@ -106,107 +91,12 @@ def _migration(me: WorkerId, rescale: RescaleAnnounced, early: Early) -> Migrati
     return migration.decided(sorted(early.done), Fate.DONE).decided(sorted(early.kept), Fate.KEPT)
 
 
-def _next_slice(turn: Turn, migration: Migration, remaining: tuple[VnodeId, ...]) -> Started:
-    if not remaining:
-        return Settling(migration=migration)
-    turn.say(Interrogate(vnodes=remaining[:1]))
-    return Interrogating(migration=migration, slices=remaining[:1], remaining=remaining[1:])
-
-
-def interrogated(turn: Turn, phase: Interrogating, event: Interrogated) -> Started:
-    """The slices' whitelist is complete: what the operators know, and what passed since they were asked
-    (icadd.whitelist_what_passes)."""
-    if phase.aborted:
-        return _keep(turn, phase.migration, phase.slices)
-    recorded = phase.recorded if turn.rules.icadd_whitelist_what_passes else ()
-    whitelist = key_set(phase.found, event.keys, *recorded)
-    another = _another_slice(phase) if 0 < len(whitelist) < turn.together else None
-    if another is not None:
-        turn.say(Interrogate(vnodes=(another,)))
-        remaining = tuple(vnode for vnode in phase.remaining if vnode != another)
-        return replace(phase, slices=(*phase.slices, another), remaining=remaining, found=whitelist, recorded=())
-    collecting = Collecting(
-        migration=phase.migration, slices=phase.slices, remaining=phase.remaining, whitelist=whitelist
-    )
-    if len(whitelist):
-        return collecting
-    _say_done(turn, collecting)
-    return _past_slices(turn, collecting)
-
-
 def _another_slice(phase: Interrogating) -> VnodeId | None:
     """A slice that may be given together with those that were asked about."""
     if len(phase.slices) == TOGETHER_MAX:
         return None
     owners = phase.migration.rescale.after.owners
     return next((vnode for vnode in phase.remaining if owners[vnode] == owners[phase.slices[0]]), None)
-
-
-def collect(turn: Turn, phase: Collecting, event: CollectAsked) -> Collecting:
-    """The next keys go from the whitelist to the hold, in order of hash64."""
-    if len(phase.hold) or not len(phase.whitelist):
-        raise IllegalEvent(f"worker {turn.me} cannot collect: {len(phase.hold)} keys are on hold")
-    hold, whitelist = phase.whitelist[: event.keys_max], phase.whitelist[event.keys_max :]
-    turn.say(Collect(keys=hold))
-    if not turn.rules.icadd_done_when_both_empty and not len(whitelist):
-        _say_done(turn, phase)
-    return replace(phase, hold=hold, whitelist=whitelist, begun=True)
-
-
-def collected(turn: Turn, phase: Collecting, event: Collected) -> Started:
-    """The keys on hold go to B, their rows behind them (icadd.state_before_held_rows); when none are left the slices
-    are Done (icadd.done_when_both_empty)."""
-    if not np.array_equal(event.keys, phase.hold):
-        raise ProtocolError(f"worker {turn.me} holds {phase.hold}, but was given the state of {event.keys}")
-    version = phase.migration.version
-    state: list[Message] = [Acquire(version=version, keys=event.keys, state=event.state)]
-    held: list[Message] = [RowsSent(version=version, rows=rows) for rows in phase.held]
-    for message in state + held if turn.rules.icadd_state_before_held_rows else held + state:
-        turn.send(phase.migration.rescale.after.owners[phase.slices[0]], message)
-    turn.say(Drop(keys=event.keys))
-    phase = replace(phase, hold=NO_KEYS, held=())
-    if len(phase.whitelist):
-        return phase
-    if turn.rules.icadd_done_when_both_empty:
-        _say_done(turn, phase)
-    return _past_slices(turn, phase)
-
-
-def abort(turn: Turn, phase: Started, event: AbortAsked) -> Started:
-    """Slices that are neither Done nor begun are kept. A slice is finished once one of its keys or rows went to B
-    (icadd.begun_slice_is_finished)."""
-    if event.version != phase.migration.version:
-        raise IllegalEvent(f"worker {turn.me} moves to version {phase.migration.version}, not {event.version}")
-    if isinstance(phase, Settling):
-        return phase
-    if isinstance(phase, Collecting) and not phase.begun:
-        return _keep(turn, phase.migration, (*phase.slices, *phase.remaining))
-    migration = _keep(turn, phase.migration, phase.remaining).migration
-    if isinstance(phase, Interrogating):  # the answer is on its way, and must not be taken for a later one's
-        return replace(phase, migration=migration, remaining=(), aborted=True)
-    return replace(phase, migration=migration, remaining=())
-
-
-def _say_done(turn: Turn, phase: Collecting) -> None:
-    for vnode in phase.slices:
-        _broadcast(turn, phase.migration, Done(version=phase.migration.version, vnode=vnode))
-
-
-def _past_slices(turn: Turn, phase: Collecting) -> Started:
-    return _next_slice(turn, phase.migration.decided(phase.slices, Fate.DONE), phase.remaining)
-
-
-def _keep(turn: Turn, migration: Migration, vnodes: tuple[VnodeId, ...]) -> Settling:
-    if vnodes:
-        _broadcast(turn, migration, Kept(version=migration.version, vnodes=vnodes))
-    unmarked = {vnode: origins for vnode, origins in migration.unmarked.items() if vnode not in vnodes}
-    return Settling(migration=replace(migration.decided(vnodes, Fate.KEPT), unmarked=unmarked))
-
-
-def _broadcast(turn: Turn, migration: Migration, message: Message) -> None:
-    for member in migration.members:
-        if member != turn.me:
-            turn.send(member, message)
 
 
 StartedPhase = TypeVar("StartedPhase", bound=Started)
@@ -225,91 +115,6 @@ def version_of(phase: Phase) -> MapVersion:
     return phase.migration.version if isinstance(phase, Started) else phase.map.version
 
 
-def early(turn: Turn, phase: Normal, event: Received) -> Normal:
-    """icadd.early_messages_kept: the sender has started a rescale that was not announced here yet. Its message is kept
-    until then."""
-    message = event.message
-    if message.version <= phase.map.version:
-        raise ProtocolError(f"worker {turn.me} got {type(message).__name__} of a rescale that is over")
-    if not turn.rules.icadd_early_messages_kept:
-        return phase
-    known = phase.early
-    match message:
-        case Done(vnode=vnode):
-            known = replace(known, done=known.done | {vnode})
-            if not turn.rules.icadd_mark_after_start:
-                turn.send(event.sender, Mark(version=message.version, vnode=vnode))
-                known = replace(known, marked=known.marked | {vnode})
-        case Kept(vnodes=vnodes):
-            known = replace(known, kept=known.kept | set(vnodes))
-        case RelayedMark(vnode=vnode, origin=origin):
-            known = replace(known, opened=known.opened | {(vnode, origin)})
-    return replace(phase, early=known)
-
-
-def others_done(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """From now on this worker's own rows of the slice go straight; the Mark says so by the old way."""
-    message = event.message
-    assert isinstance(message, Done)
-    _check_owner(turn, phase.migration, message.vnode, event)
-    if turn.rules.icadd_old_owner_first:
-        turn.send(event.sender, Mark(version=message.version, vnode=message.vnode))
-    return replace(phase, migration=phase.migration.decided((message.vnode,), Fate.DONE))
-
-
-def others_kept(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """The slices stay: no origin will go straight, so no marks will come."""
-    message = event.message
-    assert isinstance(message, Kept)
-    _check_owner(turn, phase.migration, message.vnodes[0], event)
-    closed = {origin: vnodes.difference(message.vnodes) for origin, vnodes in phase.migration.closed.items()}
-    migration = phase.migration.decided(message.vnodes, Fate.KEPT)
-    return replace(phase, migration=replace(migration, closed=closed))
-
-
-def _check_owner(turn: Turn, migration: Migration, vnode: VnodeId, event: Received) -> None:
-    if migration.rescale.before.owners[vnode] != event.sender or migration.fates[vnode] != Fate.OPEN:
-        raise ProtocolError(f"worker {event.sender} told {turn.me} of slice {vnode}, which is not its own, or over")
-
-
-def marked(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """The sender sends no more rows of this slice here. B learns this behind all of those rows that were relayed."""
-    message, migration = event.message, phase.migration
-    assert isinstance(message, Mark)
-    if event.sender not in migration.unmarked.get(message.vnode, ()):
-        raise ProtocolError(f"worker {event.sender} marked slice {message.vnode} of {turn.me} twice, or not its own")
-    relayed = RelayedMark(version=message.version, vnode=message.vnode, origin=event.sender)
-    turn.send(migration.rescale.after.owners[message.vnode], relayed)
-    unmarked = dict(migration.unmarked)
-    unmarked[message.vnode] = unmarked[message.vnode] - {event.sender}
-    return replace(phase, migration=replace(migration, unmarked=unmarked))
-
-
-def relayed_mark(turn: Turn, phase: StartedPhase, event: Received) -> StartedPhase:
-    """All that the origin sent by the old way has come: its straight rows may go down."""
-    message = event.message
-    assert isinstance(message, RelayedMark)
-    if message.vnode not in phase.migration.closed[message.origin]:
-        raise ProtocolError(f"worker {turn.me} was told twice of {message.origin}'s mark of slice {message.vnode}")
-    return replace(phase, migration=open_slice(turn, phase.migration, message.vnode, message.origin))
-
-
-def settle_if_over(turn: Turn, phase: Phase) -> Phase:
-    """The rescale is over here when every slice's fate is known, no origin can still send rows to give away, and
-    every origin's straight rows are let through."""
-    if not isinstance(phase, Settling) or phase.migration.undecided:
-        return phase
-    migration = phase.migration
-    kept = tuple(map(VnodeId, np.flatnonzero(migration.fates == Fate.KEPT).tolist()))
-    map_now = migration.rescale.after.keeping(migration.rescale.before, kept)
-    leaves = turn.me not in migration.rescale.new and turn.me not in map_now.workers
-    waits = any(migration.unmarked.values()) or any(migration.closed.values())
-    if waits and not (leaves and not turn.rules.icadd_leave_after_marks):
-        return phase
-    turn.say(ReportSettled(version=migration.version, kept=kept))
-    return Normal(map=map_now)
-
-
 def leave(turn: Turn, phase: AtRest, event: InputClosed) -> Left:
     """No peer sends rows here by this map. Whatever this worker owes its peers is ahead of its Bye."""
     if turn.me in phase.map.workers:
@@ -324,6 +129,221 @@ def gone(turn: Turn, phase: AnyPhase, event: Received) -> AnyPhase:
     """A peer has left. Only then may another rescale begin: none of its rows is on its way any more."""
     turn.say(ReportGone(peer=event.sender))
     return phase
+
+
+class IcaddTurn(Turn):
+    """One step of a distributor: each method handles an event in a phase, and returns the next phase."""
+
+    __slots__ = ()
+
+    def announced(self, phase: Normal, event: RescaleAnnounced) -> Started:
+        """The rescale begins here. Early messages count now (icadd.early_messages_kept). This worker now marks slices
+        whose Done came early (icadd.mark_after_start)."""
+        if event.before != phase.map or event.version != phase.map.version + 1:
+            raise ProtocolError(
+                f"worker {self.me} is at map {phase.map.version}: cannot go to {event.version} from here"
+            )
+        migration = _migration(self.me, event, phase.early)
+        for vnode, origin in sorted(phase.early.opened):
+            migration = open_slice(self, migration, vnode, origin)
+        for vnode, (old_owner, _) in event.before.diff(event.after).items():
+            switched = migration.fates[vnode] == Fate.DONE or not self.rules.icadd_old_owner_first
+            if old_owner != self.me and switched and vnode not in phase.early.marked:
+                self.send(old_owner, Mark(version=event.version, vnode=vnode))
+        return self._next_slice(migration, tuple(migration.unmarked))
+
+    def _next_slice(self, migration: Migration, remaining: tuple[VnodeId, ...]) -> Started:
+        if not remaining:
+            return Settling(migration=migration)
+        self.say(Interrogate(vnodes=remaining[:1]))
+        return Interrogating(migration=migration, slices=remaining[:1], remaining=remaining[1:])
+
+    def interrogated(self, phase: Interrogating, event: Interrogated) -> Started:
+        """The slices' whitelist is complete: what the operators know, and what passed since they were asked
+        (icadd.whitelist_what_passes)."""
+        if phase.aborted:
+            return self._keep(phase.migration, phase.slices)
+        recorded = phase.recorded if self.rules.icadd_whitelist_what_passes else ()
+        whitelist = key_set(phase.found, event.keys, *recorded)
+        another = _another_slice(phase) if 0 < len(whitelist) < self.together else None
+        if another is not None:
+            self.say(Interrogate(vnodes=(another,)))
+            remaining = tuple(vnode for vnode in phase.remaining if vnode != another)
+            return replace(phase, slices=(*phase.slices, another), remaining=remaining, found=whitelist, recorded=())
+        collecting = Collecting(
+            migration=phase.migration, slices=phase.slices, remaining=phase.remaining, whitelist=whitelist
+        )
+        if len(whitelist):
+            return collecting
+        self._say_done(collecting)
+        return self._past_slices(collecting)
+
+    def collect(self, phase: Collecting, event: CollectAsked) -> Collecting:
+        """The next keys go from the whitelist to the hold, in order of hash64."""
+        if len(phase.hold) or not len(phase.whitelist):
+            raise IllegalEvent(f"worker {self.me} cannot collect: {len(phase.hold)} keys are on hold")
+        hold, whitelist = phase.whitelist[: event.keys_max], phase.whitelist[event.keys_max :]
+        self.say(Collect(keys=hold))
+        if not self.rules.icadd_done_when_both_empty and not len(whitelist):
+            self._say_done(phase)
+        return replace(phase, hold=hold, whitelist=whitelist, begun=True)
+
+    def collected(self, phase: Collecting, event: Collected) -> Started:
+        """The keys on hold go to B, their rows behind them (icadd.state_before_held_rows); when none are left the
+        slices are Done (icadd.done_when_both_empty)."""
+        if not np.array_equal(event.keys, phase.hold):
+            raise ProtocolError(f"worker {self.me} holds {phase.hold}, but was given the state of {event.keys}")
+        version = phase.migration.version
+        state: list[Message] = [Acquire(version=version, keys=event.keys, state=event.state)]
+        held: list[Message] = [RowsSent(version=version, rows=rows) for rows in phase.held]
+        for message in state + held if self.rules.icadd_state_before_held_rows else held + state:
+            self.send(phase.migration.rescale.after.owners[phase.slices[0]], message)
+        self.say(Drop(keys=event.keys))
+        phase = replace(phase, hold=NO_KEYS, held=())
+        if len(phase.whitelist):
+            return phase
+        if self.rules.icadd_done_when_both_empty:
+            self._say_done(phase)
+        return self._past_slices(phase)
+
+    def abort(self, phase: Started, event: AbortAsked) -> Started:
+        """Slices that are neither Done nor begun are kept. A slice is finished once one of its keys or rows went to B
+        (icadd.begun_slice_is_finished)."""
+        if event.version != phase.migration.version:
+            raise IllegalEvent(f"worker {self.me} moves to version {phase.migration.version}, not {event.version}")
+        if isinstance(phase, Settling):
+            return phase
+        if isinstance(phase, Collecting) and not phase.begun:
+            return self._keep(phase.migration, (*phase.slices, *phase.remaining))
+        migration = self._keep(phase.migration, phase.remaining).migration
+        if isinstance(phase, Interrogating):  # the answer is on its way, and must not be taken for a later one's
+            return replace(phase, migration=migration, remaining=(), aborted=True)
+        return replace(phase, migration=migration, remaining=())
+
+    def _say_done(self, phase: Collecting) -> None:
+        for vnode in phase.slices:
+            self._broadcast(phase.migration, Done(version=phase.migration.version, vnode=vnode))
+
+    def _past_slices(self, phase: Collecting) -> Started:
+        return self._next_slice(phase.migration.decided(phase.slices, Fate.DONE), phase.remaining)
+
+    def _keep(self, migration: Migration, vnodes: tuple[VnodeId, ...]) -> Settling:
+        if vnodes:
+            self._broadcast(migration, Kept(version=migration.version, vnodes=vnodes))
+        unmarked = {vnode: origins for vnode, origins in migration.unmarked.items() if vnode not in vnodes}
+        return Settling(migration=replace(migration.decided(vnodes, Fate.KEPT), unmarked=unmarked))
+
+    def _broadcast(self, migration: Migration, message: Message) -> None:
+        for member in migration.members:
+            if member != self.me:
+                self.send(member, message)
+
+    def early(self, phase: Normal, event: Received) -> Normal:
+        """icadd.early_messages_kept: the sender has started a rescale that was not announced here yet. Its message is
+        kept until then."""
+        message = event.message
+        if message.version <= phase.map.version:
+            raise ProtocolError(f"worker {self.me} got {type(message).__name__} of a rescale that is over")
+        if not self.rules.icadd_early_messages_kept:
+            return phase
+        known = phase.early
+        match message:
+            case Done(vnode=vnode):
+                known = replace(known, done=known.done | {vnode})
+                if not self.rules.icadd_mark_after_start:
+                    self.send(event.sender, Mark(version=message.version, vnode=vnode))
+                    known = replace(known, marked=known.marked | {vnode})
+            case Kept(vnodes=vnodes):
+                known = replace(known, kept=known.kept | set(vnodes))
+            case RelayedMark(vnode=vnode, origin=origin):
+                known = replace(known, opened=known.opened | {(vnode, origin)})
+        return replace(phase, early=known)
+
+    def others_done(self, phase: StartedPhase, event: Received) -> StartedPhase:
+        """From now on this worker's own rows of the slice go straight; the Mark says so by the old way."""
+        message = event.message
+        assert isinstance(message, Done)
+        self._check_owner(phase.migration, message.vnode, event)
+        if self.rules.icadd_old_owner_first:
+            self.send(event.sender, Mark(version=message.version, vnode=message.vnode))
+        return replace(phase, migration=phase.migration.decided((message.vnode,), Fate.DONE))
+
+    def others_kept(self, phase: StartedPhase, event: Received) -> StartedPhase:
+        """The slices stay: no origin will go straight, so no marks will come."""
+        message = event.message
+        assert isinstance(message, Kept)
+        self._check_owner(phase.migration, message.vnodes[0], event)
+        closed = {origin: vnodes.difference(message.vnodes) for origin, vnodes in phase.migration.closed.items()}
+        migration = phase.migration.decided(message.vnodes, Fate.KEPT)
+        return replace(phase, migration=replace(migration, closed=closed))
+
+    def _check_owner(self, migration: Migration, vnode: VnodeId, event: Received) -> None:
+        if migration.rescale.before.owners[vnode] != event.sender or migration.fates[vnode] != Fate.OPEN:
+            raise ProtocolError(f"worker {event.sender} told {self.me} of slice {vnode}, which is not its own, or over")
+
+    def marked(self, phase: StartedPhase, event: Received) -> StartedPhase:
+        """The sender sends no more rows of this slice here. B learns this behind all of those rows that were
+        relayed."""
+        message, migration = event.message, phase.migration
+        assert isinstance(message, Mark)
+        if event.sender not in migration.unmarked.get(message.vnode, ()):
+            raise ProtocolError(
+                f"worker {event.sender} marked slice {message.vnode} of {self.me} twice, or not its own"
+            )
+        relayed = RelayedMark(version=message.version, vnode=message.vnode, origin=event.sender)
+        self.send(migration.rescale.after.owners[message.vnode], relayed)
+        unmarked = dict(migration.unmarked)
+        unmarked[message.vnode] = unmarked[message.vnode] - {event.sender}
+        return replace(phase, migration=replace(migration, unmarked=unmarked))
+
+    def relayed_mark(self, phase: StartedPhase, event: Received) -> StartedPhase:
+        """All that the origin sent by the old way has come: its straight rows may go down."""
+        message = event.message
+        assert isinstance(message, RelayedMark)
+        if message.vnode not in phase.migration.closed[message.origin]:
+            raise ProtocolError(f"worker {self.me} was told twice of {message.origin}'s mark of slice {message.vnode}")
+        return replace(phase, migration=open_slice(self, phase.migration, message.vnode, message.origin))
+
+    def settle_if_over(self, phase: Phase) -> Phase:
+        """The rescale is over here when every slice's fate is known, no origin can still send rows to give away, and
+        every origin's straight rows are let through."""
+        if not isinstance(phase, Settling) or phase.migration.undecided:
+            return phase
+        migration = phase.migration
+        kept = tuple(map(VnodeId, np.flatnonzero(migration.fates == Fate.KEPT).tolist()))
+        map_now = migration.rescale.after.keeping(migration.rescale.before, kept)
+        leaves = self.me not in migration.rescale.new and self.me not in map_now.workers
+        waits = any(migration.unmarked.values()) or any(migration.closed.values())
+        if waits and not (leaves and not self.rules.icadd_leave_after_marks):
+            return phase
+        self.say(ReportSettled(version=migration.version, kept=kept))
+        return Normal(map=map_now)
+
+    def _rows_normally(self, phase: Normal, event: RowsArrived) -> Phase:
+        route_own_normally(self, phase, event.rows)
+        return phase
+
+    def _received_normally(self, phase: Normal, event: Received) -> Phase:
+        assert isinstance(event.message, RowsSent)
+        return route_received_normally(self, phase, event.sender, event.message)
+
+    def _rows_started(self, phase: Started, event: RowsArrived) -> Phase:
+        return route_started(self, phase, event.rows, self.me)
+
+    def _received_started(self, phase: Started, event: Received) -> Phase:
+        assert isinstance(event.message, RowsSent)
+        return route_started(self, phase, event.message.rows, event.sender)
+
+    def _acquired(self, phase: Normal | Started, event: Received) -> Phase:
+        """State is taken in every phase: its old owner sends it ahead of all rows of its keys."""
+        assert isinstance(event.message, Acquire)
+        self.say(TakeState(keys=event.message.keys, state=event.message.state))
+        return phase
+
+    def _nothing_to_abort(self, phase: Normal | Left, event: AbortAsked) -> Phase:
+        if event.version > version_of(phase):
+            raise IllegalEvent(f"worker {self.me} at version {version_of(phase)} cannot abort {event.version}")
+        return phase
 
 
 class Distributor:
@@ -350,8 +370,8 @@ class Distributor:
             raise IllegalEvent(f"worker {self.me} is {type(self.phase).__name__}: no place for {type(what).__name__}")
         if isinstance(event, Received):
             self._check_version(event)
-        turn = Turn(self.me, self.rules, self.together)
-        self.phase = settle_if_over(turn, handler(turn, self.phase, event))
+        turn = IcaddTurn(self.me, self.rules, self.together)
+        self.phase = turn.settle_if_over(handler(turn, self.phase, event))
         return tuple(turn.actions)
 
     @property
@@ -379,71 +399,39 @@ class Distributor:
             raise ProtocolError(f"worker {self.me} at version {mine} got {what} of version {theirs}")
 
 
-def _rows_normally(turn: Turn, phase: Normal, event: RowsArrived) -> Phase:
-    route_own_normally(turn, phase, event.rows)
-    return phase
-
-
-def _received_normally(turn: Turn, phase: Normal, event: Received) -> Phase:
-    assert isinstance(event.message, RowsSent)
-    return route_received_normally(turn, phase, event.sender, event.message)
-
-
-def _rows_started(turn: Turn, phase: Started, event: RowsArrived) -> Phase:
-    return route_started(turn, phase, event.rows, turn.me)
-
-
-def _received_started(turn: Turn, phase: Started, event: Received) -> Phase:
-    assert isinstance(event.message, RowsSent)
-    return route_started(turn, phase, event.message.rows, event.sender)
-
-
-def _acquired(turn: Turn, phase: Normal | Started, event: Received) -> Phase:
-    """State is taken in every phase: its old owner sends it ahead of all rows of its keys."""
-    assert isinstance(event.message, Acquire)
-    turn.say(TakeState(keys=event.message.keys, state=event.message.state))
-    return phase
-
-
-def _nothing_to_abort(turn: Turn, phase: Normal | Left, event: AbortAsked) -> Phase:
-    if event.version > version_of(phase):
-        raise IllegalEvent(f"worker {turn.me} at version {version_of(phase)} cannot abort {event.version}")
-    return phase
-
-
 # A handler's phase and event are those of its key in the table, which no type checker can see.
-_Handler = Callable[[Turn, Any, Any], Phase]
+_Handler = Callable[[IcaddTurn, Any, Any], Phase]
 
 _WHILE_STARTED: Mapping[type, _Handler] = {
-    RowsArrived: _rows_started,
-    RowsSent: _received_started,
-    Acquire: _acquired,
-    Done: others_done,
-    Kept: others_kept,
-    Mark: marked,
-    RelayedMark: relayed_mark,
-    AbortAsked: abort,
+    RowsArrived: IcaddTurn._rows_started,
+    RowsSent: IcaddTurn._received_started,
+    Acquire: IcaddTurn._acquired,
+    Done: IcaddTurn.others_done,
+    Kept: IcaddTurn.others_kept,
+    Mark: IcaddTurn.marked,
+    RelayedMark: IcaddTurn.relayed_mark,
+    AbortAsked: IcaddTurn.abort,
     Bye: gone,
 }
 
 _TABLE: Mapping[tuple[type, type], _Handler] = {
-    (Normal, RowsArrived): _rows_normally,
-    (Normal, RowsSent): _received_normally,
-    (Normal, Acquire): _acquired,
-    (Normal, Done): early,
-    (Normal, Kept): early,
-    (Normal, RelayedMark): early,
-    (Normal, RescaleAnnounced): announced,
-    (Normal, AbortAsked): _nothing_to_abort,
+    (Normal, RowsArrived): IcaddTurn._rows_normally,
+    (Normal, RowsSent): IcaddTurn._received_normally,
+    (Normal, Acquire): IcaddTurn._acquired,
+    (Normal, Done): IcaddTurn.early,
+    (Normal, Kept): IcaddTurn.early,
+    (Normal, RelayedMark): IcaddTurn.early,
+    (Normal, RescaleAnnounced): IcaddTurn.announced,
+    (Normal, AbortAsked): IcaddTurn._nothing_to_abort,
     **{
         (phase, what): handler
         for phase in (Interrogating, Collecting, Settling)
         for what, handler in _WHILE_STARTED.items()
     },
-    (Interrogating, Interrogated): interrogated,
-    (Collecting, CollectAsked): collect,
-    (Collecting, Collected): collected,
+    (Interrogating, Interrogated): IcaddTurn.interrogated,
+    (Collecting, CollectAsked): IcaddTurn.collect,
+    (Collecting, Collected): IcaddTurn.collected,
     (Normal, InputClosed): leave,
     (Normal, Bye): gone,
-    (Left, AbortAsked): _nothing_to_abort,
+    (Left, AbortAsked): IcaddTurn._nothing_to_abort,
 }
