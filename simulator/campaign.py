@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from random import Random
 from typing import Any
@@ -11,11 +11,12 @@ import duckdb
 
 from simulator.checkers import Violated
 from simulator.local_typer import LocalTyper
-from simulator.tables import ALL_VIEWS, SETS_ASIDE, TABLES, ViewSpec
+from simulator.tables import ALL_VIEWS, NO_RETENTION, SETS_ASIDE, TABLES, ViewSpec
 from simulator.world import FAILING_SHARE, PARTIAL_SHARE, STANDBYS_SHARE, World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.plan.plan import DataflowPlan
+from upriver.plan.retention import Retain
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.sql.queries import declare_view
 from upriver.worker.regions import BuildRegion
@@ -63,11 +64,14 @@ class Simulator:
         faults: Collection[str] | None = None,
         standbys_share: float = STANDBYS_SHARE,
         failing_share: float = FAILING_SHARE,
+        retains: Mapping[str, Retain] = NO_RETENTION,
     ) -> None:
         """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given.
         partial_share: of the views that can be partial, those that are. faults: of ``FAULTS`` in ``event_weights.py``,
         the kinds that happen; drawn, unless they are given. standbys_share: of the clusters, those whose workers follow
-        each other. failing_share: of the clusters, those where some views can fail."""
+        each other. failing_share: of the clusters, those where some views can fail. retains: by table, how rows
+        leave."""
+        self._retains = retains
         self._failing_share = failing_share
         self._standbys_share = standbys_share
         self._partial_share = partial_share
@@ -75,7 +79,7 @@ class Simulator:
         evaluator = Evaluator()
         self._rules = rules
         self._build_region = build_region or partial(Region.build, evaluator=evaluator, sets_aside=SETS_ASIDE)
-        self._plans = compiled_views(views)
+        self._plans = compiled_views(views, retains)
         self._database = duckdb.connect(config={"threads": 1})
 
     def play(self, seed: int, steps: int, workers: int) -> RunOutcome:
@@ -93,6 +97,7 @@ class Simulator:
             faults=self._faults,
             standbys_share=self._standbys_share,
             failing_share=self._failing_share,
+            retains=self._retains,
         )
         violation = None
         try:
@@ -109,9 +114,11 @@ class Simulator:
         )
 
 
-def compiled_views(views: Sequence[ViewSpec] = ALL_VIEWS) -> tuple[DataflowPlan, ...]:
-    """The plans of the views that a simulated cluster can have."""
-    tables = {table.name: table for table in TABLES}
+def compiled_views(
+    views: Sequence[ViewSpec] = ALL_VIEWS, retains: Mapping[str, Retain] = NO_RETENTION
+) -> tuple[DataflowPlan, ...]:
+    """The plans of the views that a simulated cluster can have. retains: by table, how rows leave."""
+    tables = {table.name: replace(table, retain=retains.get(table.name)) for table in TABLES}
     typer = LocalTyper(tables)
     return tuple(declare_view(view.name, view.sql, view.key, tables, {}, typer) for view in views)
 

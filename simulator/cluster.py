@@ -18,7 +18,7 @@ from simulator.network import Network
 from simulator.oracle import Oracle
 from simulator.process import Process
 from simulator.rescale_observer import RescaleObserver
-from simulator.tables import RowSource
+from simulator.tables import NO_RETENTION, RowSource
 from simulator.view_observer import ViewObserver
 from simulator.watcher import Watcher
 from upriver.coordinator.control import placement_at_start
@@ -29,6 +29,7 @@ from upriver.errors import NotWritten, ProtocolError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.migration.messages import Acquire
 from upriver.plan.plan import NOT_WANTED, TableSpec
+from upriver.plan.retention import Retain
 from upriver.protocol.coordinator_events import (
     AppFailed,
     CheckpointFailed,
@@ -111,6 +112,7 @@ class SimulatedCluster:
         membership: MembershipConfig = NO_STANDBYS,
         memory_budget: int | None = None,
         bad_rows: BadRows | None = None,
+        retains: Mapping[str, Retain] = NO_RETENTION,
     ) -> None:
         bad_rows = bad_rows or BadRows()
         vnodes = len(vnode_map.owners)
@@ -122,7 +124,7 @@ class SimulatedCluster:
         """Checkpoints with a file that is damaged from now on."""
         self.view_observer = view_observer
         possible, kept = tuple(view_observer.possible.values()), tuple(view_observer.kept.values())
-        self.lake = FakeLake(possible, vnodes)
+        self.lake = FakeLake(possible, vnodes, retains, rules)
         self.lake.keep(kept)
         self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
         self.checkpoints = FakeCheckpoints(vnodes)

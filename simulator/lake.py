@@ -1,7 +1,7 @@
 """The lake of a simulated cluster: epochs in memory, each edge's rows sorted by hash64 as Spark would leave them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
 from types import MappingProxyType
@@ -11,12 +11,16 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from simulator.tables import TABLES
+from simulator.tables import NO_RETENTION, TABLES
 from upriver.engine.batch import Batch, no_rows
+from upriver.engine.retention import Retention, as_of, leaving, retained_after, together, too_old
 from upriver.hashing import Hashes, hash64
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import lake_edges
+from upriver.plan.retention import Retain
+from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.state.span import TimeSpan
 from upriver.vnodes import offsets_by_vnode
 
 CUTS_MAX = 3  # places where a worker's rows of one edge and epoch are cut, besides the gaps between its vnodes
@@ -50,10 +54,7 @@ class SimulatedRun:
         rows = len(self.batch)
         drawn = [rng.randrange(rows) for _ in range(rng.choice((0, 0, 1, CUTS_MAX)))] if rows else []
         cuts = set(np.searchsorted(self.batch.hash64, self.batch.hash64[drawn]).tolist())
-        return [self._slice(*piece) for first, end in joined if first < end for piece in _cut(first, end, cuts)]
-
-    def _slice(self, first: int, end: int) -> Batch:
-        return Batch(self.batch.rows.slice(first, end - first), self.batch.hash64[first:end])
+        return [self.batch.slice(*piece) for first, end in joined if first < end for piece in _cut(first, end, cuts)]
 
 
 def _cut(first: int, end: int, cuts: Iterable[int]) -> Iterable[tuple[int, int]]:
@@ -63,9 +64,21 @@ def _cut(first: int, end: int, cuts: Iterable[int]) -> Iterable[tuple[int, int]]
 class FakeLake:
     """All epochs published so far. Tables are kept in the order of the indexes that were asked for by ``keep``."""
 
-    def __init__(self, plans: Sequence[DataflowPlan], vnodes: int) -> None:
-        """plans: all that it can be asked to keep indexes for."""
+    def __init__(
+        self,
+        plans: Sequence[DataflowPlan],
+        vnodes: int,
+        retains: Mapping[str, Retain] = NO_RETENTION,
+        rules: Rules = ALL_RULES,
+    ) -> None:
+        """plans: all that it can be asked to keep indexes for. retains: by table, for those whose rows leave. rules:
+        retention.*, which are rules for shells."""
         self._vnodes = vnodes
+        self._retains = retains
+        self._rules = rules
+        self._retained: list[Mapping[str, Retention]] = [{}]
+        """By epoch, from 0 on: at its end."""
+        self._changes: dict[Epoch, Mapping[Channel, SimulatedRun]] = {}
         self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
         self._kept: set[Channel] = set()
         """The edges that manifests tell of, those of old epochs too."""
@@ -90,22 +103,70 @@ class FakeLake:
         edges = {channel: index for channel, (source, index) in self._indexes.items() if source == table}
         self._epochs.append({channel: self._run(rows, index) for channel, index in edges.items()})
         self._came.append((table, rows))
+        retain = self._retains.get(table)
+        span = None if retain is None else TimeSpan.of(rows.column(retain.column))
+        self._retained.append(retained_after(self._retained[-1], table, retain, span))
         return self.published
 
     def _run(self, rows: pa.RecordBatch, index: tuple[str, ...]) -> SimulatedRun:
         hashes = hash64([rows.column(column) for column in index], rows.num_rows)
         order = np.argsort(hashes, kind="stable")
-        hashes = hashes[order]
-        return SimulatedRun(Batch(rows.take(pa.array(order)), hashes), offsets_by_vnode(hashes, self._vnodes))
+        return self._run_of(Batch(rows.take(pa.array(order)), hashes[order]))
+
+    def _run_of(self, batch: Batch) -> SimulatedRun:
+        return SimulatedRun(batch, offsets_by_vnode(batch.hash64, self._vnodes))
+
+    def changes(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
+        """The epoch's changes on each edge: its rows, less those that come too old, and the retractions."""
+        if epoch not in self._changes:
+            table, _ = self._came[epoch - 1]
+            retention = self._retained[epoch].get(table)
+            runs = self.runs(epoch)
+            if retention is not None:
+                runs = {channel: self._run_of(self._changed(channel, epoch, retention)) for channel in runs}
+            self._changes[epoch] = runs
+        return self._changes[epoch]
+
+    def _changed(self, channel: Channel, epoch: Epoch, retention: Retention) -> Batch:
+        come = self._epochs[epoch - 1][channel].batch
+        if self._rules.retention_late_rows_stay_out:
+            come = as_of(come, self._spec(channel), retention.column, retention.cut)
+        if not self._rules.retention_retract_with_epoch:
+            return come
+        return together(come, self._leaving(self._rows(channel, epoch, BEGINNING), retention))
+
+    def _leaving(self, earlier: Batch, retention: Retention) -> Batch:
+        return leaving(earlier, retention.column, retention.before, retention.cut)
+
+    def _spec(self, channel: Channel) -> TableSpec:
+        return next(table for table in TABLES if table.name == self._indexes[channel][0])
+
+    def aged(self, epoch: Epoch, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
+        """How many more changes than rows the epoch has for these vnodes on these edges."""
+        runs, changes = self.runs(epoch), self.changes(epoch)
+        mine = [channel for channel in channels if channel in runs]
+        return {channel: changes[channel].rows_of(vnodes) - runs[channel].rows_of(vnodes) for channel in mine}
 
     def runs(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
         """The epoch's rows on each edge that has any part in it."""
         return self._epochs[epoch - 1]
 
     def rows_of_keys(self, channel: Channel, keys: Hashes, through: Epoch, after: Epoch = BEGINNING) -> Batch:
-        """All rows of these keys on one edge, after one epoch and through another: by hash64, then in order."""
-        runs = [runs[channel].batch for runs in self._epochs[after:through] if channel in runs]
-        mine = [batch.filtered(np.isin(batch.hash64, keys)) for batch in [NO_ROWS[self._indexes[channel][0]], *runs]]
+        """All changes of these keys on one edge, after one epoch and through another: by hash64, then in order."""
+        come = _of_keys(self._rows(channel, Epoch(through + 1), after), keys)
+        table = self._spec(channel)
+        now = self._retained[through].get(table.name)
+        if now is None or not self._rules.retention_read_what_remains:
+            return come
+        before = self._retained[after].get(table.name)
+        since = replace(now, before=None if before is None else before.cut)
+        earlier = _of_keys(self._rows(channel, Epoch(after + 1), BEGINNING), keys)
+        return together(as_of(come, table, now.column, now.cut), self._leaving(earlier, since))
+
+    def _rows(self, channel: Channel, end: Epoch, after: Epoch) -> Batch:
+        """All rows on one edge of the epochs after one, and before another: by hash64, then in order."""
+        runs = [runs[channel].batch for runs in self._epochs[after : end - 1] if channel in runs]
+        mine = [NO_ROWS[self._indexes[channel][0]], *runs]
         rows = pa.concat_batches([batch.rows for batch in mine])
         hash64 = np.concatenate([batch.hash64 for batch in mine])
         order = np.argsort(hash64, kind="stable")
@@ -122,17 +183,28 @@ class FakeLake:
 
     def all_rows(self) -> dict[str, pa.Table]:
         """Every row published so far that counts, by table."""
-        return {
-            table.name: current(
-                table, pa.Table.from_batches([rows for name, rows in self._came if name == table.name], table.schema)
-            )
-            for table in TABLES
-        }
+        return {table.name: self._all_rows(table) for table in TABLES}
+
+    def _all_rows(self, table: TableSpec) -> pa.Table:
+        versions = pa.Table.from_batches([rows for name, rows in self._came if name == table.name], table.schema)
+        rows, retain = current(table, versions), self._retains.get(table.name)
+        if retain is None or retain.interval is None or not versions.num_rows:
+            return rows
+        cut = (pc.max(versions.column(retain.column)).as_py() or 0) - retain.interval
+        times = rows.column(retain.column)
+        return rows.filter(pc.fill_null(pc.greater(times, cut), True))
 
     def rows_of(self, table: str, epoch: Epoch) -> pa.RecordBatch | None:
         """What the table has got with the epoch; ``None`` if it is another's."""
         name, rows = self._came[epoch - 1]
+        retention = self._retained[epoch].get(table)
+        if name == table and retention is not None:
+            rows = rows.filter(pa.array(~too_old(rows, retention.column, retention.cut)))
         return rows if name == table else None
+
+
+def _of_keys(batch: Batch, keys: Hashes) -> Batch:
+    return batch.filtered(np.isin(batch.hash64, keys))
 
 
 def current(table: TableSpec, versions: pa.Table) -> pa.Table:

@@ -76,10 +76,12 @@ class Oracle:
     def publish(self, epoch: Epoch, lake: FakeLake) -> None:
         """Apply one more epoch."""
         self._machine.step(OpenEpoch(epoch=epoch, mixed=False))
-        runs = lake.runs(epoch)
+        runs = lake.changes(epoch)
         for channel in filter(runs.__contains__, self._channels):
             self._machine.step(RowsRead(epoch=epoch, channel=channel, batch=runs[channel].batch))
-        self._machine.step(EpochRead(epoch=epoch, promised=lake.promised(epoch, self._everything, self._channels)))
+        promised = lake.promised(epoch, self._everything, self._channels)
+        aged = lake.aged(epoch, self._everything, self._channels)
+        self._machine.step(EpochRead(epoch=epoch, promised=promised, aged=aged))
         for stage in range(1 + self._deepest if self._deepest else 0):
             self._machine.step(BeginStage(epoch=epoch, stage=stage))
             self._machine.step(TimeToSettle(rows_max=ALL_ROWS))

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from upriver.hashing import hash64
 from upriver.plan.plan import TableSpec
+from upriver.plan.retention import Retain
 
 Key = tuple[Any, ...]
 """The values of a view's key columns."""
@@ -50,6 +51,17 @@ OFFERS = TableSpec(
 )
 """Upserted: of each page of a site the last one counts, unless it is gone."""
 TABLES = (TRADES, VISITS, OFFERS)
+NO_RETENTION: Mapping[str, Retain] = MappingProxyType({})
+RETAINS: Sequence[Mapping[str, Retain]] = (
+    MappingProxyType(
+        {"trades": Retain("seq", 20, "20"), "visits": Retain("ms", 4, "4"), "offers": Retain("seq", 15, "15")}
+    ),
+    MappingProxyType(
+        {"trades": Retain("qty", 5, "5"), "visits": Retain("seq", 8, "8"), "offers": Retain("qty", 4, "4")}
+    ),
+)
+"""How rows leave these tables, if they do: in the order in which they came, or by numbers that come in no order, may be
+null, and are too old at once."""
 
 SYMBOLS = (None, "", "ACME", "BETA", "CERN", "DUNE", "ECHO", "FLUX", "GULF", "HYDE", "IRIS", "JADE")
 SITES = (None, 0, 1, 2)

@@ -6,7 +6,7 @@ order; nothing else is promised.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -27,13 +27,14 @@ from simulator.event_weights import EventWeights
 from simulator.network import SimulatedLine
 from simulator.process import Process
 from simulator.standbys import standbys_are_right
-from simulator.tables import TABLES
+from simulator.tables import NO_RETENTION, TABLES
 from simulator.trace_text import read_in_words, short
 from simulator.users import Users
 from simulator.view_observer import ViewObserver
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
+from upriver.plan.retention import Retain
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     CheckpointWanted,
@@ -81,10 +82,11 @@ class World:
         faults: Collection[str] | None = None,
         standbys_share: float = STANDBYS_SHARE,
         failing_share: float = FAILING_SHARE,
+        retains: Mapping[str, Retain] = NO_RETENTION,
     ) -> None:
         """weights: drawn too, unless it is given; faults: the kinds that happen, if not drawn. partial_share: how
         likely views that can be partial are. standbys_share: how likely workers follow each other. failing_share: how
-        likely some views can fail."""
+        likely some views can fail. retains: by table, how rows leave; the plans must know."""
         self.steps = 0
         self._rng = rng
         vnode_map = drawn_map(rng, workers)
@@ -111,7 +113,7 @@ class World:
         membership = self._weights.membership
         budget = drawn_budget(rng, self._plans)
         self.cluster = SimulatedCluster(
-            rng, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows
+            rng, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows, retains
         )
         self.cluster.torn = self._weights.torn
         self.cluster.spoil = self._weights.spoil

@@ -5,6 +5,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Self, Unpack
 
 import pyarrow as pa
@@ -144,6 +145,7 @@ class App:
         trigger: Mapping[str, Any] | None = None,
         on_changed_rows: str = "refuse",
         replace_source: bool = False,
+        retain: tuple[str, str | timedelta | int | None] | None = None,
     ) -> None:
         """Declare a table, fed by a DataFrame, streaming or not.
 
@@ -164,14 +166,19 @@ class App:
         ``take_in``, a table with a primary key loads all rows again, as versions; one without adds the rows that are
         new, unless others are gone. replace_source: whether a streaming DataFrame takes the place of another source
         that has fed the table: its rows, all of them, come after those that are in the lake. At further starts with the
-        same source this changes nothing. Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a
-        type that cannot be hashed.
+        same source this changes nothing.
+        retain: a column and an interval, such as ``("at", "30 days")``: a row leaves the table, and every view, once
+        the newest ``at`` is 30 days later. The interval is a text or a timedelta for a TIMESTAMP or a DATE, a number
+        for an integer column, or ``None``, with which no further row leaves; docs/guide/sources.md has the rules.
+        Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
         """
         self._check_declaring("table")
         self._check_free("table", name)
         _check_table_options(name, rows, on_bad_row, on_changed_rows, replace_source)
         self._typer.check_name("table", name)
-        table = declared_table(name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes)
+        table = declared_table(
+            name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes, retain=retain
+        )
         checked_trigger = check_trigger(name, rows, trigger)
         if rows.isStreaming:
             check_stream(name, rows)

@@ -94,8 +94,8 @@ keys move fast, or leavers are slow to read, all the time."""
 
 def test_every_rule_is_tried() -> None:
     switches = [field.name for field in fields(Rules) if field.type is bool]  # others: test_upquery_rules
-    # test_checkpoint_rules, test_control_rules, test_standby_rules, test_failing_views
-    others = ("checkpoints_", "control_", "replication_", "views_")
+    # test_checkpoint_rules, test_control_rules, test_standby_rules, test_failing_views, test_retention_rules
+    others = ("checkpoints_", "control_", "replication_", "views_", "retention_")
     assert list(CAUGHT_BY) == [name for name in switches if not name.startswith(others)]
 
 

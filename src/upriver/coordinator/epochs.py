@@ -20,8 +20,10 @@ from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, Rows
 
 @dataclass(slots=True)
 class Work:
-    """One worker's work on an epoch, by region. stage: the last one that it has done."""
+    """One worker's work on an epoch, by region. stage: the last one that it has done. aged: by channel, as in
+    ``EpochRead``."""
 
+    aged: Mapping[Channel, int] = field(default_factory=dict)
     applied: Counter[str] = field(default_factory=Counter)
     settled: Counter[str] = field(default_factory=Counter)
     sent: Counter[str] = field(default_factory=Counter)
@@ -42,6 +44,9 @@ class Account:
 
     def settled(self) -> Counter[str]:
         return sum((work.settled for work in self.done.values()), Counter())
+
+    def aged(self, channel: Channel) -> int:
+        return sum(work.aged.get(channel, 0) for work in self.done.values())
 
     def sent(self) -> Counter[str]:
         return sum((work.sent for work in self.done.values()), Counter())
@@ -117,7 +122,7 @@ class Ledger:
     def finished(self, worker: WorkerId, message: EpochFinished) -> None:
         """A worker has read its slices."""
         if message.epoch > self.through:
-            self._account(message.epoch).done[worker] = Work(Counter(message.applied))
+            self._account(message.epoch).done[worker] = Work(message.aged, Counter(message.applied))
 
     def applied(self, worker: WorkerId, message: RowsApplied) -> None:
         """Rows of an epoch came to a worker after it had finished."""
@@ -194,7 +199,7 @@ class Ledger:
         short = False
         applied, rows = account.applied(), self._promised[epoch]
         for region, channels in self._channels.items():
-            went_in = sum(rows.get(channel, 0) for channel in channels) + sent[region]
+            went_in = sum(rows.get(channel, 0) + account.aged(channel) for channel in channels) + sent[region]
             more = applied[region] > went_in and not (self.is_staged and account.mixed)  # a sender may report late
             fewer = applied[region] < went_in and not account.mixed and account.stage == NO_STAGE  # later, some travel
             if more or fewer:

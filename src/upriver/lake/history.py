@@ -27,6 +27,7 @@ import pyarrow as pa
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
+from upriver.engine.retention import Retention, as_of, leaving, together
 from upriver.engine.row_text import error_text
 from upriver.errors import LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes
@@ -108,6 +109,13 @@ class Merging:
 USUAL = Merging()
 
 
+def _may_leave(run: OpenRun | Merged, before: int | None, cut: int | None) -> bool:
+    """Whether a run may have rows that remain at one cut, and not at a later one."""
+    if isinstance(run, Merged) or run.info.span is None or cut is None:
+        return True
+    return run.info.span.oldest <= cut and (before is None or run.info.span.newest > before)
+
+
 class Catalogue:
     """All runs of one lake edge up to and including the epoch ``through``, in the order in which they are read."""
 
@@ -121,11 +129,20 @@ class Catalogue:
         self._untidy: deque[OpenRun] = deque()
         """All other runs."""
         self._merged_bytes = 0
+        self._cuts: list[tuple[Epoch, Retention]] = []
+        """The retention of the edge's table, from each epoch on at whose end it was another than before."""
 
-    def add(self, epoch: Epoch, runs: Sequence[OpenRun]) -> None:
-        """Add the next epoch's runs, if it has any."""
+    def add(self, epoch: Epoch, runs: Sequence[OpenRun], retention: Retention | None = None) -> None:
+        """Add the next epoch's runs, if it has any. retention: of the table, at the end of the epoch."""
         self._untidy.extend(runs)
+        if retention is not None and (not self._cuts or self._cuts[-1][1].cut != retention.cut):
+            self._cuts.append((epoch, retention))
         self.through = epoch
+
+    def retention(self, through: Epoch) -> Retention | None:
+        """The table's retention at the end of an epoch; ``None`` if there was none."""
+        place = bisect_right(self._cuts, through, key=lambda since: since[0])
+        return self._cuts[place - 1][1] if place else None
 
     def between(self, after: Epoch, through: Epoch) -> list[OpenRun | Merged]:
         """The runs with the rows of all epochs after ``after`` up to and including ``through``. Merged ones may hold
@@ -229,14 +246,36 @@ class KeyHistory:
         """All rows on a lake edge of the keys with these hash64 (ascending, each once), of all epochs after ``after``
         up to and including ``through``: sorted by hash64, and those of one key in order of epoch and run.
 
-        The rows are copies: they keep no file open. The first call for an edge reads all its manifests; without keys it
-        reads nothing else. tell: is told of each run how many rows will be read. Raises CorruptFile, and ProtocolError
-        for an index that is not complete.
+        Of a table that retains rows by a time, these are the changes from the end of ``after`` to the end of
+        ``through``: retractions, too, and only rows that remain. The rows are copies: they keep no file open. The first
+        call for an edge reads all its manifests; without keys it reads nothing else. tell: is told of each run how many
+        rows will be read. Raises CorruptFile, and ProtocolError for an index that is not complete.
         """
         with self._lock:
-            runs = self._catalogue(channel, table, through).between(after, through)
+            catalogue = self._catalogue(channel, table, through)
+            runs = catalogue.between(after, through)
+            before, now = catalogue.retention(after), catalogue.retention(through)
+            moves = after != BEGINNING and now is not None and (before is None or before.cut != now.cut)
+            earlier = catalogue.between(BEGINNING, after) if moves else []
+        rows = self._rows_of(runs, keys, table, (after, through), tell)
+        if now is None:
+            return rows
+        rows, cut = as_of(rows, table, now.column, now.cut), None if before is None else before.cut
+        due = [run for run in earlier if _may_leave(run, cut, now.cut)]
+        known = self._rows_of(due, keys, table, (BEGINNING, after), tell)
+        return together(rows, leaving(known, now.column, cut, now.cut))
+
+    def _rows_of(
+        self,
+        runs: Sequence[OpenRun | Merged],
+        keys: Hashes,
+        table: TableSpec,
+        epochs: tuple[Epoch, Epoch],
+        tell: Tell,
+    ) -> Batch:
+        """The keys' rows in these runs, of the epochs after the first up to and including the second."""
         wanted = _bits(np.unique(vnodes_of(keys, self._places)).tolist())
-        found = self._found([run for run in runs if run.places & wanted], keys, table, after, through, tell)
+        found = self._found([run for run in runs if run.places & wanted], keys, table, *epochs, tell)
         hash64 = np.concatenate([np.empty(0, np.uint64), *(piece.hash64 for piece in found)])
         none = pa.RecordBatch.from_pylist([], table.schema)  # concat_batches needs at least one batch, and copies all
         rows = pa.concat_batches([none, *(piece.rows for piece in found)])
@@ -281,7 +320,8 @@ class KeyHistory:
         """The runs of the edge, of all epochs up to and including ``through`` at least."""
         catalogue = self._catalogues.setdefault(channel, Catalogue(self._merging))
         for epoch in map(Epoch, range(catalogue.through + 1, through + 1)):
-            catalogue.add(epoch, self._runs_in(self._lake.manifest(epoch), channel))
+            manifest = self._lake.manifest(epoch)
+            catalogue.add(epoch, self._runs_in(manifest, channel), manifest.retained.get(table.name))
         catalogue.tidy(lambda run: self.opened.rows_once(run, table.schema))
         return catalogue
 

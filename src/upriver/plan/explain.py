@@ -59,7 +59,8 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
 
     indexes: all that the view reads, and whether each is ``new``: made for views, beside the table's own key. In each
     region the numbers of its inputs, then of its steps, count from 0; ``of`` lists the inputs of a step. Columns are
-    described by their origin: ``table.column``, or how they are computed from such columns.
+    described by their origin: ``table.column``, or how they are computed from such columns. retention: of tables that rows
+    leave.
     """
     return {
         "view": plan.name,
@@ -69,6 +70,11 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
         "indexes": [
             {"table": edge.table, "columns": list(edge.index), "new": edge.index != tables[edge.table].key}
             for edge in lake_edges(plan)
+        ],
+        "retention": [
+            {"table": name, "column": retain.column, "interval": retain.words}
+            for name in plan.tables
+            if (retain := tables[name].retain) is not None
         ],
     }
 
@@ -81,6 +87,10 @@ def render(explained: Mapping[str, Any]) -> str:
     for index in explained["indexes"]:
         origin = "made for views by Spark, at ingest" if index["new"] else "its own key"
         lines.append(f"  index {listed(index['columns'])} of {index['table']}: {origin}")
+    lines += [
+        f"  rows of {each['table']} are retained by {each['column']}: {each['interval']}"
+        for each in explained["retention"]
+    ]
     return "\n".join(lines)
 
 

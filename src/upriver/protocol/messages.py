@@ -346,12 +346,14 @@ class CheckpointNotTaken:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochFinished:
     """The worker has read its slices of the epoch. read: rows per channel. applied: rows that have come per region; in
-    a mixed epoch only those that have come here so far. stats: per region, rows, keys and bytes held."""
+    a mixed epoch only those that have come here so far. stats: per region, rows, keys and bytes held. aged: as in
+    ``EpochRead``."""
 
     epoch: Epoch
     read: Mapping[Channel, int]
     applied: Mapping[str, int]
     stats: Mapping[str, Mapping[str, int]]
+    aged: Mapping[Channel, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

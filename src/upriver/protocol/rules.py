@@ -118,6 +118,12 @@ class Rules:
     """views.fail_ahead: a worker tells its peers that a view has failed before any message that lacks its state."""
     lookups_one_moment: bool = True
     """lookups.one_moment: an answer that is read some rows at a time is as of the moment at which it began."""
+    retention_retract_with_epoch: bool = True
+    """retention.retract_with_epoch: the rows that an epoch's cut reaches are taken back with the epoch's own rows."""
+    retention_late_rows_stay_out: bool = True
+    """retention.late_rows_stay_out: a row that its epoch's cut has reached is not let in."""
+    retention_read_what_remains: bool = True
+    """retention.read_what_remains: a read of keys through an epoch gives the rows that remain at that epoch's end."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """partial.*, cones.keep_what_keys_rest_on and cones.never_back, of partial state: ``docs/internals/partial.md``."""
 

@@ -1,7 +1,7 @@
 """A worker's events, besides the coordinator's messages, and the actions that it asks for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
@@ -28,10 +28,12 @@ class RowsRead:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochRead:
-    """All rows of the epoch were read. promised: rows per channel of this worker's vnodes, from the manifest."""
+    """All rows of the epoch were read. promised: rows per channel of this worker's vnodes, from the manifest. aged: of
+    tables that retain rows by a time, the rows that were taken back, less those that came too old and were left out."""
 
     epoch: Epoch
     promised: Mapping[Channel, int]
+    aged: Mapping[Channel, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,12 +17,12 @@ from itertools import islice
 
 import pyarrow as pa
 
-from upriver.engine.batch import Batch
 from upriver.engine.row_text import error_text
 from upriver.errors import CorruptCheckpoint, LakeError
 from upriver.hashing import Hashes
 from upriver.ids import Channel
 from upriver.lake.checkpoints import read_state
+from upriver.lake.expiry import Aging
 from upriver.lake.lake import CommitTimes, Lake
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import (
@@ -54,6 +54,7 @@ class LakeReader:
         self._commits = commits
         self._vnodes = 0
         self.tables: Mapping[Channel, TableSpec] = {}
+        self._aging = Aging(lake, self.tables)
         self._pieces: Iterator[Piece] = iter(())
         self._paces: defaultdict[Channel, RowPace] = defaultdict(RowPace)
         """By channel: the cost of a row depends on what the views compute from it."""
@@ -82,6 +83,7 @@ class LakeReader:
     def assign(self, vnodes: int, tables: Mapping[Channel, TableSpec]) -> None:
         """Read these tables from now on, and give up what is under way. vnodes: the lake's."""
         self._vnodes, self.tables = vnodes, tables
+        self._aging = Aging(self._lake, tables)
         self.give_up()
 
     def begin(self, asked: ReadEpoch | ReadState) -> None:
@@ -113,6 +115,7 @@ class LakeReader:
         self.held_up = f"epoch {self._asked.epoch}: {told}" if isinstance(self._asked, ReadEpoch) else told
         self._again_at = self._now() + self._again_s
         self._again_s = min(2 * self._again_s, READ_AGAIN_S_MAX)
+        self._aging.forget()
         self._pieces = self._read(self._asked)
 
     def give_up(self) -> None:
@@ -140,20 +143,19 @@ class LakeReader:
         vnodes = frozenset(asked.vnodes)
         manifest = self._lake.manifest(asked.epoch)
         self._commits.note(manifest)
+        aged = Counter[Channel]()
         for channel in asked.channels:
-            table, taken = self.tables[channel], self._taken[channel]
-            for all_rows in self._lake.read(manifest, channel, vnodes, table):
-                rows = all_rows.slice(min(taken, len(all_rows)))  # files never change: the known rows come first again
-                taken -= len(all_rows) - len(rows)
-                hashes = rows.column(0).to_numpy()
-                user = pa.RecordBatch.from_arrays(rows.columns[1:], schema=table.schema)
-                whole, first = Batch(user, hashes), 0
-                while first < len(hashes):
-                    end = end_of_piece(hashes, first, self._paces[channel].rows)
-                    yield RowsRead(epoch=asked.epoch, channel=channel, batch=whole.slice(first, end))
+            taken = self._taken[channel]
+            for changes, read in self._aging.changes(manifest, channel, vnodes):
+                aged[channel] += len(changes) - read
+                first = min(taken, len(changes))  # files never change: the known rows come first again
+                taken -= first
+                while first < len(changes):
+                    end = end_of_piece(changes.hash64, first, self._paces[channel].rows)
+                    yield RowsRead(epoch=asked.epoch, channel=channel, batch=changes.slice(first, end))
                     first = end
         promised = {channel: manifest.rows_of(channel, vnodes) for channel in asked.channels}
-        yield EpochRead(epoch=asked.epoch, promised=promised)
+        yield EpochRead(epoch=asked.epoch, promised=promised, aged={name: rows for name, rows in aged.items() if rows})
 
 
 def end_of_piece(hashes: Hashes, first: int, rows_max: int) -> int:

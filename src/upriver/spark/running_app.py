@@ -38,6 +38,7 @@ from upriver.spark.host import WorkerHost, runs_elsewhere
 from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest, check_taken
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.probe import check_executors
+from upriver.spark.retention import begun_retention
 from upriver.spark.runs import Lot, warm_up
 from upriver.spark.session import (
     checked_settings,
@@ -350,8 +351,11 @@ class RunningApp:
         check_taken(lake, history)
         lake.sweep(kept)
         had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
-        self._coordinator.progress.expect_sources(had_rows, history.last)
-        return EpochLog(lake, history, self._published)
+        tables = [source.table for source in self._sources]
+        log = EpochLog(lake, history, self._published, retains=begun_retention(self._spark, lake.root, history, tables))
+        log.retire_rows()
+        self._coordinator.progress.expect_sources(had_rows, log.last)
+        return log
 
     def _published(self, manifest: Manifest) -> None:
         """Note that an epoch is in the lake."""

@@ -32,6 +32,7 @@ from pyspark.sql.types import BooleanType, LongType, StructField, StructType
 from upriver.arguments import class_name, names, text
 from upriver.client.keys import distinct_keys
 from upriver.engine.expressions import Evaluator
+from upriver.engine.retention import too_old
 from upriver.engine.stateful import check_order
 from upriver.errors import DeclarationError, IngestFailed, UpriverError
 from upriver.hashing import check_hashable, hash64
@@ -39,6 +40,7 @@ from upriver.ids import Epoch
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake, Manifest, OwnedLake
 from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.retention import retain_of
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
@@ -51,7 +53,14 @@ Columns = str | Sequence[str]
 
 
 def declared_table(
-    name: str, rows: DataFrame, *, key: Columns, primary_key: Columns, order_by: Columns, deletes: str | None
+    name: str,
+    rows: DataFrame,
+    *,
+    key: Columns,
+    primary_key: Columns,
+    order_by: Columns,
+    deletes: str | None,
+    retain: object = None,
 ) -> TableSpec:
     """The table that a user declares; parameters as for :meth:`upriver.App.table`.
 
@@ -68,6 +77,7 @@ def declared_table(
         key=_columns(name, "key", key, schema) or unique,
         order_by=_columns(name, "order_by", order_by, schema),
         primary_key=unique,
+        retain=retain_of(name, schema, retain),
     )
     _check(table, deletes)
     if deletes is None:
@@ -180,22 +190,32 @@ class _History:
     def rows(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """All rows of a task's epochs. numbers: the task's own."""
         schema = _as_spark_takes(_rows_schema(self.table))
+        retention = self._retention()
         for _, _, rows in self._pieces(numbers):
-            yield rows.rename_columns(schema.names).cast(schema)
+            kept = rows if retention is None else rows.filter(pa.array(~too_old(rows, *retention)))
+            yield kept.rename_columns(schema.names).cast(schema)
 
     def versions(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The same for an upsert table, with the columns that versions need."""
         schema = _as_spark_takes(_versions_schema(self.table))
         plain = _as_spark_takes(_rows_schema(self.table))
-        evaluator = Evaluator()
+        evaluator, retention = Evaluator(), self._retention()
         for epoch, place, rows in self._pieces(numbers):
+            deleted = self._deleted(rows, evaluator)
+            if retention is not None:
+                deleted = deleted | too_old(rows, *retention)
             added = [
                 pa.array(np.full(rows.num_rows, epoch)),
                 pa.array(np.arange(place, place + rows.num_rows)),
-                pa.array(self._deleted(rows, evaluator)),
+                pa.array(deleted),
             ]
             columns = rows.rename_columns(plain.names).cast(plain).columns
             yield pa.RecordBatch.from_arrays([*columns, *added], schema=schema)
+
+    def _retention(self) -> tuple[str, int] | None:
+        """The column and the cut at the end of ``last``; ``None``: all rows remain."""
+        found = Lake(self.root).manifest(self.last).retained.get(self.table.name) if self.last else None
+        return None if found is None or found.cut is None else (found.column, found.cut)
 
     def _deleted(self, versions: pa.RecordBatch, evaluator: Evaluator) -> Mask:
         if self.table.deletes is None:

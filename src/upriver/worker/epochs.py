@@ -102,9 +102,10 @@ class Epochs:
     def epoch_read(self, event: EpochRead) -> None:
         """All of this worker's slices were read."""
         reading = self.progress.reading_of(event.epoch, "end")
-        if self._rules.worker_counts_match and reading.read != event.promised:
-            raise ProtocolError(f"epoch {event.epoch}: promised {event.promised}, read {reading.read}")
-        self.progress.end_reading()
+        due = {channel: rows + event.aged.get(channel, 0) for channel, rows in event.promised.items()}
+        if self._rules.worker_counts_match and reading.read != due:
+            raise ProtocolError(f"epoch {event.epoch}: promised {due}, read {reading.read}")
+        self.progress.end_reading(event.aged)
         self.finish()
 
     def finish(self) -> None:
@@ -123,7 +124,10 @@ class Epochs:
         self._catch_up(goes_on=self.progress.has_unread and not reading.mixed)
         counts = self.progress.take_counts(epoch)
         applied = {name: counts[name] for name in self._regions.shards}
-        self._output.report(EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=self._regions.stats()))
+        stats = self._regions.stats()
+        self._output.report(
+            EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=stats, aged=reading.aged)
+        )
         if not self._regions.is_staged:
             self._replication.feed_epoch()
         self._checkpoints.take_due()

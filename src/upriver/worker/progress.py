@@ -5,8 +5,8 @@
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
@@ -30,6 +30,8 @@ class EpochReading:
     read: dict[Channel, int]
     is_read: bool = False
     """All slices were read; cones may not be through the epoch yet."""
+    aged: Mapping[Channel, int] = field(default_factory=dict)
+    """As in ``EpochRead``; known at the end."""
 
 
 class EpochProgress:
@@ -131,10 +133,10 @@ class EpochProgress:
         assert self.reading is not None
         self.reading.read[channel] += rows
 
-    def end_reading(self) -> None:
+    def end_reading(self, aged: Mapping[Channel, int]) -> None:
         """All slices of the epoch that is being read have come."""
         assert self.reading is not None
-        self.reading.is_read = True
+        self.reading.is_read, self.reading.aged = True, aged
 
     def finish(self, epoch: Epoch) -> None:
         """All slices of the epoch that was being read are applied."""
