@@ -4,13 +4,14 @@ needed.
 The oracle is one worker that owns everything. At the end DuckDB computes every view from the rows that remain.
 """
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
+from worlds_kit import without
 
 from simulator.campaign import Simulator
 from simulator.tables import ALL_VIEWS, ORDERED, RETAINS, VIEWS
-from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.rules import Rules
 
 STEPS, WORKERS = 200, 3
 RIGHT_SEEDS = 8
@@ -39,7 +40,7 @@ def test_views_equal_sql_over_the_rows_that_remain(way: int, partial_share: floa
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
-    rules = replace(ALL_RULES, **{rule: False})
+    rules = without(rule)
     views = tuple(view for view in VIEWS if view.name not in ORDERED)
     reads = rule == "retention_read_what_remains"
     simulator = Simulator(rules, views=views, partial_share=float(reads), failing_share=0.0, retains=RETAINS[1])

@@ -59,8 +59,8 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
 
     indexes: all that the view reads, and whether each is ``new``: made for views, beside the table's own key. In each
     region the numbers of its inputs, then of its steps, count from 0; ``of`` lists the inputs of a step. Columns are
-    described by their origin: ``table.column``, or how they are computed from such columns. retention: of tables that rows
-    leave.
+    described by their origin: ``table.column``, or how they are computed from such columns.
+    retention: of tables that rows leave.
     """
     return {
         "view": plan.name,
