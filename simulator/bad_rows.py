@@ -65,14 +65,14 @@ class BadRows:
         return any(len(hashes) for hashes in self.hashes(plan, lake))
 
     def hashes(self, plan: DataflowPlan, lake: FakeLake) -> list[Hashes]:
-        """The hash64 of the bad rows that were published, by the indexes that the view reads."""
+        """The hash64 of the bad rows that have come to views, by the indexes that the view reads."""
         if plan.name not in self.views:
             return []
         channels = {edge.channel for edge in lake_edges(plan)}
         return [
             run.batch.hash64[self.of(plan.name, run.batch.rows)]
             for epoch in range(1, lake.published + 1)
-            for channel, run in lake.runs(Epoch(epoch)).items()
+            for channel, run in lake.changes(Epoch(epoch)).items()
             if channel in channels
         ]
 
