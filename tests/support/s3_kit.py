@@ -1,13 +1,26 @@
 """An S3 server on loopback, for the tests of a process; see ``programs/s3_server.py``."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from select import select
+from tempfile import TemporaryDirectory
 from uuid import uuid4
+
+import pyspark
+import pytest
 
 from upriver.lake.address import Root
 
 PROGRAM = Path(__file__).parent / "programs" / "s3_server.py"
+POM = Path(__file__).parent / "programs" / "s3a_pom.xml"
+HADOOP = "3.5.0"
+"""The version in the POM: that of Spark 4.3."""
+HELD_S_MAX = 240.0
+"""Seconds in which a driver starts and comes to what is held."""
+FETCH_S_MAX = 180.0
+"""Seconds for 20 MB in some fifty files."""
 BUCKET = "lakes"
 OVERWRITES = "overwrites"
 """Below a directory of this name, a put is never conditional."""
@@ -44,11 +57,53 @@ class S3Server:
 
     def lose_answer(self, name: str) -> None:
         """Carry out the next put of a path that ends with the name, and lose its answer."""
-        assert self._process.stdin is not None
+        self._tell(f"lose {name}")
+
+    def hold(self, name: str) -> None:
+        """Leave puts of paths that end with the name unanswered."""
+        self._tell(f"hold {name}")
+
+    def wait_held(self) -> None:
+        """Wait for the first of them."""
         assert self._process.stdout is not None
-        self._process.stdin.write(f"lose {name}\n")
+        assert select([self._process.stdout], [], [], HELD_S_MAX)[0], "no put is held"
+        assert self._said() == "held"
+
+    def drop_held(self) -> None:
+        """Do not carry them out, and hold no others."""
+        self._tell("drop")
+
+    def _tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        assert self._process.stdout.readline() == "done\n"
+        while (said := self._said()) != "done":
+            assert said == "held"
+
+    def _said(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
 
     def stop(self) -> None:
         self._process.communicate()
+
+
+def s3a_jars() -> Path:
+    """The directory of Spark's connector for s3a://, which Maven fetches once. Skips the test where it cannot."""
+    hadoop = {path.name for path in (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")}
+    if hadoop != {f"hadoop-client-api-{HADOOP}.jar"}:
+        pytest.skip(f"the connector is fetched for Hadoop {HADOOP}, and this Spark has {', '.join(sorted(hadoop))}")
+    jars = Path(sys.prefix) / f"s3a-{HADOOP}"
+    if not jars.exists():
+        maven = shutil.which("mvn")
+        if maven is None:
+            pytest.skip("Spark's connector for s3a:// is fetched by mvn, which is not on the PATH")
+        with TemporaryDirectory(dir=sys.prefix) as directory:
+            goal = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={directory}/jars"]
+            try:
+                command = [maven, "-q", "-B", "-f", str(POM), *goal]
+                subprocess.run(command, capture_output=True, check=True, timeout=FETCH_S_MAX)
+            except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+                pytest.skip(f"mvn cannot fetch Spark's connector for s3a://: {error}")
+            Path(directory, "jars").rename(jars)
+    return jars

@@ -39,7 +39,8 @@ class Files(Protocol):
 
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a new file, which no reader sees half-written. Raises FileExistsError if it is there already,
-        NotWritten if the filesystem refuses it."""
+        NotWritten if the filesystem refuses it, NotRead if a store does not tell which of the two. After the last two,
+        the file may be there."""
 
     def read(self, path: str) -> pa.Buffer:
         """All of the file's bytes. Raises FileNotFoundError, NotRead."""

@@ -3,8 +3,9 @@
 ``moto`` looks for an object before it creates it, and does no more to part two creates at once. Here one request is
 answered at a time, as if each were atomic.
 
-A line of input, ``lose NAME``: the next put of a path with this end is carried out, and its answer lost. Below a
-directory ``overwrites``, a put is never conditional.
+Lines of input: ``lose NAME``: the next put of a path with this end is carried out, and its answer lost. ``hold NAME``:
+a put of such a path stays unanswered; ``held`` is said once there is one. ``drop``: what is held is not carried out.
+Below a directory ``overwrites``, a put is never conditional.
 """
 
 import logging
@@ -29,6 +30,18 @@ class OneAtATime:
         self._application = application
         self._lock = threading.Lock()
         self._lost: list[str] = []
+        self._held: str | None = None
+        self._may_go = threading.Event()
+
+    def hold(self, name: str) -> None:
+        """Hold each PUT of a path with this end, until ``drop``."""
+        self._may_go.clear()
+        self._held = name
+
+    def drop(self) -> None:
+        """Carry out no PUT that is held, and hold no others."""
+        self._held = None
+        self._may_go.set()
 
     def lose(self, name: str) -> None:
         """Lose the answer to the next PUT of a path with this end."""
@@ -36,12 +49,17 @@ class OneAtATime:
             self._lost.append(name)
 
     def __call__(self, environ: Environ, start_response: Any) -> Iterable[bytes]:
-        if "/overwrites/" in environ["PATH_INFO"]:
+        is_put, path = environ["REQUEST_METHOD"] == "PUT", environ["PATH_INFO"]
+        if is_put and self._held is not None and path.endswith(self._held):
+            print("held", flush=True)
+            self._may_go.wait()
+            raise ConnectionError("the request is dropped")
+        if "/overwrites/" in path:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         with self._lock:
             answer = list(self._application(environ, start_response))
             for name in self._lost:
-                if environ["REQUEST_METHOD"] == "PUT" and environ["PATH_INFO"].endswith(name):
+                if is_put and path.endswith(name):
                     self._lost.remove(name)
                     environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
                     raise ConnectionError("the answer is lost")
@@ -56,7 +74,13 @@ def main(bucket: str) -> None:
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_port, flush=True)
     for line in sys.stdin:
-        application.lose(line.split()[1])
+        match line.split():
+            case ["lose", name]:
+                application.lose(name)
+            case ["hold", name]:
+                application.hold(name)
+            case _:
+                application.drop()
         print("done", flush=True)
 
 
