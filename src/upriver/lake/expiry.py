@@ -132,7 +132,7 @@ class Aging:
         done = 0
         for read in self._lake.read(manifest, channel, vnodes, table):
             come = Batch(pa.RecordBatch.from_arrays(read.columns[1:], schema=table.schema), read.column(0).to_numpy())
-            end = int(np.searchsorted(leave.hash64, come.hash64[-1], side="right")) if len(leave) else 0
+            end = max(done, int(np.searchsorted(leave.hash64, come.hash64[-1], side="right"))) if len(leave) else 0
             batch = come if retention is None else as_of(come, table, retention.column, retention.cut)
             yield together(batch, leave.slice(done, end)), len(come)
             done = end
