@@ -50,7 +50,8 @@ def test_what_comes_back_is_right_whatever_happens(
     views: Callable[[], tuple[DataflowPlan, ...]], request: pytest.FixtureRequest, database: duckdb.DuckDBPyConnection
 ) -> None:
     worlds = Worlds(views(), PARTIAL_SHARE, database)
-    counters = worlds.counted(repeat({**DENSE, "crash": 0.1, "spoil": 0.2}, seeds(request.config)))
+    weights = {**DENSE, "crash": 0.06, "spoil": 0.2, "checkpoint": 1.5, "copy": 3.0}
+    counters = worlds.counted(repeat(weights, seeds(request.config)))
     assert all(counters[what] for what in ("checkpoints", "restored", "checkpoints_given_up", "rescales_live"))
 
 
