@@ -148,8 +148,9 @@ class RunningApp:
 
     def _bring_up(self, startup: Startup) -> None:
         """The steps of a start."""
-        startup.at("waiting for task slots")
+        startup.at(f"looking into the lake {self._config.root}")
         self._plan_placement(Lake(self._config.root))
+        startup.at("waiting for task slots")
         wait_for_slots(self._spark, len(self._begun_with.workers), startup.seconds_left)
         if runs_elsewhere(self._spark):
             startup.at("running a first task on an executor")
