@@ -125,6 +125,7 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (checkers.standbys_have_caught_up, [([],)], [([3],)]),
     (checkers.standbys_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER), (VIEW, {})]),
     (checkers.a_rescale_leaves_as_many_workers_as_wanted, [(2, {0, 3})], [(2, {0}), (2, {0, 1, 2})]),
+    (checkers.another_driver_knows_what_clients_have_heard, [({2}, 2), ({2, 3}, 3)], [({2}, 3)]),
     (checkers.the_river_comes_to_rest, [(9, 10)], [(10, 10)]),
     (checkers.wishes_are_met_in_order, [(1, [1, 2])], [(2, [1, 2]), (1, [])]),
     (checkers.views_change_between_epochs, [(False, [])], [(True, []), (False, [WorkerId(1)])]),
