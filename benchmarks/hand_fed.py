@@ -18,7 +18,8 @@ from benchmarks.events import SCHEMA, TABLE, TOTALS, VIEW
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
-from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.explain import why_full

@@ -20,7 +20,8 @@ from benchmarks.figures import median
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.history import KeyHistory
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.lake.runs import RunReader, VerifiedFile
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import Checksums, RunInfo, describe_run, encode_run, run_schema

@@ -19,7 +19,8 @@ from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.ids import Epoch, Term, VnodeId
-from upriver.lake.lake import Lake, Manifest
+from upriver.lake.lake import Lake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.ingest import Layout

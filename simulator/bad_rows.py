@@ -72,7 +72,7 @@ class BadRows:
         return [
             run.batch.hash64[self.of(plan.name, run.batch.rows)]
             for epoch in range(1, lake.published + 1)
-            for channel, run in lake.changes(Epoch(epoch)).items()
+            for channel, run in lake.published_changes(Epoch(epoch)).items()
             if channel in channels
         ]
 

@@ -50,16 +50,22 @@ def the_app_does_not_fail(kind: str, error: str) -> str:
 # Epochs at a worker
 
 
-def epochs_are_applied_in_order_and_once(applied: Epoch, following: Epoch) -> str | None:
-    return None if following == applied + 1 else f"epoch {following} follows {applied}"
+def epochs_are_applied_in_order_and_once(applied: Epoch, after: Epoch, following: Epoch) -> str | None:
+    """after: the epoch on which this one follows."""
+    return None if applied == after < following else f"epoch {following} after {after} follows {applied}"
 
 
 def no_row_is_lost_or_doubled(promised: Mapping[Channel, int], received: Mapping[Channel, int]) -> str | None:
     return None if received == promised else f"{dict(promised)} rows went in, {dict(received)} came out"
 
 
-def workers_are_not_sent_too_far_ahead(applied: Epoch, opened: Epoch) -> str | None:
-    return None if opened <= applied + EPOCHS_AHEAD_MAX else f"epoch {opened} is open while {applied} is applied"
+def workers_are_not_sent_too_far_ahead(applied: Epoch, opened: Epoch, ahead: int) -> str | None:
+    """ahead: how many are open beyond the one that is applied."""
+    return None if ahead <= EPOCHS_AHEAD_MAX else f"epoch {opened} is open while {applied} is applied"
+
+
+def files_stay_for_their_readers(missing: Collection[str]) -> str | None:
+    return f"{sorted(missing)} are gone while a read needs them" if missing else None
 
 
 # Views
@@ -189,7 +195,8 @@ def lookups_are_refused_for_a_reason(
 
 
 def epochs_end_in_order(ended: Epoch, next_ended: Epoch) -> str | None:
-    return None if next_ended == ended + 1 else f"epoch {next_ended} ended after {ended}"
+    """Those of a segment end as one."""
+    return None if ended < next_ended else f"epoch {next_ended} ended after {ended}"
 
 
 def an_epoch_ends_when_every_worker_has_applied_it(

@@ -1,5 +1,6 @@
 """The machines of a simulated cluster and the channels between them; what the machines want done is done here."""
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -16,7 +17,7 @@ from simulator.lake import FakeLake
 from simulator.lookup_observer import LookupObserver
 from simulator.network import Network
 from simulator.oracle import Oracle
-from simulator.process import Process
+from simulator.process import Process, span_of
 from simulator.rescale_observer import RescaleObserver
 from simulator.tables import NO_RETENTION, RowSource
 from simulator.view_observer import ViewObserver
@@ -26,7 +27,8 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
 from upriver.errors import NotWritten, ProtocolError
-from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
+from upriver.lake.spans import EpochSpan, single
 from upriver.migration.messages import Acquire
 from upriver.plan.plan import NOT_WANTED, TableSpec
 from upriver.plan.retention import Retain
@@ -43,12 +45,15 @@ from upriver.protocol.coordinator_events import (
     EvictionOver,
     EvictWanted,
     ForgetCheckpoints,
+    HorizonAsked,
+    HorizonIs,
     LeaseOver,
     PlansTaken,
     PublishCheckpoint,
     ReplaceWorker,
     RescaleBegun,
     RescaleEnded,
+    SegmentPublished,
     SnapshotAsked,
     SnapshotFailed,
     SnapshotReady,
@@ -151,6 +156,9 @@ class SimulatedCluster:
             WorkerMachine, bad_rows.built_by(build_region), rules, memory_budget, CROWD_KEYS, ANSWER_ROWS
         )
         self._incarnations = count(1)
+        self.segments = deque[SegmentPublished]()
+        """Of which the coordinator has not heard."""
+        self._horizon = BEGINNING
 
     def begin_again(self, workers: int | None) -> None:
         """The driver dies, and all workers with it; another one starts on what is in the lake. workers: how many it
@@ -182,8 +190,41 @@ class SimulatedCluster:
             membership=self._membership,
             workers=placement.workers,
         )
-        for epoch in range(1, self.lake.published + 1):
-            self.step_coordinator(EpochPublished(epoch=Epoch(epoch), rows=self.lake.rows(Epoch(epoch))))
+        self.segments.clear()
+        for event in self.lake.events():
+            self.step_coordinator(event)
+
+    # Segments
+
+    def compact(self, rng: Random) -> EpochSpan | None:
+        """Make some segment of epochs that none needs apart; the coordinator will hear of it."""
+        due = self.lake.due(self._asked_horizon())
+        if not due:
+            return None
+        span = rng.choice([due[0], *(span for span in due if len(span) == len(due[0]))])
+        self.lake.compact(span)
+        self.segments.append(SegmentPublished(epoch=span.last, after=span.after, rows=self.lake.rows(span)))
+        return span
+
+    def collect(self) -> None:
+        """Remove what segments have replaced."""
+        self.lake.collect(self._asked_horizon(), self._is_read)
+
+    def hear_of_segments(self) -> None:
+        """The coordinator hears of the segments that were made."""
+        while self.segments:
+            self.step_coordinator(self.segments.popleft())
+
+    def _asked_horizon(self) -> Epoch:
+        self.hear_of_segments()  # one thread makes them, tells of them and asks
+        self.step_coordinator(HorizonAsked(ticket=0))
+        return self._horizon
+
+    def _is_read(self, segment: EpochSpan) -> bool:
+        """segments.grace: whether a read that has begun may need the segment's epochs apart."""
+        if not self._rules.segments_grace:
+            return False
+        return any(process.cuts(segment) for process in self.running)
 
     @property
     def running(self) -> list[Process]:
@@ -197,7 +238,7 @@ class SimulatedCluster:
         epoch = self.lake.publish(table.name, rows)
         self.oracle.publish(epoch, self.lake)
         self.watcher.counters["rows"] += rows.num_rows
-        self.step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(epoch)))
+        self.step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(single(epoch))))
         return epoch
 
     def wants(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
@@ -295,7 +336,9 @@ class SimulatedCluster:
     def _carry_out(self, process: Process, event: WorkerEvent, action: WorkerAction) -> None:
         match action:
             case ReadEpoch():
-                self.watcher.reads(process, action.epoch)
+                self.watcher.reads(process, action)
+                if not (self.watcher.is_current(process) or self.lake.has(span_of(action))):
+                    return  # it was replaced, and its files are gone: it is held up until it hears that it must end
                 tear = not process.reads_mixed and self._rng.random() < self.torn
                 process.start_reading(action, self.lake, tear, self._rng)
             case ReadKeys() | FetchRows():
@@ -374,6 +417,8 @@ class SimulatedCluster:
             case EpochEnded():
                 self.trace.append(f"  epoch {action.epoch} ends")
                 self.watcher.ended(action.epoch)
+            case HorizonIs():
+                self._horizon = action.epoch
             case SnapshotReady():
                 self.watcher.snapshot_ready(action)
             case SnapshotFailed():

@@ -41,7 +41,7 @@ class EventWeights:
     the lake does not take the last of it. standbys, warmups: how many copies of each slice the coordinator wants,
     and how many may warm up at a time. feed: how fast a process copies its state for its followers. lease: how soon
     that of a lost process has run out. overdue: that a leaver is not waited for. record: how fast the lake takes
-    control records.
+    control records. compact: that epochs become a segment.
     """
 
     publish: float
@@ -79,6 +79,7 @@ class EventWeights:
     lease: float = 1.0
     overdue: float = 0.0
     record: float = 4.0
+    compact: float = 0.0
 
     @property
     def membership(self) -> MembershipConfig:
@@ -131,6 +132,18 @@ class EventWeights:
             copy=rng.choice((0.05, 0.5, 3.0)),
             store=rng.choice((0.2, 1.0, 4.0)),
             spoil=rng.choice((0.0, 0.0, 0.2)),
+        )
+
+    def with_compaction(self, rng: Random) -> Self:
+        """The same, where epochs become segments."""
+        return replace(
+            self,
+            compact=rng.choice((0.5, 3.0)),
+            publish=min(self.publish, 0.7),
+            sizes=(0, 1, 3),
+            pace=(4.0,) * PLACES_MAX,
+            read=1.0,
+            hear=6.0,
         )
 
     @classmethod
@@ -187,6 +200,7 @@ class EventWeights:
             cut=0,
             driver=0,
             overdue=0,
+            compact=0,
             checkpoint=min(self.checkpoint, 0.1),
             spoil=0,
         )

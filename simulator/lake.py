@@ -1,6 +1,6 @@
 """The lake of a simulated cluster: epochs in memory, each edge's rows sorted by hash64 as Spark would leave them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from random import Random
@@ -13,16 +13,20 @@ import pyarrow.compute as pc
 
 from simulator.tables import NO_RETENTION, TABLES
 from upriver.engine.batch import Batch, no_rows
-from upriver.engine.retention import Retention, as_of, leaving, retained_after, together, too_old
+from upriver.engine.retention import Retention, as_of, leaving, remaining, retained_after, together, too_old
 from upriver.hashing import Hashes, hash64
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
+from upriver.lake.spans import EpochSpan, cover, due, single
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import lake_edges
 from upriver.plan.retention import Retain
+from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.state.span import TimeSpan
 from upriver.vnodes import offsets_by_vnode
 
+FAN_IN = 2
+"""As of the lake: few epochs make segments of several levels."""
 CUTS_MAX = 3  # places where a worker's rows of one edge and epoch are cut, besides the gaps between its vnodes
 
 
@@ -78,11 +82,15 @@ class FakeLake:
         self._rules = rules
         self._retained: list[Mapping[str, Retention]] = [{}]
         """By epoch, from 0 on: at its end."""
-        self._changes: dict[Epoch, Mapping[Channel, SimulatedRun]] = {}
+        self._changes: dict[EpochSpan, Mapping[Channel, SimulatedRun]] = {}
         self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
         self._kept: set[Channel] = set()
         """The edges that manifests tell of, those of old epochs too."""
         self._epochs: list[Mapping[Channel, SimulatedRun]] = []
+        self._segments: dict[EpochSpan, Mapping[Channel, SimulatedRun]] = {}
+        self._collected: set[EpochSpan] = set()
+        self.missed: set[str] = set()
+        """What was removed and read all the same."""
         self._came: list[tuple[str, pa.RecordBatch]] = []
         """By epoch: the table, and its rows."""
 
@@ -116,24 +124,28 @@ class FakeLake:
     def _run_of(self, batch: Batch) -> SimulatedRun:
         return SimulatedRun(batch, offsets_by_vnode(batch.hash64, self._vnodes))
 
-    def changes(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
-        """The epoch's changes on each edge: its rows, less those that come too old, and the retractions."""
-        if epoch not in self._changes:
-            table, _ = self._came[epoch - 1]
-            retention = self._retained[epoch].get(table)
-            runs = self.runs(epoch)
-            if retention is not None:
-                runs = {channel: self._run_of(self._changed(channel, epoch, retention)) for channel in runs}
-            self._changes[epoch] = runs
-        return self._changes[epoch]
+    def changes(self, span: EpochSpan) -> Mapping[Channel, SimulatedRun]:
+        """The changes of an epoch, or of a segment, on each edge: its rows, less those that come too old, and the
+        retractions."""
+        runs = self.of(span)
+        if span not in self._changes:
+            self._changes[span] = {channel: self._changed(channel, span, run) for channel, run in runs.items()}
+        return self._changes[span]
 
-    def _changed(self, channel: Channel, epoch: Epoch, retention: Retention) -> Batch:
-        come = self._epochs[epoch - 1][channel].batch
+    def published_changes(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
+        """The changes of an epoch as the oracle has seen them, whether it is still there apart or not."""
+        return self._changes.get(single(epoch), self.runs(epoch))
+
+    def _changed(self, channel: Channel, span: EpochSpan, run: SimulatedRun) -> SimulatedRun:
+        retention = self._retention(self._spec(channel).name, span.last, span.after)
+        if retention is None:
+            return run
+        come = run.batch
         if self._rules.retention_late_rows_stay_out:
             come = as_of(come, self._spec(channel), retention.column, retention.cut)
         if not self._rules.retention_retract_with_epoch:
-            return come
-        return together(come, self._leaving(self._rows(channel, epoch, BEGINNING), retention))
+            return self._run_of(come)
+        return self._run_of(together(come, self._leaving(self._rows(channel, span.after, BEGINNING), retention)))
 
     def _leaving(self, earlier: Batch, retention: Retention) -> Batch:
         return leaving(earlier, retention.column, retention.before, retention.cut)
@@ -141,44 +153,104 @@ class FakeLake:
     def _spec(self, channel: Channel) -> TableSpec:
         return next(table for table in TABLES if table.name == self._indexes[channel][0])
 
-    def aged(self, epoch: Epoch, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
-        """How many more changes than rows the epoch has for these vnodes on these edges."""
-        runs, changes = self.runs(epoch), self.changes(epoch)
+    def aged(self, span: EpochSpan, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
+        """How many more changes than rows the epochs have for these vnodes on these edges."""
+        runs, changes = self.of(span), self.changes(span)
         mine = [channel for channel in channels if channel in runs]
         return {channel: changes[channel].rows_of(vnodes) - runs[channel].rows_of(vnodes) for channel in mine}
 
     def runs(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
-        """The epoch's rows on each edge that has any part in it."""
+        """The epoch's rows on each edge that has any part in it, as they were published."""
         return self._epochs[epoch - 1]
+
+    # Segments
+
+    def spans(self, through: Epoch, after: Epoch = BEGINNING) -> list[EpochSpan]:
+        """All epochs after one and up to another, in as few spans as there are."""
+        return list(cover(self._segments.keys() - self._collected, after, through, FAN_IN))
+
+    def due(self, horizon: Epoch) -> list[EpochSpan]:
+        """The segments to make."""
+        return list(due(self._segments.keys(), horizon, FAN_IN))
+
+    def compact(self, span: EpochSpan) -> None:
+        """Make a segment of these epochs."""
+        inner = [segment for segment in self._segments if segment != span]
+        parts = [self.of(part) for part in cover(inner, span.after, span.last, FAN_IN)]
+        channels = dict.fromkeys(channel for part in parts for channel in part)
+        self._segments[span] = {
+            channel: self._merged(channel, span.last, [part[channel].batch for part in parts if channel in part])
+            for channel in channels
+        }
+
+    def _merged(self, channel: Channel, last: Epoch, batches: Sequence[Batch]) -> SimulatedRun:
+        rows = pa.concat_batches([batch.rows for batch in batches])
+        hashes = np.concatenate([batch.hash64 for batch in batches])
+        order = np.argsort(hashes, kind="stable")
+        table = self._spec(channel)
+        if table.primary_key:
+            order = order[_newest(table, hashes[order], rows.take(pa.array(order)))]
+        retention = self._retained[last].get(table.name)
+        merged = rows.take(pa.array(order)).append_column("hash", pa.array(hashes[order]))
+        if retention is not None:
+            merged = remaining(merged, table, retention.column, retention.cut)
+        return self._run_of(Batch(merged.select(table.schema.names), merged.column("hash").to_numpy()))
+
+    def collect(self, horizon: Epoch, is_read: Callable[[EpochSpan], bool]) -> None:
+        """Forget what segments up to the horizon have. is_read: whether a reader may need the epochs of a segment
+        apart."""
+        for segment in [segment for segment in self._segments if segment.last <= horizon and not is_read(segment)]:
+            self._collected |= {single(epoch) for epoch in range(segment.first, segment.last + 1)}
+            self._collected |= {s for s in self._segments if s != segment and s.first in segment and s.last in segment}
+
+    def of(self, span: EpochSpan) -> Mapping[Channel, SimulatedRun]:
+        """The runs on each edge of an epoch, or of a segment."""
+        if not self.has(span):
+            self.missed.add(span.name)
+        return self._segments[span] if len(span) > 1 else self._epochs[span.last - 1]
+
+    def has(self, span: EpochSpan) -> bool:
+        """Whether the epoch or segment is there, apart from others."""
+        return span not in self._collected
+
+    def events(self) -> tuple[EpochPublished, ...]:
+        """All that a coordinator is told at its start."""
+        return tuple(
+            EpochPublished(epoch=span.last, rows=self.rows(span), after=span.after)
+            for span in self.spans(self.published)
+        )
 
     def rows_of_keys(self, channel: Channel, keys: Hashes, through: Epoch, after: Epoch = BEGINNING) -> Batch:
         """All changes of these keys on one edge, after one epoch and through another: by hash64, then in order."""
-        come = _of_keys(self._rows(channel, Epoch(through + 1), after), keys)
+        come = _of_keys(self._rows(channel, through, after), keys)
         table = self._spec(channel)
-        now = self._retained[through].get(table.name)
+        now = self._retention(table.name, through, after)
         if now is None or not self._rules.retention_read_what_remains:
             return come
-        before = self._retained[after].get(table.name)
-        since = replace(now, before=None if before is None else before.cut)
-        earlier = _of_keys(self._rows(channel, Epoch(after + 1), BEGINNING), keys)
-        return together(as_of(come, table, now.column, now.cut), self._leaving(earlier, since))
+        earlier = _of_keys(self._rows(channel, after, BEGINNING), keys)
+        return together(as_of(come, table, now.column, now.cut), self._leaving(earlier, now))
 
-    def _rows(self, channel: Channel, end: Epoch, after: Epoch) -> Batch:
-        """All rows on one edge of the epochs after one, and before another: by hash64, then in order."""
-        runs = [runs[channel].batch for runs in self._epochs[after : end - 1] if channel in runs]
-        mine = [NO_ROWS[self._indexes[channel][0]], *runs]
+    def _retention(self, table: str, through: Epoch, after: Epoch) -> Retention | None:
+        """The table's retention at the end of the epochs after one and up to another, taken as one."""
+        now, before = self._retained[through].get(table), self._retained[after].get(table)
+        return None if now is None else replace(now, before=None if before is None else before.cut)
+
+    def _rows(self, channel: Channel, through: Epoch, after: Epoch) -> Batch:
+        """All rows on one edge, after one epoch and through another: by hash64, then in order."""
+        parts = [self.of(span) for span in self.spans(through, after)]
+        mine = [NO_ROWS[self._indexes[channel][0]], *(part[channel].batch for part in parts if channel in part)]
         rows = pa.concat_batches([batch.rows for batch in mine])
         hash64 = np.concatenate([batch.hash64 for batch in mine])
         order = np.argsort(hash64, kind="stable")
         return Batch(rows.take(pa.array(order)), hash64[order])
 
-    def rows(self, epoch: Epoch) -> dict[Channel, int]:
-        """What the epoch's manifest promises by now, over all vnodes."""
-        return {channel: len(run.batch) for channel, run in self.runs(epoch).items() if channel in self._kept}
+    def rows(self, span: EpochSpan) -> dict[Channel, int]:
+        """What the manifest or segment promises by now, over all vnodes."""
+        return {channel: len(run.batch) for channel, run in self.of(span).items() if channel in self._kept}
 
-    def promised(self, epoch: Epoch, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
-        """What the epoch's manifest promises on these edges, for these vnodes."""
-        runs = self.runs(epoch)
+    def promised(self, span: EpochSpan, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
+        """What the manifest or segment promises on these edges, for these vnodes."""
+        runs = self.of(span)
         return {channel: runs[channel].rows_of(vnodes) if channel in runs else 0 for channel in channels}
 
     def all_rows(self) -> dict[str, pa.Table]:
@@ -205,6 +277,12 @@ class FakeLake:
 
 def _of_keys(batch: Batch, keys: Hashes) -> Batch:
     return batch.filtered(np.isin(batch.hash64, keys))
+
+
+def _newest(table: TableSpec, hashes: Hashes, rows: pa.RecordBatch) -> list[int]:
+    """The last version of each primary key, of those with one hash64. The rows are in order of ``seq``, by hash64."""
+    keys = zip(hashes.tolist(), *(rows.column(column).to_pylist() for column in table.primary_key), strict=True)
+    return sorted({key: place for place, key in enumerate(keys)}.values())
 
 
 def current(table: TableSpec, versions: pa.Table) -> pa.Table:

@@ -12,6 +12,7 @@ from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS, ORDERED, VALUES, Key, KeyHashes, hashes_of_keys
 from upriver.engine.region import ALL_ROWS
 from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.lake.spans import single
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import Assign, BeginStage, OpenEpoch
 from upriver.protocol.worker_events import EpochRead, RowsRead, TimeToSettle
@@ -76,11 +77,11 @@ class Oracle:
     def publish(self, epoch: Epoch, lake: FakeLake) -> None:
         """Apply one more epoch."""
         self._machine.step(OpenEpoch(epoch=epoch, mixed=False))
-        runs = lake.changes(epoch)
+        runs = lake.changes(single(epoch))
         for channel in filter(runs.__contains__, self._channels):
             self._machine.step(RowsRead(epoch=epoch, channel=channel, batch=runs[channel].batch))
-        promised = lake.promised(epoch, self._everything, self._channels)
-        aged = lake.aged(epoch, self._everything, self._channels)
+        promised = lake.promised(single(epoch), self._everything, self._channels)
+        aged = lake.aged(single(epoch), self._everything, self._channels)
         self._machine.step(EpochRead(epoch=epoch, promised=promised, aged=aged))
         for stage in range(1 + self._deepest if self._deepest else 0):
             self._machine.step(BeginStage(epoch=epoch, stage=stage))

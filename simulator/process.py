@@ -12,6 +12,7 @@ from simulator.fake_checkpoints import FakeCheckpoints, Writing
 from simulator.lake import FakeLake
 from simulator.tables import Key
 from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.lake.spans import EpochSpan
 from upriver.migration.messages import Bye
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import (
@@ -58,6 +59,11 @@ class SimulatedLookup:
 
     lookup: LookupAsked
     seen: Mapping[Key, Epoch]
+
+
+def span_of(action: ReadEpoch) -> EpochSpan:
+    """The epochs that are to be read."""
+    return EpochSpan(Epoch(1 + (action.epoch - 1 if action.after is None else action.after)), action.epoch)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -210,11 +216,12 @@ class Process:
         self.held.clear()
 
     def start_reading(self, action: ReadEpoch, lake: FakeLake, tear: bool, rng: Random) -> None:
-        """Line up slices of an epoch: in order on each edge, in any order between edges.
+        """Line up slices of an epoch, or of a segment: in order on each edge, in any order between edges.
 
         tear: lose a slice, or read one twice.
         """
-        runs = lake.changes(action.epoch)
+        span = span_of(action)
+        runs = lake.changes(span)
         edges = [
             [
                 RowsRead(epoch=action.epoch, channel=edge, batch=batch)
@@ -232,8 +239,8 @@ class Process:
             if slices[place].batch.weight is not None:
                 times = 0  # a retraction that is read twice makes its view fail before the end of the epoch is read
             slices[place : place + 1] = [slices[place]] * times
-        promised = lake.promised(action.epoch, action.vnodes, action.channels)
-        aged = lake.aged(action.epoch, action.vnodes, action.channels)
+        promised = lake.promised(span, action.vnodes, action.channels)
+        aged = lake.aged(span, action.vnodes, action.channels)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised, aged=aged)]))
 
     def start_restoring(self, action: ReadState, checkpoints: FakeCheckpoints, rng: Random) -> None:
@@ -247,6 +254,17 @@ class Process:
     def fail_to_restore(self) -> None:
         """A file of the checkpoints is damaged."""
         self.unread = deque([StateUnread(error="a file is damaged")])
+
+    def cuts(self, segment: EpochSpan) -> bool:
+        """Whether a read under way begins or ends within a segment."""
+        for asked, published in self.upqueries:
+            if isinstance(asked, FetchRows):
+                ends = [end for read in asked.reads for end in (read.after, read.through)]
+            else:
+                ends = [asked.upquery.through, published, *range(asked.upquery.through, published)]
+            if any(segment.first <= end < segment.last for end in ends):
+                return True
+        return False
 
     def next_answer(self, lake: FakeLake, ahead: int, rows_max: int, rng: Random) -> KeysRead | RowsFetched:
         """The answer to some request. ahead: how many epochs more an upquery reads, if they are published. rows_max:

@@ -15,7 +15,8 @@ from simulator.process import Process
 from simulator.tables import BAD_ROWS, ORDERED, Key
 from simulator.view_observer import ViewObserver
 from upriver.engine.region import FullRegionState
-from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
+from upriver.ids import BEGINNING, Epoch, Incarnation, SnapshotId, WorkerId
+from upriver.lake.spans import EpochSpan
 from upriver.migration.messages import Acquire
 from upriver.partial.partial_region import PartialRegion
 from upriver.plan.plan import DataflowPlan
@@ -39,7 +40,7 @@ from upriver.protocol.messages import (
     ToWorker,
 )
 from upriver.protocol.peers import ForRegion
-from upriver.protocol.worker_events import HoldSnapshot, SetRowsAside
+from upriver.protocol.worker_events import HoldSnapshot, ReadEpoch, SetRowsAside
 from upriver.vnodes import VnodeMap
 
 FULL_LOOK_EPOCHS = 8
@@ -80,6 +81,8 @@ class Watcher:
         """Places from which others have taken over."""
         self._resumed = 0
         """The last generation in which all have gone on with what they keep."""
+        self._reading: dict[Incarnation, Epoch] = {}
+        """The epoch before the one that a process reads."""
         self._sent: dict[WorkerId, Epoch] = {}
         """The last epoch that was opened for each place's member since it was last told to begin."""
         self._begun: dict[Incarnation, int] = {}
@@ -88,7 +91,7 @@ class Watcher:
         """Epochs that were opened while keys move, since all began anew."""
         self._cuts: dict[SnapshotId, TakeSnapshot] = {}
         self._dropped: set[SnapshotId] = set()
-        self._aside: defaultdict[tuple[str, Epoch], set[Row]] = defaultdict(set)
+        self._aside: defaultdict[tuple[str, EpochSpan], set[Row]] = defaultdict(set)
         """The rows that were set aside, by view and epoch. No two rows of a table are equal."""
         self._scans: dict[int, Epoch] = {}
         """What had ended when it was asked for, of all and only the snapshots that are neither ready nor failed."""
@@ -182,16 +185,21 @@ class Watcher:
 
     # Epochs
 
-    def opened(self, process: Process, epoch: Epoch) -> None:
-        require(checkers.workers_are_not_sent_too_far_ahead, process.applied, epoch)
+    def opened(self, process: Process, opened: OpenEpoch) -> None:
+        """One more epoch, or segment, is open at a process."""
+        ahead = len({message.epoch for message in process.opened if message.epoch > process.applied} | {opened.epoch})
+        require(checkers.workers_are_not_sent_too_far_ahead, process.applied, opened.epoch, ahead)
 
-    def reads(self, process: Process, epoch: Epoch) -> None:
-        require(checkers.epochs_are_applied_in_order_and_once, process.applied, epoch)
+    def reads(self, process: Process, action: ReadEpoch) -> None:
+        after = Epoch(action.epoch - 1) if action.after is None else action.after
+        require(checkers.epochs_are_applied_in_order_and_once, process.applied, after, action.epoch)
+        self._reading[process.incarnation] = after
 
     def finished(self, process: Process, message: EpochFinished) -> None:
         """A process says that it has read an epoch: if that has gone nowhere else, look at the views that this can
         have changed, and sometimes at the others."""
-        require(checkers.epochs_are_applied_in_order_and_once, process.applied, message.epoch)
+        after = self._reading.get(process.incarnation, BEGINNING)
+        require(checkers.epochs_are_applied_in_order_and_once, process.applied, after, message.epoch)
         process.applied = message.epoch
         if self.is_current(process) and not self.is_to_begin(process):
             self._applied[process.worker] = message.epoch
@@ -262,14 +270,23 @@ class Watcher:
 
     def set_aside(self, action: SetRowsAside) -> None:
         """A process writes rows to the lake."""
-        self._aside[action.aside.view, action.epoch].update(rows_in(action.aside.rows))
+        after = action.epoch - 1 if action.after is None else action.after
+        span = EpochSpan(Epoch(after + 1), action.epoch)
+        self._aside[action.aside.view, span].update(rows_in(action.aside.rows))
         self.counters["set_aside"] += 1
 
     def _look_aside(self, epoch: Epoch) -> None:
         for view in self._view_observer.kept.keys() & BAD_ROWS:
-            rows = self._lake.rows_of(BAD_ROWS[view][0], epoch)
-            bad = set() if rows is None else rows_in(rows.filter(bad_rows_of(view, BAD_ROWS[view][0], rows)))
-            require(checkers.just_bad_rows_are_set_aside, set(bad), self._aside[view, epoch])
+            spans = [span for of_view, span in self._aside if of_view == view and epoch in span]
+            found = {row for span in spans for row in self._aside[view, span]}
+            near = {Epoch(other) for span in spans for other in range(span.first, span.last + 1)}
+            may_be = {row for other in near for row in self._bad_rows_in(view, other)}
+            require(checkers.just_bad_rows_are_set_aside, self._bad_rows_in(view, epoch) | (found & may_be), found)
+
+    def _bad_rows_in(self, view: str, epoch: Epoch) -> set[Row]:
+        """The rows of an epoch from which the view cannot be computed."""
+        rows = self._lake.rows_of(BAD_ROWS[view][0], epoch)
+        return set() if rows is None else set(rows_in(rows.filter(bad_rows_of(view, BAD_ROWS[view][0], rows))))
 
     # Where keys are
 

@@ -32,7 +32,7 @@ from simulator.trace_text import read_in_words, short
 from simulator.users import Users
 from simulator.view_observer import ViewObserver
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
-from upriver.ids import Epoch, Incarnation, WorkerId
+from upriver.ids import Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.retention import Retain
 from upriver.protocol.coordinator_events import (
@@ -60,6 +60,7 @@ FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
 FAILING_SHARE = 0.25  # of the clusters: some views fail
 PARTIAL_SHARE = 0.5  # of the clusters that may have partial views, and of their views
 CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE = 0.4, 0.4, 0.15  # of the clusters
+COMPACTED_SHARE = 0.4  # of the clusters without bad rows
 ANSWER_ROWS = (1, 5, 1_000)  # rows of an upquery's answer that are taken in with it: one of these
 OVERTAKE = 0.3  # how often reads take long, as a share of those that end
 SETTLE = 4.0  # how much faster than it hears a process settles
@@ -112,6 +113,8 @@ class World:
         views, takes_checkpoints = ViewObserver(self._plans, kept), self._weights.checkpoint > 0
         membership = self._weights.membership
         budget = drawn_budget(rng, self._plans)
+        if weights is None and not fails and apart.random() < COMPACTED_SHARE:
+            self._weights = self._weights.with_compaction(apart)
         self.cluster = SimulatedCluster(
             rng, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows, retains
         )
@@ -139,6 +142,7 @@ class World:
             return False
         self.steps += 1
         self._rng.choices([what for _, what in moves], [weight for weight, _ in moves])[0]()
+        require(checkers.files_stay_for_their_readers, self.cluster.lake.missed)
         return True
 
     def come_to_rest(self, database: duckdb.DuckDBPyConnection) -> None:
@@ -192,6 +196,10 @@ class World:
             moves.append((weights.store, self._commit))
         if cluster.control.waiting:
             moves.append((weights.record, self._record))
+        if not self._declared:  # the lake's epochs are read for a wish under the lock under which segments are made
+            moves += [(weights.compact, self._compact), (weights.compact / 2, self._collect)]
+        if cluster.segments:
+            moves.append((weights.compact / 8, self._hear_of_segment))
         if cluster.leases:
             moves.append((weights.lease, self._end_lease))
         if cluster.rescale_observer.waiting:
@@ -295,7 +303,7 @@ class World:
         message = process.down.popleft()
         self._happened("messages", f"{process} <- {short(message)}")
         if isinstance(message, OpenEpoch):
-            self.cluster.watcher.opened(process, message.epoch)
+            self.cluster.watcher.opened(process, message)
         self.cluster.step_worker(process, message)
 
     def _take(self, process: Process) -> None:
@@ -349,6 +357,21 @@ class World:
         self._happened(kind, f"{process} has {event}")
         self.cluster.step_worker(process, event)
 
+    # Segments
+
+    def _compact(self) -> None:
+        span = self.cluster.compact(self._rng)
+        if span is not None:
+            self._happened("segments", f"epochs {span.name} become a segment")
+
+    def _collect(self) -> None:
+        self._happened("collections", "what segments have replaced is removed")
+        self.cluster.collect()
+
+    def _hear_of_segment(self) -> None:
+        self._happened("segments_heard", "coordinator hears of segments")
+        self.cluster.hear_of_segments()
+
     # Checkpoints
 
     def _checkpoint(self) -> None:
@@ -399,7 +422,7 @@ class World:
         names ^= {self._rng.choice(self._plans).name}
         plans = tuple(plan for plan in self._plans if plan.name in names)
         cluster.lake.keep(plans)
-        epochs = tuple(cluster.lake.rows(Epoch(epoch)) for epoch in range(1, cluster.lake.published + 1))
+        epochs = cluster.lake.events()
         wish = PlansWanted(ticket=next(self._tickets), plans=plans, epochs=epochs)
         self._declared.append(wish)
         self._happened("views_declared", f"views {wish.ticket} are wanted: {sorted(names)}")

@@ -25,6 +25,7 @@ from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, Per, TableSpec
 from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
+from upriver.spark.compaction import CompactionSettings
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import check_session, use_own_python
@@ -39,6 +40,7 @@ from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view, mapped_view, over_tables
 from upriver.vnodes import VNODES_DEFAULT
 
+COMPACTION_GRACE_S = 3600.0
 CHECKPOINT_INTERVAL_S = 60.0
 """Seconds from one checkpoint to the next, unless the user says otherwise."""
 REPLAN_S_MAX = 120.0
@@ -71,6 +73,9 @@ class App:
     a worker is lost. For rescales by ``learner``: max_warmup_replicas: vnodes that are learned at a time.
     acceptable_lag_epochs: how far behind a learner may be. scale_down_timeout_ms: milliseconds to wait for workers that
     leave; ``None``: no limit. learner_partial_rebalance: take over learned vnodes at once, not all together.
+    compaction: merge the files of old epochs in the background, so that no cost grows with the app's age.
+    compaction_grace_s: seconds for which files stay that larger ones have replaced: a read of the lake by Spark may
+    last so long.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -95,6 +100,8 @@ class App:
         acceptable_lag_epochs: int = 1,
         scale_down_timeout_ms: int | None = None,
         learner_partial_rebalance: bool = True,
+        compaction: bool = True,
+        compaction_grace_s: float = COMPACTION_GRACE_S,
     ) -> None:
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms)
         check_memory(memory_budget)
@@ -119,6 +126,9 @@ class App:
                 acceptable_lag_epochs=acceptable_lag_epochs,
                 scale_down_timeout_ms=scale_down_timeout_ms,
                 learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
+            ),
+            compaction=CompactionSettings(
+                compacts=flag("compaction", compaction), grace_s=seconds("compaction_grace_s", compaction_grace_s)
             ),
         )
         self._sources: dict[str, StartedSource] = {}

@@ -39,6 +39,7 @@ from coordinator_kit import (
     outcomes,
     planned,
     published,
+    published_empty,
     settled,
     wanted,
 )
@@ -147,7 +148,7 @@ def test_one_that_is_given_up_is_not_due_again_at_once() -> None:
 def test_when_the_views_are_others_the_first_of_them_is_due_at_once() -> None:
     machine = at(3, every=2)
     taken(machine, 1)
-    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=({},) * 3))
+    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=published_empty(3)))
     assert (len(only(PlansTaken, actions)), asked_for(actions)) == (1, [(2, 3, True)] * 2)
 
 
@@ -367,7 +368,7 @@ def test_a_rescale_that_fails_has_all_begin_anew_at_the_checkpoint() -> None:
 
 def test_views_that_change_wait_for_the_checkpoint_and_forget_it() -> None:
     machine = at(1, want(7))
-    change = PlansWanted(ticket=9, plans=(PLAN, planned("other", "j")), epochs=({},))
+    change = PlansWanted(ticket=9, plans=(PLAN, planned("other", "j")), epochs=published_empty(1))
     assert only(PlansTaken, happens(machine, change, written(1), written(2))) == []
     actions = machine.step(in_lake(PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())))
     assert (ready(actions), only(PlansTaken, actions)) == ([((7,), 1, (1,))], [PlansTaken(ticket=9)])
@@ -380,12 +381,12 @@ def test_views_that_change_wait_for_the_checkpoint_and_forget_it() -> None:
 
 def test_views_that_do_not_wait_for_the_checkpoint_have_it_given_up() -> None:
     machine = at(1, want(7), written(1), rules=Rules(checkpoints_keys_stay=False))
-    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=({},)))
+    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=published_empty(1)))
     assert (len(only(PlansTaken, actions)), failed(actions)) == (1, [((7,), 1, "the views have changed")])
     assert only(PublishCheckpoint, happens(machine, anew(1), anew(2), written(1), written(2))) == []
 
 
 def test_where_there_is_none_none_is_forgotten() -> None:
     machine = at(1)
-    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=({},)))
+    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=published_empty(1)))
     assert (len(only(PlansTaken, actions)), only(ForgetCheckpoints, actions)) == (1, [])

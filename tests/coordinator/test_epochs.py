@@ -9,6 +9,7 @@ from relation_kit import count, dataflow, group, scan
 from upriver.coordinator.epochs import Ledger
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, WorkerId
+from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.messages import EpochFinished, RowsApplied
 
 PLANS = (PLAN, planned(name="other", key="j"))
@@ -22,7 +23,7 @@ def ledger(*rows: tuple[int, int], mixed: bool = False, waits_for_all: bool = Tr
     """Of epochs from the first on, with so many rows for each of the two views."""
     made = Ledger(PLANS, waits_for_all, True)
     for number, (for_rows, for_other) in enumerate(rows, 1):
-        made.publish(Epoch(number), {CHANNEL: for_rows, Channel("t/j"): for_other})
+        made.epochs.add(EpochPublished(epoch=Epoch(number), rows={CHANNEL: for_rows, Channel("t/j"): for_other}))
         if mixed:
             made.open_mixed(Epoch(number))
     return made

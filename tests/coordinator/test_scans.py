@@ -234,7 +234,7 @@ def test_a_pause_does_not_wait_for_a_leaver_that_has_left() -> None:
 
 def test_a_leaver_whose_input_is_closed_keeps_no_part_of_a_snapshot() -> None:
     machine = coordinator(*DOWN, published(1), finished(1, 1), finished(2, 1), settled(1), settled(2))
-    assert only(OpenEpoch, machine.step(published(2))) == [OpenEpoch(epoch=Epoch(2), mixed=True)]
+    assert only(OpenEpoch, machine.step(published(2))) == [OpenEpoch(epoch=Epoch(2), mixed=True, after=Epoch(1))]
     machine.step(finished(1, 2))
     machine.step(scan(5))
     machine.step(still(1, taken=4))

@@ -44,7 +44,7 @@ from upriver.coordinator.epochs import Ledger
 from upriver.errors import ProtocolError, UnknownView
 from upriver.ids import Epoch, WorkerId
 from upriver.migration.messages import Acquire, RowsSent
-from upriver.protocol.coordinator_events import CoordinatorEvent, WorkerSaid
+from upriver.protocol.coordinator_events import CoordinatorEvent, EpochPublished, WorkerSaid
 from upriver.protocol.messages import (
     Assign,
     BeginStage,
@@ -80,7 +80,7 @@ class Book:
 
     def __init__(self, rows: int, *, mixed: bool = False, c9: bool = True) -> None:
         self.ledger = Ledger((STAGED,), True, c9)
-        self.ledger.publish(Epoch(1), {CHANNEL: rows})
+        self.ledger.epochs.add(EpochPublished(epoch=Epoch(1), rows={CHANNEL: rows}))
         if mixed:
             self.ledger.open_mixed(Epoch(1))
 
@@ -309,7 +309,7 @@ def test_no_epoch_is_opened_before_all_have_met() -> None:
     assert listeners(Meet, machine.step(came(1, 2))) == [1, 2]
     assert only(OpenEpoch, machine.step(published(1))) == []
     machine.step(met(1))
-    assert machine.step(met(2)) == [tell(i, OpenEpoch(epoch=Epoch(1), mixed=True)) for i in (1, 2)]
+    assert machine.step(met(2)) == [tell(i, OpenEpoch(epoch=Epoch(1), mixed=True, after=Epoch(0))) for i in (1, 2)]
 
 
 def test_epochs_go_through_their_stages_one_at_a_time() -> None:
@@ -322,7 +322,7 @@ def test_epochs_go_through_their_stages_one_at_a_time() -> None:
     actions = machine.step(done(2, 1))
     assert actions[:1] == ended(1)
     assert only(EpochOver, actions) == [over(1)] * 2
-    assert only(OpenEpoch, actions) == [OpenEpoch(epoch=Epoch(2), mixed=True)] * 2
+    assert only(OpenEpoch, actions) == [OpenEpoch(epoch=Epoch(2), mixed=True, after=Epoch(1))] * 2
 
 
 def finish(incarnation: int) -> WorkerSaid:

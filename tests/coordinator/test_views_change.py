@@ -24,8 +24,9 @@ from coordinator_kit import (
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import UnknownView
+from upriver.ids import Epoch
 from upriver.plan.plan import DataflowPlan
-from upriver.protocol.coordinator_events import CoordinatorEvent, PlansTaken, PlansWanted, RescaleBegun
+from upriver.protocol.coordinator_events import CoordinatorEvent, EpochPublished, PlansTaken, PlansWanted, RescaleBegun
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import Rules
 
@@ -36,7 +37,8 @@ MOVED = [moved(2, 3), settled(1), settled(2), settled(3)]
 
 def views(ticket: int, *plans: DataflowPlan, epochs: int = 0) -> PlansWanted:
     rows = {channel: 1 for plan in plans for channel in plan.channels}
-    return PlansWanted(ticket=ticket, plans=plans, epochs=(rows,) * epochs)
+    there = tuple(EpochPublished(epoch=Epoch(epoch), rows=rows) for epoch in range(1, epochs + 1))
+    return PlansWanted(ticket=ticket, plans=plans, epochs=there)
 
 
 def taken_in(machine: CoordinatorMachine, *events: CoordinatorEvent) -> list[int]:

@@ -15,7 +15,8 @@ from upriver.hashing import hash64
 from upriver.ids import BEGINNING, Epoch, VnodeId
 from upriver.lake.expiry import Aging
 from upriver.lake.history import KeyHistory
-from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import Retain
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema

@@ -14,8 +14,10 @@ from upriver.engine.batch import Batch
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.history import MERGED_TOGETHER, TIDIED_RUNS_MAX, KeyHistory, Merging
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.lake.runs import FEW_KEYS_MAX
+from upriver.lake.spans import single
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
@@ -171,7 +173,7 @@ def test_an_index_that_was_added_is_read_once_it_is_complete(lake: OwnedLake) ->
     keys, history = np.array([7], np.uint64), KeyHistory(lake)
     with pytest.raises(ProtocolError, match=f"{ADDED} was asked for before the index was complete"):
         history.rows_of(ADDED, FLIGHTS, keys, Epoch(1))
-    lake.supplement(ADDED, Epoch(1), [write_run(lake, ADDED, "added", [7, 8])])
+    lake.supplement(ADDED, single(1), [write_run(lake, ADDED, "added", [7, 8])])
     lake.complete("flights", ("number",))
     assert history.rows_of(ADDED, FLIGHTS, keys, Epoch(1)).rows["number"].to_pylist() == [1000]
     assert len(rows_of(history, "flights", {5}, 1)) == 1

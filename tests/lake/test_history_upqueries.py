@@ -13,7 +13,8 @@ from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
 from upriver.lake.history import LONG_READ_ROWS, Heard, UpqueryReader
-from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.partial.partial_region import Upquery
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.protocol.worker_events import KeysRead, KeysUnread, ReadKeys, ReadTakesLong

@@ -18,8 +18,10 @@ from hypothesis import strategies as st
 from upriver.engine.retention import Retention
 from upriver.errors import CorruptFile, DeclarationError, LakeInUse, NotWritten
 from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.lake.collection import remove_litter
 from upriver.lake.files import UNFINISHED
-from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
@@ -406,7 +408,9 @@ DRIVER = """
 import sys
 import pyarrow as pa
 from upriver.plan.plan import TableSpec
+from upriver.lake.collection import remove_litter
 from upriver.lake.lake import LakeRecord
+from upriver.lake.collection import remove_litter
 from upriver.lake.lake import OwnedLake
 table = TableSpec("t", pa.schema([("k", pa.int64())]), ("k",))
 lake = OwnedLake(sys.argv[1], LakeRecord(4, (table,), {"t": (("k",),)}), {})
@@ -471,9 +475,10 @@ def test_the_sweep_takes_what_no_manifest_names(lake: OwnedLake) -> None:
         lake.files.create(path, b"half a batch")
     lake.files.create(f"{UNFINISHED}/half-a-file", b"ha")
     lake.publish(manifest(lake, 1, kept))
-    assert lake.sweep({kept.path}) == 3
+    lake.sweep()
+    assert remove_litter(lake, lake.run_paths()).runs == 3
     assert lake.files.names("tables/flights/tail") == ["kept"]
     assert lake.files.names("tables/flights/miles") == lake.files.names("tables/planes/tail") == []
     assert lake.files.names(UNFINISHED) == []
     assert lake.manifest(Epoch(1)).runs[CHANNEL] == (kept,)
-    assert lake.sweep({kept.path}) == 0
+    assert remove_litter(lake, lake.run_paths()).runs == 0

@@ -11,7 +11,10 @@ import pytest
 
 from upriver.errors import CorruptFile, LakeInUse, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake, sealed
+from upriver.lake.collection import remove_litter
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake, sealed
+from upriver.lake.manifests import Manifest
+from upriver.lake.spans import single
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
@@ -50,7 +53,7 @@ def manifest(lake: OwnedLake, epoch: int, *runs: RunInfo) -> Manifest:
 
 def supplement(lake: OwnedLake, epoch: int, *hashes: int) -> RunInfo:
     run = write_run(lake, ADDED, str(epoch), sorted(hashes))
-    lake.supplement(ADDED, Epoch(epoch), [run])
+    lake.supplement(ADDED, single(epoch), [run])
     return run
 
 
@@ -69,7 +72,7 @@ def test_lake_supplement_for_each_epoch_an_index_is_seen_when_it_is_complete(lak
     before = [lake.manifest(Epoch(epoch)) for epoch in (1, 2, 3)]
     supplement(lake, 1, 8, 9)
     supplement(lake, 3, 7)
-    assert lake.supplemented(ADDED) == {1, 3}
+    assert lake.supplemented(ADDED) == {single(1), single(3)}
     assert [lake.manifest(Epoch(epoch)) for epoch in (1, 2, 3)] == before
     assert lake.record() == RECORD
     lake.complete("flights", INDEX)
@@ -99,10 +102,10 @@ def test_an_epoch_that_has_the_index_itself_needs_no_supplement(lake: OwnedLake)
 
 
 def test_the_sweep_takes_what_is_left_of_an_index_that_is_not_complete(lake: OwnedLake) -> None:
-    kept = {run.path for epoch in (1, 3) for run in lake.manifest(Epoch(epoch)).runs[OWN]}
     supplement(lake, 1, 8)
     write_run(lake, ADDED, "lost", [7])
-    assert lake.sweep(kept) == 2
+    lake.sweep()
+    assert remove_litter(lake, lake.run_paths()).runs == 2
     assert lake.supplemented(ADDED) == set()
     assert lake.files.names(f"tables/{ADDED}") == []
     add_index(lake)
@@ -112,7 +115,8 @@ def test_the_sweep_takes_what_is_left_of_an_index_that_is_not_complete(lake: Own
 def test_the_sweep_leaves_a_complete_index_alone(lake: OwnedLake) -> None:
     add_index(lake)
     manifests = [lake.manifest(Epoch(epoch)) for epoch in (1, 2, 3)]
-    assert lake.sweep({run.path for m in manifests for runs in m.runs.values() for run in runs}) == 0
+    lake.sweep()
+    assert remove_litter(lake, lake.run_paths()).runs == 0
     assert [lake.manifest(Epoch(epoch)) for epoch in (1, 2, 3)] == manifests
     assert hashes_of(lake, 1, ADDED) == [8, 9]
 
@@ -121,7 +125,7 @@ def test_lake_one_owner_a_driver_that_was_taken_over_adds_no_index(lake: OwnedLa
     lake.release()
     successor = OwnedLake(lake.root, RECORD, {})
     writes: list[Callable[[], None]] = [
-        lambda: lake.supplement(ADDED, Epoch(1), []),
+        lambda: lake.supplement(ADDED, single(1), []),
         lambda: lake.complete("flights", INDEX),
     ]
     for write in writes:
@@ -135,7 +139,7 @@ def test_lake_one_owner_a_driver_that_was_taken_over_adds_no_index(lake: OwnedLa
 def test_nothing_is_written_twice(lake: OwnedLake) -> None:
     add_index(lake)
     with pytest.raises(LakeInUse, match=f"epoch 1 of {ADDED} was published by another driver"):
-        lake.supplement(ADDED, Epoch(1), [])
+        lake.supplement(ADDED, single(1), [])
     with pytest.raises(LakeInUse, match=f"index {ADDED} was published by another driver"):
         lake.complete("flights", INDEX)
     assert hashes_of(lake, 1, ADDED) == [8, 9]

@@ -16,7 +16,8 @@ from upriver.errors import DeclarationError, LakeInUse, NotRead, NotWritten
 from upriver.ids import Epoch
 from upriver.lake.address import Root
 from upriver.lake.files import Files, open_files
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.lake.object_store import CREATE_TRIES_MAX, ObjectStoreFiles, open_object_store
 from upriver.plan.plan import TableSpec
 

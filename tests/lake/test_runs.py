@@ -16,7 +16,8 @@ from upriver.errors import CorruptFile
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.files import Files, LocalFiles
 from upriver.lake.history import KeyHistory
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.lake.runs import FEW_KEYS_MAX, STRETCH_BYTES_MAX, WHOLE_BYTES_MAX, RunReader, VerifiedFile
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import BLOCK_BYTES, RunInfo, cut, describe_run, encode_run, ends_in, run_schema

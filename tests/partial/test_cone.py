@@ -379,7 +379,7 @@ def test_lookups_and_epochs_take_turns() -> None:
         cone.step()
         cone.finish()
         stands.append((cone.cone.applied, len(cone.present)))
-    assert stands == [(0, 1), (1, 1), (1, 3), (2, 3), (2, 5)]
+    assert stands == [(0, 1), (4, 1), (4, 3), (6, 3), (6, 5)]
     cone.check()
 
 

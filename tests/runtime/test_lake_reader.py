@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.lake import CommitTimes, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import CommitTimes, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import EpochRead, ReadEpoch, RowsRead
 from upriver.runtime.lake_reader import READ_AGAIN_S_MAX, READ_AGAIN_S_MIN, LakeReader, Piece, end_of_piece

@@ -8,7 +8,7 @@ import pytest
 from upriver.coordinator.sources import STALLED_S, SourceFailure
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Channel, Epoch, Term, VnodeId
-from upriver.lake.lake import Manifest
+from upriver.lake.manifests import Manifest
 from upriver.runtime.source_supervisor import Seen, SourceSupervisor, source_failure
 from upriver.state.runs import RunInfo
 

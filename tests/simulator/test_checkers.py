@@ -36,9 +36,14 @@ OTHER_MAP = VnodeMap(MapVersion(1), MAP.owners)
 GONE, UNKNOWN = WrongOwner("gone"), UnknownView("typo")
 
 CASES: list[tuple[Checker, list[Args], list[Args]]] = [
-    (checkers.epochs_are_applied_in_order_and_once, [(0, 1), (4, 5)], [(1, 1), (1, 3), (2, 1)]),
+    (
+        checkers.epochs_are_applied_in_order_and_once,
+        [(0, 0, 1), (4, 4, 5), (4, 4, 8)],
+        [(1, 0, 1), (1, 2, 3), (2, 0, 1), (1, 1, 1)],
+    ),
+    (checkers.files_stay_for_their_readers, [(set(),)], [({"1-1"},)]),
     (checkers.no_row_is_lost_or_doubled, [({"t": 2}, {"t": 2})], [({"t": 2}, {"t": 1}), ({"t": 2}, {"t": 3})]),
-    (checkers.workers_are_not_sent_too_far_ahead, [(3, 3 + EPOCHS_AHEAD_MAX)], [(3, 4 + EPOCHS_AHEAD_MAX)]),
+    (checkers.workers_are_not_sent_too_far_ahead, [(3, 9, EPOCHS_AHEAD_MAX)], [(3, 9, 1 + EPOCHS_AHEAD_MAX)]),
     (
         checkers.a_worker_holds_only_keys_of_its_vnodes,
         [([A], VNODE_OF, {0})],
@@ -83,7 +88,7 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
             (UNKNOWN, False, False, True, False),
         ],
     ),
-    (checkers.epochs_end_in_order, [(0, 1)], [(0, 2), (1, 1)]),
+    (checkers.epochs_end_in_order, [(0, 1), (0, 2)], [(1, 1), (2, 1)]),
     (
         checkers.an_epoch_ends_when_every_worker_has_applied_it,
         [(2, [0, 1], {0: 2, 1: 3})],

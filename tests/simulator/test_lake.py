@@ -13,6 +13,7 @@ from simulator.lake import FakeLake
 from simulator.tables import TABLES, RowSource, hashes_of_keys
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
+from upriver.lake.spans import single
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
 from upriver.vnodes import vnodes_of
 
@@ -36,7 +37,7 @@ def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
         epoch = lake.publish(table.name, rows)
         for edge in lake_edges(plans):
             if edge.table != table.name:
-                assert lake.promised(epoch, vnodes, [edge.channel]) == {edge.channel: 0}
+                assert lake.promised(single(epoch), vnodes, [edge.channel]) == {edge.channel: 0}
                 continue
             hashes = hash64([rows.column(column) for column in edge.index])
             order = np.argsort(hashes, kind="stable")
@@ -45,7 +46,7 @@ def test_slices_put_together_are_the_share_of_the_epoch(seed: int) -> None:
             read = pa.Table.from_batches([slice_.rows for slice_ in slices], schema=rows.schema)
             assert read.to_pylist() == rows.take(pa.array(own)).to_pylist()
             assert np.array_equal(np.concatenate([hashes[:0], *(slice_.hash64 for slice_ in slices)]), hashes[own])
-            assert lake.promised(epoch, vnodes, [edge.channel]) == {edge.channel: len(own)}
+            assert lake.promised(single(epoch), vnodes, [edge.channel]) == {edge.channel: len(own)}
 
 
 def test_a_slice_may_end_between_two_keys_of_a_vnode_and_never_between_two_rows_of_a_key() -> None:

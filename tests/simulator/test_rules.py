@@ -69,6 +69,7 @@ CAUGHT_BY = {
     "coordinator_anew_when_torn": {"every_epoch_ends", "nobody_is_left_waiting", "views_equal_the_oracle"},
     "coordinator_views_change_between_epochs": {"views_change_between_epochs", "machines_do_not_fail"},  # as keys move
     "coordinator_no_older_snapshot": {"snapshots_have_what_had_ended"},
+    "segments_grace": {"files_stay_for_their_readers"},
     "worker_settle_what_comes_late": {"every_epoch_ends", "nobody_is_left_waiting"},
     "worker_set_aside_at_once": {"just_bad_rows_are_set_aside"},
     "worker_between_epochs": {"keys_are_as_of_one_epoch"},
@@ -88,18 +89,32 @@ OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
     "worker_whole_stages": {**FLOOD, "rescale": 0.0, "crash": 0.0},
 }
 OF_READS = {"worker_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
+OF_SEGMENTS: Mapping[str, Mapping[str, Any]] = {
+    "segments_grace": {
+        **SWIFT,
+        "pace": (0.4,) * PLACES_MAX,
+        "read": 9.0,
+        "compact": 4.0,
+        "lookup": 3.0,
+        "rescale": 0.0,
+    },
+}
 """Rules that matter in few clusters, and event weights for them: many die, or every other worker is slow to hear while
 keys move fast, or leavers are slow to read, all the time."""
 
 
 def test_every_rule_is_tried() -> None:
     switches = [field.name for field in fields(Rules) if field.type is bool]  # others: test_upquery_rules
-    # test_checkpoint_rules, test_control_rules, test_standby_rules, test_failing_views, test_retention_rules
-    others = ("checkpoints_", "control_", "replication_", "views_", "retention_")
+    others = ("checkpoints_", "control_", "replication_", "views_", "retention_", "coordinator_none_within")
+    # test_checkpoint_rules, test_control_rules, test_standby_rules, test_failing_views, test_retention_rules,
+    # coordinator/test_published
     assert list(CAUGHT_BY) == [name for name in switches if not name.startswith(others)]
 
 
-@pytest.mark.parametrize("rule", [rule for rule in CAUGHT_BY if rule not in {**OF_EXCHANGES, **OF_READS}])
+OF_SOME = {**OF_EXCHANGES, **OF_READS, **OF_SEGMENTS}
+
+
+@pytest.mark.parametrize("rule", [rule for rule in CAUGHT_BY if rule not in OF_SOME])
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
     simulator = Simulator(without(rule), partial_share=0.0, standbys_share=0.0, failing_share=0.0)
     outcomes = (simulator.play(seed, STEPS, WORKERS) for seed in range(SEEDS_MAX))
@@ -124,17 +139,26 @@ def test_without_a_rule_of_reads_some_seed_finds_something_wrong_in_weather_for_
     assert found.value.checker in CAUGHT_BY[rule]
 
 
+@pytest.mark.parametrize("rule", OF_SEGMENTS)
+def test_without_a_rule_of_segments_some_seed_finds_something_wrong_in_weather_for_it(rule: str) -> None:
+    build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
+    with duckdb.connect() as database, pytest.raises(Violated) as found:
+        play_until_wrong(without(rule), OF_SEGMENTS[rule], build_region, database, VIEWS, partial_share=1.0)
+    assert found.value.checker in CAUGHT_BY[rule]
+
+
 def play_until_wrong(
     rules: Rules,
     made_for: Mapping[str, Any],
     build_region: BuildRegion,
     database: duckdb.DuckDBPyConnection,
     views: Sequence[ViewSpec],
+    partial_share: float = 0.0,
 ) -> None:
     plans, everyone = compiled_views(views), [WorkerId(worker) for worker in range(WORKERS)]
     for seed in range(SEEDS_MAX):
         rng = Random(seed)
         weights = replace(EventWeights.drawn(rng, everyone).calmed(), **made_for)
-        world = World(rng, WORKERS, plans, rules, build_region, weights, partial_share=0.0, failing_share=0.0)
+        world = World(rng, WORKERS, plans, rules, build_region, weights, partial_share, failing_share=0.0)
         world.run(STEPS)
         world.come_to_rest(database)

@@ -14,8 +14,11 @@ from hypothesis import strategies as st
 
 from upriver.errors import CorruptFile, IngestFailed, LakeInUse
 from upriver.ids import Epoch, VnodeId
+from upriver.lake.collection import remove_litter
 from upriver.lake.files import Files
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake, supplement_path
+from upriver.lake.manifests import Manifest
+from upriver.lake.spans import EpochSpan, single
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.ingest import EpochLog, IngestHistory, Layout, publish_batch
 from upriver.spark.tables import Backfill
@@ -46,7 +49,8 @@ class Driver:
         history = IngestHistory()
         for manifest in manifests(self.lake):
             history.add(manifest)
-        self.lake.sweep({run.path for m in manifests(self.lake) for runs in m.runs.values() for run in runs})
+        self.lake.sweep()
+        remove_litter(self.lake, self.lake.run_paths())
         self.log = EpochLog(self.lake, history, lambda _: None)
 
     def publish(self, table: str, rows: list[Row]) -> None:
@@ -125,7 +129,7 @@ def test_every_epoch_gets_the_index(drive: Drive) -> None:
     driver.add()
     driver.publish("events", some_rows(5))
     assert_complete(driver.lake, some_rows(5))
-    assert driver.lake.supplemented(ADDED) == {1, 2, 4, 5}
+    assert driver.lake.supplemented(ADDED) == set(map(single, (1, 2, 4, 5)))
     assert driver.lake.manifest(Epoch(3)) == others
     before = manifests(driver.lake)
     driver.add()  # it is there already
@@ -137,7 +141,7 @@ def test_an_index_is_kept_after_a_restart(drive: Drive) -> None:
     driver = drive()
     driver.publish("events", some_rows(5))
     assert_complete(driver.lake, some_rows(5))
-    assert driver.lake.supplemented(ADDED) == {1, 2, 4, 5}
+    assert driver.lake.supplemented(ADDED) == set(map(single, (1, 2, 4, 5)))
 
 
 def test_a_table_without_rows_gets_an_index_at_once(spark: Any, tmp_path: Path) -> None:
@@ -190,7 +194,7 @@ def test_lake_supplement_once_it_may_die_between_any_two_writes(drive: Drive, wr
     assert len(done) == writes
 
     driver = drive(wants)
-    assert set(supplements(driver.lake)) == ({1, 2, 4, 5} if wants else set())
+    assert set(supplements(driver.lake)) == (set(map(single, (1, 2, 4, 5))) if wants else set())
     assert not wants or supplements(driver.lake).items() >= done.items()
     driver.publish("events", some_rows(5))
     driver.add()
@@ -198,10 +202,10 @@ def test_lake_supplement_once_it_may_die_between_any_two_writes(drive: Drive, wr
     assert_complete(driver.lake, some_rows(5), some_rows(6))
 
 
-def supplements(lake: Lake) -> dict[Epoch, str]:
+def supplements(lake: Lake) -> dict[EpochSpan, str]:
     """What is kept of the index, complete or not, by epoch."""
-    paths = {epoch: f"supplements/{ADDED}/{epoch:012d}.json" for epoch in lake.supplemented(ADDED)}
-    return {epoch: repr(lake.read_record(path)) for epoch, path in paths.items()}
+    paths = {span: supplement_path(ADDED, span) for span in lake.supplemented(ADDED)}
+    return {span: repr(lake.read_record(path)) for span, path in paths.items()}
 
 
 def test_lake_one_owner_a_driver_that_was_taken_over_adds_no_index(drive: Drive, spark: Any) -> None:
@@ -253,7 +257,7 @@ def test_lake_no_epoch_lacks_the_index_a_batch_that_was_begun_before_gets_the_in
     go_on.write_text("")
     publishing.join()
     assert_complete(driver.lake, some_rows(5))
-    assert driver.lake.supplemented(ADDED) == {1, 2, 4, 5}
+    assert driver.lake.supplemented(ADDED) == set(map(single, (1, 2, 4, 5)))
 
 
 def test_what_is_under_way_can_be_stopped(drive: Drive) -> None:

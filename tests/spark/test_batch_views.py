@@ -17,7 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import LatestOp, TableSpec, lake_channel
 from upriver.spark.tables import table_as_of, view_as_of
 from upriver.spark.typer import SparkTyper

@@ -9,7 +9,8 @@ import pytest
 from upriver.errors import LakeInUse, NotWritten
 from upriver.ids import Channel, Epoch
 from upriver.lake.files import Files
-from upriver.lake.lake import LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
 from upriver.spark.ingest import EpochLog, IngestHistory
 

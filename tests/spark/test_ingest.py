@@ -23,7 +23,7 @@ from ingest_kit import (
 )
 
 from upriver.errors import IngestFailed, WaitTimeout
-from upriver.lake.lake import Manifest
+from upriver.lake.manifests import Manifest
 from upriver.runtime.source_supervisor import SourceSupervisor
 from upriver.spark.runs import PACK_ROWS_MAX
 

@@ -23,7 +23,7 @@ from ingest_kit import (
 from pyspark.sql import functions as F
 
 from upriver.errors import IngestFailed, WaitTimeout
-from upriver.lake.lake import Manifest
+from upriver.lake.manifests import Manifest
 from upriver.spark.loads import OnChange, is_same, rows_digest
 
 

@@ -10,7 +10,7 @@ from ingest_kit import Drive, Source, assert_exactly_once, driving, epochs, even
 
 from upriver import App
 from upriver.errors import DeclarationError, IngestFailed
-from upriver.lake.lake import Manifest
+from upriver.lake.manifests import Manifest
 from upriver.spark.sources import source_digest
 
 ROWS = "k string, n long"

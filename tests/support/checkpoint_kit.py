@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.checkpoints import USUAL, Sizes, StateFiles, chain, publish, read_state
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
 from upriver.state.checkpoint import Checkpoint, StateChunk, StateFile
 

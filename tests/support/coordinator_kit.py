@@ -81,6 +81,11 @@ def published(epoch: int, rows: int = 0) -> EpochPublished:
     return EpochPublished(epoch=Epoch(epoch), rows={CHANNEL: rows, FEEDS_NOTHING: rows + 1})
 
 
+def published_empty(count: int) -> tuple[EpochPublished, ...]:
+    """The first epochs, without rows."""
+    return tuple(EpochPublished(epoch=Epoch(epoch), rows={}) for epoch in range(1, count + 1))
+
+
 def scan(ticket: int, view: str = "rows") -> SnapshotAsked:
     return SnapshotAsked(ticket=ticket, view=view)
 
@@ -209,7 +214,7 @@ def tell(incarnation: int, message: ToWorker) -> Tell:
 
 
 def opened(incarnation: int, *epochs: int, mixed: bool = False) -> list[Tell]:
-    return [tell(incarnation, OpenEpoch(epoch=Epoch(epoch), mixed=mixed)) for epoch in epochs]
+    return [tell(incarnation, OpenEpoch(epoch=Epoch(e), mixed=mixed, after=Epoch(e - 1))) for e in epochs]
 
 
 def take(incarnation: int, snapshot: int, at: int) -> Tell:

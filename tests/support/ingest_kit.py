@@ -9,7 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet
 
 from upriver.ids import Epoch
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.collection import remove_litter
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.lake.source_records import source_of
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
@@ -43,7 +45,8 @@ class Driver:
         manifests = [self.lake.manifest(Epoch(e)) for e in range(1, self.lake.last_epoch() + 1)]
         for manifest in manifests:
             history.add(manifest)
-        self.swept = self.lake.sweep({run.path for m in manifests for runs in m.runs.values() for run in runs})
+        self.lake.sweep()
+        self.swept = remove_litter(self.lake, self.lake.run_paths()).runs
         self.log = EpochLog(self.lake, history, on_published)
         self.supervisors: list[SourceSupervisor] = []
 

@@ -73,6 +73,11 @@ class Checkpoints:
         """Whether no checkpoint is on its way, so that keys may move (checkpoints.keys_stay)."""
         return self._taking is None or not self._cluster.rules.checkpoints_keys_stay
 
+    @property
+    def cuts(self) -> list[Epoch]:
+        """The epoch as of whose end a checkpoint is being taken, if one is."""
+        return [] if self._taking is None else [self._taking.at]
+
     def wanted(self, event: CheckpointWanted) -> None:
         """A request for a checkpoint of everything that has ended by now."""
         if len(self._wanted) < WANTED_MAX:

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from upriver.coordinator.epochs import Ledger
-from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
-from upriver.protocol.coordinator_events import CoordinatorAction, Tell
+from upriver.protocol.coordinator_events import CoordinatorAction, EpochPublished, Tell
 from upriver.protocol.messages import (
     Assign,
     Counted,
@@ -304,8 +304,8 @@ class Cluster:
             )
             self.tell(member, resume)
 
-    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]]) -> None:
-        """Keep these views, by the map that there is. epochs: as the ledger has it. A failed view that stays the same
+    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[EpochPublished]) -> None:
+        """Keep these views, by the map that there is. epochs: from the first on. A failed view that stays the same
         stays failed."""
         before = {plan.name: plan for plan in self.plans}
         same = [plan.name for plan in plans if plan.name in self.failed and plan == before[plan.name]]
@@ -358,9 +358,33 @@ class Cluster:
     def open_ahead(self, last: Epoch) -> None:
         """Let every member have as many epochs as it may, up to ``last``."""
         for member in self.by_worker():
-            until = min(last, member.finished + EPOCHS_AHEAD_MAX)
-            for epoch in range(member.sent + 1, until + 1):
-                self._open(member, Epoch(epoch), mixed=self.ledger.through < epoch <= self.sent.for_all)
+            for epoch in self.ledger.epochs.between(member.finished, last, EPOCHS_AHEAD_MAX):
+                if epoch > member.sent:
+                    self._open(member, epoch, mixed=self.ledger.through < epoch <= self.sent.for_all)
+
+    # Segments
+
+    @property
+    def stands(self) -> list[tuple[Epoch, Epoch]]:
+        """Where workers stand, or may begin: the last epoch that is finished, and the last that was sent."""
+        members = [(member.finished, member.sent) for member in self.members.values()]
+        through = self.ledger.through
+        begin = [(epoch, epoch) for epoch in self.chain or ()]
+        return [(through, Epoch(max(through, self.sent.for_all))), *begin, *members]
+
+    def adopt_segments(self, cuts: Collection[Epoch]) -> None:
+        """coordinator.none_within_a_segment: open the epochs of segments as one where no worker stands among them, or
+        is to stop there, or may begin there soon. cuts: where that is."""
+        stands = [*self.stands, *((cut, cut) for cut in cuts)] if self.rules.coordinator_none_within_a_segment else []
+        self.ledger.epochs.adopt(stands)
+
+    def horizon(self, cuts: Collection[Epoch]) -> Epoch:
+        """The last epoch that none needs apart from those before it: every worker is through it, and begins again at a
+        later one or at the first. No segment before it waits. cuts: where workers are to stop, or may begin soon."""
+        waits = self.ledger.epochs.first_waiting
+        members = [member.finished for member in self.by_worker()]
+        known = [self.ledger.through, self.ledger.ended, *(self.chain or ()), *members, *cuts]
+        return Epoch(min(known if waits is None else [*known, waits]))
 
     @property
     def may_open_next(self) -> bool:
@@ -373,8 +397,7 @@ class Cluster:
         Unless workers go through each epoch in step, epochs that have piled up are opened too, as many as may be open.
         """
         at_once = 1 if self.in_step else EPOCHS_AHEAD_MAX
-        first, last = self.ledger.through + 1, min(self.ledger.published, self.ledger.through + at_once)
-        for epoch in map(Epoch, range(first, last + 1)):
+        for epoch in self.ledger.epochs.between(self.ledger.through, self.ledger.published, at_once):
             self.sent.for_all = epoch
             if keys_move:
                 self.ledger.open_mixed(epoch)
@@ -383,4 +406,4 @@ class Cluster:
 
     def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
         member.sent, self.sent.ever = epoch, Epoch(max(epoch, self.sent.ever))
-        self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed))
+        self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed, after=self.ledger.epochs[epoch].after))

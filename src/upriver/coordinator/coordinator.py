@@ -38,12 +38,15 @@ from upriver.protocol.coordinator_events import (
     EpochPublished,
     EvictionOver,
     EvictWanted,
+    HorizonAsked,
+    HorizonIs,
     LeaseOver,
     LeaversOverdue,
     PlansTaken,
     PlansWanted,
     ReplaceWorker,
     RescaleWanted,
+    SegmentPublished,
     SnapshotAsked,
     StopAsked,
     Tell,
@@ -195,7 +198,11 @@ class CoordinatorMachine:
             case LeaversOverdue():
                 self._rescales.overdue(event.ticket)
             case EpochPublished():
-                self._ledger.publish(event.epoch, event.rows)
+                self._ledger.epochs.add(event)
+            case SegmentPublished():
+                self._ledger.epochs.segment(event)
+            case HorizonAsked():
+                self.cluster.act(HorizonIs(ticket=event.ticket, epoch=self.cluster.horizon(self._cuts)))
             case WorkerSaid():
                 self._said(event)
             case SnapshotAsked():
@@ -236,6 +243,8 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
+        if not self._wanted:  # a wish for other views names the epochs as they are
+            self.cluster.adopt_segments(self._cuts)
         self._let_slices_change_hands()
         if self._leader.has_learned:  # perhaps by a round that moves nothing: no message follows it
             self._let_slices_change_hands()
@@ -258,6 +267,11 @@ class CoordinatorMachine:
                 rescales.open_next()
         else:  # while nothing new is opened, workers that are behind get the epochs that other workers had
             self.cluster.open_ahead(self._ledger.published if self._opens_epochs else self.cluster.opened)
+
+    @property
+    def _cuts(self) -> list[Epoch]:
+        """The epochs as of whose end snapshots and a checkpoint are being taken."""
+        return [*self._scans.cuts, *self._checkpoints.cuts]
 
     @property
     def _opens_epochs(self) -> bool:
@@ -474,7 +488,8 @@ class CoordinatorMachine:
         if self.cluster.is_complete():
             self.cluster.act(*(EpochEnded(epoch=epoch) for epoch in self._ledger.end_what_was_passed_over()))
         before = self._ledger.ended
-        if not self._leader.has(Epoch(self._ledger.through + 1)):  # replication.epoch_waits_for_followers
+        following = self._ledger.next
+        if following is None or not self._leader.has(following):  # replication.epoch_waits_for_followers
             return
         for epoch in self._ledger.end(self.cluster.workers):
             if epoch > before:  # else the workers repeat it

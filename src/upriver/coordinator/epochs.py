@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from upriver.coordinator.published import PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, WorkerId
 from upriver.plan.plan import DataflowPlan
+from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
 
 
@@ -53,13 +55,13 @@ class Account:
 
 
 class Ledger:
-    """published: the last epoch in the lake. ended: the last that has ever ended. through: the last that has ended
+    """epochs: those in the lake, in order. ended: the last that has ever ended. through: the last that has ended
     since all workers began. It is behind ``ended`` while all workers repeat epochs, and ahead of it while places are
     still vacant."""
 
     def __init__(self, plans: Sequence[DataflowPlan], waits_for_all: bool, stages_wait: bool) -> None:
         """waits_for_all, stages_wait: rules coordinator.all_workers_finish and coordinator.rows_have_arrived."""
-        self.published = Epoch(0)
+        self.epochs = PublishedEpochs()
         self.ended = Epoch(0)
         self.through = Epoch(0)
         self.deepest = 0
@@ -69,17 +71,13 @@ class Ledger:
         self._take(plans)
         self._coordinator_all_workers_finish = waits_for_all
         self._coordinator_rows_have_arrived = stages_wait
-        self._promised: dict[Epoch, Mapping[Channel, int]] = {}
-        """Rows per channel, of all epochs. With exchange edges, now or after a change of views, workers may repeat
-        them."""
         self._accounts: dict[Epoch, Account] = {}
         """All and only the epochs that have not ended, and that a worker has finished or that were opened mixed."""
 
-    def replan(self, plans: Sequence[DataflowPlan], epochs: Sequence[Mapping[Channel, int]]) -> None:
-        """The views have changed, and all workers begin from nothing. epochs: the rows of each epoch, from the first
-        on."""
+    def replan(self, plans: Sequence[DataflowPlan], epochs: Sequence[EpochPublished]) -> None:
+        """The views have changed, and all workers begin from nothing. epochs: from the first on."""
         self._take(plans)
-        self._promised |= {Epoch(epoch): rows for epoch, rows in enumerate(epochs, 1)}
+        self.epochs.replace(epochs)
         self.start_anew()
         if not self.is_staged:
             self.through = self.ended
@@ -95,23 +93,26 @@ class Ledger:
         """Whether rows are exchanged."""
         return self.deepest > 0
 
-    def publish(self, epoch: Epoch, rows: Mapping[Channel, int]) -> None:
-        """Raises ProtocolError for an epoch that does not follow the last one."""
-        if epoch != self.published + 1:
-            raise ProtocolError(f"epoch {epoch} was published after {self.published}")
-        self.published = epoch
-        self._promised[epoch] = rows
+    @property
+    def published(self) -> Epoch:
+        """The last epoch in the lake."""
+        return self.epochs.last
+
+    @property
+    def next(self) -> Epoch | None:
+        """The epoch after the last that has ended; ``None`` if it is not published."""
+        return self.epochs.following(self.through)
 
     def pass_over(self) -> None:
         """Skip the published epochs. No worker has begun, and none needs to read them: lookups fill keys from the lake.
         The skipped epochs end when there is a worker in every place."""
         self.through = self.published
-        self._promised.clear()
+        self.epochs.forget()
         self._accounts.clear()
 
     def end_what_was_passed_over(self) -> list[Epoch]:
-        """End the skipped epochs, and return them."""
-        passed = [Epoch(epoch) for epoch in range(self.ended + 1, self.through + 1)]
+        """End the skipped epochs, and return the last of them, if there are any."""
+        passed = [self.through] if self.through > self.ended else []
         self.ended = Epoch(max(self.ended, self.through))
         return passed
 
@@ -154,9 +155,9 @@ class Ledger:
 
     def stage_due(self, workers: Collection[WorkerId]) -> tuple[Epoch, int] | None:
         """Begin the next stage if it can begin, and return it. workers: all that must take part."""
-        epoch = Epoch(self.through + 1)
-        account = self._accounts.get(epoch)
-        if account is None or account.stage == self.deepest or not self.is_staged:
+        epoch = self.next if self._accounts else None
+        account = None if epoch is None else self._accounts.get(epoch)
+        if epoch is None or account is None or account.stage == self.deepest or not self.is_staged:
             return None
         if not self._is_over(epoch, account, workers):
             return None
@@ -169,7 +170,7 @@ class Ledger:
         Raises ProtocolError if fewer or more rows came out of an epoch than went in; while keys move, only if more did.
         """
         ended: list[Epoch] = []
-        while (epoch := Epoch(self.through + 1)) in self._accounts:
+        while self._accounts and (epoch := self.next) in self._accounts:
             account = self._accounts[epoch]
             if self._coordinator_all_workers_finish:
                 if not self._is_over(epoch, account, workers):
@@ -197,7 +198,7 @@ class Ledger:
     def _is_on_its_way(self, epoch: Epoch, account: Account, sent: Counter[str]) -> bool:
         """Whether rows of the epoch have yet to arrive."""
         short = False
-        applied, rows = account.applied(), self._promised[epoch]
+        applied, rows = account.applied(), self.epochs[epoch].rows
         for region, channels in self._channels.items():
             went_in = sum(rows.get(channel, 0) + account.aged(channel) for channel in channels) + sent[region]
             more = applied[region] > went_in and not (self.is_staged and account.mixed)  # a sender may report late

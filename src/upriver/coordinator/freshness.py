@@ -232,10 +232,10 @@ class TableCounts:
         self._recent: deque[tuple[int, int]] = deque()
         """(second, rows committed in it), of at most ``RATE_WINDOW_S`` seconds."""
 
-    def add(self, epoch: Epoch, rows: int, committed_at: float | None) -> None:
-        """An epoch of the table is in the lake, an old one or a new one."""
+    def add(self, epoch: Epoch, rows: int, committed_at: float | None, epochs: int = 1) -> None:
+        """An epoch of the table is in the lake, an old one or a new one; or several, up to this one."""
         self.rows += rows
-        self.epochs += 1
+        self.epochs += epochs
         self.last_epoch = epoch
         self.committed_at = committed_at
         if committed_at is not None:

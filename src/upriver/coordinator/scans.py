@@ -84,6 +84,11 @@ class Scans:
         return bool(self._pending)
 
     @property
+    def cuts(self) -> list[Epoch]:
+        """The ends of epochs at which workers take the snapshots that are being taken."""
+        return [pending.at for pending in self._pending.values()]
+
+    @property
     def wants_pause(self) -> bool:
         """Whether the next epoch waits for a snapshot."""
         return (bool(self._waiting) and self._is_back and self._may_pause) or not self.is_idle

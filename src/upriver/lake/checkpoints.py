@@ -158,7 +158,7 @@ def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -
     newest = _newest(lake, before)
     if newest is None:
         return ()
-    if not lake.has_epoch(newest):
+    if not lake.ends_a_span(newest):
         raise CorruptFile(f"{lake.root}/{epoch_path(newest)}: the file is gone, though there is a checkpoint. {REMEDY}")
     found = [load(lake, newest)]
     while (base := found[-1].base) is not None:

@@ -16,12 +16,16 @@ import pyarrow as pa
 from upriver.engine.batch import Batch, no_rows, one_batch
 from upriver.engine.operators.operator import concatenated
 from upriver.engine.retention import TIME_MIN, Retention, as_of, together
-from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
-from upriver.lake.lake import SLICE_ROWS_MAX, Lake, Manifest
+from upriver.ids import BEGINNING, Channel, VnodeId
+from upriver.lake.lake import SLICE_ROWS_MAX, Lake
+from upriver.lake.manifests import LakeEpochs
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, run_schema
 from upriver.state.span import TimeSpan, times_of
 from upriver.state.vectors import true_at
+
+KNOWN_SPANS_MAX = 1_024
+"""Epochs and segments whose runs are known; with more the worker begins anew, since most are in segments by then."""
 
 
 class DueRun:
@@ -116,18 +120,21 @@ class Aging:
     def forget(self) -> None:
         """Begin anew: a run that is known here may be gone."""
         self._through = BEGINNING
-        self._last: Manifest | None = None
+        self._last: LakeEpochs | None = None
+        self._known_spans = 0
         self._edges = {channel: AgingEdge(table) for channel, table in self._tables.items()}
 
-    def changes(self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId]) -> Iterator[tuple[Batch, int]]:
-        """The changes of an epoch for these vnodes, in batches sorted by hash64; with each, how many of the epoch's
-        rows were read for it. All changes of a key come in one batch."""
+    def changes(
+        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]
+    ) -> Iterator[tuple[Batch, int]]:
+        """The changes of an epoch, or of a segment, for these vnodes, in batches sorted by hash64; with each, how many
+        of its rows were read for it. All changes of a key come in one batch."""
         table = self._tables[channel]
         retention = manifest.retained.get(table.name)
         leave = no_rows(table.schema)
         if retention is not None:
             self._advance(manifest)
-            if retention.moves and manifest.table == table.name:
+            if retention.moves and table.name in manifest.batches:
                 leave = self._edges[channel].leaving(self._lake, vnodes, retention)
         done = 0
         for read in self._lake.read(manifest, channel, vnodes, table):
@@ -139,16 +146,17 @@ class Aging:
         if done < len(leave):
             yield leave.slice(done, len(leave)), 0
 
-    def _advance(self, manifest: Manifest) -> None:
-        """Know the runs of all epochs before this one."""
-        if self._through >= manifest.epoch:
+    def _advance(self, manifest: LakeEpochs) -> None:
+        """Know the runs of all epochs before these."""
+        if self._through > manifest.span.after or self._known_spans > KNOWN_SPANS_MAX:
             self.forget()
-        for epoch in map(Epoch, range(self._through + 1, manifest.epoch)):
+        for span in self._lake.spans(manifest.span.after, self._through):
             last = self._last
-            earlier = last if last is not None and last.epoch == epoch else self._lake.manifest(epoch)
+            earlier = last if last is not None and last.span == span else self._lake.epochs(span)
             for channel, edge in self._edges.items():
-                if edge.table.name == earlier.table:
+                if edge.table.name in earlier.batches:
                     for run in earlier.runs_of(channel):
                         edge.add(run)
-            self._through = epoch
+            self._through = span.last
+            self._known_spans += 1
         self._last = manifest

@@ -29,11 +29,13 @@ from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.engine.retention import Retention, as_of, leaving, together
 from upriver.engine.row_text import error_text
-from upriver.errors import LakeError, ProtocolError, UpriverError
+from upriver.errors import CorruptFile, LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
-from upriver.lake.lake import Lake, Manifest
+from upriver.lake.lake import Lake
+from upriver.lake.manifests import LakeEpochs
 from upriver.lake.runs import FEW_KEYS_MAX, RunReader, Tell, tell_no_one
+from upriver.lake.spans import EpochSpan, cover
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import (
     FetchRows,
@@ -60,26 +62,28 @@ TIDIED_RUNS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """A run of an epoch. info: without its vnode_rows. places: bit p is set if it has rows at place p."""
+    """A run of an epoch, or of several as one. info: without its vnode_rows. places: bit p is set if it has rows at
+    place p."""
 
-    epoch: Epoch
+    span: EpochSpan
     info: RunInfo
     places: int
 
     @property
     def first(self) -> Epoch:
-        return self.epoch
+        return self.span.first
 
     @property
     def last(self) -> Epoch:
-        return self.epoch
+        return self.span.last
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
     """Runs of the epochs ``first`` to ``last``, merged: rows sorted by hash64, those of one key by epoch and run.
 
-    epochs: of each row. places: as for a run. level: how many times these rows were merged.
+    epochs: of each row; of a row of a segment, the segment's last. places: as for a run. level: how many times these
+    rows were merged.
     """
 
     first: Epoch
@@ -121,6 +125,8 @@ class Catalogue:
 
     def __init__(self, merging: Merging) -> None:
         self.through = Epoch(0)
+        self.spans: list[EpochSpan] = []
+        """The spans that were added, in order."""
         self._merging = merging
         self._tidy: list[OpenRun | Merged] = []
         """The first runs, merged where possible."""
@@ -132,12 +138,18 @@ class Catalogue:
         self._cuts: list[tuple[Epoch, Retention]] = []
         """The retention of the edge's table, from each epoch on at whose end it was another than before."""
 
-    def add(self, epoch: Epoch, runs: Sequence[OpenRun], retention: Retention | None = None) -> None:
-        """Add the next epoch's runs, if it has any. retention: of the table, at the end of the epoch."""
+    def add(self, span: EpochSpan, runs: Sequence[OpenRun], retention: Retention | None = None) -> None:
+        """Add the runs of the next epochs, if they have any. retention: of the table, at the end of the epochs."""
         self._untidy.extend(runs)
         if retention is not None and (not self._cuts or self._cuts[-1][1].cut != retention.cut):
-            self._cuts.append((epoch, retention))
-        self.through = epoch
+            self._cuts.append((span.last, retention))
+        self.spans.append(span)
+        self.through = span.last
+
+    def is_cut_by(self, epoch: Epoch) -> bool:
+        """Whether the end of this epoch lies within a segment."""
+        place = bisect_left(self.spans, epoch, key=lambda span: span.last)
+        return place < len(self.spans) and self.spans[place].first <= epoch < self.spans[place].last
 
     def retention(self, through: Epoch) -> Retention | None:
         """The table's retention at the end of an epoch; ``None`` if there was none."""
@@ -183,7 +195,7 @@ class Catalogue:
 def _merged(parts: Sequence[OpenRun | Merged], read: Callable[[RunInfo], Batch], level: int) -> Merged:
     batches = [part.rows if isinstance(part, Merged) else read(part.info) for part in parts]
     epochs = [
-        part.epochs if isinstance(part, Merged) else np.full(len(batch), part.epoch, np.int64)
+        part.epochs if isinstance(part, Merged) else np.full(len(batch), part.last, np.int64)
         for part, batch in zip(parts, batches, strict=True)
     ]
     hash64 = np.concatenate([batch.hash64 for batch in batches])
@@ -195,7 +207,7 @@ def _merged(parts: Sequence[OpenRun | Merged], read: Callable[[RunInfo], Batch],
         places |= part.places
     return Merged(
         first=parts[0].first,
-        last=last.last if isinstance(last, Merged) else last.epoch,
+        last=last.last,
         rows=Batch(rows, hash64[order]),
         epochs=np.concatenate(epochs)[order],
         places=places,
@@ -209,6 +221,9 @@ OPEN_RUNS_MAX = 4_096
 
 OPEN_BYTES_MAX = 128 << 20
 """Bytes read of all runs that stay open. A run of which more was read by itself is open only while it is read."""
+
+OUTGROWN_SPANS = 128
+"""Spans more in a catalogue until it is begun anew, if the lake has them in segments by then."""
 
 PLACES_MAX = 256
 """Equal parts of the hash space; for each part it is known whether a run has rows in it."""
@@ -230,6 +245,10 @@ class KeyHistory:
         self._lake = lake
         self._merging = merging
         self._catalogues: dict[Channel, Catalogue] = {}
+        self._segments: dict[Channel, frozenset[EpochSpan]] = {}
+        """By channel with a catalogue: the segments that there were when it was begun."""
+        self._outgrown_at: dict[Channel, int] = {}
+        """By channel: the number of spans at which to look for new segments."""
         self._lock = threading.Lock()
         """Held by a thread that uses the catalogues."""
         self.opened = OpenRuns(lake, runs_max, bytes_max)
@@ -251,21 +270,35 @@ class KeyHistory:
         call for an edge reads all its manifests; without keys it reads nothing else. tell: is told of each run how many
         rows will be read. Raises CorruptFile, and ProtocolError for an index that is not complete.
         """
+        try:
+            return self._rows_of(channel, table, keys, through, after, tell)
+        except CorruptFile:
+            with self._lock:
+                if not self._has_new_segments(channel):
+                    raise
+                del self._catalogues[channel]  # its epochs are in segments now, and some of its files are gone
+            return self._rows_of(channel, table, keys, through, after, tell)
+
+    def _rows_of(
+        self, channel: Channel, table: TableSpec, keys: Hashes, through: Epoch, after: Epoch, tell: Tell
+    ) -> Batch:
         with self._lock:
             catalogue = self._catalogue(channel, table, through)
+            if catalogue.is_cut_by(after) or catalogue.is_cut_by(through):
+                catalogue = self._exact(channel, table, through, after)
             runs = catalogue.between(after, through)
             before, now = catalogue.retention(after), catalogue.retention(through)
             moves = after != BEGINNING and now is not None and (before is None or before.cut != now.cut)
             earlier = catalogue.between(BEGINNING, after) if moves else []
-        rows = self._rows_of(runs, keys, table, (after, through), tell)
+        rows = self._read(runs, keys, table, (after, through), tell)
         if now is None:
             return rows
         rows, cut = as_of(rows, table, now.column, now.cut), None if before is None else before.cut
         due = [run for run in earlier if _may_leave(run, cut, now.cut)]
-        known = self._rows_of(due, keys, table, (BEGINNING, after), tell)
+        known = self._read(due, keys, table, (BEGINNING, after), tell)
         return together(rows, leaving(known, now.column, cut, now.cut))
 
-    def _rows_of(
+    def _read(
         self,
         runs: Sequence[OpenRun | Merged],
         keys: Hashes,
@@ -318,19 +351,45 @@ class KeyHistory:
 
     def _catalogue(self, channel: Channel, table: TableSpec, through: Epoch) -> Catalogue:
         """The runs of the edge, of all epochs up to and including ``through`` at least."""
-        catalogue = self._catalogues.setdefault(channel, Catalogue(self._merging))
-        for epoch in map(Epoch, range(catalogue.through + 1, through + 1)):
-            manifest = self._lake.manifest(epoch)
-            catalogue.add(epoch, self._runs_in(manifest, channel), manifest.retained.get(table.name))
+        catalogue = self._catalogues.get(channel)
+        if catalogue is None or self._is_outgrown(channel, catalogue, through):
+            catalogue = self._catalogues[channel] = Catalogue(self._merging)
+            self._segments[channel] = self._lake.segments()
+        if through > catalogue.through:
+            self._extend(catalogue, channel, table, cover(self._segments[channel], catalogue.through, through))
         catalogue.tidy(lambda run: self.opened.rows_once(run, table.schema))
         return catalogue
 
-    def _runs_in(self, manifest: Manifest, channel: Channel) -> list[OpenRun]:
+    def _is_outgrown(self, channel: Channel, catalogue: Catalogue, through: Epoch) -> bool:
+        """Whether the lake has the epochs in far fewer spans by now."""
+        if len(catalogue.spans) < self._outgrown_at.get(channel, OUTGROWN_SPANS):
+            return False
+        fewer = sum(1 for _ in cover(self._lake.segments(), BEGINNING, through))
+        self._outgrown_at[channel] = len(catalogue.spans) + OUTGROWN_SPANS
+        if 2 * fewer > len(catalogue.spans):
+            return False
+        self._outgrown_at[channel] = fewer + OUTGROWN_SPANS
+        return True
+
+    def _has_new_segments(self, channel: Channel) -> bool:
+        return channel in self._catalogues and self._lake.segments() != self._segments[channel]
+
+    def _exact(self, channel: Channel, table: TableSpec, through: Epoch, after: Epoch) -> Catalogue:
+        """A catalogue in which both epochs end a span. They may end within a segment, so its parts are read: their
+        files stay for some time (segments.grace)."""
+        catalogue = Catalogue(self._merging)
+        self._extend(catalogue, channel, table, [*self._lake.spans(after), *self._lake.spans(through, after)])
+        return catalogue
+
+    def _extend(self, catalogue: Catalogue, channel: Channel, table: TableSpec, spans: Iterable[EpochSpan]) -> None:
+        for span in spans:
+            epochs = self._lake.epochs(span)
+            catalogue.add(span, self._runs_in(epochs, channel), epochs.retained.get(table.name))
+
+    def _runs_in(self, epochs: LakeEpochs, channel: Channel) -> list[OpenRun]:
         return [
-            OpenRun(
-                manifest.epoch, replace(info, vnode_rows=()), self._places_of(vnode for vnode, _ in info.vnode_rows)
-            )
-            for info in manifest.runs_of(channel)
+            OpenRun(epochs.span, replace(info, vnode_rows=()), self._places_of(vnode for vnode, _ in info.vnode_rows))
+            for info in epochs.runs_of(channel)
         ]
 
     def _places_of(self, vnodes: Iterable[VnodeId]) -> int:

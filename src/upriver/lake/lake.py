@@ -6,8 +6,10 @@
     tables/<table>/<index>/<batch>-<id>-<part>.arrow   runs
     epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
     schemas/<table>/<n>.json                   the table as it is kept since its columns changed, or it was added
+    segments/<last>-<first>.json               segments: the epochs of a block as one, with merged runs (spans.py)
     indexes/<table>/<index>.json               an index that the table has got since; once it is there, it is complete
-    supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it
+    supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it, or of
+                                               a segment (<last>-<first>.json)
     rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
     checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
     control/<term>.json                        one per driver that has owned the root
@@ -38,12 +40,13 @@ from uuid import uuid4
 import pyarrow as pa
 
 from upriver.engine.batch import one_batch
-from upriver.engine.retention import Retention
-from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten, ProtocolError
-from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten
+from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
+from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
+from upriver.lake.spans import EpochSpan, cover, single
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema
 from upriver.state.schemas import can_become
@@ -54,6 +57,8 @@ NAMES_SHOWN_MAX = 3
 FORMAT = 3
 _FORMATS_READ = (1, 2, FORMAT)
 """1: before there were upsert tables. 2: before the blocks of a run had checksums; its old runs have none."""
+SEGMENTS = "segments"
+"""Directory of segments."""
 SLICE_ROWS_MAX = 65_536
 """Rows of one batch that a worker applies without looking at its inbox; more, if they are all of one key."""
 
@@ -116,69 +121,6 @@ class LakeRecord:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Manifest:
-    """One epoch: the rows of one batch of one table. runs: for each lake edge, in the order in which they are read.
-
-    query, batch: name the batch at its source; no two epochs of a table have the same. committed_at: when the driver
-    committed the epoch, in seconds since 1970 by its clock; ``None`` in manifests that are older than this field.
-    retained: the retention at the end of the epoch, of every table that has ever had one.
-    """
-
-    epoch: Epoch
-    term: Term
-    table: str
-    query: str
-    batch: int
-    committed_at: float | None = None
-    runs: Mapping[Channel, tuple[RunInfo, ...]] = field(default_factory=dict)
-    retained: Mapping[str, Retention] = field(default_factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "term": self.term,
-            "table": self.table,
-            "query": self.query,
-            "batch": self.batch,
-            "committed_at": self.committed_at,
-            "runs": {channel: [run.to_json() for run in runs] for channel, runs in self.runs.items()},
-            **({"retained": {name: each.to_json() for name, each in self.retained.items()}} if self.retained else {}),
-        }
-
-    @classmethod
-    def from_json(cls, record: Mapping[str, Any]) -> Self:
-        return cls(
-            epoch=Epoch(record["epoch"]),
-            term=Term(record["term"]),
-            table=record["table"],
-            query=record["query"],
-            batch=record["batch"],
-            committed_at=record.get("committed_at"),
-            runs={Channel(channel): _runs_from_json(runs) for channel, runs in record["runs"].items()},
-            retained={name: Retention.from_json(each) for name, each in record.get("retained", {}).items()},
-        )
-
-    def rows(self) -> dict[Channel, int]:
-        """Rows per lake edge, over all vnodes."""
-        return {channel: sum(run.rows for run in runs) for channel, runs in self.runs.items()}
-
-    def rows_of(self, channel: Channel, vnodes: Iterable[VnodeId]) -> int:
-        """Rows of those vnodes on one lake edge."""
-        wanted = frozenset(vnodes)
-        return sum(run.rows_of(wanted) for run in self.runs_of(channel))
-
-    def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
-        """The epoch's runs on one lake edge: none if the edge is another table's."""
-        if channel not in self.runs and channel.partition("/")[0] == self.table:  # lake.index_needs_its_record
-            raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
-        return self.runs.get(channel, ())
-
-
-def _runs_from_json(runs: Iterable[Mapping[str, Any]]) -> tuple[RunInfo, ...]:
-    return tuple(RunInfo.from_json(run) for run in runs)
-
-
 def epoch_path(epoch: Epoch) -> str:
     return f"epochs/{epoch:012d}.json"
 
@@ -187,12 +129,17 @@ def schema_path(table: str, number: int) -> str:
     return f"schemas/{table}/{number}.json"
 
 
+def segment_path(span: EpochSpan) -> str:
+    return f"{SEGMENTS}/{span.name}.json"
+
+
 def index_path(channel: Channel) -> str:
     return f"indexes/{channel}.json"
 
 
-def supplement_path(channel: Channel, epoch: Epoch) -> str:
-    return f"supplements/{channel}/{epoch:012d}.json"
+def supplement_path(channel: Channel, span: EpochSpan) -> str:
+    name = f"{span.last:012d}" if len(span) == 1 else span.name
+    return f"supplements/{channel}/{name}.json"
 
 
 def term_path(term: Term) -> str:
@@ -240,7 +187,7 @@ class Lake:
 
     def _schema_changes(self, table: str) -> Iterator[dict[str, Any]]:
         """The records of a table's changes, oldest first."""
-        for number in sorted(self._numbers(f"schemas/{table}")):
+        for number in sorted(self.numbers(f"schemas/{table}")):
             record = self.read_record(path := schema_path(table, number))
             if record["table"]["name"] != table:
                 raise CorruptFile(f"{self.root}/{path}: its content names table {record['table']['name']!r}")
@@ -276,34 +223,69 @@ class Lake:
 
     def last_epoch(self) -> Epoch:
         """The highest epoch published; 0 if none."""
-        return Epoch(self.last_number("epochs"))
+        in_segments = max((span.last for span in self.segments()), default=0)
+        return Epoch(max(self.last_number("epochs"), in_segments))
+
+    def segments(self) -> frozenset[EpochSpan]:
+        """The epochs that have a segment; one may contain others. Raises CorruptFile."""
+        found = set()
+        for name in self.files.names(SEGMENTS):
+            span = EpochSpan.of_name(name.removesuffix(".json"))
+            if span is None:
+                raise CorruptFile(f"{self.root}/{SEGMENTS}/{name}: not a file of this lake")
+            found.add(span)
+        return frozenset(found)
+
+    def spans(self, through: Epoch, after: Epoch = BEGINNING) -> list[EpochSpan]:
+        """All epochs after one and up to another, in as few spans as the lake has them in."""
+        return list(cover(self.segments(), after, through))
+
+    def epochs(self, span: EpochSpan) -> LakeEpochs:
+        """The manifest of one epoch, or the segment of several, with the runs of all indexes that are complete. Raises
+        CorruptFile."""
+        return self.manifest(span.last) if len(span) == 1 else self.segment(span)
 
     def has_epoch(self, epoch: Epoch) -> bool:
-        """Whether the epoch is published."""
+        """Whether the epoch is published, and is there apart from the epochs before it."""
         try:
             self.files.read(epoch_path(epoch))
         except FileNotFoundError:
             return False
         return True
 
+    def ends_a_span(self, epoch: Epoch) -> bool:
+        """Whether the state as of the end of this epoch can go on with the epochs after it: it is the last of its
+        segment, or still there apart."""
+        return self.has_epoch(epoch) or any(span.last == epoch for span in self.segments())
+
     @saying_what_helps()
     def manifest(self, epoch: Epoch) -> Manifest:
         """The manifest of a published epoch, with the runs of all indexes that are complete. Raises CorruptFile."""
         manifest = Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
-        added = {
-            channel: self._supplement(channel, epoch)
-            for channel in self.added_channels(manifest.table)
-            if channel not in manifest.runs
-        }
+        added = self._supplements(manifest)
         return replace(manifest, runs={**manifest.runs, **added}) if added else manifest
 
-    def _supplement(self, channel: Channel, epoch: Epoch) -> tuple[RunInfo, ...]:
-        """An index's runs of an epoch whose manifest lacks it."""
-        path = supplement_path(channel, epoch)
-        record = self._of_epoch(path, epoch)
+    @saying_what_helps()
+    def segment(self, span: EpochSpan) -> Segment:
+        """A segment, with the runs of all indexes that are complete. Raises CorruptFile."""
+        segment = Segment.from_json(self._of_epoch(segment_path(span), span.last))
+        if segment.first != span.first:
+            raise CorruptFile(f"{self.root}/{segment_path(span)}: its content begins with epoch {segment.first}")
+        added = self._supplements(segment)
+        return replace(segment, runs={**segment.runs, **added}) if added else segment
+
+    def _supplements(self, epochs: LakeEpochs) -> dict[Channel, tuple[RunInfo, ...]]:
+        """The runs of the complete indexes that these epochs lack."""
+        added = (channel for table in epochs.batches for channel in self.added_channels(table))
+        return {channel: self.supplement_runs(channel, epochs.span) for channel in added if channel not in epochs.runs}
+
+    def supplement_runs(self, channel: Channel, span: EpochSpan) -> tuple[RunInfo, ...]:
+        """An index's runs of epochs that lack it."""
+        path = supplement_path(channel, span)
+        record = self._of_epoch(path, span.last)
         if record.get("channel") != channel:
             raise CorruptFile(f"{self.root}/{path}: its content names {record.get('channel')}")
-        return _runs_from_json(record["runs"])
+        return runs_from_json(record["runs"])
 
     def _of_epoch(self, path: str, epoch: Epoch) -> dict[str, Any]:
         try:
@@ -314,9 +296,18 @@ class Lake:
             raise CorruptFile(f"{self.root}/{path}: its content names epoch {record.get('epoch')}")
         return record
 
-    def supplemented(self, channel: Channel) -> set[Epoch]:
-        """The epochs whose runs of an index, complete or not, are in a supplement."""
-        return {Epoch(number) for number in self._numbers(f"supplements/{channel}")}
+    def supplement_channels(self) -> list[Channel]:
+        """The indexes, complete or not, that have supplements."""
+        return self._channels_under("supplements")
+
+    def _channels_under(self, directory: str) -> list[Channel]:
+        tables = self.files.names(directory)
+        return [Channel(f"{table}/{name}") for table in tables for name in self.files.names(f"{directory}/{table}")]
+
+    def supplemented(self, channel: Channel) -> set[EpochSpan]:
+        """The spans whose runs of an index, complete or not, are in a supplement."""
+        names = (name.removesuffix(".json") for name in self.files.names(f"supplements/{channel}"))
+        return {EpochSpan.of_name(name) or single(int(name)) for name in names}
 
     def sets_aside(self) -> frozenset[str]:
         """The tables whose bad rows are set aside, according to the driver that took the root last."""
@@ -324,9 +315,10 @@ class Lake:
         return frozenset(self.read_record(term_path(Term(term))).get("set_aside", ())) if term else frozenset()
 
     def read(
-        self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
+        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
     ) -> Iterator[pa.RecordBatch]:
-        """Those vnodes' rows of an epoch on one lake edge, with their hash64, in batches of about ``SLICE_ROWS_MAX``.
+        """Those vnodes' rows of these epochs on one lake edge, with their hash64, in batches of about
+        ``SLICE_ROWS_MAX``.
 
         Small slices come together as one batch. No batch ends between two rows of one key.
         """
@@ -342,7 +334,7 @@ class Lake:
             yield one_batch(held)
 
     def _pieces(
-        self, manifest: Manifest, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
+        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
     ) -> Iterator[pa.RecordBatch]:
         schema = run_schema(table.schema)
         for run in manifest.runs_of(channel):
@@ -378,9 +370,10 @@ class Lake:
 
     def last_number(self, directory: str) -> int:
         """The highest number in the names of a directory's files; 0 if there is none."""
-        return max(self._numbers(directory), default=0)
+        return max(self.numbers(directory), default=0)
 
-    def _numbers(self, directory: str) -> Iterator[int]:
+    def numbers(self, directory: str) -> Iterator[int]:
+        """The numbers in the names of a directory's files. Raises CorruptFile for another name."""
         for name in self.files.names(directory):
             number = name.removesuffix(".json")
             if not number.isdecimal():
@@ -476,10 +469,14 @@ class OwnedLake(Lake):
                 raise NotWritten(f"{self.root}: epoch {epoch} is there, by an attempt that seemed to fail") from error
             raise LakeInUse(f"{self.root}: epoch {epoch} was published by another driver") from error
 
-    def supplement(self, channel: Channel, epoch: Epoch, runs: Iterable[RunInfo]) -> None:
-        """Write an index's runs of an epoch; readers ignore them before ``complete``. Raises LakeInUse."""
-        record = {"channel": channel, "epoch": epoch, "runs": [run.to_json() for run in runs]}
-        self.commit(supplement_path(channel, epoch), record, f"epoch {epoch} of {channel}")
+    def publish_segment(self, segment: Segment) -> None:
+        """Commit a segment. Raises LakeInUse if another driver has taken the root."""
+        self.commit(segment_path(segment.span), segment.to_json(), f"the segment of epochs {segment.span.name}")
+
+    def supplement(self, channel: Channel, span: EpochSpan, runs: Iterable[RunInfo]) -> None:
+        """Write an index's runs of some epochs; readers ignore them before ``complete``. Raises LakeInUse."""
+        record = {"channel": channel, "epoch": span.last, "runs": [run.to_json() for run in runs]}
+        self.commit(supplement_path(channel, span), record, f"epoch {span.last} of {channel}")
 
     def complete(self, table: str, index: tuple[str, ...]) -> None:
         """Commit an index that has its runs of every epoch, some perhaps in supplements. Raises LakeInUse."""
@@ -500,27 +497,19 @@ class OwnedLake(Lake):
         if not is_last or self.read_record(term_path(self.term))["owner"] != self._owner:  # lake.one_owner
             raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
 
-    def sweep(self, kept: set[str]) -> int:
-        """Remove the files of batches that were never published, and of indexes that are not complete.
-
-        kept: the paths of all runs that a manifest names. Returns how many runs were removed. The driver must not be
-        writing anything meanwhile.
-        """
+    def sweep(self) -> None:
+        """Remove unfinished files, and the supplements of indexes that are not complete. The driver must not be writing
+        anything meanwhile."""
         self.files.remove_all(f"{UNFINISHED}/{name}" for name in self.files.names(UNFINISHED))
-        for channel in self._channels_under("supplements"):  # before their runs: a supplement names existing files
+        for channel in self.supplement_channels():  # before their runs: a supplement names existing files
             if channel not in self.added_channels(channel.partition("/")[0]):
                 names = self.files.names(f"supplements/{channel}")
                 self.files.remove_all(f"supplements/{channel}/{name}" for name in names)
-        removed = 0
-        for channel in self._channels_under("tables"):
-            paths = {f"tables/{channel}/{name}" for name in self.files.names(f"tables/{channel}")}
-            self.files.remove_all(sorted(paths - kept))
-            removed += len(paths - kept)
-        return removed
 
-    def _channels_under(self, directory: str) -> list[Channel]:
-        tables = self.files.names(directory)
-        return [Channel(f"{table}/{name}") for table in tables for name in self.files.names(f"{directory}/{table}")]
+    def run_paths(self) -> list[str]:
+        """The paths of all runs that there are, named by a manifest or not."""
+        channels = self._channels_under("tables")
+        return [f"tables/{channel}/{name}" for channel in channels for name in self.files.names(f"tables/{channel}")]
 
     def release(self) -> None:
         """Release the root."""
@@ -541,7 +530,7 @@ class CommitTimes:
         self._times: dict[Epoch, float | None] = {}
         """Replaced, and never changed."""
 
-    def note(self, manifest: Manifest) -> None:
+    def note(self, manifest: LakeEpochs) -> None:
         """Note that the worker has read an epoch's manifest."""
         self._note(manifest.epoch, manifest.committed_at)
 

@@ -1,14 +1,16 @@
 """Rejected rows: a view could not be computed from them, so workers have set them aside.
 
 ``rejected/<table>/<epoch>-<checksum>.arrow``: the rows that one worker has met at one time, of one epoch and on one
-edge into a view. Workers write these files before anything can depend on leaving out the rows. A written file never
-changes.
+edge into a view; ``<last>-<first>-<checksum>.arrow`` for the epochs of a segment. Workers write these files before
+anything can depend on leaving out the rows. A written file never changes.
 
 A worker or an app that starts anew applies an epoch again, and meets its bad rows again; perhaps on other workers, and
 in other portions. So each row is written with an *identity*: a digest of the epoch, the view, the row's values, and how
-many equal rows come before it. A reader gives each identity once. Equal rows have one key, and all rows of a key in an
-epoch on an edge reach a worker together; so they are counted alike each time. A file may be older than the table's
-columns: its rows then get the identities that they have with the newest columns.
+many equal rows come before it. A reader gives each identity once. Workers that begin with a segment meet the bad rows
+of all its epochs together: so of equal rows that were set aside for a segment, a reader leaves out as many as it has
+given of epochs within. Equal rows have one key, and all rows of a key in an epoch on an edge reach a worker together;
+so they are counted alike each time. A file may be older than the table's columns: its rows then get the identities
+that they have with the newest columns.
 
 RejectedWriter writes the rows that a worker sets aside, and sends its reports after them. Any report may depend on rows
 that were left out, so it is sent when those are in the lake. If the lake refuses writes, the reports wait, and the
@@ -19,7 +21,7 @@ epochs that have ended.
 import math
 import re
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from upriver.engine.row_text import error_text
 from upriver.errors import CorruptFile, LakeError
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake
+from upriver.lake.spans import EpochSpan
 from upriver.plan.plan import TableSpec
 from upriver.protocol.messages import FromWorker
 from upriver.protocol.worker_events import SetRowsAside
@@ -36,7 +39,7 @@ from upriver.state.columns import exact_list
 from upriver.state.runs import checksum_of, encode_rows
 from upriver.state.schemas import SchemaChange, can_become
 
-_NAME = re.compile(r"\d{12}-([0-9a-f]{16})\.arrow")
+_NAME = re.compile(r"(\d{12})-(?:(\d{12})-)?([0-9a-f]{16})\.arrow")
 _IDENTITY = "identity"
 
 
@@ -56,11 +59,14 @@ class Rejected:
         self._schema = rejected_schema(table)
         self._file_schema = self._schema.append(pa.field(_IDENTITY, pa.string()))
 
-    def add(self, epoch: Epoch, view: str, rows: pa.RecordBatch, errors: Sequence[str]) -> None:
+    def add(
+        self, epoch: Epoch, view: str, rows: pa.RecordBatch, errors: Sequence[str], after: Epoch | None = None
+    ) -> None:
         """Set rows aside; when this returns they are in the lake. Adding the same rows again changes nothing.
 
-        rows: with the table's schema, of one epoch and one edge into the view; all copies of equal rows. errors: what
-        is wrong with each. A row that is met on several edges is read once. Raises NotWritten.
+        after: the epoch before, if the rows are of a segment of several. rows: with the table's schema, of one epoch
+        and one edge into the view; all copies of equal rows. errors: what is wrong with each. A row that is met on
+        several edges is read once. Raises NotWritten.
         """
         if not rows.num_rows:
             return
@@ -69,33 +75,51 @@ class Rejected:
             pa.array([view] * rows.num_rows, pa.string()),
             pa.array(errors, pa.string()),
             pa.StructArray.from_arrays(rows.columns, fields=list(self._table.schema)),
-            pa.array(_identities(epoch, view, rows), pa.string()),
+            pa.array(_identities(epoch, view, rows, after), pa.string()),
         ]
         encoded = encode_rows(pa.Table.from_arrays(columns, schema=self._file_schema))
+        epochs = f"{epoch:012d}" if after is None else EpochSpan(Epoch(after + 1), epoch).name
         try:
-            self._lake.files.create(f"{self._directory}/{epoch:012d}-{checksum_of(encoded)}.arrow", encoded)
+            self._lake.files.create(f"{self._directory}/{epochs}-{checksum_of(encoded)}.arrow", encoded)
         except FileExistsError:
             return  # it was added before
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        """Each row that was set aside, once, by epoch; :func:`rejected_schema`. Raises CorruptFile."""
+        """Each row that was set aside, once, by epoch, those of segments last; :func:`rejected_schema`. Raises
+        CorruptFile."""
         seen: set[str] = set()
-        for name in self._lake.files.names(self._directory):
-            rows, identities = self._as_now(self._read_file(name))
+        given: defaultdict[str, list[Epoch]] = defaultdict(list)
+        for span, name in sorted((self._span_of(name), name) for name in self._lake.files.names(self._directory)):
+            rows, identities = self._as_now(self._read_file(name), span[1])
             is_new = []
-            for identity in identities:
-                is_new.append(identity not in seen)
+            for identity, alike in zip(identities, _values_of(rows), strict=True):
+                number = int(identity.rpartition("-")[2])
+                before = sum(epoch in span[1] for epoch in given[alike]) if span[0] > 1 else 0
+                is_new.append(identity not in seen and number >= before)
                 seen.add(identity)
-            yield rows.filter(pa.array(is_new, pa.bool_())).select(self._schema.names)
+            new = rows.filter(pa.array(is_new, pa.bool_()))
+            for alike in _values_of(new):
+                given[alike].append(span[1].last)
+            yield new.select(self._schema.names)
 
-    def _as_now(self, rows: pa.RecordBatch) -> tuple[pa.RecordBatch, list[str]]:
+    def _span_of(self, name: str) -> tuple[int, EpochSpan]:
+        """(number of epochs, the epochs) of a file."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise CorruptFile(f"{self._lake.root}/{self._directory}/{name}: not a file of this lake")
+        last, first, _ = match.groups()
+        span = EpochSpan(Epoch(int(first or last)), Epoch(int(last)))
+        return len(span), span
+
+    def _as_now(self, rows: pa.RecordBatch, span: EpochSpan) -> tuple[pa.RecordBatch, list[str]]:
         """A file's rows with the table's columns as they are now, and the identities that they have then."""
         if rows.schema.equals(self._file_schema):
             return rows, rows.column(_IDENTITY).to_pylist()
         own = pa.RecordBatch.from_struct_array(rows.column("row"))
         own = SchemaChange.between(own.schema, self._table.schema).of(own)
         as_struct = pa.StructArray.from_arrays(own.columns, fields=list(self._table.schema))
-        identities = _identities(rows.column("epoch")[0].as_py(), rows.column("view")[0].as_py(), own)
+        after = span.after if len(span) > 1 else None
+        identities = _identities(span.last, rows.column("view")[0].as_py(), own, after)
         columns = [*rows.columns[:3], as_struct, pa.array(identities, pa.string())]
         return pa.RecordBatch.from_arrays(columns, schema=self._file_schema), identities
 
@@ -114,11 +138,8 @@ class Rejected:
     def _read_file(self, name: str) -> pa.RecordBatch:
         """The one batch of a file, verified."""
         path = f"{self._lake.root}/{self._directory}/{name}"
-        match = _NAME.fullmatch(name)
-        if match is None:
-            raise CorruptFile(f"{path}: not a file of this lake")
         encoded = self._lake.files.read(f"{self._directory}/{name}")
-        if checksum_of(encoded) != match.group(1):
+        if checksum_of(encoded) != name.removesuffix(".arrow").rpartition("-")[2]:
             raise CorruptFile(f"{path}: its checksum is not that of its content")
         try:
             file = pa.ipc.open_file(encoded)
@@ -129,12 +150,23 @@ class Rejected:
         return file.get_batch(0)
 
 
-def _identities(epoch: int, view: str, rows: pa.RecordBatch) -> list[str]:
+def _values_of(rows: pa.RecordBatch) -> Iterator[str]:
+    """A digest of the view and the values of each row of a file."""
+    values = zip(*map(exact_list, rows.column("row").flatten()), strict=True)
+    return map(_digest, rows.column("view").to_pylist(), values)
+
+
+def _digest(*what: object) -> str:
+    return xxhash.xxh3_128_hexdigest(repr(what).encode())
+
+
+def _identities(epoch: int, view: str, rows: pa.RecordBatch, after: int | None = None) -> list[str]:
     """Row by row in Python, for values of any type: bad rows are the exception."""
     met = Counter[str]()
     identities = []
+    epochs = [int(epoch)] if after is None else [int(epoch), int(after)]
     for values in zip(*map(exact_list, rows.columns), strict=True):
-        digest = xxhash.xxh3_128_hexdigest(repr((int(epoch), view, values)).encode())
+        digest = _digest(*epochs, view, values)
         identities.append(f"{digest}-{met[digest]}")
         met[digest] += 1
     return identities
@@ -207,7 +239,7 @@ class RejectedWriter:
 
     def _write(self, action: SetRowsAside) -> None:
         aside = action.aside
-        self._rejected[aside.table].add(action.epoch, aside.view, aside.rows, aside.errors)
+        self._rejected[aside.table].add(action.epoch, aside.view, aside.rows, aside.errors, action.after)
 
     def _wait(self, what: SetRowsAside | FromWorker) -> None:
         if len(self._owed) >= OWED_MAX:

@@ -175,7 +175,7 @@ class Cone:
             if task is not None:
                 return task
         tasks.pass_turn()
-        return tasks.begin_epoch(self._advance_all(Epoch(self.applied + 1))) if may_advance else None
+        return tasks.begin_epoch(self._advance_all(opened)) if may_advance else None
 
     def _next_fill(self, keys_max: int) -> ConeTask | None:
         """A fill to begin, if keys are wanted that are not kept."""

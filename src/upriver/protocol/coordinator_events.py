@@ -48,10 +48,29 @@ class LeaversOverdue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPublished:
-    """The epoch's manifest is in the lake. rows: per channel, over all vnodes."""
+    """The epoch's manifest is in the lake, or at the start of the app the segment that ends with it. rows: per channel,
+    over all vnodes. after: the epoch before it, for a segment of several epochs; ``None``: the one before by number."""
 
     epoch: Epoch
     rows: Mapping[Channel, int]
+    after: Epoch | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentPublished:
+    """A segment is in the lake that describes all epochs after ``after`` up to ``epoch`` as one. rows: as for
+    ``EpochPublished``; there may be fewer than the epochs had apart."""
+
+    epoch: Epoch
+    after: Epoch
+    rows: Mapping[Channel, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HorizonAsked:
+    """A request for the last epoch that none needs apart from those before it."""
+
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +91,15 @@ class SnapshotAsked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansWanted:
-    """A request to change the views to these. epochs: the rows per channel of each epoch in the lake, from the first
-    on, new channels included. More epochs may have been published since.
+    """A request to change the views to these. epochs: the lake's epochs, from the first on, those of a segment as one,
+    with the rows on new channels too. More may have been published since.
 
     ticket: names the request.
     """
 
     ticket: int
     plans: tuple[DataflowPlan, ...]
-    epochs: tuple[Mapping[Channel, int], ...]
+    epochs: tuple[EpochPublished, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,6 +181,8 @@ CoordinatorEvent = (
     | LeaseOver
     | LeaversOverdue
     | EpochPublished
+    | SegmentPublished
+    | HorizonAsked
     | WorkerSaid
     | SnapshotAsked
     | PlansWanted
@@ -175,6 +196,14 @@ CoordinatorEvent = (
     | ControlUnwritten
     | StopAsked
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HorizonIs:
+    """Epochs up to this one may be described as one: workers, checkpoints and restarts need none of them apart."""
+
+    ticket: int
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,6 +360,7 @@ class AppFailed:
 
 CoordinatorAction = (
     Tell
+    | HorizonIs
     | EpochEnded
     | SnapshotReady
     | SnapshotFailed

@@ -124,12 +124,14 @@ class FailView:
 class OpenEpoch:
     """The epoch's manifest is in the lake: apply it.
 
-    mixed: rows may be applied at other workers than those that read them. So a worker that has read its slices still
-    waits for ``EpochOver``.
+    after: the epoch before it, for an epoch that ends a segment of several, which are applied as one; ``None``: the one
+    before by number. mixed: rows may be applied at other workers than those that read them. So a worker that has read
+    its slices still waits for ``EpochOver``.
     """
 
     epoch: Epoch
     mixed: bool
+    after: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

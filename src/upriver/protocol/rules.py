@@ -56,6 +56,11 @@ class Rules:
     coordinator_no_older_snapshot: bool = True
     """coordinator.no_older_snapshot: after all workers begin anew, no snapshot is taken before a worker was sent the
     highest epoch that any worker was sent before."""
+    coordinator_none_within_a_segment: bool = True
+    """coordinator.none_within_a_segment: the epochs of a segment are opened as one from the moment when no worker
+    stands among them, and none may begin there."""
+    segments_grace: bool = True
+    """segments.grace: files that a segment has replaced stay for the readers that have begun. A rule for the shell."""
     worker_settle_what_comes_late: bool = True
     """worker.settle_what_comes_late: a worker takes in rows that another worker gathered and that come with their key's
     state after the stage is done here."""

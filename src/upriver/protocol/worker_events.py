@@ -263,11 +263,12 @@ WorkerEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEpoch:
-    """Read the slices of ``vnodes`` of the epoch, then say ``EpochRead``."""
+    """Read the slices of ``vnodes`` of the epoch, then say ``EpochRead``. after: as for ``OpenEpoch``."""
 
     epoch: Epoch
     channels: tuple[Channel, ...]
     vnodes: tuple[VnodeId, ...]
+    after: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,11 +331,13 @@ class ForgetState:
 class SetRowsAside:
     """Write rows of the epoch to the lake's rejected rows, before any later action.
 
-    Equal rows of an epoch and an edge come together, so no two of these actions for one edge have equal rows.
+    Equal rows of an epoch and an edge come together, so no two of these actions for one edge have equal rows. after: as
+    for ``OpenEpoch``.
     """
 
     epoch: Epoch
     aside: SetAside
+    after: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from upriver.coordinator.freshness import Freshness, FreshnessReport, Progress, ReadThrough
 from upriver.ids import BEGINNING, Epoch, WorkerId
-from upriver.lake.lake import Manifest
+from upriver.lake.manifests import LakeEpochs
 
 COMMITS_KEPT_MAX = 10_000
 """How many epochs, the last ones, have their commit time kept in memory."""
@@ -43,7 +43,7 @@ class AppProgress:
             self._ended = epoch
             self._changed.notify_all()
 
-    def commit(self, manifest: Manifest) -> None:
+    def commit(self, manifest: LakeEpochs) -> None:
         """An epoch is in the lake."""
         if manifest.committed_at is None:
             return

@@ -3,17 +3,17 @@
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.restarts import PlaceHistory
 from upriver.errors import NotReady, ProtocolError, UpriverError, WaitTimeout, WorkerLost
-from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control_keeper import ControlKeeper
-from upriver.lake.lake import Manifest
+from upriver.lake.manifests import LakeEpochs, Segment
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
@@ -27,6 +27,8 @@ from upriver.protocol.coordinator_events import (
     EvictionOver,
     EvictWanted,
     ForgetCheckpoints,
+    HorizonAsked,
+    HorizonIs,
     LeaseOver,
     PlansTaken,
     PlansWanted,
@@ -35,6 +37,7 @@ from upriver.protocol.coordinator_events import (
     RescaleBegun,
     RescaleEnded,
     RescaleWanted,
+    SegmentPublished,
     SnapshotAsked,
     SnapshotFailed,
     SnapshotReady,
@@ -134,10 +137,21 @@ class CoordinatorLoop:
         self._inbox.put(WorkerGone(incarnation=incarnation))
         self._inbox.put_later(lease_s, LeaseOver(incarnation=incarnation))
 
-    def published(self, manifest: Manifest) -> None:
-        """An epoch is in the lake."""
-        self.progress.commit(manifest)
-        self._inbox.put(EpochPublished(epoch=manifest.epoch, rows=manifest.rows()))
+    def published(self, epochs: LakeEpochs) -> None:
+        """An epoch is in the lake, or at the start a segment."""
+        self.progress.commit(epochs)
+        self._inbox.put(as_published(epochs))
+
+    def compacted(self, segment: Segment) -> None:
+        """A segment of epochs that were published apart is in the lake."""
+        self._inbox.put(SegmentPublished(epoch=segment.epoch, after=segment.span.after, rows=segment.rows()))
+
+    def horizon(self, seconds: float) -> Epoch:
+        """The last epoch that none needs apart from those before it. Raises WaitTimeout."""
+        ticket = self._requests.new_ticket()
+        late = f"the coordinator has not answered in {seconds:g} s"
+        epoch: Epoch = self._requests.request(ticket, HorizonAsked(ticket=ticket), seconds, late)
+        return epoch
 
     def fail(self, error: UpriverError) -> None:
         """The app cannot go on: every waiting call raises, and the workers end. The first failure counts."""
@@ -210,14 +224,14 @@ class CoordinatorLoop:
         parts: SnapshotParts = self._requests.request(ticket, asked, seconds, late)
         return parts
 
-    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[Mapping[Channel, int]], seconds: float) -> None:
-        """Keep these views from now on. epochs: of each epoch in the lake, from the first on, the rows per channel.
+    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Iterable[LakeEpochs], seconds: float) -> None:
+        """Keep these views from now on. epochs: all in the lake, from the first on.
 
         Returns when all workers have begun anew; they answer when they have caught up. Raises WaitTimeout after so many
         seconds; the change happens all the same.
         """
         ticket = self._requests.new_ticket()
-        wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(epochs))
+        wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(map(as_published, epochs)))
         late = f"the views have not changed in {seconds:g} s: a rescale is on, or a worker is missing"
         self._requests.request(ticket, wanted, seconds, late)
 
@@ -314,6 +328,8 @@ class CoordinatorLoop:
                 self._workers.tell(action.incarnation, action.message)
             case EpochEnded():
                 self.progress.end(action.epoch)
+            case HorizonIs():
+                self._requests.answer(action.ticket, action.epoch)
             case SnapshotReady():
                 self._answer_parts(action)
             case SnapshotFailed():
@@ -358,6 +374,11 @@ class CoordinatorLoop:
             self._requests.refuse(
                 ready.ticket, WorkerLost("a worker was lost while the snapshot was taken; scan again")
             )
+
+
+def as_published(epochs: LakeEpochs) -> EpochPublished:
+    """What the coordinator machine is told of epochs in the lake."""
+    return EpochPublished(epoch=epochs.epoch, rows=epochs.rows(), after=epochs.span.after)
 
 
 def _fault(error: Exception) -> UpriverError:

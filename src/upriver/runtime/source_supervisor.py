@@ -30,7 +30,7 @@ from upriver.coordinator.sources import (
 )
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
-from upriver.lake.lake import Manifest
+from upriver.lake.manifests import LakeEpochs
 
 LOOK_S = 0.5
 """Seconds between two looks at the sources, and so the precision of the ages of answers."""
@@ -138,13 +138,13 @@ class SourceSupervisor:
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="upriver-sources", daemon=True)
 
-    def published(self, manifest: Manifest) -> None:
+    def published(self, epochs: LakeEpochs) -> None:
         """An epoch is in the lake. The caller reports epochs in order, those of earlier runs before ``start``."""
-        rows = max(manifest.rows().values(), default=0)  # all indexes of an epoch have the same
         with self._lock:
-            if (source := self._sources.get(manifest.table)) is not None:
-                source.counts.add(manifest.epoch, rows, manifest.committed_at)
-            self._last = manifest.epoch
+            for table, last in epochs.batches.items():
+                if (source := self._sources.get(table)) is not None:
+                    source.counts.add(last.epoch, last.rows, last.committed_at, last.epochs)
+            self._last = epochs.epoch
 
     def start(self, ingests: Mapping[str, Ingest], listener: SourceListener) -> None:
         """Begin the first attempt of each table's source. A source whose attempt fails at once is a failed source."""

@@ -28,7 +28,8 @@ from upriver.errors import CorruptFile, DeclarationError, WaitTimeout
 from upriver.ids import Channel, Epoch
 from upriver.lake.address import spark_address
 from upriver.lake.files import open_files
-from upriver.lake.lake import Lake, Manifest, OwnedLake
+from upriver.lake.lake import Lake, OwnedLake
+from upriver.lake.manifests import LakeEpochs, Manifest
 from upriver.lake.source_records import SourceRecord, current_source
 from upriver.lake.spark_checkpoint import sweep_checkpoint
 from upriver.plan.plan import TableSpec, lake_channel
@@ -217,14 +218,15 @@ class IngestHistory:
         self.batches: dict[str, int] = {}
         self.retained: dict[str, Retention] = {}
 
-    def add(self, manifest: Manifest) -> None:
-        """Note the next epoch's manifest."""
-        self.last = manifest.epoch
-        is_replaced = self.queries.get(manifest.table) != manifest.query
-        before = -1 if is_replaced else self.batches[manifest.table]
-        self.queries[manifest.table] = manifest.query
-        self.batches[manifest.table] = max(manifest.batch, before)
-        self.retained.update(manifest.retained)
+    def add(self, epochs: LakeEpochs) -> None:
+        """Note the next epoch's manifest, or the next segment."""
+        self.last = epochs.epoch
+        for table, last in epochs.batches.items():
+            is_replaced = self.queries.get(table) != last.query
+            before = -1 if is_replaced else self.batches[table]
+            self.queries[table] = last.query
+            self.batches[table] = max(last.batch, before)
+        self.retained.update(epochs.retained)
 
 
 def check_taken(lake: Lake, history: IngestHistory) -> None:

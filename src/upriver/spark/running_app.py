@@ -22,7 +22,8 @@ from upriver.ids import Epoch, WorkerId
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control import FoundControl, find_control
 from upriver.lake.control_keeper import ControlKeeper
-from upriver.lake.lake import Lake, LakeRecord, Manifest, OwnedLake
+from upriver.lake.lake import Lake, LakeRecord, OwnedLake
+from upriver.lake.manifests import LakeEpochs
 from upriver.lake.source_records import SourceRecord, source_of
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
@@ -34,6 +35,7 @@ from upriver.runtime.fixed_costs import require_memory
 from upriver.runtime.leases import USUAL, FailureDetection
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
+from upriver.spark.compaction import USUAL_COMPACTION, CompactionSettings, Compactor
 from upriver.spark.host import WorkerHost, runs_elsewhere
 from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest, check_taken
 from upriver.spark.loads import LoadIngest, OnChange
@@ -87,7 +89,7 @@ class AppConfig:
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next;
     ``None`` for both: checkpoints are taken only on request. failure_detection: how soon a silent worker is given up
-    and replaced. membership: standbys and warmup replicas.
+    and replaced. membership: standbys and warmup replicas. compaction: of the lake.
     """
 
     root: str
@@ -102,6 +104,7 @@ class AppConfig:
     checkpoint_interval_epochs: int | None = None
     failure_detection: FailureDetection = USUAL
     membership: MembershipConfig = NO_STANDBYS
+    compaction: CompactionSettings = USUAL_COMPACTION
 
 
 class RunningApp:
@@ -124,6 +127,7 @@ class RunningApp:
         self._log: EpochLog | None = None
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
+        self._compactor: Compactor | None = None
         self._supervisor = SourceSupervisor(source.table.name for source in sources)
 
     @property
@@ -183,6 +187,15 @@ class RunningApp:
         self._control.wait_written(max(0.0, startup.seconds_left()))
         startup.at("starting ingest")
         startup.outlive()
+        self._compactor = Compactor(
+            self._spark,
+            self._lake,
+            self._lake_tables,
+            self._coordinator,
+            self._backfill.history_lock,
+            self._config.compaction,
+        )
+        self._compactor.start(self._lake.run_paths())
         self._start_ingest(self._lake, self._log)
 
     def _plan_placement(self, lake: Lake) -> FoundControl:
@@ -197,6 +210,13 @@ class RunningApp:
     def _begun_with(self) -> Placement:
         assert self._placement is not None
         return self._placement
+
+    def _lake_tables(self) -> dict[str, TableSpec]:
+        """All tables in the lake, declared or not."""
+        assert self._lake is not None
+        record = self._lake.record()
+        assert record is not None
+        return {table.name: table for table in record.tables}
 
     def _serve(self) -> None:
         """Start the coordinator's service and the workers."""
@@ -334,23 +354,23 @@ class RunningApp:
         for table, indexes in self._indexes().items():
             for index in indexes:
                 self.add_index(table, index)
-        epochs = [self._lake.manifest(Epoch(epoch)).rows() for epoch in range(1, self._log.last + 1)]
+        assert self._backfill is not None
         self._host.replan(self._plans)
-        self._coordinator.replan(self._plans, epochs, seconds)
+        with self._backfill.history_lock:  # no segment is made meanwhile
+            epochs = [self._lake.epochs(span) for span in self._lake.spans(self._log.last)]
+            self._coordinator.replan(self._plans, epochs, seconds)
         self._service.replan(self._plans)
 
     def _replay(self, lake: OwnedLake, check: Callable[[], None]) -> EpochLog:
-        """Tell the coordinator of all existing epochs, and remove files that were never published."""
+        """Tell the coordinator of all existing epochs, and remove unfinished files."""
         history = IngestHistory()
-        kept: set[str] = set()
-        for epoch in range(1, lake.last_epoch() + 1):
+        for span in lake.spans(lake.last_epoch()):
             check()
-            manifest = lake.manifest(Epoch(epoch))
-            history.add(manifest)
-            kept.update(run.path for runs in manifest.runs.values() for run in runs)
-            self._published(manifest)
+            epochs = lake.epochs(span)
+            history.add(epochs)
+            self._published(epochs)
         check_taken(lake, history)
-        lake.sweep(kept)
+        lake.sweep()
         had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
         tables = [source.table for source in self._sources]
         log = EpochLog(lake, history, self._published, retains=begun_retention(self._spark, lake.root, history, tables))
@@ -358,10 +378,10 @@ class RunningApp:
         self._coordinator.progress.expect_sources(had_rows, log.last)
         return log
 
-    def _published(self, manifest: Manifest) -> None:
+    def _published(self, epochs: LakeEpochs) -> None:
         """Note that an epoch is in the lake."""
-        self._supervisor.published(manifest)
-        self._coordinator.published(manifest)
+        self._supervisor.published(epochs)
+        self._coordinator.published(epochs)
 
     def _layouts_in(self, lake: OwnedLake) -> dict[str, Layout]:
         """How each source's table is kept: with all columns that it has ever had."""
@@ -433,7 +453,8 @@ class RunningApp:
         self._coordinator.wait_ready(seconds)
 
     def status(self) -> dict[str, Any]:
-        return self._coordinator.status()
+        lake = {} if self._compactor is None else {"lake": self._compactor.status()}
+        return {**self._coordinator.status(), **lake}
 
     def rescales(self) -> list[dict[str, Any]]:
         return self._coordinator.rescale_history()
@@ -462,6 +483,8 @@ class RunningApp:
         cancel_s: the same after their jobs were cancelled."""
         with stop_unlogged(self._spark):
             self._supervisor.stop()
+            if self._compactor is not None:
+                self._compactor.stop()
             if self._backfill is not None:
                 self._backfill.stop()
             if self._host is not None:

@@ -37,7 +37,8 @@ from upriver.engine.stateful import check_order
 from upriver.errors import DeclarationError, IngestFailed, UpriverError
 from upriver.hashing import check_hashable, hash64
 from upriver.ids import Epoch
-from upriver.lake.lake import SLICE_ROWS_MAX, Lake, Manifest, OwnedLake
+from upriver.lake.lake import SLICE_ROWS_MAX, Lake, OwnedLake
+from upriver.lake.manifests import LakeEpochs
 from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import retain_of
@@ -214,7 +215,9 @@ class _History:
 
     def _retention(self) -> tuple[str, int] | None:
         """The column and the cut at the end of ``last``; ``None``: all rows remain."""
-        found = Lake(self.root).manifest(self.last).retained.get(self.table.name) if self.last else None
+        lake = Lake(self.root)
+        spans = lake.spans(self.last)
+        found = lake.epochs(spans[-1]).retained.get(self.table.name) if spans else None
         return None if found is None or found.cut is None else (found.column, found.cut)
 
     def _deleted(self, versions: pa.RecordBatch, evaluator: Evaluator) -> Mask:
@@ -223,17 +226,15 @@ class _History:
         return evaluator.mask(versions, self.table.deletes)
 
     def _pieces(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[tuple[Epoch, int, pa.RecordBatch]]:
-        """(epoch, how many of its rows came before, rows), of every ``tasks``-th epoch: the first are often largest."""
+        """(epoch, how many of its rows came before, rows), of every ``tasks``-th span: the first are often largest."""
         lake, schema = Lake(self.root), run_schema(self.table.schema)
         for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
-            for epoch in map(Epoch, range(number + 1, self.last + 1, self.tasks)):
-                manifest = lake.manifest(epoch)
-                if manifest.table == self.table.name:
-                    place = 0
-                    for run in next(iter(manifest.runs.values())):
-                        for piece in lake.open_run(run, schema).batches(SLICE_ROWS_MAX):
-                            yield epoch, place, piece.select(self.table.schema.names)
-                            place += piece.num_rows
+            for span in lake.spans(self.last)[number :: self.tasks]:
+                place = 0
+                for run in lake.epochs(span).whole_runs(self.table):
+                    for piece in lake.open_run(run, schema).batches(SLICE_ROWS_MAX):
+                        yield span.last, place, piece.select(self.table.schema.names)
+                        place += piece.num_rows
 
 
 def _as_spark_takes(schema: StructType) -> pa.Schema:
@@ -317,7 +318,8 @@ class Backfill:
         self._epochs_max = epochs_max
         self._rows_max = rows_max
         self._tag = f"upriver-backfill-{uuid4().hex}"
-        self._one_at_a_time = threading.Lock()
+        self.history_lock = threading.Lock()
+        """Held by what rewrites a table's history: an index at a time, or segments (compaction.py)."""
         self._stopping = threading.Event()
 
     def run(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> None:
@@ -326,7 +328,7 @@ class Backfill:
         Blocks until it is complete; returns at once if it is. Raises IngestFailed, LakeError.
         """
         what = f"table {layout.table.name!r}: its index ({', '.join(index)})"
-        with self._one_at_a_time:
+        with self.history_lock:
             context = self._spark.sparkContext
             context.addJobTag(self._tag)
             try:
@@ -350,22 +352,22 @@ class Backfill:
             self._rewrite(layout, index, manifests)
         self._lake.complete(layout.table.name, index)  # lake.supplement_for_each_epoch
 
-    def _lacking(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> Iterator[Manifest]:
-        """The manifests of the epochs that lack the index, in themselves and in a supplement."""
+    def _lacking(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> Iterator[LakeEpochs]:
+        """The manifests and segments that lack the index, in themselves and in a supplement."""
         channel = lake_channel(layout.table.name, index)
         supplemented = self._lake.supplemented(channel)
-        for number in range(1, last + 1):
-            if (epoch := Epoch(number)) not in supplemented:
-                manifest = self._lake.manifest(epoch)
-                if manifest.table == layout.table.name and channel not in manifest.runs:
-                    yield manifest
+        for span in self._lake.spans(last):
+            if span not in supplemented:
+                epochs = self._lake.epochs(span)
+                if layout.table.name in epochs.batches and channel not in epochs.runs:
+                    yield epochs
 
-    def _jobs(self, manifests: Iterable[Manifest]) -> Iterator[list[Manifest]]:
-        """The same manifests, as many at a time as the limits allow."""
-        held: list[Manifest] = []
+    def _jobs(self, manifests: Iterable[LakeEpochs]) -> Iterator[list[LakeEpochs]]:
+        """The same, as many at a time as the limits allow."""
+        held: list[LakeEpochs] = []
         rows = 0
         for manifest in manifests:
-            own = max(manifest.rows().values())  # all indexes of an epoch have the same
+            own = max(manifest.rows().values(), default=0)  # all indexes of a table have about the same
             if held and (len(held) == self._epochs_max or rows + own > self._rows_max):
                 yield held
                 held, rows = [], 0
@@ -374,15 +376,16 @@ class Backfill:
         if held:
             yield held
 
-    def _rewrite(self, layout: Layout, index: tuple[str, ...], manifests: list[Manifest]) -> None:
-        writer = layout.writer(*(Lot(manifest.batch, index) for manifest in manifests))
-        sources = [next(iter(manifest.runs.values())) for manifest in manifests]
+    def _rewrite(self, layout: Layout, index: tuple[str, ...], manifests: list[LakeEpochs]) -> None:
+        table = layout.table
+        writer = layout.writer(*(Lot(manifest.batches[table.name].batch, index) for manifest in manifests))
+        sources = [manifest.whole_runs(table) for manifest in manifests]
         for manifest, runs in zip(manifests, rewrite_runs(self._spark, sources, writer), strict=True):
-            self._lake.supplement(lake_channel(layout.table.name, index), manifest.epoch, runs)
+            self._lake.supplement(lake_channel(table.name, index), manifest.span, runs)
 
     def stop(self) -> None:
         """End the work under way, and begin no other; it continues when the app next starts."""
         self._stopping.set()
-        while not self._one_at_a_time.acquire(timeout=STOP_POLL_S):
+        while not self.history_lock.acquire(timeout=STOP_POLL_S):
             self._spark.sparkContext.cancelJobsWithTag(self._tag)
-        self._one_at_a_time.release()
+        self.history_lock.release()

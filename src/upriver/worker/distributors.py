@@ -137,7 +137,7 @@ class Distributors:
                     self._progress.count(epoch, region, rows)
                 case LeftOut(epoch, aside):
                     if self._rules.worker_set_aside_at_once:
-                        self._output.add(SetRowsAside(epoch=epoch, aside=aside))
+                        self._output.add(SetRowsAside(epoch=epoch, aside=aside, after=self._progress.after(epoch)))
                 case LeftBehind(to=peer, keys=keys, shown=shown):
                     self._output.send(peer, Hot(region=region, keys=keys, shown=shown))
                 case OwnersChanged():

@@ -74,9 +74,9 @@ class Epochs:
         if self._rules.worker_each_epoch_once:
             if event.epoch <= self.progress.opened:
                 return
-            if event.epoch != self.progress.opened + 1:
+            if self.progress.opened != (event.epoch - 1 if event.after is None else event.after):
                 raise ProtocolError(f"epoch {event.epoch} was opened after {self.progress.opened}")
-        self.progress.open(event.epoch, mixed=event.mixed)
+        self.progress.open(event.epoch, event.after, mixed=event.mixed)
         self.read_next()
 
     def read_next(self) -> None:
@@ -85,7 +85,8 @@ class Epochs:
         if self.progress.reading is not None or not self.progress.has_unread or must_wait:
             return
         unread = self.progress.begin_next(self._regions.fed_by)
-        self._output.add(ReadEpoch(epoch=unread.epoch, channels=tuple(self._regions.fed_by), vnodes=unread.vnodes))
+        channels = tuple(self._regions.fed_by)
+        self._output.add(ReadEpoch(epoch=unread.epoch, channels=channels, vnodes=unread.vnodes, after=unread.after))
         self._upqueries.work_on_all()
 
     def rows_read(self, event: RowsRead) -> None:

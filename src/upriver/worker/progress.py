@@ -19,6 +19,7 @@ class UnreadEpoch:
     epoch: Epoch
     vnodes: tuple[VnodeId, ...]
     mixed: bool
+    after: Epoch | None
 
 
 @dataclass(slots=True)
@@ -57,6 +58,8 @@ class EpochProgress:
         self._late = Counter[tuple[Epoch, str]]()
         """Rows that have come per region in this step, of epochs that are finished here."""
         self._is_staged = is_staged
+        self._segments: dict[Epoch, Epoch] = {}
+        """For the opened epochs that end a segment of several: the epoch before it. The lake has few segments."""
 
     @property
     def begun(self) -> Epoch:
@@ -111,9 +114,15 @@ class EpochProgress:
         """Read these slices of all epochs that are opened from now on."""
         self.reads = vnodes
 
-    def open(self, epoch: Epoch, *, mixed: bool) -> None:
+    def open(self, epoch: Epoch, after: Epoch | None, *, mixed: bool) -> None:
         self.opened = epoch
-        self._unread.append(UnreadEpoch(epoch, self.reads, mixed))
+        if after is not None and after != epoch - 1:
+            self._segments[epoch] = after
+        self._unread.append(UnreadEpoch(epoch, self.reads, mixed, after))
+
+    def after(self, epoch: Epoch) -> Epoch | None:
+        """The epoch before it, if it ends a segment of several."""
+        return self._segments.get(epoch)
 
     def begin_next(self, channels: Iterable[Channel]) -> UnreadEpoch:
         """Begin to read the next epoch that is open. channels: those that feed a region."""

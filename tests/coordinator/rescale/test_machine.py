@@ -109,7 +109,7 @@ def test_a_slice_that_has_moved_is_read_by_its_new_owner_from_the_next_epoch_on(
     machine.step(finished(1, 1))
     first, second, *epochs = machine.step(finished(2, 1))[3:]  # the epoch has ended
     assert (first, second) == (tell(1, reading(0, 1, 2)), tell(2, reading(3)))
-    assert epochs == [tell(i, OpenEpoch(epoch=Epoch(2), mixed=True)) for i in (1, 2)]
+    assert epochs == [tell(i, OpenEpoch(epoch=Epoch(2), mixed=True, after=Epoch(1))) for i in (1, 2)]
     assert machine.cluster.lookup_map == VnodeMap(before.version, (ZERO, ZERO, ZERO, ONE)), "and asked for its keys"
     machine.step(finished(1, 2))
     machine.step(published(3))

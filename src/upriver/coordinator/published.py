@@ -1,0 +1,115 @@
+"""The published epochs as the coordinator opens them: one by one, or several as one where the lake has a segment.
+
+A segment describes epochs as one that were published apart, and workers may have gone through some of them. The order
+changes when no worker stands among them; until then the segment waits (coordinator.none_within_a_segment).
+"""
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from upriver.errors import ProtocolError
+from upriver.ids import BEGINNING, Channel, Epoch
+from upriver.protocol.coordinator_events import EpochPublished, SegmentPublished
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedEpoch:
+    """An epoch, or a segment that ends with it. after: the one before. rows: per channel, over all vnodes."""
+
+    epoch: Epoch
+    after: Epoch
+    rows: Mapping[Channel, int]
+
+
+class PublishedEpochs:
+    """All epochs that workers may still be sent, in order."""
+
+    def __init__(self) -> None:
+        self.last = BEGINNING
+        """The last that is published."""
+        self._order: list[Epoch] = []
+        self._known: dict[Epoch, PublishedEpoch] = {}
+        """All and only those in ``_order``."""
+        self._waiting: list[SegmentPublished] = []
+        """Segments that describe epochs among which a worker stands."""
+
+    def __contains__(self, epoch: Epoch) -> bool:
+        return epoch in self._known
+
+    def __getitem__(self, epoch: Epoch) -> PublishedEpoch:
+        return self._known[epoch]
+
+    def add(self, event: EpochPublished) -> None:
+        """Raises ProtocolError for an epoch that does not follow the last one."""
+        after = Epoch(event.epoch - 1) if event.after is None else event.after
+        if after != self.last or event.epoch <= after:
+            raise ProtocolError(f"epoch {event.epoch} was published after {self.last}")
+        self.last = event.epoch
+        self._order.append(event.epoch)
+        self._known[event.epoch] = PublishedEpoch(event.epoch, after, event.rows)
+
+    def replace(self, events: Iterable[EpochPublished]) -> None:
+        """These are the first epochs; those after them stay as they are."""
+        fresh = PublishedEpochs()
+        for event in events:
+            fresh.add(event)
+        later = self._order[bisect_right(self._order, fresh.last) :]
+        if later and self._known[later[0]].after != fresh.last:
+            raise ProtocolError(f"epochs up to {fresh.last} were given, and {later[0]} follows on another")
+        self._order = fresh._order + later
+        self._known = fresh._known | {epoch: self._known[epoch] for epoch in later}
+
+    def forget(self) -> None:
+        """No worker will be sent any of them."""
+        self._order.clear()
+        self._known.clear()
+        self._waiting.clear()
+
+    def following(self, epoch: Epoch) -> Epoch | None:
+        """The epoch after this one; ``None`` if there is none yet. Raises ProtocolError within a segment."""
+        place = bisect_right(self._order, epoch)
+        if place == len(self._order):
+            return None
+        found = self._known[self._order[place]]
+        if found.after > epoch:
+            raise ProtocolError(f"after epoch {epoch} comes {found.epoch}, which follows on {found.after}")
+        if found.after < epoch:
+            raise ProtocolError(f"epoch {epoch} is within a segment, from {found.after} to {found.epoch}")
+        return found.epoch
+
+    def between(self, after: Epoch, through: Epoch, count: int | None = None) -> list[Epoch]:
+        """The epochs after one and up to another, at most so many."""
+        first, end = bisect_right(self._order, after), bisect_right(self._order, through)
+        return self._order[first : end if count is None else min(end, first + count)]
+
+    # Segments
+
+    def segment(self, event: SegmentPublished) -> None:
+        """The lake has a segment; it waits for ``adopt``."""
+        self._waiting.append(event)
+
+    @property
+    def first_waiting(self) -> Epoch | None:
+        """The epoch before the first segment that waits."""
+        return min((segment.after for segment in self._waiting), default=None)
+
+    def adopt(self, stands: Collection[tuple[Epoch, Epoch]]) -> None:
+        """Open the epochs of segments as one from now on, where no worker stands among them. stands: for each that goes
+        through epochs, the last that it has finished and the last that it was sent."""
+        waiting, self._waiting = self._waiting, []
+        for segment in waiting:
+            if any(finished < segment.epoch and sent > segment.after for finished, sent in stands):
+                self._waiting.append(segment)
+            else:
+                self._merge(segment)
+
+    def _merge(self, segment: SegmentPublished) -> None:
+        first, end = bisect_right(self._order, segment.after), bisect_right(self._order, segment.epoch)
+        merged = self._order[first:end]
+        if not merged or merged[-1] != segment.epoch or self._known[merged[0]].after != segment.after:
+            return  # the order has no longer all of its epochs, or has them within a larger segment
+        for epoch in merged:
+            del self._known[epoch]
+        self._order[first:end] = [segment.epoch]
+        self._known[segment.epoch] = PublishedEpoch(segment.epoch, segment.after, segment.rows)

@@ -1,0 +1,203 @@
+"""Manifests and segments: what the lake has of one epoch, or of several as one."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+from upriver.engine.retention import Retention
+from upriver.errors import ProtocolError
+from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.lake.spans import EpochSpan, single
+from upriver.plan.plan import TableSpec, lake_channel
+from upriver.state.runs import RunInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatch:
+    """The last batch of one table in an epoch or a segment, and what the table has got in all of it. epochs, rows: how
+    many, before merging."""
+
+    query: str
+    batch: int
+    epoch: Epoch
+    committed_at: float | None
+    epochs: int
+    rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return cls(
+            query=record["query"],
+            batch=record["batch"],
+            epoch=Epoch(record["epoch"]),
+            committed_at=record["committed_at"],
+            epochs=record["epochs"],
+            rows=record["rows"],
+        )
+
+    def after(self, before: Self | None) -> Self:
+        """The same of all epochs, if ``before`` is that of the epochs before."""
+        if before is None:
+            return self
+        return replace(self, epochs=before.epochs + self.epochs, rows=before.rows + self.rows)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeEpochs:
+    """What the lake has of one epoch, or of several as one. runs: for each lake edge, in the order in which they are
+    read. committed_at: when the driver committed the last of the epochs, in seconds since 1970 by its clock; ``None``
+    in manifests that are older than this field. retained: the retention at the end of the epochs, of every table that
+    has ever had one."""
+
+    epoch: Epoch
+    term: Term
+    committed_at: float | None = None
+    runs: Mapping[Channel, tuple[RunInfo, ...]] = field(default_factory=dict)
+    retained: Mapping[str, Retention] = field(default_factory=dict)
+
+    @property
+    def span(self) -> EpochSpan:
+        """The epochs."""
+        raise NotImplementedError
+
+    @property
+    def batches(self) -> Mapping[str, LastBatch]:
+        """By table that has got rows: its last batch."""
+        raise NotImplementedError
+
+    def whole_runs(self, table: TableSpec) -> tuple[RunInfo, ...]:
+        """All rows of a table, out of one of its indexes. Of an upsert table, that of the primary key: there the
+        versions of one key lie in order."""
+        preferred = lake_channel(table.name, table.primary_key)
+        if table.primary_key and preferred in self.runs:
+            return self.runs[preferred]
+        return next((runs for channel, runs in self.runs.items() if channel.partition("/")[0] == table.name), ())
+
+    def rows(self) -> dict[Channel, int]:
+        """Rows per lake edge, over all vnodes."""
+        return {channel: sum(run.rows for run in runs) for channel, runs in self.runs.items()}
+
+    def rows_of(self, channel: Channel, vnodes: Iterable[VnodeId]) -> int:
+        """Rows of those vnodes on one lake edge."""
+        wanted = frozenset(vnodes)
+        return sum(run.rows_of(wanted) for run in self.runs_of(channel))
+
+    def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
+        """The runs on one lake edge: none if the edge is of a table that has got no rows."""
+        if channel not in self.runs and channel.partition("/")[0] in self.batches:  # lake.index_needs_its_record
+            raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
+        return self.runs.get(channel, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest(LakeEpochs):
+    """One epoch: the rows of one batch of one table. query, batch: name the batch at its source; no two epochs of a
+    table have the same."""
+
+    table: str
+    query: str
+    batch: int
+
+    @property
+    def span(self) -> EpochSpan:
+        return single(self.epoch)
+
+    @property
+    def batches(self) -> Mapping[str, LastBatch]:
+        rows = max(self.rows().values(), default=0)  # all indexes of an epoch have the same
+        last = LastBatch(
+            query=self.query,
+            batch=self.batch,
+            epoch=self.epoch,
+            committed_at=self.committed_at,
+            epochs=1,
+            rows=rows,
+        )
+        return {self.table: last}
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "term": self.term,
+            "table": self.table,
+            "query": self.query,
+            "batch": self.batch,
+            "committed_at": self.committed_at,
+            "runs": _runs_to_json(self.runs),
+            **_retained_to_json(self.retained),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return cls(
+            epoch=Epoch(record["epoch"]),
+            term=Term(record["term"]),
+            table=record["table"],
+            query=record["query"],
+            batch=record["batch"],
+            committed_at=record.get("committed_at"),
+            runs=_all_runs_from_json(record["runs"]),
+            retained=_retained_from_json(record),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment(LakeEpochs):
+    """The epochs from ``first`` to ``epoch`` as one, with merged runs (compaction.py). made_at: when the driver wrote
+    it, in seconds since 1970 by its clock."""
+
+    first: Epoch
+    made_at: float
+    batches: Mapping[str, LastBatch]
+
+    @property
+    def span(self) -> EpochSpan:
+        return EpochSpan(self.first, self.epoch)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "epoch": self.epoch,
+            "first": self.first,
+            "term": self.term,
+            "made_at": self.made_at,
+            "committed_at": self.committed_at,
+            "batches": {table: last.to_json() for table, last in self.batches.items()},
+            "runs": _runs_to_json(self.runs),
+            **_retained_to_json(self.retained),
+        }
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Self:
+        return cls(
+            epoch=Epoch(record["epoch"]),
+            first=Epoch(record["first"]),
+            term=Term(record["term"]),
+            made_at=record["made_at"],
+            committed_at=record["committed_at"],
+            batches={table: LastBatch.from_json(last) for table, last in record["batches"].items()},
+            runs=_all_runs_from_json(record["runs"]),
+            retained=_retained_from_json(record),
+        )
+
+
+def _retained_to_json(retained: Mapping[str, Retention]) -> dict[str, Any]:
+    return {"retained": {table: each.to_json() for table, each in retained.items()}} if retained else {}
+
+
+def _retained_from_json(record: Mapping[str, Any]) -> dict[str, Retention]:
+    return {table: Retention.from_json(each) for table, each in record.get("retained", {}).items()}
+
+
+def _runs_to_json(runs: Mapping[Channel, Iterable[RunInfo]]) -> dict[str, Any]:
+    return {channel: [run.to_json() for run in of_channel] for channel, of_channel in runs.items()}
+
+
+def _all_runs_from_json(record: Mapping[str, Any]) -> dict[Channel, tuple[RunInfo, ...]]:
+    return {Channel(channel): runs_from_json(runs) for channel, runs in record.items()}
+
+
+def runs_from_json(runs: Iterable[Mapping[str, Any]]) -> tuple[RunInfo, ...]:
+    return tuple(RunInfo.from_json(run) for run in runs)

@@ -1,0 +1,102 @@
+"""Spans: the ranges of epochs that the lake's manifests and segments describe (docs/internals/lake.md).
+
+A manifest describes one epoch, a segment an aligned block of them: at level ``k`` the epochs from ``i * 16**k + 1`` to
+``(i + 1) * 16**k``. So two blocks are apart, or one contains the other, and for any number of epochs few blocks cover
+all of them. Pure: names come in, spans go out.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from upriver.ids import Epoch
+
+FAN_IN = 16
+"""Blocks of one level that make one of the next."""
+LEVELS_MAX = 12
+"""Levels of segments: more epochs than any app has."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EpochSpan:
+    """The epochs from ``first`` to ``last``, both included."""
+
+    first: Epoch
+    last: Epoch
+
+    @property
+    def after(self) -> Epoch:
+        """The epoch before the first."""
+        return Epoch(self.first - 1)
+
+    def __len__(self) -> int:
+        return self.last - self.first + 1
+
+    def __contains__(self, epoch: int) -> bool:
+        return self.first <= epoch <= self.last
+
+    @property
+    def name(self) -> str:
+        """In names of files: in order of the last epoch."""
+        return f"{self.last:012d}-{self.first:012d}"
+
+    @classmethod
+    def of_name(cls, name: str) -> "EpochSpan | None":
+        """``None`` if it is no span's name."""
+        last, _, first = name.partition("-")
+        if not (last.isdecimal() and first.isdecimal()):
+            return None
+        return cls(Epoch(int(first)), Epoch(int(last)))
+
+
+def single(epoch: int) -> EpochSpan:
+    """One epoch."""
+    return EpochSpan(Epoch(epoch), Epoch(epoch))
+
+
+def block(first: int, level: int, fan_in: int = FAN_IN) -> EpochSpan | None:
+    """The block of this level that begins at this epoch; ``None`` if none does."""
+    epochs = fan_in**level
+    return None if (first - 1) % epochs else EpochSpan(Epoch(first), Epoch(first + epochs - 1))
+
+
+def level_of(span: EpochSpan) -> int:
+    """The level of a block; 0 for one epoch."""
+    level, epochs = 0, 1
+    while epochs < len(span):
+        level, epochs = level + 1, epochs * FAN_IN
+    return level
+
+
+def cover(segments: Collection[EpochSpan], after: int, through: int, fan_in: int = FAN_IN) -> Iterator[EpochSpan]:
+    """The epochs from ``after + 1`` to ``through``, in order, in as few spans as these segments allow."""
+    first = after + 1
+    while first <= through:
+        found = single(first)
+        for level in range(LEVELS_MAX, 0, -1):
+            wanted = block(first, level, fan_in)
+            if wanted is not None and wanted.last <= through and wanted in segments:
+                found = wanted
+                break
+        yield found
+        first = found.last + 1
+
+
+def due(segments: Collection[EpochSpan], through: int, fan_in: int = FAN_IN) -> Iterator[EpochSpan]:
+    """The blocks up to an epoch that have no segment and may get one, smallest level first: all blocks of the level
+    below have theirs, or are made before."""
+    made = set(segments)
+    for level in range(1, LEVELS_MAX + 1):
+        epochs = fan_in**level
+        if epochs > through:
+            return
+        last = through - through % epochs
+        first = last - epochs + 1
+        while first > 0:
+            wanted = EpochSpan(Epoch(first), Epoch(first + epochs - 1))
+            if wanted in made or any(larger.first <= first and wanted.last <= larger.last for larger in made):
+                break
+            first -= epochs
+        for start in range(first + epochs, last + 1, epochs):
+            wanted = EpochSpan(Epoch(start), Epoch(start + epochs - 1))
+            made.add(wanted)
+            yield wanted

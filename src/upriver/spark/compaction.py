@@ -1,0 +1,251 @@
+"""Compaction and collection while an app runs: a thread of the driver plans, Spark's tasks merge.
+
+One job at a time, of few tasks, in the scheduler pool ``POOL``. Ingest and lookups do not wait for it. The thread
+shares one lock with the backfill of indexes: both rewrite the history of a table.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import takewhile
+from typing import Any, Protocol
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark.errors import PythonException
+from pyspark.sql import SparkSession
+
+from upriver.engine.row_text import error_text
+from upriver.errors import LakeInUse, ProtocolError
+from upriver.ids import Epoch
+from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
+from upriver.lake.compaction import Compaction, Merge, SegmentPlan, merge_runs
+from upriver.lake.lake import Lake, OwnedLake
+from upriver.lake.manifests import Segment
+from upriver.lake.spans import level_of
+from upriver.plan.plan import TableSpec
+from upriver.spark.host import raised_in_task
+from upriver.spark.ingest import STOP_POLL_S
+from upriver.state.runs import RunInfo
+
+_LOG = logging.getLogger("upriver")
+
+POOL = "upriver-compaction"
+"""Scheduler pool of the jobs. In a session with ``spark.scheduler.mode=FAIR``, its weight is that of the session's
+allocation file."""
+POLL_S, POLL_S_MAX = 2.0, 60.0
+"""Seconds between two looks for work; after a failure doubled each time, up to the second number."""
+COLLECT_S_MAX = 60.0
+"""Seconds between two collections at most; a tenth of the grace, if that is less."""
+HORIZON_S_MAX = 10.0
+"""Seconds to wait for the coordinator's answer."""
+JOB_SEGMENTS_MAX = 64
+"""Segments of one job."""
+JOB_TASKS_MAX = 2
+"""Tasks of one job: the rest of the slots stays with ingest."""
+_MERGED = pa.schema([("merge", pa.int32()), ("run", pa.string())])
+_MERGED_SQL = "merge int, run string"
+
+
+class EpochReaders(Protocol):
+    """Knows which epochs are needed apart, and is told which no longer are."""
+
+    def horizon(self, seconds: float) -> Epoch:
+        """The last epoch that none needs apart from those before it. Raises WaitTimeout."""
+
+    def compacted(self, segment: Segment) -> None:
+        """A segment is in the lake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionSettings:
+    """compacts: whether segments are made. grace_s: seconds for which superseded files stay, for readers that have
+    begun."""
+
+    compacts: bool
+    grace_s: float
+
+
+USUAL_COMPACTION = CompactionSettings(compacts=True, grace_s=3600.0)
+
+
+class Compactor:
+    """Compacts and collects one lake. ``start`` once, ``stop`` once; any thread may ask for ``status``."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        lake: OwnedLake,
+        tables: Callable[[], Mapping[str, TableSpec]],
+        readers: EpochReaders,
+        history_lock: threading.Lock,
+        settings: CompactionSettings,
+    ) -> None:
+        """tables: all in the lake. history_lock: held by what rewrites a table's history."""
+        record = lake.record()
+        assert record is not None
+        self._spark = spark
+        self._lake = lake
+        self._tables = tables
+        self._vnodes = record.vnodes
+        self._readers = readers
+        self._history_lock = history_lock
+        self._settings = settings
+        self._plans = Compaction(lake, record.vnodes)
+        self._tag = f"upriver-compaction-{uuid4().hex}"
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._report = CompactionReport()
+
+    def start(self, suspects: Iterable[str]) -> None:
+        """Begin. suspects: the runs that there were before this driver wrote any; those that nothing names are
+        removed."""
+        run = partial(self._run, tuple(suspects))
+        self._thread = threading.Thread(target=run, name="upriver-compaction", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the work under way. What it has written is in the lake, or is removed after the next start."""
+        self._stopping.set()
+        while self._thread is not None and self._thread.is_alive():
+            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            self._thread.join(STOP_POLL_S)
+
+    def status(self) -> dict[str, Any]:
+        return self._report.to_json()
+
+    # On the thread
+
+    def _run(self, suspects: tuple[str, ...]) -> None:
+        context = self._spark.sparkContext
+        context.addJobTag(self._tag)
+        context.setLocalProperty("spark.scheduler.pool", POOL)
+        wait_s, collect_at = 0.0, time.monotonic()
+        while not self._stopping.wait(wait_s):
+            try:
+                if suspects:
+                    self._report.collected(remove_litter(self._lake, suspects))
+                    suspects = ()
+                has_worked = self._settings.compacts and self._compact()
+                if time.monotonic() >= collect_at:
+                    self._collect()
+                    collect_at = time.monotonic() + min(COLLECT_S_MAX, self._settings.grace_s / 10)
+                self._report.succeeded()
+                wait_s = 0.0 if has_worked else POLL_S
+            except LakeInUse:
+                return  # the app fails by itself
+            except Exception as error:  # of any class: compaction is tried again, and nothing waits for it
+                if self._stopping.is_set():
+                    return
+                self._report.failed(error_text(error))
+                _LOG.warning("compaction has failed and is tried again: %s", error_text(error))
+                wait_s = min(POLL_S_MAX, max(POLL_S, 2 * wait_s))
+
+    def _compact(self) -> bool:
+        """Make the segments that are due first; returns whether there were any."""
+        horizon = self._readers.horizon(HORIZON_S_MAX)
+        with self._history_lock:
+            spans = list(self._plans.due(horizon))
+            first = [span for span in spans if level_of(span) == level_of(spans[0])][:JOB_SEGMENTS_MAX]
+            self._report.look(len(spans))
+            planned = [self._plans.plan(span) for span in first]
+            plans = [plan for plan in planned if plan is not None]
+            for plan, merged in zip(plans, self._merge(plans), strict=True):
+                segment = plan.segment(merged, self._lake.term, time.time())
+                self._lake.publish_segment(segment)
+                self._readers.compacted(segment)
+                self._report.made(plan)
+        return bool(first)
+
+    def _merge(self, plans: list[SegmentPlan]) -> list[list[RunInfo | None]]:
+        """Carry out all merges of these plans with one Spark job; the runs, by plan."""
+        merges = [merge for plan in plans for merge in plan.merges]
+        runs = iter(merged_by_spark(self._spark, self._lake.root, self._vnodes, self._tables(), merges))
+        return [[next(runs) for _ in plan.merges] for plan in plans]
+
+    def _collect(self) -> None:
+        horizon = self._readers.horizon(HORIZON_S_MAX)
+        with self._history_lock:
+            spans = superseded(self._lake, horizon, time.time() - self._settings.grace_s)
+            running = takewhile(lambda _: not self._stopping.is_set(), spans)
+            self._report.collected(collect(self._lake, list(running)))
+
+
+class CompactionReport:
+    """What compaction has done since the start of the app. Written by one thread."""
+
+    def __init__(self) -> None:
+        self._due = 0
+        self._made = 0
+        self._merged_runs = 0
+        self._removed = RemovedFiles()
+        self._failure: str | None = None
+
+    def look(self, due: int) -> None:
+        """So many segments are due."""
+        self._due = due
+
+    def made(self, plan: SegmentPlan) -> None:
+        """A segment is in the lake."""
+        self._due, self._made = self._due - 1, self._made + 1
+        self._merged_runs += sum(len(merge.sources) for merge in plan.merges)
+
+    def collected(self, removed: RemovedFiles) -> None:
+        self._removed += removed
+
+    def succeeded(self) -> None:
+        self._failure = None
+
+    def failed(self, why: str) -> None:
+        self._failure = why
+
+    def to_json(self) -> dict[str, Any]:
+        """due, made: segments. merged_runs: that segments have replaced. removed_epochs: manifests and segments.
+        failed: why the last try failed, if it did."""
+        return {
+            "due": self._due,
+            "made": self._made,
+            "merged_runs": self._merged_runs,
+            "removed_epochs": self._removed.epochs,
+            "removed_runs": self._removed.runs,
+            "removed_bytes": self._removed.bytes,
+            "failed": self._failure,
+        }
+
+
+def merged_by_spark(
+    spark: SparkSession, root: str, vnodes: int, tables: Mapping[str, TableSpec], merges: list[Merge]
+) -> list[RunInfo | None]:
+    """The run of each merge, by one Spark job; ``None`` for a merge without rows. Raises NotWritten, CorruptFile."""
+    if not merges:
+        return []
+    named = [(number, json.dumps(merge.to_json())) for number, merge in enumerate(merges)]
+    job = spark.createDataFrame(named, "merge int, task string").repartition(min(JOB_TASKS_MAX, len(named)))
+    first, last = min(merge.span.first for merge in merges), max(merge.span.last for merge in merges)
+    spark.sparkContext.setJobDescription(f"Upriver: compaction of epochs {first} to {last}")
+    try:
+        rows = job.mapInArrow(partial(merge_all, root, vnodes, dict(tables)), _MERGED_SQL).collect()
+    except PythonException as error:
+        raise raised_in_task(error) from error
+    found = {row["merge"]: None if row["run"] is None else RunInfo.from_json(json.loads(row["run"])) for row in rows}
+    if found.keys() != set(range(len(merges))):
+        raise ProtocolError(f"{len(merges)} merges were asked for, and {len(found)} have come")
+    return [found[number] for number in range(len(merges))]
+
+
+def merge_all(
+    root: str, vnodes: int, tables: Mapping[str, TableSpec], named: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """One task: carry out its merges."""
+    lake = Lake(root)
+    for batch in named:
+        for given in batch.to_pylist():
+            merge = Merge.from_json(json.loads(given["task"]))
+            table = tables[merge.channel.partition("/")[0]]
+            run = merge_runs(lake, merge, table, vnodes)
+            told = None if run is None else json.dumps(run.to_json())
+            yield pa.RecordBatch.from_pylist([{"merge": given["merge"], "run": told}], schema=_MERGED)

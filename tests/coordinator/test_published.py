@@ -1,0 +1,106 @@
+"""Published epochs, one by one and as segments: what a coordinator opens of them, and for which workers."""
+
+from itertools import pairwise
+
+import pytest
+from coordinator_kit import BOTH, CHANNEL, came, coordinator, finished, gone, only, published
+
+from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.published import PublishedEpochs
+from upriver.errors import ProtocolError
+from upriver.ids import Epoch
+from upriver.protocol.coordinator_events import EpochPublished, HorizonAsked, HorizonIs, SegmentPublished
+from upriver.protocol.messages import OpenEpoch
+from upriver.protocol.rules import Rules
+
+
+def segment(after: int, epoch: int, rows: int = 0) -> SegmentPublished:
+    return SegmentPublished(epoch=Epoch(epoch), after=Epoch(after), rows={CHANNEL: rows})
+
+
+def epochs(*ends: int) -> PublishedEpochs:
+    """Of segments and single epochs that end there."""
+    known = PublishedEpochs()
+    for after, end in zip((0, *ends), ends, strict=False):
+        known.add(EpochPublished(epoch=Epoch(end), rows={}, after=Epoch(after)))
+    return known
+
+
+def test_epochs_follow_each_other_singly_and_in_segments() -> None:
+    known = epochs(4, 5, 6)
+    assert known.between(Epoch(0), Epoch(9)) == [4, 5, 6]
+    assert known.between(Epoch(0), Epoch(9), 2) == [4, 5]
+    assert [known.following(Epoch(at)) for at in (0, 4, 5, 6)] == [4, 5, 6, None]
+    with pytest.raises(ProtocolError, match="epoch 2 is within a segment, from 0 to 4"):
+        known.following(Epoch(2))
+    with pytest.raises(ProtocolError, match="epoch 8 was published after 6"):
+        known.add(EpochPublished(epoch=Epoch(8), rows={}))
+
+
+def test_a_segment_waits_while_a_worker_stands_or_is_on_its_way_among_its_epochs() -> None:
+    for finished_, sent, is_taken in [(2, 2, False), (0, 3, False), (1, 9, False), (4, 4, True), (0, 0, True)]:
+        known = epochs(1, 2, 3, 4, 5)
+        known.segment(segment(0, 4))
+        known.adopt([(Epoch(9), Epoch(9)), (Epoch(finished_), Epoch(sent))])
+        assert known.between(Epoch(0), Epoch(9)) == ([4, 5] if is_taken else [1, 2, 3, 4, 5])
+        assert known.first_waiting == (None if is_taken else 0)
+
+
+def test_a_segment_of_segments_takes_their_place() -> None:
+    known = epochs(2, 4, 5)
+    known.segment(segment(0, 4, rows=7))
+    known.adopt([])
+    assert known.between(Epoch(0), Epoch(9)) == [4, 5]
+    assert known[Epoch(4)].rows == {CHANNEL: 7}
+
+
+def test_epochs_that_are_given_anew_keep_those_that_follow() -> None:
+    known = epochs(1, 2, 3)
+    known.replace([EpochPublished(epoch=Epoch(2), rows={CHANNEL: 5}, after=Epoch(0))])
+    assert known.between(Epoch(0), Epoch(9)) == [2, 3]
+    with pytest.raises(ProtocolError, match="epochs up to 1 were given, and 3 follows on another"):
+        epochs(3).replace([EpochPublished(epoch=Epoch(1), rows={})])
+
+
+def horizon(machine: CoordinatorMachine) -> int:
+    (told,) = [action for action in machine.step(HorizonAsked(ticket=3)) if isinstance(action, HorizonIs)]
+    return int(told.epoch)
+
+
+def through(count: int, rule: bool = True) -> CoordinatorMachine:
+    """A coordinator of two workers that are through so many epochs."""
+    machine = coordinator(*BOTH, rules=Rules(coordinator_none_within_a_segment=rule))
+    for epoch in range(1, count + 1):
+        for event in (published(epoch), finished(1, epoch), finished(2, epoch)):
+            machine.step(event)
+    return machine
+
+
+def test_the_horizon_is_the_last_epoch_that_every_worker_is_through() -> None:
+    machine = coordinator(*BOTH)
+    assert horizon(machine) == 0
+    for event in (published(1), published(2), finished(1, 1), finished(2, 1), finished(1, 2)):
+        machine.step(event)
+    assert horizon(machine) == 1
+
+
+def test_a_worker_that_comes_later_is_sent_a_segment_as_one() -> None:
+    machine = through(4)
+    machine.step(segment(0, 4))
+    machine.step(gone(2))
+    opened = only(OpenEpoch, machine.step(came(1, 3)))
+    assert opened == [OpenEpoch(epoch=Epoch(4), mixed=False, after=Epoch(0))]
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_c18_a_segment_waits_for_a_worker_that_was_sent_some_of_its_epochs(rule: bool) -> None:
+    """Else the worker would be sent an epoch that follows on another than it stands at."""
+    machine = through(8, rule)
+    machine.step(gone(2))
+    opened = only(OpenEpoch, machine.step(came(1, 3)))
+    opened += only(OpenEpoch, machine.step(segment(0, 8)))
+    assert horizon(machine) == 0
+    opened += only(OpenEpoch, machine.step(finished(3, 1)))
+    assert [each.epoch for each in opened] == ([1, 2, 3, 4, 5] if rule else [1, 2, 3, 4, 8])
+    follows = all(each.after == before.epoch for before, each in pairwise(opened))
+    assert follows is rule
