@@ -89,6 +89,19 @@ def test_the_days_by_which_rows_are_retained_stay_days() -> None:
         evolved(KEPT, by_day, INDEXES, "/lake")
 
 
+def test_the_condition_by_which_rows_are_deleted_stays_as_sql() -> None:
+    """What it is compiled to depends on the types of its columns."""
+    kept = replace(KEPT, deletes='"price" < 1::FLOAT', deletes_sql="price < 1")
+    wider = replace(declared(price=pa.float64()), deletes='"price" < 1::DOUBLE', deletes_sql="price < 1")
+    assert evolved(kept, wider, INDEXES, "/lake") == wider
+    assert evolved(wider, wider, INDEXES, "/lake") is wider
+    for other in (replace(wider, deletes_sql="price < 2"), replace(wider, deletes=None, deletes_sql=None)):
+        with pytest.raises(DeclarationError, match=r"with deletes .*; declare it as it is kept, or start on another"):
+            evolved(kept, other, INDEXES, "/lake")
+    with pytest.raises(DeclarationError, match="with deletes"):
+        evolved(replace(kept, deletes_sql=None), wider, INDEXES, "/lake")
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"place": pa.int64()}, r"'place' is INT in /lake and BIGINT in the DataFrame.* keeps the table by \(place\), "),
     ({"id": pa.int64()}, r"'id' is INT in .* BIGINT .* by \(id\), in the order of a hash .* CAST it to INT in the"),

@@ -33,14 +33,16 @@ def evolved(kept: TableSpec, declared: TableSpec, indexes: Iterable[tuple[str, .
     fields = [_evolved(field, declared, by_index.get(field.name), root) for field in kept.schema]
     fields += [field for field in declared.schema if field.name not in names]
     schema = pa.schema(fields)
-    return kept if schema.equals(kept.schema) else replace(kept, schema=schema)
+    if schema.equals(kept.schema) and declared.deletes == kept.deletes:
+        return kept
+    return replace(kept, schema=schema, deletes=declared.deletes, deletes_sql=declared.deletes_sql)
 
 
 def _check_names(kept: TableSpec, declared: TableSpec, root: str) -> None:
     """The names that a declaration gives to columns, and those of the columns."""
     for what in ("key", "order_by", "primary_key", "deletes"):
         before, now = getattr(kept, what), getattr(declared, what)
-        if before != now:
+        if before != now and not (what == "deletes" and _is_same_condition(kept, declared)):
             raise DeclarationError(
                 f"table {kept.name!r} is kept in {root} with {what} {before}, not {now}; declare it as it is kept, or "
                 f"start on another root"
@@ -59,6 +61,11 @@ def _check_names(kept: TableSpec, declared: TableSpec, root: str) -> None:
                 f"table {kept.name!r}: column {name!r} is called {before!r} in {root}, which is the same name in SQL. "
                 f"Rename it to {before!r}, or start on another root"
             )
+
+
+def _is_same_condition(kept: TableSpec, declared: TableSpec) -> bool:
+    """Whether both delete by one condition in SQL, which means something else for columns of other types."""
+    return kept.deletes_sql is not None and kept.deletes_sql == declared.deletes_sql
 
 
 def _evolved(field: pa.Field, declared: TableSpec, index: tuple[str, ...] | None, root: str) -> pa.Field:

@@ -63,6 +63,7 @@ class TableSpec:
     ``order_by`` counts. The key has no row if ``deletes``, a DuckDB predicate over the columns, is true for that
     version; ``None`` if no version deletes. An append table, all of whose rows count, has ``()``.
     retain: how long rows stay; ``None``: for good. Each driver declares it anew, so a lake's record lacks it.
+    deletes_sql: the condition as it was declared; ``None`` in records that are older than this field.
     """
 
     name: str
@@ -72,6 +73,7 @@ class TableSpec:
     primary_key: tuple[str, ...] = ()
     deletes: str | None = None
     retain: Retain | None = None
+    deletes_sql: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -81,6 +83,7 @@ class TableSpec:
             "order_by": list(self.order_by),
             "primary_key": list(self.primary_key),
             "deletes": self.deletes,
+            "deletes_sql": self.deletes_sql,
         }
 
     @classmethod
@@ -93,6 +96,7 @@ class TableSpec:
             order_by=tuple(json["order_by"]),
             primary_key=tuple(json.get("primary_key", ())),
             deletes=json.get("deletes"),
+            deletes_sql=json.get("deletes_sql"),
         )
 
 

@@ -84,7 +84,8 @@ def declared_table(
     if deletes is None:
         return table
     condition = text(f"table {name!r}: deletes", deletes)
-    return replace(table, deletes=deletion(condition, table, SparkTyper(rows.sparkSession, {name: table})))
+    typer = SparkTyper(rows.sparkSession, {name: table})
+    return replace(table, deletes=deletion(condition, table, typer), deletes_sql=condition)
 
 
 _TO_SPARK = {
