@@ -95,6 +95,7 @@ class CoordinatorLoop:
         self._start_worker = start_worker
         self._histories = histories
         self._sources = sources
+        self._lake_status: Callable[[], dict[str, Any]] = dict
         self._inbox = CoordinatorInbox()
         self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
         changed = threading.Condition()
@@ -286,9 +287,14 @@ class CoordinatorLoop:
             "recoveries": self._recoveries.status(),
             "checkpoint": None if self._keeper is None else self._keeper.status(),
             "unrecorded": None if self._control is None else self._control.unwritten(),
+            "lake": self._lake_status(),
             "tables": tables,
             "failure": str(self._failure.error) if self.has_failed else source_failure(tables),
         }
+
+    def show_lake(self, status: Callable[[], dict[str, Any]]) -> None:
+        """status: of compaction, from now on."""
+        self._lake_status = status
 
     def stop(self, seconds: float) -> bool:
         """Retire all workers and end the loop; returns whether all have gone in time."""
@@ -305,7 +311,7 @@ class CoordinatorLoop:
         self._inbox.close()
         self._thread.join()
         # Both hold references to the app, and Spark's callback threads hold one to this loop.
-        self._start_worker, self._histories = None, dict
+        self._start_worker, self._histories, self._lake_status = None, dict, dict
         return gone
 
     # The loop

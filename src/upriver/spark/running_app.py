@@ -195,6 +195,7 @@ class RunningApp:
             self._backfill.history_lock,
             self._config.compaction,
         )
+        self._coordinator.show_lake(self._compactor.status)
         self._compactor.start(self._lake.run_paths())
         self._start_ingest(self._lake, self._log)
 
@@ -453,8 +454,7 @@ class RunningApp:
         self._coordinator.wait_ready(seconds)
 
     def status(self) -> dict[str, Any]:
-        lake = {} if self._compactor is None else {"lake": self._compactor.status()}
-        return {**self._coordinator.status(), **lake}
+        return self._coordinator.status()
 
     def rescales(self) -> list[dict[str, Any]]:
         return self._coordinator.rescale_history()
