@@ -18,6 +18,7 @@ from benchmarks.events import SCHEMA, TABLE, TOTALS, VIEW
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
+from upriver.lake.ingest_history import IngestHistory
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.net.handshake import HandshakeKeys
@@ -30,7 +31,7 @@ from upriver.runtime.coordinator_service import CoordinatorService
 from upriver.runtime.worker import WorkerConfig
 from upriver.spark.frames import SparkSession
 from upriver.spark.host import WorkerHost
-from upriver.spark.ingest import EpochLog, IngestHistory
+from upriver.spark.ingest import EpochLog
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema

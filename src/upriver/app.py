@@ -18,6 +18,7 @@ from upriver.coordinator.group import MembershipConfig
 from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
+from upriver.lake.collection import GRACE_S
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
 from upriver.net.server import listen_for
@@ -40,7 +41,6 @@ from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view, mapped_view, over_tables
 from upriver.vnodes import VNODES_DEFAULT
 
-COMPACTION_GRACE_S = 3600.0
 CHECKPOINT_INTERVAL_S = 60.0
 """Seconds from one checkpoint to the next, unless the user says otherwise."""
 REPLAN_S_MAX = 120.0
@@ -101,7 +101,7 @@ class App:
         scale_down_timeout_ms: int | None = None,
         learner_partial_rebalance: bool = True,
         compaction: bool = True,
-        compaction_grace_s: float = COMPACTION_GRACE_S,
+        compaction_grace_s: float = GRACE_S,
     ) -> None:
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms)
         check_memory(memory_budget)

@@ -1,4 +1,4 @@
-"""The command line: ``upriver demo|status|lookup|explain|views|rescale``.
+"""The command line: ``upriver demo|status|lookup|explain|views|rescale|lake``.
 
 With ``--json`` a command's last line is one JSON object; with ``status --watch`` each line is one. Exit status: 0 done;
 1 failed, or a check found a violation or a difference, or a rescale ended differently than requested; 2 usage error;
@@ -127,6 +127,27 @@ def _rescale(rescale: argparse.ArgumentParser) -> None:
     rescale.add_argument("--abort", type=int, metavar="TICKET", help="instead of N: abort this rescale")
 
 
+def _lake(lake: argparse.ArgumentParser) -> None:
+    _json(lake)
+    lake.add_argument(
+        "action",
+        nargs="?",
+        choices=("compact", "collect"),
+        help="compact: merge old epochs into segments; collect: remove files that segments have replaced. A running "
+        "app does both by itself. Without either, the files are only counted",
+    )
+    lake.add_argument("root", metavar="ROOT", help="of the app")
+    lake.add_argument(
+        "--grace",
+        type=float,
+        metavar="S",
+        help="replaced files stay for so many seconds (default 3600); not with compact",
+    )
+    lake.add_argument(
+        "--stopped", action="store_true", help="no app runs on this root: needed in object stores, which have no locks"
+    )
+
+
 def _move(text: str) -> tuple[int, int]:
     """``V=W``: a vnode and its new worker."""
     vnode, sign, worker = text.partition("=")
@@ -145,6 +166,9 @@ _COMMANDS = {
         "change the number of workers, or the owners of vnodes, while the app runs",
         _rescale,
         "upriver.client_commands:rescale",
+    ),
+    "lake": _Command(
+        "the files of a root; compacts and collects them while no app runs", _lake, "upriver.lake_commands:lake"
     ),
 }
 

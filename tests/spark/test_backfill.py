@@ -16,11 +16,12 @@ from upriver.errors import CorruptFile, IngestFailed, LakeInUse
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.collection import remove_litter
 from upriver.lake.files import Files
+from upriver.lake.ingest_history import IngestHistory
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, supplement_path
 from upriver.lake.manifests import Manifest
 from upriver.lake.spans import EpochSpan, single
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.ingest import EpochLog, IngestHistory, Layout, publish_batch
+from upriver.spark.ingest import EpochLog, Layout, publish_batch
 from upriver.spark.tables import Backfill
 
 pytestmark = pytest.mark.spark

@@ -15,10 +15,10 @@ from partial_kit import stream, write_file
 
 from upriver.app import App
 from upriver.errors import CorruptFile, WaitTimeout
+from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake
 from upriver.lake.runs import WHOLE_BYTES_MAX
 from upriver.spark.frames import differing_rows
-from upriver.spark.ingest import IngestHistory, check_taken
 from upriver.state.runs import BLOCK_BYTES
 
 EVENTS = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("v", pa.int64())])

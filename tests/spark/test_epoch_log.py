@@ -9,10 +9,11 @@ import pytest
 from upriver.errors import LakeInUse, NotWritten
 from upriver.ids import Channel, Epoch
 from upriver.lake.files import Files
+from upriver.lake.ingest_history import IngestHistory
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
-from upriver.spark.ingest import EpochLog, IngestHistory
+from upriver.spark.ingest import EpochLog
 
 TABLES = tuple(TableSpec(name, pa.schema([("k", pa.int64())]), ("k",)) for name in ("a", "b"))
 RUNS = {"a": {Channel("a/k"): ()}, "b": {Channel("b/k"): ()}}

@@ -9,9 +9,10 @@ from ingest_kit import TABLE, Driver, driving
 
 from upriver.engine.retention import Retention
 from upriver.ids import Epoch, VnodeId
+from upriver.lake.ingest_history import IngestHistory
 from upriver.plan.plan import lake_channel
 from upriver.plan.retention import Retain
-from upriver.spark.ingest import EpochLog, IngestHistory
+from upriver.spark.ingest import EpochLog
 from upriver.state.runs import RunInfo
 from upriver.state.span import TimeSpan
 

@@ -10,12 +10,13 @@ import pyarrow.parquet
 
 from upriver.ids import Epoch
 from upriver.lake.collection import remove_litter
+from upriver.lake.ingest_history import IngestHistory
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.lake.source_records import source_of
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
-from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest
+from upriver.spark.ingest import EpochLog, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.sources import source_digest
 from upriver.state.runs import run_schema

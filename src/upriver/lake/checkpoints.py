@@ -146,6 +146,11 @@ def _newest(lake: Lake, before: Epoch | None) -> Epoch | None:
     return next((epoch for epoch in epochs if _is_published(lake, epoch)), None)
 
 
+def oldest(lake: Lake) -> Epoch | None:
+    """The epoch of the oldest checkpoint; ``None`` if there is none. Raises CorruptFile."""
+    return next((epoch for epoch in sorted(_epochs(lake)) if _is_published(lake, epoch)), None)
+
+
 def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -> tuple[Checkpoint, ...]:
     """The newest checkpoint, or the newest one before that epoch, and those that it builds on, newest first; empty if
     they are of no use.

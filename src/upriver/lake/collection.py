@@ -13,7 +13,10 @@ from upriver.ids import Epoch
 from upriver.lake.lake import Lake, OwnedLake, epoch_path, segment_path, supplement_path
 from upriver.lake.manifests import LakeEpochs, Segment
 from upriver.lake.spans import EpochSpan, single
+from upriver.state.runs import RunInfo
 
+GRACE_S = 3600.0
+"""Seconds for which replaced files stay, unless the user says otherwise."""
 COLLECTED_MAX = 2_000
 """Manifests and segments that one collection removes: a driver that has many to remove does not hold on for long."""
 
@@ -65,15 +68,29 @@ def collect(lake: OwnedLake, spans: Iterable[EpochSpan]) -> RemovedFiles:
 
 def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment]) -> RemovedFiles:
     epochs = lake.epochs(span)
-    others = [other for other in segments if other.first <= span.first and span.last <= other.epoch]
-    kept = {path for other in others if other.span != span for path in _paths(other)}
+    gone = _only_in(epochs, segments)
     lake.files.remove(epoch_path(span.last) if len(span) == 1 else segment_path(span))
     for channel in epochs.runs:
         lake.files.remove(supplement_path(channel, span))
-    gone = [run for runs in epochs.runs.values() for run in runs if run.path not in kept]
     for run in gone:
         lake.files.remove(run.path)
     return RemovedFiles(1, len(gone), sum(run.bytes for run in gone))
+
+
+def _only_in(epochs: LakeEpochs, segments: Iterable[Segment]) -> list[RunInfo]:
+    """The runs that these epochs have, and no segment of the same epochs and more."""
+    others = [other for other in segments if other.first <= epochs.span.first and epochs.epoch <= other.epoch]
+    kept = {path for other in others if other.span != epochs.span for path in _paths(other)}
+    return [run for runs in epochs.runs.values() for run in runs if run.path not in kept]
+
+
+def collectable(lake: Lake, spans: Iterable[EpochSpan]) -> RemovedFiles:
+    """What ``collect`` would remove of all these spans. Raises CorruptFile."""
+    segments = [lake.segment(span) for span in sorted(lake.segments())]
+    removed = set(spans)
+    staying = [segment for segment in segments if segment.span not in removed]
+    gone = {run.path: run.bytes for span in removed for run in _only_in(lake.epochs(span), staying)}
+    return RemovedFiles(len(removed), len(gone), sum(gone.values()))
 
 
 def _paths(epochs: LakeEpochs) -> Iterator[str]:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 from upriver.engine.row_text import error_text
 from upriver.errors import LakeInUse, ProtocolError
 from upriver.ids import Epoch
-from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
+from upriver.lake.collection import GRACE_S, RemovedFiles, collect, remove_litter, superseded
 from upriver.lake.compaction import Compaction, Merge, SegmentPlan, merge_runs
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import Segment
@@ -70,7 +70,7 @@ class CompactionSettings:
     grace_s: float
 
 
-USUAL_COMPACTION = CompactionSettings(compacts=True, grace_s=3600.0)
+USUAL_COMPACTION = CompactionSettings(compacts=True, grace_s=GRACE_S)
 
 
 class Compactor:

@@ -24,13 +24,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.coordinator.sources import SourceFailure
 from upriver.engine.retention import Retention, retained_after
-from upriver.errors import CorruptFile, DeclarationError, WaitTimeout
+from upriver.errors import DeclarationError, WaitTimeout
 from upriver.ids import Channel, Epoch
 from upriver.lake.address import spark_address
 from upriver.lake.files import open_files
-from upriver.lake.lake import Lake, OwnedLake
-from upriver.lake.manifests import LakeEpochs, Manifest
-from upriver.lake.source_records import SourceRecord, current_source
+from upriver.lake.ingest_history import IngestHistory
+from upriver.lake.lake import OwnedLake
+from upriver.lake.manifests import Manifest
+from upriver.lake.source_records import SourceRecord
 from upriver.lake.spark_checkpoint import sweep_checkpoint
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import Retain
@@ -107,7 +108,7 @@ class EpochLog:
     def __init__(
         self,
         lake: OwnedLake,
-        history: "IngestHistory",
+        history: IngestHistory,
         on_published: Callable[[Manifest], None],
         clock: Callable[[], float] = time.time,
         retains: Mapping[str, Retain] = NO_RETENTION,
@@ -207,40 +208,6 @@ class EpochLog:
         self._is_unsure = False
         self._history.add(manifest)
         self._on_published(manifest)
-
-
-class IngestHistory:
-    """The batches in a lake, according to its manifests: for each table, of the last query that has given any."""
-
-    def __init__(self) -> None:
-        self.last = Epoch(0)
-        self.queries: dict[str, str] = {}
-        self.batches: dict[str, int] = {}
-        self.retained: dict[str, Retention] = {}
-
-    def add(self, epochs: LakeEpochs) -> None:
-        """Note the next epoch's manifest, or the next segment."""
-        self.last = epochs.epoch
-        for table, last in epochs.batches.items():
-            is_replaced = self.queries.get(table) != last.query
-            before = -1 if is_replaced else self.batches[table]
-            self.queries[table] = last.query
-            self.batches[table] = max(last.batch, before)
-        self.retained.update(epochs.retained)
-
-
-def check_taken(lake: Lake, history: IngestHistory) -> None:
-    """Raise CorruptFile if the lake lacks a batch that Spark will not give again: its epoch's manifest is gone."""
-    for table in dict.fromkeys(name.partition(".")[0] for name in lake.files.names("ingest")):
-        source = current_source(lake, table) or SourceRecord("")
-        commits = f"{source.directory(table)}/commits"
-        taken = max((int(name) for name in lake.files.names(commits) if name.isdecimal()), default=-1)
-        is_other = source.replaces is not None and history.queries.get(table) == source.replaces
-        if taken > (-1 if is_other else history.batches.get(table, -1)):
-            raise CorruptFile(
-                f"{lake.root}/epochs: the last manifests are gone: batch {taken} of table {table!r} was taken, says "
-                f"{commits}, and no epoch has it. Restore them, or start on another root"
-            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from pyspark.sql import functions as F
 from upriver.engine.retention import Retention
 from upriver.errors import DeclarationError
 from upriver.ids import Epoch
+from upriver.lake.ingest_history import IngestHistory
 from upriver.plan.plan import TableSpec
 from upriver.plan.retention import Retain
-from upriver.spark.ingest import IngestHistory
 from upriver.spark.runs import quoted
 from upriver.spark.tables import table_as_of
 from upriver.state.span import TimeSpan

@@ -22,6 +22,7 @@ from upriver.ids import Epoch, WorkerId
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control import FoundControl, find_control
 from upriver.lake.control_keeper import ControlKeeper
+from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.source_records import SourceRecord, source_of
@@ -37,7 +38,7 @@ from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
 from upriver.spark.compaction import USUAL_COMPACTION, CompactionSettings, Compactor
 from upriver.spark.host import WorkerHost, runs_elsewhere
-from upriver.spark.ingest import EpochLog, IngestHistory, Layout, StreamIngest, check_taken
+from upriver.spark.ingest import EpochLog, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.probe import check_executors
 from upriver.spark.retention import begun_retention

@@ -1,0 +1,108 @@
+"""What a lake consists of: its spans, its runs by index and level, what is to be compacted, what may be removed."""
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from upriver.errors import CorruptFile
+from upriver.ids import Channel, Epoch
+from upriver.lake.checkpoints import oldest
+from upriver.lake.collection import RemovedFiles, collectable, superseded
+from upriver.lake.lake import Lake
+from upriver.lake.spans import due, level_of
+
+LOOKS_MAX = 3
+"""Looks at a lake whose app removes files meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """The runs of one index in the spans of one level. spans: that have rows of the index."""
+
+    spans: int = 0
+    runs: int = 0
+    rows: int = 0
+    bytes: int = 0
+
+    def __add__(self, other: "Tier") -> "Tier":
+        return Tier(self.spans + other.spans, self.runs + other.runs, self.rows + other.rows, self.bytes + other.bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LakeReport:
+    """epochs: the last one. spans: in which a reader finds all of them. indexes: by lake edge and level; level 0 is of
+    epochs that are in no segment. horizon: up to which a stopped app's lake may be compacted. due: segments to make up
+    to there. removable: what may be removed now."""
+
+    root: str
+    epochs: Epoch
+    spans: int
+    manifests: int
+    segments: int
+    indexes: Mapping[Channel, Mapping[int, Tier]]
+    horizon: Epoch
+    due: int
+    removable: RemovedFiles
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "root": self.root,
+            "epochs": self.epochs,
+            "spans": self.spans,
+            "manifests": self.manifests,
+            "segments": self.segments,
+            "indexes": {
+                channel: {str(level): asdict(tier) for level, tier in tiers.items()}
+                for channel, tiers in self.indexes.items()
+            },
+            "horizon": self.horizon,
+            "due": self.due,
+            "removable": asdict(self.removable),
+        }
+
+
+def horizon_of_stopped(lake: Lake) -> Epoch:
+    """The last epoch that nothing needs apart from those before it, if no app runs: a restore begins at the end of a
+    checkpoint's epoch, so no segment may contain that end and epochs after it. Raises CorruptFile."""
+    last, checkpoint = lake.last_epoch(), oldest(lake)
+    return last if checkpoint is None else min(last, checkpoint)
+
+
+def report_of(lake: Lake, grace_s: float) -> LakeReport:
+    """A report of a lake, whose app may be running. grace_s: seconds for which replaced files stay. Raises
+    CorruptFile."""
+    for look in range(LOOKS_MAX):
+        there = _spans_there(lake)
+        try:
+            return _report_of(lake, grace_s)
+        except CorruptFile:
+            if look == LOOKS_MAX - 1 or _spans_there(lake) == there:
+                raise
+    raise AssertionError("the last look returns or raises")
+
+
+def _spans_there(lake: Lake) -> tuple[object, ...]:
+    return (*lake.numbers("epochs"), *sorted(lake.segments()))
+
+
+def _report_of(lake: Lake, grace_s: float) -> LakeReport:
+    last, segments, horizon = lake.last_epoch(), lake.segments(), horizon_of_stopped(lake)
+    spans = lake.spans(last)
+    indexes: defaultdict[Channel, defaultdict[int, Tier]] = defaultdict(lambda: defaultdict(Tier))
+    for span in spans:
+        for channel, runs in lake.epochs(span).runs.items():
+            rows, length = sum(run.rows for run in runs), sum(run.bytes for run in runs)
+            indexes[channel][level_of(span)] += Tier(1 if runs else 0, len(runs), rows, length)
+    return LakeReport(
+        root=str(lake.root),
+        epochs=last,
+        spans=len(spans),
+        manifests=sum(1 for _ in lake.numbers("epochs")),
+        segments=len(segments),
+        indexes={channel: dict(sorted(indexes[channel].items())) for channel in sorted(indexes)},
+        horizon=horizon,
+        due=sum(1 for _ in due(segments, horizon)),
+        removable=collectable(lake, superseded(lake, horizon, time.time() - grace_s)),
+    )

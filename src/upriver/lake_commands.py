@@ -1,0 +1,84 @@
+"""``upriver lake``: the files of a root, for a person; compaction and collection while no app runs."""
+
+import argparse
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from upriver.arguments import seconds
+from upriver.errors import LakeInUse, UserError
+from upriver.lake.address import object_address
+from upriver.lake.collection import GRACE_S
+from upriver.lake.compaction import compact
+from upriver.lake.report import horizon_of_stopped, report_of
+from upriver.lake.upkeep import collect_all, existing, taken
+from upriver.settings import absolute
+from upriver.text import render_bytes, render_rows
+
+
+def lake(options: argparse.Namespace) -> int:
+    """Report on a root, compact it or collect it."""
+    if options.grace is not None and options.action == "compact":
+        raise UserError("--grace goes without compact, which removes nothing")
+    grace_s = seconds("--grace", GRACE_S if options.grace is None else options.grace)
+    root = absolute(options.root)
+    if options.action is None:
+        told = report_of(existing(root)[0], grace_s).to_json()
+        print(json.dumps(told) if options.json else render_lake(told))
+        return 0
+    if object_address(root) is not None and not options.stopped:
+        raise UserError(
+            f"{root}: an object store has no locks, and an app that runs there would fail: stop it, and give --stopped"
+        )
+    try:
+        told = _compacted(root) if options.action == "compact" else _collected(root, grace_s)
+    except LakeInUse as error:
+        raise LakeInUse(f"{error} (a running app compacts and collects by itself)") from error
+    print(json.dumps(told) if options.json else render_work(told))
+    return 0
+
+
+def _compacted(root: str) -> dict[str, Any]:
+    with taken(root) as owned:
+        horizon = horizon_of_stopped(owned)
+        made = sum(1 for _ in compact(owned, horizon))
+        return {"horizon": horizon, "made": made, "spans": len(owned.spans(owned.last_epoch()))}
+
+
+def _collected(root: str, grace_s: float) -> dict[str, Any]:
+    with taken(root) as owned:
+        return {"removed": asdict(collect_all(owned, grace_s))}
+
+
+def render_lake(told: Mapping[str, Any]) -> str:
+    """A report for a person."""
+    rows = [
+        [channel, level, *(f"{tier[name]:,}" for name in ("spans", "runs", "rows")), render_bytes(tier["bytes"])]
+        for channel, tiers in told["indexes"].items()
+        for level, tier in tiers.items()
+    ]
+    table = render_rows(["index", "level", "spans", "runs", "rows", "size"], rows, [False, *([True] * 5)])
+    removable = told["removable"]
+    lines = [
+        f"{told['root']}: {told['epochs']:,} epochs in {told['spans']:,} spans "
+        f"({told['manifests']:,} manifests, {told['segments']:,} segments)",
+        "",
+        table,
+        "",
+        f"due: {told['due']:,} segments, up to epoch {told['horizon']:,}",
+        f"may be removed: {removable['epochs']:,} manifests and segments, {removable['runs']:,} runs "
+        f"({render_bytes(removable['bytes'])})",
+    ]
+    return "\n".join(lines)
+
+
+def render_work(told: Mapping[str, Any]) -> str:
+    """What compaction or collection has done, for a person."""
+    if "removed" not in told:
+        return f"made {told['made']:,} segments up to epoch {told['horizon']:,}: {told['spans']:,} spans"
+    removed = told["removed"]
+    return (
+        f"removed {removed['epochs']:,} manifests and segments, {removed['runs']:,} runs "
+        f"({render_bytes(removed['bytes'])} of those named)"
+    )
