@@ -172,3 +172,58 @@ def test_rows_that_were_set_aside_with_other_columns_are_read_once(tmp_path: Pat
         Rejected(lake, after).add(Epoch(1), "totals", new, ["bad"] * 3)
     Rejected(lake, after).add(Epoch(2), "totals", new.slice(2), ["bad"])
     assert sum(map(len, Rejected(lake, after).read())) == 4
+
+
+@given(
+    epochs=st.lists(st.lists(ROW, max_size=4), min_size=3, max_size=3),
+    set_aside=st.sets(st.integers(1, 3)),
+    of_parts=st.booleans(),
+    more=st.lists(ROW, max_size=2),
+)
+def test_rows_that_were_set_aside_for_an_epoch_are_not_read_again_for_its_segment(
+    tmp_path_factory: pytest.TempPathFactory,
+    epochs: list[list[Row]],
+    set_aside: set[int],
+    of_parts: bool,
+    more: list[Row],
+) -> None:
+    """set_aside: the epochs that workers have applied apart; later ones applied segments. of_parts: first one of the
+    first two epochs, then one of all. more: rows of the epoch after the segment."""
+    lake = Lake(str(tmp_path_factory.mktemp("lake")))
+    for epoch in set_aside:
+        add(lake, epochs[epoch - 1], epoch)
+    if of_parts:
+        add_segment(lake, [row for rows in epochs[:2] for row in rows], 2)
+    for _ in range(2):
+        add_segment(lake, [row for rows in epochs for row in rows], 3)
+    add(lake, more, 4)
+    found, expected = read(lake), sum((counted(rows) for rows in epochs), Counter[Row]())
+    assert without_epoch(found) == without_epoch(expected + counted(more))
+    for epoch in set_aside:
+        assert not counted(epochs[epoch - 1], epoch) - found
+    assert not counted(more, 4) - found
+
+
+def test_of_rows_that_a_segment_has_more_often_the_others_are_read(tmp_path: Path) -> None:
+    lake, row = Lake(str(tmp_path)), (1, math.nan, None, None, None)
+    add(lake, [row, row], 2)
+    add_segment(lake, [row] * 5, 3)
+    assert read(lake) == counted([row] * 2, 2) + counted([row] * 3, 3)
+    add(lake, [row], 4)
+    add_segment(lake, [row] * 4, 3, view="places")
+    assert read(lake) == sum(
+        (counted([row] * 2, 2), counted([row] * 3, 3), counted([row], 4), counted([row] * 4, 3, "places")), Counter()
+    )
+
+
+def add_segment(lake: Lake, rows: list[Row], last: int, view: str = "totals") -> None:
+    """Of the epochs from the first to ``last``."""
+    errors = [f"bad {row[0]}" for row in rows]
+    Rejected(lake, TABLE).add(Epoch(last), view, batch(rows), errors, after=Epoch(0))
+
+
+def without_epoch(rows: Counter[Row]) -> Counter[Row]:
+    found: Counter[Row] = Counter()
+    for (_, *rest), count in rows.items():
+        found[tuple(rest)] += count
+    return found

@@ -6,10 +6,10 @@ goes first, then its supplements, then its runs: a reader never finds a manifest
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from upriver.ids import Epoch
+from upriver.ids import Channel, Epoch
 from upriver.lake.lake import Lake, OwnedLake, epoch_path, segment_path, supplement_path
 from upriver.lake.manifests import LakeEpochs, Segment
 from upriver.lake.spans import EpochSpan, single
@@ -40,7 +40,7 @@ def superseded(lake: Lake, horizon: Epoch, made_before: float) -> Iterator[Epoch
     for span in segments:
         if span.last > horizon or (outer and span.last <= outer[-1].last):
             continue
-        if lake.segment(span).made_at < made_before:
+        if lake.bare_segment(span).made_at < made_before:
             outer.append(span)
     starts = [span.first for span in outer]
 
@@ -53,64 +53,82 @@ def superseded(lake: Lake, horizon: Epoch, made_before: float) -> Iterator[Epoch
     yield from filter(is_inside, sorted(segments, key=len))
 
 
-def collect(lake: OwnedLake, spans: Iterable[EpochSpan]) -> RemovedFiles:
-    """Remove superseded manifests and segments, and the runs that only they name. Raises LakeInUse, CorruptFile."""
+def collect(lake: OwnedLake, spans: Iterable[EpochSpan], most: int = COLLECTED_MAX) -> RemovedFiles:
+    """Remove superseded manifests and segments, at most so many, and the runs that only they name. Raises LakeInUse,
+    CorruptFile."""
     total = RemovedFiles()
-    segments = [lake.segment(span) for span in sorted(lake.segments())]
+    segments = [lake.bare_segment(span) for span in sorted(lake.segments())]
+    supplemented = _supplemented(lake)
     for number, span in enumerate(spans):
-        if number == COLLECTED_MAX:
+        if number == most:
             break
         if not number % 100:
             lake.check_owner()
-        total += _remove(lake, span, segments)
+        total += _remove(lake, span, segments, _channels_with(span, supplemented))
     return total
 
 
-def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment]) -> RemovedFiles:
-    epochs = lake.epochs(span)
-    gone = _only_in(epochs, segments)
+def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment], channels: Sequence[Channel]) -> RemovedFiles:
+    gone = _only_in(span, _runs_of(lake, span, channels), segments)
     lake.files.remove(epoch_path(span.last) if len(span) == 1 else segment_path(span))
-    for channel in epochs.runs:
+    for channel in channels:
         lake.files.remove(supplement_path(channel, span))
     for run in gone:
         lake.files.remove(run.path)
     return RemovedFiles(1, len(gone), sum(run.bytes for run in gone))
 
 
-def _only_in(epochs: LakeEpochs, segments: Iterable[Segment]) -> list[RunInfo]:
-    """The runs that these epochs have, and no segment of the same epochs and more."""
-    others = [other for other in segments if other.first <= epochs.span.first and epochs.epoch <= other.epoch]
-    kept = {path for other in others if other.span != epochs.span for path in _paths(other)}
-    return [run for runs in epochs.runs.values() for run in runs if run.path not in kept]
+def _only_in(span: EpochSpan, runs: Iterable[RunInfo], segments: Iterable[Segment]) -> list[RunInfo]:
+    """Those of a span's runs that no segment of the same epochs and more has."""
+    others = [other for other in segments if other.first <= span.first and span.last <= other.epoch]
+    kept = {run.path for other in others if other.span != span for run in _all_runs(other)}
+    return [run for run in runs if run.path not in kept]
 
 
 def collectable(lake: Lake, spans: Iterable[EpochSpan]) -> RemovedFiles:
     """What ``collect`` would remove of all these spans. Raises CorruptFile."""
-    segments = [lake.segment(span) for span in sorted(lake.segments())]
     removed = set(spans)
-    staying = [segment for segment in segments if segment.span not in removed]
-    gone = {run.path: run.bytes for span in removed for run in _only_in(lake.epochs(span), staying)}
+    staying = [lake.bare_segment(span) for span in sorted(lake.segments() - removed)]
+    supplemented = _supplemented(lake)
+    runs_of = {span: _runs_of(lake, span, _channels_with(span, supplemented)) for span in removed}
+    gone = {run.path: run.bytes for span, runs in runs_of.items() for run in _only_in(span, runs, staying)}
     return RemovedFiles(len(removed), len(gone), sum(gone.values()))
 
 
-def _paths(epochs: LakeEpochs) -> Iterator[str]:
-    return (run.path for runs in epochs.runs.values() for run in runs)
+def _supplemented(lake: Lake) -> dict[Channel, set[EpochSpan]]:
+    return {channel: lake.supplemented(channel) for channel in lake.supplement_channels()}
+
+
+def _channels_with(span: EpochSpan, supplemented: Mapping[Channel, set[EpochSpan]]) -> list[Channel]:
+    """The lake edges with a supplement for the span. They need not be all later indexes: one that came after a larger
+    segment has a supplement for that one only."""
+    return [channel for channel, spans in supplemented.items() if span in spans]
+
+
+def _runs_of(lake: Lake, span: EpochSpan, channels: Iterable[Channel]) -> list[RunInfo]:
+    """The runs that a manifest or segment names, and its supplements on these lake edges."""
+    supplements = (run for channel in channels for run in lake.supplement_runs(channel, span))
+    return [*_all_runs(lake.bare_epochs(span)), *supplements]
+
+
+def _all_runs(epochs: LakeEpochs) -> Iterator[RunInfo]:
+    return (run for runs in epochs.runs.values() for run in runs)
 
 
 def remove_litter(lake: OwnedLake, suspects: Iterable[str]) -> RemovedFiles:
     """Remove those of these runs that nothing in the lake names: batches, indexes and segments that were never
-    committed left them. suspects: paths of runs that were there before this driver wrote any. Raises LakeInUse."""
-    named = {path for number in lake.numbers("epochs") for path in _named(lake, single(number))}
-    named |= {path for span in lake.segments() for path in _named(lake, span)}
-    for channel in lake.supplement_channels():
-        for span in lake.supplemented(channel):
+    committed left them, and collections that were interrupted; and supplements of epochs that were collected.
+    suspects: paths of runs that were there before this driver wrote any. Raises LakeInUse, CorruptFile."""
+    supplemented = _supplemented(lake)
+    spans = {*map(single, lake.numbers("epochs")), *lake.segments()}  # listed after the supplements, which name them
+    named = {run.path for span in spans for run in _all_runs(lake.bare_epochs(span))}
+    litter = []
+    for channel, spans_of in supplemented.items():
+        for span in spans_of & spans:
             named |= {run.path for run in lake.supplement_runs(channel, span)}
+        litter += [supplement_path(channel, span) for span in spans_of - spans]
     gone = [path for path in suspects if path not in named]
     lake.check_owner()
-    for path in gone:
+    for path in (*litter, *gone):
         lake.files.remove(path)
     return RemovedFiles(runs=len(gone))
-
-
-def _named(lake: Lake, span: EpochSpan) -> Iterator[str]:
-    return _paths(lake.epochs(span))

@@ -142,7 +142,7 @@ class Compaction:
         parts = tuple(self._lake.epochs(part) for part in cover(inside, span.after, span.last))
         kept: dict[Channel, tuple[RunInfo, ...]] = {}
         merges: list[Merge] = []
-        for channel in dict.fromkeys(channel for part in parts for channel in part.runs):
+        for channel in _channels_of(parts):
             sources = [part.runs_of(channel) for part in parts]
             having = [runs for runs in sources if runs]
             if len(having) < 2:
@@ -171,6 +171,16 @@ class Compaction:
         ends = np.searchsorted(so_far, total * np.arange(1, pieces) / pieces, side="left") + 1
         places = [0, *dict.fromkeys(int(end) for end in ends if end < self._vnodes), self._vnodes]
         return [(VnodeId(first), VnodeId(end)) for first, end in pairwise(places)]
+
+
+def _channels_of(parts: Sequence[LakeEpochs]) -> list[Channel]:
+    """The lake edges that all of these epochs have that have rows of the table. An index that is not complete may be
+    in some only: a segment does not have it, and gets a supplement if the index is completed."""
+    found = dict.fromkeys(channel for part in parts for channel in part.runs)
+    tables = {channel: channel.partition("/")[0] for channel in found}
+    return [
+        channel for channel in found if all(channel in part.runs for part in parts if tables[channel] in part.batches)
+    ]
 
 
 def _within(runs: Iterable[RunInfo], first: int, end: int) -> tuple[RunInfo, ...]:

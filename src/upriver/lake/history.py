@@ -270,13 +270,12 @@ class KeyHistory:
         call for an edge reads all its manifests; without keys it reads nothing else. tell: is told of each run how many
         rows will be read. Raises CorruptFile, and ProtocolError for an index that is not complete.
         """
+        known = self._segments.get(channel)
         try:
             return self._rows_of(channel, table, keys, through, after, tell)
         except CorruptFile:
-            with self._lock:
-                if not self._has_new_segments(channel):
-                    raise
-                del self._catalogues[channel]  # its epochs are in segments now, and some of its files are gone
+            if not self._renew(channel, known):
+                raise
             return self._rows_of(channel, table, keys, through, after, tell)
 
     def _rows_of(
@@ -371,8 +370,15 @@ class KeyHistory:
         self._outgrown_at[channel] = fewer + OUTGROWN_SPANS
         return True
 
-    def _has_new_segments(self, channel: Channel) -> bool:
-        return channel in self._catalogues and self._lake.segments() != self._segments[channel]
+    def _renew(self, channel: Channel, known: frozenset[EpochSpan] | None) -> bool:
+        """Forget a catalogue whose epochs are in segments now, since some of its files are gone; whether it makes sense
+        to read once more. known: the segments that the reader began with; another thread may have the new ones since.
+        """
+        with self._lock:
+            segments = self._lake.segments()
+            if self._segments.get(channel) != segments:
+                self._catalogues.pop(channel, None)
+            return segments != known
 
     def _exact(self, channel: Channel, table: TableSpec, through: Epoch, after: Epoch) -> Catalogue:
         """A catalogue in which both epochs end a span. They may end within a segment, so its parts are read: their

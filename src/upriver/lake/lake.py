@@ -258,22 +258,36 @@ class Lake:
         segment, or still there apart."""
         return self.has_epoch(epoch) or any(span.last == epoch for span in self.segments())
 
-    @saying_what_helps()
     def manifest(self, epoch: Epoch) -> Manifest:
         """The manifest of a published epoch, with the runs of all indexes that are complete. Raises CorruptFile."""
-        manifest = Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
+        manifest = self.bare_manifest(epoch)
         added = self._supplements(manifest)
         return replace(manifest, runs={**manifest.runs, **added}) if added else manifest
 
-    @saying_what_helps()
     def segment(self, span: EpochSpan) -> Segment:
         """A segment, with the runs of all indexes that are complete. Raises CorruptFile."""
-        segment = Segment.from_json(self._of_epoch(segment_path(span), span.last))
-        if segment.first != span.first:
-            raise CorruptFile(f"{self.root}/{segment_path(span)}: its content begins with epoch {segment.first}")
+        segment = self.bare_segment(span)
         added = self._supplements(segment)
         return replace(segment, runs={**segment.runs, **added}) if added else segment
 
+    def bare_epochs(self, span: EpochSpan) -> LakeEpochs:
+        """A manifest or a segment as it was written, without supplements. Raises CorruptFile."""
+        return self.bare_manifest(span.last) if len(span) == 1 else self.bare_segment(span)
+
+    @saying_what_helps()
+    def bare_manifest(self, epoch: Epoch) -> Manifest:
+        """A manifest as it was written, without supplements. Raises CorruptFile."""
+        return Manifest.from_json(self._of_epoch(epoch_path(epoch), epoch))
+
+    @saying_what_helps()
+    def bare_segment(self, span: EpochSpan) -> Segment:
+        """A segment as it was written, without supplements. Raises CorruptFile."""
+        segment = Segment.from_json(self._of_epoch(segment_path(span), span.last))
+        if segment.first != span.first:
+            raise CorruptFile(f"{self.root}/{segment_path(span)}: its content begins with epoch {segment.first}")
+        return segment
+
+    @saying_what_helps()
     def _supplements(self, epochs: LakeEpochs) -> dict[Channel, tuple[RunInfo, ...]]:
         """The runs of the complete indexes that these epochs lack."""
         added = (channel for table in epochs.batches for channel in self.added_channels(table))

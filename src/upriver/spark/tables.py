@@ -357,7 +357,8 @@ class Backfill:
         """The manifests and segments that lack the index, in themselves and in a supplement."""
         channel = lake_channel(layout.table.name, index)
         supplemented = self._lake.supplemented(channel)
-        for span in self._lake.spans(last):
+        within = (span.last for span in self._lake.segments() if last in span)  # made since ``last`` was published
+        for span in self._lake.spans(max([last, *within])):
             if span not in supplemented:
                 epochs = self._lake.epochs(span)
                 if layout.table.name in epochs.batches and channel not in epochs.runs:

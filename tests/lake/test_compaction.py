@@ -1,0 +1,241 @@
+"""Segments: what is merged, in which order, and what stays as it was."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from segments_kit import (
+    ALL,
+    BY_ID,
+    BY_K,
+    BY_N,
+    BY_TOWN,
+    EVENTS,
+    USERS,
+    Row,
+    compacted,
+    owned,
+    publish,
+    rows_in,
+    rows_through,
+    write_run,
+)
+
+from upriver.engine.retention import Retention
+from upriver.ids import Epoch, VnodeId
+from upriver.lake.compaction import Compaction, Merge, compact, merge_runs
+from upriver.lake.lake import Lake, OwnedLake
+from upriver.lake.manifests import LastBatch, Manifest, Segment
+from upriver.lake.spans import EpochSpan
+from upriver.plan.retention import Retain
+from upriver.state.span import TimeSpan
+
+FIRST = EpochSpan(Epoch(1), Epoch(16))
+VERSIONS = st.tuples(st.integers(0, 3), st.integers(0, 4), st.sampled_from(["Ulm", "Bonn", None]))
+EVENT_ROWS = st.tuples(st.integers(0, 5), st.integers(0, 3))
+EPOCH = st.tuples(st.just(EVENTS), st.lists(EVENT_ROWS, max_size=6)) | st.tuples(
+    st.just(USERS), st.lists(VERSIONS, max_size=6)
+)
+CHANNELS = (BY_K, BY_N, BY_ID, BY_TOWN)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Iterator[OwnedLake]:
+    with owned(tmp_path) as lake:
+        yield lake
+
+
+def publish_empty(lake: OwnedLake, through: int) -> None:
+    while lake.last_epoch() < through:
+        publish(lake, EVENTS, [])
+
+
+def newest(rows: list[Row]) -> list[Row]:
+    """The last of the highest versions of each primary key, of those with one hash64, in the order of the rows."""
+    best: dict[tuple[int, int], tuple[int, int]] = {}
+    for place, (hash64, key, version, _) in enumerate(rows):
+        best[hash64, key] = max(best.get((hash64, key), (version, place)), (version, place))
+    return [rows[place] for place in sorted(place for _, place in best.values())]
+
+
+@settings(max_examples=10)
+@given(st.lists(EPOCH, min_size=16, max_size=18), st.sampled_from([1, 700, 1 << 20]))
+def test_a_segment_has_the_rows_of_its_epochs_in_their_order(
+    tmp_path_factory: pytest.TempPathFactory, epochs: list[tuple[object, list[Row]]], merge_bytes: int
+) -> None:
+    with owned(tmp_path_factory.mktemp("lake")) as lake:
+        for table, rows in epochs:
+            publish(lake, table, rows)  # type: ignore[arg-type]
+        before = {channel: rows_through(lake, channel, 16) for channel in CHANNELS}
+        whole = {channel: rows_through(lake, channel) for channel in CHANNELS}
+        last = [lake.manifest(Epoch(epoch)) for epoch in range(1, 17)]
+        plan = Compaction(lake, 8, merge_bytes).plan(FIRST)
+        assert plan is not None
+        tables = {"events": EVENTS, "users": USERS}
+        merged = [merge_runs(lake, merge, tables[merge.channel.partition("/")[0]], 8) for merge in plan.merges]
+        lake.publish_segment(plan.segment(merged, lake.term, 5.0))
+        segment = lake.segment(FIRST)
+        for channel in CHANNELS:
+            found, one_part = rows_in(lake, segment, channel), channel not in {merge.channel for merge in plan.merges}
+            is_append = channel in (BY_K, BY_N)
+            assert found == (before[channel] if is_append or one_part else newest(before[channel]))
+            if is_append:
+                assert rows_through(lake, channel) == whole[channel]
+        for table in ("events", "users"):
+            of_table = [manifest for manifest in last if manifest.table == table]
+            if not of_table:
+                assert table not in segment.batches
+                continue
+            rows_of = sum(manifest.batches[table].rows for manifest in of_table)
+            end = of_table[-1]
+            assert segment.batches[table] == LastBatch(
+                query="q",
+                batch=end.batch,
+                epoch=end.epoch,
+                committed_at=end.committed_at,
+                epochs=len(of_table),
+                rows=rows_of,
+            )
+        assert (segment.committed_at, segment.made_at, segment.first) == (last[-1].committed_at, 5.0, 1)
+
+
+def test_a_merge_and_a_segment_come_back_as_they_were(lake: OwnedLake) -> None:
+    sources = (write_run(lake, EVENTS, ("k",), [(1, 1)]), write_run(lake, EVENTS, ("k",), [(2, 1), (3, 3)]))
+    for retention in (None, Retention("n", 9, None, 4)):
+        merge = Merge(BY_K, FIRST, VnodeId(2), VnodeId(4), sources, retention)
+        assert Merge.from_json(merge.to_json()) == merge
+    publish_empty(lake, 16)
+    (segment,) = compacted(lake)
+    assert Segment.from_json(segment.to_json()) == segment == lake.segment(FIRST)
+
+
+def test_an_index_with_rows_in_one_epoch_keeps_its_runs(lake: OwnedLake) -> None:
+    publish(lake, USERS, [(1, 1, "Ulm"), (1, 2, "Ulm")])
+    publish_empty(lake, 16)
+    (segment,) = compacted(lake)
+    assert segment.runs[BY_ID] == lake.manifest(Epoch(1)).runs[BY_ID]
+    assert segment.runs[BY_K] == ()
+    assert segment.batches["events"].epochs == 15
+
+
+def test_a_segment_is_made_of_segments_and_of_what_is_apart(lake: OwnedLake) -> None:
+    for number in range(40):
+        publish(lake, EVENTS, [(number % 3, number)])
+    assert len(compacted(lake)) == 2
+    publish_empty(lake, 256)
+    whole = rows_through(lake, BY_K)
+    segments = compacted(lake)
+    assert [len(segment.span) for segment in segments] == [16] * 14 + [256]
+    assert rows_in(lake, segments[-1], BY_K) == whole
+    assert segments[-1].batches["events"] == replace(segments[-2].batches["events"], epochs=256, rows=40)
+    assert lake.spans(lake.last_epoch()) == [segments[-1].span]
+    assert compacted(lake) == []
+
+
+def test_epochs_of_large_vnodes_or_large_indexes_stay_as_they_are(lake: OwnedLake) -> None:
+    for number in range(32):
+        publish(lake, EVENTS, [(number % 3, number)] if number < 16 else [])
+    assert Compaction(lake, 8).plan(FIRST) is not None
+    for limits in ({"vnode_bytes_max": 2_000}, {"index_bytes_max": 2_000}):
+        plans = Compaction(lake, 8, **limits)
+        first, second = plans.due(Epoch(32))
+        assert plans.plan(first) is None
+        assert plans.plan(second) is not None
+        assert list(plans.due(Epoch(32))) == [second]
+
+
+def test_a_merge_takes_whole_vnodes_of_about_the_bytes_it_may(lake: OwnedLake) -> None:
+    for _ in range(16):
+        publish(lake, EVENTS, [(number, 0) for number in range(200)])
+    (run,) = lake.manifest(Epoch(1)).runs[BY_K]
+    plan = Compaction(lake, 8, merge_bytes=5 * run.bytes).plan(FIRST)
+    assert plan is not None
+    merges = [merge for merge in plan.merges if merge.channel == BY_K]
+    assert [merge.first for merge in merges] == [0, *(merge.end for merge in merges[:-1])]
+    assert merges[-1].end == 8
+    assert len(merges) == 4
+    assert all(len(merge.sources) == 16 for merge in merges)
+
+
+def test_rows_that_retention_has_removed_are_left_out(lake: OwnedLake) -> None:
+    retained = replace(EVENTS, retain=Retain("n", 10, ""))
+    cuts = [None, *range(4, 19)]
+    for epoch, cut in enumerate(cuts, 1):
+        run = write_run(lake, EVENTS, ("k",), [(epoch % 2, epoch), (7, 0)])
+        before = cuts[epoch - 2] if epoch > 1 else None
+        lake.publish(
+            Manifest(
+                epoch=Epoch(epoch),
+                term=lake.term,
+                table="events",
+                query="q",
+                batch=epoch,
+                runs={BY_K: (run,)},
+                retained={"events": Retention("n", epoch, before, cut)},
+            )
+        )
+    plans = Compaction(lake, 8)
+    early = plans.plan(FIRST)
+    assert early is not None
+    (merge,) = early.merges
+    assert merge.retention is not None
+    assert merge.retention.cut == 18
+    assert merge_runs(lake, merge, retained, 8) is None
+    rest = merge_runs(lake, replace(merge, retention=Retention("n", 16, 3, 14)), retained, 8)
+    assert rest is not None
+    assert (rest.rows, rest.span) == (2, TimeSpan(15, 16, 0))
+    segment = early.segment([None], lake.term, 1.0)
+    assert segment.runs == {BY_K: ()}
+    assert segment.retained == {"events": Retention("n", 16, None, 18)}
+
+
+def test_an_index_that_is_not_complete_is_in_no_segment_that_has_epochs_without_it(tmp_path: Path) -> None:
+    with owned(tmp_path, {"events": (("k",),), "users": (("id",),)}) as lake:
+        for number in range(48):
+            indexes = [("k",)] if number < 8 else [("k",), ("n",)]
+            publish(lake, EVENTS, [(number % 3, number)], indexes)
+        mixed, later, last = compacted(lake)
+        assert set(mixed.runs) == {BY_K}
+        assert set(later.runs) == set(last.runs) == {BY_K, BY_N}
+        rows = rows_in(lake, mixed, BY_K)
+        supplement = write_run(lake, EVENTS, ("n",), [row[1:] for row in rows])
+        lake.supplement(BY_N, mixed.span, [supplement])
+        lake.complete("events", ("n",))
+        found = rows_through(Lake(lake.root), BY_N)
+        assert Counter(row[1:] for row in found) == Counter(row[1:] for row in rows_through(lake, BY_K))
+
+
+def test_wider_columns_are_merged_as_the_table_has_them_now(tmp_path: Path) -> None:
+    with owned(tmp_path) as lake:
+        for number in range(15):
+            publish(lake, EVENTS, [(number, number)])
+    wider = replace(EVENTS, schema=EVENTS.schema.append(pa.field("more", pa.string())))
+    record = replace(lake.record(), tables=(wider, USERS))  # type: ignore[type-var]
+    assert record is not None
+    again = OwnedLake(lake.root, record, {})
+    try:
+        run = write_run(again, wider, ("k",), [(3, 15, "x")])
+        by_n = write_run(again, wider, ("n",), [(3, 15, "x")])
+        again.publish(
+            Manifest(
+                epoch=Epoch(16),
+                term=again.term,
+                table="events",
+                query="q",
+                batch=16,
+                runs={BY_K: (run,), BY_N: (by_n,)},
+            )
+        )
+        (segment,) = compact(again, Epoch(16))
+        rows = [row for batch in again.read(segment, BY_K, ALL, wider) for row in batch.to_pylist()]
+        assert Counter((row["k"], row["n"], row["more"]) for row in rows) == Counter(
+            [*((number, number, None) for number in range(15)), (3, 15, "x")]
+        )
+        assert [row["more"] for row in rows if row["k"] == 3] == [None, "x"]
+    finally:
+        again.release()
