@@ -77,7 +77,7 @@ def check_nothing_is_up(spark: Any, port_of: Callable[[], str] | None = None) ->
 
 def test_no_time_at_all_is_an_error_that_says_what_it_was_at(spark: Any, tmp_path: Path) -> None:
     app = an_app(spark, tmp_path / "lake")
-    with pytest.raises(WaitTimeout, match="not up after 0 s: it was waiting for task slots"):
+    with pytest.raises(WaitTimeout, match="not up after 0 s: it was looking into the lake"):
         app.start(timeout=0)
     check_nothing_is_up(spark)
 
