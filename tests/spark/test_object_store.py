@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from s3_kit import SECRET, S3Server
 
@@ -69,3 +71,14 @@ def test_foreign_files_are_refused_when_the_app_is_made(spark: Any, root: Root, 
 def test_other_uris_are_refused_when_the_app_is_made(spark: Any) -> None:
     with pytest.raises(DeclarationError, match="dbfs: is known to Databricks only"):
         App(spark, "dbfs:/lake")
+
+
+def test_what_spark_writes_lies_in_a_private_directory(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    pq.write_table(pa.table({"k": [1, 2], "v": [3, 4]}), tmp_path / "events" / "0.parquet")
+    rows = spark.readStream.schema("k long, v long").parquet(str(tmp_path / "events"))
+    with app_on(spark, str(tmp_path / "lake"), rows, 1).start() as app:
+        assert app.wait(60) == 1
+    runs = list((tmp_path / "lake" / "tables").rglob("*.arrow"))
+    assert {path.stat().st_mode & 0o777 for path in runs} == {0o600}
+    assert (tmp_path / "lake" / "ingest").stat().st_mode & 0o777 == 0o700
