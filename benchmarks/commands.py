@@ -13,6 +13,7 @@ from benchmarks.arguments import number
 from benchmarks.events import EventsSpec
 from benchmarks.hotkey import measure_hotkey
 from benchmarks.hotkey_command import add_hotkey, hotkey_options, render_hotkey
+from benchmarks.lake import LakeOptions, measure_lake, render_lake_ages
 from benchmarks.latency import measure_latency
 from benchmarks.latency_command import add_latency, latency_options, render_latency
 from benchmarks.lobsters import measure_lobsters
@@ -53,6 +54,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
     add_hotkey(_benchmark(benchmarks, "hotkey", _hotkey, "a key of millions of rows: what others wait meanwhile"))
     _add_reads(_benchmark(benchmarks, "reads", _reads, "what it costs to check what is read of the lake"))
+    _add_lake(_benchmark(benchmarks, "lake", _lake, "what a lake costs after 1,000, 10,000 and 100,000 epochs"))
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
 
@@ -319,6 +321,27 @@ def _reads(options: argparse.Namespace) -> int:
         ReadsOptions(runs=options.runs, rows=options.rows, repeat=options.repeat, seed=options.seed), _say()
     )
     print(json.dumps(measured) if options.json else render_reads(measured))
+    return 0 if measured["right"] else 1
+
+
+def _add_lake(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--epochs",
+        type=_numbers,
+        default=(1_000, 10_000, 100_000),
+        metavar="N,...",
+        help="ages to measure, ascending (default: 1000,10000,100000)",
+    )
+    number(parser, "--keys", 10_000, "keys of the table")
+    number(parser, "--seed", 1, "of the rows")
+
+
+def _lake(options: argparse.Namespace) -> int:
+    if not options.epochs or sorted(set(options.epochs)) != list(options.epochs) or options.epochs[0] < 1:
+        raise UserError("--epochs: give ascending numbers, from 1 on")
+    asked = LakeOptions(epochs=options.epochs, keys=options.keys, seed=options.seed)
+    measured = measure_lake(asked, _say())
+    print(json.dumps(measured) if options.json else render_lake_ages(measured))
     return 0 if measured["right"] else 1
 
 

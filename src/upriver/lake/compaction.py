@@ -187,23 +187,25 @@ def _within(runs: Iterable[RunInfo], first: int, end: int) -> tuple[RunInfo, ...
     return tuple(run for run in runs if any(first <= vnode < end for vnode, _ in run.vnode_rows))
 
 
-def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int) -> RunInfo | None:
+def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> RunInfo | None:
     """Carry out a merge: write one run, and return it; ``None`` if no rows are left. Raises CorruptFile, NotWritten.
 
     Rows are in the order of hash64, those of one key in the order of the sources. Of an upsert table, the newest
     version of each primary key stays, of those with one hash64. Rows that retention has removed are left out.
     """
-    rows = _merged_rows(lake, merge, table)
+    rows = _merged_rows(lake, merge, table, evaluator)
     if not len(rows):
         return None
     encoded = encode_run(pa.Table.from_batches([rows]))
     path = f"tables/{merge.channel}/{merge.span.name}-{uuid4().hex}.arrow"
     lake.files.create(path, encoded)
     info = describe_run(path, encoded, rows.column(0).to_numpy(), vnodes)
-    return info if table.retain is None else replace(info, span=TimeSpan.of(rows.column(table.retain.column)))
+    if merge.retention is None:
+        return info
+    return replace(info, span=TimeSpan.of(rows.column(merge.retention.column)))  # the lake's record has no retain
 
 
-def _merged_rows(lake: Lake, merge: Merge, table: TableSpec) -> pa.RecordBatch:
+def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluator) -> pa.RecordBatch:
     schema = run_schema(table.schema)
     wanted = frozenset(map(VnodeId, range(merge.first, merge.end)))
     pieces = [pa.RecordBatch.from_pylist([], schema=schema)]
@@ -215,7 +217,7 @@ def _merged_rows(lake: Lake, merge: Merge, table: TableSpec) -> pa.RecordBatch:
     if table.primary_key:
         in_turn = rows.take(pa.array(order))
         versions = in_turn.select(table.schema.names)
-        order = order[newest_versions(in_turn.column(0).to_numpy(), versions, table, Evaluator())]
+        order = order[newest_versions(in_turn.column(0).to_numpy(), versions, table, evaluator)]
     merged = rows.take(pa.array(order))
     if merge.retention is None:
         return merged
@@ -228,12 +230,12 @@ def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
     record = lake.record()
     assert record is not None
     tables = {table.name: table for table in record.tables}
-    plans = Compaction(lake, record.vnodes)
+    plans, evaluator = Compaction(lake, record.vnodes), Evaluator()
     while spans := list(plans.due(horizon)):
         for span in spans:
             if (plan := plans.plan(span)) is not None:
                 merged = [
-                    merge_runs(lake, merge, tables[merge.channel.partition("/")[0]], record.vnodes)
+                    merge_runs(lake, merge, tables[merge.channel.partition("/")[0]], record.vnodes, evaluator)
                     for merge in plan.merges
                 ]
                 segment = plan.segment(merged, lake.term, time.time())

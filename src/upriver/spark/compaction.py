@@ -19,6 +19,7 @@ import pyarrow as pa
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from upriver.engine.expressions import Evaluator
 from upriver.engine.row_text import error_text
 from upriver.errors import LakeInUse, ProtocolError
 from upriver.ids import Epoch
@@ -241,11 +242,11 @@ def merge_all(
     root: str, vnodes: int, tables: Mapping[str, TableSpec], named: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """One task: carry out its merges."""
-    lake = Lake(root)
+    lake, evaluator = Lake(root), Evaluator()
     for batch in named:
         for given in batch.to_pylist():
             merge = Merge.from_json(json.loads(given["task"]))
             table = tables[merge.channel.partition("/")[0]]
-            run = merge_runs(lake, merge, table, vnodes)
+            run = merge_runs(lake, merge, table, vnodes, evaluator)
             told = None if run is None else json.dumps(run.to_json())
             yield pa.RecordBatch.from_pylist([{"merge": given["merge"], "run": told}], schema=_MERGED)
