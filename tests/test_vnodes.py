@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import MapVersion, VnodeId, WorkerId
-from upriver.vnodes import VnodeMap, check_vnodes, offsets_by_vnode, vnodes_of
+from upriver.vnodes import VnodeGroup, VnodeMap, check_vnodes, hashes_in, offsets_by_vnode, vnodes_of
 
 VNODE_COUNTS = [2**bits for bits in range(8, 17)]
 MANY = settings(derandomize=True, deadline=None, max_examples=100)
@@ -248,3 +248,21 @@ def test_json_holds_runs() -> None:
 def test_json_both_ways(owners: list[int], version: int) -> None:
     value = VnodeMap(MapVersion(version), tuple(map(WorkerId, owners)))
     assert VnodeMap.from_json(json.loads(json.dumps(value.to_json()))) == value
+
+
+@pytest.mark.parametrize("vnodes", [1, 2, 16, 65_536])
+@pytest.mark.parametrize("groups", [1, 2, 3, 7, 16])
+def test_groups_share_out_all_vnodes(vnodes: int, groups: int) -> None:
+    if groups > vnodes:
+        with pytest.raises(DeclarationError, match=f"{groups} partitions: there are 1 to {vnodes}"):
+            VnodeGroup.all(vnodes, groups)
+        return
+    made = VnodeGroup.all(vnodes, groups)
+    assert [vnode for group in made for vnode in range(group.first, group.behind)] == list(range(vnodes))
+    sizes = {group.behind - group.first for group in made}
+    assert max(sizes) - min(sizes) <= 1
+    of_vnode = [((vnode + 1) * groups - 1) // vnodes for vnode in range(vnodes)]  # as Spark computes it
+    assert all(of_vnode[vnode] == number for number, g in enumerate(made) for vnode in (g.first, g.behind - 1))
+    ends = np.array([end for group in made for end in group.hashes], np.uint64)
+    assert vnodes_of(ends, vnodes).tolist() == [v for group in made for v in (group.first, group.behind - 1)]
+    assert [hashes_in(group.hashes, ends) for group in made] == [slice(2 * n, 2 * n + 2) for n in range(groups)]

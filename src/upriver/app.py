@@ -18,9 +18,11 @@ from upriver.coordinator.group import MembershipConfig
 from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
+from upriver.lake.address import Root
 from upriver.lake.collection import GRACE_S
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
+from upriver.lake.scan import prunable
 from upriver.net.server import listen_for
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, Per, TableSpec
@@ -33,12 +35,13 @@ from upriver.spark.host import check_session, use_own_python
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
-from upriver.spark.scan import read_view
+from upriver.spark.scan import ScanRequest
 from upriver.spark.session import spark_hosts
 from upriver.spark.sources import check_stream, check_trigger
-from upriver.spark.tables import declared_table, read_rejected, rows_of_keys, view_as_of
+from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view, mapped_view, over_tables
+from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
 CHECKPOINT_INTERVAL_S = 60.0
@@ -366,21 +369,44 @@ class App:
         except WaitTimeout:
             if not computes or running.epoch < (limits.get("at_least") or 0):
                 raise
-        return rows_of_keys(self.read(view), key_batch(view, self._client.key_schema(view), keys))
+        request = ScanRequest.of(running.address, self._config.token, view)
+        wanted = key_batch(view, request.source.key_schema, keys)
+        rows = self._computed(view, wanted) if self._is_partial(view) else request.load(self._spark)
+        return rows_of_keys(rows, wanted)
 
-    def read(self, view: str) -> DataFrame:
-        """The whole view as a Spark DataFrame, as of one epoch.
+    def read(self, view: str, *, partitions: int | None = None, keys: Keys | None = None) -> DataFrame:
+        """A view, or a table, as a Spark DataFrame, as of one epoch; of an upsert table, the rows as they are now.
 
-        A view that keeps every key is read in parallel from all workers; each action on the DataFrame reads the view at
-        that moment. Spark computes a partial view from the lake's tables, as of the call. Raises UnknownView, and the
-        error of a view that has failed; if the view fails later, an action raises Spark's PythonException.
+        view: its name, or a table's. partitions: each partition has the rows of a range of vnodes; this is how many, by
+        default as many as there are workers. Reads of equal ``partitions`` are divided in the same way, if their keys
+        have the same types. keys: only the rows of these, as for :meth:`lookup`: of other vnodes nothing is read. The
+        key of a table is its key; of an upsert table with a key outside of its primary key, the primary key.
+
+        A view that keeps every key is read from the workers, and a table from the lake; each action on the DataFrame
+        reads it as it is then. Spark computes a partial view from the lake's tables, as of the call. Raises
+        UnknownView, KeyTypeError, DeclarationError for an impossible number of partitions, and the error of a view that
+        has failed; if the view fails later, an action raises Spark's PythonException.
         """
         running = self._running()
-        running.check_view(view)  # fails here for an unknown or failed view, and not in the action
-        if self._plans[view].full_because is None:
-            query, root, zone = self._queries[view], self._config.root, self._typer.timezone
-            return view_as_of(self._spark, root, query, self._tables, {}, running.epoch, zone)
-        return read_view(self._spark, running.address, self._config.token, view)
+        if not isinstance(view, str) or view not in self._tables:
+            running.check_view(view)  # fails here for an unknown or failed view, and not in the action
+        root = self._config.root
+        store = root.options if isinstance(root, Root) else {}
+        request = ScanRequest.of(running.address, self._config.token, view, partitions, keys, store)
+        if not self._is_partial(view):
+            return request.load(self._spark)
+        rows = self._computed(view, request.wanted.keys)
+        return request.divide(rows if request.wanted.keys is None else only_keys(rows, request.wanted.keys))
+
+    def _is_partial(self, name: str) -> bool:
+        return name in self._plans and self._plans[name].full_because is None
+
+    def _computed(self, view: str, keys: pa.RecordBatch | None) -> DataFrame:
+        """A partial view as Spark computes it. keys: rows of other keys may be missing."""
+        query, root, zone, epoch = self._queries[view], self._config.root, self._typer.timezone, self._running().epoch
+        pruned = {} if keys is None else prunable(self._plans[view])
+        wanted = None if keys is None else KeyFilter(keys).hashes
+        return view_as_of(self._spark, root, query, self._tables, {}, epoch, zone, pruned, wanted)
 
     def evict(self, view: str, keys: Keys | None = None) -> None:
         """Evict these keys of a partial view; ``None``: all. The next lookup of a key fills it again.

@@ -7,7 +7,7 @@ life of a lake, so *sorted by hash64* means *grouped by vnode*.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count, groupby, islice
+from itertools import count, groupby, islice, pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -45,6 +45,43 @@ def vnode_range(vnode: int, vnodes: int) -> tuple[int, int]:
     """The least and the highest hash64 of a vnode, for so many vnodes."""
     width = 2**64 // vnodes
     return vnode * width, (vnode + 1) * width - 1
+
+
+HashRange = tuple[int, int]
+"""The least and the highest hash64 of a range, both of them in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VnodeGroup:
+    """The vnodes from ``first`` to before ``behind``, out of ``vnodes``."""
+
+    first: int
+    behind: int
+    vnodes: int
+
+    @classmethod
+    def all(cls, vnodes: int, groups: int) -> tuple[Self, ...]:
+        """So many groups of about the same size, in order: each vnode is in one of them.
+
+        Group g begins with vnode ``g * vnodes // groups``. So the groups depend on the two numbers alone, and two reads
+        with the same numbers have the same groups. Raises DeclarationError unless 1 <= groups <= vnodes.
+        """
+        check_vnodes(vnodes)
+        if not 1 <= groups <= vnodes:
+            raise DeclarationError(f"{groups} partitions: there are 1 to {vnodes}, as many as vnodes at most")
+        firsts = [group * vnodes // groups for group in range(groups + 1)]
+        return tuple(cls(first, behind, vnodes) for first, behind in pairwise(firsts))
+
+    @property
+    def hashes(self) -> HashRange:
+        """The hash64 of these vnodes."""
+        return vnode_range(self.first, self.vnodes)[0], vnode_range(self.behind - 1, self.vnodes)[1]
+
+
+def hashes_in(range: HashRange, sorted_hash64: Hashes) -> slice:
+    """The places of the hashes in a range. sorted_hash64: ascending as unsigned numbers; this is not checked."""
+    least, highest = map(np.uint64, range)
+    return slice(int(np.searchsorted(sorted_hash64, least)), int(np.searchsorted(sorted_hash64, highest, "right")))
 
 
 def offsets_by_vnode(sorted_hash64: Hashes, vnodes: int) -> npt.NDArray[np.int64]:

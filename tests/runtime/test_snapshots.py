@@ -1,14 +1,18 @@
-"""A worker's parts of snapshots: a retiring worker waits until scans are through, and no longer."""
+"""A worker's parts of snapshots: scans read them by vnodes or keys. A retiring worker waits until scans are through,
+and no longer."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.errors import WaitTimeout
+from upriver.errors import ProtocolError, WaitTimeout
+from upriver.hashing import HASH64_MAX, hash64
 from upriver.ids import SnapshotId
 from upriver.runtime.snapshots import HeldSnapshots
+from upriver.vnodes import VnodeGroup
 
 FIRST, SECOND = SnapshotId(1), SnapshotId(2)
 ROWS = pa.table({"k": ["a"]})
@@ -22,14 +26,41 @@ def held() -> HeldSnapshots:
     return held
 
 
+def numbered(first: int, last: int) -> pa.Table:
+    """Rows in the order of their keys' hash64, in two chunks."""
+    keys = pa.array(range(first, last), pa.int64())
+    rows = pa.table({"n": pa.array(range(last - first)), "k": keys}).take(pa.array(np.argsort(hash64([keys]))))
+    return pa.concat_tables([rows.slice(0, 5), rows.slice(5)])
+
+
+def test_a_scan_gets_the_rows_of_its_vnodes_and_of_its_keys(held: HeldSnapshots) -> None:
+    rows = numbered(0, 100)
+    held.hold(SECOND, rows)
+    part = held.read(SECOND, "v")
+    groups = [part.rows_in(["k"], [group.hashes]) for group in VnodeGroup.all(16, 3)]
+    assert pa.concat_tables(groups).equals(rows)
+    assert all(group.num_rows for group in groups)
+    ends = [(hash, hash) for hash in hash64([rows.column("k").take([3, 98])]).tolist()]
+    assert part.rows_in(["k"], ends).column("k").to_pylist() == rows.column("k").take([3, 98]).to_pylist()
+    assert part.rows_in(["k"], []).equals(rows.slice(0, 0))
+
+
+def test_rows_in_another_order_than_a_scan_thinks_are_refused(held: HeldSnapshots) -> None:
+    """The view may have been declared anew."""
+    held.hold(SECOND, numbered(100, 109))
+    for key, said in (("n", "the rows are not in the order of"), ("m", "the view has no column 'm'")):
+        with pytest.raises(ProtocolError, match=said):
+            held.read(SECOND, "v").rows_in([key], [(0, HASH64_MAX)])
+
+
 def leave(held: HeldSnapshots, pool: ThreadPoolExecutor) -> Future[None]:
     return pool.submit(held.wait_read, SECONDS_MAX)
 
 
 def test_a_part_is_had_until_it_is_forgotten(held: HeldSnapshots) -> None:
-    assert held.read(FIRST, "v") is ROWS
+    assert held.read(FIRST, "v").rows is ROWS
     held.was_read(FIRST)
-    assert held.read(FIRST, "v") is ROWS
+    assert held.read(FIRST, "v").rows is ROWS
     held.forget(FIRST)
     with pytest.raises(WaitTimeout, match="view 'v': snapshot 1 is no longer held"):
         held.read(FIRST, "v")
@@ -65,7 +96,7 @@ def test_a_part_may_be_asked_for_again_in_a_while() -> None:
 
 def test_the_wait_is_bounded(held: HeldSnapshots) -> None:
     held.wait_read(0.01)
-    assert held.read(FIRST, "v") is ROWS
+    assert held.read(FIRST, "v").rows is ROWS
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
@@ -15,34 +16,47 @@ from server_kit import TOKEN, calls_server
 from standby_kit import await_that
 
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, WaitTimeout, WorkerLost
-from upriver.ids import Epoch, SnapshotId, WorkerId
-from upriver.net.lookups import Routing, ViewRoute
+from upriver.hashing import hash64
+from upriver.ids import Epoch, SnapshotId
 from upriver.net.server import GET_ROWS_MAX, Get, Server
+from upriver.plan.plan import schema_to_json
 from upriver.runtime.coordinator_loop import SnapshotParts
-from upriver.runtime.snapshots import SCANS_KNOWN_MAX, SharedScans
-from upriver.spark.scan import UpriverDataSource, read_view
-from upriver.vnodes import VnodeMap
+from upriver.runtime.snapshots import SCANS_KNOWN_MAX, SharedScans, SnapshotPart
+from upriver.spark.scan import ScanRequest, UpriverDataSource
+from upriver.vnodes import HashRange, VnodeGroup, vnodes_of
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def numbers(first: int, last: int) -> pa.Table:
-    return pa.table({"k": [f"k{n}" for n in range(first, last)], "n": pa.array(range(first, last), pa.int64())})
+    keys = pa.array([f"k{n}" for n in range(first, last)], pa.string())
+    return pa.table({"k": keys, "n": pa.array(range(first, last), pa.int64())})
+
+
+def sorted_by(key: str, rows: pa.Table) -> pa.Table:
+    """In the order in which a worker has them."""
+    return rows.take(pa.array(np.argsort(hash64([rows.column(key)]), kind="stable")))
+
+
+VNODES = 16
 
 
 class Service:
     """The servers of an app with one view, ``planes``, whose workers hold what ``shares`` says."""
 
-    def __init__(self, *shares: pa.Table) -> None:
+    def __init__(self, *shares: pa.Table, key: str = "k") -> None:
         self.shares = list(shares)
+        self.key = key
         self.held: dict[int, list[pa.Table]] = {}
         """The snapshots taken, by id."""
         self.read: list[int] = []
         """The snapshots of which a part was read, once for each part."""
+        self.ranges: list[list[HashRange]] = []
+        """The ranges of hash64 that were read."""
         self.holds_snapshots = True
         self.workers: list[Server] = []
         self._scans = SharedScans(self._take)
-        actions = {"routing": self._routing, "scan": self._scan}
+        actions = {"source": self._source, "scan": self._scan}
         self._coordinator = calls_server(actions)
 
     @property
@@ -59,7 +73,9 @@ class Service:
         def part(asked: Mapping[str, Any], _: int) -> pa.Table:
             if asked["snapshot"] not in self.held:
                 raise WaitTimeout(f"snapshot {asked['snapshot']} is no longer held; read the view again")
-            return self.held[asked["snapshot"]][worker]
+            ranges = [(least, highest) for least, highest in asked["ranges"]]
+            self.ranges.append(ranges)
+            return SnapshotPart(self.held[asked["snapshot"]][worker]).rows_in(asked["key"], ranges)
 
         return part
 
@@ -67,20 +83,20 @@ class Service:
         self.read.append(told["snapshot"])
         return {}
 
-    def _routing(self, _: Mapping[str, Any]) -> dict[str, Any]:
-        workers = [WorkerId(number) for number in range(len(self.shares))]
-        addresses = dict(zip(workers, self._addresses(), strict=True))
-        views = {"planes": ViewRoute(("k",), self.shares[0].schema)}
-        return Routing(VnodeMap.initial(16, workers), addresses, views, Epoch(1)).to_json()
+    def _source(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        if asked["name"] != "planes":
+            raise UnknownView.among(asked["name"], ["planes"])
+        schema = schema_to_json(self.shares[0].schema)
+        return {"key": [self.key], "schema": schema, "vnodes": VNODES, "workers": len(self.shares), "lake": None}
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         parts = self._scans.parts(asked["view"], asked["scan"], 10.0)
-        return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses)}
+        return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses), "lake": None}
 
     def _take(self, view: str, seconds: float) -> SnapshotParts:
         snapshot = SnapshotId(len(self.held) + 1)
         if self.holds_snapshots:
-            self.held[snapshot] = list(self.shares)
+            self.held[snapshot] = [sorted_by(self.key, share) for share in self.shares]
         return SnapshotParts(snapshot, Epoch(1), tuple(self._addresses()))
 
     def stop(self) -> None:
@@ -95,8 +111,8 @@ Serve = Callable[..., Service]
 def serve() -> Iterator[Serve]:
     services: list[Service] = []
 
-    def serve(*shares: pa.Table) -> Service:
-        services.append(Service(*shares))
+    def serve(*shares: pa.Table, key: str = "k") -> Service:
+        services.append(Service(*shares, key=key))
         return services[-1]
 
     yield serve
@@ -104,8 +120,8 @@ def serve() -> Iterator[Serve]:
         service.stop()
 
 
-def read(spark: Any, service: Service) -> Any:
-    return read_view(spark, service.address, TOKEN, "planes")
+def read(spark: Any, service: Service, partitions: int | None = None, keys: Any = None) -> Any:
+    return ScanRequest.of(service.address, TOKEN, "planes", partitions, keys).load(spark)
 
 
 def found(rows: Any) -> list[int]:
@@ -164,16 +180,43 @@ def test_the_scans_that_are_remembered_are_bounded() -> None:
 # Reading --------------------------------------------------------------------------------------------------------
 
 
+def by_partition(rows: Any) -> dict[int, list[int]]:
+    """For each partition, the vnodes of its rows."""
+    found: dict[int, list[int]] = {}
+    for row in rows.selectExpr("spark_partition_id() AS part", "k").collect():
+        found.setdefault(row["part"], []).append(int(vnodes_of(hash64([pa.array([row["k"]])]), VNODES)[0]))
+    return found
+
+
 @pytest.mark.spark
-def test_a_view_is_read_with_one_partition_for_each_worker(spark: Any, serve: Serve) -> None:
-    service = serve(numbers(0, 5), numbers(5, 5), numbers(5, 9))
-    rows = read(spark, service)
+@pytest.mark.parametrize("partitions", [None, 1, 5, VNODES])
+def test_a_partition_has_the_rows_of_a_range_of_vnodes(spark: Any, serve: Serve, partitions: int | None) -> None:
+    """Whichever worker has them: during a rescale, two may have keys of one vnode."""
+    service = serve(numbers(0, 50), numbers(50, 50), numbers(50, 90))
+    rows = read(spark, service, partitions)
     assert rows.dtypes == [("k", "string"), ("n", "bigint")]
-    by_part = rows.selectExpr("spark_partition_id() AS part", "n").groupBy("part").count().collect()
-    assert sorted((row["part"], row["count"]) for row in by_part) == [(0, 5), (2, 4)]
-    assert rows.rdd.getNumPartitions() == 3
-    assert found(rows) == list(range(9))
+    groups = VnodeGroup.all(VNODES, partitions or 3)
+    assert rows.rdd.getNumPartitions() == len(groups)
+    for part, vnodes in by_partition(rows).items():
+        assert set(vnodes) <= set(range(groups[part].first, groups[part].behind))
+    assert found(rows) == list(range(90))
     assert [row["k"] for row in rows.where("n = 7").collect()] == ["k7"]
+
+
+@pytest.mark.spark
+def test_keys_prune(spark: Any, serve: Serve) -> None:
+    service = serve(numbers(0, 50), numbers(50, 90))
+    rows = read(spark, service, VNODES, ["k3", "k77", "none", None])
+    hashes = hash64([pa.array(["k3", "k77", "none", None])]).tolist()
+    assert rows.rdd.getNumPartitions() == len(set(vnodes_of(np.array(hashes, np.uint64), VNODES).tolist()))
+    assert found(rows) == [3, 77]
+    assert {least for ranges in service.ranges for least, _ in ranges} == set(hashes)
+    assert all(least == highest for ranges in service.ranges for least, highest in ranges)
+    assert found(rows.where("n > 3")) == [77]
+    assert found(read(spark, service)) == list(range(90))
+    service.ranges.clear()
+    assert found(read(spark, service, keys=[])) == []
+    assert service.ranges == []
 
 
 @pytest.mark.spark
@@ -217,10 +260,10 @@ def test_a_part_comes_in_many_batches_and_may_be_left_early(spark: Any, serve: S
     service = serve(numbers(0, 3 * GET_ROWS_MAX + 1), numbers(0, 1))
     rows = read(spark, service)
     assert rows.selectExpr("count(*)", "sum(n)").first()[:] == (200_000 - 3390, sum(range(3 * GET_ROWS_MAX + 1)))
-    assert service.read == [1, 1]
+    assert service.read == [1] * 4  # each partition asks each worker
     assert len(rows.limit(3).collect()) == 3
     await_that(lambda: 2 in service.read, lambda: "a scan that needs no more rows is through as well")  # a moment later
-    assert rows.where("n > 5").first()["n"] == 6
+    assert rows.where("n > 5").first()["n"] > 5
 
 
 ZONED = datetime(2013, 1, 1, 5, 15, 0, 1, UTC)
@@ -248,7 +291,7 @@ EVERY_TYPE = pa.table(
 
 @pytest.mark.spark
 def test_values_of_every_type_arrive(spark: Any, serve: Serve) -> None:
-    rows = read(spark, serve(EVERY_TYPE.slice(0, 1), EVERY_TYPE.slice(1)))
+    rows = read(spark, serve(EVERY_TYPE.slice(0, 1), EVERY_TYPE.slice(1), key="long"))
     types = "boolean tinyint smallint int bigint float double decimal(20,3) string binary date timestamp timestamp_ntz"
     nested = ["array<bigint>", "map<string,bigint>", "struct<at:timestamp>"]
     assert [type for _, type in rows.dtypes] == [*types.split(), *nested]
@@ -328,21 +371,25 @@ def test_options_may_be_given_by_hand(spark: Any, serve: Serve) -> None:
     rows = load(spark, Address=f"grpc://{service.address}", token=TOKEN, VIEW="planes")
     assert rows.dtypes == [("k", "string"), ("n", "bigint")]
     assert found(rows) == list(range(9))
-    assert found(load(spark, "k string, n long", address=service.address, token=TOKEN, view="planes")) == found(rows)
+    given = {"address": service.address, "token": TOKEN, "view": "planes"}
+    assert found(load(spark, "k string, n long", **given)) == found(rows)
+    some = load(spark, **given, partitions="16", keys='["k2", "k7", ["k8"], null]')
+    assert some.rdd.getNumPartitions() <= 4
+    assert found(some) == [2, 7, 8]
 
 
 @pytest.mark.spark
-def test_the_app_refuses_before_spark_does(spark: Any, serve: Serve) -> None:
+def test_the_app_refuses_before_spark_does(serve: Serve) -> None:
     service = serve(numbers(0, 5))
     with pytest.raises(UnknownView, match="no view 'plains'; there are: planes"):
-        read_view(spark, service.address, TOKEN, "plains")
+        ScanRequest.of(service.address, TOKEN, "plains")
     with pytest.raises(AccessDenied, match="not the app's token"):
-        read_view(spark, service.address, "another", "planes")
+        ScanRequest.of(service.address, "another", "planes")
     with pytest.raises(UserError, match="address 'nowhere' is not of the form host:port"):
-        read_view(spark, "nowhere", TOKEN, "planes")
+        ScanRequest.of("nowhere", TOKEN, "planes")
     service.stop()
     with pytest.raises(ClusterError, match=f"{service.address} cannot be reached"):
-        read_view(spark, service.address, TOKEN, "planes")
+        ScanRequest.of(service.address, TOKEN, "planes")
 
 
 @pytest.mark.spark
@@ -352,6 +399,12 @@ def test_the_app_refuses_before_spark_does(spark: Any, serve: Serve) -> None:
         ({"view": "plains"}, r"UnknownView: no view 'plains'; there are: planes"),
         ({"token": "another"}, r"AccessDenied: .*not the app's token"),
         ({"token": ""}, r"needs the options address, token and view; missing: \['token'\]"),
+        ({"partitions": "17"}, r"DeclarationError: 17 partitions: there are 1 to 16"),
+        ({"partitions": "some"}, r"DeclarationError: partitions='some': give a number, 1 to 16"),
+        ({"keys": "k1"}, r"KeyTypeError: 'planes': keys='k1' is not a JSON list of keys"),
+        ({"keys": '[["k1", 2]]'}, r"KeyTypeError: 'planes': \[\"k1\", 2\] is no key of \(k string\)"),
+        ({"keys": "[5]"}, r"KeyTypeError: 'planes': \[5\] is no key of \(k string\)"),
+        ({"arrow_keys": "k1"}, r"KeyTypeError: 'planes': arrow_keys is not base64 of an Arrow stream"),
         ({"schema": "k string"}, r"view 'planes' has the columns k string, n bigint, not k string: leave schema\(\)"),
     ],
 )
@@ -377,6 +430,7 @@ def test_a_snapshot_that_is_lost_fails_the_action(spark: Any, serve: Serve) -> N
 def test_a_worker_that_is_lost_fails_the_action(spark: Any, serve: Serve) -> None:
     service = serve(numbers(0, 5), numbers(5, 9))
     rows = read(spark, service)
+    assert found(rows) == list(range(9))
     service.workers[1].stop()
     with pytest.raises(PySparkException, match=f"WorkerLost: {service.workers[1].address} cannot be reached"):
         rows.collect()

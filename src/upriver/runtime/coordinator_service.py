@@ -8,7 +8,8 @@ from upriver.arguments import seconds, whole
 from upriver.coordinator.restarts import Claim
 from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, UnknownView, UpriverError, WorkerLost
 from upriver.hashing import HASH64_MAX
-from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
+from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.lake.scan import LakeScan, TableScan, ViewScan, scan_key
 from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode_message
 from upriver.net.handshake import HandshakeKeys, Purpose
@@ -16,10 +17,10 @@ from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.server import Action, Calls, Listen, Server, Service
 from upriver.net.wire import Message
 from upriver.plan.explain import explain
-from upriver.plan.plan import DataflowPlan, TableSpec
+from upriver.plan.plan import DataflowPlan, TableSpec, schema_to_json
 from upriver.protocol.messages import ToWorker
 from upriver.protocol.strategies import Strategy
-from upriver.runtime.coordinator_loop import CoordinatorLoop
+from upriver.runtime.coordinator_loop import CoordinatorLoop, SnapshotParts
 from upriver.runtime.leases import USUAL, FailureDetection, WorkerSlots
 from upriver.runtime.snapshots import SharedScans
 
@@ -72,12 +73,13 @@ class CoordinatorService:
     """Serves a coordinator from construction until ``stop``.
 
     Actions, JSON in and out: ``routing``, ``freshness`` (``epoch``: the epoch to return the commit time of, or null),
-    ``status``, ``explain`` (``view``), ``scan`` (``view``, and ``scan``, a name of the caller's choice: callers that
-    give the same name read the same snapshot), ``evict`` (``view``, ``keys``), ``rescales`` and ``views`` (the history
-    of both), and ``rescale`` (``workers`` or
-    ``moves``, ``strategy``, ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``,
-    ``rescale_report`` and ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it
-    comes when the state is another one, or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most.
+    ``status``, ``explain`` (``view``), ``source`` (``name``, of a view or a table: what a scan of it must know),
+    ``scan`` (``view``, which may be a table too, and ``scan``, a name of the caller's choice: callers that give the
+    same name read the same snapshot, or the lake as of the same epoch), ``evict`` (``view``, ``keys``),
+    ``rescales`` and ``views`` (the history of both), and ``rescale`` (``workers`` or ``moves``, ``strategy``,
+    ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``, ``rescale_report`` and
+    ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it comes when the state is
+    another one, or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most.
     """
 
     def __init__(
@@ -89,13 +91,15 @@ class CoordinatorService:
         keys: HandshakeKeys,
         keeper: CoordinatorRecords = CoordinatorRecords(),
         failure_detection: FailureDetection = USUAL,
+        root: str = "",
     ) -> None:
         """keys: the clients' token, and the secret of the workers that may register. failure_detection: the workers',
-        too."""
+        too. root: of the lake."""
         self._loop = loop
         self._keeper = keeper
+        self._root = root
         self._worker_slots = WorkerSlots(failure_detection)
-        self._scans = SharedScans(loop.snapshot)
+        self._scans = SharedScans(self._take)
         self._tables = {table.name: table for table in tables}
         self._plans: dict[str, DataflowPlan] = {}
         self._views: dict[str, ViewRoute] = {}
@@ -105,6 +109,7 @@ class CoordinatorService:
             "freshness": self._freshness,
             "status": lambda _: loop.status(),
             "explain": lambda asked: self.explain(str(asked["view"])),
+            "source": self._source,
             "scan": self._scan,
             "evict": self._evict,
             "rescales": lambda _: {"rescales": loop.rescale_history()},
@@ -192,9 +197,50 @@ class CoordinatorService:
         committed_at = None if epoch is None else self._loop.progress.committed_at(Epoch(whole("epoch", epoch)))
         return {**self._loop.progress.freshness().to_json(), "committed_at": committed_at}
 
+    def _source(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        name = str(asked["name"])
+        scan = self._lake_scan(name)
+        key, schema = (self._plans[name].key, self._plans[name].schema) if scan is None else (scan.key, scan.schema)
+        vnode_map = self._loop.lookup_map
+        return {
+            "key": list(key),
+            "schema": schema_to_json(schema),
+            "vnodes": len(vnode_map.owners),
+            "workers": len(vnode_map.workers),
+            "lake": None if scan is None else scan.to_json(),
+        }
+
+    def _lake_scan(self, name: str) -> LakeScan | None:
+        """The scan of a table or a partial view; ``None`` for a full view. Raises UnknownView, and the error of a view
+        that has failed."""
+        if name in self._tables:
+            table = self._tables[name]
+            return TableScan(self._root, table, scan_key(table))
+        if name not in self._plans:
+            raise UnknownView.among(name, [*self._plans, *self._tables])
+        self._loop.check_view(name)
+        plan = self._plans[name]
+        if plan.full_because is not None:
+            return None
+        return ViewScan(self._root, plan, tuple(self._tables[table] for table in plan.tables))
+
+    def _take(self, name: str, seconds: float) -> SnapshotParts:
+        """What one scan reads. No worker has a part of what is read from the lake."""
+        if name in self._plans and self._plans[name].full_because is not None:
+            return self._loop.snapshot(name, seconds)
+        self._lake_scan(name)
+        return SnapshotParts(SnapshotId(0), self._loop.progress.ended, ())
+
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        parts = self._scans.parts(str(asked["view"]), str(asked["scan"]), SNAPSHOT_S_MAX)
-        return {"snapshot": parts.snapshot, "epoch": parts.epoch, "addresses": list(parts.addresses)}
+        name = str(asked["view"])
+        parts = self._scans.parts(name, str(asked["scan"]), SNAPSHOT_S_MAX)
+        scan = self._lake_scan(name) if not parts.addresses else None
+        return {
+            "snapshot": parts.snapshot,
+            "epoch": parts.epoch,
+            "addresses": list(parts.addresses),
+            "lake": None if scan is None else scan.to_json(),
+        }
 
     def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         view, keys = str(asked["view"]), asked["keys"]

@@ -8,17 +8,19 @@ All tasks of one scan read the same snapshot, whichever task asks first.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from time import monotonic
 
 import pyarrow as pa
 
-from upriver.errors import WaitTimeout
+from upriver.errors import ProtocolError, WaitTimeout
+from upriver.hashing import Hashes, hash64
 from upriver.ids import SnapshotId
 from upriver.runtime.coordinator_loop import SnapshotParts
+from upriver.vnodes import HashRange, hashes_in
 
 AGAIN_S = 5.0
 """Seconds after a scan of a part in which another scan of the same action may ask for it: a self-join has several."""
@@ -26,15 +28,39 @@ AGAIN_S = 5.0
 
 @dataclass(slots=True)
 class SnapshotPart:
-    """A worker's part of one snapshot. readers: how many scans are reading it. read_at: when the last scan was through,
-    by the monotonic clock."""
+    """A worker's part of one snapshot. rows: sorted by the hash64 of the view's key. readers: how many scans are
+    reading it. read_at: when the last scan was through, by the monotonic clock."""
 
     rows: pa.Table
     readers: int = 0
     read_at: float = inf
+    _sorted: tuple[tuple[str, ...], Hashes] | None = None
+    """The key by which a scan has asked for rows, and the hash64 of the rows."""
+    _hashing: threading.Lock = field(default_factory=threading.Lock)
+    """Held while the hashes are computed: only the scans of this part wait for that."""
+
+    def rows_in(self, key: Sequence[str], ranges: Iterable[HashRange]) -> pa.Table:
+        """The rows whose key has its hash64 in one of the ranges. key: the view's key columns. Nothing is copied."""
+        with self._hashing:
+            if self._sorted is None or self._sorted[0] != tuple(key):
+                self._sorted = tuple(key), _hashes_of(self.rows, key)
+            _, hashes = self._sorted
+        places = [hashes_in(range, hashes) for range in ranges]
+        parts = [self.rows.slice(place.start, place.stop - place.start) for place in places]
+        return pa.concat_tables([self.rows.slice(0, 0), *parts])
 
     def wanted_until(self, again_s: float) -> float:
         return inf if self.readers else self.read_at + again_s
+
+
+def _hashes_of(rows: pa.Table, key: Sequence[str]) -> Hashes:
+    missing = [name for name in key if name not in rows.schema.names]
+    if missing:
+        raise ProtocolError(f"the view has no column {missing[0]!r} any more; read the view again")
+    hashes = hash64([rows.column(name) for name in key], rows.num_rows)
+    if (hashes[1:] < hashes[:-1]).any():
+        raise ProtocolError(f"the rows are not in the order of ({', '.join(key)}); read the view again")
+    return hashes
 
 
 class HeldSnapshots:
@@ -61,8 +87,8 @@ class HeldSnapshots:
             self._parts.clear()
             self._changed.notify_all()
 
-    def read(self, snapshot: SnapshotId, view: str, first: int = 0) -> pa.Table:
-        """The rows, for a scan that calls :meth:`was_read` at its end.
+    def read(self, snapshot: SnapshotId, view: str, first: int = 0) -> SnapshotPart:
+        """The part, for a scan that calls :meth:`was_read` at its end.
 
         view: for the message. first: the row from which they are wanted; a scan begins with 0. Raises WaitTimeout if
         they are not held any more.
@@ -72,7 +98,7 @@ class HeldSnapshots:
             if part is None:
                 raise WaitTimeout(f"view {view!r}: snapshot {snapshot} is no longer held; read the view again")
             part.readers += not first
-            return part.rows
+            return part
 
     def was_read(self, snapshot: SnapshotId) -> None:
         """A scan has read all that it wants of this part."""

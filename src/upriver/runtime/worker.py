@@ -22,8 +22,8 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
-from upriver.errors import ClusterError, UpriverError
-from upriver.hashing import hash64
+from upriver.errors import ClusterError, ProtocolError, UpriverError
+from upriver.hashing import HASH64_MAX, hash64
 from upriver.ids import Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.lake import Lake
 from upriver.migration.messages import Acquire
@@ -47,6 +47,7 @@ from upriver.runtime.leases import USUAL, FailureDetection, Lease
 from upriver.runtime.memory import trimming_heap
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.worker_loop import WorkerLoop
+from upriver.vnodes import HashRange
 from upriver.worker.regions import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
@@ -118,7 +119,8 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
 
 
 SNAPSHOT = "snapshot"
-"""The get of a worker's part of a snapshot: ``{"snapshot": id, "view": name}``."""
+"""The get of some of a worker's part of a snapshot: ``{"snapshot": id, "view": name, "key": the view's key columns,
+"ranges": [[least hash64, highest hash64], ...]}``."""
 SNAPSHOT_READ = "snapshot_read"
 """The action of a scan that has read this worker's part: ``{"snapshot": id}``."""
 SWITCH_S = 0.0005
@@ -237,7 +239,14 @@ def _hello(worker: WorkerId, config: WorkerConfig, address: str) -> Message:
 
 
 def _snapshot(held: HeldSnapshots, asked: Mapping[str, Any], first: int) -> pa.Table:
-    return held.read(SnapshotId(asked["snapshot"]), str(asked["view"]), first)
+    part = held.read(SnapshotId(asked["snapshot"]), str(asked["view"]), first)
+    return part.rows_in(list(map(str, asked["key"])), [_hash_range(range) for range in asked["ranges"]])
+
+
+def _hash_range(range: Any) -> HashRange:
+    if not isinstance(range, list) or [*map(type, range)] != [int, int] or not 0 <= range[0] <= range[1] <= HASH64_MAX:
+        raise ProtocolError(f"{range!r:.100} is no range of hash64")
+    return range[0], range[1]
 
 
 def _snapshot_read(held: HeldSnapshots, told: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -238,6 +238,7 @@ class RunningApp:
                 self._end_attempt,
             ),
             config.failure_detection,
+            config.root,
         )
         worker_config = WorkerConfig(
             root=config.root,

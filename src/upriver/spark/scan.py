@@ -1,80 +1,229 @@
-"""Views as Spark DataFrames: ``spark.read.format("upriver")``, one partition for each worker (document 003, "Batch").
+"""Views and tables as Spark DataFrames: ``spark.read.format("upriver")``, one partition for each group of vnodes
+(document 003, "Batch").
 
 Spark plans a Python data source once for each ``load()`` and then runs the plan for every action on that DataFrame. So
 a plan names no snapshot, but itself. The tasks add the action that they belong to. The coordinator gives all tasks of
-one action the same snapshot, taken at the first task's request.
+one action the same snapshot of a full view, taken at the first task's request. Tables and partial views are read from
+the lake; there it gives them the same epoch.
 
-Filters are left to Spark. Spark could push them down. But up to Spark 4.3 it would reuse the reader with these filters
-for other queries on the same DataFrame, whatever their filters, which would give wrong answers. A test shows it. For
-the rows of a few keys, use a lookup.
+Keys that are named when the DataFrame is made prune: only their vnodes are read. Filters are left to Spark. Spark could
+push them down. But up to Spark 4.3 it would reuse the reader with these filters for other queries on the same
+DataFrame, whatever their filters, which would give wrong answers (docs/internals/decisions/0007-scans-take-keys.md).
 """
 
-from collections.abc import Iterator, Sequence
+import base64
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Self
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from upriver.errors import DeclarationError, UnknownView, UpriverError, WorkerLost
-from upriver.net.lookups import Routing
+from upriver.client.keys import Keys, key_batch, keys_of_texts
+from upriver.errors import DeclarationError, KeyTypeError, UpriverError, WorkerLost
+from upriver.hashing import Hashes, hash64
+from upriver.ids import Epoch
+from upriver.lake.scan import scan_from_json
 from upriver.net.remote import Connection, Remote
+from upriver.plan.plan import schema_from_json
 from upriver.spark.schema import spark_arrow_schema
+from upriver.state.key_filter import KeyFilter
+from upriver.vnodes import HashRange, VnodeGroup, hashes_in
 
 FORMAT = "upriver"
 PLAN_S_MAX = 10.0
-"""Seconds in which the coordinator must name the workers."""
+"""Seconds in which the coordinator must say what is to be read."""
 READ_S_MAX = 2.0
 """Seconds to tell a worker that its part was read."""
 SNAPSHOT_S_MAX = 90.0
 """Seconds to wait for a snapshot: more than the coordinator gives the workers, so that its error comes first."""
 PART_S_MAX = 24 * 3600.0
 """Seconds that reading a worker's part may take: Spark reads no faster than it can use the rows."""
+SCAN_KEYS_MAX = 100_000
+"""Keys of one DataFrame: each task gets all of them."""
 
 
-def read_view(spark: SparkSession, address: str, token: str, view: str) -> DataFrame:
-    """A view as a DataFrame. Each action on it reads the whole view at that moment, as of one epoch.
-
-    address, token: of the running app. Raises UnknownView, AccessDenied, ClusterError.
-    """
-    schema = _Asked(Remote.parse(address, token), view).plan().schema  # errors are raised here, unwrapped
-    spark.dataSource.register(UpriverDataSource)
-    options = {"address": address, "token": token, "view": view}
-    return spark.read.format(FORMAT).schema(schema).options(**options).load()
+def _encoded(keys: pa.RecordBatch) -> str:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, keys.schema) as writer:
+        writer.write_batch(keys)
+    return base64.b64encode(sink.getvalue()).decode("ascii")
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The facts about a view before it is read."""
+class _Source:
+    """The facts about a view or a table before it is read. key: the columns by whose hash64 its rows are divided. lake:
+    in JSON, how it is read from the lake; ``None`` for a full view, which is read from the workers."""
 
-    schema: StructType
+    key: tuple[str, ...]
+    schema: pa.Schema
+    vnodes: int
     workers: int
+    lake: Mapping[str, Any] | None
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        return cls(tuple(json["key"]), schema_from_json(json["schema"]), json["vnodes"], json["workers"], json["lake"])
+
+    @property
+    def spark_schema(self) -> StructType:
+        return from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
+
+    @property
+    def key_schema(self) -> pa.Schema:
+        return pa.schema([self.schema.field(name) for name in self.key])
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A view of an app."""
+    """A view or a table of an app."""
 
     remote: Remote
-    view: str
+    name: str
 
-    def plan(self) -> _Plan:
+    def source(self) -> _Source:
         """Raises UnknownView, AccessDenied, ClusterError."""
         with Connection(self.remote) as coordinator:
-            routing = Routing.from_json(coordinator.act("routing", timeout=PLAN_S_MAX))
-        if self.view not in routing.views:
-            raise UnknownView.among(self.view, routing.views)
-        return _Plan(from_arrow_schema(routing.views[self.view].schema), len(routing.vnode_map.workers))
+            return _Source.from_json(coordinator.act("source", {"name": self.name}, timeout=PLAN_S_MAX))
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The groups of vnodes that are read, one for each partition, of ``all_groups``. keys: only the rows of these."""
+
+    groups: tuple[VnodeGroup, ...]
+    all_groups: int
+    keys: pa.RecordBatch | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], name: str, source: _Source) -> Self:
+        """Raises DeclarationError, KeyTypeError."""
+        groups = VnodeGroup.all(source.vnodes, _partitions(options.get("partitions"), source))
+        keys = _keys(options, name, source)
+        if keys is None:
+            return cls(groups, len(groups), None)
+        if keys.num_rows > SCAN_KEYS_MAX:
+            raise DeclarationError(
+                f"{name!r}: {keys.num_rows:,} keys are given, and a read takes {SCAN_KEYS_MAX:,}: join it with a "
+                f"DataFrame of the keys instead"
+            )
+        hashes = np.sort(hash64(keys.columns, keys.num_rows))
+        with_keys = tuple(group for group in groups if _some_in(group, hashes))
+        return cls(with_keys or groups[:1], len(groups), keys)
+
+
+def _some_in(group: VnodeGroup, sorted_hash64: Hashes) -> bool:
+    places = hashes_in(group.hashes, sorted_hash64)
+    return bool(places.start < places.stop)
+
+
+def _partitions(option: str | None, source: _Source) -> int:
+    if option is None:
+        return min(source.workers, source.vnodes)
+    if not option.strip().isdecimal():
+        raise DeclarationError(f"partitions={option!r}: give a number, 1 to {source.vnodes}")
+    return int(option)
+
+
+def _keys(options: Mapping[str, str], name: str, source: _Source) -> pa.RecordBatch | None:
+    encoded, text = options.get("arrow_keys"), options.get("keys")
+    if encoded is not None:
+        try:
+            keys = pa.ipc.open_stream(base64.b64decode(encoded, validate=True)).read_all()
+        except (ValueError, pa.ArrowException) as error:
+            raise KeyTypeError(f"{name!r}: arrow_keys is not base64 of an Arrow stream: {error}") from error
+        return key_batch(name, source.key_schema, keys)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+    except ValueError:
+        values = None
+    if not isinstance(values, list):
+        raise KeyTypeError(f"{name!r}: keys={text!r:.100} is not a JSON list of keys")
+    texts = [_key_text(name, source.key_schema, value if isinstance(value, list) else [value]) for value in values]
+    return key_batch(name, source.key_schema, keys_of_texts(name, source.key_schema, texts))
+
+
+def _key_text(name: str, key: pa.Schema, parts: list[Any]) -> str:
+    """A key as ``keys_of_texts`` takes it, which reads a list that does not fit as a text."""
+    fits = len(parts) == len(key) and all(
+        isinstance(part, str | None) or not pa.types.is_string(field.type)
+        for part, field in zip(parts, key, strict=True)
+    )
+    if not fits:
+        columns = ", ".join(f"{field.name} {field.type}" for field in key)
+        raise KeyTypeError(f"{name!r}: {json.dumps(parts):.100} is no key of ({columns})")
+    return json.dumps(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """What to read, checked."""
+
+    asked: _Asked
+    source: _Source
+    wanted: _Wanted
+    options: Mapping[str, str]
+
+    @classmethod
+    def of(
+        cls,
+        address: str,
+        token: str,
+        name: str,
+        partitions: int | None = None,
+        keys: Keys | None = None,
+        store: Mapping[str, str] = MappingProxyType({}),
+    ) -> Self:
+        """address, token: of the running app. name: of a view or a table. partitions: how many groups of vnodes; by
+        default as many as workers. keys: only the rows of these. store: settings that open the lake's object store,
+        as of a Root; Spark redacts the option that has them.
+
+        Raises UnknownView, DeclarationError, KeyTypeError, AccessDenied, ClusterError.
+        """
+        asked = _Asked(Remote.parse(address, token), name)
+        source = asked.source()
+        options = {"address": address, "token": token, "view": name}
+        if partitions is not None:
+            options["partitions"] = str(partitions)
+        if keys is not None:
+            options["arrow_keys"] = _encoded(key_batch(name, source.key_schema, keys))
+        if store:
+            options["lake_secrets"] = json.dumps(dict(store))
+        return cls(asked, source, _Wanted.of(options, name, source), options)
+
+    def load(self, spark: SparkSession) -> DataFrame:
+        """The rows. Each action on the DataFrame reads them as they are at that moment, as of one epoch."""
+        spark.dataSource.register(UpriverDataSource)
+        return spark.read.format(FORMAT).schema(self.source.spark_schema).options(**self.options).load()
+
+    def divide(self, rows: DataFrame) -> DataFrame:
+        """The same rows, computed by Spark, with a partition for each group of vnodes; even for those without a key."""
+        vnodes, groups = self.source.vnodes, self.wanted.all_groups
+        columns = [F.col("`{}`".format(name.replace("`", "``"))) for name in self.source.key]
+        bits = vnodes.bit_length() - 1
+        vnode = F.shiftrightunsigned(F.xxhash64(*columns), 64 - bits) if bits else F.lit(0)
+        group = F.floor(((vnode + 1) * groups - 1) / vnodes)  # as VnodeGroup.all divides
+        return rows.repartitionById(groups, group.cast("int"))
 
 
 class UpriverDataSource(DataSource):
-    """The data source ``upriver``. Options: address and token of a running app, view.
+    """The data source ``upriver``.
+
+    Options: ``address`` and ``token`` of a running app; ``view``, the name of a view or a table; ``partitions``, how
+    many groups of vnodes; ``keys``, a JSON list of the keys whose rows are read, or ``arrow_keys``, base64 of an Arrow
+    stream of them.
 
     Register it with ``spark.dataSource.register(UpriverDataSource)``; ``App.read`` does so by itself.
     """
@@ -84,17 +233,18 @@ class UpriverDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        return self._asked().plan().schema
+        return self._asked().source().spark_schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
         asked = self._asked()
-        plan = asked.plan()
-        if _columns(schema) != _columns(plan.schema):
+        source = asked.source()
+        if _columns(schema) != (own := _columns(source.spark_schema)):
             raise DeclarationError(
-                f"view {asked.view!r} has the columns {_columns(plan.schema)}, not {_columns(schema)}: leave schema() "
+                f"view {asked.name!r} has the columns {own}, not {_columns(schema)}: leave schema() "
                 f"out, or read the view again if the app was started anew"
             )
-        return ViewReader(asked.remote, asked.view, schema, plan.workers)
+        store = json.loads(self.options.get("lake_secrets", "{}"))
+        return GroupReader(asked, source, _Wanted.of(self.options, asked.name, source), store)
 
     def _asked(self) -> _Asked:
         missing = [option for option in ("address", "token", "view") if not self.options.get(option)]
@@ -109,40 +259,54 @@ def _columns(schema: StructType) -> str:
 
 @dataclass(frozen=True)
 class ScanPartition(InputPartition):
-    """One of the plan's tasks: part ``number`` of ``parts``. plan: names the plan."""
+    """One of the plan's tasks, for a group of vnodes. plan: names the plan."""
 
     plan: str
-    number: int
-    parts: int
+    group: VnodeGroup
 
 
-class ViewReader(DataSourceReader):
-    """Reads a view's parts, in Spark's tasks."""
+class GroupReader(DataSourceReader):
+    """Reads groups of vnodes, in Spark's tasks."""
 
-    def __init__(self, remote: Remote, view: str, schema: StructType, workers: int) -> None:
-        self._remote = remote
-        self._view = view
-        self._schema = schema
-        self._workers = workers
+    def __init__(self, asked: _Asked, source: _Source, wanted: _Wanted, store: Mapping[str, str]) -> None:
+        """store: settings that open the lake's object store; without any, a task uses its environment."""
+        self._asked = asked
+        self._store = store
+        self._source = source
+        self._wanted = wanted
 
     def partitions(self) -> Sequence[InputPartition]:
         plan = uuid4().hex
-        return [ScanPartition(plan, number, self._workers) for number in range(self._workers)]
+        return [ScanPartition(plan, group) for group in self._wanted.groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of every ``parts``-th worker: of one, unless there are more workers than when this was planned."""
+        """The rows of one group, in batches as Spark takes them: in UTC, whatever the session's zone."""
         assert isinstance(partition, ScanPartition)
-        schema = spark_arrow_schema(self._schema, "UTC")  # Spark takes rows in UTC, whatever the session's zone
-        asked = {"view": self._view, "scan": f"{partition.plan}-{_action()}"}
-        with Connection(self._remote) as coordinator:
+        schema = spark_arrow_schema(self._source.spark_schema, "UTC")
+        keys = None if self._wanted.keys is None else KeyFilter(self._wanted.keys)
+        hashes = None if keys is None else keys.hashes[hashes_in(partition.group.hashes, keys.hashes)]
+        asked = {"view": self._asked.name, "scan": f"{partition.plan}-{_action()}"}
+        with Connection(self._asked.remote) as coordinator:
             snapshot = coordinator.act("scan", asked, timeout=SNAPSHOT_S_MAX)
-        for address in snapshot["addresses"][partition.number :: partition.parts]:
-            for batch in self._read_worker(address, snapshot["snapshot"]):
-                yield batch.cast(schema)
+        for batch in self._rows(snapshot, partition.group, hashes):
+            yield (batch if keys is None else keys.rows_of(batch)).cast(schema)
 
-    def _read_worker(self, address: str, snapshot: int) -> Iterator[pa.RecordBatch]:
-        asked: dict[str, Any] = {"snapshot": snapshot, "view": self._view}
-        with Connection(self._remote.at(address), WorkerLost) as worker:
+    def _rows(self, snapshot: Mapping[str, Any], group: VnodeGroup, hashes: Hashes | None) -> Iterator[pa.RecordBatch]:
+        """The rows of these vnodes; if hashes are given, only rows whose key has one of them."""
+        lake = self._source.lake
+        if snapshot["lake"] != lake:
+            raise DeclarationError(f"view {self._asked.name!r} has been declared anew; read it again")
+        if lake is not None:
+            yield from scan_from_json(lake, self._store).rows(Epoch(snapshot["epoch"]), group, hashes)
+            return
+        ranges = [group.hashes] if hashes is None else [(hash, hash) for hash in hashes.tolist()]
+        for address in snapshot["addresses"] if ranges else ():
+            yield from self._read_worker(address, snapshot["snapshot"], ranges)
+
+    def _read_worker(self, address: str, snapshot: int, ranges: Sequence[HashRange]) -> Iterator[pa.RecordBatch]:
+        asked: dict[str, Any] = {"snapshot": snapshot, "view": self._asked.name}
+        asked |= {"key": list(self._source.key), "ranges": [list(range) for range in ranges]}
+        with Connection(self._asked.remote.at(address), WorkerLost) as worker:
             try:
                 yield from worker.get("snapshot", asked, timeout=PART_S_MAX)
             finally:

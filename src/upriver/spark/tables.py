@@ -2,9 +2,9 @@
 
 A declaration is checked here: the columns that it names, and their types.
 
-A table's rows of all epochs up to one are a Spark DataFrame. Spark's tasks share the epochs. Each task reads the
-manifests and the runs of its own epochs, so the driver reads nothing, however long the history is. Any one index of an
-epoch has all its rows. The rows of a table that were set aside are another DataFrame.
+A table's rows of all epochs up to one are a Spark DataFrame. Each task reads a group of vnodes, and finds the manifests
+itself, so the driver reads nothing, however long the history is. The rows of a table that were set aside are another
+DataFrame.
 
 Spark can compute a view from the tables in the lake. So a view can be read whole even if the workers keep only its
 looked-up keys.
@@ -24,22 +24,21 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import BooleanType, LongType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from upriver.arguments import class_name, names, text
 from upriver.client.keys import distinct_keys
-from upriver.engine.expressions import Evaluator
-from upriver.engine.retention import too_old
 from upriver.engine.stateful import check_order
 from upriver.errors import DeclarationError, IngestFailed, UpriverError
-from upriver.hashing import check_hashable, hash64
+from upriver.hashing import Hashes, check_hashable, hash64
 from upriver.ids import Epoch
-from upriver.lake.lake import SLICE_ROWS_MAX, Lake, OwnedLake
+from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.rejected import Rejected, rejected_schema
+from upriver.lake.scan import TableScan, scan_key
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import retain_of
 from upriver.spark.ingest import STOP_POLL_S, Layout
@@ -47,8 +46,7 @@ from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
 from upriver.spark.typer import SparkTyper, own_session
 from upriver.sql.queries import deletion, over_tables
-from upriver.state.runs import run_schema
-from upriver.state.vectors import Mask
+from upriver.vnodes import VnodeGroup, hashes_in
 
 Columns = str | Sequence[str]
 
@@ -133,109 +131,54 @@ def _check(table: TableSpec, deletes: str | None) -> None:
         )
 
 
-_EPOCH, _PLACE, _DELETED = "epoch", "place", "deleted"
-"""For a version: the epoch in which it came, its number among the epoch's rows, and whether it deletes its key's
-row."""
-
-
-def table_as_of(spark: SparkSession, root: str, table: TableSpec, epoch: Epoch) -> DataFrame:
+def table_as_of(
+    spark: SparkSession,
+    root: str,
+    table: TableSpec,
+    epoch: Epoch,
+    index: tuple[str, ...] | None = None,
+    wanted: Hashes | None = None,
+) -> DataFrame:
     """A table's rows as views have them at the end of ``epoch``: for an upsert table, the last version of each row.
 
-    epoch: a published one, or 0. If versions tie in ``order_by`` and came in one epoch, which is the last is as
-    arbitrary as the order of such rows in an index. An action on it raises what reading the lake raises, above all
-    CorruptFile. It raises RowError, in Spark's PythonException, for a version on which the deletion predicate fails.
+    epoch: a published one, or 0. index: one of the table's, as for TableScan; by default its ``scan_key``. wanted: only
+    rows that have one of these hash64 (ascending, each once) by the index. If versions tie in ``order_by`` and came in
+    one epoch, which is the last is as arbitrary as the order of such rows in an index. An action on it raises what
+    reading the lake raises, above all CorruptFile. It raises RowError, in Spark's PythonException, for a version on
+    which the deletion predicate fails.
     """
-    tasks = max(1, min(epoch, spark.sparkContext.defaultParallelism))
-    history = _History(root, table, epoch, tasks)
-    numbers = spark.range(0, tasks, 1, tasks)
-    if table.primary_key:
-        rows = _last_versions(numbers.mapInArrow(history.versions, _versions_schema(table)), table)
-    else:
-        rows = numbers.mapInArrow(history.rows, _rows_schema(table))
-    return rows.toDF(*table.schema.names)
-
-
-def _last_versions(versions: DataFrame, table: TableSpec) -> DataFrame:
-    """Spark orders values as Latest does: nulls before all others, NaN behind them, the two zeros equal."""
-    order = [F.desc(name) for name in (*_numbered_columns(table, table.order_by), _EPOCH, _PLACE)]
-    latest_first = Window.partitionBy(*_numbered_columns(table, table.primary_key)).orderBy(*order)
-    ranked = versions.withColumn("rank", F.row_number().over(latest_first))
-    is_row: Column = (F.col("rank") == 1) & ~F.col(_DELETED)
-    return ranked.where(is_row).select(*_numbered_columns(table, table.schema.names))
-
-
-def _numbered_columns(table: TableSpec, names: Iterable[str]) -> list[str]:
-    """Names of columns until the end: numbered, because their own names may be anything, even those of versions."""
-    return [f"c{table.schema.get_field_index(name)}" for name in names]
+    record = Lake(root).record()
+    vnodes = 1 if record is None else record.vnodes
+    groups = VnodeGroup.all(vnodes, min(vnodes, spark.sparkContext.defaultParallelism))
+    if wanted is not None:
+        groups = tuple(group for group in groups if len(wanted[hashes_in(group.hashes, wanted)]))
+    scan = TableScan(root, table, index or scan_key(table))
+    task = _ScanTask(scan, epoch, groups, wanted)
+    numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
+    return numbers.mapInArrow(task.rows, _rows_schema(table)).toDF(*table.schema.names)
 
 
 def _rows_schema(table: TableSpec) -> StructType:
+    """With numbered columns: their own names may be anything."""
     types = [field.dataType for field in from_arrow_schema(table.schema, prefer_timestamp_ntz=True)]
-    names = _numbered_columns(table, table.schema.names)
-    return StructType([StructField(name, type) for name, type in zip(names, types, strict=True)])
-
-
-def _versions_schema(table: TableSpec) -> StructType:
-    added = [StructField(_EPOCH, LongType()), StructField(_PLACE, LongType()), StructField(_DELETED, BooleanType())]
-    return StructType([*_rows_schema(table).fields, *added])
+    return StructType([StructField(f"c{number}", type) for number, type in enumerate(types)])
 
 
 @dataclass(frozen=True, slots=True)
-class _History:
-    """A table's rows of the epochs 1 to ``last``, as ``tasks`` tasks read them; picklable."""
+class _ScanTask:
+    """A scan of the lake as Spark's tasks share it, a group of vnodes for each; picklable."""
 
-    root: str
-    table: TableSpec
-    last: Epoch
-    tasks: int
+    scan: TableScan
+    epoch: Epoch
+    groups: tuple[VnodeGroup, ...]
+    wanted: Hashes | None
 
     def rows(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """All rows of a task's epochs. numbers: the task's own."""
-        schema = _as_spark_takes(_rows_schema(self.table))
-        retention = self._retention()
-        for _, _, rows in self._pieces(numbers):
-            kept = rows if retention is None else rows.filter(pa.array(~too_old(rows, *retention)))
-            yield kept.rename_columns(schema.names).cast(schema)
-
-    def versions(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The same for an upsert table, with the columns that versions need."""
-        schema = _as_spark_takes(_versions_schema(self.table))
-        plain = _as_spark_takes(_rows_schema(self.table))
-        evaluator, retention = Evaluator(), self._retention()
-        for epoch, place, rows in self._pieces(numbers):
-            deleted = self._deleted(rows, evaluator)
-            if retention is not None:
-                deleted = deleted | too_old(rows, *retention)
-            added = [
-                pa.array(np.full(rows.num_rows, epoch)),
-                pa.array(np.arange(place, place + rows.num_rows)),
-                pa.array(deleted),
-            ]
-            columns = rows.rename_columns(plain.names).cast(plain).columns
-            yield pa.RecordBatch.from_arrays([*columns, *added], schema=schema)
-
-    def _retention(self) -> tuple[str, int] | None:
-        """The column and the cut at the end of ``last``; ``None``: all rows remain."""
-        lake = Lake(self.root)
-        spans = lake.spans(self.last)
-        found = lake.epochs(spans[-1]).retained.get(self.table.name) if spans else None
-        return None if found is None or found.cut is None else (found.column, found.cut)
-
-    def _deleted(self, versions: pa.RecordBatch, evaluator: Evaluator) -> Mask:
-        if self.table.deletes is None:
-            return np.zeros(versions.num_rows, np.bool_)
-        return evaluator.mask(versions, self.table.deletes)
-
-    def _pieces(self, numbers: Iterable[pa.RecordBatch]) -> Iterator[tuple[Epoch, int, pa.RecordBatch]]:
-        """(epoch, how many of its rows came before, rows), of every ``tasks``-th span: the first are often largest."""
-        lake, schema = Lake(self.root), run_schema(self.table.schema)
+        """The rows of a task's groups. numbers: of its groups."""
+        schema = _as_spark_takes(_rows_schema(self.scan.table))
         for number in (number for batch in numbers for number in batch.column(0).to_pylist()):
-            for span in lake.spans(self.last)[number :: self.tasks]:
-                place = 0
-                for run in lake.epochs(span).whole_runs(self.table):
-                    for piece in lake.open_run(run, schema).batches(SLICE_ROWS_MAX):
-                        yield span.last, place, piece.select(self.table.schema.names)
-                        place += piece.num_rows
+            for rows in self.scan.rows(self.epoch, self.groups[number], self.wanted):
+                yield rows.rename_columns(schema.names).cast(schema)
 
 
 def _as_spark_takes(schema: StructType) -> pa.Schema:
@@ -268,16 +211,21 @@ def view_as_of(
     views: Mapping[str, str],
     epoch: Epoch,
     timezone: str,
+    pruned: Mapping[str, tuple[str, ...]] | None = None,
+    wanted: Hashes | None = None,
 ) -> DataFrame:
     """A view at the end of ``epoch``, as a DataFrame of ``spark``. Every action on it reads that epoch anew.
 
     sql, tables, views, timezone: those from which the view was compiled; ``views`` must hold those that it reads, as
-    they were then. Columns, types included, are those of its plan. A row from which the view cannot be computed makes
-    the action fail, in Spark's words, even if its table has such rows set aside.
+    they were then. pruned: tables of which only the rows are read that have one of the ``wanted`` hash64 by this index.
+    Columns, types included, are those of its plan. A row from which the view cannot be computed makes the action fail,
+    in Spark's words, even if its table has such rows set aside.
     """
     session = own_session(spark, timezone)  # names mean here what they meant at compilation
     for name, table in tables.items():
-        table_as_of(session, root, table, epoch).createOrReplaceTempView(f"`{name}`")
+        index = (pruned or {}).get(name)
+        rows_of_table = table_as_of(session, root, table, epoch, index, None if index is None else wanted)
+        rows_of_table.createOrReplaceTempView(f"`{name}`")
     rows = session.sql(over_tables(sql, views))
     # The result must belong to the user's session; otherwise its temporary views would land in ours. A combined
     # DataFrame belongs to the session of its first part; Spark's optimizer removes that part.
@@ -288,18 +236,27 @@ def rows_of_keys(view: DataFrame, keys: pa.RecordBatch) -> pa.Table:
     """A view's rows of some keys, in the order in which the keys are given; each key once. A null is a key like any
     other. keys: the view's key columns. Blocks while Spark computes."""
     asked, _ = distinct_keys(keys, hash64(keys.columns, keys.num_rows))
-    names = [f"key {place}" for place in range(asked.num_columns)]
-    places = pa.array(np.arange(asked.num_rows))
-    table = pa.Table.from_arrays([*asked.columns, places], [*names, PLACE])
+    wanted, is_asked = _among(view, asked)
+    return view.join(F.broadcast(wanted), is_asked).orderBy(PLACE).select(view["*"]).toArrow()
+
+
+def only_keys(view: DataFrame, keys: pa.RecordBatch) -> DataFrame:
+    """A view's rows of some keys. A null is a key like any other. keys: the view's key columns."""
+    wanted, is_asked = _among(view, keys)
+    return view.join(F.broadcast(wanted), is_asked, "left_semi")
+
+
+def _among(view: DataFrame, keys: pa.RecordBatch) -> tuple[DataFrame, list[Column]]:
+    """The keys as a DataFrame with their places, and the conditions under which a row of the view is of a key."""
+    names = [f"key {place}" for place in range(keys.num_columns)]
+    places = pa.array(np.arange(keys.num_rows))
+    table = pa.Table.from_arrays([*keys.columns, places], [*names, PLACE])
     # In a session whose zone pyarrow can name. Points in time are the same in any zone; a wall clock must not become
     # one.
     session = own_session(view.sparkSession, "UTC")
     wanted = session.createDataFrame(table, from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
-    is_asked = [
-        view[f"`{own}`"].eqNullSafe(wanted[f"`{name}`"]) for own, name in zip(keys.schema.names, names, strict=True)
-    ]
-    found = view.join(F.broadcast(wanted), is_asked).orderBy(PLACE)
-    return found.select(view["*"]).toArrow()
+    pairs = zip(keys.schema.names, names, strict=True)
+    return wanted, [view[f"`{own}`"].eqNullSafe(wanted[f"`{name}`"]) for own, name in pairs]
 
 
 JOB_EPOCHS_MAX = 64
