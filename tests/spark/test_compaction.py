@@ -1,0 +1,120 @@
+"""An app whose old epochs become a segment: every answer stays what Spark SQL says, also without checkpoints."""
+
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from partial_kit import stream, write_file
+from standby_kit import await_that
+
+from upriver.app import App
+from upriver.lake.lake import Lake
+from upriver.lake.spans import FAN_IN
+from upriver.spark.frames import differing_rows
+
+pytestmark = pytest.mark.spark
+
+WAIT_S_MAX = 120.0
+FILES, FILE_ROWS, KEYS = 10, 60, 40
+EVENTS = pa.schema([("k", pa.string()), ("n", pa.int64())])
+USERS = pa.schema([("k", pa.string()), ("town", pa.string()), ("seq", pa.int64()), ("op", pa.string())])
+VIEWS = {
+    "counts": "SELECT k, count(*) AS n, sum(n) AS total FROM events GROUP BY k",
+    "found": "SELECT k, n FROM events WHERE n % 3 = 0",
+    "living": "SELECT k, town FROM users",
+}
+CURRENT = (
+    "SELECT k, town FROM (SELECT *, row_number() OVER (PARTITION BY k ORDER BY seq DESC) AS nth FROM users) "
+    "WHERE nth = 1 AND op = 'U'"
+)
+"""What ``living`` is, of the versions of an upsert table."""
+
+
+class Case:
+    """Two tables of small files, each an epoch, and an app on them."""
+
+    def __init__(self, spark: Any, directory: Path) -> None:
+        self.root = directory / "lake"
+        self._spark = spark
+        self._files = {"events": directory / "events", "users": directory / "users"}
+        self._written = 0
+
+    def write(self, files: int) -> None:
+        """So many more of each table."""
+        for _ in range(files):
+            first = self._written * FILE_ROWS
+            self._written += 1
+            numbers = range(first, first + FILE_ROWS)
+            events = [(f"key-{number * 7 % KEYS}", number) for number in numbers]
+            users = [
+                (f"key-{number * 11 % KEYS}", f"town {number % 9}", number, "UUD"[number % 3]) for number in numbers
+            ]
+            write_file(self._files["events"], self._written, EVENTS, events)
+            write_file(self._files["users"], self._written, USERS, users)
+
+    def app(self) -> App:
+        app = App(
+            self._spark,
+            self.root,
+            workers=2,
+            vnodes=16,
+            ingest_tasks=1,
+            checkpoint_interval_s=None,
+            compaction_grace_s=0.5,
+        )
+        events = stream(self._spark, self._files["events"], "k string, n long")
+        users = stream(self._spark, self._files["users"], "k string, town string, seq long, op string")
+        app.table("events", events, key="k")
+        app.table("users", users, key="k", primary_key="k", order_by="seq", deletes="op = 'D'")
+        app.view("counts", VIEWS["counts"], key="k", partial=False)
+        app.view("found", VIEWS["found"], key="k")
+        app.view("living", VIEWS["living"], key="k", partial=False)
+        return app
+
+    def check(self, app: App) -> None:
+        """Whole views, and all keys that are looked up, are what Spark SQL says of all files."""
+        for table, files in self._files.items():
+            self._spark.read.parquet(str(files)).createOrReplaceTempView(table)
+        keys = [f"key-{number}" for number in range(KEYS)]
+        for view, sql in {**VIEWS, "living": CURRENT}.items():
+            expected = self._spark.sql(sql)
+            assert differing_rows(app.read(view), expected) == 0, view
+            assert Counter(map(repr, app.lookup(view, keys).to_pylist())) == Counter(
+                repr(row.asDict()) for row in expected.collect()
+            ), view
+
+
+def await_collection(app: App) -> None:
+    """Wait until this app has made a segment, and removed what that replaces: it has no more to do then."""
+
+    def lake() -> dict[str, Any]:
+        found: dict[str, Any] = app.status()["lake"]
+        return found
+
+    await_that(lambda: lake()["removed_epochs"] == FAN_IN, lambda: app.status())
+    assert (lake()["made"], lake()["due"], lake()["failed"]) == (1, 0, None)
+
+
+def test_views_are_those_of_all_rows_while_epochs_become_segments_and_after_a_start_from_them(
+    spark: Any, tmp_path: Path
+) -> None:
+    case = Case(spark, tmp_path)
+    case.write(FILES)
+    with case.app().start() as app:
+        assert app.wait(timeout=WAIT_S_MAX) == 2 * FILES
+        assert app.checkpoint() == 2 * FILES
+        await_collection(app)
+        case.check(app)
+    lake = Lake(str(case.root))
+    assert sorted(lake.numbers("epochs")) == list(range(FAN_IN + 1, 2 * FILES + 1))
+    assert [len(span) for span in lake.spans(lake.last_epoch())] == [FAN_IN, 1, 1, 1, 1]
+    shutil.rmtree(case.root / "checkpoints")
+    with case.app().start() as app:
+        app.wait(timeout=WAIT_S_MAX)
+        case.check(app)
+        case.write(1)
+        assert app.wait(timeout=WAIT_S_MAX) == 2 * FILES + 2
+        case.check(app)
