@@ -209,7 +209,7 @@ def _upqueries(aging: AgingLake, chance: np.random.Generator) -> tuple[list[floa
         began = time.perf_counter()
         rows = history.rows_of(ACCOUNTS_BY_ID, ACCOUNTS, aging.hashes[key : key + 1], aging.epoch)
         took = time.perf_counter() - began
-        is_right &= max(rows.rows.column("at").to_pylist()) == aging.newest[key]
+        is_right &= max(rows.rows.column("at").to_pylist()) == int(aging.newest[key])
         return took
 
     keys = chance.choice(len(aging.newest), min(len(aging.newest), COLD_KEYS + REPEAT), replace=False).tolist()

@@ -1,5 +1,6 @@
 """The benchmark of a lake's age: what it writes is compacted, and what it reads is right."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def aging(tmp_path: Path) -> Iterator[AgingLake]:
 def test_each_age_has_the_figures_by_name() -> None:
     said: list[str] = []
     measured = measure_lake(OPTIONS, said.append)
-    assert measured["right"]
+    assert json.loads(json.dumps(measured))["right"]
     assert {age: list(figures) for age, figures in measured["epochs"].items()} == {"20": NAMES, "300": NAMES}
     assert list(measured["growth"]) == NAMES
     assert said[0] == "writing epochs up to 20"
