@@ -23,7 +23,7 @@ from segments_kit import (
 from upriver.errors import CorruptFile, LakeInUse
 from upriver.ids import Epoch
 from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
-from upriver.lake.lake import Lake, OwnedLake
+from upriver.lake.lake import CommitTimes, Lake, OwnedLake
 from upriver.lake.spans import EpochSpan, single
 
 LATER = 10.0**12
@@ -277,3 +277,11 @@ def test_supplements_of_an_interrupted_collection_are_litter(tmp_path: Path) -> 
         assert remove_litter(lake, lake.run_paths()).runs == 2
         assert lake.supplemented(BY_N) == set(map(single, range(2, 17)))
         assert rows_through(lake, BY_N) == rows
+
+
+def test_the_time_of_a_commit_is_known_after_its_epoch_has_become_a_segment(lake: OwnedLake) -> None:
+    publish_some(lake, 17)
+    compacted(lake)
+    collect(lake, list(superseded(lake, lake.last_epoch(), LATER)))
+    times = CommitTimes(lake)
+    assert [times.of(Epoch(epoch)) for epoch in (15, 16, 17)] == [None, 1016.0, 1017.0]

@@ -253,6 +253,11 @@ class Lake:
             return False
         return True
 
+    def ending_with(self, epoch: Epoch) -> LakeEpochs:
+        """The smallest of the manifest and the segments that end with this epoch. Raises CorruptFile."""
+        spans = [span for span in self.segments() if span.last == epoch]
+        return self.manifest(epoch) if self.has_epoch(epoch) or not spans else self.segment(min(spans, key=len))
+
     def ends_a_span(self, epoch: Epoch) -> bool:
         """Whether the state as of the end of this epoch can go on with the epochs after it: it is the last of its
         segment, or still there apart."""
@@ -556,7 +561,7 @@ class CommitTimes:
         """
         if epoch not in self._times and epoch > 0:
             try:
-                self.note(self._lake.manifest(epoch))
+                self.note(self._lake.ending_with(epoch))
             except (LakeError, OSError):
                 self._note(epoch, None)
         return self._times.get(epoch)
