@@ -84,19 +84,11 @@ def cover(segments: Collection[EpochSpan], after: int, through: int, fan_in: int
 def due(segments: Collection[EpochSpan], through: int, fan_in: int = FAN_IN) -> Iterator[EpochSpan]:
     """The blocks up to an epoch that have no segment and may get one, smallest level first: all blocks of the level
     below have theirs, or are made before."""
-    made = set(segments)
     for level in range(1, LEVELS_MAX + 1):
         epochs = fan_in**level
         if epochs > through:
             return
         last = through - through % epochs
-        first = last - epochs + 1
-        while first > 0:
-            wanted = EpochSpan(Epoch(first), Epoch(first + epochs - 1))
-            if wanted in made or any(larger.first <= first and wanted.last <= larger.last for larger in made):
-                break
-            first -= epochs
-        for start in range(first + epochs, last + 1, epochs):
-            wanted = EpochSpan(Epoch(start), Epoch(start + epochs - 1))
-            made.add(wanted)
-            yield wanted
+        made = max((span.last for span in segments if len(span) >= epochs), default=0)
+        for start in range(made + 1, last + 1, epochs):
+            yield EpochSpan(Epoch(start), Epoch(start + epochs - 1))
