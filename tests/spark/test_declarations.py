@@ -28,7 +28,7 @@ APPS: list[tuple[dict[str, Any], str]] = [
     ({"workers": "2"}, "workers='2': give a whole number, not a str"),
     ({"workers": 2.0}, "workers=2.0: give a whole number, not a float"),
     ({"workers": True}, "workers=True: give a whole number, not a bool"),
-    ({"workers": None}, "workers=None: give a whole number, not a NoneType"),
+    ({"workers": [2]}, "workers=[2]: give a whole number, not a list"),
     ({"vnodes": "256"}, "vnodes must be a power of two from 1 to 65536, not '256'"),
     ({"vnodes": 256.0}, "vnodes must be a power of two from 1 to 65536, not 256.0"),
     ({"ingest_tasks": "x"}, "ingest_tasks='x': give a whole number, not a str"),
