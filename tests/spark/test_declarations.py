@@ -165,9 +165,7 @@ def test_what_only_spark_can_say(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="on_changed_rows is 'refuse' or 'take_in', not 'ignore'"):
         App(spark, tmp_path / "lake").table("t", rows, key="k", on_changed_rows="ignore")
     with pytest.raises(DeclarationError, match="trigger='soon': give a dict"):
-        App(spark, tmp_path / "lake").table(
-            "s", spark.readStream.schema("k int").parquet(str(tmp_path)), "k", trigger="soon"
-        )  # type: ignore[arg-type]
+        App(spark, tmp_path / "lake").table("s", rows, "k", trigger="soon")  # type: ignore[arg-type]
 
 
 @pytest.mark.spark
