@@ -10,6 +10,7 @@ from upriver.errors import DeclarationError, KeyTypeError, UnsupportedSql
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.lake import Lake
 from upriver.lake.rejected import Rejected
+from upriver.lake.spans import single
 from upriver.plan.plan import lake_channel
 from upriver.spark.frames import differing_rows
 
@@ -181,7 +182,7 @@ def test_an_index_is_added_while_the_app_runs(spark: Any, tmp_path: Path) -> Non
     lake, channel = Lake(str(root)), lake_channel("orders", ("amount",))
     manifests = [lake.manifest(Epoch(epoch)) for epoch in range(1, epochs + 1)]
     assert sum(manifest.rows()[channel] for manifest in manifests) == 50
-    assert lake.supplemented(channel) < set(range(1, epochs + 1))
+    assert lake.supplemented(channel) < set(map(single, range(1, epochs + 1)))
 
 
 # Bad rows -------------------------------------------------------------------------------------------------------
