@@ -17,7 +17,7 @@ from simulator.lake import FakeLake
 from simulator.lookup_observer import LookupObserver
 from simulator.network import Network
 from simulator.oracle import Oracle
-from simulator.process import Process, span_of
+from simulator.process import Process
 from simulator.rescale_observer import RescaleObserver
 from simulator.tables import NO_RETENTION, RowSource
 from simulator.view_observer import ViewObserver
@@ -28,7 +28,7 @@ from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
 from upriver.errors import NotWritten, ProtocolError
 from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
-from upriver.lake.spans import EpochSpan, single
+from upriver.lake.spans import EpochSpan, single, span_after
 from upriver.migration.messages import Acquire
 from upriver.plan.plan import NOT_WANTED, TableSpec
 from upriver.plan.retention import Retain
@@ -337,7 +337,7 @@ class SimulatedCluster:
         match action:
             case ReadEpoch():
                 self.watcher.reads(process, action)
-                if not (self.watcher.is_current(process) or self.lake.has(span_of(action))):
+                if not (self.watcher.is_current(process) or self.lake.has(span_after(action.epoch, action.after))):
                     return  # it was replaced, and its files are gone: it is held up until it hears that it must end
                 tear = not process.reads_mixed and self._rng.random() < self.torn
                 process.start_reading(action, self.lake, tear, self._rng)

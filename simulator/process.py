@@ -12,7 +12,7 @@ from simulator.fake_checkpoints import FakeCheckpoints, Writing
 from simulator.lake import FakeLake
 from simulator.tables import Key
 from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
-from upriver.lake.spans import EpochSpan
+from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Bye
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import (
@@ -59,11 +59,6 @@ class SimulatedLookup:
 
     lookup: LookupAsked
     seen: Mapping[Key, Epoch]
-
-
-def span_of(action: ReadEpoch) -> EpochSpan:
-    """The epochs that are to be read."""
-    return EpochSpan(Epoch(1 + (action.epoch - 1 if action.after is None else action.after)), action.epoch)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -220,7 +215,7 @@ class Process:
 
         tear: lose a slice, or read one twice.
         """
-        span = span_of(action)
+        span = span_after(action.epoch, action.after)
         runs = lake.changes(span)
         edges = [
             [

@@ -15,8 +15,8 @@ from simulator.process import Process
 from simulator.tables import BAD_ROWS, ORDERED, Key
 from simulator.view_observer import ViewObserver
 from upriver.engine.region import FullRegionState
-from upriver.ids import BEGINNING, Epoch, Incarnation, SnapshotId, WorkerId
-from upriver.lake.spans import EpochSpan
+from upriver.ids import BEGINNING, Epoch, Incarnation, SnapshotId, WorkerId, preceding
+from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Acquire
 from upriver.partial.partial_region import PartialRegion
 from upriver.plan.plan import DataflowPlan
@@ -191,7 +191,7 @@ class Watcher:
         require(checkers.workers_are_not_sent_too_far_ahead, process.applied, opened.epoch, ahead)
 
     def reads(self, process: Process, action: ReadEpoch) -> None:
-        after = Epoch(action.epoch - 1) if action.after is None else action.after
+        after = preceding(action.epoch, action.after)
         require(checkers.epochs_are_applied_in_order_and_once, process.applied, after, action.epoch)
         self._reading[process.incarnation] = after
 
@@ -270,8 +270,7 @@ class Watcher:
 
     def set_aside(self, action: SetRowsAside) -> None:
         """A process writes rows to the lake."""
-        after = action.epoch - 1 if action.after is None else action.after
-        span = EpochSpan(Epoch(after + 1), action.epoch)
+        span = span_after(action.epoch, action.after)
         self._aside[action.aside.view, span].update(rows_in(action.aside.rows))
         self.counters["set_aside"] += 1
 

@@ -8,6 +8,13 @@ Epoch = NewType("Epoch", int)
 BEGINNING = Epoch(0)
 """Before the first epoch."""
 
+
+def preceding(epoch: Epoch, after: Epoch | None) -> Epoch:
+    """The epoch on which this one follows: ``after``, if the epoch ends a segment of several, else the one before by
+    number (``None``)."""
+    return Epoch(epoch - 1) if after is None else after
+
+
 VnodeId = NewType("VnodeId", int)
 """A virtual node: the top bits of a hash64. ``0 <= vnode < vnodes``."""
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from upriver.errors import ProtocolError
-from upriver.ids import BEGINNING, Channel, Epoch
+from upriver.ids import BEGINNING, Channel, Epoch, preceding
 from upriver.protocol.coordinator_events import EpochPublished, SegmentPublished
 
 
@@ -42,7 +42,7 @@ class PublishedEpochs:
 
     def add(self, event: EpochPublished) -> None:
         """Raises ProtocolError for an epoch that does not follow the last one."""
-        after = Epoch(event.epoch - 1) if event.after is None else event.after
+        after = preceding(event.epoch, event.after)
         if after != self.last or event.epoch <= after:
             raise ProtocolError(f"epoch {event.epoch} was published after {self.last}")
         self.last = event.epoch

@@ -8,7 +8,7 @@ all of them. Pure: names come in, spans go out.
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from upriver.ids import Epoch
+from upriver.ids import Epoch, preceding
 
 FAN_IN = 16
 """Blocks of one level that make one of the next."""
@@ -51,6 +51,11 @@ class EpochSpan:
 def single(epoch: int) -> EpochSpan:
     """One epoch."""
     return EpochSpan(Epoch(epoch), Epoch(epoch))
+
+
+def span_after(epoch: Epoch, after: Epoch | None) -> EpochSpan:
+    """The epochs that workers apply as this one: those of a segment if ``after`` is the epoch before it."""
+    return EpochSpan(Epoch(preceding(epoch, after) + 1), epoch)
 
 
 def block(first: int, level: int, fan_in: int = FAN_IN) -> EpochSpan | None:

@@ -20,11 +20,11 @@ import pyarrow as pa
 from upriver.engine.row_text import error_text
 from upriver.errors import CorruptCheckpoint, LakeError
 from upriver.hashing import Hashes
-from upriver.ids import Channel, Epoch
+from upriver.ids import Channel
 from upriver.lake.checkpoints import read_state
 from upriver.lake.expiry import Aging
 from upriver.lake.lake import CommitTimes, Lake
-from upriver.lake.spans import EpochSpan
+from upriver.lake.spans import span_after
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import (
     AllStateRead,
@@ -142,8 +142,7 @@ class LakeReader:
 
     def _epoch(self, asked: ReadEpoch) -> Iterator[Piece]:
         vnodes = frozenset(asked.vnodes)
-        after = asked.epoch - 1 if asked.after is None else asked.after
-        manifest = self._lake.epochs(EpochSpan(Epoch(after + 1), asked.epoch))
+        manifest = self._lake.epochs(span_after(asked.epoch, asked.after))
         self._commits.note(manifest)
         aged = Counter[Channel]()
         for channel in asked.channels:

@@ -5,7 +5,7 @@ from collections import Counter
 
 from upriver.engine.region import ALL_ROWS
 from upriver.errors import IllegalEvent, ProtocolError
-from upriver.ids import Epoch
+from upriver.ids import Epoch, preceding
 from upriver.migration.events import RowsArrived
 from upriver.protocol.messages import (
     NO_STAGE,
@@ -74,7 +74,7 @@ class Epochs:
         if self._rules.worker_each_epoch_once:
             if event.epoch <= self.progress.opened:
                 return
-            if self.progress.opened != (event.epoch - 1 if event.after is None else event.after):
+            if self.progress.opened != preceding(event.epoch, event.after):
                 raise ProtocolError(f"epoch {event.epoch} was opened after {self.progress.opened}")
         self.progress.open(event.epoch, event.after, mixed=event.mixed)
         self.read_next()
