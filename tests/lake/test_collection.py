@@ -1,6 +1,6 @@
 """Which files are removed, and when; whatever is interrupted, readers find every row, and nothing is left for good."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +55,10 @@ class FailingFiles:
     def remove(self, path: str) -> None:
         self._change()
         self._files.remove(path)
+
+    def remove_all(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self.remove(path)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._files, name)

@@ -71,10 +71,8 @@ def collect(lake: OwnedLake, spans: Iterable[EpochSpan], most: int = COLLECTED_M
 def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment], channels: Sequence[Channel]) -> RemovedFiles:
     gone = _only_in(span, _runs_of(lake, span, channels), segments)
     lake.files.remove(epoch_path(span.last) if len(span) == 1 else segment_path(span))
-    for channel in channels:
-        lake.files.remove(supplement_path(channel, span))
-    for run in gone:
-        lake.files.remove(run.path)
+    lake.files.remove_all(supplement_path(channel, span) for channel in channels)
+    lake.files.remove_all(run.path for run in gone)
     return RemovedFiles(1, len(gone), sum(run.bytes for run in gone))
 
 
@@ -129,6 +127,6 @@ def remove_litter(lake: OwnedLake, suspects: Iterable[str]) -> RemovedFiles:
         litter += [supplement_path(channel, span) for span in spans_of - spans]
     gone = [path for path in suspects if path not in named]
     lake.check_owner()
-    for path in (*litter, *gone):
-        lake.files.remove(path)
+    lake.files.remove_all(litter)
+    lake.files.remove_all(gone)
     return RemovedFiles(runs=len(gone))
