@@ -243,7 +243,7 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
-        if not self._wanted:  # a wish for other views names the epochs as they are
+        if self._ledger.epochs.has_waiting and not self._wanted:  # a wish for other views names the epochs as they are
             self.cluster.adopt_segments(self._cuts)
         self._let_slices_change_hands()
         if self._leader.has_learned:  # perhaps by a round that moves nothing: no message follows it

@@ -90,6 +90,11 @@ class PublishedEpochs:
         self._waiting.append(event)
 
     @property
+    def has_waiting(self) -> bool:
+        """Whether a segment waits."""
+        return bool(self._waiting)
+
+    @property
     def first_waiting(self) -> Epoch | None:
         """The epoch before the first segment that waits."""
         return min((segment.after for segment in self._waiting), default=None)
