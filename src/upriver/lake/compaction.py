@@ -24,7 +24,7 @@ from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
 from upriver.lake.spans import EpochSpan, cover, due
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import TableSpec, table_of
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 
@@ -90,7 +90,7 @@ class SegmentPlan:
             term=term,
             made_at=now,
             committed_at=self.parts[-1].committed_at,
-            batches=_batches_of(self.parts),
+            last_batches=_batches_of(self.parts),
             runs=runs,
             retained=_retained_over(self.parts),
         )
@@ -153,7 +153,7 @@ class Compaction:
             if ranges is None:
                 self._too_large.add(span)
                 return None
-            retention = parts[-1].retained.get(channel.partition("/")[0])
+            retention = parts[-1].retained.get(table_of(channel))
             merges += [Merge(channel, span, first, end, _within(runs, first, end), retention) for first, end in ranges]
         return SegmentPlan(span, parts, kept, tuple(merges))
 
@@ -177,7 +177,7 @@ def _channels_of(parts: Sequence[LakeEpochs]) -> list[Channel]:
     """The lake edges that all of these epochs have that have rows of the table. An index that is not complete may be
     in some only: a segment does not have it, and gets a supplement if the index is completed."""
     found = dict.fromkeys(channel for part in parts for channel in part.runs)
-    tables = {channel: channel.partition("/")[0] for channel in found}
+    tables = {channel: table_of(channel) for channel in found}
     return [
         channel for channel in found if all(channel in part.runs for part in parts if tables[channel] in part.batches)
     ]
@@ -235,7 +235,7 @@ def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
         for span in spans:
             if (plan := plans.plan(span)) is not None:
                 merged = [
-                    merge_runs(lake, merge, tables[merge.channel.partition("/")[0]], record.vnodes, evaluator)
+                    merge_runs(lake, merge, tables[table_of(merge.channel)], record.vnodes, evaluator)
                     for merge in plan.merges
                 ]
                 segment = plan.segment(merged, lake.term, time.time())

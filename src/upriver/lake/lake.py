@@ -47,7 +47,7 @@ from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
 from upriver.lake.spans import EpochSpan, cover, single
-from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema
 from upriver.state.schemas import can_become
 
@@ -521,7 +521,7 @@ class OwnedLake(Lake):
         anything meanwhile."""
         self.files.remove_all(f"{UNFINISHED}/{name}" for name in self.files.names(UNFINISHED))
         for channel in self.supplement_channels():  # before their runs: a supplement names existing files
-            if channel not in self.added_channels(channel.partition("/")[0]):
+            if channel not in self.added_channels(table_of(channel)):
                 names = self.files.names(f"supplements/{channel}")
                 self.files.remove_all(f"supplements/{channel}/{name}" for name in names)
 

@@ -1,5 +1,6 @@
 """Manifests and segments: what the lake has of one epoch, or of several as one."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
@@ -8,7 +9,7 @@ from upriver.engine.retention import Retention
 from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.spans import EpochSpan, single
-from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.state.runs import RunInfo
 
 
@@ -46,7 +47,7 @@ class LastBatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LakeEpochs:
+class LakeEpochs(ABC):
     """What the lake has of one epoch, or of several as one. runs: for each lake edge, in the order in which they are
     read. committed_at: when the driver committed the last of the epochs, in seconds since 1970 by its clock; ``None``
     in manifests that are older than this field. retained: the retention at the end of the epochs, of every table that
@@ -59,14 +60,14 @@ class LakeEpochs:
     retained: Mapping[str, Retention] = field(default_factory=dict)
 
     @property
+    @abstractmethod
     def span(self) -> EpochSpan:
         """The epochs."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def batches(self) -> Mapping[str, LastBatch]:
         """By table that has got rows: its last batch."""
-        raise NotImplementedError
 
     def whole_runs(self, table: TableSpec) -> tuple[RunInfo, ...]:
         """All rows of a table, out of one of its indexes. Of an upsert table, that of the primary key: there the
@@ -74,7 +75,7 @@ class LakeEpochs:
         preferred = lake_channel(table.name, table.primary_key)
         if table.primary_key and preferred in self.runs:
             return self.runs[preferred]
-        return next((runs for channel, runs in self.runs.items() if channel.partition("/")[0] == table.name), ())
+        return next((runs for channel, runs in self.runs.items() if table_of(channel) == table.name), ())
 
     def rows(self) -> dict[Channel, int]:
         """Rows per lake edge, over all vnodes."""
@@ -87,7 +88,7 @@ class LakeEpochs:
 
     def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
         """The runs on one lake edge: none if the edge is of a table that has got no rows."""
-        if channel not in self.runs and channel.partition("/")[0] in self.batches:  # lake.index_needs_its_record
+        if channel not in self.runs and table_of(channel) in self.batches:  # lake.index_needs_its_record
             raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
         return self.runs.get(channel, ())
 
@@ -147,15 +148,19 @@ class Manifest(LakeEpochs):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment(LakeEpochs):
     """The epochs from ``first`` to ``epoch`` as one, with merged runs (compaction.py). made_at: when the driver wrote
-    it, in seconds since 1970 by its clock."""
+    it, in seconds since 1970 by its clock. last_batches: as ``batches``."""
 
     first: Epoch
     made_at: float
-    batches: Mapping[str, LastBatch]
+    last_batches: Mapping[str, LastBatch]
 
     @property
     def span(self) -> EpochSpan:
         return EpochSpan(self.first, self.epoch)
+
+    @property
+    def batches(self) -> Mapping[str, LastBatch]:
+        return self.last_batches
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -177,7 +182,7 @@ class Segment(LakeEpochs):
             term=Term(record["term"]),
             made_at=record["made_at"],
             committed_at=record["committed_at"],
-            batches={table: LastBatch.from_json(last) for table, last in record["batches"].items()},
+            last_batches={table: LastBatch.from_json(last) for table, last in record["batches"].items()},
             runs=_all_runs_from_json(record["runs"]),
             retained=_retained_from_json(record),
         )

@@ -55,6 +55,11 @@ def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
     return Channel(f"{table}/{name}")
 
 
+def table_of(channel: Channel) -> str:
+    """The table of a lake edge."""
+    return channel.partition("/")[0]
+
+
 @dataclass(frozen=True, slots=True)
 class TableSpec:
     """A declared table. ``key``, ``order_by`` and ``primary_key`` are column names; ``schema`` is its rows'.

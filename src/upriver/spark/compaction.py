@@ -28,7 +28,7 @@ from upriver.lake.compaction import Compaction, Merge, SegmentPlan, merge_runs
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import Segment
 from upriver.lake.spans import level_of
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import TableSpec, table_of
 from upriver.spark.host import raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
 from upriver.state.runs import RunInfo
@@ -246,7 +246,7 @@ def merge_all(
     for batch in named:
         for given in batch.to_pylist():
             merge = Merge.from_json(json.loads(given["task"]))
-            table = tables[merge.channel.partition("/")[0]]
+            table = tables[table_of(merge.channel)]
             run = merge_runs(lake, merge, table, vnodes, evaluator)
             told = None if run is None else json.dumps(run.to_json())
             yield pa.RecordBatch.from_pylist([{"merge": given["merge"], "run": told}], schema=_MERGED)
