@@ -157,7 +157,7 @@ class SimulatedCluster:
         )
         self._incarnations = count(1)
         self.segments = deque[SegmentPublished]()
-        """Of which the coordinator has not heard."""
+        """The segments that are not announced to the coordinator yet."""
         self._horizon = BEGINNING
 
     def begin_again(self, workers: int | None) -> None:

@@ -39,7 +39,7 @@ class RescaleObserver:
         """What clients have heard of last, when a rescale had ended or none had begun."""
         self._found = found
         self._begun: RescaleBegun | None = None
-        """The rescale of which clients have heard that it has begun, and not that it has ended."""
+        """The rescale whose beginning was announced to clients, and whose end was not."""
         self._records: dict[int, WriteControl] = {}
         """By ticket: the record of a rescale's end."""
         self._targets: dict[int, int] = {}
@@ -126,8 +126,8 @@ class RescaleObserver:
         self._unrecorded |= {record.begins.ticket for record in records if record.begins is not None}
 
     def another_driver(self, found: Placement) -> None:
-        """Another driver comes, and finds this placement in the lake. A rescale of which clients have heard that it
-        has begun leads to its target, or back if it was to be aborted."""
+        """Another driver comes, and finds this placement in the lake. A rescale whose beginning was announced
+        to clients leads to its target, or back if it was to be aborted."""
         if self._doubtful:
             return
         allowed = {len(self._known.workers)}

@@ -302,7 +302,7 @@ class ObjectStoreFiles:
 
 
 def _backoff(attempt: int) -> float:
-    """Seconds before an attempt, of which 0 is the first."""
+    """Seconds before an attempt. Attempt 0 is the first."""
     full: float = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2 ** (attempt - 1))
     return full * random.uniform(0.5, 1.0)
 

@@ -1,4 +1,4 @@
-"""What a lake consists of: its spans, its runs by index and level, what is to be compacted, what may be removed."""
+"""What a lake consists of: its spans, its runs by index and level, which segments are due, and which files may go."""
 
 import time
 from collections import defaultdict

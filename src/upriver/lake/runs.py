@@ -538,7 +538,7 @@ class RunReader:
     """Used by one thread. Each method raises CorruptFile, which names the file, if bytes that it needs are damaged.
 
     The rows that it gives lie in memory of this process: later changes of the file do not affect them. All have the
-    schema that was asked for, whatever the file's is; columns that are not asked for are not read.
+    requested schema, also where the file has another one; the reader skips columns that are not requested.
     """
 
     def __init__(self, info: RunInfo, schema: pa.Schema, file: VerifiedFile, is_kept: IsKept = is_never_kept) -> None:

@@ -49,7 +49,7 @@ def scanned_epochs(lake: Lake, tables: Sequence[str], through: Epoch) -> Iterato
 
 
 def prunable(plan: DataflowPlan) -> dict[str, tuple[str, ...]]:
-    """For tables of which some of a view's keys need only the rows with the same hash64, by one index: that index.
+    """The tables that some keys of a view need only in part, each with an index: the rows there with the keys' hash64.
 
     That is so if rows come from the table into the last region alone, by one edge.
     """

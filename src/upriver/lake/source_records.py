@@ -1,4 +1,4 @@
-"""Which source feeds a table: ``sources/<table>/<n>.json``, of which the newest counts.
+"""Which source feeds a table: ``sources/<table>/<n>.json``. The newest record counts.
 
 Spark's checkpoint says what of a source was taken. A source that replaces another one has a checkpoint of its own, and
 its query gives the table's next epochs. Its record is written before its query starts. So a driver that is killed then

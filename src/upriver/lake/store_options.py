@@ -1,7 +1,7 @@
 """The settings that open an object store: from the environment, or from Hadoop's configuration as Spark has it.
 
 The driver collects them once, and its tasks get them with the root (:class:`upriver.lake.address.Root`). A process that
-opens a root of which it only knows the address uses its own environment.
+knows only the address of a root uses its own environment.
 """
 
 from collections.abc import Callable, Mapping

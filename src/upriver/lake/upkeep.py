@@ -45,7 +45,7 @@ def taken(root: str) -> Iterator[OwnedLake]:
 
 
 def _facts(lake: Lake) -> dict[str, Any]:
-    """What the last driver has recorded, of which readers need some, and this process."""
+    """This process, and what the last driver has recorded: readers need some of that."""
     term = lake.last_number("control")
     last = lake.read_record(term_path(Term(term))) if term else {}
     of_driver = {name: fact for name, fact in last.items() if name not in ("term", "owner")}

@@ -15,7 +15,7 @@ from upriver.arguments import class_name
 from upriver.errors import DeclarationError
 
 DAY_US = 86_400_000_000
-"""Microseconds of a day: 24 hours, whatever the session's time zone."""
+"""Microseconds of a day: 24 hours in every time zone."""
 INTERVAL_MAX = 2**62
 """The longest interval, in the column's unit."""
 _UNITS_US = MappingProxyType(
