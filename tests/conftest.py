@@ -8,6 +8,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from jvm import start_quickly
 
+LONG_S_MAX = 3600
+"""Seconds after which a long test that hangs fails."""
+
 # No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
 _found = settings.get_profile(settings.get_current_profile_name())
 settings.register_profile("upriver", _found, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -31,9 +34,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     go first: files are shared out among processes, and at the end none should wait long for another."""
     clusters = {item.path for item in items if item.get_closest_marker("cluster")}
     items.sort(key=lambda item: item.path not in clusters)
+    long = [item for item in items if item.get_closest_marker("long")]
+    for item in long:
+        item.add_marker(pytest.mark.timeout(LONG_S_MAX))
     if config.getoption("--soak"):
         return
-    long = [item for item in items if item.get_closest_marker("long")]
     if long:
         items[:] = [item for item in items if not item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
