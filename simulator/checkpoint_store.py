@@ -40,7 +40,7 @@ def commit(cluster: SimulatedCluster, fails: bool) -> None:
 def _restored(cluster: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
     """All of a region, as a worker that begins with the newest checkpoint has it. Raises Violated if none can."""
     made = cluster.build_region(plan, region)
-    chain = [checkpoint.epoch for checkpoint in cluster.checkpoints.chain()]
+    chain = [checkpoint.epoch for checkpoint in cluster.checkpoints.chain(cluster.lake.is_within_a_segment)]
     for chunk in cluster.checkpoints.read(chain, region.name, map(VnodeId, range(cluster.vnodes))):
         try:
             made.install(chunk.parts)

@@ -181,7 +181,8 @@ class SimulatedCluster:
             self.view_observer, self.lake, self.oracle, self.watcher.counters, self.bad_rows
         )
         self.rescale_observer = RescaleObserver(self.watcher, self.view_observer, placement, found)
-        chain = None if self.coordinator.cluster.chain is None else self.checkpoints.begin_again()
+        takes_checkpoints = self.coordinator.cluster.chain is not None
+        chain = self.checkpoints.begin_again(self.lake.is_within_a_segment) if takes_checkpoints else None
         self.coordinator = CoordinatorMachine(
             placement.vnode_map,
             tuple(self.view_observer.kept.values()),

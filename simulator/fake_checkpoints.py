@@ -1,8 +1,9 @@
 """The checkpoints in the lake of a simulated cluster, and what is on its way there."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import filterfalse
 
 from upriver.ids import Epoch, VnodeId
 from upriver.protocol.coordinator_events import PublishCheckpoint
@@ -74,10 +75,11 @@ class FakeCheckpoints:
         names |= {file.name for wish in self.waiting for file in wish.files}
         self._files = {name: chunks for name, chunks in self._files.items() if name in names or self._is_new(name)}
 
-    def begin_again(self) -> list[Checkpoint]:
-        """Another driver has come: what it finds, newest first. What was to be published is not."""
+    def begin_again(self, is_of_no_use: Callable[[Epoch], bool]) -> list[Checkpoint]:
+        """Another driver has come: what it finds, newest first. What was to be published is not. is_of_no_use: whether
+        no worker can go on from that epoch."""
         self.waiting.clear()
-        found = self.chain()
+        found = self.chain(is_of_no_use)
         self._chains.clear()
         self.sweep(tuple(checkpoint.epoch for checkpoint in found))
         return found
@@ -96,9 +98,9 @@ class FakeCheckpoints:
         names = [file.name for made in self.published.values() for file in made.files]
         return max((int(name.partition(" ")[0]) for name in names), default=0)
 
-    def chain(self) -> list[Checkpoint]:
+    def chain(self, is_of_no_use: Callable[[Epoch], bool]) -> list[Checkpoint]:
         """What a new driver finds, newest first."""
-        epoch: Epoch | None = max(self.published, default=None)
+        epoch: Epoch | None = max(filterfalse(is_of_no_use, self.published), default=None)
         found: list[Checkpoint] = []
         while epoch is not None:
             found.append(self.published[epoch])

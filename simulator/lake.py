@@ -209,6 +209,10 @@ class FakeLake:
             self.missed.add(span.name)
         return self._segments[span] if len(span) > 1 else self._epochs[span.last - 1]
 
+    def is_within_a_segment(self, epoch: Epoch) -> bool:
+        """Whether a segment has this epoch and the epoch after it."""
+        return any(segment.has_within(epoch) for segment in self._segments)
+
     def has(self, span: EpochSpan) -> bool:
         """Whether the epoch or segment is there, apart from others."""
         return span not in self._collected

@@ -11,7 +11,7 @@ import pytest
 
 from upriver.cli import main
 from upriver.ids import Epoch, Term, VnodeId
-from upriver.lake.checkpoints import oldest, publish
+from upriver.lake.checkpoints import newest, publish
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, epoch_path, term_path
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
@@ -96,15 +96,16 @@ def test_collection_removes_runs_that_nothing_names(root: str, capsys: pytest.Ca
     assert len(Lake(root).files.names(f"tables/{CHANNEL}")) == EPOCHS
 
 
-def test_no_segment_contains_the_end_of_a_checkpoint(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_segment_contains_the_end_of_the_newest_checkpoint(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     owned = OwnedLake(root, RECORD, {})
+    checkpoint_at(owned, 5)
     checkpoint_at(owned, 20)
-    checkpoint_at(owned, 39)
     owned.release()
-    assert oldest(Lake(root)) == 20
     assert told(capsys, "compact", root) == {"horizon": 20, "made": 1, "spans": 25}
     told(capsys, "collect", root, "--grace", "0")
     assert Lake(root).ends_a_span(Epoch(20))
+    assert newest(Lake(root)) == 20
+    assert newest(Lake(root), before=Epoch(20)) is None  # checkpoints.not_within_a_segment
 
 
 def test_the_next_driver_finds_what_the_last_one_recorded(root: str, capsys: pytest.CaptureFixture[str]) -> None:

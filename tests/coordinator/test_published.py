@@ -3,14 +3,15 @@
 from itertools import pairwise
 
 import pytest
-from coordinator_kit import BOTH, CHANNEL, came, coordinator, finished, gone, only, published
+from checkpoints_kit import checkpointing, found, happens, restored
+from coordinator_kit import BOTH, CHANNEL, came, coordinator, finished, gone, only, published, said
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.published import PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
 from upriver.protocol.coordinator_events import EpochPublished, HorizonAsked, HorizonIs, SegmentPublished
-from upriver.protocol.messages import OpenEpoch
+from upriver.protocol.messages import Assign, OpenEpoch, Unrestored
 from upriver.protocol.rules import Rules
 
 
@@ -82,6 +83,35 @@ def test_the_horizon_is_the_last_epoch_that_every_worker_is_through() -> None:
     for event in (published(1), published(2), finished(1, 1), finished(2, 1), finished(1, 2)):
         machine.step(event)
     assert horizon(machine) == 1
+
+
+def restoring(rule: bool = True) -> CoordinatorMachine:
+    """A coordinator of two workers that have begun with a checkpoint of epoch 7, which builds on those of epochs 6, 3
+    and 2. The lake has epochs 1 to 9."""
+    chain = (found(7, 6), found(6, 3), found(3, 2), found(2))
+    machine = checkpointing(checkpoints=chain, rules=Rules(checkpoints_not_within_a_segment=rule))
+    happens(machine, *(published(epoch) for epoch in range(1, 10)), *BOTH, restored(1), restored(2))
+    return machine
+
+
+def test_the_horizon_waits_for_the_newest_checkpoint_and_not_for_its_bases() -> None:
+    machine = restoring()
+    assert horizon(machine) == 7
+    machine.step(segment(0, 6))
+    assert (horizon(machine), machine.cluster.start_at) == (7, 7)
+    machine.step(segment(6, 8))
+    assert horizon(machine) == 6  # it waits: workers begin within it
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_checkpoints_not_within_a_segment_a_checkpoint_on_which_no_epoch_follows_is_skipped(rule: bool) -> None:
+    machine = restoring(rule)
+    machine.step(segment(2, 6))
+    happens(machine, gone(1), came(0, 3))
+    damaged = [Unrestored(checkpoint=Epoch(epoch), error="a file is gone") for epoch in (7, 6)]
+    again = happens(machine, *(said(3, each) for each in damaged))
+    begin = [assign.chain for assign in only(Assign, again)]
+    assert begin == ([(6, 3, 2), (2,)] if rule else [(6, 3, 2), (3, 2)])
 
 
 def test_a_worker_that_comes_later_is_sent_a_segment_as_one() -> None:

@@ -2,6 +2,7 @@
 checkpoints.all_parts and checkpoints.manifest_removed_first."""
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -34,7 +35,9 @@ from state_kit import MANY
 
 from upriver.errors import CorruptFile, LakeInUse, ProtocolError
 from upriver.ids import Epoch
-from upriver.lake.checkpoints import Sizes, chain, checkpoint_path, load, publish, sweep
+from upriver.lake.checkpoints import Sizes, chain, checkpoint_path, load, newest_usable, publish, sweep
+from upriver.lake.collection import collect, superseded
+from upriver.lake.compaction import compact
 from upriver.lake.lake import Lake, OwnedLake, sealed
 from upriver.state.checkpoint import Checkpoint
 
@@ -135,6 +138,24 @@ def test_state_is_read_from_a_whole_chain_that_has_the_region(lake: OwnedLake) -
             read(lake, "a", epochs)
     with pytest.raises(ProtocolError, match=r"no state of region 'c' in the checkpoints of epochs \[2, 1\]"):
         read(lake, "c", [2, 1])
+
+
+def test_checkpoints_not_within_a_segment_no_chain_begins_within_one(lake: OwnedLake) -> None:
+    """The epoch of the newest may be there no more, if it was found damaged and left out."""
+    whole = take(lake, 2, None, FIRST)
+    take(lake, 5, 2, SECOND)
+    add_epochs(lake, 17)
+    assert len(list(compact(lake, Epoch(16)))) == 1
+    assert collect(lake, superseded(lake, Epoch(16), math.inf)).epochs == 16
+    assert chain(lake, PLANS) == ()
+    third = take(lake, 17, 5, {})
+    assert [checkpoint.epoch for checkpoint in chain(lake, PLANS)] == [17, 5, 2]
+    assert chain(lake, PLANS)[::2] == (third, whole)
+    spoilt = Path(lake.root) / checkpoint_path(Epoch(17))
+    spoilt.unlink()
+    spoilt.write_bytes(b"torn")
+    found, damaged = newest_usable(lake, PLANS)
+    assert (found, damaged is not None) == ((), True)
 
 
 # Publishing -------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import duckdb
 import pytest
 from worlds_kit import BUSY, MadeFor, Worlds, exchanged, flowing, seeds
 
+from simulator.event_weights import PLACES_MAX
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
@@ -26,6 +27,14 @@ DENSE: MadeFor = {
     "spoil": 0.1,
 }
 CALM: MadeFor = {**DENSE, "crash": 0.0, "spoil": 0.0}
+SEGMENTED: MadeFor = {
+    "compact": 6.0,
+    "sizes": (0, 1),
+    "lookup": 0.3,
+    "pace": (6.0,) * PLACES_MAX,
+    "read": 3.0,
+    "copy": 6.0,
+}
 CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
     "checkpoints_copy_before_change": ({"checkpoints_equal_the_oracle"}, {**CALM, "rescale": 0.0, "copy": 0.3}),
     "checkpoints_all_parts": ({"checkpoints_equal_the_oracle"}, CALM),
@@ -40,6 +49,10 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
     "checkpoints_damaged_is_skipped": (
         {"the_river_comes_to_rest", "nobody_is_left_waiting"},
         {**DENSE, "spoil": 0.3, "crash": 0.1},
+    ),
+    "checkpoints_not_within_a_segment": (
+        {"machines_do_not_fail", "views_equal_the_oracle"},
+        {**DENSE, **SEGMENTED, "rescale": 0.0, "spoil": 0.3, "crash": 0.1, "driver": 0.1, "checkpoint": 1.0},
     ),
 }
 """By rule: which checkers may see that it is off, and the event weights under which they do."""

@@ -196,7 +196,7 @@ class Checkpoints:
         if self._taking is not None:
             self._give_up(message.error)
         cluster.skip_newest_checkpoint()
-        self._keys.pop()
+        del self._keys[len(cluster.chain) :]
         self._say_failed((), message.checkpoint, message.error)
 
     def forget(self) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import dropwhile
 
 from upriver.coordinator.epochs import Ledger
 from upriver.ids import BEGINNING, Epoch, Incarnation, VnodeId, WorkerId
@@ -179,9 +180,11 @@ class Cluster:
         self.has_lost_changes &= not knows_changes
 
     def skip_newest_checkpoint(self) -> None:
-        """Workers begin with the one before."""
+        """Workers begin with the one before; checkpoints.not_within_a_segment: that is not within a segment."""
         assert self.chain
         self.chain = self.chain[1:]
+        if self.rules.checkpoints_not_within_a_segment:
+            self.chain = tuple(dropwhile(self.ledger.epochs.is_within_a_segment, self.chain))
         self.lose_changes()
 
     def fail(self, view: str, failure: ViewFailure) -> None:
@@ -369,8 +372,14 @@ class Cluster:
         """Where workers stand, or may begin: the last epoch that is finished, and the last that was sent."""
         members = [(member.finished, member.sent) for member in self.members.values()]
         through = self.ledger.through
-        begin = [(epoch, epoch) for epoch in self.chain or ()]
+        begin = [(epoch, epoch) for epoch in self._newest_checkpoint]
         return [(through, Epoch(max(through, self.sent.for_all))), *begin, *members]
+
+    @property
+    def _newest_checkpoint(self) -> tuple[Epoch, ...]:
+        """The one that workers begin with. The older ones of the chain may be of epochs within segments: they give
+        state, and no worker begins there (checkpoints.not_within_a_segment)."""
+        return (self.chain or ())[:1]
 
     def adopt_segments(self, cuts: Collection[Epoch]) -> None:
         """coordinator.none_within_a_segment: open the epochs of segments as one where no worker stands among them, or
@@ -383,7 +392,7 @@ class Cluster:
         later one or at the first. No segment before it waits. cuts: where workers are to stop, or may begin soon."""
         waits = self.ledger.epochs.first_waiting
         members = [member.finished for member in self.by_worker()]
-        known = [self.ledger.through, self.ledger.ended, *(self.chain or ()), *members, *cuts]
+        known = [self.ledger.through, self.ledger.ended, *self._newest_checkpoint, *members, *cuts]
         return Epoch(min(known if waits is None else [*known, waits]))
 
     @property

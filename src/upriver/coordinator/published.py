@@ -78,6 +78,11 @@ class PublishedEpochs:
             raise ProtocolError(f"epoch {epoch} is within a segment, from {found.after} to {found.epoch}")
         return found.epoch
 
+    def is_within_a_segment(self, epoch: Epoch) -> bool:
+        """Whether this epoch and the epoch after it are opened as one, so that no worker can begin between them."""
+        place = bisect_right(self._order, epoch)
+        return place < len(self._order) and self._known[self._order[place]].after < epoch
+
     def between(self, after: Epoch, through: Epoch, count: int | None = None) -> list[Epoch]:
         """The epochs after one and up to another, at most so many."""
         first, end = bisect_right(self._order, after), bisect_right(self._order, through)

@@ -137,18 +137,22 @@ def newest_usable(lake: Lake, regions: Mapping[str, str]) -> tuple[tuple[Checkpo
             return chain(lake, regions, before), damaged
         except CorruptCheckpoint as error:
             damaged = damaged or str(error)
-            before = _newest(lake, before)
+            before = newest(lake, before)
 
 
-def _newest(lake: Lake, before: Epoch | None) -> Epoch | None:
-    """The epoch of the newest checkpoint, or of the newest one before that epoch."""
-    epochs = (epoch for epoch in sorted(_epochs(lake), reverse=True) if before is None or epoch < before)
-    return next((epoch for epoch in epochs if _is_published(lake, epoch)), None)
+def newest(lake: Lake, before: Epoch | None = None) -> Epoch | None:
+    """The epoch of the newest checkpoint with which a worker can begin; ``None`` if there is none. before: of those of
+    earlier epochs than this. Raises CorruptFile.
 
-
-def oldest(lake: Lake) -> Epoch | None:
-    """The epoch of the oldest checkpoint; ``None`` if there is none. Raises CorruptFile."""
-    return next((epoch for epoch in sorted(_epochs(lake)) if _is_published(lake, epoch)), None)
+    checkpoints.not_within_a_segment: no worker can go on from the middle of a segment. The epochs of bases get
+    there, and those of checkpoints that the last driver found damaged.
+    """
+    segments = lake.segments()
+    for epoch in sorted(_epochs(lake), reverse=True):
+        is_older = before is None or epoch < before
+        if is_older and _is_published(lake, epoch) and not any(span.has_within(epoch) for span in segments):
+            return epoch
+    return None
 
 
 def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -> tuple[Checkpoint, ...]:
@@ -160,12 +164,12 @@ def chain(lake: Lake, regions: Mapping[str, str], before: Epoch | None = None) -
     Otherwise there is nothing to restore, and older checkpoints are not tried. Raises CorruptCheckpoint, and
     CorruptFile if the newest is of an epoch that is not in the lake.
     """
-    newest = _newest(lake, before)
-    if newest is None:
+    last = newest(lake, before)
+    if last is None:
         return ()
-    if not lake.ends_a_span(newest):
-        raise CorruptFile(f"{lake.root}/{epoch_path(newest)}: the file is gone, though there is a checkpoint. {REMEDY}")
-    found = [load(lake, newest)]
+    if not lake.ends_a_span(last):
+        raise CorruptFile(f"{lake.root}/{epoch_path(last)}: the file is gone, though there is a checkpoint. {REMEDY}")
+    found = [load(lake, last)]
     while (base := found[-1].base) is not None:
         found.append(load(lake, base))
     fits = all(regions.items() <= checkpoint.regions.items() for checkpoint in found)

@@ -259,8 +259,7 @@ class Lake:
         return self.manifest(epoch) if self.has_epoch(epoch) or not spans else self.segment(min(spans, key=len))
 
     def ends_a_span(self, epoch: Epoch) -> bool:
-        """Whether the state as of the end of this epoch can go on with the epochs after it: it is the last of its
-        segment, or still there apart."""
+        """Whether this epoch is the last of a segment, or still there apart."""
         return self.has_epoch(epoch) or any(span.last == epoch for span in self.segments())
 
     def manifest(self, epoch: Epoch) -> Manifest:

@@ -8,7 +8,7 @@ from typing import Any
 
 from upriver.errors import CorruptFile
 from upriver.ids import Channel, Epoch
-from upriver.lake.checkpoints import oldest
+from upriver.lake.checkpoints import newest
 from upriver.lake.collection import RemovedFiles, collectable, superseded
 from upriver.lake.lake import Lake
 from upriver.lake.spans import due, level_of
@@ -64,9 +64,9 @@ class LakeReport:
 
 
 def horizon_of_stopped(lake: Lake) -> Epoch:
-    """The last epoch that nothing needs apart from those before it, if no app runs: a restore begins at the end of a
-    checkpoint's epoch, so no segment may contain that end and epochs after it. Raises CorruptFile."""
-    last, checkpoint = lake.last_epoch(), oldest(lake)
+    """The last epoch that nothing needs apart from those before it, if no app runs: a restore begins at the end of the
+    newest checkpoint's epoch, so no segment may contain that end and epochs after it. Raises CorruptFile."""
+    last, checkpoint = lake.last_epoch(), newest(lake)
     return last if checkpoint is None else min(last, checkpoint)
 
 

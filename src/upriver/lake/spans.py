@@ -34,6 +34,10 @@ class EpochSpan:
     def __contains__(self, epoch: int) -> bool:
         return self.first <= epoch <= self.last
 
+    def has_within(self, epoch: int) -> bool:
+        """Whether these are epochs up to this one and after it."""
+        return self.first <= epoch < self.last
+
     @property
     def name(self) -> str:
         """In names of files: in order of the last epoch."""

@@ -91,6 +91,9 @@ class Rules:
     """checkpoints.dropped_have_changed: keys of a checkpoint that is given up are in the next one."""
     checkpoints_damaged_is_skipped: bool = True
     """checkpoints.damaged_is_skipped: a checkpoint with a damaged file is left out; workers begin with an older one."""
+    checkpoints_not_within_a_segment: bool = True
+    """checkpoints.not_within_a_segment: no worker begins with a checkpoint of an epoch within a segment; newer ones may
+    build on it."""
     checkpoints_whole_after_losses: bool = True
     """checkpoints.whole_after_losses: a checkpoint is whole after a worker has gone for good that knew what changed
     since the last one."""
