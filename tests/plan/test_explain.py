@@ -3,12 +3,14 @@
 import json
 import re
 
+import pyarrow as pa
 import pytest
 from dataflow_kit import QUERIES, SALES, TABLES, TEXT
 from relation_kit import count, scan, select
+from sql_kit import local_plan
 
 from upriver.plan.explain import explain, render
-from upriver.plan.plan import DataflowPlan
+from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.planning import plan_regions
 from upriver.plan.provenance import spelled
 
@@ -113,6 +115,17 @@ def test_a_step_is_told_by_the_columns_of_the_tables(name: str) -> None:
 @pytest.mark.parametrize("name", KEEPS)
 def test_what_is_kept_is_told_by_the_columns_of_the_tables(name: str) -> None:
     assert explain(QUERIES[name].plan("v"), TABLES)["regions"][-1]["keeps"] == KEEPS[name]
+
+
+def test_parts_that_change_no_row_are_told() -> None:
+    table = TableSpec("t", pa.schema([("k", pa.string()), ("i", pa.int32())]), ("k",))
+    sql = "SELECT /*+ broadcast(t) */ k, i FROM t\nWHERE i IN (SELECT i FROM t ORDER BY k LIMIT 2)\nORDER BY i"
+    plan = local_plan(sql, "k", table)
+    assert explain(plan, {"t": table})["ignored"] == [
+        "the hint in line 1: it is for Spark's planner",
+        "ORDER BY in line 3: a view has no order, sort what you read from it",
+    ]
+    assert "  ignored: ORDER BY in line 3: a view has no order" in render(explain(plan, {"t": table}))
 
 
 def test_expressions_are_spelled_as_spark_spells_them() -> None:

@@ -20,6 +20,9 @@ U = spec("u", pa.schema([("k", pa.string()), ("g", pa.string()), ("x", pa.int32(
 
 # What is refused; the words of the advice; and the query as it is mended.
 ADVICE = """
+SELECT k FROM (SELECT k FROM t ORDER BY x) LIMIT 3 | which rows come first: ORDER BY ... LIMIT k | \
+SELECT k FROM t ORDER BY x LIMIT 3
+SELECT k FROM t ORDER BY x LIMIT 1 + 1 | Give how many rows, 1 or more | SELECT k FROM t ORDER BY x LIMIT 2
 SELECT k, split(s, '@')[1] AS z FROM t | split_part(`s`, '@', 2) | SELECT k, split_part(`s`, '@', 2) AS z FROM t
 SELECT k, split(s, '[|]')[0] AS z FROM t | split_part(s, ',', 2) | SELECT k, split_part(s, ',', 2) AS z FROM t
 SELECT k, split(s, ',') AS z FROM t | split_part(s, ',', 2) | SELECT k, split_part(s, ',', 2) AS z FROM t

@@ -222,7 +222,7 @@ WRONG_SQL = [
     ("SELECT nothing FROM flights", "there is no column 'nothing'. The columns of flights are TailNum, carrier"),
     ("SELECT t.tailnum FROM flights f", "there is no 't' here. FROM names f."),
     ("SELECT flights.tailnum FROM flights f", "there is no 'flights' here"),
-    ("SELECT tailnum, TailNum FROM flights", "two columns are named 'TailNum'"),
+    ("SELECT tailnum, TailNum FROM flights", "several columns have one name: 'tailnum' (2 times)"),
     (
         "SELECT tailnum, carrier FROM flights GROUP BY tailnum",
         "'carrier' is neither in GROUP BY nor inside an aggregate",

@@ -32,6 +32,13 @@ WITH big AS (SELECT k, sum(l) AS total FROM sales GROUP BY k) SELECT q.name, b.t
 WITH a AS (SELECT k, i FROM sales WHERE i > 0), b AS (SELECT k FROM a WHERE i > 1) SELECT a.k, a.i FROM a JOIN b
     ON a.k = b.k;
 WITH a(u, v) AS (SELECT k, i FROM sales) SELECT u, count(v) AS n FROM a GROUP BY u;
+SELECT k, i FROM sales ORDER BY i;
+SELECT * FROM (SELECT k, i FROM sales ORDER BY i) ORDER BY k DESC;
+SELECT k, i, l FROM sales ORDER BY l DESC NULLS LAST, i NULLS FIRST, k NULLS FIRST LIMIT 5 OFFSET 3;
+SELECT k, i FROM sales ORDER BY k NULLS FIRST, i NULLS FIRST OFFSET 50;
+SELECT k, i FROM sales ORDER BY k LIMIT ALL;
+SELECT count(*) AS n, g FROM (SELECT 1 AS g, k FROM sales LIMIT 7) GROUP BY g;
+SELECT k, j FROM people UNION ALL SELECT k, i FROM sales ORDER BY 2 NULLS LAST, 1 NULLS LAST LIMIT 4;
 SELECT k FROM sales UNION ALL SELECT k FROM people;
 SELECT k FROM sales UNION SELECT k FROM people;
 SELECT i FROM sales UNION SELECT j FROM people UNION SELECT x FROM sales;
@@ -97,6 +104,10 @@ SELECT s.k, t.k AS k2, u.k AS k3 FROM places s JOIN places t ON s.i = t.i LEFT J
 """
 
 SPARK = """
+SELECT k, i + 1 AS j, j * 2 AS m, upper(k) || m AS u FROM sales;
+SELECT k, sum(i) AS total, total * 2 AS twice FROM sales GROUP BY k HAVING twice > 4;
+SELECT k, i AS j, j AS m FROM sales;
+SELECT k, 'it''s' || "a""b" || '''' AS c, 'a' 'b' AS e FROM sales;
 SELECT k, a.j, b.name, c.city FROM people a LEFT JOIN people b USING (k) RIGHT JOIN places c USING (k);
 SELECT k, a.j, c.city, d.i FROM people a FULL JOIN places c USING (k) FULL JOIN places d USING (k);
 SELECT k FROM sales s WHERE EXISTS (SELECT 1 FROM people q WHERE q.k = s.k AND (q.j > 2 OR s.i = 2));

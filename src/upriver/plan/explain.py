@@ -46,6 +46,7 @@ from upriver.plan.provenance import (
     traces,
     why_untraced,
 )
+from upriver.plan.source import ignored_in
 from upriver.plan.types import spark_name
 
 Explained = dict[str, Any]
@@ -59,13 +60,15 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
 
     indexes: all that the view reads, and whether each is ``new``: made for views, beside the table's own key. In each
     region the numbers of its inputs, then of its steps, count from 0; ``of`` lists the inputs of a step. Columns are
-    described by their origin: ``table.column``, or how they are computed from such columns.
+    described by their origin: ``table.column``, or how they are computed from such columns. ignored: the parts of the
+    SQL that change no row, such as ORDER BY without LIMIT.
     retention: of tables that rows leave.
     """
     return {
         "view": plan.name,
         "sql": plan.sql,
         "key": list(plan.key),
+        "ignored": ignored_in(plan.sql),
         "regions": [_Region(plan, region).explained() for region in plan.regions],
         "indexes": [
             {"table": edge.table, "columns": list(edge.index), "new": edge.index != tables[edge.table].key}
@@ -82,6 +85,7 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
 def render(explained: Mapping[str, Any]) -> str:
     """The text of an explanation."""
     lines = [f"view {explained['view']}, looked up by {listed(explained['key'])}", *_sql_lines(explained["sql"])]
+    lines += [f"  ignored: {part}" for part in explained["ignored"]]
     for region in explained["regions"]:
         lines += _rendered(region)
     for index in explained["indexes"]:
@@ -249,7 +253,7 @@ def _top(op: TopKOp, name_of: NameOf) -> str:
     order = ", ".join(f"{name_of(order.column)}{' desc' if order.descending else ''}" for order in op.order)
     ranking = "" if op.ranking is Ranking.ROW_NUMBER else f" ({op.ranking})"
     each = f" of each {listed(map(name_of, op.partition))}" if op.partition else ""
-    return f"first {op.limit}{ranking} by {order}{each}"
+    return f"first {op.limit}{ranking} by {order or 'all columns'}{each}"
 
 
 def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> str | None:

@@ -75,7 +75,20 @@ class Source:
             raise DeclarationError(f"{self._begin('')}the SQL cannot be read. {error}") from error
         if not tokens:
             raise DeclarationError(f"{self._begin('')}the SQL is empty.")
-        return tokens
+        return self._with_quotes(tokens)
+
+    def _with_quotes(self, tokens: list[Token]) -> list[Token]:
+        """The tokens, with the two halves of a string at a doubled quote as one."""
+        found = tokens[:1]
+        for token in tokens[1:]:
+            before = found[-1]
+            quote = self.sql[token.start]
+            is_string = before.token_type == token.token_type == TokenType.STRING
+            if is_string and token.start == before.end + 1 and self.sql[before.end] == quote:
+                before.text, before.end = before.text + quote + token.text, token.end
+            else:
+                found.append(token)
+        return found
 
     def _unreadable(self, error: ParseError) -> Unreadable:
         for fault in error.errors:
@@ -137,6 +150,40 @@ class Source:
     def offset(self, node: exp.Expr | None) -> int | None:
         """Where the node's text begins: at the first of its parts with a known place."""
         return None if node is None else min(_starts(node), default=None)
+
+
+IGNORED = {
+    "hint": "the hint",
+    "order": "ORDER BY",
+    "sort": "SORT BY",
+    "distribute": "DISTRIBUTE BY",
+    "cluster": "CLUSTER BY",
+}
+"""Parts of a query that change no row, by sqlglot's name: how to name them. Of a query with LIMIT or OFFSET, only the
+hint is one."""
+
+
+def ignored_parts(tree: exp.Expr) -> Iterator[tuple[exp.Expr, str]]:
+    """The queries in the tree that have such a part, each with the part's name."""
+    for query in tree.find_all(exp.Select, exp.SetOperation, exp.Subquery):
+        is_cut = query.args.get("limit") is not None or query.args.get("offset") is not None
+        for part in IGNORED:
+            if query.args.get(part) is not None and not (is_cut and part != "hint"):
+                yield query, part
+
+
+def ignored_in(sql: str) -> list[str]:
+    """What a view's SQL says to no effect, each with its place, in words."""
+    source = Source("", sql)
+    try:
+        found = [(source.offset(query.args[part]) or 0, part) for query, part in ignored_parts(source.parse())]
+    except (UnsupportedSql, DeclarationError):
+        return []
+    words = []
+    for offset, part in sorted(found):
+        why = "it is for Spark's planner" if part == "hint" else "a view has no order, sort what you read from it"
+        words.append(f"{IGNORED[part]} in line {sql.count(chr(10), 0, offset) + 1}: {why}")
+    return words
 
 
 def names_table(clause: str, name: str) -> bool:

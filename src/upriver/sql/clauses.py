@@ -1,30 +1,31 @@
 """The clauses of a SELECT as written. A clause that no view may contain is refused before names are resolved."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from upriver.plan.source import Source
+from upriver.plan.source import IGNORED, Source, ignored_parts
 from upriver.sql.scalars import construct
 from upriver.sql.scope import ScopeColumn
 
-UNORDERED = "A view has no order: sort what you read from it."
+_SORTED = "Say in the same query which rows come first: ORDER BY ... LIMIT k."
 _CLAUSES = {
     # What sqlglot calls the part of a SELECT: the word it begins with, and what to do instead.
     "laterals": ("LATERAL", "Explode in the DataFrame that you give to app.table()."),
-    "sort": ("SORT", UNORDERED),
-    "distribute": ("DISTRIBUTE", UNORDERED),
-    "cluster": ("CLUSTER", UNORDERED),
-    "offset": ("OFFSET", "A view keeps rows from the first on: filter what you read from it."),
+    "sort": ("SORT", _SORTED),
+    "distribute": ("DISTRIBUTE", _SORTED),
+    "cluster": ("CLUSTER", _SORTED),
     "windows": ("WINDOW", "Write the window out, behind OVER."),
-    "hint": ("/*+", "Leave the hint out."),
 }
-_READ = {"expressions", "from_", "joins", "where", "group", "having", "qualify", "distinct", "order", "limit", "with_"}
+END = frozenset({"order", "limit", "offset"})
+"""The parts that end a query."""
+_READ = END | {"expressions", "from_", "joins", "where", "group", "having", "qualify", "distinct", "with_"}
 _GROUPINGS = "List the columns in GROUP BY, and declare one view for each grouping."
+COUNT_MAX = 1_000_000_000
+"""The most rows that LIMIT or OFFSET may count."""
 _VARIABLE = re.compile(r"\$\{[^\s}]+\}")
 
 
@@ -46,8 +47,7 @@ class SelectItem:
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """A SELECT, clause by clause. group_all: whether it has GROUP BY ALL. limit: how many rows, in the given order;
-    ``None`` for all."""
+    """A SELECT, clause by clause. group_all: whether it has GROUP BY ALL. part: which rows, if not all."""
 
     items: tuple[SelectItem, ...]
     table: exp.Expr
@@ -58,8 +58,17 @@ class Clauses:
     having: exp.Expr | None
     qualify: exp.Expr | None
     distinct: bool
+    part: "Part | None"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a query's rows: so many (``None``: all) behind so many others, in this order. Rows that tie in it, or all
+    if it is empty, are in the order of all their columns."""
+
     order: tuple[exp.Ordered, ...]
     limit: int | None
+    offset: int
 
 
 def read_clauses(source: Source, select: exp.Select) -> Clauses:
@@ -72,7 +81,6 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
     joined = [node.args.get("on") for node in select.args.get("joins") or ()]
     for node in (*select.expressions, *joined, group, having, qualify, select.args.get("order")):
         refuse_subquery(source, node)
-    order, limit = read_limit(source, select)
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
         raise source.unsupported(distinct, "DISTINCT ON", "Use ROW_NUMBER() in a subquery.")
@@ -86,8 +94,7 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
         having=None if having is None else having.this,
         qualify=None if qualify is None else qualify.this,
         distinct=distinct is not None,
-        order=order,
-        limit=limit,
+        part=read_part(source, select),
     )
 
 
@@ -107,7 +114,7 @@ def refuse_subquery(source: Source, root: exp.Expr | None) -> None:
     raise source.unsupported(query, what, "LEFT JOIN with the subquery, and ask what it gave.")
 
 
-def only(source: Source, query: exp.Expr, parts: set[str]) -> None:
+def only(source: Source, query: exp.Expr, parts: Collection[str]) -> None:
     """Refuse a query that has anything but these parts."""
     for part, value in query.args.items():
         if part not in parts and value not in (None, False, []):
@@ -117,20 +124,63 @@ def only(source: Source, query: exp.Expr, parts: set[str]) -> None:
             raise source.unsupported(first if at is None else at, word, instead)
 
 
-def read_limit(source: Source, query: exp.Expr) -> tuple[tuple[exp.Ordered, ...], int | None]:
-    """ORDER BY and LIMIT: the sort keys and the count. Either alone is refused."""
-    order, limit = query.args.get("order"), query.args.get("limit")
-    if order is None and limit is None:
-        return (), None
-    if limit is None:
-        raise source.unsupported(source.keyword("ORDER", order), "ORDER BY without LIMIT", UNORDERED)
-    at = source.keyword("LIMIT", limit)
-    if order is None:
-        raise source.unsupported(at, "LIMIT without ORDER BY", "Say which rows come first: ORDER BY ... LIMIT k.")
-    count = limit.expression if isinstance(limit, exp.Limit) else None
-    if not isinstance(count, exp.Literal) or count.is_string or not count.this.isdigit() or int(count.this) < 1:
-        raise source.unsupported(at, "LIMIT by anything but a number", "Give how many rows, 1 or more.")
-    return tuple(order.expressions), int(count.this)
+def read_part(source: Source, query: exp.Expr) -> Part | None:
+    """ORDER BY, LIMIT and OFFSET of a query; ``None`` if it keeps all rows."""
+    order, limit, offset = (query.args.get(part) for part in ("order", "limit", "offset"))
+    keeps_all = limit is None or (isinstance(limit, exp.Limit) and _is_all(limit.expression))
+    count = None if keeps_all or limit is None else _count(source, "LIMIT", limit)
+    skipped = 0 if offset is None else _count(source, "OFFSET", offset)
+    if count is None and not skipped:
+        return None
+    return Part(() if order is None else tuple(order.expressions), count, skipped)
+
+
+def _is_all(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Column | exp.Var) and node.name.upper() == "ALL"
+
+
+def _count(source: Source, word: str, node: exp.Expr) -> int:
+    """The number behind LIMIT or OFFSET. Raises UnsupportedSql for any other expression."""
+    count = node.expression if isinstance(node, exp.Limit | exp.Offset) else None
+    least = int(word == "LIMIT")
+    if not isinstance(count, exp.Literal) or count.is_string or not count.this.isdigit() or int(count.this) < least:
+        raise source.unsupported(
+            source.keyword(word, node), f"{word} by anything but a number", f"Give how many rows, {least} or more."
+        )
+    if int(count.this) > COUNT_MAX:
+        raise source.unsupported(source.keyword(word, node), f"{word} by more than {COUNT_MAX}", "Give a lower number.")
+    return int(count.this)
+
+
+def without_ignored(source: Source, tree: exp.Expr) -> None:
+    """Take out of the tree what changes no row. Raises UnsupportedSql for a LIMIT whose order another query gives."""
+    for query in tree.find_all(exp.Select, exp.SetOperation, exp.Subquery):
+        end = query.args.get("limit") or query.args.get("offset")
+        if end is not None and query.args.get("order") is None:
+            named = {table.name.lower() for table in query.find_all(exp.Table)}
+            inner = [*_inside(query), *(cte for cte in tree.find_all(exp.CTE) if cte.alias.lower() in named)]
+            if any(is_sorted(part) for part in inner):
+                what = "LIMIT or OFFSET in the order of another query"
+                raise source.unsupported(source.keyword("LIMIT", end) or end, what, _SORTED)
+    for ignoring, part in list(ignored_parts(tree)):
+        ignoring.set(part, None)
+
+
+def is_sorted(tree: exp.Expr) -> bool:
+    """Whether a query in it sorts its rows."""
+    return any(
+        query.args.get(part) is not None
+        for query in tree.find_all(exp.Select, exp.SetOperation, exp.Subquery)
+        for part in IGNORED
+        if part != "hint"
+    )
+
+
+def _inside(query: exp.Expr) -> Iterator[exp.Expr]:
+    """The queries in its FROM and beneath it, and not those of its own end."""
+    for part, value in query.args.items():
+        nodes = value if isinstance(value, list) else [value]
+        yield from (node for node in nodes if isinstance(node, exp.Expr) and part not in END)
 
 
 def _first(value: object) -> exp.Expr | None:
@@ -166,10 +216,6 @@ def check_reading(source: Source, tree: exp.Expr) -> None:
     if variable is not None:
         what = f"{variable[0]}, in whose place Spark may put a setting,"
         raise source.unsupported(variable.start(), what, "Write what you mean, or concat('$', '{...') for the text.")
-    for token, following in pairwise(source.tokens()):
-        strings = token.token_type == following.token_type == TokenType.STRING
-        if strings and following.start == token.end + 1:
-            raise source.unsupported(following.start, "a doubled quote in a string", "Put a backslash before it.")
     for node in _mixed_bits(tree):
         raise source.unsupported(node, "&, ^, | and shifts in one expression", "Put parentheses around each.")
 

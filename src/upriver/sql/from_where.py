@@ -16,7 +16,7 @@ from sqlglot import exp
 from upriver.plan.plan import JoinKind, Scan, TableSpec
 from upriver.plan.relation import Relation, Scalar
 from upriver.sql.aggregates import has_aggregate
-from upriver.sql.clauses import Clauses, SelectItem, read_clauses, refuse_subquery
+from upriver.sql.clauses import END, Clauses, SelectItem, read_clauses, refuse_subquery
 from upriver.sql.logic import conjuncts
 from upriver.sql.operators import to_common
 from upriver.sql.relations import (
@@ -506,5 +506,5 @@ def _simple(query: exp.Expr) -> exp.Select | None:
         query = query.this
     if not isinstance(query, exp.Select):
         return None
-    more = any(query.args.get(part) for part in ("group", "having", "qualify", "order", "limit", "with_"))
+    more = any(query.args.get(part) for part in ("group", "having", "qualify", *END, "with_"))
     return None if more or any(has_aggregate(item) or item.find(exp.Window) for item in query.expressions) else query

@@ -15,6 +15,7 @@ Read next: :mod:`upriver.sql.select` (one SELECT, clause by clause), :mod:`upriv
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -31,7 +32,7 @@ from upriver.plan.relation import Relation
 from upriver.plan.source import Source, Unreadable
 from upriver.plan.types import common_type, is_null, same_type, spark_name
 from upriver.sql.casts import cast
-from upriver.sql.clauses import check_reading, check_words, only, read_limit
+from upriver.sql.clauses import END, check_reading, check_words, is_sorted, only, read_part, without_ignored
 from upriver.sql.operators import CAST_IT
 from upriver.sql.relations import (
     Output,
@@ -45,7 +46,7 @@ from upriver.sql.relations import (
     with_equal_values,
 )
 from upriver.sql.scalars import column_scalar, construct, null
-from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, bare
+from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, as_node, bare
 from upriver.sql.select import select
 from upriver.sql.windows import first_rows, sort_key, unbounded_rank
 
@@ -54,7 +55,7 @@ _KINDS = {exp.Except: SetKind.EXCEPT, exp.Intersect: SetKind.INTERSECT}
 
 def combined(setting: Setting, tree: exp.SetOperation) -> ScopeRows:
     """The rows of a set operation. Raises UnsupportedSql."""
-    only(setting.source, tree, {"this", "expression", "distinct", "with_", "order", "limit"})
+    only(setting.source, tree, END | {"this", "expression", "distinct", "with_"})
     if isinstance(tree, exp.Union) and not tree.args.get("distinct"):
         parts = _all_of_union(tree)
     else:
@@ -72,20 +73,29 @@ def combined(setting: Setting, tree: exp.SetOperation) -> ScopeRows:
 
 
 def ordered(setting: Setting, tree: exp.Expr, rows: ScopeRows) -> ScopeRows:
-    """The first rows, if the query ends in ORDER BY and LIMIT."""
-    nodes, limit = read_limit(setting.source, tree)
-    if limit is None:
+    """The rows that are left by ORDER BY, LIMIT and OFFSET at the query's end."""
+    part = read_part(setting.source, tree)
+    if part is None:
         return rows
     scope = Scope.of(setting.source, Entry("", rows.columns))
     context = setting.context(rows.relation.schema, fails=rows.relation.deferred)
     keys = []
-    for node in nodes:
-        literal = node.this
-        if isinstance(literal, exp.Literal) and not literal.is_string and literal.this.isdigit():
-            raise setting.source.unsupported(node, "ORDER BY a position here", "Name the column.")
-        keys.append(sort_key(context, node, scope.bind(bare(literal))))
-    place = setting.source.place(tree.args["order"])
-    return ScopeRows(first_rows(rows.relation, kept(rows.relation), keys, {}, limit, place), rows.columns)
+    for node in part.order:
+        position = _position(setting.source, bare(node.this), rows.columns)
+        keys.append(sort_key(context, node, scope.bind(bare(node.this)) if position is None else position))
+    place = setting.source.place(tree.args.get("order") or tree)
+    found = first_rows(rows.relation, kept(rows.relation), keys, {}, part, place)
+    return ScopeRows(found, rows.columns)
+
+
+def _position(source: Source, node: exp.Expr, columns: Sequence[ScopeColumn]) -> exp.Expr | None:
+    """The column at the position that a number gives."""
+    if not isinstance(node, exp.Literal) or node.is_string or not node.this.isdigit():
+        return None
+    number = int(node.this)
+    if not 1 <= number <= len(columns):
+        raise source.wrong(node, f"there is no column {number}", f"The query has {len(columns)}.")
+    return as_node(columns[number - 1].name, node)
 
 
 def _all_of_union(tree: exp.Expr) -> list[exp.Expr]:
@@ -99,7 +109,7 @@ def _all_of_union(tree: exp.Expr) -> list[exp.Expr]:
 
 
 def _continues(tree: exp.Expr) -> bool:
-    plain = not any(tree.args.get(part) for part in ("order", "limit", "with_", "by_name", "side", "kind", "on"))
+    plain = not any(tree.args.get(part) for part in (*END, "with_", "by_name", "side", "kind", "on"))
     return isinstance(tree, exp.Union) and not tree.args.get("distinct") and plain
 
 
@@ -171,6 +181,7 @@ def parsed(source: Source) -> exp.Expr:
     if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery):
         raise source.unsupported(tree, construct(tree), A_QUERY)
     check_reading(source, tree)
+    without_ignored(source, tree)
     return tree
 
 
@@ -205,7 +216,7 @@ def compile_query(setting: Setting, tree: exp.Expr) -> ScopeRows:
     if isinstance(tree, exp.SetOperation):
         return combined(setting, tree)
     if isinstance(tree, exp.Subquery):
-        only(setting.source, tree, {"this", "alias", "with_", "order", "limit"})
+        only(setting.source, tree, END | {"this", "alias", "with_"})
         return ordered(setting, tree, compile_query(setting, tree.this))
     raise setting.source.unsupported(tree, construct(tree), A_QUERY)
 
@@ -319,8 +330,20 @@ def _before(source: Source, tree: exp.Expr, views: Mapping[str, str]) -> str:
     used = _used(source, tree, {name.lower(): (name, sql) for name, sql in views.items()})
     if not used:
         return ""
+    _check_order(source, tree, used)
     queries = ",\n".join(f"`{name}` AS (\n{_unended(Source(name, sql))}\n)" for name, sql in used.items())
     return f"WITH {queries}\nSELECT * FROM (\n"
+
+
+def _check_order(source: Source, tree: exp.Expr, used: Mapping[str, str]) -> None:
+    """Raises UnsupportedSql for a LIMIT without ORDER BY over views that sort their rows: Spark keeps their order."""
+    for query in tree.find_all(exp.Select, exp.SetOperation, exp.Subquery):
+        end = query.args.get("limit") or query.args.get("offset")
+        if end is not None and query.args.get("order") is None:
+            for name, sql in used.items():
+                if is_sorted(Source(name, sql).parse()):
+                    what = f"LIMIT or OFFSET in the order of the view {name}"
+                    raise source.unsupported(end, what, "Say which rows come first: ORDER BY ... LIMIT k.")
 
 
 def _behind(before: str, source: Source) -> str:
@@ -365,17 +388,27 @@ def _checked(source: Source, rows: ScopeRows, schema: pa.Schema) -> pa.Schema:
     fields = list(output_fields(source, rows))
     if len(schema) != len(fields):
         raise source.unsupported(None, f"a SELECT in which Spark sees {len(schema)} columns", "List the columns.")
-    seen: set[str] = set()
+    _check_names(source, schema, [column.node for column, _ in fields])
     for field, (column, type) in zip(schema, fields, strict=True):
         if not same_type(field.type, type):
             what = f"{field.name!r}, {spark_name(field.type)} for Spark and {spark_name(type)} here,"
             raise source.unsupported(column.node, what, "CAST it to the type that you want.")
-        if field.name.lower() in seen:
-            raise source.wrong(
-                column.node, f"two columns are named {field.name!r}", "Give one another name: ... AS name."
-            )
-        seen.add(field.name.lower())
     return pa.schema([pa.field(field.name, field.type) for field in schema])
+
+
+def _check_names(source: Source, schema: pa.Schema, nodes: Sequence[exp.Expr | None]) -> None:
+    """Raises DeclarationError for columns that differ in case alone, or not at all, with all of them."""
+    counts = Counter(name.lower() for name in schema.names)
+    repeated = [name for name in dict.fromkeys(map(str.lower, schema.names)) if counts[name] > 1]
+    if not repeated:
+        return
+    listed = ", ".join(f"{name!r} ({counts[name]} times)" for name in repeated)
+    at = next(node for name, node in reversed(list(zip(schema.names, nodes, strict=True))) if name.lower() in repeated)
+    name = repeated[0] if repeated[0].isidentifier() else f"`{repeated[0]}`"
+    instead = f"List the columns in place of a star, and name each: SELECT a.{name}, b.{name} AS other_{repeated[0]}."
+    if not repeated[0].isidentifier():
+        instead = "Give each a name of its own: ... AS name."
+    raise source.wrong(at, f"several columns have one name: {listed}", instead)
 
 
 def output_fields(source: Source, rows: ScopeRows) -> list[tuple[ScopeColumn, pa.DataType]]:

@@ -42,8 +42,9 @@ class Names:
     def __init__(self, scope: Scope, items: Sequence[SelectItem], grouped: bool) -> None:
         self._scope = scope
         self._source = scope.source
-        aliases = {item.name.lower() for item in items if item.renamed and item.name}
-        self.items = tuple(bound for item in items for bound in self._items(item, aliases, grouped))
+        self.items: tuple[SelectItem, ...] = ()
+        for item in items:
+            self.items += tuple(self._items(item, grouped))
 
     def group(self, nodes: Iterable[exp.Expr]) -> tuple[exp.Expr, ...]:
         """The grouping columns, each once; a window by its start and its end."""
@@ -103,10 +104,10 @@ class Names:
 
     # Outputs
 
-    def _items(self, item: SelectItem, aliases: set[str], grouped: bool) -> Iterator[SelectItem]:
+    def _items(self, item: SelectItem, grouped: bool) -> Iterator[SelectItem]:
         star = item.node.this if isinstance(item.node, exp.Column) else item.node
         if not isinstance(star, exp.Star):
-            yield self._bound(item, aliases)
+            yield self._bound(item)
             return
         if any(star.args.values()):
             raise self._source.unsupported(item.node, "a star with EXCEPT or the like", "List the columns.")
@@ -116,15 +117,21 @@ class Names:
             window = None if column.end is None else column
             yield SelectItem(as_node(column.name, item.node), column.title, window=window)
 
-    def _bound(self, item: SelectItem, aliases: set[str]) -> SelectItem:
+    def _bound(self, item: SelectItem) -> SelectItem:
+        """The item, bound. An alias of an item before it stands for that item's expression."""
         window = self._window(item.node)
         if window is not None:
             return replace(item, node=as_node(window.name, item.node), window=window)
-        for column in item.node.find_all(exp.Column):
-            if column.name.lower() in aliases and not column.table and not self._scope.knows(column):
-                what = f"{column.name!r}, an alias of this SELECT, inside the same SELECT"
-                raise self._source.unsupported(column, what, "Write its expression out.")
-        return replace(item, node=self._scope.bind(item.node))
+        return replace(item, node=self._bound_first(item.node, self._lateral))
+
+    def _lateral(self, column: exp.Column) -> SelectItem | None:
+        """The item before that a name means, if it is an alias and no column."""
+        if isinstance(column.this, exp.Star) or column.table or self._scope.knows(column):
+            return None
+        found = [item for item in self.items if item.renamed and item.is_named(column.name)]
+        if len(found) > 1:
+            raise self._source.wrong(column, f"{column.name!r} is the alias of several columns", "Rename one.")
+        return found[0] if found else None
 
     def _window(self, node: exp.Expr) -> ScopeColumn | None:
         """The window, if the node is a whole window."""
@@ -341,16 +348,19 @@ class _Selection:
         self, relation: Relation, outputs: Sequence[Output], keys: Sequence[OrderKey], uses: Mapping[str, int]
     ) -> Relation:
         """uses: how often outputs and keys name each column."""
-        limit = self._clauses.limit
-        if limit is not None and not self._clauses.distinct:
-            return first_rows(relation, outputs, keys, uses, limit, self._place)
+        part = self._clauses.part
+        if part is not None and not self._clauses.distinct:
+            return first_rows(relation, outputs, keys, uses, part, self._place)
         relation = computed(relation, outputs, uses, self._place)
         if self._clauses.distinct:
             relation = distinct(comparable(self._source, relation, self._clauses.items[0].node), self._place)
-        if limit is not None:
+        if part is not None:
             kept = [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs]
-            relation = first_rows(relation, kept, keys, {}, limit, self._place)
+            relation = first_rows(relation, kept, keys, {}, part, self._place)
         return relation
+
+    def _order(self) -> tuple[exp.Ordered, ...]:
+        return () if self._clauses.part is None else self._clauses.part.order
 
     # Names
 
@@ -374,7 +384,7 @@ class _Selection:
         group = names.group_all() if clauses.group_all else names.group(clauses.group)
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
-        order = tuple(names.order(ordered.this) for ordered in clauses.order)
+        order = tuple(names.order(ordered.this) for ordered in self._order())
         trees = [*(item.node for item in names.items), having, qualify, *order]
         window = self._window([tree for tree in trees if tree is not None])
         rank = "" if window is None else worded(window)
@@ -434,12 +444,12 @@ class _Selection:
 
     def _sort_keys(self, context: Context, nodes: Sequence[exp.Expr], outputs: Sequence[Output]) -> list[OrderKey]:
         """The sort keys of ORDER BY: over the same rows as the outputs, or over the outputs, if they are DISTINCT."""
-        pairs = zip(self._clauses.order, nodes, strict=True)
+        pairs = zip(self._order(), nodes, strict=True)
         keys = [sort_key(context, ordered, node) for ordered, node in pairs]
         if not self._clauses.distinct:
             return keys
         names = {output.value.sql: output.name for output in outputs}
-        for ordered, key in zip(self._clauses.order, keys, strict=True):
+        for ordered, key in zip(self._order(), keys, strict=True):
             if key.value.sql not in names:
                 raise self._source.wrong(ordered, "SELECT DISTINCT is sorted by what it does not select", "Select it.")
         return [replace(key, value=column_scalar(names[key.value.sql], key.value.type)) for key in keys]

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.plan import Order, Ranking, TopKOp
+from upriver.plan.plan import Order, Ranking, SetKind, SetOperationOp, TopKOp
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import duck_name, is_instant, is_null, is_wall_clock
 from upriver.sql.aggregates import AGGREGATES
+from upriver.sql.clauses import Part
 from upriver.sql.operators import micros_of
 from upriver.sql.pushdown import filtered
-from upriver.sql.relations import UNBOUNDED, Output, computed, projected, union, widened, with_values
+from upriver.sql.relations import UNBOUNDED, Output, computed, projected, union, widened, with_equal_values, with_values
 from upriver.sql.scalars import Context, column_scalar, construct, macro, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, Setting, unique, worded
 
@@ -218,10 +219,10 @@ def first_rows(
     outputs: Sequence[Output],
     keys: Sequence[OrderKey],
     uses: Mapping[str, int],
-    limit: int,
+    part: Part,
     place: int | None,
 ) -> Relation:
-    """The outputs, for the first rows only. keys: of the same relation as the outputs. uses: how often these name each
+    """The outputs, for some rows only. keys: of the same relation as the outputs. uses: how often these name each
     column of it."""
     taken = {output.name.lower() for output in outputs}
     known = {output.value.sql: output.name for output in reversed(outputs)}
@@ -231,10 +232,24 @@ def first_rows(
             more[key.value.sql] = Output(unique(key.name, taken), key.value)
     names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
     source = computed(relation, [*outputs, *more.values()], uses, place)
-    found = Relation(TopKOp((), _orders(names, keys), limit, Ranking.ROW_NUMBER, None), (source,), source.schema, place)
+    found = _cut(source, _orders(names, keys), part, place)
     if not more:
         return found
     return projected(found, [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs], None)
+
+
+def _cut(rows: Relation, order: tuple[Order, ...], part: Part, place: int | None) -> Relation:
+    """The rows of a part. Those behind an OFFSET are all but the first ones."""
+    found = rows if part.limit is None else _first(rows, order, part.offset + part.limit, place)
+    if not part.offset:
+        return found
+    skipped = _first(rows, order, part.offset, place)
+    inputs = with_equal_values(found), with_equal_values(skipped)
+    return Relation(SetOperationOp(SetKind.EXCEPT, all=True), inputs, inputs[0].schema, place)
+
+
+def _first(rows: Relation, order: tuple[Order, ...], count: int, place: int | None) -> Relation:
+    return Relation(TopKOp((), order, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, place)
 
 
 def unbounded_rank(source: Source, place: int | None) -> Exception:
