@@ -29,7 +29,9 @@ from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VnodeGroup, hashes_in
 
 VNODES = 8
-EXAMPLES = settings(derandomize=True, deadline=None, max_examples=4)
+EXAMPLES = settings(derandomize=True, deadline=None, max_examples=3)
+GROUPS = st.sampled_from([1, 3])
+"""Each scan of a view opens an engine for expressions, so few groups."""
 
 
 @contextmanager
@@ -78,7 +80,7 @@ def check(scan: LakeScan, epoch: Epoch, groups: int, expected: pa.Table) -> None
 
 @pytest.mark.parametrize("name", QUERIES)
 @EXAMPLES
-@given(data=st.data(), groups=st.sampled_from([1, 3, 8]), held=st.sampled_from([1, 1 << 20]))
+@given(data=st.data(), groups=GROUPS, held=st.sampled_from([1, 1 << 20]))
 def test_a_view_is_shared_out_by_vnodes(name: str, data: st.DataObject, groups: int, held: int) -> None:
     query = QUERIES[name]
     with written(query, data) as (lake, history):
@@ -91,7 +93,7 @@ def test_a_view_is_shared_out_by_vnodes(name: str, data: st.DataObject, groups: 
     ("table", "sql"), [(SALES, "FROM sales"), (ITEMS, "FROM items"), (STOCK, f"FROM {CURRENT}")], ids=lambda each: ""
 )
 @EXAMPLES
-@given(data=st.data(), groups=st.sampled_from([1, 3, 8]), held=st.sampled_from([1, 1 << 20]))
+@given(data=st.data(), groups=GROUPS, held=st.sampled_from([1, 1 << 20]))
 def test_a_table_is_shared_out_by_vnodes(
     table: TableSpec, sql: str, data: st.DataObject, groups: int, held: int
 ) -> None:

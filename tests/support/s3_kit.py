@@ -85,6 +85,8 @@ class S3Server:
         return self._process.stdout.readline().strip()
 
     def stop(self) -> None:
+        """Kill the process: it keeps nothing, and a request that it holds would wait for ever."""
+        self._process.kill()
         self._process.communicate()
 
 
