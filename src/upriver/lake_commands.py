@@ -60,13 +60,14 @@ def render_lake(told: Mapping[str, Any]) -> str:
     ]
     table = render_rows(["index", "level", "spans", "runs", "rows", "size"], rows, [False, *([True] * 5)])
     removable = told["removable"]
+    too_large = f"; {told['too_large']:,} blocks of epochs are too large" if told["too_large"] else ""
     lines = [
         f"{told['root']}: {told['epochs']:,} epochs in {told['spans']:,} spans "
         f"({told['manifests']:,} manifests, {told['segments']:,} segments)",
         "",
         table,
         "",
-        f"due: {told['due']:,} segments, up to epoch {told['horizon']:,}",
+        f"due: {told['due']:,} segments, up to epoch {told['horizon']:,}{too_large}",
         f"may be removed: {removable['epochs']:,} manifests and segments, {removable['runs']:,} runs "
         f"({render_bytes(removable['bytes'])})",
     ]

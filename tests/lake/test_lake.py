@@ -20,7 +20,7 @@ from upriver.errors import CorruptFile, DeclarationError, LakeInUse, NotWritten
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.collection import remove_litter
 from upriver.lake.files import UNFINISHED
-from upriver.lake.lake import SLICE_ROWS_MAX, Lake, LakeRecord, OwnedLake
+from upriver.lake.lake import FORMAT, SLICE_ROWS_MAX, TERMS_KEPT_MAX, Lake, LakeRecord, OwnedLake, sealed
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
@@ -260,8 +260,22 @@ def test_a_record_in_place_of_another_is_refused(lake: OwnedLake) -> None:
     with pytest.raises(CorruptFile, match=r"000000000001\.json: its content names epoch None"):
         lake.manifest(Epoch(1))
     overwrite(lake, "app.json", lake.files.read("control/00000001.json").to_pybytes())
-    with pytest.raises(CorruptFile, match=r"app\.json: format None, not 3"):
+    with pytest.raises(CorruptFile, match=r"app\.json: format None, and not one of 1 to"):
         lake.record()
+
+
+def test_a_lake_of_a_later_version_is_refused_and_left_alone(own: Own, lake: OwnedLake) -> None:
+    record = lake.read_record("app.json")
+    lake.release()
+    overwrite(lake, "app.json", sealed({"format": FORMAT + 1, "what": "nothing that this version knows"}))
+    before = sorted(path for path in Path(lake.root).rglob("*"))
+    message = f"^{lake.root} was made by a later version of Upriver: its app.json has format {FORMAT + 1},.* root$"
+    with pytest.raises(DeclarationError, match=message):
+        own(lake.root)
+    assert sorted(path for path in Path(lake.root).rglob("*")) == before
+    for known in range(1, FORMAT + 1):
+        overwrite(lake, "app.json", sealed({**record, "format": known}))
+        assert lake.record() == RECORD
 
 
 @pytest.mark.parametrize("directory", ["epochs", "control"])
@@ -467,6 +481,15 @@ def test_what_is_remembered_of_a_driver_is_in_its_term(lake: OwnedLake) -> None:
     record = lake.read_record("control/00000001.json")
     assert (record["host"], record["term"]) == ("here", 1)
     assert json.loads(lake.files.read("control/00000001.json").to_pybytes())["record"] == record
+
+
+def test_the_records_of_the_last_drivers_stay(own: Own, root: str) -> None:
+    for term in range(1, TERMS_KEPT_MAX + 4):
+        lake = own(root)
+        assert lake.term == term
+        lake.sweep()
+        lake.release()
+    assert sorted(lake.numbers("control")) == list(range(4, TERMS_KEPT_MAX + 4))
 
 
 def test_the_sweep_takes_what_no_manifest_names(lake: OwnedLake) -> None:

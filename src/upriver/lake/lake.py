@@ -54,9 +54,12 @@ from upriver.state.schemas import can_become
 NAMES_SHOWN_MAX = 3
 """Names of files that an error shows."""
 
-FORMAT = 3
-_FORMATS_READ = (1, 2, FORMAT)
-"""1: before there were upsert tables. 2: before the blocks of a run had checksums; its old runs have none."""
+FORMAT = 4
+_FORMATS_READ = (1, 2, 3, FORMAT)
+"""1: before there were upsert tables. 2: before the blocks of a run had checksums (version 0.1); its old runs have
+none. 3: before there were segments, other columns and retention (version 0.2)."""
+TERMS_KEPT_MAX = 16
+"""Records of drivers that are kept, the last ones: one counts."""
 SEGMENTS = "segments"
 """Directory of segments."""
 SLICE_ROWS_MAX = 65_536
@@ -169,13 +172,13 @@ class Lake:
 
     @saying_what_helps()
     def record(self) -> LakeRecord | None:
-        """The record of the lake; ``None`` if no app was ever started on this root. Raises CorruptFile."""
+        """The record of the lake; ``None`` if no app was ever started on this root. Raises CorruptFile, and
+        DeclarationError for a lake of a later version."""
         try:
             record = self.read_record("app.json")
         except FileNotFoundError:
             return None
-        if record.get("format") not in _FORMATS_READ:
-            raise CorruptFile(f"{self.root}/app.json: format {record.get('format')!r}, not {FORMAT}")
+        self._check_format(record.get("format"))
         first = LakeRecord.from_json(record)
         tables, indexes = {table.name: table for table in first.tables}, dict(first.indexes)
         for name in self.files.names("schemas"):
@@ -184,6 +187,16 @@ class Lake:
                 indexes.setdefault(name, tuple(map(tuple, change["indexes"])))
         indexes = {table: (*keys, *self._added(table)) for table, keys in indexes.items()}
         return replace(first, tables=tuple(tables.values()), indexes=indexes)
+
+    def _check_format(self, found: object) -> None:
+        if found in _FORMATS_READ:
+            return
+        if isinstance(found, int) and found > FORMAT:
+            raise DeclarationError(
+                f"{self.root} was made by a later version of Upriver: its app.json has format {found}, and this "
+                f"version reads formats 1 to {FORMAT}. Install the version that made it, or start on another root"
+            )
+        raise CorruptFile(f"{self.root}/app.json: format {found!r}, and not one of 1 to {FORMAT}")
 
     def _schema_changes(self, table: str) -> Iterator[dict[str, Any]]:
         """The records of a table's changes, oldest first."""
@@ -248,7 +261,7 @@ class Lake:
     def has_epoch(self, epoch: Epoch) -> bool:
         """Whether the epoch is published, and is there apart from the epochs before it."""
         try:
-            self.files.read(epoch_path(epoch))
+            self.files.read_into(epoch_path(epoch), ())
         except FileNotFoundError:
             return False
         return True
@@ -516,9 +529,11 @@ class OwnedLake(Lake):
             raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
 
     def sweep(self) -> None:
-        """Remove unfinished files, and the supplements of indexes that are not complete. The driver must not be writing
-        anything meanwhile."""
+        """Remove unfinished files, records of old drivers, and the supplements of indexes that are not complete. The
+        driver must not be writing anything meanwhile."""
         self.files.remove_all(f"{UNFINISHED}/{name}" for name in self.files.names(UNFINISHED))
+        old_terms = sorted(self.numbers("control"))[:-TERMS_KEPT_MAX]
+        self.files.remove_all(term_path(Term(term)) for term in old_terms)
         for channel in self.supplement_channels():  # before their runs: a supplement names existing files
             if channel not in self.added_channels(table_of(channel)):
                 names = self.files.names(f"supplements/{channel}")

@@ -1,8 +1,9 @@
 """What a lake consists of: its spans, its runs by index and level, which segments are due, and which files may go."""
 
 import time
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -10,8 +11,9 @@ from upriver.errors import CorruptFile
 from upriver.ids import Channel, Epoch
 from upriver.lake.checkpoints import newest
 from upriver.lake.collection import RemovedFiles, collectable, superseded
+from upriver.lake.compaction import VNODE_BYTES_MAX, Compaction
 from upriver.lake.lake import Lake
-from upriver.lake.spans import due, level_of
+from upriver.lake.spans import EpochSpan, level_of
 
 LOOKS_MAX = 3
 """Looks at a lake whose app removes files meanwhile."""
@@ -34,7 +36,7 @@ class Tier:
 class LakeReport:
     """epochs: the last one. spans: in which a reader finds all of them. indexes: by lake edge and level; level 0 is of
     epochs that are in no segment. horizon: up to which a stopped app's lake may be compacted. due: segments to make up
-    to there. removable: what may be removed now."""
+    to there. too_large: blocks up to there that have too much for one. removable: what may be removed now."""
 
     root: str
     epochs: Epoch
@@ -44,6 +46,7 @@ class LakeReport:
     indexes: Mapping[Channel, Mapping[int, Tier]]
     horizon: Epoch
     due: int
+    too_large: int
     removable: RemovedFiles
 
     def to_json(self) -> dict[str, Any]:
@@ -59,6 +62,7 @@ class LakeReport:
             },
             "horizon": self.horizon,
             "due": self.due,
+            "too_large": self.too_large,
             "removable": asdict(self.removable),
         }
 
@@ -91,10 +95,14 @@ def _report_of(lake: Lake, grace_s: float) -> LakeReport:
     last, segments, horizon = lake.last_epoch(), lake.segments(), horizon_of_stopped(lake)
     spans = lake.spans(last)
     indexes: defaultdict[Channel, defaultdict[int, Tier]] = defaultdict(lambda: defaultdict(Tier))
+    bytes_through = [0]
     for span in spans:
+        bytes_through.append(bytes_through[-1])
         for channel, runs in lake.epochs(span).runs.items():
             rows, length = sum(run.rows for run in runs), sum(run.bytes for run in runs)
             indexes[channel][level_of(span)] += Tier(1 if runs else 0, len(runs), rows, length)
+            bytes_through[-1] += length
+    due = list(_due(lake, horizon, spans, bytes_through))
     return LakeReport(
         root=str(lake.root),
         epochs=last,
@@ -103,6 +111,17 @@ def _report_of(lake: Lake, grace_s: float) -> LakeReport:
         segments=len(segments),
         indexes={channel: dict(sorted(indexes[channel].items())) for channel in sorted(indexes)},
         horizon=horizon,
-        due=sum(1 for _ in due(segments, horizon)),
+        due=sum(due),
+        too_large=len(due) - sum(due),
         removable=collectable(lake, superseded(lake, horizon, time.time() - grace_s)),
     )
+
+
+def _due(lake: Lake, horizon: Epoch, spans: Sequence[EpochSpan], bytes_through: Sequence[int]) -> Iterator[bool]:
+    """Of each block without a segment, whether it may get one. bytes_through: before each span, and after the last."""
+    record = lake.record()
+    assert record is not None
+    plans, ends = Compaction(lake, record.vnodes), [span.last for span in spans]
+    for block in plans.due(horizon):
+        length = bytes_through[bisect_right(ends, block.last)] - bytes_through[bisect_right(ends, block.after)]
+        yield length <= VNODE_BYTES_MAX or plans.plan(block) is not None  # a plan reads the manifests once more

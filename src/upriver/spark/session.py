@@ -49,6 +49,9 @@ CHECKPOINT_FILES = {
 """How Spark writes checkpoints. By default it uses an interface of Hadoop that starts some twenty processes for each
 file in a local directory, for its status and its permissions. A micro-batch has three such files, and one for each
 partition of each state store."""
+BATCHES_KEPT = 10
+"""Micro-batches of which Spark keeps the files in a query's checkpoint; its own default is 100. A restart needs the
+last one."""
 _CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _LOCAL = re.compile(r"local(\[.*\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
@@ -102,6 +105,7 @@ def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | in
         "spark.sql.shuffle.partitions": ingest_slots,  # the workers' slots are taken: more would only queue
         "spark.python.daemon.module": "upriver.spark.daemon",
         **CHECKPOINT_FILES,
+        "spark.sql.streaming.minBatchesToRetain": BATCHES_KEPT,
         "spark.ui.enabled": False,
         "spark.ui.showConsoleProgress": False,
     }
