@@ -41,14 +41,13 @@ SELECT t.k, t.x / s.x AS z FROM (SELECT 1 AS g, * FROM t) AS t \
 LEFT JOIN (SELECT g, sum(x) AS x FROM (SELECT 1 AS g, * FROM t) GROUP BY g) AS s ON s.g = t.g
 SELECT count(*) AS k FROM t | SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g | \
 SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g
-SELECT k, sum(x) OVER (PARTITION BY k ORDER BY at) AS z FROM t | \
-SELECT a.k, a.at, sum(b.x) AS x FROM (SELECT DISTINCT k, at FROM t) AS a JOIN t AS b ON a.k = b.k AND b.at <= a.at \
-GROUP BY a.k, a.at | \
-SELECT a.k, a.at, sum(b.x) AS x FROM (SELECT DISTINCT k, at FROM t) AS a JOIN t AS b ON a.k = b.k AND b.at <= a.at \
-GROUP BY a.k, a.at
-SELECT k, sum(x) OVER (PARTITION BY k) AS z FROM t | \
+SELECT k, count(DISTINCT x) OVER (PARTITION BY k) AS z FROM t | \
 FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k | \
-SELECT t.k, t.x AS one, s.x AS z FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k
+SELECT t.k, t.x AS one, s.x AS z FROM t JOIN (SELECT k, count(DISTINCT x) AS x FROM t GROUP BY k) AS s ON s.k = t.k
+SELECT k, sum(x) OVER (ORDER BY k RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS z FROM t | count in ROWS | \
+SELECT k, sum(x) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS z FROM t
+SELECT k, RANK() OVER (ORDER BY k ROWS 1 PRECEDING) AS z FROM t | Leave the frame out | \
+SELECT k, RANK() OVER (ORDER BY k) AS z FROM t
 SELECT k, first(x) AS z FROM t GROUP BY k | ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n | \
 SELECT k, x AS z FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at) AS n FROM t) WHERE n = 1
 SELECT k, max_by(x, at) AS z FROM t GROUP BY k | ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n | \
@@ -64,8 +63,6 @@ SELECT k, regexp_extract(s, '(a$|b$)', 1) AS z FROM t | Let it end with $ | \
 SELECT k, regexp_extract(s, '(a|b)$', 1) AS z FROM t
 SELECT k FROM t WHERE s = '${spark.app.name}' | concat('$', '{...') | \
 SELECT k FROM t WHERE s = concat('$', '{spark.app.name}')
-SELECT k, lag(x) OVER (PARTITION BY k ORDER BY at) AS z FROM t | There are ROW_NUMBER() | \
-SELECT k, x FROM (SELECT k, x, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at) AS n FROM t) WHERE n <= 2
 """
 
 

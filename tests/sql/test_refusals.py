@@ -65,7 +65,6 @@ mixing STRING with INT | SELECT t.k FROM t JOIN t AS u ON ^t.s = u.i
 comparing ARRAY | SELECT t.k FROM t JOIN (SELECT DISTINCT ^k, a FROM t) AS u ON t.k = u.k
 LATERAL is not supported | SELECT k FROM t ^LATERAL VIEW explode(a) AS e
 LATERAL is not supported | SELECT k FROM t, LATERAL (SELECT ^k AS z FROM t)
-WINDOW is not supported | SELECT k, RANK() OVER w AS n FROM t ^WINDOW w AS (PARTITION BY k ORDER BY i)
 LIMIT or OFFSET in the order of another query | SELECT k FROM (SELECT k FROM t ORDER BY i) ^LIMIT 5
 LIMIT or OFFSET in the order of another query | WITH u AS (SELECT k FROM t ORDER BY i) SELECT k FROM u ^LIMIT 5
 OFFSET by anything but a number | SELECT k FROM t ORDER BY k ^OFFSET 1 + 1
@@ -115,14 +114,13 @@ window() of DATE | SELECT ^window(d, '1 hour').start AS a FROM t
 window() of these lengths | SELECT ^window(n, '1 hour', '2 hours').start AS a FROM t
 window() that puts each row in 3600 windows | SELECT ^window(n, '1 hour', '1 second').start AS a FROM t
 window() of 1 operands | SELECT ^window(n).start AS a FROM t
-numbering all rows | SELECT k, ^RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM t
-numbering all rows | SELECT k FROM (SELECT k, ^RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM t) WHERE n > 3
-numbering all rows | SELECT k FROM (SELECT k, ^RANK() OVER (PARTITION BY k ORDER BY i) AS n FROM t) WHERE n <= length(k)
-a second window function in one SELECT | SELECT RANK() OVER (ORDER BY k) AS a, ^RANK() OVER (ORDER BY i) AS b FROM t
-sum() OVER | SELECT k, ^sum(i) OVER (PARTITION BY k) AS z FROM t
-lag() OVER | SELECT k, ^lag(i) OVER (PARTITION BY k ORDER BY i) AS z FROM t
-ntile() OVER | SELECT k, ^ntile(4) OVER (PARTITION BY k ORDER BY i) AS z FROM t
-ROWS or RANGE | SELECT ^RANK() OVER (ORDER BY i ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS n FROM t
+collect_list() OVER | SELECT k, ^collect_list(i) OVER (PARTITION BY k) AS z FROM t
+ROWS or RANGE of RANK() | SELECT k, ^RANK() OVER (ORDER BY i ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS n FROM t
+RANGE of this distance | SELECT k, ^sum(i) OVER (ORDER BY k RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS n FROM t
+RANGE of this distance | SELECT k, ^sum(i) OVER (ORDER BY n RANGE BETWEEN INTERVAL 1 MONTH PRECEDING AND CURRENT ROW) AS z \
+FROM t
+a distance or a place that is no number | SELECT k, ^lag(i, i) OVER (ORDER BY n) AS z FROM t
+lag() of the row itself with IGNORE NULLS | SELECT k, ^lag(i, 0) IGNORE NULLS OVER (ORDER BY n) AS z FROM t
 an expression over ARRAY | SELECT k FROM (SELECT k, RANK() OVER (ORDER BY ^a) AS n FROM t) WHERE n = 1
 sorting by NULL | SELECT k FROM t ORDER BY NULL LIMIT 1
 mixing INT with STRING | SELECT k, max(i) AS z FROM t GROUP BY k HAVING ^z = 'a'

@@ -8,7 +8,7 @@ from query_kit import evaluated, names_are_apart, relation_sql, same_rows, table
 from query_list import DUCK, queries
 
 from simulator.local_typer import LocalTyper
-from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.errors import DeclarationError
 from upriver.plan.plan import (
     AggregateCall,
     AggregateOp,
@@ -24,6 +24,7 @@ from upriver.plan.plan import (
     SetOperationOp,
     TopKOp,
     UnionOp,
+    WindowOp,
 )
 from upriver.plan.relation import Relation
 from upriver.sql.queries import CompiledView, compile_view
@@ -160,8 +161,30 @@ def test_a_bound_is_found_through_joins_and_views() -> None:
     sql = f"WITH r AS ({ranked}) SELECT q.name, r.i FROM people q LEFT JOIN r ON r.k = q.k AND r.n <= 2"
     assert [op.limit for op in found(tree(sql), TopKOp)] == [2]
     sql = f"WITH r AS ({ranked}) SELECT q.name, r.i FROM people q LEFT JOIN r ON r.k = q.k WHERE r.n <= 2"
-    with pytest.raises(UnsupportedSql, match="numbering all rows is not supported"):
-        tree(sql)
+    view = tree(sql)
+    assert not found(view, TopKOp)
+    assert [call.function for op in found(view, WindowOp) for call in op.calls] == ["rank"]
+
+
+def test_functions_of_one_window_are_one_operator() -> None:
+    window = "(PARTITION BY k ORDER BY i)"
+    view = tree(
+        f"SELECT sum(l) OVER {window} AS s, lag(l) OVER (PARTITION BY b ORDER BY i) AS o, RANK() OVER {window} AS r, "
+        f"ROW_NUMBER() OVER w AS n FROM sales WINDOW w AS {window}"
+    )
+    calls = sorted(tuple(call.function for call in op.calls) for op in found(view, WindowOp))
+    assert calls == [("lag",), ("sum", "rank", "row_number")]
+
+
+def test_a_bound_of_one_rank_drops_no_row_from_the_other_windows() -> None:
+    sql = (
+        "SELECT k, s FROM (SELECT k, sum(l) OVER (PARTITION BY b) AS s, RANK() OVER (PARTITION BY k ORDER BY i) AS r, "
+        "RANK() OVER (PARTITION BY b ORDER BY i) AS q FROM sales) WHERE r = 1 AND q <= 2"
+    )
+    view = tree(sql)
+    (top,) = found(view, TopKOp)
+    assert (top.partition, top.limit) == (("b",), 2)  # the outermost: its bound is applied after all other windows
+    assert [call.function for op in found(view, WindowOp) for call in op.calls] == ["rank", "sum"]
 
 
 def test_the_first_rows_of_all_are_of_one_partition() -> None:

@@ -9,6 +9,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 from sql_kit import same_value
+from window_sql import windowed_sql
 
 from upriver.engine.expressions import MACROS
 from upriver.plan.plan import (
@@ -23,6 +24,7 @@ from upriver.plan.plan import (
     TableSpec,
     TopKOp,
     UnionOp,
+    WindowOp,
 )
 from upriver.plan.relation import Relation
 from upriver.plan.types import duck_name, is_instant
@@ -63,6 +65,8 @@ def relation_sql(relation: Relation) -> str:
             return _join(relation.op, inputs)
         case TopKOp():
             return _top(relation, relation.op, inputs[0])
+        case WindowOp():
+            return windowed_sql(relation.op, relation.inputs[0].schema, inputs[0])
         case UnionOp():
             return " UNION ALL ".join(inputs)
         case SetOperationOp(kind, all=every):

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from window_sql import sorted_by, windowed_sql
+
 from upriver.plan.plan import (
     AggregateCall,
     AggregateOp,
@@ -10,13 +12,13 @@ from upriver.plan.plan import (
     JoinKind,
     JoinOp,
     LatestOp,
-    Order,
     ProjectOp,
     Scan,
     SetOperationOp,
     StatefulMapOp,
     TopKOp,
     UnionOp,
+    WindowOp,
 )
 from upriver.plan.relation import Relation
 from upriver.plan.types import duck_name
@@ -49,6 +51,8 @@ def sql_of(relation: Relation, upserts: dict[str, str]) -> str:
             return _join(relation.op, inputs)
         case TopKOp():
             return _top(relation, relation.op, inputs[0])
+        case WindowOp():
+            return windowed_sql(relation.op, relation.inputs[0].schema, inputs[0])
         case UnionOp():
             return " UNION ALL ".join(f"SELECT * FROM {part}" for part in inputs)
         case SetOperationOp(kind, every):
@@ -79,13 +83,8 @@ def _join(op: JoinOp, inputs: Sequence[str]) -> str:
 def _top(relation: Relation, op: TopKOp, source: str) -> str:
     """The order must leave no ties."""
     columns = ", ".join(f'"{name}"' for name in relation.inputs[0].schema.names)
-    order = ", ".join(map(_sorted_by, op.order))
+    order = ", ".join(map(sorted_by, op.order))
     partition = ", ".join(f'"{name}"' for name in op.partition) or "1"
     rank = f"({op.ranking}() OVER (PARTITION BY {partition} ORDER BY {order}))::INT"
     kept = columns if op.rank is None else f'{columns}, nth AS "{op.rank}"'
     return f"SELECT {kept} FROM (SELECT *, {rank} AS nth FROM {source}) WHERE nth <= {op.limit}"
-
-
-def _sorted_by(order: Order) -> str:
-    direction, nulls = ("DESC" if order.descending else "ASC"), ("FIRST" if order.nulls_first else "LAST")
-    return f'"{order.column}" {direction} NULLS {nulls}'

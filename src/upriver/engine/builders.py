@@ -15,6 +15,7 @@ from upriver.engine.operators.set_operation import SetOperation
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.engine.operators.stateless import Filtering, Projecting, Union
 from upriver.engine.operators.topk import TopK
+from upriver.engine.operators.window import Windowed
 from upriver.errors import ProtocolError
 from upriver.plan import plan as ops
 from upriver.plan.plan import Node, RegionPlan
@@ -101,6 +102,7 @@ STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
         ops.AggregateOp: lambda op, place: Grouped(op.plan, place.source, place.routing(op.plan.group)),
         ops.JoinOp: _join,
         ops.TopKOp: lambda op, place: TopK(op, place.source, place.routing(op.partition)),
+        ops.WindowOp: lambda op, place: Windowed(op, place.source, place.routing(op.partition)),
         ops.SetOperationOp: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
         ops.LatestOp: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
         ops.StatefulMapOp: lambda op, place: StatefulMap(op, place.source, place.routing(op.key)),

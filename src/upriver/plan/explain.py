@@ -13,6 +13,7 @@ from typing import Any
 
 from upriver.plan.plan import (
     NOT_WANTED,
+    WHOLE_PARTITION,
     AggregateOp,
     AggregatePlan,
     DataflowPlan,
@@ -33,6 +34,8 @@ from upriver.plan.plan import (
     TopKOp,
     UnionOp,
     ViewStore,
+    WindowCall,
+    WindowOp,
 )
 from upriver.plan.provenance import (
     KeyTrace,
@@ -45,6 +48,7 @@ from upriver.plan.provenance import (
     spelled,
     traces,
     why_untraced,
+    windowed,
 )
 from upriver.plan.source import ignored_in
 from upriver.plan.types import spark_name
@@ -220,6 +224,8 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
     match op:
         case TopKOp():
             return _top(op, name_of)
+        case WindowOp():
+            return _window(op, name_of)
         case UnionOp():
             return "union"
         case SetOperationOp():
@@ -254,6 +260,27 @@ def _top(op: TopKOp, name_of: NameOf) -> str:
     ranking = "" if op.ranking is Ranking.ROW_NUMBER else f" ({op.ranking})"
     each = f" of each {listed(map(name_of, op.partition))}" if op.partition else ""
     return f"first {op.limit}{ranking} by {order or 'all columns'}{each}"
+
+
+def _window(op: WindowOp, name_of: NameOf) -> str:
+    order = ", ".join(f"{name_of(order.column)}{' desc' if order.descending else ''}" for order in op.order)
+    calls = ", ".join(f"{windowed(call, name_of)}{_framed(call)}" for call in op.calls)
+    each = f"each {listed(map(name_of, op.partition))}" if op.partition else "all rows"
+    return f"window over {each}{f' by {order}' if order else ''}: {calls}"
+
+
+def _framed(call: WindowCall) -> str:
+    """The frame of a function that has one, if it is not the whole partition."""
+    if call.frame == WHOLE_PARTITION:
+        return ""
+    bounds = _bound(call.frame.start, "preceding"), _bound(call.frame.end, "following")
+    return f" {call.frame.unit} between {bounds[0]} and {bounds[1]}"
+
+
+def _bound(distance: int | None, open_end: str) -> str:
+    if distance is None:
+        return f"unbounded {open_end}"
+    return f"{abs(distance)} {'preceding' if distance < 0 else 'following'}" if distance else "current row"
 
 
 def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> str | None:

@@ -238,6 +238,77 @@ class TopKOp:
     rank: str | None
 
 
+class FrameUnit(StrEnum):
+    """What the bounds of a frame count: rows, or the distance of the sort value."""
+
+    ROWS = "rows"
+    RANGE = "range"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFrame:
+    """The rows of a partition that a window function takes in for a row.
+
+    start, end: how far the first and the last row lie behind the row itself; below zero: before it. ``None``: at the
+    end of the partition. Under RANGE, rows that tie in all sort columns are all in the frame or all outside; 0 is where
+    the ties of the row begin, or end. Another distance is one of the only sort column, a whole number, date or time: in
+    its units, days or microseconds, in the direction of the sort.
+    """
+
+    unit: FrameUnit
+    start: int | None
+    end: int | None
+
+
+WHOLE_PARTITION = WindowFrame(FrameUnit.ROWS, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowCall:
+    """One window function.
+
+    function: row_number, rank, dense_rank, percent_rank, cume_dist, ntile, lag, lead, first_value, last_value,
+    nth_value, or a function of :class:`AggregateCall`. argument: a column of the input, or ``None`` for none. output,
+    type: of the result, as Spark gives them. frame: of the functions from first_value on. where: a BOOLEAN column; an
+    aggregate takes in only rows in which it is true; ``None``: all. number: of ntile, how many groups; of lag and lead,
+    how many rows back or ahead; of nth_value, which row. default: a column, whose value lag and lead give where there
+    is no such row; ``None``: null. ignores_nulls: whether rows whose argument is null do not count.
+    """
+
+    function: str
+    argument: str | None
+    output: str
+    type: pa.DataType
+    frame: WindowFrame = WHOLE_PARTITION
+    where: str | None = None
+    number: int = 0
+    default: str | None = None
+    ignores_nulls: bool = False
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of the input that it reads."""
+        return tuple(name for name in (self.argument, self.where, self.default) if name is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowOp:
+    """All rows, each with the results of window functions. One input, whose columns come first; then one for each call.
+
+    partition: columns; may be empty only if the region's key is. Rows that tie in all sort columns are in the order of
+    all their columns, so that the result depends on the rows alone.
+    """
+
+    partition: tuple[str, ...]
+    order: tuple[Order, ...]
+    calls: tuple[WindowCall, ...]
+
+    @property
+    def outputs(self) -> frozenset[str]:
+        """The names of the results."""
+        return frozenset(call.output for call in self.calls)
+
+
 @dataclass(frozen=True, slots=True)
 class UnionOp:
     """The rows of all inputs, one or more, which have one schema (UNION ALL)."""
@@ -297,7 +368,19 @@ class StatefulMapOp:
     output: pa.Schema
 
 
-Op = Scan | FilterOp | ProjectOp | AggregateOp | JoinOp | TopKOp | UnionOp | SetOperationOp | LatestOp | StatefulMapOp
+Op = (
+    Scan
+    | FilterOp
+    | ProjectOp
+    | AggregateOp
+    | JoinOp
+    | TopKOp
+    | WindowOp
+    | UnionOp
+    | SetOperationOp
+    | LatestOp
+    | StatefulMapOp
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ from upriver.plan.plan import (
     TopKOp,
     UnionOp,
     ViewStore,
+    WindowCall,
+    WindowOp,
 )
 from upriver.plan.provenance import listed, origin
 from upriver.plan.relation import Relation
@@ -105,6 +107,10 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             return [{*needed, *step.op.key, *step.op.order_by, *deleted, *at}]
         case TopKOp():
             return [(needed - {step.op.rank}) | {*step.op.partition, *(order.column for order in step.op.order)}]
+        case WindowOp():
+            called = {column for call in _window_calls(step.op, needed) for column in call.columns}
+            sorted_by = {order.column for order in step.op.order} if called or needed & step.op.outputs else set()
+            return [(needed - step.op.outputs) | {*step.op.partition, *sorted_by, *called}]
         case UnionOp():
             return [needed for _ in step.inputs]
         case _:
@@ -118,6 +124,11 @@ def _named(expressions: Iterable[str]) -> set[str]:
 def _calls(plan: AggregatePlan, needed: set[str]) -> AggregatePlan:
     """The aggregate without the calls whose results are not needed."""
     return replace(plan, calls=tuple(call for call in plan.calls if call.output in needed))
+
+
+def _window_calls(op: WindowOp, needed: set[str]) -> tuple[WindowCall, ...]:
+    """The window functions whose results are needed."""
+    return tuple(call for call in op.calls if call.output in needed)
 
 
 def _of_groups(plan: AggregatePlan) -> set[str]:
@@ -152,6 +163,12 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
             rank = step.op.rank if step.op.rank in needed else None
             ranked = [] if rank is None else [step.schema.field(rank)]
             return steps.make(replace(step.op, rank=rank), exact, pa.schema([*exact[0].schema, *ranked]))
+        case WindowOp():
+            calls = _window_calls(step.op, needed)
+            if not calls:
+                return exact[0]
+            results = [step.schema.field(call.output) for call in calls]
+            return steps.make(replace(step.op, calls=calls), exact, pa.schema([*exact[0].schema, *results]))
         case _:
             return steps.make(step.op, exact, step.schema)
 
@@ -208,6 +225,8 @@ def _what_for(step: Step) -> str:
             return f"for the {step.op.kind} join on {_pairs(step, step.op)}"
         case TopKOp():
             return f"for the first {step.op.limit} of each {_origins(source, step.op.partition)}"
+        case WindowOp():
+            return f"for window functions over each {_origins(source, step.op.partition)}"
         case LatestOp():
             return f"for the latest row of each {_origins(source, step.op.key)}"
         case StatefulMapOp():
@@ -246,6 +265,8 @@ def _missing(step: Step, key: Key) -> str:
             return f", which is not what the {step.op.kind} join compares"
         case TopKOp():
             return f", which is more than {_origins(step, step.op.partition)}, within which rows are ranked"
+        case WindowOp():
+            return f", which is more than {_origins(step, step.op.partition)}, over which window functions go"
         case LatestOp():
             return f", which is more than the primary key {_origins(step, step.op.key)}"
         case StatefulMapOp():

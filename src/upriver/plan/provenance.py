@@ -58,6 +58,8 @@ from upriver.plan.plan import (
     TableSpec,
     TopKOp,
     UnionOp,
+    WindowCall,
+    WindowOp,
 )
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
 
@@ -101,6 +103,9 @@ def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> st
             return result(plan, column, lambda name: below(0, name))
         case TopKOp() if column == op.rank:
             return f"{op.ranking}()"
+        case WindowOp() if column in op.outputs:
+            call = next(call for call in op.calls if call.output == column)
+            return windowed(call, lambda name: below(0, name))
         case StatefulMapOp() if column not in op.key:
             return f"the stateful map's {column}"
         case _:
@@ -119,6 +124,18 @@ def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
     argument = "*" if call.argument is None else f"{'DISTINCT ' if call.distinct else ''}{name_of(call.argument)}"
     where = "" if call.where is None else f" FILTER (WHERE {name_of(call.where)})"
     return f"{call.function.removesuffix('_star')}({argument}){where}"
+
+
+def windowed(call: WindowCall, name_of: Callable[[str], str]) -> str:
+    """``sum(table.column) OVER``, with the number and the default of those functions that have them."""
+    numbers = [str(call.number)] if call.function in ("ntile", "lag", "lead", "nth_value") else []
+    operands = [name_of(name) for name in (call.argument,) if name is not None]
+    operands += numbers + [name_of(name) for name in (call.default,) if name is not None]
+    if call.function == "count_star":
+        operands = ["*"]
+    where = "" if call.where is None else f" FILTER (WHERE {name_of(call.where)})"
+    nulls = " IGNORE NULLS" if call.ignores_nulls else ""
+    return f"{call.function.removesuffix('_star')}({', '.join(operands)}){where}{nulls} OVER"
 
 
 def shown(expression: str, name_of: Callable[[str], str]) -> str:
@@ -389,6 +406,8 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
             return {name: name for name in schema.names}
         case TopKOp():
             return {name: name for name in schema.names if name != op.rank}
+        case WindowOp():
+            return {name: name for name in schema.names if name not in op.outputs}
         case ProjectOp(projection):
             return plain_columns(projection)
         case AggregateOp(plan):

@@ -20,6 +20,7 @@ from upriver.plan.plan import (
     Scan,
     StatefulMapOp,
     TopKOp,
+    WindowOp,
 )
 
 Key = tuple[str, ...]
@@ -46,7 +47,7 @@ def routings(plan: RegionPlan) -> tuple[Routing, ...]:
 def through(op: Op, inputs: Sequence[Routing]) -> Routing:
     """The routing of an operator's rows, given the routings of its inputs."""
     match op:
-        case FilterOp() | TopKOp() | LatestOp():
+        case FilterOp() | TopKOp() | WindowOp() | LatestOp():
             return inputs[0]
         case ProjectOp(projection):
             sources = plain_columns(projection)

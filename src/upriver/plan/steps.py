@@ -33,6 +33,7 @@ from upriver.plan.plan import (
     TableSpec,
     TopKOp,
     UnionOp,
+    WindowOp,
 )
 from upriver.plan.plan import UnionOp as UnionAll
 from upriver.plan.relation import Relation
@@ -124,7 +125,7 @@ def plain(fields: Iterable[pa.Field]) -> Projection:
 def _retracts(op: Op) -> bool:
     """Whether the operator takes rows back, even if its inputs do not."""
     match op:
-        case AggregateOp() | TopKOp() | SetOperationOp() | LatestOp():
+        case AggregateOp() | TopKOp() | WindowOp() | SetOperationOp() | LatestOp():
             return True
         case JoinOp(kind=kind):
             return kind in RETRACTING_JOINS
@@ -208,7 +209,7 @@ def _fault(op: Op, inputs: Sequence[Step]) -> Fault | None:
     match op:
         case AggregateOp(plan):
             return _no_key(inputs[0], plan.group, "GROUP BY")
-        case TopKOp():
+        case TopKOp() | WindowOp():
             return _no_key(inputs[0], op.partition, "PARTITION BY")
         case SetOperationOp():
             return _no_key(inputs[0], inputs[0].schema.names, op.kind.upper())
@@ -432,7 +433,7 @@ def _compared(step: Step) -> tuple[Key, ...]:
     match step.op:
         case AggregateOp(plan):
             return (plan.group,)
-        case TopKOp():
+        case TopKOp() | WindowOp():
             return (step.op.partition,)
         case LatestOp() | StatefulMapOp():
             return (step.op.key,)

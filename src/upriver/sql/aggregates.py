@@ -59,7 +59,9 @@ def has_aggregate(node: exp.Expr) -> bool:
 
 
 def _is_over(node: exp.Expr) -> bool:
-    call = node.parent if isinstance(node.parent, exp.Filter) else node
+    call = node
+    while isinstance(call.parent, exp.Filter | exp.IgnoreNulls | exp.RespectNulls) and call.arg_key == "this":
+        call = call.parent
     return isinstance(call.parent, exp.Window) and call.arg_key == "this"
 
 

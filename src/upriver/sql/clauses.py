@@ -18,7 +18,6 @@ _CLAUSES = {
     "sort": ("SORT", _SORTED),
     "distribute": ("DISTRIBUTE", _SORTED),
     "cluster": ("CLUSTER", _SORTED),
-    "windows": ("WINDOW", "Write the window out, behind OVER."),
 }
 END = frozenset({"order", "limit", "offset"})
 """The parts that end a query."""

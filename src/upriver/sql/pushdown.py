@@ -30,6 +30,7 @@ from upriver.plan.plan import (
     SetOperationOp,
     TopKOp,
     UnionOp,
+    WindowOp,
 )
 from upriver.plan.relation import Relation, Scalar, any_fails
 from upriver.sql.logic import conjunction, not_null_test
@@ -150,7 +151,7 @@ def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation 
             return None if inner is None else replace(relation, inputs=(filtered(relation.inputs[0], inner, place),))
         case AggregateOp(plan) if names and names <= set(plan.group):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
-        case TopKOp() if names and names <= set(relation.op.partition):
+        case TopKOp() | WindowOp() if names and names <= set(relation.op.partition):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
         case UnionOp():
             return replace(relation, inputs=tuple(filtered(part, condition, place) for part in relation.inputs))

@@ -41,14 +41,14 @@ from upriver.sql.relations import (
     kept,
     projected,
     retyped,
-    unbounded,
     union,
     with_equal_values,
 )
 from upriver.sql.scalars import column_scalar, construct, null
 from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, as_node, bare
 from upriver.sql.select import select
-from upriver.sql.windows import first_rows, sort_key, unbounded_rank
+from upriver.sql.window_functions import all_numbered
+from upriver.sql.windows import first_rows, sort_key
 
 _KINDS = {exp.Except: SetKind.EXCEPT, exp.Intersect: SetKind.INTERSECT}
 
@@ -291,10 +291,7 @@ def compile_view(
     except RecursionError as error:
         raise source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.") from error
     schema = _checked(source, rows, schema)
-    pending = unbounded(rows.relation)
-    if pending is not None:
-        raise unbounded_rank(source, pending.place)
-    return CompiledView(source, retyped(rows.relation, schema), schema)
+    return CompiledView(source, retyped(all_numbered(rows.relation), schema), schema)
 
 
 def over_tables(sql: str, views: Mapping[str, str]) -> str:

@@ -105,7 +105,7 @@ def _opened(relation: Relation, projection: Projection, names: set[str]) -> tupl
 
 
 UNBOUNDED = 2**31 - 1
-"""The limit of a TopK that no condition bounds. A finished view must not have one."""
+"""The limit of a TopK that no condition bounds. In a finished view it is a window function."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,20 +247,6 @@ def _below(relation: Relation, place: int, name: str) -> str | None:
         return plain_columns(op.projection).get(name)
     kept_side = isinstance(op, JoinOp) and op.kind in (LEFT_KEPT, RIGHT_KEPT)[place]
     return name if name in part.schema.names and (kept_side or isinstance(op, FilterOp)) else None
-
-
-def unbounded(relation: Relation) -> Relation | None:
-    """A TopK in the tree that no condition bounds."""
-    seen: set[int] = set()
-    todo = [relation]
-    while todo:
-        part = todo.pop()
-        if isinstance(part.op, TopKOp) and part.op.limit == UNBOUNDED:
-            return part
-        if id(part) not in seen:
-            seen.add(id(part))
-            todo += part.inputs
-    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.column_names import quoted
+from upriver.plan.column_names import columns_in
 from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
@@ -33,7 +33,14 @@ from upriver.sql.relations import (
 )
 from upriver.sql.scalars import Context, column_scalar, null, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, place, unique, uses_in, worded
-from upriver.sql.windows import RANK_TYPE, OrderKey, check_window, first_rows, numbered, ranked, sort_key, spread
+from upriver.sql.window_functions import (
+    WindowFunction,
+    result_scalar,
+    window_function,
+    with_window_functions,
+    write_out_windows,
+)
+from upriver.sql.windows import OrderKey, first_rows, sort_key, spread
 
 
 class Names:
@@ -278,6 +285,7 @@ def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     """Raises UnsupportedSql, DeclarationError."""
     untyped = setting.untyped
     setting = replace(setting, untyped=False)
+    write_out_windows(setting.source, tree)
     clauses = read_clauses(setting.source, tree)
     taken: set[str] = set()
     source = read_from(setting, clauses, None, taken)
@@ -297,15 +305,15 @@ def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """The clauses, bound. window: the one that numbers rows; the trees have the column ``rank`` in its places."""
+    """The clauses, bound. windows: the window functions, each with the name of the column of its results, which the
+    trees have in its places."""
 
     items: tuple[SelectItem, ...]
     group: tuple[exp.Expr, ...]
     having: exp.Expr | None
     qualify: exp.Expr | None
     order: tuple[exp.Expr, ...]
-    window: exp.Expr | None
-    rank: str
+    windows: Mapping[exp.Expr, str]
 
 
 class _Selection:
@@ -325,21 +333,23 @@ class _Selection:
         bound = self._bind()
         below = self._relation
         rows = self._setting.context(below.schema, fails=below.deferred, certain=below.certain)
-        groups = Groups(rows, bound.group, {bound.rank.lower()}) if self._groups() else None
-        over = _with_rank(rows if groups is None else replace(rows, leaf=groups.leaf), bound.rank)
+        names = set(bound.windows.values())
+        groups = Groups(rows, bound.group, {name.lower() for name in names}) if self._groups() else None
+        over = rows if groups is None else replace(rows, leaf=groups.leaf)
+        functions = [window_function(over, node, name) for node, name in bound.windows.items()]
+        over = _with_results(over, functions)
         # Everything is translated before any of it is built: only then all aggregates are known.
         columns, outputs = self._outputs(over, bound.items, groups is None)
         having = [] if bound.having is None else conditions(over, [bound.having])
-        window = None if bound.window is None else numbered(over, bound.window)
         qualify = [] if bound.qualify is None else conditions(over, [bound.qualify])
         keys = self._sort_keys(over, bound.order, outputs)
         relation = self._relation
         if groups is not None:
             place = self._source.place(bound.group[0])
             relation = restricted(groups.relation(relation, place), having, self._source.place(self._clauses.having))
-        if window is not None:
-            relation, outputs = _before_ranking(relation, outputs, bound.rank)
-            relation = ranked(relation, window, bound.rank, self._source.place(bound.window))
+        if functions:
+            relation, outputs = _before_windows(relation, outputs, names)
+            relation = with_window_functions(relation, functions)
         relation = restricted(relation, qualify, self._source.place(self._clauses.qualify))
         uses = uses_in([*(item.node for item in bound.items), *bound.order])
         return ScopeRows(self._built(relation, outputs, keys, uses), columns)
@@ -386,29 +396,24 @@ class _Selection:
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
         order = tuple(names.order(ordered.this) for ordered in self._order())
         trees = [*(item.node for item in names.items), having, qualify, *order]
-        window = self._window([tree for tree in trees if tree is not None])
-        rank = "" if window is None else worded(window)
-        rank = unique(rank, {name.lower() for name in self._relation.schema.names})
+        windows = self._windows([tree for tree in trees if tree is not None])
         return _Bound(
-            items=tuple(replace(item, node=_numbering(item.node, rank)) for item in names.items),
+            items=tuple(replace(item, node=_over_results(item.node, windows)) for item in names.items),
             group=group,
-            having=None if having is None else _numbering(having, rank),
-            qualify=None if qualify is None else _numbering(qualify, rank),
-            order=tuple(_numbering(node, rank) for node in order),
-            window=window,
-            rank=rank,
+            having=None if having is None else _over_results(having, windows),
+            qualify=None if qualify is None else _over_results(qualify, windows),
+            order=tuple(_over_results(node, windows) for node in order),
+            windows=windows,
         )
 
-    def _window(self, trees: Sequence[exp.Expr]) -> exp.Expr | None:
-        """The one call that numbers rows."""
-        found: exp.Expr | None = None
+    def _windows(self, trees: Sequence[exp.Expr]) -> dict[exp.Expr, str]:
+        """The window functions, each once, and the name of the column of its results."""
+        taken = {name.lower() for name in self._relation.schema.names}
+        found: dict[exp.Expr, str] = {}
         for tree in trees:
             for node in tree.find_all(exp.Window):
-                check_window(self._source, node)
-                if found is not None and node != found:
-                    instead = "Number the rows once more in a query around this one."
-                    raise self._source.unsupported(node, "a second window function in one SELECT", instead)
-                found = node.copy()
+                if node not in found:
+                    found[node.copy()] = unique(worded(node), taken)
         return found
 
     # Outputs
@@ -455,30 +460,31 @@ class _Selection:
         return [replace(key, value=column_scalar(names[key.value.sql], key.value.type)) for key in keys]
 
 
-def _before_ranking(relation: Relation, outputs: Sequence[Output], rank: str) -> tuple[Relation, list[Output]]:
-    """The relation with a column for each output that can fail, except those that need the rank; and the new sources of
-    the outputs. As in Spark, these columns are computed for all rows."""
-    early = [one for one in outputs if one.value.fails and quoted(rank) not in one.value.sql]
-    relation, names = with_values(relation, early, {rank.lower(), *(name.lower() for name in relation.schema.names)})
+def _before_windows(relation: Relation, outputs: Sequence[Output], results: set[str]) -> tuple[Relation, list[Output]]:
+    """The relation with a column for each output that can fail, except those that need a window function's results; and
+    the new sources of the outputs. As in Spark, these columns are computed for all rows."""
+    early = [one for one in outputs if one.value.fails and results.isdisjoint(columns_in(one.value.sql))]
+    relation, names = with_values(relation, early, {name.lower() for name in (*results, *relation.schema.names)})
     values = {one.name: column_scalar(name, one.value.type) for one, name in zip(early, names, strict=True)}
     return relation, [replace(one, value=values.get(one.name, one.value)) for one in outputs]
 
 
-def _with_rank(context: Context, rank: str) -> Context:
-    """The context in which ``rank`` is the number of a row."""
+def _with_results(context: Context, functions: Sequence[WindowFunction]) -> Context:
+    """The context in which the results of window functions are columns, too."""
+    results = {function.name: result_scalar(function) for function in functions}
 
     def leaf(node: exp.Expr) -> Scalar | None:
-        if isinstance(node, exp.Column) and node.name == rank:
-            return column_scalar(rank, RANK_TYPE)
+        if isinstance(node, exp.Column) and node.name in results:
+            return results[node.name]
         return context.leaf(node)
 
     return replace(context, leaf=leaf)
 
 
-def _numbering(tree: exp.Expr, rank: str) -> exp.Expr:
-    """A copy of the tree with the column ``rank`` in place of each window function."""
+def _over_results(tree: exp.Expr, windows: Mapping[exp.Expr, str]) -> exp.Expr:
+    """A copy of the tree with a column in place of each window function."""
     holder = exp.Paren(this=tree.copy())
     for node in list(holder.find_all(exp.Window)):
-        node.replace(as_node(rank, node))
+        node.replace(as_node(windows[node], node))
     found: exp.Expr = holder.this
     return found

@@ -1,6 +1,4 @@
-"""Windows: row numbers with a bound, and windows of time.
-
-The first rows: of each partition, by ROW_NUMBER and its kin with a bound; of a whole query, by ORDER BY LIMIT.
+"""Windows of time, and the first rows of a query, by ORDER BY LIMIT.
 
 Windows of time: ``window(ts, '10 minutes'[, slide[, start]])``, as Spark's TimeWindowing defines it. A window is two
 columns of the relation, its start and its end. If the slide is shorter than the window, a row is in several windows:
@@ -15,14 +13,13 @@ from sqlglot import exp
 
 from upriver.plan.plan import Order, Ranking, SetKind, SetOperationOp, TopKOp
 from upriver.plan.relation import Relation, Scalar
-from upriver.plan.source import ELSEWHERE, Source
+from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import duck_name, is_instant, is_null, is_wall_clock
-from upriver.sql.aggregates import AGGREGATES
 from upriver.sql.clauses import Part
 from upriver.sql.operators import micros_of
 from upriver.sql.pushdown import filtered
-from upriver.sql.relations import UNBOUNDED, Output, computed, projected, union, widened, with_equal_values, with_values
-from upriver.sql.scalars import Context, column_scalar, construct, macro, typed_name
+from upriver.sql.relations import Output, computed, projected, union, widened, with_equal_values
+from upriver.sql.scalars import Context, column_scalar, macro, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, Setting, unique, worded
 
 WINDOWS_PER_ROW_MAX = 100
@@ -133,22 +130,6 @@ def _copy(relation: Relation, windows: Windows, column: ScopeColumn, number: int
     return widened(relation, bounds, place)
 
 
-RANK_TYPE = pa.int32()
-
-_RANKINGS = {ranking.value: ranking for ranking in Ranking}
-_GROUP = (
-    "GROUP BY in a subquery, and join with it: FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k."
-)
-_UP_TO_EACH = (
-    "Join each time with the rows up to it: SELECT a.k, a.at, sum(b.x) AS x FROM (SELECT DISTINCT k, at FROM t) AS a "
-    "JOIN t AS b ON a.k = b.k AND b.at <= a.at GROUP BY a.k, a.at."
-)
-_IN_ORDER = (
-    "There are ROW_NUMBER(), RANK() and DENSE_RANK(). app.stateful_map() has a function see a key's rows in order."
-)
-_BOUND = "Keep the first rows: SELECT * FROM (SELECT ..., ROW_NUMBER() OVER (...) AS n FROM ...) WHERE n <= 10."
-
-
 @dataclass(frozen=True, slots=True)
 class OrderKey:
     """A value to sort by. name: of its column, if one is computed for it."""
@@ -159,59 +140,11 @@ class OrderKey:
     nulls_first: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedRows:
-    """``ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...)``, or RANK or DENSE_RANK."""
-
-    ranking: Ranking
-    partition: tuple[Output, ...]
-    order: tuple[OrderKey, ...]
-
-
-def check_window(source: Source, node: exp.Expr) -> None:
-    """Raises UnsupportedSql for any window function that does not number rows, and for an unsupported form of one."""
-    function = node.this
-    while not isinstance(function, exp.Anonymous) and isinstance(function.this, exp.Expr):
-        function = function.this
-    if not isinstance(function, exp.Anonymous) or function.name.lower() not in _RANKINGS or function.expressions:
-        what = f"{function.name}() OVER" if isinstance(function, exp.Anonymous) else f"{construct(function)} OVER"
-        raise source.unsupported(node, what, _instead_of(node, function))
-    for part, instead in (("alias", "Write the window out, behind OVER."), ("spec", "Leave the frame out.")):
-        if node.args.get(part):
-            raise source.unsupported(node, "a named window" if part == "alias" else "ROWS or RANGE", instead)
-    if node.args.get("order") is None:
-        raise source.wrong(node, f"{function.name}() OVER without ORDER BY", "Say which rows come first.")
-
-
-def _instead_of(node: exp.Expr, function: exp.Expr) -> str:
-    """What to do instead of a window function."""
-    if not isinstance(function, exp.Anonymous) or function.name.lower() not in AGGREGATES:
-        return _IN_ORDER
-    return _GROUP if node.args.get("order") is None else _UP_TO_EACH
-
-
-def numbered(context: Context, node: exp.Expr) -> NumberedRows:
-    """A bound window node, translated."""
-    partition = tuple(Output(worded(part), _comparable(context, part)) for part in node.args.get("partition_by") or ())
-    order = tuple(sort_key(context, part, part.this) for part in node.args["order"].expressions)
-    return NumberedRows(_RANKINGS[node.this.name.lower()], partition, order)
-
-
 def sort_key(context: Context, ordered: exp.Expr, node: exp.Expr) -> OrderKey:
     """One item of ORDER BY. node: the sort expression, bound."""
     context.only(ordered, "this", "desc", "nulls_first")
     descending = bool(ordered.args.get("desc"))
-    return OrderKey(_comparable(context, node), worded(node), descending, bool(ordered.args.get("nulls_first")))
-
-
-def ranked(relation: Relation, wanted: NumberedRows, rank: str, place: int | None) -> Relation:
-    """All rows with their number in the column ``rank``. A condition must bound it later."""
-    values = [*wanted.partition, *(Output(key.name, key.value) for key in wanted.order)]
-    relation, names = with_values(relation, values, {name.lower() for name in (*relation.schema.names, rank)})
-    partition = tuple(dict.fromkeys(names[: len(wanted.partition)]))
-    order = _orders(names[len(wanted.partition) :], wanted.order)
-    op = TopKOp(partition, order, UNBOUNDED, wanted.ranking, rank)
-    return Relation(op, (relation,), pa.schema([*relation.schema, pa.field(rank, RANK_TYPE)]), place)
+    return OrderKey(sortable(context, node), worded(node), descending, bool(ordered.args.get("nulls_first")))
 
 
 def first_rows(
@@ -232,7 +165,7 @@ def first_rows(
             more[key.value.sql] = Output(unique(key.name, taken), key.value)
     names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
     source = computed(relation, [*outputs, *more.values()], uses, place)
-    found = _cut(source, _orders(names, keys), part, place)
+    found = _cut(source, orders(names, keys), part, place)
     if not more:
         return found
     return projected(found, [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs], None)
@@ -252,20 +185,16 @@ def _first(rows: Relation, order: tuple[Order, ...], count: int, place: int | No
     return Relation(TopKOp((), order, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, place)
 
 
-def unbounded_rank(source: Source, place: int | None) -> Exception:
-    """The error for a numbering of all rows."""
-    return source.unsupported(place, "numbering all rows", _BOUND)
-
-
-def _orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
-    """Each column once: a repeated sort key changes nothing."""
+def orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
+    """The sort columns, by their names; each once: a repeated sort key changes nothing."""
     orders: dict[str, Order] = {}
     for name, key in zip(names, keys, strict=True):
         orders.setdefault(name, Order(name, key.descending, key.nulls_first))
     return tuple(orders.values())
 
 
-def _comparable(context: Context, node: exp.Expr) -> Scalar:
+def sortable(context: Context, node: exp.Expr) -> Scalar:
+    """A value to sort, or to partition, by. Raises UnsupportedSql for one of a type without an order."""
     value = context.translate(node)
     if is_null(value.type) or duck_name(value.type) is None:
         raise context.unsupported(node, f"sorting by {typed_name(value)}", ELSEWHERE)

@@ -10,6 +10,7 @@ of them can be added before a limb overflows; the highest limb, which is signed,
 left its range.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Self
@@ -185,10 +186,7 @@ class ExactSums:
             self.add(slots, mantissas, exponents, weight & (1 << bits) - 1)
             self.add(slots, mantissas, exponents + bits, weight >> bits)
             return
-        shifts = exponents & _BITS - 1
-        low, high = (mantissas & _MASK) << shifts, (mantissas >> _BITS) << shifts
-        parts = np.stack([low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS])
-        places = exponents >> 5
+        parts, places = _parts_and_places(mantissas, exponents)
         touched, columns = np.unique(slots, return_inverse=True)
         if not len(touched):
             return
@@ -248,6 +246,48 @@ class ExactSums:
         carry = total + _HALF >> _BITS
         cells[slots] = total - (carry << _BITS)
         return carry
+
+
+class RunSums:
+    """Exact sums of any runs of neighbours among some floats."""
+
+    __slots__ = ("_place", "_sums")
+
+    def __init__(self, count: int, parts: Iterable[tuple[Longs, Longs]]) -> None:
+        """count: of the floats. parts: mantissas and exponents, as :meth:`ExactSums.add` has them; each float is the
+        sum of its parts."""
+        split = [_in_rows(mantissas, exponents) for mantissas, exponents in parts]
+        self._place = min(digits.place for digits in split)
+        top = max(digits.place + len(digits.rows) for digits in split)
+        self._sums = np.zeros((top - self._place, count + 1), np.int64)
+        """By digit: the sum of all floats before each place, not carried."""
+        for digits in split:
+            self._sums[digits.place - self._place :, 1:][: len(digits.rows)] += digits.rows
+        np.cumsum(self._sums, axis=1, out=self._sums)
+
+    def digits(self, starts: Positions, ends: Positions) -> Digits:
+        """The sum of each run. starts: of the runs. ends: behind their last float."""
+        rows = np.zeros((len(self._sums) + 2, len(starts)), np.int64)
+        rows[:-2] = self._sums[:, ends] - self._sums[:, starts]
+        return Digits(_balanced(rows), self._place)
+
+
+def _in_rows(mantissas: Longs, exponents: Longs) -> Digits:
+    """Each mantissa * 2**exponent in a column of its own, not balanced."""
+    parts, places = _parts_and_places(mantissas, exponents)
+    first, last = (int(places.min()), int(places.max())) if len(places) else (0, 0)
+    rows = np.zeros((last - first + len(parts), len(mantissas)), np.int64)
+    columns = np.arange(len(mantissas))
+    for step, part in enumerate(parts):
+        rows[places - first + step, columns] = part
+    return Digits(rows, first)
+
+
+def _parts_and_places(mantissas: Longs, exponents: Longs) -> tuple[Longs, Longs]:
+    """Three digits for each mantissa * 2**exponent, the lowest first, and the place of that one."""
+    shifts = exponents & _BITS - 1
+    low, high = (mantissas & _MASK) << shifts, (mantissas >> _BITS) << shifts
+    return np.stack([low & _MASK, (low >> _BITS) + (high & _MASK), high >> _BITS]), exponents >> 5
 
 
 def parts_of(numbers: Floats) -> tuple[Longs, Longs]:

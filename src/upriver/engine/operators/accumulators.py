@@ -350,15 +350,14 @@ _HALF_MASK = (1 << _HALF_BITS) - 1
 class Moment:
     """One of ``MOMENTS``, as float64."""
 
-    __slots__ = ("_not_finite", "_root", "_sample", "_squares", "_sums")
+    __slots__ = ("_function", "_not_finite", "_squares", "_sums")
 
     def __init__(self, function: str, argument: pa.DataType, type: pa.DataType) -> None:
         """Raises ProtocolError if Spark would not apply the function to ``argument``, or not give ``type``."""
         number = pa.types.is_signed_integer(argument) or pa.types.is_floating(argument)
         if not (number or pa.types.is_decimal128(argument)) or type != pa.float64():
             raise ProtocolError(f"{function} of {argument} as {type}")
-        self._sample = function in ("var_samp", "stddev_samp")
-        self._root = function in ("stddev_pop", "stddev_samp")
+        self._function = function
         self._sums = ExactSums()
         self._squares = ExactSums()
         self._not_finite = NotFinite()
@@ -375,18 +374,12 @@ class Moment:
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
         mantissas, exponents = parts_of(self._not_finite.take_not_finite(slots, floats_of(values), weight))
         self._sums.add(slots, mantissas, exponents, weight)
-        high, low = mantissas >> _HALF_BITS, mantissas & _HALF_MASK
-        for part, bits in ((high * high, 2 * _HALF_BITS), (2 * high * low, _HALF_BITS), (low * low, 0)):
-            self._squares.add(slots, part, 2 * exponents + bits, weight)
+        for part, exponent in squares_of(mantissas, exponents):
+            self._squares.add(slots, part, exponent, weight)
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
-        numbers = counts.astype(np.float64)
-        divisors = numbers * (numbers - 1 if self._sample else numbers)
-        sums = self._sums.digits(slots)
-        spread = Digits.of(counts).times(self._squares.digits(slots)).minus(sums.times(sums))
-        results = spread.divided(np.maximum(divisors, 1))
-        results = np.where(self._not_finite.sums(slots) == 0, np.sqrt(results) if self._root else results, np.nan)
-        return array_of(pa.float64(), results, counts > (1 if self._sample else 0))
+        finite = self._not_finite.sums(slots) == 0
+        return moments(self._function, counts, self._sums.digits(slots), self._squares.digits(slots), finite)
 
     def state(self, slots: Slots) -> list[pa.Array]:
         return [self._sums.state(slots), self._squares.state(slots), *self._not_finite.state(slots)]
@@ -395,6 +388,24 @@ class Moment:
         self._sums.install(slots, next(state))
         self._squares.install(slots, next(state))
         self._not_finite.install(slots, state)
+
+
+def squares_of(mantissas: Counts, exponents: Counts) -> Iterator[tuple[Counts, Counts]]:
+    """The squares of floats, each as three numbers that add up to it, as mantissas and exponents."""
+    high, low = mantissas >> _HALF_BITS, mantissas & _HALF_MASK
+    for part, bits in ((high * high, 2 * _HALF_BITS), (2 * high * low, _HALF_BITS), (low * low, 0)):
+        yield part, 2 * exponents + bits
+
+
+def moments(function: str, counts: Counts, sums: Digits, squares: Digits, finite: Mask) -> pa.Array:
+    """One of ``MOMENTS``, as float64, from the sums of values and of their squares. finite: where no value is NaN or
+    infinite."""
+    samples, numbers = int(function in ("var_samp", "stddev_samp")), counts.astype(np.float64)
+    spread = Digits.of(counts).times(squares).minus(sums.times(sums))
+    results = spread.divided(np.maximum(numbers * (numbers - samples), 1))
+    if function in ("stddev_pop", "stddev_samp"):
+        results = np.sqrt(results)
+    return array_of(pa.float64(), np.where(finite, results, np.nan), counts > samples)
 
 
 _LONG_MAX = 2**63 - 1
@@ -571,33 +582,40 @@ class FloatMean(FloatSum):
 class DecimalMean(DecimalSum):
     """avg of decimals: the exact sum divided by the count, rounded once, halves away from zero."""
 
-    __slots__ = ("_factor", "_mean_type")
+    __slots__ = ("_mean_type",)
 
     def __init__(self, sum_type: pa.DataType, mean_type: pa.DataType) -> None:
         super().__init__(sum_type)
         self._mean_type = mean_type
-        self._factor = 10 ** (mean_type.scale - sum_type.scale)
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
-        totals = self._totals.cells[slots]
-        divisors = np.maximum(counts, 1)
-        means, done = self._divide_small(totals, divisors)
-        for place in true_at(~done):
-            (total,) = to_ints(totals[place : place + 1])
-            mean = _half_up(total * self._factor, int(divisors[place]))
-            if abs(mean) >= 10**self._mean_type.precision:
-                raise OutOfRange(int(slots[place]))
-            means[place : place + 1] = from_ints([mean], means.dtype.itemsize)
-        return array_of(self._mean_type, means, some_value(counts))
+        try:
+            return decimal_means(self._totals.cells[slots], self._type, counts, self._mean_type)
+        except OutOfRange as lost:
+            raise OutOfRange(int(slots[lost.slot])) from None
 
-    def _divide_small(self, totals: Cells, divisors: Counts) -> tuple[Cells, npt.NDArray[np.bool_]]:
-        """Quotients in 64 bits, and where they are right; the others are too large for 64 bits."""
-        low, high = totals.view(np.int64).reshape(-1, 2).T
-        most = _LONG_MAX // (4 * self._factor)
-        small = (high == low >> 63) & (low >= -most) & (low <= most) & (divisors < 2**62)
-        magnitudes = (2 * self._factor * np.abs(np.where(small, low, 0)) + divisors) // (2 * divisors)
-        means = np.where(low < 0, -magnitudes, magnitudes)
-        return np.stack([means, means >> 63], axis=1).view(totals.dtype).reshape(len(totals)), small
+
+def decimal_means(totals: Cells, sum_type: pa.DataType, counts: Counts, type: pa.DataType) -> pa.Array:
+    """The averages of decimals, null where there are none. totals: exact sums. Raises OutOfRange, with the place."""
+    factor, divisors = 10 ** (type.scale - sum_type.scale), np.maximum(counts, 1)
+    means, done = _divide_small(totals, divisors, factor)
+    for place in true_at(~done):
+        (total,) = to_ints(totals[place : place + 1])
+        mean = _half_up(total * factor, int(divisors[place]))
+        if abs(mean) >= 10**type.precision:
+            raise OutOfRange(int(place))
+        means[place : place + 1] = from_ints([mean], means.dtype.itemsize)
+    return array_of(type, means, some_value(counts))
+
+
+def _divide_small(totals: Cells, divisors: Counts, factor: int) -> tuple[Cells, Mask]:
+    """Quotients in 64 bits, and where they are right; the others are too large for 64 bits."""
+    low, high = totals.view(np.int64).reshape(-1, 2).T
+    most = _LONG_MAX // (4 * factor)
+    small = (high == low >> 63) & (low >= -most) & (low <= most) & (divisors < 2**62)
+    magnitudes = (2 * factor * np.abs(np.where(small, low, 0)) + divisors) // (2 * divisors)
+    means = np.where(low < 0, -magnitudes, magnitudes)
+    return np.stack([means, means >> 63], axis=1).view(totals.dtype).reshape(len(totals)), small
 
 
 def _half_up(numerator: int, denominator: int) -> int:

@@ -1,0 +1,295 @@
+"""Windowed: all rows, each with the results of window functions over the rows of its partition.
+
+The operator keeps all rows, equal ones as one *entry* with a count, and for each partition the list of its entries in
+the window's order. It does not keep the results. When rows of a partition change, its functions are evaluated over the
+rows before the change and over the rows after it; where the results of a row differ, the old row is taken back and the
+new one is put out. Evaluation is exact, so the old results are those that were put out.
+
+Entries that tie are sorted by all their columns, so no two tie. The copies of an entry follow one another.
+
+Rows are sorted as by :mod:`upriver.engine.operators.topk`.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.batch import Batch
+from upriver.engine.operators.accumulators import OutOfRange
+from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
+from upriver.engine.operators.operator import check_new, concatenated, net_changes, part_of
+from upriver.engine.operators.topk import SortKey, in_order
+from upriver.engine.operators.window_frames import RowsInOrder, SortValues
+from upriver.engine.operators.window_functions import results
+from upriver.engine.row_text import row_text
+from upriver.errors import ProtocolError, RowError
+from upriver.hashing import Hashes, hash64
+from upriver.plan import plan as ops
+from upriver.plan.types import spark_name
+from upriver.state.columns import array_of, cells_of, same
+from upriver.state.indexes import Entries, Hasher, RoutedIndex
+from upriver.state.multimap import Lists
+from upriver.state.vectors import Positions, Slots, Tally, Vector, Weights, spread, true_at
+
+ROWS_AT_ONCE_MAX = 1 << 18
+"""Entries of changed partitions that are evaluated at a time, unless one partition alone has more."""
+
+
+class Windowed(CompactedStore):
+    """The rows, each with the results of the window functions."""
+
+    def __init__(
+        self,
+        op: ops.WindowOp,
+        source: pa.Schema,
+        routing: Sequence[str],
+        hasher: Hasher = hash64,
+        pace: CompactionPace = USUAL,
+    ) -> None:
+        """source: of the input. routing: the routing key's columns, all in the partition. hasher: of rows, and of
+        partitions that are finer than the routing key. pace: how soon and how fast to compact."""
+        output = pa.schema([*source, *(pa.field(call.output, call.type) for call in op.calls)])
+        super().__init__(output, partial(_WindowRows, op, source, output, tuple(routing), hasher), pace)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """Entries of some partitions, one partition after the other, each in order. peers: a number for each entry, equal
+    for entries that tie in the sort columns."""
+
+    slots: Slots
+    partitions: Positions
+    peers: Positions
+
+
+@dataclass(frozen=True, slots=True)
+class _Results:
+    """The results of all calls for the copies of entries. starts: where the copies of each entry begin."""
+
+    columns: list[pa.Array]
+    starts: Positions
+
+
+class _WindowRows:
+    """The entries of each partition."""
+
+    __slots__ = (
+        "_counts",
+        "_entries",
+        "_lists",
+        "_op",
+        "_order",
+        "_output",
+        "_owners",
+        "_partition",
+        "_partitions",
+        "_places",
+        "_sizes",
+        "_ties",
+        "held",
+    )
+
+    def __init__(
+        self, op: ops.WindowOp, source: pa.Schema, output: pa.Schema, routing: tuple[str, ...], hasher: Hasher
+    ) -> None:
+        self._op = op
+        self._output = output
+        self._places = {name: place for place, name in enumerate(source.names)}
+        self._order = [
+            SortKey(self._places[one.column], source.field(one.column).type, one.descending, one.nulls_first)
+            for one in op.order
+        ]
+        told = {*op.partition, *(one.column for one in op.order)}
+        self._ties = [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
+        self._partition = [self._places[name] for name in op.partition]
+        self._entries = Entries(source, source.names, hasher)
+        self._counts: Vector[np.int64] = Vector(np.int64)
+        self._owners: Vector[np.int64] = Vector(np.int64)
+        """By entry: its count, and the slot of its partition."""
+        self._partitions = RoutedIndex(pa.schema([source.field(place) for place in self._partition]), routing, hasher)
+        self._sizes = Tally()
+        self._lists = Lists()
+        """By partition: how many entries it has, and which."""
+        self.held = 0
+        """How many entries there are."""
+
+    @property
+    def slots(self) -> int:
+        """How many slots are in use, including those of entries that are gone."""
+        return len(self._entries)
+
+    @property
+    def nbytes(self) -> int:
+        entries = self._entries.nbytes + self._counts.nbytes + self._owners.nbytes
+        return entries + self._partitions.nbytes + self._sizes.nbytes + self._lists.nbytes
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        slots, first, weight = net_changes(self._assign(batch.rows.columns, len(batch)), batch.weight)
+        after = self._counts.cells[slots] + weight
+        if (after < 0).any():
+            raise ProtocolError("a row was retracted more often than it is there")
+        self._counts.cells[slots] = after
+        new, gone = (after > 0) & (after == weight), after == 0
+        at = pa.array(first[new])
+        columns = [batch.rows.column(place).take(at) for place in self._partition]
+        self._own(slots[new], batch.hash64[first[new]], columns)
+        emptied = self._lose(slots[gone & (weight < 0)])
+        moved = weight != 0
+        touched = np.unique(self._owners.cells[slots[moved]])
+        parts = [self._settle(owners, slots[moved], weight[moved]) for owners in self._some_at_a_time(touched)]
+        self._entries.forget(slots[gone])
+        self._partitions.forget(emptied)
+        return concatenated(parts)
+
+    def hashes_between(self, least: int, most: int) -> Hashes:
+        return self._partitions.hashes_between(least, most)
+
+    def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
+        """One row for each entry: the routing key's hash64, its columns, and its count. The entries of one routing key
+        are in order of age."""
+        _, slots = self._members(keys)
+        hashes = self._partitions.hashes(self._owners.cells[slots])
+        order = np.lexsort((slots, hashes))
+        slots = slots[order]
+        counts = array_of(pa.int64(), self._counts.cells[slots])
+        return (part_of(hashes[order], [*self._entries.columns(slots), counts]),)
+
+    def install(self, state: Sequence[pa.RecordBatch]) -> None:
+        for part in state:
+            hashes, *columns, counts = part.columns
+            known, partitions = self.slots, len(self._partitions)
+            slots = self._assign(columns, len(part))
+            self._counts.cells[slots] = cells_of(counts)
+            self._own(slots, cells_of(hashes), [columns[place] for place in self._partition])
+            touched = np.unique(self._owners.cells[slots])
+            check_new(self.slots == known + len(slots) and not (touched < partitions).any())
+
+    def drop(self, keys: Hashes) -> None:
+        owners, slots = self._members(keys)
+        self._entries.forget(slots)
+        self._counts.cells[slots] = 0
+        self.held -= len(slots)
+        self._partitions.forget(owners)
+
+    def _members(self, keys: Hashes) -> tuple[Slots, Slots]:
+        """The partitions of these routing keys, and their entries."""
+        owners = self._partitions.with_hash(keys)
+        return owners, self._lists.find(owners)[1]
+
+    def _assign(self, columns: Sequence[pa.Array], count: int) -> Slots:
+        slots = self._entries.assign(columns, count)
+        for vector in (self._counts, self._owners):
+            vector.resize(self.slots)
+        return slots
+
+    def _own(self, slots: Slots, routed: Hashes, partition: Sequence[pa.Array]) -> None:
+        """Give these new entries their partitions. routed: the hash64 of their routing keys."""
+        owners = self._partitions.assign(routed, partition)
+        self._owners.cells[slots] = owners
+        for vector in (self._sizes, self._lists):
+            vector.resize(len(self._partitions))
+        self._sizes.add(owners, None)
+        self._lists.append(owners, slots)
+        self.held += len(slots)
+
+    def _lose(self, slots: Slots) -> Slots:
+        """Note that these entries are gone. Returns the partitions that have no entry left."""
+        owners = self._owners.cells[slots]
+        _, emptied = self._sizes.add(owners, np.full(len(slots), -1))
+        self.held -= len(slots)
+        return owners[emptied]
+
+    def _some_at_a_time(self, owners: Slots) -> Iterator[Slots]:
+        """These partitions, in one part or more."""
+        parts = np.cumsum(self._lists.lengths(owners)) // ROWS_AT_ONCE_MAX
+        yield from np.split(owners, true_at(np.diff(parts)) + 1)
+
+    def _settle(self, touched: Slots, slots: Slots, weight: Weights) -> Batch:
+        """What to put out for these partitions; entries that are gone leave their lists.
+
+        slots, weight: all entries that have changed, ascending, and by how much.
+        """
+        entries = self._in_order(*self._lists.find(touched))
+        after = self._counts.cells[entries.slots]
+        before = after - _of_each(entries.slots, slots, weight)
+        there = after > 0
+        lengths = np.bincount(entries.partitions[there], minlength=len(touched))
+        self._lists.replace(touched, lengths, entries.slots[there])
+        return self._changes(entries, before, after)
+
+    def _in_order(self, partitions: Positions, slots: Slots) -> _Entries:
+        read = partial(self._column, slots)
+        order, heads = in_order(partitions, self._order, read)
+        peers = np.empty(len(slots), np.int64)
+        peers[order] = np.cumsum(heads)
+        order, _ = in_order(peers, self._ties, read)
+        return _Entries(slots[order], partitions[order], peers[order])
+
+    def _column(self, slots: Slots, place: int, at: Positions) -> pa.Array:
+        return self._entries.column(place, slots[at])
+
+    def _changes(self, entries: _Entries, before: Weights, after: Weights) -> Batch:
+        """Take back the copies of entries that are gone or whose results differ, and put out those that are there now.
+
+        Copies are compared in their order.
+        """
+        old, new = self._results(entries, before), self._results(entries, after)
+        both = np.minimum(before, after)
+        mine, theirs = spread(old.starts, both), spread(new.starts, both)
+        differs = np.zeros(len(mine), np.bool_)
+        for olds, news in zip(old.columns, new.columns, strict=True):
+            differs |= ~same(olds.take(pa.array(mine)), news.take(pa.array(theirs)))
+        at_old = np.concatenate([mine[differs], spread(old.starts + both, before - both)])
+        at_new = np.concatenate([theirs[differs], spread(new.starts + both, after - both)])
+        parts = [self._batch(entries, before, old, at_old, -1), self._batch(entries, after, new, at_new, 1)]
+        return concatenated(parts)
+
+    def _results(self, entries: _Entries, counts: Weights) -> _Results:
+        places = np.repeat(np.arange(len(counts)), counts)
+        slots = entries.slots[places]
+        rows = RowsInOrder(
+            entries.partitions[places],
+            entries.peers[places],
+            lambda name: self._entries.column(self._places[name], slots),
+            partial(self._sort_values, slots),
+        )
+        columns = [self._of_call(call, rows, slots) for call in self._op.calls]
+        return _Results(columns, np.cumsum(counts) - counts)
+
+    def _of_call(self, call: ops.WindowCall, rows: RowsInOrder, slots: Slots) -> pa.Array:
+        try:
+            found = results(call, rows, np.arange(len(rows)))
+        except OutOfRange as lost:
+            raise self._overflow(call, slots[lost.slot]) from None
+        return found
+
+    def _overflow(self, call: ops.WindowCall, slot: int) -> RowError:
+        columns = self._entries.columns(np.array([slot]))
+        row = row_text(pa.RecordBatch.from_arrays(columns, self._output.names[: len(columns)]), 0)
+        instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
+        return RowError(f"{call.output} does not fit {spark_name(call.type)} (row: {row}). {instead}")
+
+    def _sort_values(self, slots: Slots) -> SortValues:
+        (order,) = self._op.order
+        return SortValues.of(
+            self._entries.column(self._places[order.column], slots), order.descending, order.nulls_first
+        )
+
+    def _batch(self, entries: _Entries, counts: Weights, found: _Results, at: Positions, weight: int) -> Batch:
+        """These copies with their results. counts: of copies of each entry."""
+        places = np.repeat(np.arange(len(counts)), counts)[at]
+        slots = entries.slots[places]
+        columns = [*self._entries.columns(slots), *(column.take(pa.array(at)) for column in found.columns)]
+        rows = pa.RecordBatch.from_arrays(columns, schema=self._output)
+        return Batch(rows, self._partitions.hashes(self._owners.cells[slots]), np.full(len(at), weight))
+
+
+def _of_each(slots: Slots, named: Slots, weight: Weights) -> Weights:
+    """The weight of each of these slots; zero for a slot that is not among those named, which are ascending."""
+    if not len(named):
+        return np.zeros(len(slots), np.int64)
+    places = np.minimum(np.searchsorted(named, slots), len(named) - 1)
+    return np.where(named[places] == slots, weight[places], 0)

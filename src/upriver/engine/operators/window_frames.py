@@ -1,0 +1,124 @@
+"""The rows that window functions go over: in order, and which of them are in the frame of each row.
+
+The rows of several partitions lie one partition after the other, each in the window's order. A frame is a stretch of
+such rows, so two arrays of places say all: where the frame of each row begins, and where it ends.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.plan.plan import FrameUnit, WindowFrame
+from upriver.state.columns import cells_of, validity
+from upriver.state.vectors import Mask, Positions, run_lengths, run_starts
+
+Longs = npt.NDArray[np.int64]
+
+LONG = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class SortValues:
+    """The values of the only sort column, as whole numbers that ascend in each partition; what lies under a null is
+    arbitrary. valid: which are not null. nulls_first: where the nulls of a partition are."""
+
+    cells: Longs
+    valid: Mask
+    nulls_first: bool
+
+    @classmethod
+    def of(cls, values: pa.Array, descending: bool, nulls_first: bool) -> "SortValues":
+        """values: whole numbers, dates or times, in the window's order."""
+        cells = cells_of(values).astype(np.int64)
+        return cls(~cells if descending else cells, validity(values), nulls_first)
+
+    def moved(self, distance: int) -> Longs:
+        """Each value moved by so much; values that would leave the range of 64 bits stay at its end."""
+        if distance >= 0:
+            return np.where(self.cells > LONG.max - distance, LONG.max, self.cells + distance)
+        return np.where(self.cells < LONG.min - distance, LONG.min, self.cells + distance)
+
+
+@dataclass(frozen=True)
+class RowsInOrder:
+    """Rows of partitions, in order.
+
+    partitions: of each row, a number that ascends. peers: of each row, a number that ascends; rows that tie in all sort
+    columns have the same. column: gives a column of the rows, by its name. sort_values: gives those of the only sort
+    column.
+    """
+
+    partitions: Positions
+    peers: Positions
+    column: Callable[[str], pa.Array]
+    sort_values: Callable[[], SortValues] = field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    @cached_property
+    def bounds(self) -> tuple[Positions, Positions]:
+        """Where the partition of each row begins, and where it ends."""
+        return _runs(self.partitions)
+
+    @cached_property
+    def peer_bounds(self) -> tuple[Positions, Positions]:
+        """Where the rows that tie with each row begin, and where they end."""
+        return _runs(self.peers)
+
+    @cached_property
+    def by_value(self) -> SortValues:
+        return self.sort_values()
+
+    def frames(self, frame: WindowFrame) -> tuple[Positions, Positions]:
+        """Where the frame of each row begins, and where it ends: nowhere before it begins."""
+        begins, ends = self.bounds
+        rows = np.arange(len(self))
+        if frame.unit is FrameUnit.ROWS:
+            starts = begins if frame.start is None else rows + frame.start
+            stops = ends if frame.end is None else rows + frame.end + 1
+        else:
+            first, last = self.peer_bounds
+            starts = begins if frame.start is None else first if not frame.start else self._first(frame.start)
+            stops = ends if frame.end is None else last if not frame.end else self._behind(frame.end)
+        starts = np.clip(starts, begins, ends)
+        return starts, np.maximum(np.clip(stops, begins, ends), starts)
+
+    def _first(self, distance: int) -> Positions:
+        """For each row, the first row of its partition that sorts no lower than the row's own value, so moved."""
+        return self._searched(distance, before_equal=True)
+
+    def _behind(self, distance: int) -> Positions:
+        """For each row, the first row of its partition that sorts higher than the row's own value, so moved."""
+        return self._searched(distance, before_equal=False)
+
+    def _searched(self, distance: int, before_equal: bool) -> Positions:
+        """How many rows lie before each row's moved value, in all partitions together. A null is moved to a null."""
+        values, count = self.by_value, len(self)
+        is_null = ~values.valid
+        place_of_nulls = ~is_null if values.nulls_first else is_null
+        cells = np.where(is_null, 0, values.cells)
+        targets = np.where(is_null, 0, values.moved(distance))
+        turn = np.repeat([1, 0] if before_equal else [0, 1], count)
+        keys = (
+            turn,
+            np.concatenate([cells, targets]),
+            np.concatenate([place_of_nulls, place_of_nulls]),
+            np.concatenate([self.partitions, self.partitions]),
+        )
+        order = np.lexsort(keys)
+        is_row = order < count
+        found = np.empty(count, np.int64)
+        found[order[~is_row] - count] = np.cumsum(is_row)[~is_row]
+        return found
+
+
+def _runs(numbers: Positions) -> tuple[Positions, Positions]:
+    """For each of these numbers, where its run of equal neighbours begins, and where it ends."""
+    starts = run_starts(numbers)
+    lengths = run_lengths(starts, len(numbers))
+    return np.repeat(starts, lengths), np.repeat(starts + lengths, lengths)
