@@ -82,11 +82,13 @@ SELECT k, i, sum(i) OVER (PARTITION BY k ORDER BY ts NULLS FIRST) AS s, avg(i) O
 SELECT k, i, count(i) FILTER (WHERE b) OVER (PARTITION BY k ORDER BY i NULLS FIRST) AS s, stddev(i) OVER (PARTITION BY
     k) AS d, bool_or(b) OVER (PARTITION BY i) AS o, sum(p) OVER (PARTITION BY i ORDER BY d NULLS LAST) AS p FROM sales;
 SELECT k, ts, lag(ts) OVER (PARTITION BY k ORDER BY ts NULLS FIRST) AS a, lead(ts, 2) OVER (PARTITION BY k ORDER BY ts
-    NULLS FIRST) AS b, ntile(3) OVER (ORDER BY l NULLS FIRST, ts NULLS FIRST) AS t FROM sales WHERE ts IS NOT NULL;
+    NULLS FIRST) AS b, ntile(3) OVER (ORDER BY l NULLS FIRST, ts NULLS FIRST, k NULLS FIRST) AS t FROM (SELECT k, ts,
+    min(i) AS i, max(l) AS l, min(x) AS x, bool_or(b) AS b FROM sales WHERE ts IS NOT NULL GROUP BY k, ts) AS one;
 SELECT k, ts, sum(i) OVER (PARTITION BY k ORDER BY ts NULLS FIRST ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING) AS s,
     max(x) OVER (PARTITION BY k ORDER BY ts NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS m,
-    count(*) OVER (ORDER BY ts NULLS FIRST ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS n FROM sales
-    WHERE ts IS NOT NULL;
+    count(i) OVER (ORDER BY ts NULLS FIRST, k NULLS FIRST ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS n FROM
+    (SELECT k, ts, min(i) AS i, max(l) AS l, min(x) AS x, bool_or(b) AS b FROM sales WHERE ts IS NOT NULL GROUP BY k,
+    ts) AS one;
 SELECT k, i, count(*) OVER (PARTITION BY k ORDER BY i NULLS FIRST RANGE BETWEEN 1 PRECEDING AND 1 FOLLOWING) AS n,
     sum(l) OVER (ORDER BY i DESC NULLS LAST RANGE BETWEEN 2 PRECEDING AND CURRENT ROW) AS s FROM sales;
 SELECT k, count(*) OVER (ORDER BY d NULLS FIRST RANGE BETWEEN INTERVAL '7' DAY PRECEDING AND CURRENT ROW) AS n, sum(i)
@@ -95,7 +97,8 @@ SELECT k, count(*) OVER (ORDER BY d NULLS FIRST RANGE BETWEEN INTERVAL '7' DAY P
 SELECT k, ts, first_value(l) OVER (PARTITION BY k ORDER BY ts NULLS FIRST ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS
     f, last_value(l) OVER (PARTITION BY k ORDER BY ts NULLS FIRST ROWS BETWEEN CURRENT ROW AND 2 FOLLOWING) AS g,
     nth_value(l, 2) OVER (PARTITION BY k ORDER BY ts NULLS FIRST ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED
-    FOLLOWING) AS h FROM sales WHERE ts IS NOT NULL;
+    FOLLOWING) AS h FROM (SELECT k, ts, min(i) AS i, max(l) AS l, min(x) AS x, bool_or(b) AS b FROM sales WHERE ts IS
+    NOT NULL GROUP BY k, ts) AS one;
 SELECT k, b, sum(l) AS s, sum(sum(l)) OVER (PARTITION BY k) AS t, RANK() OVER (ORDER BY sum(l) DESC NULLS LAST) AS n,
     count(*) OVER () AS c FROM sales GROUP BY k, b HAVING count(*) > 1;
 SELECT DISTINCT k, sum(i) OVER (PARTITION BY k) AS s FROM sales;
@@ -207,12 +210,14 @@ SELECT a.k, a.n, b.s FROM (SELECT k, count(*) AS n, window.start AS s FROM sales
 SELECT k, i, rn FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k, i ORDER BY i) AS rn FROM sales) WHERE rn = 1;
 SELECT k, i AS x FROM sales QUALIFY RANK() OVER (PARTITION BY k ORDER BY x) = 1;
 SELECT k, ts, lag(i) IGNORE NULLS OVER w AS a, lead(l, 2, -1) IGNORE NULLS OVER w AS b, lead(i, -1) OVER w AS c,
-    last_value(i) IGNORE NULLS OVER w AS e, first(i, true) OVER (w) AS f, nth_value(l, 2) IGNORE NULLS OVER w AS g, lag(k,
-    1, 'none') OVER w AS h, lag(x, 0) OVER w AS o FROM sales WHERE ts IS NOT NULL WINDOW w AS (PARTITION BY k ORDER BY ts);
+    last_value(i) IGNORE NULLS OVER w AS e, first(i, true) OVER (w) AS f, nth_value(l, 2) IGNORE NULLS OVER w AS g,
+    lag(k, 1, 'none') OVER w AS h, lag(x, 0) OVER w AS o FROM (SELECT k, ts, min(i) AS i, max(l) AS l, min(x) AS x,
+    bool_or(b) AS b FROM sales WHERE ts IS NOT NULL GROUP BY k, ts) AS one WINDOW w AS (PARTITION BY k ORDER BY ts);
 SELECT k, any_value(k) OVER (PARTITION BY k) AS a, last(b, true) OVER (PARTITION BY k, b) AS z, ntile(2) OVER v AS t
-    FROM sales WHERE ts IS NOT NULL WINDOW w AS (PARTITION BY b ORDER BY ts DESC), v AS w;
-SELECT k, avg(p) OVER (PARTITION BY k ORDER BY i ROWS UNBOUNDED PRECEDING) AS a FROM (SELECT k, i, min(p) AS p FROM sales
-    GROUP BY k, i);
+    FROM (SELECT k, ts, min(i) AS i, max(l) AS l, min(x) AS x, bool_or(b) AS b FROM sales WHERE ts IS NOT NULL GROUP
+    BY k, ts) AS one WINDOW w AS (PARTITION BY b ORDER BY ts DESC, k), v AS w;
+SELECT k, avg(p) OVER (PARTITION BY k ORDER BY i ROWS UNBOUNDED PRECEDING) AS a FROM (SELECT k, i, min(p) AS p FROM
+    sales GROUP BY k, i);
 SELECT k FROM sales UNION ALL SELECT name FROM people ORDER BY k DESC LIMIT 4;
 SELECT DISTINCT k FROM sales ORDER BY k DESC LIMIT 2;
 SELECT s.*, q.name FROM sales s JOIN people q ON s.k = q.k WHERE s.i / nullif(q.j - q.j, 0) > 0;
