@@ -142,11 +142,11 @@ def _row_number(place: int, sort: list[Any], number: int) -> int:
     return place + 1
 
 
-def _rank(place: int, sort: list[Any], number: int) -> int:
+def _rank(place: int, sort: list[list[_Key]], number: int) -> int:
     return sum(one < sort[place] for one in sort) + 1
 
 
-def _dense_rank(place: int, sort: list[Any], number: int) -> int:
+def _dense_rank(place: int, sort: list[list[_Key]], number: int) -> int:
     return sum(one < sort[place] and (not at or sort[at - 1] != one) for at, one in enumerate(sort)) + 1
 
 
