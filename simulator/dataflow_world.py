@@ -16,10 +16,11 @@ import pyarrow.compute as pc
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
+from upriver.engine.constants import constant_rows
 from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.region import Region
 from upriver.hashing import hash64
-from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
+from upriver.plan.plan import ConstantEdge, DataflowPlan, LakeEdge, TableSpec
 from upriver.state.pair_index import sorted_by
 from upriver.vnodes import vnodes_of
 
@@ -64,12 +65,15 @@ class DataflowWorld:
         """By worker and region."""
         self.set_aside: list[SetAside] = []
         """In this epoch."""
+        self._has_begun = False
+        """Whether constant rows have come."""
 
     def run_epoch(self, rows: Mapping[str, pa.RecordBatch]) -> None:
         """Take an epoch with these rows, by table, to its end."""
         self.set_aside = []
         for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(rows)]):
             self._deliver(region, port, batch)
+        self._has_begun = True
         for depth in range(self._plan.depth + 1):
             self._run_stage([name for name, found in self._plan.depths.items() if found == depth])
 
@@ -103,6 +107,8 @@ class DataflowWorld:
         """What each lake edge brings, in order."""
         for region in self._plan.regions:
             for port, entry in enumerate(region.inputs):
+                if isinstance(entry.edge, ConstantEdge) and not self._has_begun:
+                    yield iter([(region.name, port, constant_rows(entry.edge))])
                 if isinstance(entry.edge, LakeEdge) and entry.edge.table in rows:
                     batch = _run(rows[entry.edge.table], entry.edge, self._tables[entry.edge.table])
                     # Between two keys: where the first row comes that has the hash of the one drawn, or one above.

@@ -217,7 +217,8 @@ class App:
     ) -> None:
         """Declare a view in Spark SQL on declared tables and views. Unsupported SQL is refused here.
 
-        key: the output column or columns by which the view is looked up. partial: keep only the keys that are looked
+        key: the output column or columns by which the view is looked up; ``[]``: by ``()``, which gives all rows.
+        partial: keep only the keys that are looked
         up, if the view is eligible; ``explain`` says whether it is, and why not. In a running app, Spark first makes
         the indexes that the view needs. Then all workers read the tables' history again, and lookups wait for that.
         timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.

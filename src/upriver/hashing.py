@@ -219,6 +219,11 @@ def check_hashable(type: pa.DataType, column_name: str) -> None:
     _mixer_of(type, column_name)
 
 
+def is_hashable_type(type: pa.DataType) -> bool:
+    """Whether values of the type can be a key."""
+    return _mixer(_decoded_type(type)) is not None
+
+
 def _mixer_of(type: pa.DataType, column_name: str) -> _Mixer:
     decoded = _decoded_type(type)
     mixer = _mixer(decoded)

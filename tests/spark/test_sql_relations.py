@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from query_kit import evaluated, names_are_apart, relation_sql, rows, same_rows, tables
-from query_list import DUCK, SPARK, UNNAMED, queries
+from query_list import DUCK, ONE_ROW, SPARK, UNNAMED, queries
 
 from upriver.errors import DeclarationError
 from upriver.spark.typer import SparkTyper
@@ -25,7 +25,7 @@ def session(spark: Any) -> Any:
     return spark
 
 
-@pytest.mark.parametrize("sql", queries(DUCK + SPARK + UNNAMED))
+@pytest.mark.parametrize("sql", queries(DUCK + ONE_ROW + SPARK + UNNAMED))
 def test_a_tree_gives_what_spark_gives(session: Any, sql: str) -> None:
     view = compile_view("v", sql, TABLES, {}, SparkTyper(session, TABLES))
     assert names_are_apart(view.relation)

@@ -33,14 +33,6 @@ SELECT k, unix_micros(CAST(at AS TIMESTAMP)) AS z FROM t
 SELECT k, d - d AS z FROM t | datediff(a, b) | SELECT k, datediff(d, d) AS z FROM t
 SELECT k, ts + 1 AS z FROM t | t + INTERVAL '5' MINUTE | SELECT k, ts + INTERVAL '5' MINUTE AS z FROM t
 SELECT k, d * 2 AS z FROM t | Use date_add() or datediff() | SELECT k, date_add(d, 2) AS z FROM t
-SELECT k, (SELECT max(x) FROM u WHERE u.g = t.k) AS z FROM t | \
-LEFT JOIN (SELECT g, max(x) AS x FROM u GROUP BY g) AS s ON s.g = t.g | \
-SELECT t.k, s.x AS z FROM t LEFT JOIN (SELECT g, max(x) AS x FROM u GROUP BY g) AS s ON s.g = t.k
-SELECT k, x / (SELECT sum(x) FROM t) AS z FROM t | (SELECT 1 AS g, * FROM t) | \
-SELECT t.k, t.x / s.x AS z FROM (SELECT 1 AS g, * FROM t) AS t \
-LEFT JOIN (SELECT g, sum(x) AS x FROM (SELECT 1 AS g, * FROM t) GROUP BY g) AS s ON s.g = t.g
-SELECT count(*) AS k FROM t | SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g | \
-SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g
 SELECT k, count(DISTINCT x) OVER (PARTITION BY k) AS z FROM t | \
 FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k | \
 SELECT t.k, t.x AS one, s.x AS z FROM t JOIN (SELECT k, count(DISTINCT x) AS x FROM t GROUP BY k) AS s ON s.k = t.k
@@ -54,8 +46,6 @@ SELECT k, max_by(x, at) AS z FROM t GROUP BY k | ROW_NUMBER() OVER (PARTITION BY
 SELECT k, x AS z FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY at DESC) AS n FROM t) WHERE n = 1
 SELECT k, approx_count_distinct(x) AS z FROM t GROUP BY k | count(DISTINCT x) | \
 SELECT k, count(DISTINCT x) AS z FROM t GROUP BY k
-SELECT k FROM t WHERE k NOT IN (SELECT k FROM u) | NOT EXISTS (SELECT 1 FROM ... WHERE an equality) | \
-SELECT k FROM t WHERE NOT EXISTS (SELECT 1 FROM u WHERE u.k = t.k)
 SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k AND u.x = t.x WHERE u.k = t.k) | \
 Put the condition into the subquery's WHERE | \
 SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k WHERE u.k = t.k AND u.x = t.x)

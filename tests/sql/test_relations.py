@@ -5,7 +5,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pytest
 from query_kit import evaluated, names_are_apart, relation_sql, same_rows, tables
-from query_list import DUCK, queries
+from query_list import DUCK, ONE_ROW, queries
 
 from simulator.local_typer import LocalTyper
 from upriver.errors import DeclarationError
@@ -57,7 +57,7 @@ def kinds(relation: Relation) -> list[str]:
         relation = relation.inputs[0]
 
 
-@pytest.mark.parametrize("sql", queries(DUCK))
+@pytest.mark.parametrize("sql", queries(DUCK + ONE_ROW))
 def test_a_tree_gives_what_duckdb_gives_for_the_sql(sql: str) -> None:
     view = compiled(sql)
     assert names_are_apart(view.relation)

@@ -19,12 +19,16 @@ from upriver.plan.plan import (
     JoinKind,
     JoinOp,
     ProjectOp,
+    ReplicateOp,
+    SaltOp,
     Scan,
     SetOperationOp,
     TableSpec,
     TopKOp,
     UnionOp,
+    ValuesOp,
     WindowOp,
+    rows_from_bytes,
 )
 from upriver.plan.relation import Relation
 from upriver.plan.types import duck_name, is_instant
@@ -53,6 +57,17 @@ def relation_sql(relation: Relation) -> str:
     match relation.op:
         case Scan(table):
             return f"SELECT * FROM {table}"
+        case ValuesOp(rows):
+            values = rows_from_bytes(rows)
+            listed_rows = ", ".join(f"({', '.join(map(_literal, row.values()))})" for row in values.to_pylist())
+            fields = ", ".join(_cast(quoted(field.name), field) for field in values.schema)
+            return f"SELECT {fields} FROM (VALUES {listed_rows}) AS v({listed(values.schema.names)})"
+        case SaltOp(column):
+            return f"SELECT *, CAST(0 AS INTEGER) AS {quoted(column)} FROM {inputs[0]}"
+        case ReplicateOp(column, slots):
+            return (
+                f"SELECT s.*, CAST(n AS INTEGER) AS {quoted(column)} FROM {inputs[0]} s CROSS JOIN range({slots}) r(n)"
+            )
         case FilterOp(predicate):
             return f"SELECT * FROM {inputs[0]} WHERE {predicate}"
         case ProjectOp(projection):
@@ -72,6 +87,10 @@ def relation_sql(relation: Relation) -> str:
         case SetOperationOp(kind, all=every):
             return f" {kind.upper()}{' ALL' if every else ''} ".join(inputs)
     raise AssertionError(f"no SQL for {relation.op}")
+
+
+def _literal(value: Any) -> str:
+    return "NULL" if value is None else f"'{value}'"
 
 
 def _cast(text: str, field: pa.Field) -> str:

@@ -136,6 +136,52 @@ SELECT s.k, t.k AS k2, u.k AS k3 FROM places s JOIN places t ON s.i = t.i LEFT J
     u.city = 'Rome';
 """
 
+ONE_ROW = """
+SELECT count(*) AS n, sum(i) AS s FROM sales WHERE i > 100;
+SELECT k, i FROM sales WHERE i > (SELECT avg(i) FROM sales);
+SELECT k, i, (SELECT max(j) FROM people) AS m FROM sales;
+SELECT k, i, (SELECT count(*) FROM people q WHERE q.k = s.k) AS m FROM sales s;
+SELECT k, i, (SELECT 2 * count(*) + coalesce(max(q.j), 7) FROM people q WHERE q.k = s.k AND q.j > 1) AS m FROM sales s;
+SELECT k, i FROM sales s WHERE i < (SELECT max(j) FROM people q WHERE q.k = s.k);
+SELECT k, sum(i) AS t FROM sales GROUP BY k HAVING sum(i) > (SELECT sum(j) FROM people);
+SELECT k, sum(i) AS t, (SELECT max(j) FROM people q WHERE q.k = s.k) AS m FROM sales s GROUP BY k;
+SELECT k, i FROM sales s WHERE i IN (SELECT j FROM people) OR k = 'a';
+SELECT k, i IN (SELECT j FROM people) AS f, i NOT IN (SELECT j FROM people WHERE j IS NOT NULL) AS g FROM sales;
+SELECT k, EXISTS (SELECT 1 FROM people q WHERE q.k = s.k) AS e FROM sales s;
+SELECT k, i FROM sales WHERE i NOT IN (SELECT j FROM people);
+SELECT k, i FROM sales WHERE i NOT IN (SELECT j FROM people WHERE j IS NOT NULL);
+SELECT k, i FROM sales WHERE i NOT IN (SELECT j FROM people WHERE j > 100);
+SELECT k, i FROM sales s WHERE i NOT IN (SELECT j FROM people q WHERE q.k = s.k);
+SELECT k, i FROM sales s WHERE (k, i) NOT IN (SELECT k, j FROM people);
+SELECT k, i FROM sales s WHERE (k, i) NOT IN (SELECT k, j FROM people WHERE k IS NOT NULL AND j IS NOT NULL);
+SELECT k, i, (SELECT count(*) FROM people q WHERE q.j < s.i) AS m FROM sales s;
+SELECT k, i FROM sales s WHERE NOT EXISTS (SELECT 1 FROM people q WHERE q.j > s.i) OR i IS NULL;
+SELECT k, CASE WHEN (SELECT count(*) FROM people) > 3 THEN (SELECT min(j) FROM people) ELSE (SELECT max(j) FROM
+    people) END AS c FROM places;
+SELECT count(*) AS n, (SELECT max(j) FROM people) AS m FROM sales;
+SELECT sum((SELECT max(j) FROM people q WHERE q.k = s.k)) AS m FROM sales s;
+SELECT s.k, q.name FROM sales s JOIN people q ON s.k = q.k AND s.i > (SELECT avg(i) FROM sales);
+SELECT k, i, (SELECT p.city FROM places p WHERE p.k = s.k AND p.i = 1 AND p.city = 'zz') AS c FROM sales s;
+SELECT k, sum(i) AS t FROM sales GROUP BY k HAVING count(*) IN (SELECT j FROM people) OR k IS NULL;
+SELECT k, i FROM sales s WHERE i > 0.5 * (SELECT avg(j) FROM people q WHERE q.k = s.k) AND EXISTS (SELECT 1 FROM
+    places p WHERE p.k = s.k);
+SELECT k, i FROM sales s WHERE i = (SELECT max(j) FROM people q WHERE q.k = s.k HAVING count(*) > 1);
+SELECT k, j FROM people WHERE j IN (SELECT i FROM sales WHERE l > (SELECT avg(l) FROM sales));
+SELECT s.k, q.j FROM sales s, people q WHERE (s.k = q.k AND s.i > 2) OR (s.k = q.k AND q.j > 1);
+SELECT s.k, q.j FROM sales s, people q WHERE (s.k = q.k AND s.i > 2 AND q.j = 1) OR (s.k = q.k);
+SELECT s.k, q.j FROM sales s FULL JOIN people q ON s.i > q.j;
+SELECT s.k, q.j FROM sales s, people q RIGHT JOIN places r ON r.k = s.k WHERE q.j = 1;
+SELECT 1 AS one, 'a' AS two;
+SELECT x, count(*) AS n FROM (VALUES (1, 'a'), (2, 'b'), (1, NULL)) AS t(x, y) GROUP BY x;
+SELECT s.k, t.y FROM sales s JOIN (VALUES (1, 'a'), (2, 'b')) AS t(x, y) ON s.i = t.x;
+SELECT k FROM sales UNION ALL SELECT 'z' AS k;
+SELECT (SELECT count(*) FROM sales) AS a, (SELECT max(j) FROM people) AS b;
+SELECT k FROM sales WHERE i IN (SELECT 1 UNION ALL SELECT 3);
+SELECT k, i FROM sales s WHERE EXISTS (SELECT 1);
+SELECT k, i FROM sales s WHERE i > (SELECT 1);
+"""
+"""One-row relations, subqueries in expressions, and joins without an equality."""
+
 SPARK = """
 SELECT k, i + 1 AS j, j * 2 AS m, upper(k) || m AS u FROM sales;
 SELECT k, sum(i) AS total, total * 2 AS twice FROM sales GROUP BY k HAVING twice > 4;

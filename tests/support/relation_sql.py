@@ -13,11 +13,14 @@ from upriver.plan.plan import (
     JoinOp,
     LatestOp,
     ProjectOp,
+    ReplicateOp,
+    SaltOp,
     Scan,
     SetOperationOp,
     StatefulMapOp,
     TopKOp,
     UnionOp,
+    ValuesOp,
     WindowOp,
 )
 from upriver.plan.relation import Relation
@@ -57,7 +60,7 @@ def sql_of(relation: Relation, upserts: dict[str, str]) -> str:
             return " UNION ALL ".join(f"SELECT * FROM {part}" for part in inputs)
         case SetOperationOp(kind, every):
             return f"SELECT * FROM {inputs[0]} {kind}{' ALL' if every else ''} SELECT * FROM {inputs[1]}"
-        case LatestOp() | StatefulMapOp():
+        case LatestOp() | StatefulMapOp() | ValuesOp() | SaltOp() | ReplicateOp():
             raise AssertionError("no SQL that a front end knows means this")
 
 

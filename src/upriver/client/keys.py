@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from upriver.errors import KeyTypeError
 from upriver.hashing import Hashes
+from upriver.plan.plan import EVERYTHING_KEY
 from upriver.state.columns import exact_type
 from upriver.state.vectors import is_any_twice
 from upriver.zones import zone_info
@@ -133,6 +134,8 @@ def _split(view: str, key_schema: pa.Schema, keys: Keys) -> Sequence[_Column]:
 
 def _split_values(view: str, key_schema: pa.Schema, values: list[Any]) -> Sequence[_Column]:
     kinds = set(map(type, values))
+    if key_schema == EVERYTHING_KEY:
+        return _split_empty(view, key_schema, values)
     if kinds and all(issubclass(kind, dict) for kind in kinds):
         return _split_dicts(view, key_schema, values)
     if len(key_schema) == 1:
@@ -146,6 +149,14 @@ def _split_values(view: str, key_schema: pa.Schema, values: list[Any]) -> Sequen
     return list(zip(*values, strict=True)) or [()] * len(key_schema)
 
 
+def _split_empty(view: str, key_schema: pa.Schema, values: list[Any]) -> Sequence[_Column]:
+    """The key without columns: ``()``, or an empty dict, each time."""
+    for value in values:
+        if not isinstance(value, tuple | list | dict) or value:
+            raise _not_the_key(view, key_schema, _shown(value))
+    return [[0] * len(values)]
+
+
 def _split_dicts(view: str, key_schema: pa.Schema, values: list[Any]) -> Sequence[_Column]:
     for value in values:
         if value.keys() != set(key_schema.names):
@@ -154,7 +165,7 @@ def _split_dicts(view: str, key_schema: pa.Schema, values: list[Any]) -> Sequenc
 
 
 def _not_the_key(view: str, key_schema: pa.Schema, given: str) -> KeyTypeError:
-    columns = ", ".join(f"{field.name} {field.type}" for field in key_schema)
+    columns = ", ".join(f"{field.name} {field.type}" for field in key_schema) if key_schema != EVERYTHING_KEY else ""
     return KeyTypeError(f"view {view!r}: its key is ({columns}); given was {given}")
 
 
@@ -268,6 +279,10 @@ def keys_of_texts(view: str, key_schema: pa.Schema, texts: Sequence[str]) -> pa.
 def _parts(view: str, schema: pa.Schema, text: str) -> list[Any]:
     """A value for each column: a text, or a value of JSON."""
     listed = _listed(text)
+    if schema == EVERYTHING_KEY:
+        if text.strip() not in ("[]", "()"):
+            raise KeyTypeError(f"view {view!r}: {text!r} is no key: the key has no column, give '[]'")
+        return [0]
     if len(schema) > 1:
         if listed is None or len(listed) != len(schema):
             names = ", ".join(schema.names)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 from upriver.coordinator.published import PublishedEpochs
 from upriver.errors import ProtocolError
-from upriver.ids import BEGINNING, Channel, Epoch, WorkerId
-from upriver.plan.plan import DataflowPlan
+from upriver.ids import BEGINNING, Channel, Epoch, WorkerId, preceding
+from upriver.plan.plan import DataflowPlan, rows_from_bytes
 from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
 
@@ -67,6 +67,8 @@ class Ledger:
         self.deepest = 0
         self._channels: dict[str, list[Channel]] = {}
         """By region: the lake edges that feed it."""
+        self._constants: dict[Channel, int] = {}
+        """The rows of constant edges, which the first epoch has."""
         self._depths: dict[str, int] = {}
         self._take(plans)
         self._coordinator_all_workers_finish = waits_for_all
@@ -86,6 +88,9 @@ class Ledger:
         regions = [region for plan in plans for region in plan.spread]
         self.deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)
         self._channels = {region.name: [channel for _, channel in region.lake_ports] for region in regions}
+        self._constants = {
+            channel: rows_from_bytes(edge.rows).num_rows for plan in plans for channel, edge in plan.constants.items()
+        }
         self._depths = {name: depth for plan in plans for name, depth in plan.stages.items()}
 
     @property
@@ -198,7 +203,7 @@ class Ledger:
     def _is_on_its_way(self, epoch: Epoch, account: Account, sent: Counter[str]) -> bool:
         """Whether rows of the epoch have yet to arrive."""
         short = False
-        applied, rows = account.applied(), self.epochs[epoch].rows
+        applied, rows = account.applied(), self._rows(epoch)
         for region, channels in self._channels.items():
             went_in = sum(rows.get(channel, 0) + account.aged(channel) for channel in channels) + sent[region]
             more = applied[region] > went_in and not (self.is_staged and account.mixed)  # a sender may report late
@@ -209,6 +214,12 @@ class Ledger:
                 )
             short |= applied[region] != went_in
         return short and (account.stage == NO_STAGE or self._coordinator_rows_have_arrived)
+
+    def _rows(self, epoch: Epoch) -> Mapping[Channel, int]:
+        """The rows of an epoch, or of a segment, by lake edge."""
+        published = self.epochs[epoch]
+        first = preceding(epoch, published.after) == BEGINNING
+        return {**published.rows, **self._constants} if first else published.rows
 
     def _account(self, epoch: Epoch) -> Account:
         return self._accounts.setdefault(epoch, Account())

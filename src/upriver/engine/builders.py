@@ -13,7 +13,7 @@ from upriver.engine.operators.latest import Latest
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful
 from upriver.engine.operators.set_operation import SetOperation
 from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.engine.operators.stateless import Filtering, Projecting, Union
+from upriver.engine.operators.stateless import Filtering, Projecting, Replicate, Salt, Union
 from upriver.engine.operators.topk import TopK
 from upriver.engine.operators.window import Windowed
 from upriver.errors import ProtocolError
@@ -94,6 +94,8 @@ STATELESS: Mapping[type, Callable[[Any, ExpressionEvaluator], Operator]] = Mappi
         ops.FilterOp: lambda node, evaluator: Filtering(node.op.predicate, evaluator),
         ops.ProjectOp: lambda node, evaluator: Projecting(node.op.projection, evaluator),
         ops.UnionOp: lambda node, _: Union(node.schema),
+        ops.SaltOp: lambda node, _: Salt(node.op, node.schema),
+        ops.ReplicateOp: lambda node, _: Replicate(node.op, node.schema),
     }
 )
 """Builders, by the node's record."""

@@ -150,7 +150,7 @@ class Gate:
     @contextmanager
     def naming(self, port: int | None) -> Iterator[None]:
         """Add to errors the table, if rows came in at the port of a lake edge, and why its rows were not set aside."""
-        table = None if port is None else self._tables[port]
+        table = None if port is None else self._tables.get(port)
         try:
             yield
         except RowError as error:

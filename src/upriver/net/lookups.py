@@ -24,7 +24,7 @@ from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.line import LOOKUP_TERMS, Frame, Line, answer_all
 from upriver.net.server import Caller
-from upriver.plan.plan import schema_from_json, schema_to_json
+from upriver.plan.plan import key_schema, schema_from_json, schema_to_json
 from upriver.vnodes import VnodeMap
 
 
@@ -122,7 +122,7 @@ class ViewRoute:
     @cached_property
     def key_schema(self) -> pa.Schema:
         """Names and types of the key."""
-        return pa.schema([self.schema.field(name) for name in self.key])
+        return key_schema(self.key, self.schema)
 
     def to_json(self) -> dict[str, Any]:
         return {"key": list(self.key), "schema": schema_to_json(self.schema), "tables": list(self.tables)}

@@ -16,6 +16,7 @@ from upriver.plan.plan import (
     WHOLE_PARTITION,
     AggregateOp,
     AggregatePlan,
+    ConstantEdge,
     DataflowPlan,
     FilterOp,
     Input,
@@ -28,6 +29,8 @@ from upriver.plan.plan import (
     ProjectOp,
     Ranking,
     RegionPlan,
+    ReplicateOp,
+    SaltOp,
     SetOperationOp,
     StatefulMapOp,
     TableSpec,
@@ -36,6 +39,7 @@ from upriver.plan.plan import (
     ViewStore,
     WindowCall,
     WindowOp,
+    rows_from_bytes,
 )
 from upriver.plan.provenance import (
     KeyTrace,
@@ -54,6 +58,8 @@ from upriver.plan.source import ignored_in
 from upriver.plan.types import spark_name
 
 Explained = dict[str, Any]
+
+STATELESS_OPS = (FilterOp, ProjectOp, UnionOp, SaltOp, ReplicateOp)
 
 NameOf = Callable[[str], str]
 """Describes a column of some rows."""
@@ -133,7 +139,7 @@ class _Region:
 
     def explained(self) -> Explained:
         region, store = self._region, self._region.store
-        stateless = store is None and all(isinstance(node.op, FilterOp | ProjectOp | UnionOp) for node in region.nodes)
+        stateless = store is None and all(isinstance(node.op, STATELESS_OPS) for node in region.nodes)
         last = len(region.inputs) + len(region.nodes) - 1
         sends = self._plan.sends(region.name)
         return {
@@ -171,6 +177,8 @@ class _Region:
         edge = entry.edge
         if isinstance(edge, LakeEdge):
             return f"lake edge {edge.channel}: rows of {edge.table} in hash64 order of {listed(edge.index)}"
+        if isinstance(edge, ConstantEdge):
+            return f"constant edge: {rows_from_bytes(edge.rows).num_rows} rows of the query itself"
         by = _by([self._origins.of(self._region, number, column) for column in edge.key])
         return f"exchange edge: rows of region {edge.region} {by}{self._found_by(number)}"
 
@@ -228,6 +236,10 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
             return _window(op, name_of)
         case UnionOp():
             return "union"
+        case SaltOp():
+            return f"one of {op.slots} slots for each row, by {listed(map(name_of, op.columns))}"
+        case ReplicateOp():
+            return f"each row in all of {op.slots} slots: its state is kept so many times"
         case SetOperationOp():
             return f"{op.kind}{' all' if op.all else ''}"
         case LatestOp():
@@ -294,6 +306,8 @@ def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> s
         return untraced
     if any(isinstance(node.op, StatefulMapOp) for region in plan.regions for node in region.nodes):
         return "a user's function is to see each row, and once"
+    if plan.constants:
+        return "it has rows that are in no table: of VALUES or range(), or the row of an aggregate without GROUP BY"
     edges = [entry.edge for region in plan.regions for entry in region.inputs]
     aside = sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)} & set(sets_aside))
     if aside:

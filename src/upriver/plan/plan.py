@@ -30,6 +30,13 @@ import xxhash
 from upriver.ids import Channel
 from upriver.plan.retention import Retain
 
+ALL_ALIKE = "() of all rows"
+"""A part of the name of a column that holds one value in all rows, and so routes all rows to one place."""
+ALL_ALIKE_TYPE = pa.int8()
+ALL_ALIKE_SQL = "CAST(0 AS TINYINT)"
+EVERYTHING_KEY = pa.schema([pa.field("()", ALL_ALIKE_TYPE)])
+"""The key ``()``, which has no column, as lookups send it: 0."""
+
 CHANNEL_CHARS_MAX = 150
 """Characters of an index's columns in the name of its channel."""
 
@@ -42,6 +49,20 @@ def schema_to_json(schema: pa.Schema) -> str:
 def schema_from_json(text: str) -> pa.Schema:
     """The inverse of :func:`schema_to_json`."""
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def rows_to_bytes(rows: pa.RecordBatch) -> bytes:
+    """Rows as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def rows_from_bytes(rows: bytes) -> pa.RecordBatch:
+    """The inverse of :func:`rows_to_bytes`."""
+    with pa.ipc.open_stream(rows) as stream:
+        return stream.read_next_batch()
 
 
 def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
@@ -154,6 +175,31 @@ class Scan:
 
     table: str
     retracts: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ValuesOp:
+    """Rows that the query itself has, such as those of VALUES. No inputs. rows: of one Arrow IPC stream."""
+
+    rows: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SaltOp:
+    """Each input row with its slot, a number that follows from the values in ``columns``: 0 to ``slots - 1``. One
+    input. column: the name of the slot, a 32-bit integer behind the input's columns."""
+
+    column: str
+    columns: tuple[str, ...]
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateOp:
+    """Each input row once for each slot from 0 to ``slots - 1``, which is in ``column``, as of SaltOp. One input."""
+
+    column: str
+    slots: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +416,9 @@ class StatefulMapOp:
 
 Op = (
     Scan
+    | ValuesOp
+    | SaltOp
+    | ReplicateOp
     | FilterOp
     | ProjectOp
     | AggregateOp
@@ -401,6 +450,19 @@ class LakeEdge:
 
 
 @dataclass(frozen=True, slots=True)
+class ConstantEdge:
+    """Rows of a ValuesOp, which come once, as if the first epoch had them. key: the routing key, columns of them."""
+
+    rows: bytes
+    key: tuple[str, ...]
+
+    @property
+    def channel(self) -> Channel:
+        """Differs from those of all tables: no table's name has a bracket."""
+        return Channel(f"({xxhash.xxh3_128_hexdigest(self.rows)})/{xxhash.xxh3_64_hexdigest(repr(self.key).encode())}")
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeEdge:
     """Rows that another region of the view sends, worker to worker. key: the routing key, columns of those rows."""
 
@@ -408,7 +470,7 @@ class ExchangeEdge:
     key: tuple[str, ...]
 
 
-Edge = LakeEdge | ExchangeEdge
+Edge = LakeEdge | ConstantEdge | ExchangeEdge
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,9 +525,9 @@ class RegionPlan:
 
     @property
     def lake_ports(self) -> tuple[tuple[int, Channel], ...]:
-        """The ports that lake edges feed, each with its channel."""
+        """The ports that lake edges feed, and constant ones, each with its channel."""
         edges = enumerate(entry.edge for entry in self.inputs)
-        return tuple((port, edge.channel) for port, edge in edges if isinstance(edge, LakeEdge))
+        return tuple((port, edge.channel) for port, edge in edges if not isinstance(edge, ExchangeEdge))
 
 
 @dataclass(frozen=True, slots=True)
@@ -477,6 +539,11 @@ class SendEdge:
     key: tuple[str, ...]
 
 
+def key_schema(key: tuple[str, ...], schema: pa.Schema) -> pa.Schema:
+    """The columns of a view's key as lookups send them. schema: of the view."""
+    return pa.schema([schema.field(name) for name in key]) if key else EVERYTHING_KEY
+
+
 NOT_WANTED = "it is declared with partial=False"
 
 
@@ -485,6 +552,7 @@ class DataflowPlan:
     """A compiled view: the driver makes it once, and every worker builds its regions from it.
 
     name, sql: as declared. key: the view's key, columns of ``schema``, in the order of the last region's routing key.
+    A key without columns is ``()``: all rows of the view have it.
     regions: each after those that feed it; the last one has the store, and the view's name. full_because: why all keys
     are kept, in words; ``None``: the view is partial and keeps only looked-up keys.
     """
@@ -499,7 +567,13 @@ class DataflowPlan:
     @cached_property
     def key_schema(self) -> pa.Schema:
         """Names and types of the key."""
-        return pa.schema([self.schema.field(name) for name in self.key])
+        return key_schema(self.key, self.schema)
+
+    @property
+    def constants(self) -> Mapping[Channel, ConstantEdge]:
+        """The constant edges that feed it, by channel."""
+        edges = (entry.edge for region in self.regions for entry in region.inputs)
+        return {edge.channel: edge for edge in edges if isinstance(edge, ConstantEdge)}
 
     @cached_property
     def depths(self) -> Mapping[str, int]:
@@ -527,7 +601,7 @@ class DataflowPlan:
 
     @property
     def channels(self) -> frozenset[Channel]:
-        """The lake edges that feed it."""
+        """The lake edges that feed it, and the constant ones."""
         return frozenset(channel for region in self.regions for _, channel in region.lake_ports)
 
     @cached_property

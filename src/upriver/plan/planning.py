@@ -19,6 +19,7 @@ from upriver.plan.column_names import columns_in, plain_columns
 from upriver.plan.plan import (
     AggregateOp,
     AggregatePlan,
+    ConstantEdge,
     ExchangeEdge,
     FilterOp,
     Input,
@@ -30,21 +31,24 @@ from upriver.plan.plan import (
     Projection,
     ProjectOp,
     RegionPlan,
+    ReplicateOp,
+    SaltOp,
     Scan,
     SetOperationOp,
     StatefulMapOp,
     TableSpec,
     TopKOp,
     UnionOp,
+    ValuesOp,
     ViewStore,
     WindowCall,
     WindowOp,
 )
-from upriver.plan.provenance import listed, origin
+from upriver.plan.provenance import A_CONSTANT, listed, origin
 from upriver.plan.relation import Relation
 from upriver.plan.routing import Key
 from upriver.plan.source import Source
-from upriver.plan.steps import Step, StepKeys, Steps, core, inward, is_hashable, plain, shaped
+from upriver.plan.steps import Step, StepKeys, Steps, core, inward, is_hashable, plain, shaped, with_everything
 from upriver.plan.types import spark_name
 
 Needs = dict[Step, set[str]]
@@ -113,6 +117,10 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             return [(needed - step.op.outputs) | {*step.op.partition, *sorted_by, *called}]
         case UnionOp():
             return [needed for _ in step.inputs]
+        case SaltOp(column, columns):
+            return [(needed - {column}) | {*columns}]
+        case ReplicateOp(column):
+            return [needed - {column} or set(step.inputs[0].schema.names[:1])]
         case _:
             return [set(part.schema.names) for part in step.inputs]
 
@@ -158,6 +166,8 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
             return steps.make(step.op, exact, _fields(step.schema, names))
         case LatestOp():
             return steps.make(step.op, exact, exact[0].schema)
+        case SaltOp() | ReplicateOp():
+            return steps.make(step.op, exact, pa.schema([*exact[0].schema, step.schema.field(step.op.column)]))
         case TopKOp():
             # The remaining columns decide ties; the query does not say which row of a tie comes first.
             rank = step.op.rank if step.op.rank in needed else None
@@ -208,6 +218,8 @@ def why_cut(step: Step, key: Key, user: str) -> str:
 def _origin(step: Step, column: str) -> str:
     if isinstance(step.op, Scan):
         return f"{step.op.table}.{column}"
+    if isinstance(step.op, ValuesOp):
+        return A_CONSTANT
     schemas = [part.schema for part in step.inputs]
     return origin(step.op, column, schemas, lambda place, name: _origin(step.inputs[place], name))
 
@@ -287,8 +299,13 @@ def plan_regions(
     key.
     """
     steps = Steps()
-    root = pruned(shaped(Source(name, sql), relation, tables, steps), steps)
+    root = shaped(Source(name, sql), relation, tables, steps)
     wanted = view_key(name, root.schema, key)
+    output = plain(root.schema)
+    if not wanted:
+        root, together = with_everything(root, steps)
+        wanted = (together,)
+    root = pruned(root, steps)
     for column in wanted:
         if not is_hashable(root, column):
             type = spark_name(root.schema.field(column).type)
@@ -296,17 +313,13 @@ def plan_regions(
                 f"view {name!r}: its key {column!r} is of type {type}, by which rows cannot be looked up. Choose "
                 "another column."
             )
-    kept, store = _stored(root, wanted)
-    last = _Draft(why_looked_up(wanted), name)
+    kept, store = _stored(root, wanted, output)
+    last = _Draft(why_looked_up(tuple(key)), name)
     return _Regions(name, StepKeys(kept, tables), tables).planned(last, kept, store)
 
 
 def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
     """A view's key in the spelling of its columns, whatever their case in ``key``. Raises DeclarationError."""
-    if not key:
-        raise DeclarationError(
-            f"view {name!r}: its key has no column. Name the output columns that it is looked up by."
-        )
     spelled = {column.lower(): column for column in schema.names}
     unknown = next((column for column in key if column.lower() not in spelled), None)
     if unknown is not None:
@@ -321,26 +334,27 @@ def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
 # What is kept of the view ---------------------------------------------------------------------------------------------
 
 
-def _stored(root: Step, key: Key) -> tuple[Step, ViewStore]:
-    """The step that feeds the store, and the store.
+def _stored(root: Step, key: Key, view: Projection) -> tuple[Step, ViewStore]:
+    """The step that feeds the store, and the store. view: its columns, of those of ``root``.
 
     If the view is looked up by the groups of its last step, the store keeps the groups; else it keeps the rows.
     """
-    step, output, predicates = root, plain(root.schema), list[str]()
+    step, columns, predicates = root, plain(root.schema), list[str]()
     if isinstance(step.op, ProjectOp):
-        output = step.op.projection
+        columns = step.op.projection
         (step,) = step.inputs
     while isinstance(step.op, FilterOp):
         predicates.insert(0, step.op.predicate)
         (step,) = step.inputs
     if isinstance(step.op, AggregateOp):
-        sources = plain_columns(output)
+        sources = plain_columns(columns)
         routing = tuple(dict.fromkeys(sources[column] for column in key if sources.get(column) in step.op.plan.group))
         if len(routing) == len(key):
             having = reduce(_and_then, reversed(predicates)) if predicates else None
             (kept,) = step.inputs
+            output = _part(columns, set(view.schema.names))
             return kept, ViewStore(routing, _routed_first(step.op.plan, routing), having, output, kept.retracts)
-    return root, ViewStore(key, None, None, plain(root.schema), root.retracts)
+    return root, ViewStore(key, None, None, view, root.retracts)
 
 
 def _and_then(second: str, first: str) -> str:
@@ -415,6 +429,8 @@ class _Regions:
             return draft.input(Input(ExchangeEdge(source.name, key), step.schema))
         if isinstance(step.op, Scan):
             return draft.input(Input(LakeEdge(step.op.table, key), step.schema))
+        if isinstance(step.op, ValuesOp):
+            return draft.input(Input(ConstantEdge(step.op.rows, key), step.schema))
         keys = inward(step, key)
         assert keys is not None, "a step that cannot be had by a key ends its region"
         return draft.node(step, [self._by(draft, part, wanted) for part, wanted in zip(step.inputs, keys, strict=True)])
@@ -433,6 +449,10 @@ class _Regions:
         """The number in a region of a step's rows, if no step wants them by a key."""
         if isinstance(step.op, Scan):
             return draft.input(Input(LakeEdge(step.op.table, self._tables[step.op.table].key), step.schema))
+        if isinstance(step.op, ValuesOp):
+            key = next((name for name in step.schema.names if is_hashable(step, name)), None)
+            assert key is not None, "values have a column by which rows can be hashed"
+            return draft.input(Input(ConstantEdge(step.op.rows, (key,)), step.schema))
         keys = self._keys.choice(step).inputs
         if keys is None:
             return draft.node(step, [self._by_choice(draft, part) for part in step.inputs])

@@ -39,6 +39,7 @@ from upriver.plan.plan import (
     AggregateCall,
     AggregateOp,
     AggregatePlan,
+    ConstantEdge,
     DataflowPlan,
     ExchangeEdge,
     FilterOp,
@@ -51,6 +52,8 @@ from upriver.plan.plan import (
     Op,
     ProjectOp,
     RegionPlan,
+    ReplicateOp,
+    SaltOp,
     Scan,
     SetKind,
     SetOperationOp,
@@ -58,6 +61,7 @@ from upriver.plan.plan import (
     TableSpec,
     TopKOp,
     UnionOp,
+    ValuesOp,
     WindowCall,
     WindowOp,
 )
@@ -65,6 +69,9 @@ from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
 
 EXPRESSION_CHARS_MAX = 60
 """Characters of an expression that stands for a column; a longer one is described by its sources only."""
+
+A_CONSTANT = "a constant"
+"""The description of a column of rows that the query itself has."""
 
 Below = Callable[[int, str], str]
 """Describes a column of an operator's input, given the input's number and the column."""
@@ -84,6 +91,8 @@ class Origins:
         edge = region.inputs[number].edge
         if isinstance(edge, LakeEdge):
             return f"{edge.table}.{column}"
+        if isinstance(edge, ConstantEdge):
+            return A_CONSTANT
         source = next(other for other in self.plan.regions if other.name == edge.region)
         return self.of(source, len(source.inputs) + len(source.nodes) - 1, column)
 
@@ -108,6 +117,10 @@ def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> st
             return windowed(call, lambda name: below(0, name))
         case StatefulMapOp() if column not in op.key:
             return f"the stateful map's {column}"
+        case SaltOp() | ReplicateOp() if column == op.column:
+            return f"one of {op.slots} slots"
+        case ValuesOp():
+            return A_CONSTANT
         case _:
             place = next(place for place, schema in enumerate(inputs) if column in schema.names)
             return below(place, column)
@@ -368,6 +381,8 @@ class _Producer:
             if not entry.edge.key:
                 return _in_one_place(self._region, entry.edge)
             return _Producer(self._plan, entry.edge.region).traces(sought.beyond(entry))
+        if isinstance(entry.edge, ConstantEdge):
+            return f"{self._names(port, sought.columns)} is in no table"
         key = sought.consumer
         if len(set(key)) < len(key):
             return f"{self._names(port, key)} names a column twice, which no index does"
@@ -408,13 +423,15 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
             return {name: name for name in schema.names if name != op.rank}
         case WindowOp():
             return {name: name for name in schema.names if name not in op.outputs}
+        case SaltOp() | ReplicateOp():
+            return {name: name for name in schema.names if name != op.column}
         case ProjectOp(projection):
             return plain_columns(projection)
         case AggregateOp(plan):
             return {name: name for name in plan.group}
         case StatefulMapOp(key):
             return {name: name for name in key}
-        case Scan() | JoinOp() | UnionOp() | SetOperationOp():
+        case Scan() | ValuesOp() | JoinOp() | UnionOp() | SetOperationOp():
             raise AssertionError(f"{op} has not one input")
 
 

@@ -7,7 +7,7 @@ from decimal import Decimal
 import pyarrow as pa
 
 from upriver.plan.column_names import plain_column
-from upriver.plan.plan import FilterOp, JoinKind, JoinOp, Op, ProjectOp, UnionOp
+from upriver.plan.plan import FilterOp, JoinKind, JoinOp, Op, ProjectOp, ReplicateOp, SaltOp, UnionOp
 
 Constant = bool | int | float | Decimal | str
 
@@ -95,7 +95,7 @@ class Relation:
                 return self.fails | {name for name, text in pairs if plain_column(text) in below}
             case JoinOp(JoinKind.SEMI | JoinKind.ANTI):
                 return self.inputs[0].deferred
-            case FilterOp() | UnionOp() | JoinOp():
+            case FilterOp() | SaltOp() | ReplicateOp() | UnionOp() | JoinOp():
                 return frozenset[str]().union(*(part.deferred for part in self.inputs))
             case _:
                 return frozenset()
@@ -107,7 +107,7 @@ class Relation:
                 pairs = zip(projection.schema.names, projection.expressions, strict=True)
                 computed = frozenset(name for name, value in self.values.items() if not value.null_by)
                 return computed | frozenset(name for name, text in pairs if plain_column(text) in below)
-            case FilterOp() | JoinOp(JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI):
+            case FilterOp() | SaltOp() | ReplicateOp() | JoinOp(JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI):
                 return self.inputs[0].certain
             case JoinOp(JoinKind.RIGHT):
                 return self.inputs[1].certain

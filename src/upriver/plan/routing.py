@@ -17,9 +17,12 @@ from upriver.plan.plan import (
     Op,
     ProjectOp,
     RegionPlan,
+    ReplicateOp,
+    SaltOp,
     Scan,
     StatefulMapOp,
     TopKOp,
+    ValuesOp,
     WindowOp,
 )
 
@@ -47,7 +50,7 @@ def routings(plan: RegionPlan) -> tuple[Routing, ...]:
 def through(op: Op, inputs: Sequence[Routing]) -> Routing:
     """The routing of an operator's rows, given the routings of its inputs."""
     match op:
-        case FilterOp() | TopKOp() | WindowOp() | LatestOp():
+        case FilterOp() | TopKOp() | WindowOp() | LatestOp() | SaltOp() | ReplicateOp():
             return inputs[0]
         case ProjectOp(projection):
             sources = plain_columns(projection)
@@ -58,7 +61,7 @@ def through(op: Op, inputs: Sequence[Routing]) -> Routing:
             return _joined(op, *inputs)
         case StatefulMapOp():
             return tuple(held & frozenset(op.key) for held in inputs[0])
-        case Scan():
+        case Scan() | ValuesOp():
             raise AssertionError("a region reads tables at its edges")
         case _:
             return _in_all(inputs)

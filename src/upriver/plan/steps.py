@@ -19,6 +19,9 @@ from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import check_hashable
 from upriver.plan.column_names import columns_in, plain_columns, quoted, with_columns
 from upriver.plan.plan import (
+    ALL_ALIKE,
+    ALL_ALIKE_SQL,
+    ALL_ALIKE_TYPE,
     AggregateOp,
     FilterOp,
     JoinKind,
@@ -27,12 +30,15 @@ from upriver.plan.plan import (
     Op,
     Projection,
     ProjectOp,
+    ReplicateOp,
+    SaltOp,
     Scan,
     SetOperationOp,
     StatefulMapOp,
     TableSpec,
     TopKOp,
     UnionOp,
+    ValuesOp,
     WindowOp,
 )
 from upriver.plan.plan import UnionOp as UnionAll
@@ -43,6 +49,11 @@ from upriver.plan.types import same_type, spark_name
 
 RETRACTING_JOINS = frozenset({JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI})
 """Joins that may take a row back although none of their inputs does."""
+
+
+PASSING_OPS = (FilterOp, ProjectOp, SaltOp, ReplicateOp)
+"""Operators of one input that keep nothing."""
+STATELESS_OPS = (Scan, ValuesOp, UnionOp, *PASSING_OPS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,7 +82,7 @@ class Steps:
         step = self._made.get(key)
         if step is None:
             retracts = _retracts(op) or any(step.retracts for step in inputs)
-            stateless = isinstance(op, Scan | FilterOp | ProjectOp | UnionOp) and all(step.stateless for step in inputs)
+            stateless = isinstance(op, STATELESS_OPS) and all(step.stateless for step in inputs)
             step = self._made[key] = Step(op, tuple(inputs), schema, retracts, stateless)
         return step
 
@@ -120,6 +131,50 @@ def plain(fields: Iterable[pa.Field]) -> Projection:
     """The projection to these columns, unchanged."""
     schema = pa.schema(list(fields))
     return Projection(tuple(map(quoted, schema.names)), schema)
+
+
+def with_everything(step: Step, steps: Steps) -> tuple[Step, str]:
+    """The step with a column that holds one value in all rows, and its name: one that is there already, if possible."""
+    known = _all_alike(step)
+    if known is not None:
+        return step, known
+    if isinstance(step.op, FilterOp):
+        below, name = with_everything(step.inputs[0], steps)
+        return steps.filter(below, step.op.predicate), name
+    if isinstance(step.op, ProjectOp):
+        below, name = with_everything(step.inputs[0], steps)
+        field, projection = below.schema.field(name), step.op.projection
+        return steps.project(below, _longer(projection, quoted(name), field)), name
+    name = ALL_ALIKE
+    while name in step.schema.names:
+        name += "_"
+    return steps.project(step, _longer(plain(step.schema), ALL_ALIKE_SQL, pa.field(name, ALL_ALIKE_TYPE))), name
+
+
+def _all_alike(step: Step) -> str | None:
+    """A column that holds one value in all rows of the step."""
+    match step.op:
+        case ValuesOp():
+            return next((name for name in step.schema.names if ALL_ALIKE in name), None)
+        case ProjectOp(projection):
+            below = _all_alike(step.inputs[0])
+            alike = {ALL_ALIKE_SQL, *([] if below is None else [quoted(below)])}
+            pairs = zip(projection.schema.names, projection.expressions, strict=True)
+            return next((name for name, expression in pairs if expression in alike), None)
+        case AggregateOp(plan):
+            below = _all_alike(step.inputs[0])
+            return below if below in plan.group else None
+        case JoinOp(kind):
+            held = [part for part, kinds in zip(step.inputs, (LEFT_HOLDS, RIGHT_HOLDS), strict=True) if kind in kinds]
+            return next((found for part in held if (found := _all_alike(part)) is not None), None)
+        case FilterOp() | SaltOp() | ReplicateOp():
+            return _all_alike(step.inputs[0])
+        case _:
+            return None
+
+
+def _longer(projection: Projection, expression: str, field: pa.Field) -> Projection:
+    return Projection((*projection.expressions, expression), pa.schema([*projection.schema, field]))
 
 
 def _retracts(op: Op) -> bool:
@@ -322,10 +377,12 @@ class StepKeys:
         if isinstance(step.op, Scan):
             own = self._tables[step.op.table].key
             return Cost(indexes=int(key != own)) if key and _routable(step, key) else None
+        if isinstance(step.op, ValuesOp):
+            return Cost() if key and _routable(step, key) else None
         inputs = inward(step, key)
         if inputs is None:
             return None
-        if isinstance(step.op, FilterOp | ProjectOp) and core(step) not in self._shared:
+        if isinstance(step.op, PASSING_OPS) and core(step) not in self._shared:
             return self._cost_inside(step.inputs[0], inputs[0])  # a cut is better behind the step than before it
         return self._sum(step, inputs)
 
@@ -334,14 +391,12 @@ class StepKeys:
 
     def _passes_on(self, step: Step) -> bool:
         """Whether to exchange rows before the step rather than behind it, other things being equal."""
-        return isinstance(step.op, UnionOp) or (
-            isinstance(step.op, FilterOp | ProjectOp) and core(step) in self._shared
-        )
+        return isinstance(step.op, UnionOp) or (isinstance(step.op, PASSING_OPS) and core(step) in self._shared)
 
     def _chosen(self, step: Step) -> Choice:
         if step.stateless:
             return Choice(Cost(), None)
-        if isinstance(step.op, FilterOp | ProjectOp):
+        if isinstance(step.op, PASSING_OPS):
             return Choice(self.choice(step.inputs[0]).cost, None)
         columns = _compared(step)
         options = [
@@ -400,7 +455,9 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
             return (mapped,) if len(set(mapped)) == len(key) else None
         case JoinOp():
             return _inward_of_join(step, step.op, key)
-        case Scan():
+        case SaltOp() | ReplicateOp():
+            return None if step.op.column in key else (key,)
+        case Scan() | ValuesOp():
             return None
         case _:
             columns = _compared(step)
@@ -410,7 +467,7 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
 
 def core(step: Step) -> Step:
     """The step below all filters and projections."""
-    while isinstance(step.op, FilterOp | ProjectOp):
+    while isinstance(step.op, PASSING_OPS):
         (step,) = step.inputs
     return step
 

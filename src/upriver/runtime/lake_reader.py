@@ -14,18 +14,22 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 
 import pyarrow as pa
 
+from upriver.engine.batch import Batch
+from upriver.engine.constants import constant_rows_after
 from upriver.engine.row_text import error_text
 from upriver.errors import CorruptCheckpoint, LakeError
 from upriver.hashing import Hashes
-from upriver.ids import Channel
+from upriver.ids import Channel, VnodeId
 from upriver.lake.checkpoints import read_state
 from upriver.lake.expiry import Aging
 from upriver.lake.lake import CommitTimes, Lake
+from upriver.lake.manifests import LakeEpochs
 from upriver.lake.spans import span_after
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import ConstantEdge, TableSpec
 from upriver.protocol.worker_events import (
     AllStateRead,
     EpochRead,
@@ -39,6 +43,8 @@ from upriver.runtime.pace import RowPace
 from upriver.state.vectors import true_at
 
 Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
+
+NO_CONSTANTS: Mapping[Channel, ConstantEdge] = MappingProxyType({})
 
 READ_AGAIN_S_MIN, READ_AGAIN_S_MAX = 0.1, 30.0
 """Seconds from a failed read to the retry: doubled each time."""
@@ -55,6 +61,7 @@ class LakeReader:
         self._commits = commits
         self._vnodes = 0
         self.tables: Mapping[Channel, TableSpec] = {}
+        self._constants: Mapping[Channel, ConstantEdge] = {}
         self._aging = Aging(lake, self.tables)
         self._pieces: Iterator[Piece] = iter(())
         self._paces: defaultdict[Channel, RowPace] = defaultdict(RowPace)
@@ -81,9 +88,11 @@ class LakeReader:
             return math.inf
         return 0.0 if self.held_up is None else max(0.0, self._again_at - self._now())
 
-    def assign(self, vnodes: int, tables: Mapping[Channel, TableSpec]) -> None:
-        """Read these tables from now on, and give up what is under way. vnodes: the lake's."""
-        self._vnodes, self.tables = vnodes, tables
+    def assign(
+        self, vnodes: int, tables: Mapping[Channel, TableSpec], constants: Mapping[Channel, ConstantEdge] = NO_CONSTANTS
+    ) -> None:
+        """Read these tables and constant rows from now on, and give up what is under way. vnodes: the lake's."""
+        self._vnodes, self.tables, self._constants = vnodes, tables, constants
         self._aging = Aging(self._lake, tables)
         self.give_up()
 
@@ -147,7 +156,7 @@ class LakeReader:
         aged = Counter[Channel]()
         for channel in asked.channels:
             taken = self._taken[channel]
-            for changes, read in self._aging.changes(manifest, channel, vnodes):
+            for changes, read in self._changes(manifest, channel, vnodes):
                 aged[channel] += len(changes) - read
                 first = min(taken, len(changes))  # files never change: the known rows come first again
                 taken -= first
@@ -155,8 +164,25 @@ class LakeReader:
                     end = end_of_piece(changes.hash64, first, self._paces[channel].rows)
                     yield RowsRead(epoch=asked.epoch, channel=channel, batch=changes.slice(first, end))
                     first = end
-        promised = {channel: manifest.rows_of(channel, vnodes) for channel in asked.channels}
+        promised = {channel: self._promised(manifest, channel, vnodes) for channel in asked.channels}
         yield EpochRead(epoch=asked.epoch, promised=promised, aged={name: rows for name, rows in aged.items() if rows})
+
+    def _changes(
+        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]
+    ) -> Iterator[tuple[Batch, int]]:
+        """As :meth:`Aging.changes`, of constant rows, too."""
+        if channel not in self._constants:
+            yield from self._aging.changes(manifest, channel, vnodes)
+        elif len(rows := self._constant_rows(manifest, channel, vnodes)):
+            yield rows, len(rows)
+
+    def _promised(self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]) -> int:
+        if channel in self._constants:
+            return len(self._constant_rows(manifest, channel, vnodes))
+        return manifest.rows_of(channel, vnodes)
+
+    def _constant_rows(self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]) -> Batch:
+        return constant_rows_after(self._constants[channel], manifest.span.after, vnodes, self._vnodes)
 
 
 def end_of_piece(hashes: Hashes, first: int, rows_max: int) -> int:

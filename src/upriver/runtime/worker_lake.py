@@ -67,7 +67,8 @@ class WorkerLake:
             raise ProtocolError(f"{self._lake.root}: no app.json, but a worker was assigned")
         tables = {table.name: table for table in record.tables}
         channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
-        self._reader.assign(record.vnodes, channels)
+        constants = {channel: edge for plan in event.plans for channel, edge in plan.constants.items()}
+        self._reader.assign(record.vnodes, channels, constants)
         self._rejected.assign(record.tables)
 
     def carry_out(self, action: LakeAction) -> None:

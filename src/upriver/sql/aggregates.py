@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.plan.plan import AggregateCall
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import DECIMAL_DIGITS_MAX, duck_name, is_boolean, is_decimal, is_integer, is_null, is_numeric
@@ -15,6 +16,7 @@ from upriver.sql.scalars import Context, typed_name
 
 _SPREADS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
 _CONDITIONS = frozenset({"bool_and", "every", "bool_or", "some", "any", "count_if"})
+_COUNTS = frozenset({"count", "count_star"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 """Functions whose result does not depend on whether equal values count once."""
 _MORE_DIGITS = 4
@@ -47,6 +49,13 @@ class Call:
     where: Scalar | None = None
 
 
+def over_no_rows(call: AggregateCall, result: Scalar) -> Scalar:
+    """The value of a call, whose result is NULL for want of a group: a count of no rows is 0."""
+    if call.function not in _COUNTS:
+        return result
+    return Scalar(f"coalesce({result.sql}, CAST(0 AS BIGINT))", result.type, nulls=frozenset())
+
+
 def is_aggregate(node: exp.Expr) -> bool:
     """Whether it is an aggregate, with its FILTER if it has one."""
     function = node.this if isinstance(node, exp.Filter) else node
@@ -55,10 +64,11 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 def has_aggregate(node: exp.Expr) -> bool:
     """Whether rows must be grouped for it. A window function needs no groups, but its arguments may."""
-    return any(is_aggregate(part) and not _is_over(part) for part in node.find_all(exp.Anonymous))
+    return any(is_aggregate(part) and not is_over(part) for part in node.find_all(exp.Anonymous))
 
 
-def _is_over(node: exp.Expr) -> bool:
+def is_over(node: exp.Expr) -> bool:
+    """Whether an aggregate is a window function."""
     call = node
     while isinstance(call.parent, exp.Filter | exp.IgnoreNulls | exp.RespectNulls) and call.arg_key == "this":
         call = call.parent

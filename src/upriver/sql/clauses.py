@@ -46,10 +46,11 @@ class SelectItem:
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """A SELECT, clause by clause. group_all: whether it has GROUP BY ALL. part: which rows, if not all."""
+    """A SELECT, clause by clause. table: ``None`` without FROM. group_all: whether it has GROUP BY ALL. part: which
+    rows, if not all."""
 
     items: tuple[SelectItem, ...]
-    table: exp.Expr
+    table: exp.Expr | None
     joins: tuple[exp.Join, ...]
     where: exp.Expr | None
     group: tuple[exp.Expr, ...]
@@ -74,18 +75,15 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
     """Raises UnsupportedSql for any clause that is not supported, with its place."""
     only(source, select, _READ)
     table = select.args.get("from_")
-    if table is None:
-        raise source.wrong(select, "there is no FROM", "A view reads tables: FROM table [AS alias].")
     where, group, having, qualify = (select.args.get(part) for part in ("where", "group", "having", "qualify"))
-    joined = [node.args.get("on") for node in select.args.get("joins") or ()]
-    for node in (*select.expressions, *joined, group, having, qualify, select.args.get("order")):
+    for node in (group, qualify, select.args.get("order")):
         refuse_subquery(source, node)
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
         raise source.unsupported(distinct, "DISTINCT ON", "Use ROW_NUMBER() in a subquery.")
     return Clauses(
         items=tuple(_item(node) for node in select.expressions),
-        table=table.this,
+        table=None if table is None else table.this,
         joins=tuple(select.args.get("joins") or ()),
         where=None if where is None else where.this,
         group=() if group is None else _grouping(source, group),

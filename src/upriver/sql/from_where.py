@@ -13,27 +13,35 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.plan import JoinKind, Scan, TableSpec
+from upriver.plan.plan import ALL_ALIKE, JoinKind, Scan, TableSpec
 from upriver.plan.relation import Relation, Scalar
 from upriver.sql.aggregates import has_aggregate
-from upriver.sql.clauses import END, Clauses, SelectItem, read_clauses, refuse_subquery
+from upriver.sql.clauses import END, Clauses, SelectItem, read_clauses
+from upriver.sql.constants import numbers, values
+from upriver.sql.detached import detach, has_subquery
 from upriver.sql.logic import conjuncts
+from upriver.sql.one_row import one_row
 from upriver.sql.operators import to_common
 from upriver.sql.relations import (
+    ALIKE,
     Condition,
     Output,
     conditions,
+    distinct,
     equates,
     join,
+    kept,
+    projected,
     renamed,
     restricted,
+    union,
     widened,
-    without_equality,
+    with_values,
 )
 from upriver.sql.scalars import Context, construct
 from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, unique, worded
 
-NO_TABLE = "FROM takes a declared table, a view, a subquery or a query of WITH."
+NO_TABLE = "FROM takes a declared table, a view, a subquery, a query of WITH, VALUES or range()."
 _PARTS = {"db": "a database before a table", "pivots": "PIVOT", "sample": "TABLESAMPLE", "version": "VERSION"}
 _KINDS = {
     ("", ""): JoinKind.INNER,
@@ -89,7 +97,7 @@ def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: se
     """outer: the scope of the enclosing query, if its names may be used. taken: names that no column may have, lower
     case; the names of all columns are added."""
     reader = _Reader(setting, taken, outer)
-    first, steps = reader.read(clauses.table, clauses.joins)
+    first, steps = reader.read(clauses)
     aliases = [entry.alias.lower() for entry in reader.scope.entries if entry.alias]
     twice = next((alias for alias in aliases if aliases.count(alias) > 1), None)
     if twice is not None:
@@ -115,10 +123,15 @@ class _Reader:
         self._taken = taken
         self.fields = []
 
-    def read(self, table: exp.Expr, joins: Sequence[exp.Join]) -> tuple[FromMember, list[JoinStep]]:
-        first, self.scope = self._member(table)
+    def read(self, clauses: Clauses) -> tuple[FromMember, list[JoinStep]]:
+        if clauses.table is None:
+            relation = one_row(unique(ALL_ALIKE, self._taken))
+            self.fields += relation.schema
+            self.scope = Scope(self._source, (), ())
+            return FromMember(relation, clauses.items[0].node), []
+        first, self.scope = self._member(clauses.table)
         steps: list[JoinStep] = []
-        for node in joins:
+        for node in clauses.joins:
             step = self._step(node)
             if step.kind in (JoinKind.RIGHT, JoinKind.FULL):
                 first = replace(first, lasts=False)
@@ -156,8 +169,14 @@ class _Reader:
 
     def _own_conditions(self, on: exp.Expr | None, kind: JoinKind, both: Scope) -> exp.Expr | None:
         """ON without the conditions that name the enclosing query."""
-        parts = [] if on is None or self._outer is None else conjuncts(bare(on))
-        others = [part for part in parts if not all(map(both.knows, part.find_all(exp.Column)))]
+        parts = [] if on is None else conjuncts(bare(on))
+        queries = [part for part in parts if has_subquery(part)]
+        if queries and kind is not JoinKind.INNER:
+            what = "a subquery in the ON of an outer join"
+            raise self._source.unsupported(queries[0], what, "Join with the subquery first.")
+        others = [] if self._outer is None else parts
+        others = [part for part in others if not all(map(both.knows, part.find_all(exp.Column)))]
+        others += [part for part in queries if part not in others]
         if not others:
             return on
         if kind is not JoinKind.INNER:
@@ -247,9 +266,14 @@ class _Reader:
         if isinstance(node, exp.Lateral | exp.Unnest):
             instead = "Explode in the DataFrame that you give to app.table(), or join ON an equality."
             raise self._source.unsupported(node, "LATERAL", instead)
+        if isinstance(node, exp.Values):
+            self._only(node, "expressions", "alias")
+            return values(self._setting, node)
+        if isinstance(node, exp.Table) and isinstance(node.this, exp.Anonymous) and node.this.name.lower() == "range":
+            self._only(node, "this", "alias")
+            return numbers(self._setting, node, node.this.expressions)
         if not isinstance(node, exp.Table) or not isinstance(node.this, exp.Identifier):
-            what = "VALUES" if isinstance(node, exp.Values) else "FROM anything but a table"
-            raise self._source.unsupported(node, what, NO_TABLE)
+            raise self._source.unsupported(node, "FROM anything but a table", NO_TABLE)
         self._only(node, "this", "alias")
         return self._named(node)
 
@@ -297,21 +321,20 @@ def _place_of(node: exp.Join, title: str) -> dict[str, object]:
 
 def selected(setting: Setting, source: From, where: exp.Expr | None, taken: set[str]) -> Relation:
     """The rows of FROM for which WHERE is true. taken: as for ``read_from``."""
-    relation, outside = _selected(setting, source, where, taken, None)
+    relation, outside = selected_around(setting, source, where, taken, None)
     assert not outside, "a condition on a query that is not there"
     return relation
 
 
-def _selected(
+def selected_around(
     setting: Setting, source: From, where: exp.Expr | None, taken: set[str], around: Relation | None
 ) -> tuple[Relation, list[Condition]]:
     """Returns also the conditions that name the enclosing query."""
     parts = list(source.correlated)
     parts += [] if where is None else [bare(part) for part in conjuncts(bare(where))]
     nested = [part for part in parts if _is_nested(part)]
-    plain = [part for part in parts if part not in nested]
-    for part in plain:
-        refuse_subquery(setting.source, part)
+    valued = [part for part in parts if part not in nested and has_subquery(part)]
+    plain = [part for part in parts if part not in nested and part not in valued]
     schemas = [source.schema] if around is None else [source.schema, around.schema]
     members = [source.first, *(step.member for step in source.steps)]
     relations = [*(member.relation for member in members), *([] if around is None else [around])]
@@ -324,6 +347,11 @@ def _selected(
     relation = _Joiner(context, source, inside, taken).joined(where)
     for part in nested:
         relation = _semi_joined(setting, relation, replace(source.scope, outer=None), part, taken)
+    for part in valued:
+        scope = replace(source.scope, outer=None)
+        relation, node = setting.attach(setting, relation, scope, scope.bind(detach(part)), taken, True, None)
+        context = setting.context(relation.schema, fails=relation.deferred, certain=relation.certain)
+        relation = restricted(relation, conditions(context, [node]), setting.source.place(where))
     return relation, outside
 
 
@@ -351,21 +379,22 @@ class _Joiner:
             if _is_free(step):
                 waiting.append((right, step.member))
             else:
-                relation = self._stepped(relation, right, step, [member for _, member in waiting])
+                on = conditions(self._context, step.on)
+                while waiting and not all(one.names <= {*relation.schema.names, *right.schema.names} for one in on):
+                    relation, waiting = self._crossed(relation, waiting)
+                relation = join(self._context, step.kind, relation, right, on, step.member.node, self._taken)
+                relation = widened(relation, step.merged, None)
             relation, waiting = self._caught_up(relation, waiting)
-        for right, member in waiting:
-            relation = self._inner(relation, right, member)
+        while waiting:
+            relation, waiting = self._crossed(relation, waiting)
         return restricted(relation, self._open, place)
 
-    def _stepped(self, relation: Relation, right: Relation, step: JoinStep, waiting: list[FromMember]) -> Relation:
-        """A join that stays in its written place. An error if it needs an item that is not joined yet."""
-        on = conditions(self._context, step.on)
-        names = {*relation.schema.names, *right.schema.names}
-        missing = next((member for member in waiting if not all(one.names <= names for one in on)), None)
-        if missing is not None:
-            raise without_equality(self._context, missing.node)
-        relation = join(self._context, step.kind, relation, right, on, step.member.node, self._taken)
-        return widened(relation, step.merged, None)
+    def _crossed(
+        self, relation: Relation, waiting: list[tuple[Relation, FromMember]]
+    ) -> tuple[Relation, list[tuple[Relation, FromMember]]]:
+        """Join the first waiting item, without an equality, and then all that can be joined by one."""
+        first, *rest = waiting
+        return self._caught_up(self._inner(relation, *first), rest)
 
     def _caught_up(
         self, relation: Relation, waiting: list[tuple[Relation, FromMember]]
@@ -418,7 +447,7 @@ def _is_nested(node: exp.Expr) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Subquery:
+class Subquery:
     """relation: its rows, with column names of their own. on: conditions that name both queries. items: its outputs."""
 
     relation: Relation
@@ -430,46 +459,62 @@ def _semi_joined(setting: Setting, relation: Relation, scope: Scope, node: exp.E
     """The rows for which the subquery of IN or EXISTS has a row; with NOT, those for which it has none."""
     kind = JoinKind.ANTI if isinstance(node, exp.Not) else JoinKind.SEMI
     test = node.this if isinstance(node, exp.Not) else node
-    if isinstance(test, exp.In) and kind is JoinKind.ANTI:
-        instead = "Write NOT EXISTS (SELECT 1 FROM ... WHERE an equality), which minds no NULLs."
-        raise setting.source.unsupported(node, "NOT IN (SELECT ...)", instead)
     query = test.args["query"] if isinstance(test, exp.In) else test.this
-    inner = _subquery(setting, query, relation, scope, taken, is_compared=isinstance(test, exp.In))
-    on = [*inner.on, *_pairs(setting, test, inner, scope, relation)] if isinstance(test, exp.In) else inner.on
-    if not any(equates(condition, relation.schema, inner.relation.schema) for condition in on):
-        what = f"{construct(test)} without an equality with the query around it"
-        raise setting.source.unsupported(query, what, "Write it: EXISTS (SELECT 1 FROM u WHERE u.x = t.x).")
+    inner = subquery_rows(setting, query, relation, scope, taken, isinstance(test, exp.In))
+    on = inner.on
+    if isinstance(test, exp.In):
+        operands = [scope.bind(operand) for operand in operands_of(test)]
+        if kind is JoinKind.ANTI:
+            return _without(setting, relation, inner, test, operands, taken)
+        on = [*on, *_pairs(setting, test, inner, operands, relation)]
     context = setting.context(relation.schema, inner.relation.schema, fails=relation.deferred | inner.relation.deferred)
     return join(context, kind, relation, inner.relation, on, query, taken)
 
 
-def _pairs(setting: Setting, test: exp.Expr, inner: _Subquery, scope: Scope, relation: Relation) -> list[Condition]:
-    """The comparisons of IN, as conditions."""
-    operands = test.this.expressions if isinstance(test.this, exp.Tuple) else [test.this]
+def _without(
+    setting: Setting, relation: Relation, inner: Subquery, test: exp.Expr, operands: Sequence[exp.Expr], taken: set[str]
+) -> Relation:
+    """The rows for which IN is false."""
+    context = setting.context(relation.schema, fails=relation.deferred)
+    around, names = with_values(relation, [Output("operand", context.translate(node)) for node in operands], taken)
+    nodes = [as_node(name, node) for name, node in zip(names, operands, strict=True)]
+    rows = Dividing(setting, around, inner, test, taken).parts(nodes, has_unknown=True).false
+    return union([projected(part, kept(relation), None) for part in rows], None)
+
+
+def operands_of(test: exp.Expr) -> list[exp.Expr]:
+    """The operands of IN."""
+    return list(test.this.expressions) if isinstance(test.this, exp.Tuple) else [test.this]
+
+
+def _pairs(
+    setting: Setting, test: exp.Expr, inner: Subquery, operands: Sequence[exp.Expr], relation: Relation
+) -> list[Condition]:
+    """The comparisons of IN, as conditions. operands: bound."""
     if len(operands) != len(inner.items):
         what = f"IN compares {len(operands)} values with {len(inner.items)} columns"
         raise setting.source.wrong(test, what, "SELECT as many.")
     pairs = [
-        exp.EQ(this=scope.bind(operand), expression=item) for operand, item in zip(operands, inner.items, strict=True)
+        exp.EQ(this=operand.copy(), expression=item.copy()) for operand, item in zip(operands, inner.items, strict=True)
     ]
     fails = relation.deferred | inner.relation.deferred
     return conditions(setting.context(relation.schema, inner.relation.schema, fails=fails), pairs)
 
 
-def _subquery(
-    setting: Setting, query: exp.Expr, around: Relation, scope: Scope, taken: set[str], *, is_compared: bool
-) -> _Subquery:
+def subquery_rows(
+    setting: Setting, query: exp.Expr, around: Relation, scope: Scope, taken: set[str], is_compared: bool
+) -> Subquery:
     """is_compared: whether the outputs of the query matter; under EXISTS they do not."""
     select = _simple(query)
     if select is None:
         return _independent(setting, query, scope, taken)
     clauses = read_clauses(setting.source, select)
     source = read_from(setting, clauses, scope, taken)
-    relation, outside = _selected(setting, source, clauses.where, taken, around)
+    relation, outside = selected_around(setting, source, clauses.where, taken, around)
     items = (
         [node for item in clauses.items for node in _selected_items(setting, source.scope, item)] if is_compared else []
     )
-    return _Subquery(relation, outside, items)
+    return Subquery(relation, outside, items)
 
 
 def _selected_items(setting: Setting, scope: Scope, item: SelectItem) -> list[exp.Expr]:
@@ -486,7 +531,7 @@ def _selected_items(setting: Setting, scope: Scope, item: SelectItem) -> list[ex
     return [as_node(column.name, item.node) for column in columns]
 
 
-def _independent(setting: Setting, query: exp.Expr, scope: Scope, taken: set[str]) -> _Subquery:
+def _independent(setting: Setting, query: exp.Expr, scope: Scope, taken: set[str]) -> Subquery:
     """A subquery that does more than filter rows: it may not name the enclosing query."""
     own = {table.alias_or_name.lower() for table in query.find_all(exp.Table, exp.Subquery)}
     around = {entry.alias.lower() for entry in scope.entries} - own
@@ -497,7 +542,7 @@ def _independent(setting: Setting, query: exp.Expr, scope: Scope, taken: set[str
     rows = setting.compile(setting, query)
     relation = renamed(rows.relation, [unique(name, taken) for name in rows.relation.schema.names])
     names = dict(zip(rows.relation.schema.names, relation.schema.names, strict=True))
-    return _Subquery(relation, [], [as_node(names[column.name], query) for column in rows.columns])
+    return Subquery(relation, [], [as_node(names[column.name], query) for column in rows.columns])
 
 
 def _simple(query: exp.Expr) -> exp.Select | None:
@@ -508,3 +553,76 @@ def _simple(query: exp.Expr) -> exp.Select | None:
         return None
     more = any(query.args.get(part) for part in ("group", "having", "qualify", *END, "with_"))
     return None if more or any(has_aggregate(item) or item.find(exp.Window) for item in query.expressions) else query
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The rows for which IN or EXISTS is true, NULL or false, each in any number of parts."""
+
+    true: list[Relation]
+    unknown: list[Relation]
+    false: list[Relation]
+
+
+class Dividing:
+    """The rows around IN or EXISTS, divided by whether it is true."""
+
+    def __init__(self, setting: Setting, around: Relation, inner: Subquery, query: exp.Expr, taken: set[str]) -> None:
+        self._setting = setting
+        self._around = around
+        self._inner = inner
+        self._query = query
+        self._taken = taken
+
+    def parts(self, operands: Sequence[exp.Expr], has_unknown: bool) -> Parts:
+        """operands: of IN, columns of the rows; none for EXISTS. has_unknown: whether NULL differs from FALSE."""
+        on = self._inner.on
+        if operands:
+            on = [*on, *_pairs(self._setting, self._query, self._inner, operands, self._around)]
+        true = self._joined(JoinKind.SEMI, self._around, self._inner.relation, on)
+        rest = self._joined(JoinKind.ANTI, self._around, self._inner.relation, on)
+        if not has_unknown:
+            return Parts([true], [], [rest])
+        if len(operands) > 1:
+            return self._of_several(operands, true, rest)
+        return self._of_one(operands[0], true, rest)
+
+    def _of_one(self, operand: exp.Expr, true: Relation, rest: Relation) -> Parts:
+        item = self._inner.items[0]
+        nulls = self._reduced(restricted(self._inner.relation, self._test(item, self._inner.relation, True), None))
+        unknown = [self._joined(JoinKind.SEMI, rest, nulls, self._inner.on)]
+        rest = self._joined(JoinKind.ANTI, rest, nulls, self._inner.on)
+        without = restricted(rest, self._test(operand, rest, True), None)
+        some = self._reduced(self._inner.relation)
+        unknown.append(self._joined(JoinKind.SEMI, without, some, self._inner.on))
+        none = self._joined(JoinKind.ANTI, without, some, self._inner.on)
+        return Parts([true], unknown, [restricted(rest, self._test(operand, rest, False), None), none])
+
+    def _of_several(self, operands: Sequence[exp.Expr], true: Relation, rest: Relation) -> Parts:
+        """Some pair of values is NULL, and no other pair of the same row differs."""
+        pairs = _pairs(self._setting, self._query, self._inner, operands, rest)
+        asked = Scalar(
+            f"(({' AND '.join(pair.value.sql for pair in pairs)}) IS NOT FALSE)",
+            pa.bool_(),
+            any(pair.value.fails for pair in pairs),
+            nulls=frozenset(),
+        )
+        names = frozenset[str]().union(*(pair.names for pair in pairs))
+        on = [*self._inner.on, Condition(exp.Boolean(this=True), asked, names)]
+        unknown = self._joined(JoinKind.SEMI, rest, self._inner.relation, on)
+        return Parts([true], [unknown], [self._joined(JoinKind.ANTI, rest, self._inner.relation, on)])
+
+    def _test(self, node: exp.Expr, relation: Relation, is_null: bool) -> list[Condition]:
+        test: exp.Expr = exp.Is(this=node.copy(), expression=exp.Null())
+        context = self._setting.context(relation.schema, fails=relation.deferred)
+        return conditions(context, [test if is_null else exp.Not(this=test)])
+
+    def _reduced(self, relation: Relation) -> Relation:
+        """The different values that conditions on both queries need; one row, if they need none."""
+        names = {name for one in self._inner.on for name in one.names} & set(relation.schema.names)
+        columns = [output for output in kept(relation) if output.name in names]
+        return distinct(projected(relation, columns or [Output(unique("some", self._taken), ALIKE)], None), None)
+
+    def _joined(self, kind: JoinKind, left: Relation, right: Relation, on: Sequence[Condition]) -> Relation:
+        context = self._setting.context(left.schema, right.schema, fails=left.deferred | right.deferred)
+        return join(context, kind, left, right, on, self._query, self._taken)

@@ -4,8 +4,9 @@ DuckDB evaluates both sides of AND and OR for every row; Spark stops early. This
 fails (``b <> 0 AND a / b > 1``). The translator then writes a CASE: DuckDB evaluates only the branch that it takes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 
 import pyarrow as pa
 from sqlglot import exp
@@ -89,6 +90,27 @@ def connect(word: str, parts: Sequence[Scalar]) -> Scalar:
 def conjuncts(node: exp.Expr) -> list[exp.Expr]:
     """The conditions that this one joins by AND."""
     return chain(node) if isinstance(node, exp.And) else [node]
+
+
+def factored(node: exp.Expr) -> list[exp.Expr]:
+    """The conditions that this one joins by AND, if it is an OR: those that each of its branches has, then the rest.
+    As in Spark's optimizer, ``(a AND b) OR (a AND c)`` is ``a AND (b OR c)``."""
+    if not isinstance(node, exp.Or):
+        return [node]
+    branches = [conjuncts(branch) for branch in chain(node)]
+    common = [part for part in dict.fromkeys(branches[0]) if all(part in branch for branch in branches)]
+    if not common:
+        return [node]
+    rests = [[part for part in branch if part not in common] for branch in branches]
+    if not all(rests):
+        return common
+    return [*common, _joined(exp.Or, [_joined(exp.And, rest) for rest in rests])]
+
+
+def _joined(kind: type[exp.And | exp.Or], parts: Sequence[exp.Expr]) -> exp.Expr:
+    """Copies of the parts, one or more, joined by AND or OR."""
+    copies: Iterator[exp.Expr] = (part.copy() for part in parts)
+    return reduce(lambda whole, part: kind(this=whole, expression=part), copies)
 
 
 def conjunction(parts: Sequence[Scalar]) -> str:

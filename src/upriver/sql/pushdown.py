@@ -27,6 +27,8 @@ from upriver.plan.plan import (
     JoinOp,
     Projection,
     ProjectOp,
+    ReplicateOp,
+    SaltOp,
     SetOperationOp,
     TopKOp,
     UnionOp,
@@ -152,6 +154,8 @@ def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation 
         case AggregateOp(plan) if names and names <= set(plan.group):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
         case TopKOp() | WindowOp() if names and names <= set(relation.op.partition):
+            return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
+        case SaltOp() | ReplicateOp() if relation.op.column not in names:
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
         case UnionOp():
             return replace(relation, inputs=tuple(filtered(part, condition, place) for part in relation.inputs))

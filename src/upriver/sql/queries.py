@@ -47,6 +47,7 @@ from upriver.sql.relations import (
 from upriver.sql.scalars import column_scalar, construct, null
 from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, as_node, bare
 from upriver.sql.select import select
+from upriver.sql.subqueries import attach
 from upriver.sql.window_functions import all_numbered
 from upriver.sql.windows import first_rows, sort_key
 
@@ -205,7 +206,7 @@ class Views:
 
     def setting(self, source: Source) -> Setting:
         """The setting for a query over the tables and views."""
-        return Setting(source, self._timezone, self._tables, self.rows, compile_query, {})
+        return Setting(source, self._timezone, self._tables, self.rows, compile_query, {}, attach)
 
 
 def compile_query(setting: Setting, tree: exp.Expr) -> ScopeRows:

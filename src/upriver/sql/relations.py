@@ -15,8 +15,12 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.hashing import is_hashable_type
 from upriver.plan.column_names import columns_in, operand_of_case, plain_column, plain_columns, quoted
 from upriver.plan.plan import (
+    ALL_ALIKE,
+    ALL_ALIKE_SQL,
+    ALL_ALIKE_TYPE,
     AggregateOp,
     AggregatePlan,
     FilterOp,
@@ -24,13 +28,18 @@ from upriver.plan.plan import (
     JoinOp,
     Projection,
     ProjectOp,
+    Ranking,
+    ReplicateOp,
+    SaltOp,
     TopKOp,
     UnionOp,
+    ValuesOp,
+    rows_from_bytes,
 )
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import duck_name, is_floating, is_null, same_type, spark_name
-from upriver.sql.logic import conjunction, conjuncts
+from upriver.sql.logic import conjunction, conjuncts, factored
 from upriver.sql.operators import boolean, to_comparable
 from upriver.sql.pushdown import (
     LEFT_KEPT,
@@ -106,6 +115,10 @@ def _opened(relation: Relation, projection: Projection, names: set[str]) -> tupl
 
 UNBOUNDED = 2**31 - 1
 """The limit of a TopK that no condition bounds. In a finished view it is a window function."""
+
+
+ALIKE = Scalar(ALL_ALIKE_SQL, ALL_ALIKE_TYPE, nulls=frozenset())
+"""A value that all rows have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +273,7 @@ class Condition:
 
 def conditions(context: Context, nodes: Iterable[exp.Expr]) -> list[Condition]:
     """Bound nodes, translated, and split at each AND."""
-    parts = (part for node in nodes for one in conjuncts(node) for part in _tests(one))
+    parts = (part for node in nodes for one in conjuncts(node) for each in factored(one) for part in _tests(each))
     return [Condition(part, boolean(context, part), names_in(part)) for part in parts]
 
 
@@ -332,7 +345,10 @@ def _number(node: exp.Expr) -> int | None:
     return int(node.this) if literal else None
 
 
-_NEEDED = "Say which columns are equal: ... JOIN ... ON a.x = b.y AND ..."
+SLOTS = 64
+"""Slots of a join without an equality: how many workers may share it, and how often one side is kept."""
+SALT_COLUMNS_MAX = 4
+"""Columns from which a row's slot follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +362,7 @@ class _Equality:
 
 def equates(condition: Condition, left: pa.Schema, right: pa.Schema) -> bool:
     """Whether the condition is an equality between a value of one side and one of the other."""
-    return _sides(condition.node, left, right) is not None
+    return operands_of_equality(condition.node, left, right) is not None
 
 
 def join(
@@ -361,13 +377,11 @@ def join(
     """The join of two relations without a common column name; its result may have computed columns besides theirs.
 
     context: of the columns of both. node: the joined item, for its place. taken: names that no computed column may
-    have, lower case; the new names are added. Raises UnsupportedSql if no condition is an equality between the two.
+    have, lower case; the new names are added. Without an equality between the two, rows meet in slots.
     """
     source = context.source
     keys = [_equality(context, condition, left.schema, right.schema) for condition in on]
     equalities = [key for key in keys if key is not None]
-    if not equalities:
-        raise without_equality(context, node)
     rest = [condition for condition, key in zip(on, keys, strict=True) if key is None]
     place = source.place(node)
     of_left = [one for one in rest if kind in LEFT_MATCHED and _asks_only(one, left)]
@@ -378,22 +392,70 @@ def join(
         left = matchable(left, value, place) if kind in LEFT_MATCHED else left
     for value in (*(key.right.value for key in equalities if not key.null_safe), *of_pairs):
         right = matchable(right, value, place) if kind in RIGHT_MATCHED else right
-    left, left_key = _keyed(left, [key.left for key in equalities], taken)
-    right, right_key = _keyed(right, [key.right for key in equalities], taken)
-    null_safe = tuple(key.null_safe for key in equalities)
+    if equalities:
+        left, left_key = _keyed(left, [key.left for key in equalities], taken)
+        right, right_key = _keyed(right, [key.right for key in equalities], taken)
+    else:
+        left, left_key, right, right_key = in_slots(kind, left, right, taken)
+    null_safe = tuple(key.null_safe for key in equalities) or (False,)
     op = JoinOp(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None)
     both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
     schema = pa.schema([*left.schema, *(right.schema if both else ())])
     return Relation(op, (left, right), schema, place, asks=tuple(of_pairs))
 
 
-def without_equality(context: Context, node: exp.Expr) -> Exception:
-    """The error for a join without an equality."""
-    return context.unsupported(node, "a join without an equality between its sides", _NEEDED)
+def in_slots(
+    kind: JoinKind, left: Relation, right: Relation, taken: set[str]
+) -> tuple[Relation, tuple[str, ...], Relation, tuple[str, ...]]:
+    """Both sides of a join that compares no columns, with a column of slots each, which is the key: a row of the side
+    that is kept is in one slot, and a row of the other side in all.
+
+    Two sides of one row each meet in one place. So does a full join, since a match may be in any slot.
+    """
+    names = unique("slot", taken), unique("slot", taken)
+    both_small = at_most_one(left) and at_most_one(right)
+    salted = 1 if kind is JoinKind.RIGHT or (kind is JoinKind.INNER and at_most_one(left)) else 0
+    sides = [left, right]
+    columns = salt_columns(sides[salted])
+    if both_small or kind is JoinKind.FULL or not columns:
+        names = unique(ALL_ALIKE, taken), unique(ALL_ALIKE, taken)
+        left, right = (
+            widened(side, [Output(name, ALIKE)], None) for side, name in zip((left, right), names, strict=True)
+        )
+        return left, names[:1], right, names[1:]
+    for place, side in enumerate(sides):
+        op = SaltOp(names[place], columns, SLOTS) if place == salted else ReplicateOp(names[place], SLOTS)
+        schema = pa.schema([*side.schema, pa.field(names[place], pa.int32())])
+        sides[place] = Relation(op, (side,), schema, side.place)
+    return sides[0], names[:1], sides[1], names[1:]
 
 
-def _sides(node: exp.Expr, left: pa.Schema, right: pa.Schema) -> tuple[exp.Expr, exp.Expr] | None:
-    """The operands of an equality: that of the left side first."""
+def salt_columns(relation: Relation) -> tuple[str, ...]:
+    """The first columns by which rows can be spread."""
+    found = [field.name for field in relation.schema if is_hashable_type(field.type) and ALL_ALIKE not in field.name]
+    return tuple(found[:SALT_COLUMNS_MAX])
+
+
+def at_most_one(relation: Relation) -> bool:
+    """Whether the relation has never more than one row."""
+    match relation.op:
+        case ValuesOp(rows):
+            return bool(rows_from_bytes(rows).num_rows <= 1)
+        case AggregateOp(plan):
+            return all(ALL_ALIKE in name for name in plan.group) or at_most_one(relation.inputs[0])
+        case TopKOp():
+            is_first = relation.op.limit == 1 and relation.op.ranking is Ranking.ROW_NUMBER
+            return (is_first and not relation.op.partition) or at_most_one(relation.inputs[0])
+        case FilterOp() | ProjectOp() | SaltOp() | JoinOp(JoinKind.SEMI | JoinKind.ANTI):
+            return at_most_one(relation.inputs[0])
+        case JoinOp(JoinKind.INNER | JoinKind.LEFT | JoinKind.RIGHT):
+            return all(map(at_most_one, relation.inputs))
+        case _:
+            return False
+
+
+def operands_of_equality(node: exp.Expr, left: pa.Schema, right: pa.Schema) -> tuple[exp.Expr, exp.Expr] | None:
+    """The operands of an equality: that of the left side first; ``None`` for another condition."""
     if not isinstance(node, exp.EQ | exp.NullSafeEQ):
         return None
     for one, other in ((node.this, node.expression), (node.expression, node.this)):
@@ -404,7 +466,7 @@ def _sides(node: exp.Expr, left: pa.Schema, right: pa.Schema) -> tuple[exp.Expr,
 
 
 def _equality(context: Context, condition: Condition, left: pa.Schema, right: pa.Schema) -> _Equality | None:
-    sides = _sides(condition.node, left, right)
+    sides = operands_of_equality(condition.node, left, right)
     if sides is None:
         return None
     one, other = to_comparable(context, condition.node, context.translate_all(sides))

@@ -79,6 +79,15 @@ class Scope:
         """The scope of the items before ``other`` and of ``other``."""
         return replace(self, entries=self.entries + other.entries, columns=self.columns + other.columns)
 
+    def with_names(self, names: Mapping[str, str]) -> "Scope":
+        """The scope of these of its columns alone, with other names in the relation."""
+
+        def renamed(columns: Iterable[ScopeColumn]) -> tuple[ScopeColumn, ...]:
+            return tuple(replace(one, name=names[one.name], end=None) for one in columns if one.name in names)
+
+        entries = tuple(replace(entry, columns=renamed(entry.columns)) for entry in self.entries)
+        return replace(self, entries=entries, columns=renamed(self.columns), hidden=renamed(self.hidden))
+
     def hiding(self, column: ScopeColumn) -> "Scope":
         """The scope with a column that is no part of ``*``."""
         return replace(self, hidden=(*self.hidden, column))
@@ -241,8 +250,9 @@ def bare(root: exp.Expr) -> exp.Expr:
 class Setting:
     """timezone: the Spark session's. view: the rows of a declared view, or ``None`` if there is none of that name.
 
-    queries: those of WITH, by name in lower case. compile: gives the rows of a subquery in a setting. untyped: whether
-    a column may be nothing but NULL: the other side of a union then gives it its type.
+    queries: those of WITH, by name in lower case. compile: gives the rows of a subquery in a setting. attach: gives
+    rows a column for each detached subquery (:func:`upriver.sql.subqueries.attach`). untyped: whether a column may be
+    nothing but NULL: the other side of a union then gives it its type.
     """
 
     source: Source
@@ -251,6 +261,10 @@ class Setting:
     view: Callable[[str], ScopeRows | None]
     compile: Callable[["Setting", exp.Expr], ScopeRows]
     queries: Mapping[str, ScopeRows]
+    attach: Callable[
+        ["Setting", Relation, Scope, exp.Expr, set[str], bool, Callable[[exp.Expr], Scalar | None] | None],
+        tuple[Relation, exp.Expr],
+    ]
     untyped: bool = False
 
     def knowing(self, queries: Mapping[str, ScopeRows]) -> "Setting":

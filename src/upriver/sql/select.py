@@ -18,9 +18,11 @@ from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import duck_name, is_null
-from upriver.sql.aggregates import Call, aggregate_call, has_aggregate, is_aggregate
+from upriver.sql.aggregates import Call, aggregate_call, has_aggregate, is_aggregate, is_over, over_no_rows
 from upriver.sql.clauses import Clauses, SelectItem, read_clauses
+from upriver.sql.detached import ATTACHED, detach, detached
 from upriver.sql.from_where import read_from, selected
+from upriver.sql.one_row import of_everything
 from upriver.sql.relations import (
     Output,
     comparable,
@@ -63,10 +65,6 @@ class Names:
     def group_all(self) -> tuple[exp.Expr, ...]:
         """GROUP BY ALL: every output without an aggregate."""
         plain = [item for item in self.items if not has_aggregate(item.node) and item.node.find(exp.Window) is None]
-        if not plain:
-            raise self._source.unsupported(
-                self.items[0].node, "GROUP BY ALL of aggregates alone", "SELECT what the view is looked up by, too."
-            )
         nodes = [node for item in plain for node in self._grouped(item, item.node)]
         return tuple(dict.fromkeys(nodes))
 
@@ -225,9 +223,21 @@ class Groups:
             )
         return None
 
+    def over_no_rows(self, node: exp.Expr) -> Scalar:
+        """An aggregate's result, which is NULL for want of a group."""
+        call = self._call(node)
+        return over_no_rows(call, column_scalar(call.output, call.type))
+
+    def names(self) -> Mapping[str, str]:
+        """For each grouping column that is a plain column of the rows: its name among the groups."""
+        return {node.name: name for node, name in self._group.items() if isinstance(node, exp.Column)}
+
     def relation(self, rows: Relation, place: int | None) -> Relation:
         """The groups of these rows, with all collected aggregates."""
-        source = computed(rows, [Output(name, value) for name, value in self._inputs.items()], self._uses, place)
+        inputs = [Output(name, value) for name, value in self._inputs.items()]
+        if not self._group:
+            return of_everything(rows, inputs, tuple(self._calls.values()), self._uses, self._taken, place)
+        source = computed(rows, inputs, self._uses, place)
         plan = AggregatePlan(tuple(self._group.values()), tuple(self._calls.values()))
         fields = [source.schema.field(name) for name in plan.group]
         fields += [pa.field(call.output, call.type) for call in plan.calls]
@@ -293,7 +303,13 @@ def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     relation, scope = spread(setting, relation, source.scope, tree)
     if scope is not source.scope:
         clauses = _reread(setting, tree, clauses)
-    return _Selection(setting, clauses, relation, scope, untyped).rows()
+    return _Selection(setting, clauses, relation, scope, taken, untyped).rows()
+
+
+def _detached(clauses: Clauses) -> Clauses:
+    """The clauses with their subqueries detached: names are bound without looking into them."""
+    items = tuple(replace(item, node=detach(item.node)) for item in clauses.items)
+    return replace(clauses, items=items, having=None if clauses.having is None else detach(clauses.having))
 
 
 def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
@@ -315,15 +331,28 @@ class _Bound:
     order: tuple[exp.Expr, ...]
     windows: Mapping[exp.Expr, str]
 
+    @property
+    def trees(self) -> list[exp.Expr]:
+        """Those that may have subqueries."""
+        return [*(item.node for item in self.items), *([] if self.having is None else [self.having])]
+
+    def changed(self, change: Callable[[exp.Expr], exp.Expr]) -> "_Bound":
+        """With these trees changed."""
+        having = None if self.having is None else change(self.having)
+        return replace(self, items=tuple(replace(item, node=change(item.node)) for item in self.items), having=having)
+
 
 class _Selection:
-    """The clauses behind FROM and WHERE. relation: their rows; scope: the names of their columns; untyped: see
-    Setting."""
+    """The clauses behind FROM and WHERE. relation: their rows; scope: the names of their columns; taken: names that no
+    other column may have; untyped: see Setting."""
 
-    def __init__(self, setting: Setting, clauses: Clauses, relation: Relation, scope: Scope, untyped: bool) -> None:
+    def __init__(
+        self, setting: Setting, clauses: Clauses, relation: Relation, scope: Scope, taken: set[str], untyped: bool
+    ) -> None:
+        self._taken = taken
         self._setting = setting
         self._source = setting.source
-        self._clauses = clauses
+        self._clauses = _detached(clauses)
         self._relation = relation
         self._scope = scope
         self._untyped = untyped
@@ -331,11 +360,16 @@ class _Selection:
 
     def rows(self) -> ScopeRows:
         bound = self._bind()
+        bound = self._with_subqueries_of_rows(bound)
         below = self._relation
         rows = self._setting.context(below.schema, fails=below.deferred, certain=below.certain)
         names = set(bound.windows.values())
         groups = Groups(rows, bound.group, {name.lower() for name in names}) if self._groups() else None
         over = rows if groups is None else replace(rows, leaf=groups.leaf)
+        relation = self._relation
+        is_ahead = groups is not None and any(map(detached, bound.trees))
+        if groups is not None and is_ahead:
+            relation, bound, over = self._with_subqueries_of_groups(groups, bound, over)
         functions = [window_function(over, node, name) for node, name in bound.windows.items()]
         over = _with_results(over, functions)
         # Everything is translated before any of it is built: only then all aggregates are known.
@@ -343,16 +377,64 @@ class _Selection:
         having = [] if bound.having is None else conditions(over, [bound.having])
         qualify = [] if bound.qualify is None else conditions(over, [bound.qualify])
         keys = self._sort_keys(over, bound.order, outputs)
-        relation = self._relation
-        if groups is not None:
-            place = self._source.place(bound.group[0])
-            relation = restricted(groups.relation(relation, place), having, self._source.place(self._clauses.having))
+        if groups is not None and not is_ahead:
+            relation = groups.relation(relation, self._place_of_groups(bound))
+        relation = restricted(relation, having, self._source.place(self._clauses.having))
         if functions:
             relation, outputs = _before_windows(relation, outputs, names)
             relation = with_window_functions(relation, functions)
         relation = restricted(relation, qualify, self._source.place(self._clauses.qualify))
         uses = uses_in([*(item.node for item in bound.items), *bound.order])
         return ScopeRows(self._built(relation, outputs, keys, uses), columns)
+
+    def _place_of_groups(self, bound: _Bound) -> int | None:
+        return self._source.place(bound.group[0]) if bound.group else self._place
+
+    def _with_subqueries_of_rows(self, bound: _Bound) -> _Bound:
+        """With a column of the rows for each subquery; if rows are grouped, for those inside of aggregates alone."""
+        is_grouped = self._groups()
+
+        def resolved(tree: exp.Expr) -> exp.Expr:
+            holder = exp.Paren(this=tree)
+            aggregates = (node for node in holder.walk(prune=is_aggregate) if is_aggregate(node))
+            for node in list(aggregates) if is_grouped else [tree]:
+                if detached(node):
+                    self._relation, found = self._setting.attach(
+                        self._setting, self._relation, self._scope, node.copy(), self._taken, False, None
+                    )
+                    node.replace(found)
+            return bare(holder.this)
+
+        return bound.changed(resolved) if any(map(detached, bound.trees)) else bound
+
+    def _with_subqueries_of_groups(
+        self, groups: Groups, bound: _Bound, over: Context
+    ) -> tuple[Relation, _Bound, Context]:
+        """The groups, with a column for each subquery; the trees with these columns, and their context."""
+        for tree in (*bound.trees, *bound.windows, *bound.order, *([] if bound.qualify is None else [bound.qualify])):
+            for node in tree.walk():
+                is_part = isinstance(node.parent, exp.Filter)
+                if is_aggregate(node) and not is_over(node) and not is_part:
+                    over.translate(node)
+        relation = groups.relation(self._relation, self._place_of_groups(bound))
+        scope = self._scope.with_names(groups.names())
+
+        def resolved(tree: exp.Expr) -> exp.Expr:
+            nonlocal relation
+            relation, found = self._setting.attach(
+                self._setting, relation, scope, tree, self._taken, tree is bound.having, over.leaf
+            )
+            return found
+
+        bound = bound.changed(resolved)
+        known = {field.name: column_scalar(field.name, field.type) for field in relation.schema}
+
+        def leaf(node: exp.Expr) -> Scalar | None:
+            if isinstance(node, exp.Column) and node.meta.get(ATTACHED):
+                return known[node.name]
+            return over.leaf(node)
+
+        return relation, bound, replace(over, leaf=leaf)
 
     def _built(
         self, relation: Relation, outputs: Sequence[Output], keys: Sequence[OrderKey], uses: Mapping[str, int]
@@ -375,22 +457,16 @@ class _Selection:
     # Names
 
     def _groups(self) -> bool:
-        """Whether rows are grouped. A single group of all rows is refused."""
-        if self._clauses.group or self._clauses.group_all:
+        """Whether rows are grouped; without GROUP BY, all rows are one group."""
+        clauses = self._clauses
+        if clauses.group or clauses.group_all or clauses.having is not None:
             return True
-        nodes = [item.node for item in self._clauses.items]
-        aggregated = next((node for node in nodes if has_aggregate(node)), self._clauses.having)
-        if aggregated is None:
-            return False
-        instead = (
-            "GROUP BY the columns that the view is looked up by; for one row of all, by a constant: "
-            "SELECT g, count(*) AS n FROM (SELECT 1 AS g, * FROM t) GROUP BY g."
-        )
-        raise self._source.unsupported(nodes[0], "an aggregate without GROUP BY", instead)
+        nodes = [*(item.node for item in clauses.items), *(ordered.this for ordered in self._order())]
+        return any(map(has_aggregate, nodes))
 
     def _bind(self) -> _Bound:
         clauses = self._clauses
-        names = Names(self._scope, clauses.items, bool(clauses.group) or clauses.group_all)
+        names = Names(self._scope, clauses.items, self._groups())
         group = names.group_all() if clauses.group_all else names.group(clauses.group)
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)

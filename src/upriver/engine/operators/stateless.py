@@ -1,4 +1,4 @@
-"""Stateless operators: Filter, Project and Union.
+"""Stateless operators: Filter, Project, Union, Salt and Replicate.
 
 Filter passes the rows for which a predicate is true; a retraction passes where its row passed. Project computes other
 columns for the same rows. Most expressions are the plain name of a column: these pass without a copy, and only the
@@ -6,16 +6,22 @@ others go to the evaluator. As operators of a region, Filter and Project pass ea
 its weight.
 
 Union passes the rows of several inputs as they come (UNION ALL).
+
+Salt gives each row a slot that follows from its values alone, so that a retraction gets the slot of its row. Replicate
+gives each row to every slot. A join by the slot then brings each row of one side to all rows of the other.
 """
 
 from collections.abc import Mapping
 
+import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.operator import ExpressionEvaluator
+from upriver.hashing import hash64
 from upriver.plan.column_names import plain_columns
-from upriver.plan.plan import Projection
+from upriver.plan.plan import Projection, ReplicateOp, SaltOp
+from upriver.state.columns import canonical
 
 
 class Filter:
@@ -99,3 +105,38 @@ class Union:
     def apply(self, port: int, batch: Batch) -> Batch:
         """The changes of any input."""
         return batch.replaced(pa.RecordBatch.from_arrays(batch.rows.columns, schema=self._schema))
+
+
+class Salt:
+    """Rows with their slot; ``schema`` is the output's."""
+
+    __slots__ = ("_columns", "_schema", "_slots")
+
+    def __init__(self, op: SaltOp, schema: pa.Schema) -> None:
+        self._columns = op.columns
+        self._slots = np.uint64(op.slots)
+        self._schema = schema
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """The changes, each in its slot."""
+        hashes = hash64([canonical(batch.rows.column(name)) for name in self._columns], len(batch))
+        slots = pa.array((hashes % self._slots).astype(np.int32))
+        return batch.replaced(pa.RecordBatch.from_arrays([*batch.rows.columns, slots], schema=self._schema))
+
+
+class Replicate:
+    """Rows once for each slot; ``schema`` is the output's."""
+
+    __slots__ = ("_schema", "_slots")
+
+    def __init__(self, op: ReplicateOp, schema: pa.Schema) -> None:
+        self._slots = op.slots
+        self._schema = schema
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """The changes, each in every slot."""
+        places = np.repeat(np.arange(len(batch)), self._slots)
+        slots = pa.array(np.tile(np.arange(self._slots, dtype=np.int32), len(batch)))
+        taken = batch.rows.take(pa.array(places))
+        rows = pa.RecordBatch.from_arrays([*taken.columns, slots], schema=self._schema)
+        return Batch(rows, batch.hash64[places], None if batch.weight is None else batch.weight[places])

@@ -1,0 +1,54 @@
+"""Relations of one row: an aggregate without GROUP BY, which has its row over no rows, too.
+
+The groups of a constant have a row only if there are rows. So they are joined to a row that is always there. It comes
+from the query itself.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+
+from upriver.plan.plan import (
+    ALL_ALIKE,
+    ALL_ALIKE_TYPE,
+    AggregateCall,
+    AggregateOp,
+    AggregatePlan,
+    JoinKind,
+    JoinOp,
+    ValuesOp,
+    rows_to_bytes,
+)
+from upriver.plan.relation import Relation
+from upriver.sql.aggregates import over_no_rows
+from upriver.sql.relations import ALIKE, Output, computed, projected
+from upriver.sql.scalars import column_scalar
+from upriver.sql.scope import unique
+
+
+def one_row(name: str) -> Relation:
+    """One row, with nothing but a column of this name that all rows have alike."""
+    rows = pa.RecordBatch.from_arrays([pa.array([0], ALL_ALIKE_TYPE)], [name])
+    return Relation(ValuesOp(rows_to_bytes(rows)), (), rows.schema)
+
+
+def of_everything(
+    rows: Relation,
+    inputs: Sequence[Output],
+    calls: Sequence[AggregateCall],
+    uses: Mapping[str, int],
+    taken: set[str],
+    place: int | None,
+) -> Relation:
+    """The row of aggregates over all rows. inputs: the columns that the calls name. uses: how often the inputs, as
+    written, name each column of the rows. taken: names that no other column may have, lower case."""
+    here, there = unique(ALL_ALIKE, taken), unique(ALL_ALIKE, taken)
+    source = computed(rows, [Output(there, ALIKE), *inputs], uses, place)
+    results = [pa.field(call.output, call.type) for call in calls]
+    schema = pa.schema([source.schema.field(there), *results])
+    grouped = Relation(AggregateOp(AggregatePlan((there,), tuple(calls))), (source,), schema, place)
+    first = one_row(here)
+    both = pa.schema([*first.schema, *schema])
+    joined = Relation(JoinOp(JoinKind.LEFT, (here,), (there,), (False,), None), (first, grouped), both, place)
+    values = [Output(call.output, over_no_rows(call, column_scalar(call.output, call.type))) for call in calls]
+    return projected(joined, [Output(here, column_scalar(here, ALL_ALIKE_TYPE)), *values], place)
