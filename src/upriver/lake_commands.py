@@ -3,11 +3,10 @@
 import argparse
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
 from upriver.arguments import seconds
-from upriver.errors import LakeInUse, UserError
+from upriver.errors import CorruptFile, LakeInUse, UserError
 from upriver.lake.address import object_address
 from upriver.lake.collection import GRACE_S
 from upriver.lake.compaction import compact
@@ -32,23 +31,33 @@ def lake(options: argparse.Namespace) -> int:
             f"{root}: an object store has no locks, and an app that runs there would fail: stop it, and give --stopped"
         )
     try:
-        told = _compacted(root) if options.action == "compact" else _collected(root, grace_s)
+        told, damage = _compacted(root) if options.action == "compact" else _collected(root, grace_s)
     except LakeInUse as error:
         raise LakeInUse(f"{error} (a running app compacts and collects by itself)") from error
-    print(json.dumps(told) if options.json else render_work(told))
+    print(json.dumps(told) if options.json else render_work(told), flush=True)
+    if damage:
+        raise CorruptFile(damage)
     return 0
 
 
-def _compacted(root: str) -> dict[str, Any]:
+def _compacted(root: str) -> tuple[dict[str, Any], str]:
+    """What was done, and what stays as it is because files cannot be read."""
+    made, damage = 0, ""
     with taken(root) as owned:
         horizon = horizon_of_stopped(owned)
-        made = sum(1 for _ in compact(owned, horizon))
-        return {"horizon": horizon, "made": made, "spans": len(owned.spans(owned.last_epoch()))}
+        try:
+            for _ in compact(owned, horizon):
+                made += 1
+        except CorruptFile as error:
+            damage = str(error)
+        return {"horizon": horizon, "made": made, "spans": len(owned.spans(owned.last_epoch()))}, damage
 
 
-def _collected(root: str, grace_s: float) -> dict[str, Any]:
+def _collected(root: str, grace_s: float) -> tuple[dict[str, Any], str]:
+    """The same of collection."""
     with taken(root) as owned:
-        return {"removed": asdict(collect_all(owned, grace_s))}
+        removed = collect_all(owned, grace_s)
+        return {"removed": removed.to_json()}, "; ".join(removed.damage)
 
 
 def render_lake(told: Mapping[str, Any]) -> str:

@@ -111,7 +111,7 @@ def test_a_segment_has_the_rows_of_its_epochs_in_their_order(
 def test_a_merge_and_a_segment_come_back_as_they_were(lake: OwnedLake) -> None:
     sources = (write_run(lake, EVENTS, ("k",), [(1, 1)]), write_run(lake, EVENTS, ("k",), [(2, 1), (3, 3)]))
     for retention in (None, Retention("n", 9, None, 4)):
-        merge = Merge(BY_K, FIRST, VnodeId(2), VnodeId(4), sources, retention)
+        merge = Merge(BY_K, "a-b", VnodeId(2), VnodeId(4), sources, retention)
         assert Merge.from_json(merge.to_json()) == merge
     publish_empty(lake, 16)
     (segment,) = compacted(lake)
@@ -145,8 +145,7 @@ def test_epochs_of_large_vnodes_or_large_indexes_stay_as_they_are(lake: OwnedLak
     for number in range(32):
         publish(lake, EVENTS, [(number % 3, number)] if number < 16 else [])
     assert Compaction(lake, 8).plan(FIRST) is not None
-    for limits in ({"vnode_bytes_max": 2_000}, {"index_bytes_max": 2_000}):
-        plans = Compaction(lake, 8, **limits)
+    for plans in (Compaction(lake, 8, vnode_bytes_max=2_000), Compaction(lake, 8, index_bytes_max=2_000)):
         first, second = plans.due(Epoch(32))
         assert plans.plan(first) is None
         assert plans.plan(second) is not None

@@ -57,6 +57,17 @@ def test_each_block_is_due_once_after_its_parts_and_never_beyond_the_horizon(
     assert list(due(made, horizon, FAN_IN)) == []
 
 
+def test_a_block_that_was_passed_over_stays_due_with_those_that_contain_it() -> None:
+    blocks = [block(first, 1, FAN_IN) for first in range(1, 28, FAN_IN)]
+    passed_over = blocks[1]
+    made = {span for span in blocks if span is not None and span != passed_over}
+    made.add(EpochSpan(Epoch(10), Epoch(18)))
+    larger = [EpochSpan(Epoch(first), Epoch(last)) for first, last in ((1, 9), (19, 27), (1, 27))]
+    assert list(due(made, 30, FAN_IN)) == [passed_over, *(EpochSpan(Epoch(28), Epoch(30)),), *larger]
+    assert list(due({*made, larger[2]}, 29, FAN_IN)) == []
+    assert list(due({*made, larger[2]}, 20, FAN_IN)) == []
+
+
 def _is_within(span: EpochSpan, other: EpochSpan) -> bool:
     return other.first <= span.first and span.last <= other.last
 

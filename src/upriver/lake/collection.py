@@ -3,17 +3,21 @@
 A manifest or segment is *superseded* by a segment that has all of its epochs. A reader that has begun may still use it,
 so it stays until the segment is ``grace`` old, and until no worker stands among the epochs (segments.grace). Its file
 goes first, then its supplements, then its runs: a reader never finds a manifest without its runs.
+
+A segment that cannot be read, or whose runs are not all there, supersedes nothing; and no file is removed of which such
+a segment may have runs.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from upriver.errors import CorruptFile, LakeError, NotRead
 from upriver.ids import Channel, Epoch
 from upriver.lake.lake import Lake, OwnedLake, epoch_path, segment_path, supplement_path
 from upriver.lake.manifests import LakeEpochs, Segment
 from upriver.lake.spans import EpochSpan, single
-from upriver.state.runs import RunInfo
+from upriver.state.runs import RunInfo, check_length
 
 GRACE_S = 3600.0
 """Seconds for which replaced files stay, unless the user says otherwise."""
@@ -23,14 +27,20 @@ COLLECTED_MAX = 2_000
 
 @dataclass(frozen=True, slots=True)
 class RemovedFiles:
-    """What a collection has removed. epochs: manifests and segments. bytes: of runs."""
+    """What a collection has removed. epochs: manifests and segments. bytes: of runs. damage: why files stay that could
+    go otherwise; each names a file."""
 
     epochs: int = 0
     runs: int = 0
     bytes: int = 0
+    damage: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, int]:
+        return {"epochs": self.epochs, "runs": self.runs, "bytes": self.bytes}
 
     def __add__(self, other: "RemovedFiles") -> "RemovedFiles":
-        return RemovedFiles(self.epochs + other.epochs, self.runs + other.runs, self.bytes + other.bytes)
+        damage = tuple(dict.fromkeys((*self.damage, *other.damage)))
+        return RemovedFiles(self.epochs + other.epochs, self.runs + other.runs, self.bytes + other.bytes, damage)
 
 
 def superseded(lake: Lake, horizon: Epoch, made_before: float) -> Iterator[EpochSpan]:
@@ -40,7 +50,8 @@ def superseded(lake: Lake, horizon: Epoch, made_before: float) -> Iterator[Epoch
     for span in segments:
         if span.last > horizon or (outer and span.last <= outer[-1].last):
             continue
-        if lake.bare_segment(span).made_at < made_before:
+        found = _read(lake, span)
+        if isinstance(found, Segment) and found.made_at < made_before:
             outer.append(span)
     starts = [span.first for span in outer]
 
@@ -53,23 +64,69 @@ def superseded(lake: Lake, horizon: Epoch, made_before: float) -> Iterator[Epoch
     yield from filter(is_inside, sorted(segments, key=len))
 
 
+def _read(lake: Lake, span: EpochSpan) -> Segment | LakeError:
+    """A segment, or why it cannot be read."""
+    try:
+        return lake.bare_segment(span)
+    except (CorruptFile, NotRead) as error:
+        return error
+
+
+class KnownSegments:
+    """The segments of a lake, for one collection: what each has, and which of those that stay are damaged."""
+
+    def __init__(
+        self, lake: Lake, going: Collection[EpochSpan], supplemented: Mapping[Channel, set[EpochSpan]]
+    ) -> None:
+        """going: the superseded spans. supplemented: by lake edge, the spans with a supplement."""
+        found = {span: _read(lake, span) for span in sorted(lake.segments())}
+        self._lake = lake
+        self._supplemented = supplemented
+        self.readable = [segment for segment in found.values() if isinstance(segment, Segment)]
+        self._unchecked = [segment.span for segment in self.readable if segment.span not in going]
+        damaged = {span: error for span, error in found.items() if isinstance(error, LakeError)}
+        self.damage = {span: str(error) for span, error in damaged.items() if span not in going}
+        """By span: why a segment cannot be read, or that a run of it is not there."""
+
+    def may_go(self, span: EpochSpan) -> bool:
+        """Whether each segment that has its epochs, and stays, is there with all its runs."""
+        for outer in [outer for outer in self._unchecked if _is_within(span, outer)]:
+            self._unchecked.remove(outer)
+            self._check(outer)
+        return not any(_is_within(span, damaged) for damaged in self.damage)
+
+    def _check(self, span: EpochSpan) -> None:
+        """Look whether the runs are there in their whole length; damage within a run is found when it is read."""
+        try:
+            for run in _runs_of(self._lake, span, _channels_with(span, self._supplemented)):
+                check_length(run, self._lake.read_into(run.path, []))
+        except CorruptFile as error:
+            self.damage[span] = f"{error}; the epochs that it was made of stay until then"
+
+
+def _is_within(span: EpochSpan, other: EpochSpan) -> bool:
+    return other.first <= span.first and span.last <= other.last
+
+
 def collect(lake: OwnedLake, spans: Iterable[EpochSpan], most: int = COLLECTED_MAX) -> RemovedFiles:
     """Remove superseded manifests and segments, at most so many, and the runs that only they name. Raises LakeInUse,
     CorruptFile."""
-    total = RemovedFiles()
-    segments = [lake.bare_segment(span) for span in sorted(lake.segments())]
-    supplemented = _supplemented(lake)
-    for number, span in enumerate(spans):
-        if number == most:
+    going, supplemented, total = list(spans), _supplemented(lake), RemovedFiles()
+    segments = KnownSegments(lake, set(going), supplemented)
+    for span in filter(segments.may_go, going):
+        if total.epochs == most:
             break
-        if not number % 100:
+        if not total.epochs % 100:
             lake.check_owner()
-        total += _remove(lake, span, segments, _channels_with(span, supplemented))
-    return total
+        total += _remove(lake, span, segments.readable, _channels_with(span, supplemented))
+    return replace(total, damage=tuple(segments.damage.values()))
 
 
 def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment], channels: Sequence[Channel]) -> RemovedFiles:
-    gone = _only_in(span, _runs_of(lake, span, channels), segments)
+    try:
+        gone = _only_in(span, _runs_of(lake, span, channels), segments)
+    except CorruptFile:
+        gone = []  # its runs are litter, which a later start removes
     lake.files.remove(epoch_path(span.last) if len(span) == 1 else segment_path(span))
     lake.files.remove_all(supplement_path(channel, span) for channel in channels)
     lake.files.remove_all(run.path for run in gone)
@@ -78,7 +135,7 @@ def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment], chann
 
 def _only_in(span: EpochSpan, runs: Iterable[RunInfo], segments: Iterable[Segment]) -> list[RunInfo]:
     """Those of a span's runs that no segment of the same epochs and more has."""
-    others = [other for other in segments if other.first <= span.first and span.last <= other.epoch]
+    others = [other for other in segments if _is_within(span, other.span)]
     kept = {run.path for other in others if other.span != span for run in _all_runs(other)}
     return [run for run in runs if run.path not in kept]
 
@@ -119,7 +176,8 @@ def remove_litter(lake: OwnedLake, suspects: Iterable[str]) -> RemovedFiles:
     suspects: paths of runs that were there before this driver wrote any. Raises LakeInUse, CorruptFile."""
     supplemented = _supplemented(lake)
     spans = {*map(single, lake.numbers("epochs")), *lake.segments()}  # listed after the supplements, which name them
-    named = {run.path for span in spans for run in _all_runs(lake.bare_epochs(span))}
+    spans.update(lake.spans(lake.last_epoch()))  # an error if one is gone: what it names is no litter
+    named = {run.path for span in sorted(spans) for run in _all_runs(lake.bare_epochs(span))}
     litter = []
     for channel, spans_of in supplemented.items():
         for span in spans_of & spans:

@@ -3,13 +3,16 @@
 ``Compaction`` decides, and changes nothing. A ``Merge`` is the work of one task: the rows of some vnodes, out of all
 runs of one lake edge in the segment's epochs. The driver writes a segment when all of its merges are done, so a crash
 leaves runs that nothing names.
+
+A block with a file that cannot be read stays as it is, and is tried again later, for ever. Other blocks go on.
 """
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Self
 from uuid import uuid4
 
@@ -18,8 +21,9 @@ import pyarrow as pa
 
 from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention, remaining
+from upriver.engine.row_text import error_text
 from upriver.engine.versions import newest_versions
-from upriver.errors import ProtocolError
+from upriver.errors import CorruptFile, NotRead, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
@@ -34,15 +38,19 @@ VNODE_BYTES_MAX = 256 << 20
 """Bytes of one vnode that a task merges at most: epochs with more stay as they are."""
 INDEX_BYTES_MAX = 8 << 30
 """Bytes of one index in a segment: epochs with more stay as they are. So no merge rewrites a whole history at once."""
+AGAIN_S_MIN, AGAIN_S_MAX = 2.0, 600.0
+"""Seconds until a block is tried again that has a file that cannot be read: doubled each time."""
+PLAN_DIGITS = 16
+"""Random hexadecimal digits in the names of a plan's runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Rows of the vnodes from ``first`` to before ``end`` of one lake edge. sources: runs in order of epochs.
-    retention: of the table, at the end of the epochs."""
+    """Rows of the vnodes from ``first`` to before ``end`` of one lake edge. prefix: of the name of its run. sources:
+    runs in order of epochs. retention: of the table, at the end of the epochs."""
 
     channel: Channel
-    span: EpochSpan
+    prefix: str
     first: VnodeId
     end: VnodeId
     sources: tuple[RunInfo, ...]
@@ -51,7 +59,7 @@ class Merge:
     def to_json(self) -> dict[str, Any]:
         return {
             "channel": self.channel,
-            "span": [self.span.first, self.span.last],
+            "prefix": self.prefix,
             "first": self.first,
             "end": self.end,
             "sources": [run.to_json() for run in self.sources],
@@ -60,19 +68,30 @@ class Merge:
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Self:
-        first, last = record["span"]
         sources = tuple(RunInfo.from_json(run) for run in record["sources"])
-        span = EpochSpan(Epoch(first), Epoch(last))
         retention = None if record["retention"] is None else Retention.from_json(record["retention"])
-        first_vnode, end = VnodeId(record["first"]), VnodeId(record["end"])
-        return cls(Channel(record["channel"]), span, first_vnode, end, sources, retention)
+        first, end = VnodeId(record["first"]), VnodeId(record["end"])
+        return cls(Channel(record["channel"]), record["prefix"], first, end, sources, retention)
+
+
+@dataclass(frozen=True, slots=True)
+class Unmerged:
+    """Of a merge that cannot read a file. why: names the file."""
+
+    why: str
+
+
+MergeResult = RunInfo | Unmerged | None
+"""The run of a merge; ``None`` if no rows are left."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """A segment to make. kept: runs that go on as they are. merges: in order of channel and vnodes."""
+    """A segment to make. prefix: of the names of its merged runs; no other plan has it. kept: runs that go on as they
+    are. merges: in order of channel and vnodes."""
 
     span: EpochSpan
+    prefix: str
     parts: tuple[LakeEpochs, ...]
     kept: Mapping[Channel, tuple[RunInfo, ...]]
     merges: tuple[Merge, ...]
@@ -113,8 +132,18 @@ def _retained_over(parts: Sequence[LakeEpochs]) -> dict[str, Retention]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class Setback:
+    """Of a block that has a file that cannot be read. again_at: when to try again; ``wait_s`` after the last try."""
+
+    why: str
+    wait_s: float
+    again_at: float
+
+
 class Compaction:
-    """Plans the segments of one lake. Remembers epochs that are too large to become one."""
+    """Plans the segments of one lake. Remembers epochs that are too large to become one, and blocks with files that
+    cannot be read."""
 
     def __init__(
         self,
@@ -123,23 +152,63 @@ class Compaction:
         merge_bytes: int = MERGE_BYTES,
         vnode_bytes_max: int = VNODE_BYTES_MAX,
         index_bytes_max: int = INDEX_BYTES_MAX,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """vnodes: of the lake. The limits: each as the constant of its name says."""
+        """vnodes: of the lake. The limits: each as the constant of its name says. now: the time in seconds."""
         self._lake = lake
         self._vnodes = vnodes
         self._merge_bytes = merge_bytes
         self._vnode_bytes_max = vnode_bytes_max
         self._index_bytes_max = index_bytes_max
+        self._now = now
         self._too_large: set[EpochSpan] = set()
+        self._setbacks: dict[EpochSpan, Setback] = {}
 
-    def due(self, horizon: Epoch) -> Iterator[EpochSpan]:
+    @property
+    def failures(self) -> list[str]:
+        """Why blocks stay as they are, each naming a file that cannot be read."""
+        return list(dict.fromkeys(setback.why for setback in self._setbacks.values()))
+
+    def due(self, horizon: Epoch) -> list[EpochSpan]:
         """The segments to make, those first that others are made of. horizon: no epoch up to it is needed apart."""
-        return due(self._lake.segments() | self._too_large, horizon)
+        spans = list(due(self._lake.segments() | self._too_large, horizon))
+        self._setbacks = {span: self._setbacks[span] for span in spans if span in self._setbacks}
+        return [span for span in spans if not self.is_waiting(span)]
+
+    def is_waiting(self, span: EpochSpan) -> bool:
+        """Whether a block in it has a file that cannot be read, and is tried again later."""
+        setbacks, now = self._setbacks.items(), self._now()
+        return any(span.first <= block.first <= span.last and setback.again_at > now for block, setback in setbacks)
 
     def plan(self, span: EpochSpan) -> SegmentPlan | None:
-        """How to make a segment; ``None`` if its epochs are too large. Raises CorruptFile."""
+        """How to make a segment; ``None`` if its epochs are too large, or if a manifest cannot be read now."""
+        try:
+            return self._plan(span)
+        except (CorruptFile, NotRead) as error:
+            self._set_back(span, error_text(error))
+            return None
+
+    def segment(self, plan: SegmentPlan, results: Sequence[MergeResult], term: Term) -> Segment | None:
+        """The segment, to be written; ``None`` if a merge could not read a file. results: of its merges."""
+        runs: list[RunInfo | None] = []
+        for result in results:
+            if isinstance(result, Unmerged):
+                self._set_back(plan.span, result.why)
+                return None
+            runs.append(result)
+        return plan.segment(runs, term, time.time())
+
+    def _set_back(self, span: EpochSpan, why: str) -> None:
+        before = self._setbacks.get(span)
+        wait_s = AGAIN_S_MIN if before is None else min(2 * before.wait_s, AGAIN_S_MAX)
+        self._setbacks[span] = Setback(
+            f"epochs {span.first} to {span.last} stay as they are: {why}", wait_s, self._now() + wait_s
+        )
+
+    def _plan(self, span: EpochSpan) -> SegmentPlan | None:
         inside = [segment for segment in self._lake.segments() if segment != span]
         parts = tuple(self._lake.epochs(part) for part in cover(inside, span.after, span.last))
+        prefix = f"{span.name}-{uuid4().hex[:PLAN_DIGITS]}"
         kept: dict[Channel, tuple[RunInfo, ...]] = {}
         merges: list[Merge] = []
         for channel in _channels_of(parts):
@@ -154,8 +223,10 @@ class Compaction:
                 self._too_large.add(span)
                 return None
             retention = parts[-1].retained.get(table_of(channel))
-            merges += [Merge(channel, span, first, end, _within(runs, first, end), retention) for first, end in ranges]
-        return SegmentPlan(span, parts, kept, tuple(merges))
+            merges += [
+                Merge(channel, prefix, first, end, _within(runs, first, end), retention) for first, end in ranges
+            ]
+        return SegmentPlan(span, prefix, parts, kept, tuple(merges))
 
     def _ranges(self, runs: Sequence[RunInfo]) -> list[tuple[VnodeId, VnodeId]] | None:
         """Ranges of vnodes of about ``MERGE_BYTES`` each; ``None`` if there is too much."""
@@ -197,7 +268,7 @@ def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluato
     if not len(rows):
         return None
     encoded = encode_run(pa.Table.from_batches([rows]))
-    path = f"tables/{merge.channel}/{merge.span.name}-{uuid4().hex}.arrow"
+    path = f"tables/{merge.channel}/{merge.prefix}-{uuid4().hex}.arrow"
     lake.files.create(path, encoded)
     info = describe_run(path, encoded, rows.column(0).to_numpy(), vnodes)
     if merge.retention is None:
@@ -224,20 +295,50 @@ def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluato
     return remaining(merged, table, merge.retention.column, merge.retention.cut)
 
 
+def try_merge(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> MergeResult:
+    """Carry out a merge, as far as its files can be read. Raises NotWritten."""
+    try:
+        return merge_runs(lake, merge, table, vnodes, evaluator)
+    except (CorruptFile, NotRead) as error:
+        return Unmerged(error_text(error))
+
+
+def remove_strays(lake: OwnedLake, plans: Iterable[tuple[SegmentPlan, Segment | None]]) -> None:
+    """Remove the runs that were written for these plans and that their segments do not have: a task failed, or ran
+    twice. Call it when no task of theirs runs. Each plan is with its segment, if that was written."""
+    prefixes: defaultdict[Channel, set[str]] = defaultdict(set)
+    kept: set[str] = set()
+    for plan, segment in plans:
+        for merge in plan.merges:
+            prefixes[merge.channel].add(plan.prefix)
+        runs = () if segment is None else chain.from_iterable(segment.runs.values())
+        kept.update(run.path for run in runs)
+    for channel, expected in prefixes.items():
+        names = [name for name in lake.files.names(f"tables/{channel}") if name.rpartition("-")[0] in expected]
+        lake.files.remove_all(path for name in names if (path := f"tables/{channel}/{name}") not in kept)
+
+
 def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
     """Make all segments that are due, in this process, and give each once it is committed: for a root without an app.
-    horizon: no epoch up to it is needed apart. Raises CorruptFile, NotWritten, LakeInUse."""
+    horizon: no epoch up to it is needed apart. Raises NotWritten, LakeInUse; at the end CorruptFile, if blocks stay as
+    they are because files cannot be read."""
     record = lake.record()
     assert record is not None
     tables = {table.name: table for table in record.tables}
     plans, evaluator = Compaction(lake, record.vnodes), Evaluator()
-    while spans := list(plans.due(horizon)):
+    while spans := plans.due(horizon):
         for span in spans:
-            if (plan := plans.plan(span)) is not None:
-                merged = [
-                    merge_runs(lake, merge, tables[table_of(merge.channel)], record.vnodes, evaluator)
-                    for merge in plan.merges
-                ]
-                segment = plan.segment(merged, lake.term, time.time())
+            if plans.is_waiting(span) or (plan := plans.plan(span)) is None:
+                continue
+            results = [
+                try_merge(lake, merge, tables[table_of(merge.channel)], record.vnodes, evaluator)
+                for merge in plan.merges
+            ]
+            segment = plans.segment(plan, results, lake.term)
+            if segment is None:
+                remove_strays(lake, [(plan, None)])
+            else:
                 lake.publish_segment(segment)
                 yield segment
+    if plans.failures:
+        raise CorruptFile("; ".join(plans.failures))

@@ -17,7 +17,7 @@ from typing import IO, Protocol
 
 import pyarrow as pa
 
-from upriver.errors import LakeInUse, NotRead, NotWritten
+from upriver.errors import CorruptFile, LakeInUse, NotRead, NotWritten
 from upriver.lake.address import object_address
 from upriver.lake.object_store import open_object_store
 
@@ -201,11 +201,13 @@ def _wait_for_lock(file: IO[str]) -> None:
 
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
-    """Name the file in an error of a read. A missing file, or a path that is no file, keeps its own error."""
+    """Name the file in an error of a read. A missing file keeps its own error."""
     try:
         yield
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+    except FileNotFoundError:
         raise
+    except (IsADirectoryError, NotADirectoryError) as error:
+        raise CorruptFile(f"{path}: cannot be read ({error.strerror})") from error
     except (OSError, pa.ArrowException) as error:
         why = getattr(error, "strerror", None) or error
         raise NotRead(f"{path}: cannot be read now ({why})") from error

@@ -299,10 +299,23 @@ class Lake:
     @saying_what_helps()
     def bare_segment(self, span: EpochSpan) -> Segment:
         """A segment as it was written, without supplements. Raises CorruptFile."""
-        segment = Segment.from_json(self._of_epoch(segment_path(span), span.last))
-        if segment.first != span.first:
-            raise CorruptFile(f"{self.root}/{segment_path(span)}: its content begins with epoch {segment.first}")
+        path = segment_path(span)
+        try:
+            segment = Segment.from_json(self._of_epoch(path, span.last))
+            if segment.first != span.first:
+                raise CorruptFile(f"{self.root}/{path}: its content begins with epoch {segment.first}")
+        except CorruptFile as error:
+            if self._is_there_in_parts(span):
+                way_out = "All that it was made of is still there, so it may be removed while no app runs"
+                raise CorruptFile(f"{error}. {way_out}") from error
+            raise
         return segment
+
+    def _is_there_in_parts(self, span: EpochSpan) -> bool:
+        """Whether all epochs of a segment are there apart from it."""
+        inside = self.segments() - {span}
+        parts = set(cover(inside, span.after, span.last))
+        return parts <= inside | set(map(single, self.numbers("epochs")))
 
     @saying_what_helps()
     def _supplements(self, epochs: LakeEpochs) -> dict[Channel, tuple[RunInfo, ...]]:
@@ -322,7 +335,10 @@ class Lake:
         try:
             record = self.read_record(path)
         except FileNotFoundError as error:
-            raise CorruptFile(f"{self.root}/{path}: the file is gone") from error
+            lost = (
+                "the file is gone, or the segment that replaced it" if path == epoch_path(epoch) else "the file is gone"
+            )
+            raise CorruptFile(f"{self.root}/{path}: {lost}") from error
         if record.get("epoch") != epoch:
             raise CorruptFile(f"{self.root}/{path}: its content names epoch {record.get('epoch')}")
         return record

@@ -63,7 +63,7 @@ class LakeReport:
             "horizon": self.horizon,
             "due": self.due,
             "too_large": self.too_large,
-            "removable": asdict(self.removable),
+            "removable": self.removable.to_json(),
         }
 
 

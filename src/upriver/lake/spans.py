@@ -7,6 +7,7 @@ all of them. Pure: names come in, spans go out.
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from upriver.ids import Epoch, preceding
 
@@ -91,13 +92,21 @@ def cover(segments: Collection[EpochSpan], after: int, through: int, fan_in: int
 
 
 def due(segments: Collection[EpochSpan], through: int, fan_in: int = FAN_IN) -> Iterator[EpochSpan]:
-    """The blocks up to an epoch that have no segment and may get one, smallest level first: all blocks of the level
-    below have theirs, or are made before."""
+    """The blocks up to an epoch that are in no segment and may become one, smallest level first: all blocks of the
+    level below have theirs, or are made before."""
+    last = max((span.last for span in segments), default=0)
+    spans = list(cover(segments, 0, max(through, last), fan_in))
     for level in range(1, LEVELS_MAX + 1):
         epochs = fan_in**level
         if epochs > through:
             return
-        last = through - through % epochs
-        made = max((span.last for span in segments if len(span) >= epochs), default=0)
-        for start in range(made + 1, last + 1, epochs):
-            yield EpochSpan(Epoch(start), Epoch(start + epochs - 1))
+        larger: list[EpochSpan] = []
+        for number, inside in groupby(spans, key=lambda span: (span.last - 1) // epochs):
+            parts = list(inside)
+            whole = EpochSpan(Epoch(number * epochs + 1), Epoch((number + 1) * epochs))
+            if whole.last > through or len(parts[0]) >= epochs:
+                larger += parts
+                continue
+            yield whole
+            larger.append(whole)
+        spans = larger

@@ -58,5 +58,8 @@ def collect_all(lake: OwnedLake, grace_s: float) -> RemovedFiles:
     lake.sweep()
     total, horizon, made_before = RemovedFiles(), horizon_of_stopped(lake), time.time() - grace_s
     while spans := list(superseded(lake, horizon, made_before)):
-        total += collect(lake, spans)
+        removed = collect(lake, spans)
+        total += removed
+        if not removed.epochs:
+            break  # damage: these files stay
     return total + remove_litter(lake, lake.run_paths())

@@ -6,17 +6,19 @@ shares one lock with the backfill of indexes: both rewrite the history of a tabl
 
 import json
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from typing import Any, Protocol
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.errors import PythonException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
 from upriver.engine.expressions import Evaluator
@@ -24,12 +26,12 @@ from upriver.engine.row_text import error_text
 from upriver.errors import LakeInUse, ProtocolError
 from upriver.ids import Epoch
 from upriver.lake.collection import GRACE_S, RemovedFiles, collect, remove_litter, superseded
-from upriver.lake.compaction import Compaction, Merge, SegmentPlan, merge_runs
+from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, Unmerged, remove_strays, try_merge
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import Segment
 from upriver.lake.spans import level_of
 from upriver.plan.plan import TableSpec, table_of
-from upriver.spark.host import raised_in_task
+from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
 from upriver.state.runs import RunInfo
 
@@ -46,10 +48,12 @@ HORIZON_S_MAX = 10.0
 """Seconds to wait for the coordinator's answer."""
 JOB_SEGMENTS_MAX = 64
 """Segments of one job."""
+FAILURES_SHOWN_MAX = 3
+"""Failures that ``status`` shows."""
 JOB_TASKS_MAX = 2
 """Tasks of one job: the rest of the slots stays with ingest."""
-_MERGED = pa.schema([("merge", pa.int32()), ("run", pa.string())])
-_MERGED_SQL = "merge int, run string"
+_MERGED = pa.schema([("merge", pa.int32()), ("run", pa.string()), ("why", pa.string())])
+_MERGED_SQL = "merge int, run string, why string"
 
 
 class EpochReaders(Protocol):
@@ -97,6 +101,8 @@ class Compactor:
         self._history_lock = history_lock
         self._settings = settings
         self._plans = Compaction(lake, record.vnodes)
+        self._strays: list[tuple[SegmentPlan, Segment | None]] = []
+        """Of the last job: tasks that failed, or ran twice, have left runs."""
         self._tag = f"upriver-compaction-{uuid4().hex}"
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -125,55 +131,101 @@ class Compactor:
         context = self._spark.sparkContext
         context.addJobTag(self._tag)
         context.setLocalProperty("spark.scheduler.pool", POOL)
-        wait_s, collect_at = 0.0, time.monotonic()
-        while not self._stopping.wait(wait_s):
-            try:
-                if suspects:
-                    self._report.collected(remove_litter(self._lake, suspects))
-                    suspects = ()
-                has_worked = self._settings.compacts and self._compact()
-                if time.monotonic() >= collect_at:
-                    self._collect()
-                    collect_at = time.monotonic() + min(COLLECT_S_MAX, self._settings.grace_s / 10)
-                self._report.succeeded()
-                wait_s = 0.0 if has_worked else POLL_S
-            except LakeInUse:
-                return  # the app fails by itself
-            except Exception as error:  # of any class: compaction is tried again, and nothing waits for it
-                if self._stopping.is_set():
-                    return
-                self._report.failed(error_text(error))
-                _LOG.warning("compaction has failed and is tried again: %s", error_text(error))
-                wait_s = min(POLL_S_MAX, max(POLL_S, 2 * wait_s))
+        chores = [
+            Chore("the removal of files that nothing names", partial(self._remove_litter, suspects)),
+            Chore("compaction", self._compact),
+            Chore("collection", self._collect),
+        ]
+        while not self._stopping.wait(min(chore.due_in_s for chore in chores)):
+            for chore in chores:
+                if chore.due_in_s > 0 or self._stopping.is_set():
+                    continue
+                try:
+                    chore.run()
+                except LakeInUse:
+                    return  # the app fails by itself
+                except Exception as error:  # of any class: the chore is tried again, and nothing waits for it
+                    if not self._stopping.is_set():
+                        chore.failed(error)
+            self._report.failures([*filter(None, (chore.failure for chore in chores)), *self._plans.failures])
 
-    def _compact(self) -> bool:
-        """Make the segments that are due first; returns whether there were any."""
+    def _remove_litter(self, suspects: Sequence[str]) -> float:
+        if suspects:
+            self._report.collected(remove_litter(self._lake, suspects))
+        return math.inf
+
+    def _compact(self) -> float:
+        """Make the segments that are due first; returns the seconds until the next look."""
+        if not self._settings.compacts:
+            return math.inf
+        remove_strays(self._lake, self._strays)
+        self._strays = []
         horizon = self._readers.horizon(HORIZON_S_MAX)
         with self._history_lock:
-            spans = list(self._plans.due(horizon))
+            spans = self._plans.due(horizon)
             first = [span for span in spans if level_of(span) == level_of(spans[0])][:JOB_SEGMENTS_MAX]
             self._report.look(len(spans))
             planned = [self._plans.plan(span) for span in first]
             plans = [plan for plan in planned if plan is not None]
-            for plan, merged in zip(plans, self._merge(plans), strict=True):
-                segment = plan.segment(merged, self._lake.term, time.time())
-                self._lake.publish_segment(segment)
-                self._readers.compacted(segment)
-                self._report.made(plan)
-        return bool(first)
+            self._strays = [(plan, None) for plan in plans]
+            for plan, results in zip(plans, self._merge(plans), strict=True):
+                segment = self._plans.segment(plan, results, self._lake.term)
+                del self._strays[0]  # after a failed write the segment may be there: its runs stay
+                if segment is not None:
+                    self._publish(segment)
+                    self._report.made(plan)
+                self._strays.append((plan, segment))
+        return 0.0 if first else POLL_S
 
-    def _merge(self, plans: list[SegmentPlan]) -> list[list[RunInfo | None]]:
-        """Carry out all merges of these plans with one Spark job; the runs, by plan."""
+    def _publish(self, segment: Segment) -> None:
+        self._lake.publish_segment(segment)
+        self._readers.compacted(segment)
+
+    def _merge(self, plans: list[SegmentPlan]) -> list[list[MergeResult]]:
+        """Carry out all merges of these plans with one Spark job; the results, by plan."""
         merges = [merge for plan in plans for merge in plan.merges]
-        runs = iter(merged_by_spark(self._spark, self._lake.root, self._vnodes, self._tables(), merges))
-        return [[next(runs) for _ in plan.merges] for plan in plans]
+        if merges:
+            first, last = min(plan.span.first for plan in plans), max(plan.span.last for plan in plans)
+            self._spark.sparkContext.setJobDescription(f"Upriver: compaction of epochs {first} to {last}")
+        results = iter(merged_by_spark(self._spark, self._lake.root, self._vnodes, self._tables(), merges))
+        return [[next(results) for _ in plan.merges] for plan in plans]
 
-    def _collect(self) -> None:
+    def _collect(self) -> float:
         horizon = self._readers.horizon(HORIZON_S_MAX)
         with self._history_lock:
             spans = superseded(self._lake, horizon, time.time() - self._settings.grace_s)
             running = takewhile(lambda _: not self._stopping.is_set(), spans)
             self._report.collected(collect(self._lake, list(running)))
+        return max(POLL_S, min(COLLECT_S_MAX, self._settings.grace_s / 10))
+
+
+class Chore:
+    """What the thread does again and again; after a failure later each time."""
+
+    def __init__(self, name: str, work: Callable[[], float]) -> None:
+        """work: returns the seconds until the next time."""
+        self._name = name
+        self._work = work
+        self._wait_s = 0.0
+        self._due_at = time.monotonic()
+        self.failure: str | None = None
+        """Why the last try failed, if it did."""
+
+    @property
+    def due_in_s(self) -> float:
+        return max(0.0, self._due_at - time.monotonic())
+
+    def run(self) -> None:
+        """Raises what the work raises."""
+        self._due_at = time.monotonic() + self._work()
+        self.failure, self._wait_s = None, 0.0
+
+    def failed(self, error: Exception) -> None:
+        """``run`` has raised this."""
+        is_of_spark = isinstance(error, Py4JJavaError | PySparkException)
+        self.failure = f"{self._name}: {cause_of_job_failure(error) if is_of_spark else error_text(error)}"
+        self._wait_s = min(POLL_S_MAX, max(POLL_S, 2 * self._wait_s))
+        self._due_at = time.monotonic() + self._wait_s
 
 
 class CompactionReport:
@@ -184,7 +236,9 @@ class CompactionReport:
         self._made = 0
         self._merged_runs = 0
         self._removed = RemovedFiles()
-        self._failure: str | None = None
+        self._damage: tuple[str, ...] = ()
+        """Why the last collection has left files that could go otherwise."""
+        self._failures: list[str] = []
 
     def look(self, due: int) -> None:
         """So many segments are due."""
@@ -196,17 +250,19 @@ class CompactionReport:
         self._merged_runs += sum(len(merge.sources) for merge in plan.merges)
 
     def collected(self, removed: RemovedFiles) -> None:
-        self._removed += removed
+        self._removed += replace(removed, damage=())
+        self._damage = removed.damage
 
-    def succeeded(self) -> None:
-        self._failure = None
-
-    def failed(self, why: str) -> None:
-        self._failure = why
+    def failures(self, failures: Iterable[str]) -> None:
+        """All failures that there are now; new ones are logged."""
+        before, self._failures = self._failures, list(dict.fromkeys((*failures, *self._damage)))
+        for failure in self._failures:
+            if failure not in before:
+                _LOG.warning("%s (it is tried again)", failure)
 
     def to_json(self) -> dict[str, Any]:
         """due, made: segments. merged_runs: that segments have replaced. removed_epochs: manifests and segments.
-        failed: why the last try failed, if it did."""
+        failed: what has failed, each naming the file if it is one."""
         return {
             "due": self._due,
             "made": self._made,
@@ -214,28 +270,32 @@ class CompactionReport:
             "removed_epochs": self._removed.epochs,
             "removed_runs": self._removed.runs,
             "removed_bytes": self._removed.bytes,
-            "failed": self._failure,
+            "failed": "; ".join(self._failures[:FAILURES_SHOWN_MAX]) or None,
         }
 
 
 def merged_by_spark(
     spark: SparkSession, root: str, vnodes: int, tables: Mapping[str, TableSpec], merges: list[Merge]
-) -> list[RunInfo | None]:
-    """The run of each merge, by one Spark job; ``None`` for a merge without rows. Raises NotWritten, CorruptFile."""
+) -> list[MergeResult]:
+    """The result of each merge, by one Spark job. Raises NotWritten."""
     if not merges:
         return []
     named = [(number, json.dumps(merge.to_json())) for number, merge in enumerate(merges)]
     job = spark.createDataFrame(named, "merge int, task string").repartition(min(JOB_TASKS_MAX, len(named)))
-    first, last = min(merge.span.first for merge in merges), max(merge.span.last for merge in merges)
-    spark.sparkContext.setJobDescription(f"Upriver: compaction of epochs {first} to {last}")
     try:
         rows = job.mapInArrow(partial(merge_all, root, vnodes, dict(tables)), _MERGED_SQL).collect()
     except PythonException as error:
         raise raised_in_task(error) from error
-    found = {row["merge"]: None if row["run"] is None else RunInfo.from_json(json.loads(row["run"])) for row in rows}
+    found = {row["merge"]: _result(row["run"], row["why"]) for row in rows}
     if found.keys() != set(range(len(merges))):
         raise ProtocolError(f"{len(merges)} merges were asked for, and {len(found)} have come")
     return [found[number] for number in range(len(merges))]
+
+
+def _result(run: str | None, why: str | None) -> MergeResult:
+    if why is not None:
+        return Unmerged(why)
+    return None if run is None else RunInfo.from_json(json.loads(run))
 
 
 def merge_all(
@@ -247,6 +307,7 @@ def merge_all(
         for given in batch.to_pylist():
             merge = Merge.from_json(json.loads(given["task"]))
             table = tables[table_of(merge.channel)]
-            run = merge_runs(lake, merge, table, vnodes, evaluator)
-            told = None if run is None else json.dumps(run.to_json())
-            yield pa.RecordBatch.from_pylist([{"merge": given["merge"], "run": told}], schema=_MERGED)
+            result = try_merge(lake, merge, table, vnodes, evaluator)
+            run = json.dumps(result.to_json()) if isinstance(result, RunInfo) else None
+            why = result.why if isinstance(result, Unmerged) else None
+            yield pa.RecordBatch.from_pylist([{"merge": given["merge"], "run": run, "why": why}], schema=_MERGED)

@@ -13,6 +13,7 @@ shelf, and Spark sorts the values by shelf, so a task that unpacks them holds on
 """
 
 import json
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,8 +23,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
-from pyspark.errors import PythonException
+from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -35,11 +37,13 @@ from upriver.ids import Channel
 from upriver.lake.files import Files, open_files
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.host import raised_in_task
+from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.state.pair_index import sorted_by
 from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 from upriver.vnodes import vnodes_of
+
+_LOG = logging.getLogger("upriver")
 
 SHELVES_PER_GROUP = 8
 """Shelves of one vnode group, unless it has fewer vnodes."""
@@ -285,11 +289,15 @@ def _partitioned(packed: DataFrame, writer: RunWriter) -> DataFrame:
 
 def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
     """Pass made-up rows through both ways of a batch, and write nothing: the first batch then finds running Python
-    processes and compiled code. ``rows``: Spark's schema of the table."""
+    processes and compiled code. A failure is logged, because only time is lost. ``rows``: Spark's schema of the table.
+    """
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
     made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
-    _partitioned(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
-    assert write_small_runs(made_up, writer, rows_max=1) is None
+    try:
+        _partitioned(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
+        write_small_runs(made_up, writer, rows_max=1)  # these are more rows, so it writes none
+    except (Py4JJavaError, PySparkException) as error:  # a process of a task was killed
+        _LOG.warning("the first batch of %s takes longer: %s", writer.table.name, cause_of_job_failure(error))
 
 
 def _unpack_only(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
