@@ -96,6 +96,36 @@ def test_collection_removes_runs_that_nothing_names(root: str, capsys: pytest.Ca
     assert len(Lake(root).files.names(f"tables/{CHANNEL}")) == EPOCHS
 
 
+def test_compact_names_a_damaged_run_and_compacts_all_other_epochs(
+    root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, name = rows_of(Lake(root)), Lake(root).manifest(Epoch(20)).runs[CHANNEL][0].path
+    content = Path(root, name).read_bytes()
+    Path(root, name).write_bytes(content[: len(content) // 2])
+    assert main(["lake", "compact", root, "--json"]) == 1
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"horizon": 40, "made": 1, "spans": 25}
+    assert f"epochs 17 to 32 stay as they are: {name}" in printed.err
+    Path(root, name).write_bytes(content)
+    assert told(capsys, "compact", root) == {"horizon": 40, "made": 1, "spans": 10}
+    assert rows_of(Lake(root)) == before
+
+
+def test_a_damaged_segment_is_named_with_the_way_out(root: str, capsys: pytest.CaptureFixture[str]) -> None:
+    before, segment = rows_of(Lake(root)), Path(root, "segments/000000000032-000000000017.json")
+    told(capsys, "compact", root)
+    segment.write_bytes(b"")
+    for action in ("compact", "collect"):
+        assert main(["lake", action, root]) == 1
+        error = capsys.readouterr().err
+        assert str(segment) in error
+        assert "may be removed while no app runs" in error
+    segment.unlink()
+    assert told(capsys, "compact", root)["made"] == 1
+    told(capsys, "collect", root, "--grace", "0")
+    assert rows_of(Lake(root)) == before
+
+
 def test_no_segment_contains_the_end_of_the_newest_checkpoint(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     owned = OwnedLake(root, RECORD, {})
     checkpoint_at(owned, 5)

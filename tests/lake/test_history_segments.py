@@ -184,3 +184,29 @@ def test_no_rows_for_no_keys(lake: OwnedLake) -> None:
     compacted(lake)
     found = KeyHistory(lake).rows_of(BY_K, EVENTS, np.empty(0, np.uint64), Epoch(16))
     assert found.rows.equals(pa.RecordBatch.from_pylist([], EVENTS.schema))
+
+
+def test_only_keys_that_may_be_in_a_damaged_run_get_its_error(lake: OwnedLake) -> None:
+    publish_some(lake, 16)
+    known = {vnode for vnode, _ in lake.manifest(Epoch(1)).runs[BY_K][0].vnode_rows}
+    known |= {vnode for vnode, _ in lake.manifest(Epoch(2)).runs[BY_K][0].vnode_rows}
+    for key in range(3, 30):
+        publish(lake, EVENTS, [(key, key)])
+    others = {
+        key: hashes_of(EVENTS, ("k",), [(key, key)])
+        for key in range(3, 30)
+        if lake.manifest(Epoch(14 + key)).runs[BY_K][0].vnode_rows[0][0] not in known
+    }
+    (segment,) = compacted(lake, 16)
+    collect_all(lake)
+    path = Path(lake.root, segment.runs[BY_K][0].path)
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    history = KeyHistory(lake)
+    assert len(others) > 3
+    for key, hashed in others.items():
+        assert rows_of(history, 43, keys=hashed) == [(int(hashed[0]), key, key)]
+    with pytest.raises(CorruptFile, match=path.name):
+        rows_of(history, 43)
+    path.write_bytes(content)
+    assert len(rows_of(history, 43, keys=HASHES)) == 35

@@ -87,6 +87,11 @@ class Case:
             ), view
 
 
+def runs_named(lake: Lake) -> set[str]:
+    spans = lake.spans(lake.last_epoch())
+    return {run.path for span in spans for runs in lake.epochs(span).runs.values() for run in runs}
+
+
 def await_collection(app: App) -> None:
     """Wait until this app has made a segment, and removed what that replaces: it has no more to do then."""
 
@@ -101,12 +106,23 @@ def await_collection(app: App) -> None:
 def test_views_are_those_of_all_rows_while_epochs_become_segments_and_after_a_start_from_them(
     spark: Any, tmp_path: Path
 ) -> None:
+    """At first one of the epochs' runs is damaged: they become no segment, and views go on, until it is back."""
     case = Case(spark, tmp_path)
-    case.write(FILES)
+    case.write(FILES - 3)
     with case.app().start() as app:
+        assert app.wait(timeout=WAIT_S_MAX) < FAN_IN
+        run = min(case.root.glob("tables/users/*/*.arrow"))
+        content = run.read_bytes()
+        run.write_bytes(content[: len(content) // 2])
+        case.write(3)
         assert app.wait(timeout=WAIT_S_MAX) == 2 * FILES
         assert app.checkpoint() == 2 * FILES
+        await_that(lambda: run.name in str(app.status()["lake"]["failed"]), lambda: app.status())
+        assert app.status()["lake"]["made"] == 0
+        case.check(app)
+        run.write_bytes(content)
         await_collection(app)
+        assert set(Lake(str(case.root)).run_paths()) == runs_named(Lake(str(case.root)))
         case.check(app)
     lake = Lake(str(case.root))
     assert sorted(lake.numbers("epochs")) == list(range(FAN_IN + 1, 2 * FILES + 1))

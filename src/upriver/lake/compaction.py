@@ -21,7 +21,6 @@ import pyarrow as pa
 
 from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention, remaining
-from upriver.engine.row_text import error_text
 from upriver.engine.versions import newest_versions
 from upriver.errors import CorruptFile, NotRead, ProtocolError
 from upriver.ids import Channel, Epoch, Term, VnodeId
@@ -185,7 +184,7 @@ class Compaction:
         try:
             return self._plan(span)
         except (CorruptFile, NotRead) as error:
-            self._set_back(span, error_text(error))
+            self._set_back(span, str(error))
             return None
 
     def segment(self, plan: SegmentPlan, results: Sequence[MergeResult], term: Term) -> Segment | None:
@@ -300,7 +299,7 @@ def try_merge(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator
     try:
         return merge_runs(lake, merge, table, vnodes, evaluator)
     except (CorruptFile, NotRead) as error:
-        return Unmerged(error_text(error))
+        return Unmerged(str(error))
 
 
 def remove_strays(lake: OwnedLake, plans: Iterable[tuple[SegmentPlan, Segment | None]]) -> None:
