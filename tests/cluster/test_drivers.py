@@ -1,13 +1,8 @@
 """Drivers of their own: killed in mid-stream, on several executor processes, stopped without a trace."""
 
-import json
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -15,16 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from drivers_kit import Driver, Drivers, await_change, drivers, finish, has_not_ended, kill_session, processes_of
 
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake
 
-PROGRAM = Path(__file__).parents[1] / "support" / "programs" / "app.py"
 FILES = 8
 ROWS = 2_000
-LOOK_S = 0.005
-WAIT_S = 240
-"""Seconds that one driver may take."""
 
 pytestmark = pytest.mark.cluster
 
@@ -43,62 +35,13 @@ def events(tmp_path: Path) -> Path:
     return directory
 
 
-Start = Callable[[str, Path, Path], "subprocess.Popen[str]"]
-
-
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts drivers, each in a session of its own; none outlives the test."""
-    drivers: list[subprocess.Popen[str]] = []
-
-    def start_one(master: str, root: Path, events: Path) -> "subprocess.Popen[str]":
-        command = [sys.executable, str(PROGRAM), master, str(root), str(events)]
-        driver = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True
-        )
-        drivers.append(driver)
-        return driver
-
-    yield start_one
-    for driver in drivers:
-        for pid, _ in live_processes():
-            if session_of(pid) == driver.pid:
-                os.kill(pid, signal.SIGKILL)
-        driver.communicate()
+def start() -> Iterator[Drivers]:
+    with drivers("app.py") as started:
+        yield started
 
 
-def processes_of(session: int) -> list[str]:
-    """Command lines of the live processes of a session."""
-    return [command for pid, command in live_processes() if session_of(pid) == session]
-
-
-def live_processes() -> Iterator[tuple[int, str]]:
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                command = (entry / "cmdline").read_text().replace("\0", " ")
-            except OSError:
-                continue
-            if command:
-                yield int(entry.name), command
-
-
-def session_of(pid: int) -> int | None:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return None
-
-
-def finish(driver: "subprocess.Popen[str]") -> dict[str, int]:
-    """Let a driver end, and read what it printed last."""
-    out, _ = driver.communicate(timeout=WAIT_S)
-    assert driver.returncode == 0, out
-    printed: dict[str, int] = json.loads(out.strip().splitlines()[-1])
-    return printed
-
-
-def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Start, tmp_path: Path, events: Path) -> None:
+def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Drivers, tmp_path: Path, events: Path) -> None:
     root = tmp_path / "lake"
     told: list[str] = []
     for kill_at in (2, 5):
@@ -130,40 +73,24 @@ SIGNS = (
 """Directories of a root: a driver is killed some time after one of them has changed; "" for its start."""
 
 
-def kill_at_random(driver: "subprocess.Popen[str]", root: Path, random: Random) -> None:
+def kill_at_random(driver: Driver, root: Path, random: Random) -> None:
     """From its first second on: at a moment that is drawn, the driver alone or all of its processes."""
     sign, wait_s = random.choice(SIGNS), random.choice([0.0, random.uniform(0, 0.2), random.uniform(0, 2)])
-    before, give_up_at = names_in(root / sign), time.monotonic() + WAIT_S
-    while sign and names_in(root / sign) == before and has_not_ended(driver, LOOK_S):
-        assert time.monotonic() < give_up_at, f"nothing happens in {root / sign}"
+    if sign:
+        await_change(driver, root / sign)
     has_not_ended(driver, wait_s if sign else random.uniform(1, 12))
     if random.random() < 0.5:
         driver.send_signal(signal.SIGKILL)
     else:
-        for pid in [pid for pid, _ in live_processes() if session_of(pid) == driver.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_session(driver)
     driver.wait(timeout=30)
-
-
-def names_in(directory: Path) -> list[str]:
-    return sorted(os.listdir(directory)) if directory.is_dir() else []
-
-
-def has_not_ended(driver: "subprocess.Popen[str]", seconds: float) -> bool:
-    """Whether it still runs after so many seconds."""
-    try:
-        driver.wait(seconds)
-    except subprocess.TimeoutExpired:
-        return True
-    return False
 
 
 @pytest.mark.parametrize(
     ("seed", "kills"), [(1, 4), *(pytest.param(seed, 5, marks=pytest.mark.long) for seed in range(2, 6))]
 )
 def test_killed_at_random_moments_it_starts_again_by_itself(
-    start: Start, tmp_path: Path, events: Path, seed: int, kills: int
+    start: Drivers, tmp_path: Path, events: Path, seed: int, kills: int
 ) -> None:
     root, random = tmp_path / "lake", Random(seed)
     for _ in range(kills):
@@ -172,7 +99,7 @@ def test_killed_at_random_moments_it_starts_again_by_itself(
 
 
 @pytest.mark.parametrize("master", ["local[4]", "local-cluster[2,2,1024]"])
-def test_it_ends_and_leaves_no_process_behind(start: Start, tmp_path: Path, events: Path, master: str) -> None:
+def test_it_ends_and_leaves_no_process_behind(start: Drivers, tmp_path: Path, events: Path, master: str) -> None:
     driver = start(master, tmp_path / "lake", events)
     assert finish(driver) == {"rows": FILES * ROWS, "differing": 0}
     assert processes_of(driver.pid) == []

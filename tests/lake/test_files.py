@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from store_kit import files_in_memory
 
-from upriver.errors import DeclarationError, LakeInUse, NotWritten
+from upriver.errors import CorruptFile, DeclarationError, LakeInUse, NotWritten
 from upriver.lake.files import UNFINISHED, Files, LocalFiles, open_files
 
 RACERS = 4
@@ -140,6 +140,15 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     ):
         files.create("e/1", b"a")
     assert files.names(UNFINISHED) == []
+
+
+def test_a_directory_in_the_place_of_a_file_or_a_file_in_that_of_a_directory_is_damage(tmp_path: Path) -> None:
+    files = LocalFiles(str(tmp_path))
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "c").touch()
+    for read in (lambda: files.read("a/b"), lambda: files.read("c/b"), lambda: files.names("c")):
+        with pytest.raises(CorruptFile, match=f"^{tmp_path}/"):
+            read()
 
 
 def test_local_files_are_the_users_own(tmp_path: Path) -> None:

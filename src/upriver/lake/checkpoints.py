@@ -238,7 +238,7 @@ def _read(lake: Lake, path: str, first: int, target: pa.Buffer) -> int:
         return lake.files.read_into(path, [(first, memoryview(target).cast("B"))])
     except FileNotFoundError as error:
         raise _corrupt(lake, path, "the file is gone") from error
-    except (OSError, pa.ArrowException) as error:
+    except (CorruptFile, OSError, pa.ArrowException) as error:
         raise _corrupt(lake, path, f"cannot be read ({error})") from error
 
 

@@ -351,6 +351,11 @@ class Lake:
         tables = self.files.names(directory)
         return [Channel(f"{table}/{name}") for table in tables for name in self.files.names(f"{directory}/{table}")]
 
+    def run_paths(self) -> list[str]:
+        """The paths of all runs that there are, named by a manifest or not."""
+        channels = self._channels_under("tables")
+        return [f"tables/{channel}/{name}" for channel in channels for name in self.files.names(f"tables/{channel}")]
+
     def supplemented(self, channel: Channel) -> set[EpochSpan]:
         """The spans whose runs of an index, complete or not, are in a supplement."""
         names = (name.removesuffix(".json") for name in self.files.names(f"supplements/{channel}"))
@@ -554,11 +559,6 @@ class OwnedLake(Lake):
             if channel not in self.added_channels(table_of(channel)):
                 names = self.files.names(f"supplements/{channel}")
                 self.files.remove_all(f"supplements/{channel}/{name}" for name in names)
-
-    def run_paths(self) -> list[str]:
-        """The paths of all runs that there are, named by a manifest or not."""
-        channels = self._channels_under("tables")
-        return [f"tables/{channel}/{name}" for channel in channels for name in self.files.names(f"tables/{channel}")]
 
     def release(self) -> None:
         """Release the root."""
