@@ -103,6 +103,8 @@ class Compactor:
         self._plans = Compaction(lake, record.vnodes)
         self._strays: list[tuple[SegmentPlan, Segment | None]] = []
         """Of the last job: tasks that failed, or ran twice, have left runs."""
+        self._untold: list[Segment] = []
+        """Segments that were written, or perhaps not, and of which the readers do not know."""
         self._tag = f"upriver-compaction-{uuid4().hex}"
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -158,6 +160,7 @@ class Compactor:
         """Make the segments that are due first; returns the seconds until the next look."""
         if not self._settings.compacts:
             return math.inf
+        self._tell_readers()
         remove_strays(self._lake, self._strays)
         self._strays = []
         horizon = self._readers.horizon(HORIZON_S_MAX)
@@ -178,8 +181,18 @@ class Compactor:
         return 0.0 if first else POLL_S
 
     def _publish(self, segment: Segment) -> None:
+        self._untold.append(segment)
         self._lake.publish_segment(segment)
         self._readers.compacted(segment)
+        self._untold.pop()
+
+    def _tell_readers(self) -> None:
+        """Tell of the segments that are in the lake: one may be there although its write seemed to fail."""
+        there = self._lake.segments() if self._untold else frozenset()
+        for segment in self._untold:
+            if segment.span in there:
+                self._readers.compacted(segment)
+        self._untold = []
 
     def _merge(self, plans: list[SegmentPlan]) -> list[list[MergeResult]]:
         """Carry out all merges of these plans with one Spark job; the results, by plan."""
@@ -191,6 +204,7 @@ class Compactor:
         return [[next(results) for _ in plan.merges] for plan in plans]
 
     def _collect(self) -> float:
+        self._tell_readers()
         horizon = self._readers.horizon(HORIZON_S_MAX)
         with self._history_lock:
             spans = superseded(self._lake, horizon, time.time() - self._settings.grace_s)
