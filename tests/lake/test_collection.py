@@ -13,6 +13,7 @@ from segments_kit import (
     USERS,
     Row,
     compacted,
+    named,
     owned,
     publish,
     rows_in,
@@ -85,12 +86,6 @@ def spans_of(lake: Lake, horizon: int | None = None, made_before: float = LATER)
 
 def all_rows(lake: Lake) -> dict[str, list[Row]]:
     return {channel: rows_through(lake, channel) for channel in (BY_K, BY_N, BY_ID)}
-
-
-def named(lake: Lake) -> set[str]:
-    """The paths of all runs that a manifest or a segment names."""
-    spans = {*map(single, lake.numbers("epochs")), *lake.segments()}
-    return {run.path for span in spans for runs in lake.epochs(span).runs.values() for run in runs}
 
 
 def test_what_a_segment_has_is_superseded_up_to_the_horizon_and_after_the_grace(lake: OwnedLake) -> None:

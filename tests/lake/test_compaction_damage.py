@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from segments_kit import BY_ID, BY_K, BY_N, EVENTS, USERS, Row, owned, publish, rows_through
+from segments_kit import BY_ID, BY_K, BY_N, EVENTS, USERS, Row, named, owned, publish, rows_through
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import CorruptFile
@@ -26,7 +26,7 @@ from upriver.lake.compaction import (
 from upriver.lake.lake import Lake, OwnedLake, epoch_path, segment_path
 from upriver.lake.manifests import Segment
 from upriver.lake.runs import REMEDY
-from upriver.lake.spans import EpochSpan, single
+from upriver.lake.spans import EpochSpan
 from upriver.lake.upkeep import collect_all
 from upriver.plan.plan import table_of
 
@@ -96,12 +96,6 @@ def damaged(lake: Lake, name: str, damage: Damage) -> Iterator[None]:
     if path.is_dir():
         path.rmdir()
     path.write_bytes(content)
-
-
-def named(lake: Lake) -> set[str]:
-    """The paths of all runs that a manifest or a segment names."""
-    spans = {*map(single, lake.numbers("epochs")), *lake.segments()}
-    return {run.path for span in spans for runs in lake.epochs(span).runs.values() for run in runs}
 
 
 def spans_of(lake: Lake) -> list[EpochSpan]:

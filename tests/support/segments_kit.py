@@ -14,6 +14,7 @@ from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.compaction import compact
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment
+from upriver.lake.spans import single
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
@@ -97,3 +98,18 @@ def rows_through(lake: Lake, channel: Channel, through: int | None = None) -> li
     last = lake.last_epoch() if through is None else Epoch(through)
     found = [row for span in lake.spans(last) for row in rows_in(lake, lake.epochs(span), channel)]
     return sorted(found, key=lambda row: row[0])
+
+
+def named(lake: Lake) -> set[str]:
+    """The paths of all runs that a manifest or a segment names."""
+    spans = {*map(single, lake.numbers("epochs")), *lake.segments()}
+    return {run.path for span in spans for runs in lake.epochs(span).runs.values() for run in runs}
+
+
+def check_clean(root: Path, levels: list[int]) -> None:
+    """Nothing is left to do, and nothing that is not needed. levels: epochs of each span."""
+    lake = Lake(str(root))
+    assert [len(span) for span in lake.spans(lake.last_epoch())] == levels
+    assert set(lake.run_paths()) == named(lake)
+    assert len(list(lake.numbers("epochs"))) == levels.count(1)
+    assert lake.files.names("unfinished") == []
