@@ -20,6 +20,9 @@ AVERAGES = ("avg", "avg", "stddev", "stddev_pop", "var_samp", "var_pop")
 JOINS = ("JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN", "SEMI JOIN", "ANTI JOIN", ",")
 SETS = ("UNION ALL", "UNION", "EXCEPT", "INTERSECT", "EXCEPT ALL", "INTERSECT ALL")
 RANKS = ("ROW_NUMBER", "RANK", "DENSE_RANK")
+SHARES = ("PERCENT_RANK", "CUME_DIST")
+NEAR = ("2 PRECEDING", "1 PRECEDING", "CURRENT ROW", "1 FOLLOWING", "2 FOLLOWING")
+DISTANCES = ("1 PRECEDING", "CURRENT ROW", "2 FOLLOWING")
 WAYS = ("ASC NULLS FIRST", "ASC NULLS LAST", "DESC NULLS FIRST", "DESC NULLS LAST")
 WINDOWS = ((5, 5), (10, 10), (10, 5), (60, 20))  # minutes: width and slide
 
@@ -89,6 +92,7 @@ class Grammar:
             lambda: self._rows(source),
             lambda: self._groups(source, is_last),
             lambda: self._first(source),
+            lambda: self._over(source),
             lambda: self._limited(source),
             lambda: self._distinct(source),
             lambda: self._joined(source, self._other(depth)),
@@ -238,6 +242,79 @@ class Grammar:
         chosen = self._selected([*columns, rank], self._rng.randint(1, 3))
         where = f"{rank.name} <= {self._rng.randint(1, 3)}"
         return self._made(f"SELECT {_listed(chosen)} FROM ({numbered}) n WHERE {where}", chosen, source)
+
+    def _over(self, source: Query) -> Query:
+        """Window functions over all rows. Those that tell equal rows apart have one window, or it would matter which of
+        the equal rows have which results together."""
+        columns = source.exact()
+        window = f"{self._partition(columns)}ORDER BY {self._order(columns, all=True)}"
+        functions = [self._window_function(columns, window) for _ in range(self._rng.randint(1, 3))]
+        kept = self._selected(columns, self._rng.randint(1, 2))
+        chosen = [[*kept, *(function[side] for function in functions)] for side in range(2)]
+        spark, duck = (f"SELECT {_listed(listed)} FROM ({{}}) s" for listed in chosen)
+        return Query(spark.format(source.spark), duck.format(source.duck), tuple(column for _, column in chosen[0]))
+
+    def _partition(self, columns: Sequence[Column]) -> str:
+        by = self._rng.sample(columns, self._rng.randint(0, min(2, len(columns))))
+        return f"PARTITION BY {', '.join(column.name for column in by)} " if by else ""
+
+    def _window_function(self, columns: Sequence[Column], window: str) -> tuple[tuple[str, Column], tuple[str, Column]]:
+        """One for Spark and one for DuckDB. window: without ties, except of equal rows."""
+        partition = self._partition(columns)
+        form = self._rng.choice(["rank", "near", "share", "peers", "rows", "range"])
+        column = self._rng.choice(columns)
+        if form == "rank":
+            text = f"{self._rng.choice(RANKS[1:])}() OVER ({partition}ORDER BY {self._order(columns, all=False)})"
+            return self._same(text, Kind.INT)
+        if form == "share":
+            text = f"{self._rng.choice(SHARES)}() OVER ({partition}ORDER BY {self._order(columns, all=False)})"
+            return self._same(text, Kind.REAL, loose=True)
+        if form == "near":
+            return self._neighbour(column, f"({window}")
+        call, result = self._aggregate(columns, is_last=False)
+        if "DISTINCT" in call:
+            call, result = f"count({column.name})", Column(result.name, Kind.LONG)
+        numbers = [one for one in columns if one.kind in (Kind.INT, Kind.LONG)]
+        if form == "peers" or (form == "range" and not numbers):
+            order = f"ORDER BY {self._order(columns, all=False)}" if self._rng.random() < 0.7 else ""
+            return self._same(f"{call} OVER ({partition}{order})", result.kind)
+        if form == "rows":
+            return self._same(f"{call} OVER ({window} ROWS BETWEEN {self._bounds(NEAR)})", result.kind)
+        order = self._order([self._rng.choice(numbers)], all=True)
+        frame = f"RANGE BETWEEN {self._bounds(DISTANCES)}"
+        return self._same(f"{call} OVER ({partition}ORDER BY {order} {frame})", result.kind)
+
+    def _neighbour(self, column: Column, window: str) -> tuple[tuple[str, Column], tuple[str, Column]]:
+        """The value, or the number, of one row; the window leaves no ties."""
+        nulls = self._rng.choice(["", " IGNORE NULLS"])
+        frame = f" ROWS BETWEEN {self._bounds(NEAR)})"
+        operands = {
+            "lag": f"{column.name}, {self._rng.randint(1, 3)}",
+            "lead": f"{column.name}, {self._rng.randint(1, 3)}",
+            "first_value": column.name,
+            "last_value": column.name,
+            "nth_value": f"{column.name}, {self._rng.randint(1, 3)}",
+            "ROW_NUMBER": "",
+            "ntile": str(self._rng.randint(1, 4)),
+        }
+        function = self._rng.choice(list(operands))
+        if function in ("ROW_NUMBER", "ntile"):
+            return self._same(f"{function}({operands[function]}) OVER {window})", Kind.INT)
+        result = Column(self._name(), column.kind)
+        end = frame if function.endswith("value") else ")"
+        spark = f"{function}({operands[function]}){nulls} OVER {window}{end}"
+        duck = f"{function}({operands[function]}{nulls}) OVER {window}{end}"
+        return (spark, result), (duck, result)
+
+    def _same(self, text: str, kind: Kind, loose: bool = False) -> tuple[tuple[str, Column], tuple[str, Column]]:
+        column = Column(self._name(), kind, loose)
+        return (text, column), (text, column)
+
+    def _bounds(self, bounds: Sequence[str]) -> str:
+        first, last = sorted(self._rng.choices(range(len(bounds)), k=2))
+        start = "UNBOUNDED PRECEDING" if self._rng.random() < 0.3 else bounds[first]
+        end = "UNBOUNDED FOLLOWING" if self._rng.random() < 0.2 else bounds[last]
+        return f"{start} AND {end}"
 
     def _limited(self, source: Query) -> Query:
         chosen = self._selected(source.exact(), self._rng.randint(1, 3))
