@@ -1,16 +1,24 @@
 """Windowed against all rows sorted and evaluated in Python."""
 
+import math
+import statistics
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import partial
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from fleet_kit import Fleet, colliding, drawn_changes, plain_row
-from hypothesis import given
+import pytest
+from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, plain_row
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, TYPES, Row, column_values
 from window_kit import answer
 
 from upriver.engine.operators.window import Windowed
+from upriver.engine.operators.window_frames import reach_of
+from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
 from upriver.plan.plan import FrameUnit, Order, WindowCall, WindowFrame, WindowOp
 
@@ -91,14 +99,14 @@ SMALL = st.tuples(
 )
 
 
-@MANY
+@settings(MANY, max_examples=40)
 @given(st.data(), st.lists(SMALL, max_size=30), st.booleans())
 def test_rows_have_the_results_of_their_partitions(data: st.DataObject, rows: list[Row], finer: bool) -> None:
     op = drawn_op(data, ["p", "k"] if finer else ["k"], SCHEMA)
     run(data, Fleet(SCHEMA, ["k"], partial(Windowed, op, SCHEMA, ["k"], pace=EAGER)), op, rows, 4)
 
 
-@MANY
+@settings(MANY, max_examples=40)
 @given(st.data(), st.lists(TYPES, min_size=1, max_size=3), st.booleans())
 def test_values_of_all_types(data: st.DataObject, types: list[pa.DataType], collide: bool) -> None:
     fields = [("k", pa.int8()), ("p", data.draw(TYPES)), *((f"c{place}", type) for place, type in enumerate(types))]
@@ -111,3 +119,128 @@ def test_values_of_all_types(data: st.DataObject, types: list[pa.DataType], coll
     others = [data.draw(column_values(type, size=size)) for type in schema.types[1:]]
     build = partial(Windowed, op, schema, ["k"], colliding if collide else hash64, EAGER)
     run(data, Fleet(schema, ["k"], build), op, list(zip(keys, *others, strict=True)), 3)
+
+
+def test_large_partitions() -> None:
+    """A few rows come and go at a time, in partitions of several blocks."""
+    frames = WindowFrame(FrameUnit.ROWS, -3, 1), WindowFrame(FrameUnit.RANGE, None, 0)
+    near = (
+        WindowCall("lag", "x", "w0", pa.int16(), number=2),
+        WindowCall("sum", "f", "w1", REAL, frames[0], where="b"),
+        WindowCall("max", "x", "w2", pa.int16(), frames[0]),
+    )
+    running = (WindowCall("sum", "x", "w3", LONG, frames[1]), WindowCall("dense_rank", None, "w4", INT))
+    rng = np.random.default_rng(5)
+    ops = [WindowOp(("k",), (Order("x", True, False), Order("f", False, True)), calls) for calls in (near, running)]
+    fleets = [Fleet(SCHEMA, ["k"], partial(Windowed, op, SCHEMA, ["k"])) for op in ops]
+    rows = [(1, None, int(x), int(f) / 4, bool(b)) for x, f, b in rng.integers(0, [20, 30, 2], (260, 3))]
+    for come, go in ((130, 0), (3, 5), (1, 1), (40, 20)):
+        changes = [(rows.pop(), 1) for _ in range(come)]
+        there = fleets[0].rows()
+        changes += [(there[place], -1) for place in rng.permutation(len(there))[:go]]
+        for op, fleet in zip(ops, fleets, strict=True):
+            fleet.apply(changes)
+            fleet.check(answer(op, SCHEMA, fleet.rows()))
+
+
+def windowed(*calls: WindowCall) -> Windowed:
+    return Windowed(WindowOp(("k",), (Order("x", False, True),), calls), SCHEMA, ["k"])
+
+
+def row(x: int, f: float = 0.5) -> Row:
+    return (1, "a", x, f, True)
+
+
+def changes_of(operator: Windowed, changes: Sequence[tuple[Row, int]]) -> list[tuple[int, Any, int]]:
+    """What is put out, in the order of the sort column: that, the first result, and the weight."""
+    out = operator.apply(0, changes_batch(SCHEMA, ["k"], changes))
+    assert out.weight is not None
+    columns = out.rows.column("x").to_pylist(), out.rows.column("w").to_pylist(), out.weight.tolist()
+    return sorted(zip(*columns, strict=True))
+
+
+def test_only_rows_whose_results_differ_are_put_out() -> None:
+    lag = windowed(WindowCall("lag", "x", "w", pa.int16(), number=1))
+    changes_of(lag, [(row(x), 1) for x in (1, 2, 5, 6)])
+    assert changes_of(lag, [(row(3), 1)]) == [(3, 2, 1), (5, 2, -1), (5, 3, 1)]
+    assert changes_of(lag, [(row(6), -1), (row(1), 0)]) == [(6, 5, -1)]
+    greatest = windowed(WindowCall("max", "f", "w", REAL, WindowFrame(FrameUnit.ROWS, None, 0)))
+    changes_of(greatest, [(row(x), 1) for x in range(5)])
+    assert changes_of(greatest, [(row(2, 7.5), 1), (row(3, 9.0), 1)]) == [
+        (2, 7.5, 1), (3, 0.5, -1), (3, 7.5, 1), (3, 9.0, 1), (4, 0.5, -1), (4, 9.0, 1),
+    ]  # fmt: skip
+
+
+def test_equal_rows_are_rows_of_their_own() -> None:
+    number = windowed(WindowCall("row_number", None, "w", INT))
+    assert changes_of(number, [(row(1), 2), (row(2), 1)]) == [(1, 1, 1), (1, 2, 1), (2, 3, 1)]
+    assert changes_of(number, [(row(1), -1)]) == [(1, 2, -1), (2, 2, 1), (2, 3, -1)]
+
+
+@pytest.mark.parametrize(
+    ("call", "back", "ahead"),
+    [
+        (WindowCall("lag", "x", "w", INT, number=2), 2, 0),
+        (WindowCall("lag", "x", "w", INT, number=-2), 0, 2),
+        (WindowCall("lead", "x", "w", INT, number=1, ignores_nulls=True), 0, None),
+        (WindowCall("sum", "x", "w", LONG, WindowFrame(FrameUnit.ROWS, -3, 1)), 3, 1),
+        (WindowCall("sum", "x", "w", LONG, WindowFrame(FrameUnit.ROWS, 1, 2)), 0, 2),
+        (WindowCall("sum", "x", "w", LONG, WindowFrame(FrameUnit.ROWS, None, -1)), None, 0),
+        (WindowCall("sum", "x", "w", LONG, WindowFrame(FrameUnit.RANGE, -1, 0)), None, 0),
+        (WindowCall("ntile", None, "w", INT, number=2), None, None),
+    ],
+)
+def test_how_far_the_changed_part_reaches(call: WindowCall, back: int | None, ahead: int | None) -> None:
+    reach = reach_of(call)
+    assert (reach.back, reach.ahead, reach.ties) == (back, ahead, call.frame.unit is FrameUnit.RANGE)
+
+
+@pytest.mark.parametrize("values", [[2**62, 2**62], [-(2**62), -(2**62), -1]])
+def test_a_sum_that_does_not_fit_is_an_error_with_the_row(values: list[int]) -> None:
+    schema = pa.schema([("k", pa.int8()), ("l", LONG)])
+    call = WindowCall("sum", "l", "total", LONG, WindowFrame(FrameUnit.ROWS, -2, 0))
+    operator = Windowed(WindowOp(("k",), (Order("l", False, True),), (call,)), schema, ["k"])
+    with pytest.raises(RowError, match=r"total does not fit BIGINT \(row: k = 1, l = -?\d+\)"):
+        operator.apply(0, changes_batch(schema, ["k"], [((1, value), 1) for value in values]))
+
+
+def test_sums_of_decimals_are_exact() -> None:
+    type, results = pa.decimal128(28, 2), (pa.decimal128(38, 2), pa.decimal128(32, 6))
+    schema = pa.schema([("k", pa.int8()), ("n", INT), ("p", type)])
+    frame = WindowFrame(FrameUnit.ROWS, -1, 0)
+    calls = WindowCall("sum", "p", "s", results[0], frame), WindowCall("avg", "p", "a", results[1], frame)
+    operator = Windowed(WindowOp(("k",), (Order("n", False, True),), calls), schema, ["k"])
+    values = [Decimal("99999999999999999999999999.99"), Decimal("0.02"), None, Decimal("-0.05")]
+    out = operator.apply(0, changes_batch(schema, ["k"], [((1, n, value), 1) for n, value in enumerate(values)]))
+    rows = sorted(zip(*(out.rows.column(name).to_pylist() for name in ("n", "s", "a")), strict=True))
+    assert [row[1] for row in rows] == [values[0], Decimal("100000000000000000000000000.01"), values[1], values[3]]
+    assert [row[2] for row in rows] == [values[0], Decimal("50000000000000000000000000.005"), values[1], values[3]]
+
+
+@pytest.mark.parametrize("function", ["var_samp", "stddev_pop"])
+def test_spreads_of_frames(function: str) -> None:
+    spread = windowed(WindowCall(function, "f", "w", REAL, WindowFrame(FrameUnit.ROWS, -2, 0)))
+    values = [1e8, 1e8 + 1, math.nan, 2.0, 4.0, 9.0]
+    found = changes_of(spread, [(row(x, value), 1) for x, value in enumerate(values)])
+    of = statistics.variance if function == "var_samp" else statistics.pstdev
+    wanted = [None if function == "var_samp" else 0.0, of(values[:2]), math.nan, math.nan, math.nan, of(values[3:])]
+    assert [result for _, result, _ in found] == [
+        result if result is None else pytest.approx(result, nan_ok=True) for result in wanted
+    ]
+
+
+@pytest.mark.parametrize("gone", [[(row(1), -2)], [(row(2), -1)]])
+def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[tuple[Row, int]]) -> None:
+    operator = windowed(WindowCall("row_number", None, "w", INT))
+    changes_of(operator, [(row(1), 1)])
+    with pytest.raises(ProtocolError, match="more often than it is there"):
+        changes_of(operator, gone)
+
+
+def test_state_of_a_key_that_is_there_is_not_installed() -> None:
+    one, other = (windowed(WindowCall("row_number", None, "w", INT)) for _ in range(2))
+    batch = changes_batch(SCHEMA, ["k"], [(row(1), 1)])
+    one.apply(0, batch)
+    changes_of(other, [(row(2), 1)])
+    with pytest.raises(ProtocolError, match="has state here"):
+        other.install(one.collect(batch.hash64))

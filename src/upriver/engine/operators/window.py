@@ -1,9 +1,13 @@
 """Windowed: all rows, each with the results of window functions over the rows of its partition.
 
 The operator keeps all rows, equal ones as one *entry* with a count, and for each partition the list of its entries in
-the window's order. It does not keep the results. When rows of a partition change, its functions are evaluated over the
+the window's order. It does not keep the results. When rows of a partition change, the functions are evaluated over the
 rows before the change and over the rows after it; where the results of a row differ, the old row is taken back and the
 new one is put out. Evaluation is exact, so the old results are those that were put out.
+
+Only rows that the change can reach are evaluated: from the first changed row on for row numbers and running sums, and
+some rows around the change for lag, lead and frames of some rows. Such frames need no other rows. Otherwise the columns
+of the whole partition are read, but only new rows are sorted.
 
 Entries that tie are sorted by all their columns, so no two tie. The copies of an entry follow one another.
 
@@ -12,7 +16,8 @@ Rows are sorted as by :mod:`upriver.engine.operators.topk`.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial, reduce
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,18 +26,30 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.accumulators import OutOfRange
 from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
 from upriver.engine.operators.operator import check_new, concatenated, net_changes, part_of
+from upriver.engine.operators.sorted_lists import with_new_members
 from upriver.engine.operators.topk import SortKey, in_order
-from upriver.engine.operators.window_frames import RowsInOrder, SortValues
+from upriver.engine.operators.window_frames import Reach, RowsInOrder, SortValues, reach_of
 from upriver.engine.operators.window_functions import results
 from upriver.engine.row_text import row_text
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import Hashes, hash64
 from upriver.plan import plan as ops
 from upriver.plan.types import spark_name
-from upriver.state.columns import array_of, cells_of, same
+from upriver.state.columns import array_of, canonical, cells_of, same
 from upriver.state.indexes import Entries, Hasher, RoutedIndex
 from upriver.state.multimap import Lists
-from upriver.state.vectors import Positions, Slots, Tally, Vector, Weights, spread, true_at
+from upriver.state.vectors import (
+    Mask,
+    Positions,
+    Slots,
+    Tally,
+    Vector,
+    Weights,
+    run_lengths,
+    run_starts,
+    spread,
+    true_at,
+)
 
 ROWS_AT_ONCE_MAX = 1 << 18
 """Entries of changed partitions that are evaluated at a time, unless one partition alone has more."""
@@ -55,21 +72,30 @@ class Windowed(CompactedStore):
         super().__init__(output, partial(_WindowRows, op, source, output, tuple(routing), hasher), pace)
 
 
+class _Changed(NamedTuple):
+    """Entries whose counts a batch changes, ascending, and by how much. new: those that were not there."""
+
+    slots: Slots
+    weight: Weights
+    new: Slots
+
+
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Entries of some partitions, one partition after the other, each in order. peers: a number for each entry, equal
-    for entries that tie in the sort columns."""
+    """Entries of some partitions, one partition after the other, each in order. out: those whose results are wanted."""
 
     slots: Slots
     partitions: Positions
-    peers: Positions
+    out: Mask
 
 
 @dataclass(frozen=True, slots=True)
 class _Results:
-    """The results of all calls for the copies of entries. starts: where the copies of each entry begin."""
+    """Rows with the results of all calls. slots: the entry of each row. starts: where the copies of each entry
+    begin."""
 
     columns: list[pa.Array]
+    slots: Slots
     starts: Positions
 
 
@@ -79,6 +105,7 @@ class _WindowRows:
     __slots__ = (
         "_counts",
         "_entries",
+        "_keys",
         "_lists",
         "_op",
         "_order",
@@ -87,8 +114,8 @@ class _WindowRows:
         "_partition",
         "_partitions",
         "_places",
+        "_reach",
         "_sizes",
-        "_ties",
         "held",
     )
 
@@ -103,7 +130,9 @@ class _WindowRows:
             for one in op.order
         ]
         told = {*op.partition, *(one.column for one in op.order)}
-        self._ties = [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
+        others = [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
+        self._keys = [*self._order, *others]
+        self._reach = reduce(Reach.beside, map(reach_of, op.calls), Reach(0, 0))
         self._partition = [self._places[name] for name in op.partition]
         self._entries = Entries(source, source.names, hasher)
         self._counts: Vector[np.int64] = Vector(np.int64)
@@ -139,7 +168,8 @@ class _WindowRows:
         emptied = self._lose(slots[gone & (weight < 0)])
         moved = weight != 0
         touched = np.unique(self._owners.cells[slots[moved]])
-        parts = [self._settle(owners, slots[moved], weight[moved]) for owners in self._some_at_a_time(touched)]
+        changed = _Changed(slots[moved], weight[moved], slots[new])
+        parts = [self._settle(owners, changed) for owners in self._some_at_a_time(touched)]
         self._entries.forget(slots[gone])
         self._partitions.forget(emptied)
         return concatenated(parts)
@@ -166,6 +196,9 @@ class _WindowRows:
             self._own(slots, cells_of(hashes), [columns[place] for place in self._partition])
             touched = np.unique(self._owners.cells[slots])
             check_new(self.slots == known + len(slots) and not (touched < partitions).any())
+            lists, members = self._lists.find(touched)
+            order, _ = in_order(lists, self._keys, partial(self._column, members))
+            self._lists.replace(touched, self._lists.lengths(touched), members[order])
 
     def drop(self, keys: Hashes) -> None:
         owners, slots = self._members(keys)
@@ -207,26 +240,49 @@ class _WindowRows:
         parts = np.cumsum(self._lists.lengths(owners)) // ROWS_AT_ONCE_MAX
         yield from np.split(owners, true_at(np.diff(parts)) + 1)
 
-    def _settle(self, touched: Slots, slots: Slots, weight: Weights) -> Batch:
-        """What to put out for these partitions; entries that are gone leave their lists.
-
-        slots, weight: all entries that have changed, ascending, and by how much.
-        """
-        entries = self._in_order(*self._lists.find(touched))
-        after = self._counts.cells[entries.slots]
-        before = after - _of_each(entries.slots, slots, weight)
+    def _settle(self, touched: Slots, changed: _Changed) -> Batch:
+        """What to put out for these partitions; entries that are gone leave their lists."""
+        partitions, slots = self._lists.find(touched)
+        new = np.isin(slots, changed.new) if len(changed.new) else np.zeros(len(slots), np.bool_)
+        order = with_new_members(partitions, new, self._keys, partial(self._column, slots))
+        slots = slots[order]
+        after = self._counts.cells[slots]
         there = after > 0
-        lengths = np.bincount(entries.partitions[there], minlength=len(touched))
-        self._lists.replace(touched, lengths, entries.slots[there])
-        return self._changes(entries, before, after)
+        self._lists.replace(touched, np.bincount(partitions[there], minlength=len(touched)), slots[there])
+        before = after - _of_each(slots, changed.slots, changed.weight)
+        context, out = self._affected(partitions, slots, before != after)
+        entries = _Entries(slots[context], partitions[context], out[context])
+        return self._changes(entries, before[context], after[context])
 
-    def _in_order(self, partitions: Positions, slots: Slots) -> _Entries:
-        read = partial(self._column, slots)
-        order, heads = in_order(partitions, self._order, read)
-        peers = np.empty(len(slots), np.int64)
-        peers[order] = np.cumsum(heads)
-        order, _ = in_order(peers, self._ties, read)
-        return _Entries(slots[order], partitions[order], peers[order])
+    def _affected(self, partitions: Positions, slots: Slots, changed: Mask) -> tuple[Mask, Mask]:
+        """Which entries are needed to evaluate the calls again, and which may have other results.
+
+        An entry outside of the changed ones is as often there as before, and once at least.
+        """
+        at = true_at(changed)
+        runs = run_starts(partitions[at])
+        first, last = at[runs], at[runs + run_lengths(runs, len(at)) - 1]
+        starts = run_starts(partitions)
+        ends = starts + run_lengths(starts, len(partitions))
+        reach = self._reach
+        if reach.ties:
+            ties = self._ties_of(partitions, slots)
+            first, last = np.searchsorted(ties, ties[first]), np.searchsorted(ties, ties[last], side="right") - 1
+        low = starts if reach.ahead is None else np.maximum(starts, first - reach.ahead)
+        high = ends if reach.back is None else np.minimum(ends, last + 1 + reach.back)
+        out = _between(low, high, len(slots))
+        if reach.back is None or reach.ahead is None or reach.ties:
+            return np.ones(len(slots), np.bool_), out
+        low, high = np.maximum(starts, low - reach.back), np.minimum(ends, high + reach.ahead)
+        return _between(low, high, len(slots)), out
+
+    def _ties_of(self, partitions: Positions, slots: Slots) -> Positions:
+        """A number for each of these entries, which are in order; equal for entries that tie in the sort columns."""
+        differs = partitions[1:] != partitions[:-1]
+        for key in self._order:
+            values = canonical(self._entries.column(key.place, slots))
+            differs |= ~same(values[1:], values[:-1])
+        return np.concatenate([[0], np.cumsum(differs)])[: len(slots)]
 
     def _column(self, slots: Slots, place: int, at: Positions) -> pa.Array:
         return self._entries.column(place, slots[at])
@@ -237,6 +293,7 @@ class _WindowRows:
         Copies are compared in their order.
         """
         old, new = self._results(entries, before), self._results(entries, after)
+        before, after = before[entries.out], after[entries.out]
         both = np.minimum(before, after)
         mine, theirs = spread(old.starts, both), spread(new.starts, both)
         differs = np.zeros(len(mine), np.bool_)
@@ -244,26 +301,27 @@ class _WindowRows:
             differs |= ~same(olds.take(pa.array(mine)), news.take(pa.array(theirs)))
         at_old = np.concatenate([mine[differs], spread(old.starts + both, before - both)])
         at_new = np.concatenate([theirs[differs], spread(new.starts + both, after - both)])
-        parts = [self._batch(entries, before, old, at_old, -1), self._batch(entries, after, new, at_new, 1)]
-        return concatenated(parts)
+        return concatenated([self._batch(old, at_old, -1), self._batch(new, at_new, 1)])
 
     def _results(self, entries: _Entries, counts: Weights) -> _Results:
         places = np.repeat(np.arange(len(counts)), counts)
         slots = entries.slots[places]
         rows = RowsInOrder(
             entries.partitions[places],
-            entries.peers[places],
-            lambda name: self._entries.column(self._places[name], slots),
+            lambda: self._ties_of(entries.partitions[places], slots),
+            cache(lambda name: self._entries.column(self._places[name], slots)),
             partial(self._sort_values, slots),
         )
-        columns = [self._of_call(call, rows, slots) for call in self._op.calls]
-        return _Results(columns, np.cumsum(counts) - counts)
+        at = true_at(entries.out[places])
+        columns = [self._of_call(call, rows, at, slots) for call in self._op.calls]
+        wanted = counts[entries.out]
+        return _Results(columns, slots[at], np.cumsum(wanted) - wanted)
 
-    def _of_call(self, call: ops.WindowCall, rows: RowsInOrder, slots: Slots) -> pa.Array:
+    def _of_call(self, call: ops.WindowCall, rows: RowsInOrder, at: Positions, slots: Slots) -> pa.Array:
         try:
-            found = results(call, rows, np.arange(len(rows)))
+            found = results(call, rows, at)
         except OutOfRange as lost:
-            raise self._overflow(call, slots[lost.slot]) from None
+            raise self._overflow(call, slots[at[lost.slot]]) from None
         return found
 
     def _overflow(self, call: ops.WindowCall, slot: int) -> RowError:
@@ -278,13 +336,19 @@ class _WindowRows:
             self._entries.column(self._places[order.column], slots), order.descending, order.nulls_first
         )
 
-    def _batch(self, entries: _Entries, counts: Weights, found: _Results, at: Positions, weight: int) -> Batch:
-        """These copies with their results. counts: of copies of each entry."""
-        places = np.repeat(np.arange(len(counts)), counts)[at]
-        slots = entries.slots[places]
+    def _batch(self, found: _Results, at: Positions, weight: int) -> Batch:
+        """These rows with their results."""
+        slots = found.slots[at]
         columns = [*self._entries.columns(slots), *(column.take(pa.array(at)) for column in found.columns)]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._output)
         return Batch(rows, self._partitions.hashes(self._owners.cells[slots]), np.full(len(at), weight))
+
+
+def _between(low: Positions, high: Positions, size: int) -> Mask:
+    """The places from ``low`` to before ``high`` of each pair; of ``size`` places in all."""
+    mask = np.zeros(size, np.bool_)
+    mask[spread(low, high - low)] = True
+    return mask
 
 
 def _of_each(slots: Slots, named: Slots, weight: Weights) -> Weights:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.plan.plan import FrameUnit, WindowFrame
+from upriver.plan.plan import FrameUnit, WindowCall, WindowFrame
 from upriver.state.columns import cells_of, validity
 from upriver.state.vectors import Mask, Positions, run_lengths, run_starts
 
@@ -47,13 +47,13 @@ class SortValues:
 class RowsInOrder:
     """Rows of partitions, in order.
 
-    partitions: of each row, a number that ascends. peers: of each row, a number that ascends; rows that tie in all sort
-    columns have the same. column: gives a column of the rows, by its name. sort_values: gives those of the only sort
-    column.
+    partitions: of each row, a number that ascends. ties: gives for each row a number that ascends; rows that tie in all
+    sort columns have the same. column: gives a column of the rows, by its name. sort_values: gives those of the only
+    sort column.
     """
 
     partitions: Positions
-    peers: Positions
+    ties: Callable[[], Positions] = field(repr=False)
     column: Callable[[str], pa.Array]
     sort_values: Callable[[], SortValues] = field(repr=False)
 
@@ -64,6 +64,10 @@ class RowsInOrder:
     def bounds(self) -> tuple[Positions, Positions]:
         """Where the partition of each row begins, and where it ends."""
         return _runs(self.partitions)
+
+    @cached_property
+    def peers(self) -> Positions:
+        return self.ties()
 
     @cached_property
     def peer_bounds(self) -> tuple[Positions, Positions]:
@@ -115,6 +119,45 @@ class RowsInOrder:
         found = np.empty(count, np.int64)
         found[order[~is_row] - count] = np.cumsum(is_row)[~is_row]
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which rows the result of a row depends on, beside itself. back, ahead: how many rows before it and behind it;
+    ``None``: any. ties: whether on all rows that tie with it, or with those."""
+
+    back: int | None
+    ahead: int | None
+    ties: bool = False
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it is a number of rows."""
+        return self.back is not None and self.ahead is not None and not self.ties
+
+    def beside(self, other: "Reach") -> "Reach":
+        """The rows of both."""
+        back = None if self.back is None or other.back is None else max(self.back, other.back)
+        ahead = None if self.ahead is None or other.ahead is None else max(self.ahead, other.ahead)
+        return Reach(back, ahead, self.ties or other.ties)
+
+
+def reach_of(call: WindowCall) -> Reach:
+    """The reach of a window function."""
+    match call.function:
+        case "row_number" | "rank" | "dense_rank":
+            return Reach(None, 0)
+        case "percent_rank" | "cume_dist" | "ntile":
+            return Reach(None, None)
+        case "lag" | "lead":
+            ahead = call.number if call.function == "lead" else -call.number
+            if call.ignores_nulls:
+                return Reach(0, None) if ahead > 0 else Reach(None, 0)
+            return Reach(max(-ahead, 0), max(ahead, 0))
+    start, end = call.frame.start, call.frame.end
+    if call.frame.unit is FrameUnit.RANGE:  # a distance of values may be any number of rows
+        return Reach(0 if start == 0 else None, 0 if end == 0 else None, ties=True)
+    return Reach(None if start is None else max(-start, 0), None if end is None else max(end, 0))
 
 
 def _runs(numbers: Positions) -> tuple[Positions, Positions]:
