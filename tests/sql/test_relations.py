@@ -176,6 +176,24 @@ def test_functions_of_one_window_are_one_operator() -> None:
     assert calls == [("lag",), ("sum", "rank", "row_number")]
 
 
+@pytest.mark.parametrize(
+    ("frame", "start", "end"),
+    [
+        ("ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW", None, 0),
+        ("rows between 3 preceding and unbounded following", -3, None),
+        ("Rows Between Current Row And 2 Following", 0, 2),
+        ("rows 2 preceding", -2, 0),
+        ("RANGE BETWEEN 2 PRECEDING AND 1 PRECEDING", -2, -1),
+        ("range between -2 preceding and 3 following", 2, 3),
+        ("range unbounded preceding", None, 0),
+    ],
+)
+def test_the_bounds_of_a_frame_in_any_case(frame: str, start: int | None, end: int | None) -> None:
+    view = tree(f"SELECT sum(l) OVER (PARTITION BY k ORDER BY i {frame}) AS s FROM sales")
+    ((call,),) = [op.calls for op in found(view, WindowOp)]
+    assert (call.frame.unit, call.frame.start, call.frame.end) == (frame.split()[0].lower(), start, end)
+
+
 def test_a_bound_of_one_rank_drops_no_row_from_the_other_windows() -> None:
     sql = (
         "SELECT k, s FROM (SELECT k, sum(l) OVER (PARTITION BY b) AS s, RANK() OVER (PARTITION BY k ORDER BY i) AS r, "

@@ -58,6 +58,8 @@ _ORDERED = _RANKINGS.keys() | _SHARES | _NEIGHBOURS | {"ntile"}
 _UP_TO_CURRENT = WindowFrame(FrameUnit.RANGE, None, 0)
 _RUNNING = WindowFrame(FrameUnit.ROWS, None, 0)
 
+_SIDES = {"PRECEDING": -1, "FOLLOWING": 1}
+
 _GROUP = (
     "GROUP BY in a subquery, and join with it: FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k."
 )
@@ -331,17 +333,16 @@ def _frame(context: Context, node: exp.Expr, order: Sequence[OrderKey]) -> Windo
 def _bound(context: Context, node: exp.Expr, part: str, unit: FrameUnit, order: Sequence[OrderKey]) -> int | None:
     """One bound of a frame, as :class:`WindowFrame` has it."""
     spec = node.args["spec"]
-    written, side = spec.args.get(part), spec.args.get(f"{part}_side")
-    if written is None or written == "CURRENT ROW":
+    written, side = spec.args.get(part), str(spec.args.get(f"{part}_side")).upper()
+    if written is None or (isinstance(written, str) and written.upper() == "CURRENT ROW"):
         return 0
-    if written == "UNBOUNDED":
+    if isinstance(written, str) and written.upper() == "UNBOUNDED":
         if side != ("PRECEDING" if part == "start" else "FOLLOWING"):
             raise context.source.wrong(node, f"a frame from or to UNBOUNDED {side}", "Give the lower bound first.")
         return None
-    sign = -1 if side == "PRECEDING" else 1
     if unit is FrameUnit.ROWS:
-        return sign * _number(context, written, node)
-    return sign * _distance(context, written, order, node)
+        return _SIDES[side] * _number(context, written, node)
+    return _SIDES[side] * _distance(context, written, order, node)
 
 
 def _distance(context: Context, written: exp.Expr, order: Sequence[OrderKey], node: exp.Expr) -> int:
