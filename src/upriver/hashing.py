@@ -214,6 +214,13 @@ def hash64(columns: Sequence[pa.Array | pa.ChunkedArray], rows: int | None = Non
     return hashes
 
 
+def rehashed(hashes: Hashes, column: pa.Array | pa.ChunkedArray) -> Hashes:
+    """The hash of each value of the column, with the hash of the columns before it as the seed."""
+    found = hashes.copy()
+    _mix_column(_mixer_of(column.type, "of a hash"), found, column)
+    return found
+
+
 def check_hashable(type: pa.DataType, column_name: str) -> None:
     """Raise KeyTypeError, naming the column, its type and a way out, if values of ``type`` cannot be a key."""
     _mixer_of(type, column_name)

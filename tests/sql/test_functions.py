@@ -7,7 +7,8 @@ import pytest
 from random_guards import CASTS, POSITIONS, constructs_in, draws, expressions, guarded, is_taken, rows
 from sql_kit import local_view, spec
 
-from upriver.sql.functions import FUNCTIONS, RULES
+from upriver.sql.function_table import FUNCTIONS
+from upriver.sql.functions import RULES
 
 REFUSING = {"Anonymous", "Bracket", "Filter"}
 """Rules that only refuse, or that look a function up."""

@@ -127,8 +127,8 @@ the function split() | ^split(s, '@')
 an element of split() | ^split(s, '@')[1]
 the function my_udf()       | ^my_udf(i)
 the function explode()      | ^explode(a)
-the function power()        | ^power(i, 2)
-the function regexp_count() | ^regexp_count(s, 'a')
+the function acosh()        | ^acosh(x)
+the function regexp_instr() | ^regexp_instr(s, 'a')
 a replacement with groups   | ^regexp_replace(s, '(a)b', '$1')
 replacing what a regular expression finds in nothing | ^regexp_replace(s, 'a*', 'b')
 '$' elsewhere than at the end | ^regexp_extract(s, '(a$)', 0)
@@ -202,7 +202,7 @@ STRING DIV INT              | ^s DIV 2
 DATE - DATE                 | ^d - d
 round() of DOUBLE to 16 places | ^round(x, 16)
 round() of FLOAT to 0 places | ^round(f)
-pmod()                      | ^pmod(i, l)
+pmod() of DOUBLE            | ^pmod(x, i)
 a cast from DOUBLE to STRING | CAST(^x AS STRING)
 a cast from FLOAT to STRING | ^s || f
 a cast from DOUBLE to FLOAT | CAST(^x AS FLOAT)

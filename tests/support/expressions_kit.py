@@ -1,10 +1,13 @@
 """Expressions of all kinds, by topic, and those that fail, over columns of awkward values."""
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
+
+from upriver.sql.signatures import Function, OperandKind
 
 ROWS = 180
 NAN, INF = float("nan"), float("inf")
@@ -228,3 +231,33 @@ FAILING = listed(
     10 DIV (j - 5) < i; greatest(i, 10 DIV (j - 5)); i <=> 10 DIV (j - 5); concat_ws(s, CAST(10 DIV (j - 5) AS STRING));
     """
 )
+
+
+BY_KIND: Mapping[OperandKind, Sequence[str]] = {
+    OperandKind.STRING: ("s", "u", "k"),
+    OperandKind.INT: ("i", "j", "imax", "y"),
+    OperandKind.WHOLE: ("l", "i", "lmax", "y"),
+    OperandKind.DOUBLE: ("x", "w", "i", "f", "p"),
+    OperandKind.BYTES: ("s", "bin", "k"),
+    OperandKind.BINARY: ("bin",),
+    OperandKind.CONDITION: ("b", "c"),
+    OperandKind.DATE: ("d", "e", "o", "n", "ltz"),
+    OperandKind.CLOCK: ("n", "t", "ntz", "ltz"),
+    OperandKind.INSTANT: ("t", "ltz"),
+    OperandKind.MOMENT: ("d", "n", "t", "ltz"),
+    OperandKind.NUMBER: ("i", "x", "p", "lmax", "f"),
+}
+"""The columns of the awkward rows that a kind of operand is tried with."""
+CALLS = 4
+"""Calls that are made from the kinds of a function's operands."""
+
+
+def calls_of(function: Function) -> list[str]:
+    """Its samples; if it has none, calls over columns of the kinds that it takes."""
+    if function.samples:
+        return [sample.strip() for sample in function.samples.split(";")]
+    found = []
+    for turn in range(CALLS):
+        given = (BY_KIND[kind][(turn + place) % len(BY_KIND[kind])] for place, kind in enumerate(function.takes))
+        found.append(f"{function.all_names[turn % len(function.all_names)]}({', '.join(given)})")
+    return list(dict.fromkeys(found))

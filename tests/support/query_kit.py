@@ -11,7 +11,7 @@ import pyarrow as pa
 from sql_kit import same_value
 from window_sql import windowed_sql
 
-from upriver.engine.expressions import MACROS
+from upriver.engine.kernels import define
 from upriver.plan.plan import (
     AggregateCall,
     AggregateOp,
@@ -143,8 +143,7 @@ def names_are_apart(relation: Relation) -> bool:
 @cache
 def connection() -> duckdb.DuckDBPyConnection:
     duck = duckdb.connect()
-    for signature, body in MACROS.items():
-        duck.execute(f"CREATE MACRO {signature} AS {body}")
+    define(duck)
     for name, table in rows().items():
         fields = [
             pa.field(field.name, pa.timestamp("us") if is_instant(field.type) else field.type) for field in table.schema

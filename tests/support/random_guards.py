@@ -11,13 +11,14 @@ from random import Random
 
 import pyarrow as pa
 from awkward_kit import BYTES, dates, text, times
-from expressions_kit import COLUMNS, FAILING, ROWS, TOPICS, listed, table
+from expressions_kit import COLUMNS, FAILING, ROWS, TOPICS, calls_of, listed, table
 from sqlglot import exp
 
 from upriver.errors import UnsupportedSql
 from upriver.plan.relation import Scalar
 from upriver.plan.source import Source
 from upriver.plan.types import spark_name
+from upriver.sql.function_table import TABLE
 from upriver.sql.functions import RULES
 from upriver.sql.scalars import Context, column_scalar
 
@@ -194,7 +195,8 @@ def expressions() -> Mapping[str, Sequence[str]]:
     """The expressions that the front end takes, by construct. A constant that fails is Spark's to raise for no rows as
     well as for all, so each names a column."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for expression in (*chain(*TOPICS.values()), *FAILING, *MORE, *filter(is_taken, CASTS)):
+    samples = [sample for functions in TABLE.values() for one in functions for sample in calls_of(one)]
+    for expression in (*chain(*TOPICS.values()), *FAILING, *MORE, *samples, *filter(is_taken, CASTS)):
         if _parsed(expression)[1].find(exp.Column) is not None and "CAST('x' AS INT)" not in expression:
             for construct in constructs_in(expression):
                 found[construct].append(expression)

@@ -4,17 +4,16 @@ Each projection and each predicate becomes a prepared statement over a source th
 costs a fraction of a millisecond. DuckDB's optimizer is off: it may reorder and fold expressions, and a scan with a
 SELECT list leaves nothing to optimise.
 
-If DuckDB's own function means something else than Spark's, a macro has Spark's meaning. Every Evaluator defines these
-macros, and generated SQL may call them. A macro gives NULL for a NULL operand, as Spark's function does, and is strict
-about its operands' types: the translator casts operands to the types named here.
+Every Evaluator defines the macros of :mod:`upriver.engine.macros` and the kernels of :mod:`upriver.engine.kernels`, and
+generated SQL may call them.
 """
 
 import copy
 import re
-import unicodedata
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
+from weakref import finalize
 
 import duckdb
 import numpy as np
@@ -22,214 +21,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.engine.kernels import define
 from upriver.engine.row_text import escaped, value_text
 from upriver.errors import ProtocolError, RowError
 from upriver.plan.column_names import plain_column
 from upriver.plan.plan import Projection
 from upriver.plan.types import duck_name, is_instant, spark_name
 from upriver.state.columns import exact
-
-_BLANK = r"[\x00-\x20\x7F]*"  # what Spark trims from text before it parses it
-_DIGITS = "[+-]?[0-9]+"
-_DECIMAL = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
-_SPACE = r"[\x00-\x20]*"
-_PLAIN = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?0*[0-9]{1,9})?"
-_HUGE_ZERO = r"[+-]?0*\.?0*[eE][+]?0*[0-9]{2,9}"
-"""A zero with so many digits before its point, for Java, that Spark refuses it, or nearly so."""
-_DAY = r"([+-]?[0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T](?s:.)*)?)?)?"
-# The digits that Java's decimals are written with, besides those of ASCII.
-_FOREIGN_DIGITS = "".join(letter for letter in map(chr, range(0x80, 0x10000)) if unicodedata.category(letter) == "Nd")
-_DIGITS_MEANT = "".join(str(unicodedata.digit(letter)) for letter in _FOREIGN_DIGITS)
-
-
-def _malformed(value: str, type: str) -> str:
-    return f"error('The text ''' || {value} || ''' cannot be cast to {type}')"
-
-
-def _part(number: int) -> str:
-    return f"CAST(coalesce(nullif(regexp_extract(s, '{_BLANK}{_DAY}', {number}), ''), '1') AS BIGINT)"
-
-
-_NUMBERS = {
-    "spark_divide(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a / b END",
-    "spark_try_divide(a, b)": "CASE WHEN b = 0 THEN NULL ELSE a / b END",
-    "spark_div(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a // b END",
-    # Integers: the least one % -1 is 0 for Spark and an overflow for DuckDB.
-    "spark_mod(a, b)": """CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero')
-        WHEN b = -1 THEN a - a ELSE a % b END""",
-    "spark_fmod(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a % b END",
-    # Of whole numbers, rounded half up, away from zero.
-    "spark_quotient(a, b)": """CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero')
-        WHEN (a < 0) = (b < 0) THEN (2 * abs(a) + abs(b)) // (2 * abs(b))
-        ELSE -((2 * abs(a) + abs(b)) // (2 * abs(b))) END""",
-    "spark_signum(x)": """CASE WHEN x > 0 AND NOT isnan(x) THEN CAST(1 AS DOUBLE)
-        WHEN x < 0 THEN CAST(-1 AS DOUBLE) ELSE x END""",
-    "spark_pmod(a, b)": "CASE WHEN a % b < 0 THEN a % b + b ELSE a % b END",
-    # 2^63 is not a BIGINT, but Spark lets this one double through.
-    "spark_double_to_bigint(x)": """CASE WHEN x = 9.223372036854775808e18 THEN 9223372036854775807
-        ELSE CAST(trunc(x) AS BIGINT) END""",
-    "spark_floor(x)": "CASE WHEN isnan(x) THEN CAST(0 AS BIGINT) ELSE spark_double_to_bigint(floor(x)) END",
-    "spark_ceil(x)": "CASE WHEN isnan(x) THEN CAST(0 AS BIGINT) ELSE spark_double_to_bigint(ceil(x)) END",
-    # One group for 0.0 and -0.0, and one for all NaN.
-    "spark_group(x)": "CASE WHEN isnan(x) THEN CAST('NaN' AS DOUBLE) ELSE x + CAST(0 AS DOUBLE) END",
-}
-
-
-def _shifts(bits: int) -> dict[str, str]:
-    """Shifts an integer of so many bits as Java does: only the last bits of the distance count, and overflow is
-    lost."""
-    places = f"(CAST(1 AS HUGEINT) << CAST(n & {bits - 1} AS HUGEINT))"
-    unsigned = f"((CAST(a AS HUGEINT) + {2**bits}) % {2**bits})"
-
-    def wrapped(sql: str) -> str:
-        return f"(({sql} + {2 ** (bits - 1)}) % {2**bits} + {2**bits}) % {2**bits} - {2 ** (bits - 1)}"
-
-    return {
-        f"spark_shiftleft{bits}(a, n)": wrapped(f"CAST(a AS HUGEINT) * {places}"),
-        f"spark_shiftright{bits}(a, n)": f"CAST(a AS HUGEINT) >> CAST(n & {bits - 1} AS HUGEINT)",
-        f"spark_shiftrightunsigned{bits}(a, n)": wrapped(f"({unsigned} // {places})"),
-    }
-
-
-_STRINGS = {
-    # p: 1 is the first character, so is 0; negative counts from the end. A part before the first character is cut off.
-    "spark_substring_from(s, start, n)": """CASE WHEN n <= 0 OR start + n <= 0 THEN ''
-        WHEN start < 0 THEN substring(s, 1, start + n) ELSE substring(s, start + 1, n) END""",
-    "spark_substring(s, p, n)": """CASE WHEN s IS NULL OR p IS NULL OR n IS NULL THEN NULL
-        ELSE spark_substring_from(s, CASE WHEN p > 0 THEN p - 1 WHEN p < 0 THEN length(s) + p ELSE 0 END, n) END""",
-    "spark_right(s, n)": "CASE WHEN s IS NOT NULL AND n <= 0 THEN '' ELSE right(s, n) END",
-    "spark_lpad(s, n, p)": """CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
-        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE lpad(s, n, p) END""",
-    "spark_rpad(s, n, p)": """CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
-        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE rpad(s, n, p) END""",
-    # By code points; DuckDB alone would keep a letter and its accents together.
-    "spark_reverse(s)": "array_to_string(list_reverse(regexp_extract_all(s, '(?s).')), '')",
-    "spark_split_part(s, d, n)": """CASE WHEN n = 0 AND s IS NOT NULL AND d IS NOT NULL
-        THEN error('The index 0 of split_part() is invalid')
-        WHEN d = '' THEN CASE WHEN n = 1 OR n = -1 THEN s WHEN s IS NOT NULL AND n IS NOT NULL THEN '' END
-        ELSE split_part(s, d, n) END""",
-}
-
-_TEXTS = {
-    "spark_integer_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
-        WHEN regexp_full_match(s, '{_BLANK}{_DIGITS}{_BLANK}') THEN regexp_extract(s, '{_DIGITS}')
-        ELSE {_malformed("s", "an integer")} END""",
-    "spark_double_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
-        WHEN regexp_full_match(s, '{_BLANK}{_DECIMAL}[dDfF]?{_BLANK}')
-        THEN CAST(regexp_extract(s, '{_DECIMAL}') AS DOUBLE)
-        WHEN regexp_full_match(s, '{_BLANK}[+]?(?i:inf|infinity){_BLANK}') THEN CAST('Infinity' AS DOUBLE)
-        WHEN regexp_full_match(s, '{_BLANK}-(?i:inf|infinity){_BLANK}') THEN CAST('-Infinity' AS DOUBLE)
-        WHEN regexp_full_match(s, '{_BLANK}(?:(?i:nan)|[+-]NaN){_BLANK}') THEN CAST('NaN' AS DOUBLE)
-        ELSE {_malformed("s", "DOUBLE")} END""",
-    "spark_ascii_digits(s)": f"""CASE WHEN strlen(s) > length(s)
-        THEN translate(s, '{_FOREIGN_DIGITS}', '{_DIGITS_MEANT}') ELSE s END""",
-    "spark_decimal_of_ascii(s)": f"""CASE WHEN s IS NULL THEN NULL
-        WHEN regexp_full_match(s, '{_SPACE}{_HUGE_ZERO}{_SPACE}')
-        AND CAST(regexp_extract(s, '[eE]([+]?[0-9]+)', 1) AS BIGINT) - length(regexp_extract(s, '[.](0*)', 1)) > 37
-        THEN {_malformed("s", "DECIMAL")}
-        WHEN regexp_full_match(s, '{_SPACE}{_PLAIN}{_SPACE}') THEN regexp_extract(s, '{_PLAIN}')
-        ELSE {_malformed("s", "DECIMAL")} END""",
-    "spark_decimal_text(s)": "spark_decimal_of_ascii(spark_ascii_digits(s))",
-    "spark_date_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
-        WHEN regexp_full_match(s, '[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}') THEN CAST(s AS DATE)
-        WHEN regexp_full_match(s, '{_BLANK}{_DAY}{_BLANK}') THEN make_date({_part(1)}, {_part(2)}, {_part(3)})
-        ELSE {_malformed("s", "DATE")} END""",
-    "spark_trimmed(s)": r"regexp_replace(s, '^[\x00-\x20\x7F]+|[\x00-\x20\x7F]+$', '', 'g')",
-    "spark_boolean_of_text(s)": f"""CASE lower(spark_trimmed(s))
-        WHEN 't' THEN TRUE WHEN 'true' THEN TRUE WHEN 'y' THEN TRUE WHEN 'yes' THEN TRUE WHEN '1' THEN TRUE
-        WHEN 'f' THEN FALSE WHEN 'false' THEN FALSE WHEN 'n' THEN FALSE WHEN 'no' THEN FALSE WHEN '0' THEN FALSE
-        ELSE CASE WHEN s IS NOT NULL THEN {_malformed("s", "BOOLEAN")} END END""",
-}
-
-_TIMES = {
-    # Outside the years 0 to 9999 Spark's text has a sign, and DuckDB's an era.
-    "spark_text_of_year(y)": """CASE WHEN y > 9999 THEN '+' || CAST(y AS VARCHAR) WHEN y < -999 THEN CAST(y AS VARCHAR)
-        WHEN y < 0 THEN '-' || lpad(CAST(-y AS VARCHAR), 4, '0') ELSE lpad(CAST(y AS VARCHAR), 4, '0') END""",
-    "spark_text_of_far_date(d)": """spark_text_of_year(year(d)) || '-' || lpad(CAST(month(d) AS VARCHAR), 2, '0')
-        || '-' || lpad(CAST(day(d) AS VARCHAR), 2, '0')""",
-    "spark_text_of_date(d)": """CASE WHEN year(d) BETWEEN 1 AND 9999 THEN CAST(d AS VARCHAR)
-        ELSE spark_text_of_far_date(d) END""",
-    "spark_text_of_timestamp(t)": """CASE WHEN year(t) BETWEEN 1 AND 9999 THEN CAST(t AS VARCHAR)
-        ELSE spark_text_of_far_date(t) || ' ' || CAST(CAST(t AS TIME) AS VARCHAR) END""",
-    # DuckDB's infinite dates are Spark's ends of the range: an expression may return them, but not compute with them.
-    "spark_epoch_day(n)": """CASE WHEN n = 2147483647 THEN DATE 'infinity' WHEN n = -2147483647 THEN DATE '-infinity'
-        ELSE DATE '1970-01-01' + n END""",
-    "spark_day(d)": """CASE WHEN d > DATE '-infinity' AND d < DATE 'infinity' THEN d WHEN d IS NOT NULL
-        THEN error('A DATE at the end of its range cannot be computed with') END""",
-    "spark_formatted(t, form)": """CASE WHEN year(t) < 1 OR year(t) > 9999
-        THEN error('A timestamp outside the years 1 to 9999 cannot be formatted') ELSE strftime(t, form) END""",
-    # Whole units since 1970, rounded down also before it.
-    "spark_units(us, unit)": "(us - (us % unit + unit) % unit) // unit",
-    "spark_unix_seconds(t)": "spark_units(epoch_us(t), 1000000)",
-    "spark_unix_millis(t)": "spark_units(epoch_us(t), 1000)",
-}
-
-# Letters whose upper case has several letters, and pairs that Spark's Unicode has and DuckDB's has not.
-_UNFOLDED = "".join(
-    letter
-    for letters in (range(0xDF, 0x588), range(0x1E96, 0x2000), range(0xFB00, 0xFB18))
-    for letter in map(chr, letters)
-    if len(letter.upper()) > 1
-)
-_NEW_LOWER = (
-    "\u019b\u0264\u1c8a\ua7cd\ua7cf\ua7d3\ua7d5\ua7db"
-    + "".join(map(chr, range(0x10D70, 0x10D86)))
-    + "".join(map(chr, range(0x16EBB, 0x16ED4)))
-)
-_NEW_UPPER = (
-    "\ua7dc\ua7cb\u1c89\ua7cc\ua7ce\ua7d2\ua7d4\ua7da"
-    + "".join(map(chr, range(0x10D50, 0x10D66)))
-    + "".join(map(chr, range(0x16EA0, 0x16EB9)))
-)
-# A capital sigma after a letter and before none becomes a final one; marks and the like do not count (Unicode 3.13).
-_CASED = (
-    r"\p{Lu}\p{Lt}\x{AA}\x{BA}\x{2160}-\x{217F}\x{24B6}-\x{24E9}"
-    r"\x{1F130}-\x{1F149}\x{1F150}-\x{1F169}\x{1F170}-\x{1F189}"
-    # Of a newer Unicode than DuckDB's.
-    r"\x{1C89}\x{1C8A}\x{A7CB}-\x{A7CF}\x{A7D2}\x{A7D4}\x{A7DA}-\x{A7DC}\x{10D50}-\x{10D65}\x{10D70}-\x{10D85}"
-    r"\x{16EA0}-\x{16EB8}\x{16EBB}-\x{16ED3}"
-)
-_IGNORED = (
-    r"\p{Me}\p{Cf}\p{Lm}\p{Sk}:.\x27\x{B7}\x{387}\x{55F}\x{5F4}\x{2018}\x{2019}\x{2024}\x{2027}"
-    r"\x{FE13}\x{FE52}\x{FE55}\x{FF07}\x{FF0E}\x{FF1A}"
-    r"\x{897}\x{1ACF}-\x{1ADD}\x{1AE0}-\x{1AEB}\x{A7F1}\x{10D4E}\x{10D69}-\x{10D6D}\x{10D6F}\x{10EC5}"
-    r"\x{10EFA}-\x{10EFC}\x{113BB}-\x{113C0}\x{113CE}\x{113D0}\x{113D2}\x{113E1}\x{113E2}\x{11B60}"
-    r"\x{11B62}-\x{11B64}\x{11B66}\x{11DD9}\x{11F5A}\x{1611E}-\x{16129}\x{1612D}-\x{1612F}\x{16D40}-\x{16D42}"
-    r"\x{16D6B}\x{16D6C}\x{16FF2}\x{16FF3}\x{1E5EE}\x{1E5EF}\x{1E6E3}\x{1E6E6}\x{1E6EE}\x{1E6EF}\x{1E6F5}"
-    r"\x{1E6FF}"
-)
-# DuckDB's Unicode takes U+0295 for a small letter and U+1171E for a mark that does not count; Spark's does neither.
-_ONE_CASED = rf"(?:[{_CASED}]|[^\P{{Ll}}\x{{295}}])"
-_ONE_IGNORED = rf"(?:[{_IGNORED}]|[^\P{{Mn}}\x{{1171E}}])"
-_ONE_OTHER = rf"(?:[^\p{{Ll}}\p{{Mn}}{_CASED}{_IGNORED}]|[\x{{295}}\x{{1171E}}])"
-_ENDS = rf"({_ONE_CASED}{_ONE_IGNORED}*)Σ({_ONE_IGNORED}*(?:{_ONE_OTHER}|$))"
-
-
-def _upper(text: str) -> str:
-    """Letter by letter; one long chain of replace() would cost a millisecond to set up."""
-    letters = f"regexp_extract_all('{_UNFOLDED}', '(?s).')"
-    uppers = f"string_split('{','.join(map(str.upper, _UNFOLDED))}', ',')"
-    one = f"coalesce({uppers}[list_position({letters}, letter)], letter)"
-    known = f"list_transform(regexp_extract_all({text}, '(?s).'), lambda letter: {one})"
-    return f"upper(translate(array_to_string({known}, ''), '{_NEW_LOWER}', '{_NEW_UPPER}'))"
-
-
-def _lower(text: str) -> str:
-    sql = f"translate({text}, '{_NEW_UPPER}', '{_NEW_LOWER}')"
-    sql = rf"regexp_replace({sql}, '{_ENDS}', '\1ς\2', 'g')"
-    return f"lower(replace({sql}, '\u0130', 'i\u0307'))"
-
-
-_CASES = {
-    "spark_upper(s)": f"""CASE WHEN strlen(s) > length(s) AND regexp_matches(s, '[{_UNFOLDED}{_NEW_LOWER}]')
-        THEN {_upper("s")} ELSE upper(s) END""",
-    "spark_lower(s)": f"""CASE WHEN strlen(s) > length(s) AND regexp_matches(s, '[Σ\u0130{_NEW_UPPER}]')
-        THEN {_lower("s")} ELSE lower(s) END""",
-}
-
-MACROS = _NUMBERS | _shifts(32) | _shifts(64) | _STRINGS | _TEXTS | _TIMES | _CASES
-"""Signature to body; each is defined before it is used."""
-
 
 GUARD = "Guard against it in the query, by CASE, WHERE or try_divide"
 """Advice about an expression that fails."""
@@ -375,7 +173,7 @@ class _Engine:
     """DuckDB and its prepared statements. It is opened anew when it breaks."""
 
     def __init__(self) -> None:
-        self.duck = _opened()
+        self.duck = self._opened()
         self._statements: dict[tuple[tuple[str, ...], pa.Schema, pa.Schema], _Statement] = {}
         self._numbers = count(1)
         """Numbers of the next statements."""
@@ -391,12 +189,21 @@ class _Engine:
             raise _RowFault("a text whose bytes are no UTF-8") from error
         except _BROKEN as error:
             self.close()
-            self.duck = _opened()
+            self.duck = self._opened()
             raise _RowFault(f"DuckDB cannot compute it: {_said(error)}") from error
 
     def close(self) -> None:
         self._statements.clear()
         self.duck.close()
+
+    def _opened(self) -> duckdb.DuckDBPyConnection:
+        """A DuckDB that is closed when the engine is gone: at the end of the process it would complain."""
+        duck = duckdb.connect(":memory:", config=_CONFIG)
+        finalize(self, duck.close)
+        duck.execute("PRAGMA disable_optimizer")
+        define(duck)
+        duck.execute("SET lock_configuration = true")
+        return duck
 
     def _statement(self, expressions: tuple[str, ...], schema: pa.Schema, rows: pa.Schema) -> "_Statement":
         key = (expressions, schema, rows)
@@ -408,15 +215,6 @@ class _Engine:
             statement = _Statement(self.duck, f"s{next(self._numbers)}", expressions, schema, rows)
             self._statements[key] = statement
         return statement
-
-
-def _opened() -> duckdb.DuckDBPyConnection:
-    duck = duckdb.connect(":memory:", config=_CONFIG)
-    duck.execute("PRAGMA disable_optimizer")
-    for signature, body in MACROS.items():
-        duck.execute(f"CREATE MACRO {signature} AS {body}")
-    duck.execute("SET lock_configuration = true")
-    return duck
 
 
 class _Batch:
@@ -571,6 +369,7 @@ def _one(column: pa.ChunkedArray) -> pa.Array:
 def _said(error: duckdb.Error) -> str:
     """DuckDB's message without its kind and its stack, and with Spark's names of types; bounded."""
     text = re.split(r"\n\n(?:Stack Trace|LINE \d+):", str(error).strip(), maxsplit=1)[0]
+    text = re.sub(r"Python exception occurred while executing the UDF: \w+: ", "", text)
     text = re.sub(
         r"^[A-Z][A-Za-z ]* Error: | when casting from source column c\d+|\n\nLINE \d+:.*", "", text, flags=re.DOTALL
     )

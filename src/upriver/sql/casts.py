@@ -256,6 +256,14 @@ def _is_bigint(type: pa.DataType) -> bool:
     return bool(type == pa.int64())
 
 
+def _is_binary(type: pa.DataType) -> bool:
+    return bool(type == pa.binary())
+
+
+def _encoded(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"encode({value.sql})", to, value.fails)
+
+
 def _is_exact(type: pa.DataType) -> bool:
     return is_integer(type) or is_decimal(type)
 
@@ -283,6 +291,7 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_string, _is_double, _checked_by("spark_double_of_text")),
     (is_string, is_date, _checked_by("spark_date_of_text")),
     (is_string, is_boolean, _checked_by("spark_boolean_of_text")),
+    (is_string, _is_binary, _encoded),
     (is_date, is_string, _checked_by("spark_text_of_date")),
     (is_date, is_wall_clock, _plain),
     (is_wall_clock, is_date, _plain),

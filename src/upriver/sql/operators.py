@@ -141,6 +141,7 @@ TYPES = {
     exp.DType.FLOAT: pa.float32(),
     exp.DType.DOUBLE: pa.float64(),
     exp.DType.TEXT: pa.string(),
+    exp.DType.BINARY: pa.binary(),
     exp.DType.DATE: pa.date32(),
     exp.DType.TIMESTAMPNTZ: pa.timestamp("us"),
 }
@@ -370,7 +371,7 @@ def as_doubles(context: Context, node: exp.Expr, left: Scalar, right: Scalar) ->
     return cast(context, node, left, pa.float64()), cast(context, node, right, pa.float64())
 
 
-def _divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
     if _are_decimals(left, right):
         return quotient(context, node, *(_least_decimal(context, node, value) for value in (left, right)))
     right, left = in_order(*reversed(as_doubles(context, node, left, right)))
@@ -446,7 +447,7 @@ OPERATORS: dict[type[exp.Expr], Rule] = {
     exp.Add: _arithmetic("+"),
     exp.Sub: _arithmetic("-"),
     exp.Mul: _arithmetic("*"),
-    exp.Div: _binary(_divide),
+    exp.Div: _binary(divide),
     exp.IntDiv: _binary(whole_divide),
     exp.Mod: _binary(modulo),
     exp.BitwiseAnd: _bits("&"),

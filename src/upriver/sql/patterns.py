@@ -12,8 +12,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
-from upriver.sql.scalars import Context, strict, string_sql
-from upriver.sql.signatures import Functions, OperandKind, Operands, Spoken, take
+from upriver.sql.scalars import Context, intolerant, literal, strict, string_sql
+from upriver.sql.signatures import Function, OperandKind, Operands, take
 
 GROUPS_MAX = 9
 """Groups that DuckDB can extract."""
@@ -248,10 +248,68 @@ def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return strict(sql, pa.string(), (text, operands[1]))
 
 
-PATTERNS: Functions = {
-    "regexp": Spoken((2, 2), matches),
-    "regexp_like": Spoken((2, 2), matches),
-    "rlike": Spoken((2, 2), matches),
-    "regexp_extract": Spoken((2, 3), _extracted),
-    "regexp_replace": Spoken((3, 3), _replaced),
-}
+def _counted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_count(s, pattern)``."""
+    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _finding(context, node, operands[1])
+    sql = f"CAST(len(regexp_extract_all({text.sql}, {string_sql(pattern)})) AS INTEGER)"
+    return strict(sql, pa.int32(), (text, operands[1]))
+
+
+def _first(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_substr(s, pattern)``: NULL without a match."""
+    found = _extracted(context, node, (*operands, literal(0, pa.int32())))
+    return intolerant(Scalar(f"nullif({found.sql}, '')", pa.string(), found.fails), (found,))
+
+
+def _finding(context: Context, node: exp.Expr, value: Scalar) -> str:
+    """A pattern that does not match the empty text, in RE2's syntax."""
+    pattern, ends = _found(context, node, value)
+    written = value.constant
+    if ends or (isinstance(written, str) and re.search(written, "") is not None):
+        what = "counting what a regular expression finds in nothing"
+        raise context.unsupported(node, what, "Let it find one letter at least, and not end with $.")
+    return pattern
+
+
+_TEXT, _PATTERN, _NUMBER = OperandKind.STRING, OperandKind.WRITTEN, OperandKind.INT
+
+PATTERNS: tuple[Function, ...] = (
+    Function(
+        "rlike regexp regexp_like",
+        (_TEXT, _PATTERN),
+        matches,
+        "BOOLEAN",
+        samples=r"regexp_like(s, '\\d'); rlike(s, '^a'); regexp(s, 'a'); rlike(k, 'b$'); regexp(k, '^a')",
+    ),
+    Function(
+        "regexp_extract",
+        (_TEXT, _PATTERN, _NUMBER),
+        _extracted,
+        "STRING",
+        2,
+        samples="regexp_extract(s, '([a-z]+)', 1); regexp_extract(k, '.', 0)",
+    ),
+    Function(
+        "regexp_replace",
+        (_TEXT, _PATTERN, _PATTERN),
+        _replaced,
+        "STRING",
+        samples="regexp_replace(s, '[a-c]', 'x'); regexp_replace(k, 'a', 'b')",
+    ),
+    Function(
+        "regexp_count",
+        (_TEXT, _PATTERN),
+        _counted,
+        "INT",
+        samples=r"regexp_count(s, 'a'); regexp_count(s, '[a-z]+'); regexp_count(s, '.'); regexp_count(k, '\\s')",
+    ),
+    Function(
+        "regexp_substr",
+        (_TEXT, _PATTERN),
+        _first,
+        "STRING",
+        nulls="also without a match",
+        samples="regexp_substr(s, '[a-z]+'); regexp_substr(k, 'b$'); regexp_substr(s, 'x*')",
+    ),
+)
+"""Of texts, by regular expressions in quotes."""

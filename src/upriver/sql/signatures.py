@@ -1,4 +1,4 @@
-"""What a function takes and gives. Most are one line: kinds of operands, the DuckDB SQL, and the result's type."""
+"""What a function takes and gives: one record for each of Spark's functions, and how a call of it is translated."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,82 +8,137 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
-from upriver.plan.types import is_date, is_instant, is_integer, is_null, is_string, is_wall_clock
+from upriver.plan.types import (
+    is_boolean,
+    is_date,
+    is_instant,
+    is_integer,
+    is_null,
+    is_numeric,
+    is_string,
+    is_wall_clock,
+)
 from upriver.sql.casts import cast, within_range
 from upriver.sql.operators import CAST_IT
-from upriver.sql.scalars import Context, in_order, macro, null, opaque, strict, typed_name
+from upriver.sql.scalars import Context, in_order, intolerant, macro, null, opaque, strict, typed_name
 
 
 class OperandKind(Enum):
-    """A kind of operand."""
+    """A kind of operand, in the words of messages and documents."""
 
     STRING = "a STRING"
     INT = "an INT"
     WHOLE = "an integer"
+    DOUBLE = "a number"
+    BINARY = "a BINARY"
+    BYTES = "a STRING or a BINARY"
+    CONDITION = "a BOOLEAN"
     DATE = "a DATE"
     CLOCK = "a TIMESTAMP"
     INSTANT = "a TIMESTAMP with time zone"
+    MOMENT = "a DATE or a TIMESTAMP"
+    WRITTEN = "a constant in quotes"
+    NUMBER = "any number"
     ANY = "anything"
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """A function that is one DuckDB expression. It gives NULL exactly if an operand is NULL, as Spark's does.
-
-    sql: with {0}, {1}, ... in the places of the operands; or the name of one of our macros. fails: whether it can fail
-    where its operands do not. is_opaque: whether Spark does not call it null-intolerant.
-    """
-
-    takes: tuple[OperandKind, ...]
-    sql: str
-    gives: pa.DataType
-    fails: bool = False
-    is_opaque: bool = False
 
 
 Operands = Sequence[Scalar]
 Special = Callable[[Context, exp.Expr, Operands], Scalar]
+RAISES = "raises too"
+"""Of a function that fails without ANSI mode as it does with it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
-    """A function with a rule of its own. operands: the least and the greatest number that it takes."""
+class Function:
+    """One of Spark's functions.
 
-    operands: tuple[int, int]
-    rule: Special
+    names: those that Spark has for it, separated by spaces. takes: the kinds of its operands. how: DuckDB SQL with {0},
+    {1}, ... in the places of the operands; or the name of one of our macros or kernels; or a rule of its own, which
+    takes the operands as they are. gives: the type of the result; for a rule, in words.
 
+    least: how many operands it needs, if not all. repeats: whether any number of the last kind may follow. nulls: when
+    it is NULL, if not exactly where an operand is. fails: when it raises although its operands do not; empty for never.
+    lenient: what Spark gives instead without ANSI mode. is_opaque: whether Spark does not call it null-intolerant.
+    is_rough: whether its last digit may differ. samples: calls for tests, separated by semicolons; if there are none,
+    they are made from the kinds of operands.
+    """
 
-Function = Signature | Spoken
-Functions = Mapping[str, Function]
+    names: str
+    takes: tuple[OperandKind, ...]
+    how: str | Special
+    gives: pa.DataType | str
+    least: int | None = None
+    repeats: bool = False
+    nulls: str = ""
+    fails: str = ""
+    lenient: str = "NULL"
+    is_opaque: bool = False
+    is_rough: bool = False
+    samples: str = ""
+
+    @property
+    def all_names(self) -> tuple[str, ...]:
+        return tuple(self.names.split())
+
+    @property
+    def counts(self) -> tuple[int, int | None]:
+        """The least and the greatest number of operands; ``None`` for any number."""
+        most = None if self.repeats else len(self.takes)
+        return len(self.takes) if self.least is None else self.least, most
 
 
 def call(context: Context, node: exp.Expr, name: str, function: Function, operands: Operands) -> Scalar:
     """The call as a scalar. Raises UnsupportedSql if the function does not take these operands."""
-    least, most = function.operands if isinstance(function, Spoken) else (len(function.takes),) * 2
-    if not least <= len(operands) <= most:
-        count = f"{least}" if least == most else f"{least} to {most}"
+    least, most = function.counts
+    if len(operands) < least or (most is not None and len(operands) > most):
+        count = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
         raise context.unsupported(node, f"{name}() of {len(operands)} operands", f"Here it takes {count}.")
-    if isinstance(function, Spoken):
-        return function.rule(context, node, operands)
-    taken = in_order(*(take(context, node, *pair) for pair in zip(function.takes, operands, strict=True)))
-    texts = [operand.sql for operand in taken]
-    sql = function.sql.format(*texts) if "{" in function.sql else macro(function.sql, *texts)
-    value = strict(sql, function.gives, taken, function.fails)
+    if not isinstance(function.how, str):
+        return function.how(context, node, operands)
+    assert isinstance(function.gives, pa.DataType)
+    taken = in_order(*(take(context, node, *pair) for pair in zip(function.takes, operands, strict=False)))
+    sql, fails = written(function.how, *taken), bool(function.fails)
+    value = strict(sql, function.gives, taken, fails)
+    if function.nulls:
+        value = intolerant(Scalar(sql, function.gives, value.fails), taken)
     return opaque(value) if function.is_opaque else value
 
 
+def written(how: str, *operands: Scalar) -> str:
+    """The operands in the places of the DuckDB SQL, or as those of the macro of this name."""
+    texts = [operand.sql for operand in operands]
+    return how.format(*texts) if "{" in how else macro(how, *texts)
+
+
 def take(context: Context, node: exp.Expr, kind: OperandKind, value: Scalar) -> Scalar:
-    """The operand in the type that the function takes. An operand that Spark would cast from text is refused."""
+    """The operand in the type that the function takes. An operand that Spark would cast from text is refused, unless it
+    is a date or time in quotes."""
     type = value.type
-    if kind is OperandKind.ANY:
+    if kind in (OperandKind.ANY, OperandKind.NUMBER, OperandKind.WRITTEN):
         return value
     target = _TARGETS[kind]
     if is_null(type):
         return null(target)
+    if isinstance(value.constant, str) and kind in _IN_QUOTES:
+        return cast(context, node, value, target)
     if _ACCEPTS[kind](type):
+        if kind is OperandKind.BYTES:
+            return as_bytes(value)
         value = within_range(value)
         return value if kind is OperandKind.CLOCK else cast(context, node, value, target)
     raise context.unsupported(node, f"{typed_name(value)} where {kind.value} is wanted", CAST_IT)
+
+
+def as_bytes(value: Scalar) -> Scalar:
+    """A STRING or BINARY as BINARY."""
+    return strict(f"encode({value.sql})", pa.binary(), (value,)) if is_string(value.type) else value
+
+
+def as_instant(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    """A DATE or any TIMESTAMP as TIMESTAMP in the session's time zone."""
+    if not (_is_day(value.type) or is_null(value.type) or isinstance(value.constant, str)):
+        raise context.unsupported(node, f"{typed_name(value)} where {OperandKind.MOMENT.value} is wanted", CAST_IT)
+    return cast(context, node, value, pa.timestamp("us", tz=context.timezone))
 
 
 def _is_int(type: pa.DataType) -> bool:
@@ -94,22 +149,37 @@ def _is_day(type: pa.DataType) -> bool:
     return is_date(type) or is_wall_clock(type) or is_instant(type)
 
 
+def _is_bytes(type: pa.DataType) -> bool:
+    return bool(type == pa.binary())
+
+
 _TARGETS = {
     OperandKind.STRING: pa.string(),
     OperandKind.INT: pa.int32(),
     OperandKind.WHOLE: pa.int64(),
+    OperandKind.DOUBLE: pa.float64(),
+    OperandKind.BINARY: pa.binary(),
+    OperandKind.BYTES: pa.binary(),
+    OperandKind.CONDITION: pa.bool_(),
     OperandKind.DATE: pa.date32(),
     OperandKind.CLOCK: pa.timestamp("us"),
     OperandKind.INSTANT: pa.timestamp("us", tz="UTC"),
+    OperandKind.MOMENT: pa.timestamp("us", tz="UTC"),
 }
 _ACCEPTS: Mapping[OperandKind, Callable[[pa.DataType], bool]] = {
     OperandKind.STRING: is_string,
     OperandKind.INT: _is_int,
     OperandKind.WHOLE: is_integer,
+    OperandKind.DOUBLE: is_numeric,
+    OperandKind.BINARY: _is_bytes,
+    OperandKind.BYTES: lambda type: is_string(type) or _is_bytes(type),
+    OperandKind.CONDITION: is_boolean,
     OperandKind.DATE: _is_day,
     OperandKind.CLOCK: lambda type: is_wall_clock(type) or is_instant(type),
     OperandKind.INSTANT: is_instant,
+    OperandKind.MOMENT: _is_day,
 }
+_IN_QUOTES = frozenset({OperandKind.DATE, OperandKind.CLOCK, OperandKind.INSTANT, OperandKind.MOMENT})
 
 
 def constant_text(context: Context, node: exp.Expr, name: str, value: Scalar) -> str:

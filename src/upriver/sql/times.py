@@ -14,9 +14,18 @@ from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_date, is_instant, is_wall_clock
 from upriver.sql.casts import cast
 from upriver.sql.scalars import Context, Rule, macro, opaque, strict, string_sql, typed_name
-from upriver.sql.signatures import Functions, OperandKind, Operands, Signature, Spoken, call, constant_text, take
+from upriver.sql.signatures import (
+    RAISES,
+    Function,
+    OperandKind,
+    Operands,
+    Special,
+    constant_text,
+    take,
+)
 
 _INT, _LONG, _DATE = pa.int32(), pa.int64(), pa.date32()
+_MILLIONTH = "CAST('0.000001' AS DECIMAL(7, 6))"
 _DATE_UNITS = {
     **dict.fromkeys(("YEAR", "YYYY", "YY"), "year"),
     **dict.fromkeys(("MONTH", "MON", "MM"), "month"),
@@ -33,43 +42,57 @@ _CLOCK_UNITS = _DATE_UNITS | {
 }
 
 
-def _date_part(sql: str) -> Signature:
-    return Signature((OperandKind.DATE,), f"CAST({sql} AS INTEGER)", _INT)
+def _clock(context: Context, node: exp.Expr, what: str, value: Scalar) -> Scalar:
+    """The wall clock of a TIMESTAMP; what is read from it, for a refusal."""
+    clock = take(context, node, OperandKind.CLOCK, value)
+    if is_instant(clock.type):
+        context.need_utc(node, what)
+    return clock
 
 
-def _clock_part(unit: str) -> Spoken:
+def _clock_part(unit: str) -> Special:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        clock = take(context, node, OperandKind.CLOCK, operands[0])
-        if is_instant(clock.type):
-            context.need_utc(node, f"the {unit} of a TIMESTAMP")
+        clock = _clock(context, node, f"the {unit} of a TIMESTAMP", operands[0])
         return strict(f"CAST({unit}({clock.sql}) AS INTEGER)", _INT, (clock,))
 
-    return Spoken((1, 1), rule)
+    return rule
 
 
-_YEAR = _date_part("year({0})")
-_DAY = _date_part("day({0})")
-_DAY_OF_WEEK = _date_part("dayofweek({0}) + 1")
-_WEEK = _date_part("weekofyear({0})")
-_DAY_OF_YEAR = _date_part("dayofyear({0})")
-_PARTS: Functions = {
-    "year": _YEAR,
-    "quarter": _date_part("quarter({0})"),
-    "month": _date_part("month({0})"),
-    "week": _WEEK,
-    "day": _DAY,
-    "dayofweek": _DAY_OF_WEEK,
-    "doy": _DAY_OF_YEAR,
-    "hour": _clock_part("hour"),
-    "minute": _clock_part("minute"),
+_OF_DATE = {
+    **dict.fromkeys(("year", "y", "years", "yr", "yrs"), "year({0})"),
+    **dict.fromkeys(("quarter", "qtr"), "quarter({0})"),
+    **dict.fromkeys(("month", "mon", "mons", "months"), "month({0})"),
+    **dict.fromkeys(("week", "w", "weeks"), "weekofyear({0})"),
+    **dict.fromkeys(("day", "d", "days"), "day({0})"),
+    **dict.fromkeys(("dayofweek", "dow"), "dayofweek({0}) + 1"),
+    **dict.fromkeys(("dayofweek_iso", "dow_iso"), "isodow({0})"),
+    "doy": "dayofyear({0})",
+    "yearofweek": "isoyear({0})",
 }
+_OF_CLOCK = {
+    **dict.fromkeys(("hour", "h", "hours", "hr", "hrs"), "hour"),
+    **dict.fromkeys(("minute", "m", "min", "mins", "minutes"), "minute"),
+}
+_SECONDS = ("second", "s", "sec", "secs", "seconds")
+
+
+def _of_date(sql: str) -> str:
+    return f"CAST({sql} AS INTEGER)"
 
 
 def _part(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
-    function = _PARTS.get(name.lower())
-    if function is None:
-        raise context.unsupported(node, f"the field {name}", f"Take one of {', '.join(_PARTS)}.")
-    return call(context, node, name, function, (value,))
+    """``EXTRACT(name FROM value)``."""
+    field = name.lower()
+    if field in _OF_CLOCK:
+        return _clock_part(_OF_CLOCK[field])(context, node, (value,))
+    if field in _SECONDS:
+        clock = _clock(context, node, "the second of a TIMESTAMP", value)
+        return strict(f"CAST(microsecond({clock.sql}) * {_MILLIONTH} AS DECIMAL(8, 6))", pa.decimal128(8, 6), (clock,))
+    if field not in _OF_DATE:
+        fields = "year, quarter, month, week, day, dayofweek, doy, hour, minute, second"
+        raise context.unsupported(node, f"the field {name}", f"Take one of {fields}.")
+    day = take(context, node, OperandKind.DATE, value)
+    return strict(_of_date(_OF_DATE[field]).format(day.sql), _INT, (day,))
 
 
 def _extract(context: Context, node: exp.Expr) -> Scalar:
@@ -102,7 +125,7 @@ def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Sc
     return opaque(strict(f"date_trunc('{unit}', {moment.sql})", moment.type, (moment,)))
 
 
-def _instant_of(micros: int) -> Spoken:
+def _instant_of(micros: int) -> Special:
     """``timestamp_seconds`` and its kin, of integers."""
 
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -110,7 +133,7 @@ def _instant_of(micros: int) -> Spoken:
         sql = f"make_timestamp({count.sql} * CAST({micros} AS BIGINT))"
         return strict(sql, pa.timestamp("us", tz=context.timezone), (count,), fails=True)
 
-    return Spoken((1, 1), rule)
+    return rule
 
 
 def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -121,58 +144,6 @@ def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Sca
         raise context.unsupported(node, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
     instant = cast(context, node, moment, pa.timestamp("us", tz=context.timezone))
     return opaque(strict(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, (instant,)))
-
-
-CLOCKS = frozenset({"unix_timestamp"})
-"""Functions that give the time of the call, without operands."""
-_DATE_ADD = Signature((OperandKind.DATE, OperandKind.INT), "({0} + {1})", _DATE, fails=True)
-_DATE_DIFF = Signature((OperandKind.DATE, OperandKind.DATE), "CAST({0} - {1} AS INTEGER)", _INT)
-
-TIMES: Functions = {
-    "year": _YEAR,
-    "quarter": _PARTS["quarter"],
-    "month": _PARTS["month"],
-    "day": _DAY,
-    "dayofmonth": _DAY,
-    "dayofweek": _DAY_OF_WEEK,
-    "dayofyear": _DAY_OF_YEAR,
-    "weekday": _date_part("isodow({0}) - 1"),
-    "weekofyear": _WEEK,
-    "hour": _PARTS["hour"],
-    "minute": _PARTS["minute"],
-    "second": _clock_part("second"),
-    "date_part": Spoken((2, 2), _date_part_of),
-    "datepart": Spoken((2, 2), _date_part_of),
-    "date_trunc": Spoken((2, 2), _truncated_clock),
-    "trunc": Spoken((2, 2), _truncated_date),
-    "to_date": Spoken((1, 1), lambda context, node, operands: cast(context, node, operands[0], _DATE)),
-    "date_add": _DATE_ADD,
-    "dateadd": _DATE_ADD,
-    "date_sub": Signature((OperandKind.DATE, OperandKind.INT), "({0} - {1})", _DATE, fails=True),
-    "datediff": _DATE_DIFF,
-    "date_diff": _DATE_DIFF,
-    "add_months": Signature(
-        (OperandKind.DATE, OperandKind.INT), "CAST({0} + to_months({1}) AS DATE)", _DATE, fails=True
-    ),
-    "make_date": Signature(
-        (OperandKind.INT, OperandKind.INT, OperandKind.INT), "make_date({0}, {1}, {2})", _DATE, fails=True
-    ),
-    "date_from_unix_date": Signature((OperandKind.INT,), "spark_epoch_day", _DATE),
-    "dayname": Signature((OperandKind.DATE,), "left(dayname({0}), 3)", pa.string()),
-    "monthname": Signature((OperandKind.DATE,), "left(monthname({0}), 3)", pa.string()),
-    "last_day": Signature((OperandKind.DATE,), "last_day({0})", _DATE),
-    "unix_date": Signature((OperandKind.DATE,), "CAST({0} - DATE '1970-01-01' AS INTEGER)", _INT),
-    "unix_timestamp": Spoken((1, 1), _unix_timestamp),
-    "to_unix_timestamp": Spoken((1, 1), _unix_timestamp),
-    "unix_seconds": Signature((OperandKind.INSTANT,), "spark_unix_seconds", _LONG),
-    "unix_millis": Signature((OperandKind.INSTANT,), "spark_unix_millis", _LONG),
-    "unix_micros": Signature((OperandKind.INSTANT,), "epoch_us({0})", _LONG),
-    "timestamp_seconds": _instant_of(1_000_000),
-    "timestamp_millis": _instant_of(1_000),
-    "timestamp_micros": _instant_of(1),
-}
-
-TIME_RULES: dict[type[exp.Expr], Rule] = {exp.Extract: _extract}
 
 
 _LETTERS = {
@@ -236,4 +207,141 @@ def _formatted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     )
 
 
-FORMATS: Functions = {"date_format": Spoken((2, 2), _formatted)}
+CLOCK_NAMES = frozenset({"unix_timestamp"})
+_DAY, _COUNT, _CLOCK = OperandKind.DATE, OperandKind.INT, OperandKind.CLOCK
+_INSTANT, _MOMENT, _WRITTEN, _WHOLE = OperandKind.INSTANT, OperandKind.MOMENT, OperandKind.WRITTEN, OperandKind.WHOLE
+_RANGE = "where the result is out of range"
+
+
+def _day_part(names: str, sql: str) -> Function:
+    return Function(names, (_DAY,), _of_date(sql), _INT)
+
+
+def _hour_part(unit: str) -> Function:
+    samples = "; ".join(f"{unit}({column})" for column in ("n", "t", "ntz", "ltz"))
+    return Function(unit, (_CLOCK,), _clock_part(unit), "INT", samples=samples)
+
+
+def _epochs(name: str, micros: int) -> Function:
+    samples = f"{name}(i); {name}(l); {name}(lmax)"
+    return Function(name, (_WHOLE,), _instant_of(micros), "TIMESTAMP", fails=_RANGE, lenient=RAISES, samples=samples)
+
+
+TIMES: tuple[Function, ...] = (
+    _day_part("year", "year({0})"),
+    _day_part("quarter", "quarter({0})"),
+    _day_part("month", "month({0})"),
+    _day_part("day dayofmonth", "day({0})"),
+    _day_part("dayofweek", "dayofweek({0}) + 1"),
+    _day_part("dayofyear", "dayofyear({0})"),
+    _day_part("weekday", "isodow({0}) - 1"),
+    _day_part("weekofyear", "weekofyear({0})"),
+    _hour_part("hour"),
+    _hour_part("minute"),
+    _hour_part("second"),
+    Function(
+        "date_part datepart",
+        (_WRITTEN, _MOMENT),
+        _date_part_of,
+        "INT; DECIMAL(8,6) for seconds",
+        samples="date_part('month', t); datepart('hour', n); date_part('second', n); date_part('dow_iso', d); "
+        "date_part('yearofweek', d); date_part('SECONDS', t); datepart('year', d)",
+    ),
+    Function(
+        "date_trunc",
+        (_WRITTEN, _MOMENT),
+        _truncated_clock,
+        "TIMESTAMP",
+        is_opaque=True,
+        samples="date_trunc('month', d); date_trunc('hour', t); date_trunc('week', n); date_trunc('hour', ltz)",
+    ),
+    Function(
+        "trunc",
+        (_DAY, _WRITTEN),
+        _truncated_date,
+        "DATE",
+        is_opaque=True,
+        samples="trunc(d, 'month'); trunc(e, 'week'); trunc(n, 'year'); trunc(o, 'month')",
+    ),
+    Function(
+        "date_format",
+        (_MOMENT, _WRITTEN),
+        _formatted,
+        "STRING",
+        samples="date_format(n, 'yyyy-MM-dd'); date_format(t, 'HH:mm'); date_format(d, 'E d')",
+    ),
+    Function(
+        "to_date",
+        (OperandKind.ANY,),
+        lambda context, node, operands: cast(context, node, operands[0], _DATE),
+        "DATE",
+        fails="where a text is no date",
+        samples="to_date(days); to_date(n); to_date(d)",
+    ),
+    Function(
+        "date_add dateadd",
+        (_DAY, _COUNT),
+        "({0} + {1})",
+        _DATE,
+        fails=_RANGE,
+        lenient="another date",
+        samples="date_add(e, j); dateadd(d, 30)",
+    ),
+    Function(
+        "date_sub",
+        (_DAY, _COUNT),
+        "({0} - {1})",
+        _DATE,
+        fails=_RANGE,
+        lenient="another date",
+        samples="date_sub(e, j); date_sub(n, 1)",
+    ),
+    Function(
+        "datediff date_diff",
+        (_DAY, _DAY),
+        "CAST({0} - {1} AS INTEGER)",
+        _INT,
+        samples="datediff(d, e); date_diff(e, n); datediff(o, d)",
+    ),
+    Function(
+        "add_months",
+        (_DAY, _COUNT),
+        "CAST({0} + to_months({1}) AS DATE)",
+        _DATE,
+        fails=_RANGE,
+        lenient=RAISES,
+        samples="add_months(e, j); add_months(d, 1); add_months(e, -13)",
+    ),
+    Function(
+        "make_date",
+        (_COUNT, _COUNT, _COUNT),
+        "make_date({0}, {1}, {2})",
+        _DATE,
+        fails="where there is no such day",
+        samples="make_date(y, j, i); make_date(2000 + i, 1 + abs(y), 1); make_date(imax, 1, 1)",
+    ),
+    Function("date_from_unix_date", (_COUNT,), "spark_epoch_day", _DATE),
+    Function("dayname", (_DAY,), "left(dayname({0}), 3)", pa.string()),
+    Function("monthname", (_DAY,), "left(monthname({0}), 3)", pa.string()),
+    Function("last_day", (_DAY,), "last_day({0})", _DATE),
+    Function(
+        "unix_date", (_DAY,), "CAST({0} - DATE '1970-01-01' AS INTEGER)", _INT, samples="unix_date(d); unix_date(o)"
+    ),
+    Function(
+        "unix_timestamp to_unix_timestamp",
+        (_MOMENT,),
+        _unix_timestamp,
+        "BIGINT",
+        is_opaque=True,
+        samples="unix_timestamp(t); unix_timestamp(n); to_unix_timestamp(d); to_unix_timestamp(ltz)",
+    ),
+    Function("unix_seconds", (_INSTANT,), "spark_unix_seconds", _LONG),
+    Function("unix_millis", (_INSTANT,), "spark_unix_millis", _LONG),
+    Function("unix_micros", (_INSTANT,), "epoch_us({0})", _LONG),
+    _epochs("timestamp_seconds", 1_000_000),
+    _epochs("timestamp_millis", 1_000),
+    _epochs("timestamp_micros", 1),
+)
+"""Of dates and times."""
+
+TIME_RULES: dict[type[exp.Expr], Rule] = {exp.Extract: _extract}

@@ -1,0 +1,183 @@
+"""Functions that DuckDB has not, or has otherwise than Spark, over whole columns: DuckDB calls them from its SQL.
+
+A kernel takes Arrow columns, NULL included, and gives one of the same length. It raises ValueError for a bad row.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from upriver.engine import fdlibm
+from upriver.engine.macros import MACROS
+from upriver.engine.zone_offsets import instants_of, wall_clocks_of
+from upriver.hashing import rehashed
+
+Doubles = npt.NDArray[np.float64]
+_OVER_COLUMNS: Mapping[str, Any] = {"type": "arrow", "null_handling": "special"}
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """takes, gives: DuckDB's names of the types."""
+
+    takes: tuple[str, ...]
+    gives: str
+    compute: Callable[..., pa.Array]
+
+
+def define(duck: duckdb.DuckDBPyConnection) -> None:
+    """Let SQL on this connection call the kernels and the macros."""
+    for name, kernel in KERNELS.items():
+        duck.create_function(name, kernel.compute, list(kernel.takes), kernel.gives, **_OVER_COLUMNS)
+    for signature, body in MACROS.items():
+        duck.execute(f"CREATE MACRO {signature} AS {body}")
+
+
+def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _of_one(compute: Callable[[Doubles], Doubles]) -> Callable[[pa.ChunkedArray], pa.Array]:
+    """A kernel of a DOUBLE from a function of arrays; NULL where the operand is. DuckDB counts parameters."""
+    return lambda column: _of_doubles(compute, column)
+
+
+def _of_two(compute: Callable[[Doubles, Doubles], Doubles]) -> Callable[[pa.ChunkedArray, pa.ChunkedArray], pa.Array]:
+    return lambda left, right: _of_doubles(compute, left, right)
+
+
+def _of_doubles(compute: Callable[..., Doubles], *columns: pa.ChunkedArray) -> pa.Array:
+    given = [_whole(column) for column in columns]
+    nulls = np.logical_or.reduce([_nulls(column) for column in given])
+    with np.errstate(all="ignore"):
+        values = compute(*(column.fill_null(1.0).to_numpy(zero_copy_only=False) for column in given))
+    return pa.array(values, pa.float64(), mask=nulls)
+
+
+# Hashes
+
+
+def _hashed(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
+    """Spark's xxhash64 with the hash of the columns before it as seed; a NULL leaves that as it is."""
+    start = _whole(seeds).to_numpy().view(np.uint64)
+    return pa.array(rehashed(start, _whole(column)).view(np.int64), pa.int64())
+
+
+def _mixed(words: Any, hashes: Any) -> Any:
+    """One round of Murmur3."""
+    words = _rotated(words * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+    return _rotated(hashes ^ words, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+
+
+def _rotated(words: Any, bits: int) -> Any:
+    return (words << np.uint32(bits)) | (words >> np.uint32(32 - bits))
+
+
+def _finished(hashes: Any, lengths: Any) -> Any:
+    hashes = hashes ^ lengths
+    hashes = (hashes ^ (hashes >> np.uint32(16))) * np.uint32(0x85EBCA6B)
+    hashes = (hashes ^ (hashes >> np.uint32(13))) * np.uint32(0xC2B2AE35)
+    return hashes ^ (hashes >> np.uint32(16))
+
+
+def _murmured_longs(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
+    """Spark's hash of BIGINTs; a NULL leaves the seed as it is."""
+    start, values = _whole(seeds).to_numpy().view(np.uint32), _whole(column)
+    words = values.fill_null(0).to_numpy().view(np.uint64)
+    low, high = words.astype(np.uint32), (words >> np.uint64(32)).astype(np.uint32)
+    hashes = _finished(_mixed(high, _mixed(low, start)), np.uint32(8))
+    return pa.array(np.where(_nulls(values), start, hashes).view(np.int32), pa.int32())
+
+
+def _murmured_ints(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
+    start, values = _whole(seeds).to_numpy().view(np.uint32), _whole(column)
+    hashes = _finished(_mixed(values.fill_null(0).to_numpy().view(np.uint32), start), np.uint32(4))
+    return pa.array(np.where(_nulls(values), start, hashes).view(np.int32), pa.int32())
+
+
+def _spans(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The bytes of a BINARY column, where each value begins, and its length; of a NULL 0."""
+    column = column.fill_null(b"").cast(pa.binary())
+    _, offsets, data = column.buffers()
+    ends = np.frombuffer(offsets, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
+    bytes = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return bytes, ends[:-1], ends[1:] - ends[:-1]
+
+
+def _murmured_bytes(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
+    """Of bytes: words of four, little-endian, then each byte of the rest by itself, with its sign."""
+    start, values = _whole(seeds).to_numpy().view(np.uint32), _whole(column)
+    bytes, starts, lengths = _spans(values)
+    hashes = start.copy()
+    for turn in range(int((lengths // 4).max(initial=0))):
+        (rows,) = np.nonzero(lengths // 4 > turn)
+        at = starts[rows] + 4 * turn
+        words = sum(bytes[at + place].astype(np.uint32) << np.uint32(8 * place) for place in range(4))
+        hashes[rows] = _mixed(words, hashes[rows])
+    for turn in range(3):
+        (rows,) = np.nonzero(lengths % 4 > turn)
+        one = bytes[starts[rows] + lengths[rows] // 4 * 4 + turn].view(np.int8).astype(np.int32).view(np.uint32)
+        hashes[rows] = _mixed(one, hashes[rows])
+    hashes = _finished(hashes, lengths.astype(np.uint32))
+    return pa.array(np.where(_nulls(values), start, hashes).view(np.int32), pa.int32())
+
+
+def _crc_table() -> npt.NDArray[np.uint32]:
+    table = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        table = np.where(table & 1, (table >> 1) ^ np.uint32(0xEDB88320), table >> 1)
+    return table
+
+
+_CRC = _crc_table()
+
+
+def _crc32(column: pa.ChunkedArray) -> pa.Array:
+    values = _whole(column)
+    bytes, starts, lengths = _spans(values)
+    sums = np.full(len(values), 0xFFFFFFFF, np.uint32)
+    for turn in range(int(lengths.max(initial=0))):
+        (rows,) = np.nonzero(lengths > turn)
+        sums[rows] = _CRC[(sums[rows] ^ bytes[starts[rows] + turn]) & 0xFF] ^ (sums[rows] >> np.uint32(8))
+    return pa.array((~sums).astype(np.int64), pa.int64(), mask=_nulls(values))
+
+
+# Time zones
+
+
+def _in_zone(convert: Callable[[npt.NDArray[np.int64], str], npt.NDArray[np.int64]]) -> Callable[..., pa.Array]:
+    def kernel(moments: pa.ChunkedArray, zones: pa.ChunkedArray) -> pa.Array:
+        values = _whole(moments).cast(pa.timestamp("us"))
+        micros = values.view(pa.int64()).fill_null(0).to_numpy()
+        zone = str(zones[0]) if len(zones) else "UTC"
+        return pa.array(convert(micros, zone), pa.int64(), mask=_nulls(values)).view(pa.timestamp("us"))
+
+    return kernel
+
+
+_D = "DOUBLE"
+KERNELS: Mapping[str, Kernel] = {
+    **{f"kernel_{name}": Kernel((_D,), _D, _of_one(compute)) for name, compute in fdlibm.OF_ONE.items()},
+    **{f"kernel_{name}": Kernel((_D, _D), _D, _of_two(compute)) for name, compute in fdlibm.OF_TWO.items()},
+    **{
+        f"kernel_xxhash_{type.lower()}": Kernel(("BIGINT", type), "BIGINT", _hashed)
+        for type in ("INTEGER", "BIGINT", "FLOAT", "DOUBLE", "VARCHAR", "BLOB")
+    },
+    "kernel_hash_bigint": Kernel(("INTEGER", "BIGINT"), "INTEGER", _murmured_longs),
+    "kernel_hash_integer": Kernel(("INTEGER", "INTEGER"), "INTEGER", _murmured_ints),
+    "kernel_hash_blob": Kernel(("INTEGER", "BLOB"), "INTEGER", _murmured_bytes),
+    "kernel_crc32": Kernel(("BLOB",), "BIGINT", _crc32),
+    "kernel_wall_clock": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(wall_clocks_of)),
+    "kernel_instant": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(instants_of)),
+}
+"""By the name that SQL calls them by."""

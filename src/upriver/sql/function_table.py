@@ -1,0 +1,47 @@
+"""The table of Spark's functions: of each, how it is evaluated, its types, when it is NULL and when it raises.
+
+The front end looks calls up here. The page *Functions* of the documents and the test that runs each function beside
+Spark are made from it.
+"""
+
+import re
+from collections.abc import Mapping
+
+from upriver.sql.choices import CHOICES
+from upriver.sql.numbers import BITS, CASTS, NUMBERS
+from upriver.sql.patterns import PATTERNS
+from upriver.sql.signatures import Function
+from upriver.sql.strings import BYTES, TEXTS
+from upriver.sql.times import CLOCK_NAMES, TIMES
+
+TABLE: Mapping[str, tuple[Function, ...]] = {
+    "Choices": CHOICES,
+    "Numbers": NUMBERS,
+    "Bits": BITS,
+    "Texts": TEXTS,
+    "Regular expressions": PATTERNS,
+    "Bytes and hashes": BYTES,
+    "Dates and times": TIMES,
+    "Casts": CASTS,
+}
+"""By topic."""
+
+FUNCTIONS: Mapping[str, Function] = {
+    name: function for functions in TABLE.values() for function in functions for name in function.all_names
+}
+"""By each of Spark's names."""
+
+CLOCKS = CLOCK_NAMES
+"""Functions that give the time of the call, without operands."""
+
+CHANGING = re.compile(
+    "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtime|localtimestamp|user|session_user|version|"
+    "current_.*|monotonically_increasing_id|spark_partition_id|input_file_.*"
+)
+"""Names of functions that give another answer each time, or in each session."""
+
+REFUSED: Mapping[str, str] = {
+    "split": "Take a part of the text: split_part(s, ',', 2), by the separator itself and not by a regular expression.",
+    "element_at": "Take a part of the text: split_part(s, ',', 2), or make the element a column before app.table().",
+}
+"""Functions that are not supported, and what to do instead."""

@@ -1,0 +1,41 @@
+"""``try_add``, ``try_cast`` and their kin: NULL where the function without ``try_`` raises.
+
+An error of an operand is raised all the same, so operands that can fail are computed outside.
+"""
+
+import re
+from dataclasses import replace
+
+from sqlglot import exp
+
+from upriver.engine.macros import LENIENT, lenient_name
+from upriver.plan.relation import Scalar, any_fails
+from upriver.sql.scalars import Context, intolerant
+from upriver.sql.signatures import Operands, Special
+
+_PARTS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|\b(spark_\w+)(?=\()""")
+
+
+def tried(build: Special) -> Special:
+    """The rule of a function with ``try_``, from that of the function without it."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        apart = any_fails(operands)
+        taken = [
+            replace(one, sql=f"w.w{place}", fails=False, nulls=None) if apart and one.constant is None else one
+            for place, one in enumerate(operands)
+        ]
+        value = build(context, node, taken)
+        sql = or_null(value.sql) if value.fails else value.sql
+        if apart:
+            given = ", ".join(f"'w{place}': {one.sql}" for place, one in enumerate(operands) if one.constant is None)
+            sql = f"list_transform([{{{given}}}], lambda w: {sql})[1]"
+        return intolerant(Scalar(sql, value.type, apart), operands)
+
+    return rule
+
+
+def or_null(sql: str) -> str:
+    """The DuckDB SQL with NULL in place of its errors. DuckDB's TRY accepts no ``error()``, so macros that call it are
+    replaced by those that give NULL instead."""
+    return f"TRY({_PARTS.sub(lambda match: lenient_name(match[1]) if match[1] in LENIENT else match[0], sql)})"
