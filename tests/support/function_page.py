@@ -37,6 +37,7 @@ def _row(function: Function) -> str:
     first, *others = function.all_names
     names = f"`{first}({_operands(function)})`" + "".join(f", `{name}`" for name in others)
     gives = spark_name(function.gives) if isinstance(function.gives, pa.DataType) else function.gives
+    gives += "; its last digit may differ, as between processors" if function.is_rough else ""
     return f"| {names} | {gives} | {function.nulls} | {function.fails} |"
 
 

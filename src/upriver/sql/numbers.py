@@ -450,7 +450,15 @@ BITS: tuple[Function, ...] = (
 
 _NO_TEXT = "where a value does not fit, or a text is none"
 CASTS: tuple[Function, ...] = tuple(
-    Function(name, (OperandKind.ANY,), _cast_to(type), word, fails=_NO_TEXT, samples=samples)
+    Function(
+        name,
+        (OperandKind.ANY,),
+        _cast_to(type),
+        word,
+        fails=_NO_TEXT,
+        lenient="NULL, or another value",
+        samples=samples,
+    )
     for name, type, word, samples in (
         ("boolean", pa.bool_(), "BOOLEAN", "boolean(i); boolean(truths)"),
         ("tinyint", pa.int8(), "TINYINT", "tinyint(i); tinyint(digits)"),

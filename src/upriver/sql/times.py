@@ -131,7 +131,7 @@ def _instant_of(micros: int) -> Special:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         count = take(context, node, OperandKind.WHOLE, operands[0])
         sql = f"make_timestamp({count.sql} * CAST({micros} AS BIGINT))"
-        return strict(sql, pa.timestamp("us", tz=context.timezone), (count,), fails=True)
+        return strict(sql, pa.timestamp("us", tz=context.timezone), (count,), fails=micros > 1)
 
     return rule
 
@@ -223,8 +223,9 @@ def _hour_part(unit: str) -> Function:
 
 
 def _epochs(name: str, micros: int) -> Function:
-    samples = f"{name}(i); {name}(l); {name}(lmax)"
-    return Function(name, (_WHOLE,), _instant_of(micros), "TIMESTAMP", fails=_RANGE, lenient=RAISES, samples=samples)
+    samples = f"{name}(i); {name}(l)" + (f"; {name}(lmax)" if micros > 1 else "")
+    fails = _RANGE if micros > 1 else ""
+    return Function(name, (_WHOLE,), _instant_of(micros), "TIMESTAMP", fails=fails, lenient=RAISES, samples=samples)
 
 
 TIMES: tuple[Function, ...] = (
