@@ -131,7 +131,7 @@ def _instant_of(micros: int) -> Special:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         count = take(context, node, OperandKind.WHOLE, operands[0])
         sql = f"make_timestamp({count.sql} * CAST({micros} AS BIGINT))"
-        return strict(sql, pa.timestamp("us", tz=context.timezone), (count,), fails=micros > 1)
+        return strict(sql, pa.timestamp("us", tz=context.timezone), (count,), fails=True)
 
     return rule
 
