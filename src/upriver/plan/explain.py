@@ -39,6 +39,7 @@ from upriver.plan.plan import (
     ViewStore,
     WindowCall,
     WindowOp,
+    is_in_one_place,
     rows_from_bytes,
 )
 from upriver.plan.provenance import (
@@ -258,7 +259,8 @@ def _project(projection: Projection, name_of: NameOf) -> str:
 
 def _aggregate(plan: AggregatePlan, name_of: NameOf) -> str:
     calls = ", ".join(called(call, name_of) for call in plan.calls)
-    return f"group by {listed(map(name_of, plan.group))}: {calls or 'distinct values only'}"
+    by = "all rows" if is_in_one_place(plan.group) else f"group by {listed(map(name_of, plan.group))}"
+    return f"{by}: {calls or 'distinct values only'}"
 
 
 def _join(op: JoinOp, left: NameOf, right: NameOf) -> str:
@@ -302,12 +304,12 @@ def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> s
     """
     if not wanted:
         return NOT_WANTED
+    if plan.constants:
+        return "it has rows that are in no table: of VALUES or range(), or the row of an aggregate without GROUP BY"
     if (untraced := why_untraced(plan)) is not None:
         return untraced
     if any(isinstance(node.op, StatefulMapOp) for region in plan.regions for node in region.nodes):
         return "a user's function is to see each row, and once"
-    if plan.constants:
-        return "it has rows that are in no table: of VALUES or range(), or the row of an aggregate without GROUP BY"
     edges = [entry.edge for region in plan.regions for entry in region.inputs]
     aside = sorted({edge.table for edge in edges if isinstance(edge, LakeEdge)} & set(sets_aside))
     if aside:

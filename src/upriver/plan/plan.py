@@ -37,6 +37,12 @@ ALL_ALIKE_SQL = "CAST(0 AS TINYINT)"
 EVERYTHING_KEY = pa.schema([pa.field("()", ALL_ALIKE_TYPE)])
 """The key ``()``, which has no column, as lookups send it: 0."""
 
+SLOTS = 64
+"""Slots over which rows are spread that meet by no column: how many workers may share them, and how often the rows of
+the other side of a join are kept."""
+SALT_COLUMNS_MAX = 2
+"""Columns from which a row's slot follows."""
+
 CHANNEL_CHARS_MAX = 150
 """Characters of an index's columns in the name of its channel."""
 
@@ -537,6 +543,11 @@ class SendEdge:
     to: str
     port: int
     key: tuple[str, ...]
+
+
+def is_in_one_place(key: tuple[str, ...]) -> bool:
+    """Whether rows that are routed by these columns are all in one place."""
+    return all(ALL_ALIKE in column for column in key)
 
 
 def key_schema(key: tuple[str, ...], schema: pa.Schema) -> pa.Schema:

@@ -43,6 +43,7 @@ from upriver.plan.plan import (
     ViewStore,
     WindowCall,
     WindowOp,
+    is_in_one_place,
 )
 from upriver.plan.provenance import A_CONSTANT, listed, origin
 from upriver.plan.relation import Relation
@@ -204,13 +205,15 @@ def why_keyed(step: Step, keys: tuple[Key, ...] | None) -> str:
         return "keeps nothing, so its rows come by the tables' own keys"
     if not keys[0]:
         return "has all rows in one place, for all of them are compared with each other"
+    if is_in_one_place(keys[0]):
+        return "has all rows in one place"
     names = [_origins(part, key) for part, key in zip(step.inputs, keys, strict=True)]
     return f"keyed by {' and '.join(dict.fromkeys(names))}, {_what_for(step)}"
 
 
 def why_cut(step: Step, key: Key, user: str) -> str:
     """user: the region that needs the rows of ``step`` by ``key``."""
-    if not key:
+    if is_in_one_place(key):
         return f"ends here because {user} needs its rows in one place"
     return f"ends here because {user} needs its rows by {_origins(step, key)}{_obstacle(step, key)}"
 

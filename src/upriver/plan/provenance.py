@@ -36,6 +36,7 @@ import pyarrow as pa
 from upriver.ids import Channel
 from upriver.plan.column_names import columns_in, plain_columns, quoted, with_texts
 from upriver.plan.plan import (
+    ALL_ALIKE,
     AggregateCall,
     AggregateOp,
     AggregatePlan,
@@ -64,12 +65,15 @@ from upriver.plan.plan import (
     ValuesOp,
     WindowCall,
     WindowOp,
+    is_in_one_place,
 )
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
 
 EXPRESSION_CHARS_MAX = 60
 """Characters of an expression that stands for a column; a longer one is described by its sources only."""
 
+ALIKE = "()"
+"""The description of a column that all rows have alike."""
 A_CONSTANT = "a constant"
 """The description of a column of rows that the query itself has."""
 
@@ -92,7 +96,7 @@ class Origins:
         if isinstance(edge, LakeEdge):
             return f"{edge.table}.{column}"
         if isinstance(edge, ConstantEdge):
-            return A_CONSTANT
+            return ALIKE if ALL_ALIKE in column else A_CONSTANT
         source = next(other for other in self.plan.regions if other.name == edge.region)
         return self.of(source, len(source.inputs) + len(source.nodes) - 1, column)
 
@@ -106,6 +110,8 @@ class Origins:
 def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> str:
     """Describes a column of an operator's output. inputs: the schemas of the operator's inputs."""
     match op:
+        case ProjectOp() | AggregateOp() if ALL_ALIKE in column:
+            return ALIKE
         case ProjectOp(projection):
             return shown(projection.expressions[projection.schema.get_field_index(column)], lambda name: below(0, name))
         case AggregateOp(plan) if column not in plan.group:
@@ -283,7 +289,7 @@ def _named(plan: DataflowPlan, name: str) -> RegionPlan:
 def _found(plan: DataflowPlan, consumer: RegionPlan, port: int) -> Found:
     edge = consumer.inputs[port].edge
     assert isinstance(edge, ExchangeEdge), f"a lake edge feeds port {port} of region {consumer.name}"
-    if not edge.key:
+    if is_in_one_place(edge.key):
         return _in_one_place(consumer, edge)
     producer = _Producer(plan, edge.region)
     found = producer.traces(_Sought(edge.key, None, _types(consumer.inputs[port])))
@@ -378,7 +384,7 @@ class _Producer:
     def _at_port(self, port: int, sought: _Sought) -> Found:
         entry = self._region.inputs[port]
         if isinstance(entry.edge, ExchangeEdge):
-            if not entry.edge.key:
+            if is_in_one_place(entry.edge.key):
                 return _in_one_place(self._region, entry.edge)
             return _Producer(self._plan, entry.edge.region).traces(sought.beyond(entry))
         if isinstance(entry.edge, ConstantEdge):

@@ -23,6 +23,7 @@ from upriver.plan.plan import (
     ALL_ALIKE_SQL,
     ALL_ALIKE_TYPE,
     AggregateOp,
+    AggregatePlan,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -45,6 +46,7 @@ from upriver.plan.plan import UnionOp as UnionAll
 from upriver.plan.relation import Relation
 from upriver.plan.routing import LEFT_HOLDS, RIGHT_HOLDS, Key
 from upriver.plan.source import Source
+from upriver.plan.two_phases import in_two_phases
 from upriver.plan.types import same_type, spark_name
 
 RETRACTING_JOINS = frozenset({JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, JoinKind.SEMI, JoinKind.ANTI})
@@ -237,9 +239,27 @@ def shaped(source: Source, relation: Relation, tables: Mapping[str, TableSpec], 
         case UnionAll():
             return steps.union(inputs, relation.schema)
         case AggregateOp(plan):
-            return steps.make(AggregateOp(replace(plan, retracts=inputs[0].retracts)), inputs, relation.schema)
+            return _aggregated(replace(plan, retracts=inputs[0].retracts), inputs[0], relation.schema, steps)
         case _:
             return steps.make(relation.op, inputs, relation.schema)
+
+
+def _aggregated(plan: AggregatePlan, source: Step, schema: pa.Schema, steps: Steps) -> Step:
+    """The groups of a step's rows; of all rows in two phases, if possible."""
+    op, below = source.op, source.inputs
+    phases = in_two_phases(plan, op.projection, below[0].schema) if isinstance(op, ProjectOp) else None
+    if phases is None:
+        return steps.make(AggregateOp(plan), [source], schema)
+    rows = steps.project(below[0], phases.rows)
+    slot = pa.field(phases.salt.column, pa.int32())
+    salted = steps.make(phases.salt, [rows], pa.schema([*rows.schema, slot]))
+    results = [pa.field(call.output, call.type) for call in phases.slots.calls]
+    groups = pa.schema([*(salted.schema.field(name) for name in phases.slots.group), *results])
+    slots = steps.make(AggregateOp(phases.slots), [salted], groups)
+    alike = source.schema.field(phases.whole.group[0])
+    parts = steps.project(slots, _longer(plain(results), ALL_ALIKE_SQL, alike))
+    whole = steps.make(AggregateOp(phases.whole), [parts], phases.whole_schema)
+    return steps.project(whole, phases.output)
 
 
 def is_hashable(step: Step, column: str) -> bool:

@@ -21,6 +21,8 @@ from upriver.plan.plan import (
     ALL_ALIKE,
     ALL_ALIKE_SQL,
     ALL_ALIKE_TYPE,
+    SALT_COLUMNS_MAX,
+    SLOTS,
     AggregateOp,
     AggregatePlan,
     FilterOp,
@@ -343,12 +345,6 @@ def _limit(node: exp.Expr) -> _Limit | None:
 def _number(node: exp.Expr) -> int | None:
     literal = isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit()
     return int(node.this) if literal else None
-
-
-SLOTS = 64
-"""Slots of a join without an equality: how many workers may share it, and how often one side is kept."""
-SALT_COLUMNS_MAX = 4
-"""Columns from which a row's slot follows."""
 
 
 @dataclass(frozen=True, slots=True)
