@@ -35,6 +35,7 @@ from upriver.lake.manifests import LastBatch, Manifest, Segment
 from upriver.lake.spans import EpochSpan
 from upriver.plan.plan import TableSpec
 from upriver.plan.retention import Retain
+from upriver.state.runs import EPOCH_COLUMN, RunInfo, dated_schema, run_schema
 from upriver.state.span import TimeSpan
 
 FIRST = EpochSpan(Epoch(1), Epoch(16))
@@ -111,11 +112,27 @@ def test_a_segment_has_the_rows_of_its_epochs_in_their_order(
 def test_a_merge_and_a_segment_come_back_as_they_were(lake: OwnedLake) -> None:
     sources = (write_run(lake, EVENTS, ("k",), [(1, 1)]), write_run(lake, EVENTS, ("k",), [(2, 1), (3, 3)]))
     for retention in (None, Retention("n", 9, None, 4)):
-        merge = Merge(BY_K, "a-b", VnodeId(2), VnodeId(4), sources, retention)
+        merge = Merge(BY_K, "a-b", VnodeId(2), VnodeId(4), sources, (Epoch(3), Epoch(9)), retention)
         assert Merge.from_json(merge.to_json()) == merge
     publish_empty(lake, 16)
     (segment,) = compacted(lake)
     assert Segment.from_json(segment.to_json()) == segment == lake.segment(FIRST)
+
+
+def test_rows_keep_their_epochs_through_all_merges(lake: OwnedLake) -> None:
+    def merged(span: EpochSpan, sources: tuple[tuple[RunInfo, int], ...]) -> RunInfo:
+        runs, epochs = tuple(run for run, _ in sources), tuple(Epoch(epoch) for _, epoch in sources)
+        made = merge_runs(lake, Merge(BY_K, span.name, VnodeId(0), VnodeId(8), runs, epochs), EVENTS, 8, Evaluator())
+        assert made is not None
+        return made
+
+    runs = [(write_run(lake, EVENTS, ("k",), [(1, number), (2, number)]), number) for number in (3, 9, 20)]
+    first = merged(FIRST, tuple(runs[:2]))
+    second = merged(EpochSpan(Epoch(1), Epoch(256)), ((first, 16), runs[2]))
+    schema = run_schema(dated_schema(EVENTS.schema))
+    rows = lake.open_run(second, schema).all_rows().to_pylist()
+    assert [(row["n"], row[EPOCH_COLUMN]) for row in rows] == 2 * [(3, 3), (9, 9), (20, 20)]
+    assert lake.open_run(second, run_schema(EVENTS.schema)).all_rows().schema.names == ["hash64", "k", "n"]
 
 
 def test_an_index_with_rows_in_one_epoch_keeps_its_runs(lake: OwnedLake) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import segments_kit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -285,6 +286,23 @@ def test_what_is_under_way_can_be_stopped(drive: Drive) -> None:
     path.with_suffix(".kept").replace(path)
     drive(wants=True)
     assert_complete(Lake(driver.lake.root))
+
+
+def test_a_segment_made_meanwhile_gets_the_index_with_the_rows_of_a_key_in_the_order_of_epochs(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Views with a function per key see the order. The segment's own runs have other keys side by side."""
+    by_k = (("k",),)
+    with segments_kit.owned(tmp_path, {"events": by_k, "users": (("id",),)}) as lake:
+        for number in range(16):
+            segments_kit.publish(lake, segments_kit.EVENTS, [(number * 7 % 16, number % 2)], by_k)
+        (segment,) = segments_kit.compacted(lake)
+        layout = Layout(root=str(tmp_path), table=segments_kit.EVENTS, vnodes=8, groups=1)
+        Backfill(spark, lake).run(layout, ("n",), Epoch(9))
+        assert lake.supplemented(segments_kit.BY_N) == {segment.span}
+        rows = segments_kit.rows_in(lake, lake.segment(segment.span), segments_kit.BY_N)
+    for n in (0, 1):
+        assert [k for _, k, found in rows if found == n] == [number * 7 % 16 for number in range(n, 16, 2)]
 
 
 ROWS = st.lists(

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from s3_kit import SECRET, S3Server
+from s3_kit import KEY, SECRET, S3Server
 
 from upriver.app import App
 from upriver.errors import DeclarationError
@@ -14,6 +14,8 @@ from upriver.lake.address import Root
 from upriver.lake.lake import Lake
 
 pytestmark = pytest.mark.spark
+
+EXECUTIONS_SHOWN = 12
 
 
 @pytest.fixture
@@ -32,6 +34,19 @@ def app_on(spark: Any, root: str, rows: Any, workers: int) -> App:
     return app
 
 
+def shown_by_spark(spark: Any, rows: Any) -> str:
+    """A DataFrame's plans in all forms, and what Spark's UI and event log have of the last executions."""
+    rows.write.format("noop").mode("overwrite").save()
+    query = rows._jdf.queryExecution()
+    plans = [spark._jvm.PythonSQLUtils.explainString(query, mode) for mode in ("extended", "formatted", "cost")]
+    plans += [plan.toJSON() for plan in (query.analyzed(), query.optimizedPlan(), query.executedPlan())]
+    executions = spark._jsparkSession.sharedState().statusStore().executionsList()
+    for number in range(max(0, executions.size() - EXECUTIONS_SHOWN), executions.size()):
+        each = executions.apply(number)
+        plans += [each.description(), each.details(), each.physicalPlanDescription(), str(each.modifiedConfigs())]
+    return "".join(plans)
+
+
 def test_an_app_lives_in_s3(spark: Any, root: Root, capfd: pytest.CaptureFixture[str]) -> None:
     rows = spark.range(100).selectExpr("id % 10 AS k", "id AS v").localCheckpoint()
     with app_on(spark, root, rows, 1).start(wait=True) as app:
@@ -40,6 +55,9 @@ def test_an_app_lives_in_s3(spark: Any, root: Root, capfd: pytest.CaptureFixture
         assert app.lookup("partly", [3]).column("total").to_pylist() == [sum(range(3, 100, 10))]
         assert app.checkpoint() == 1
         assert app.read("partly").count() == 10
+        shown = "".join(shown_by_spark(spark, app.read(name)) for name in ("sums", "partly", "events"))
+        assert "BatchScan upriver" in shown
+        assert [secret for secret in (KEY, SECRET, app.token) if secret in shown] == []
     with app_on(spark, root.replace("s3://", "s3a://"), rows, 2).start(wait=True) as app:
         assert app.lookup("sums", [3]).column("n").to_pylist() == [10]
         assert app.status()["checkpoint"]["epoch"] == 1

@@ -8,7 +8,7 @@ import pytest
 from pyspark import cloudpickle
 
 from upriver.spark.host import cause_in_text
-from upriver.spark.probe import PACKAGES, fault_of, look, why_no_task_runs
+from upriver.spark.probe import PACKAGES, fault_of, look, packages_for, why_no_task_runs
 
 DRIVER = {"host": "driver", "python": "/opt/driver/python", "versions": dict.fromkeys(PACKAGES, "1.2"), "missing": {}}
 OTHER_PYTHON = """Lost task 0.3 in stage 0.0 (TID 3) (10.0.0.5 executor 4): PythonException: Traceback (most recent call last):
@@ -72,6 +72,18 @@ def test_this_process_has_all_that_a_worker_needs() -> None:
     ((found),) = look(PACKAGES, ())
     assert found["missing"] == {}
     assert found["versions"].keys() == set(PACKAGES)
+
+
+def test_a_root_in_an_object_store_needs_its_package_on_every_executor() -> None:
+    assert packages_for("/data/lake") == PACKAGES
+    needed = packages_for("s3://bucket/lake")
+    assert set(needed) - set(PACKAGES) == {"obstore"}
+    ((found,)) = look(needed, ())
+    assert found["missing"] == {}
+    fault = fault_of(DRIVER, executor(obstore="ModuleNotFoundError: No module named 'obstore'"))
+    assert fault is not None
+    assert "node (/usr/bin/python3): lacks obstore. Install" in fault
+    assert "'upriver[object-stores]'" in fault
 
 
 def test_the_task_runs_where_upriver_cannot_be_imported() -> None:

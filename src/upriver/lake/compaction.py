@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention, remaining
@@ -28,7 +29,7 @@ from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
 from upriver.lake.spans import EpochSpan, cover, due
 from upriver.plan.plan import TableSpec, table_of
-from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
+from upriver.state.runs import EPOCH_COLUMN, RunInfo, dated_schema, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 
 MERGE_BYTES = 64 << 20
@@ -46,13 +47,15 @@ PLAN_DIGITS = 16
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Rows of the vnodes from ``first`` to before ``end`` of one lake edge. prefix: of the name of its run. sources:
-    runs in order of epochs. retention: of the table, at the end of the epochs."""
+    runs in order of epochs. source_epochs: for each, the last epoch of the manifest or segment that names it.
+    retention: of the table, at the end of the epochs."""
 
     channel: Channel
     prefix: str
     first: VnodeId
     end: VnodeId
     sources: tuple[RunInfo, ...]
+    source_epochs: tuple[Epoch, ...]
     retention: Retention | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -62,6 +65,7 @@ class Merge:
             "first": self.first,
             "end": self.end,
             "sources": [run.to_json() for run in self.sources],
+            "source_epochs": list(self.source_epochs),
             "retention": None if self.retention is None else self.retention.to_json(),
         }
 
@@ -70,7 +74,8 @@ class Merge:
         sources = tuple(RunInfo.from_json(run) for run in record["sources"])
         retention = None if record["retention"] is None else Retention.from_json(record["retention"])
         first, end = VnodeId(record["first"]), VnodeId(record["end"])
-        return cls(Channel(record["channel"]), record["prefix"], first, end, sources, retention)
+        epochs = tuple(map(Epoch, record["source_epochs"]))
+        return cls(Channel(record["channel"]), record["prefix"], first, end, sources, epochs, retention)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,20 +216,20 @@ class Compaction:
         kept: dict[Channel, tuple[RunInfo, ...]] = {}
         merges: list[Merge] = []
         for channel in _channels_of(parts):
-            sources = [part.runs_of(channel) for part in parts]
-            having = [runs for runs in sources if runs]
+            having = [part for part in parts if part.runs_of(channel)]
             if len(having) < 2:
-                kept[channel] = having[0] if having else ()
+                kept[channel] = having[0].runs_of(channel) if having else ()
                 continue
-            runs = tuple(run for of_part in having for run in of_part)
-            ranges = self._ranges(runs)
+            runs = [(run, part.epoch) for part in having for run in part.runs_of(channel)]
+            ranges = self._ranges([run for run, _ in runs])
             if ranges is None:
                 self._too_large.add(span)
                 return None
             retention = parts[-1].retained.get(table_of(channel))
-            merges += [
-                Merge(channel, prefix, first, end, _within(runs, first, end), retention) for first, end in ranges
-            ]
+            for first, end in ranges:
+                within = _within(runs, first, end)
+                sources, epochs = tuple(run for run, _ in within), tuple(epoch for _, epoch in within)
+                merges.append(Merge(channel, prefix, first, end, sources, epochs, retention))
         return SegmentPlan(span, prefix, parts, kept, tuple(merges))
 
     def _ranges(self, runs: Sequence[RunInfo]) -> list[tuple[VnodeId, VnodeId]] | None:
@@ -253,15 +258,23 @@ def _channels_of(parts: Sequence[LakeEpochs]) -> list[Channel]:
     ]
 
 
-def _within(runs: Iterable[RunInfo], first: int, end: int) -> tuple[RunInfo, ...]:
-    return tuple(run for run in runs if any(first <= vnode < end for vnode, _ in run.vnode_rows))
+def _within(runs: Iterable[tuple[RunInfo, Epoch]], first: int, end: int) -> list[tuple[RunInfo, Epoch]]:
+    """Those that have rows of these vnodes."""
+    return [(run, epoch) for run, epoch in runs if any(first <= vnode < end for vnode, _ in run.vnode_rows)]
+
+
+def dated(table: TableSpec) -> TableSpec:
+    """The table, where rows have their epochs and are ordered by them first: an index over the rows of a segment then
+    has those of one key in the order of their epochs, as the index from which it takes them."""
+    return replace(table, schema=dated_schema(table.schema), order_by=(EPOCH_COLUMN, *table.order_by))
 
 
 def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> RunInfo | None:
     """Carry out a merge: write one run, and return it; ``None`` if no rows are left. Raises CorruptFile, NotWritten.
 
-    Rows are in the order of hash64, those of one key in the order of the sources. Of an upsert table, the newest
-    version of each primary key stays, of those with one hash64. Rows that retention has removed are left out.
+    Rows are in the order of hash64, those of one key in the order of the sources, and have their epochs. Of an upsert
+    table, the newest version of each primary key stays, of those with one hash64. Rows that retention has removed are
+    left out.
     """
     rows = _merged_rows(lake, merge, table, evaluator)
     if not len(rows):
@@ -276,12 +289,12 @@ def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluato
 
 
 def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluator) -> pa.RecordBatch:
-    schema = run_schema(table.schema)
+    schema = run_schema(dated_schema(table.schema))
     wanted = frozenset(map(VnodeId, range(merge.first, merge.end)))
     pieces = [pa.RecordBatch.from_pylist([], schema=schema)]
-    for run in merge.sources:
+    for run, epoch in zip(merge.sources, merge.source_epochs, strict=True):
         if slices := run.slices_of(wanted):
-            pieces += lake.open_run(run, schema).scan(slices, run.rows)
+            pieces += (_dated(rows, epoch) for rows in lake.open_run(run, schema).scan(slices, run.rows))
     rows = pa.concat_batches(pieces)
     order = np.argsort(rows.column(0).to_numpy(), kind="stable")
     if table.primary_key:
@@ -292,6 +305,12 @@ def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluato
     if merge.retention is None:
         return merged
     return remaining(merged, table, merge.retention.column, merge.retention.cut)
+
+
+def _dated(rows: pa.RecordBatch, epoch: Epoch) -> pa.RecordBatch:
+    """The rows, those without an epoch as of this one."""
+    epochs = pc.fill_null(rows.column(rows.num_columns - 1), pa.scalar(epoch, pa.uint32()))
+    return rows.set_column(rows.num_columns - 1, rows.schema.field(rows.num_columns - 1), epochs)
 
 
 def try_merge(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> MergeResult:

@@ -48,7 +48,7 @@ from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
 from upriver.lake.spans import EpochSpan, cover, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
-from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema
+from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema, without_epochs
 from upriver.state.schemas import can_become
 
 NAMES_SHOWN_MAX = 3
@@ -215,7 +215,7 @@ class Lake:
 
     def _may_have(self, run: RunInfo, wanted: pa.Schema, found: pa.Schema) -> bool:
         """Whether a run may have the schema ``found`` in its file, and be read in the schema ``wanted``."""
-        table = run.path.removeprefix("tables/").partition("/")[0]
+        table, found = run.path.removeprefix("tables/").partition("/")[0], without_epochs(found)
         if found not in self._run_schemas.get(table, ()):
             self._run_schemas[table] = self.run_schemas(table)
         return found in self._run_schemas[table] and can_become(found, wanted)

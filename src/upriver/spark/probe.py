@@ -6,7 +6,7 @@ needs.
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,14 +14,18 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 from upriver.errors import ClusterError
+from upriver.lake.address import object_address
 from upriver.spark.host import cause_of_job_failure
 
 PACKAGES = ("upriver", "pyarrow", "duckdb", "numpy", "sqlglot", "msgspec", "xxhash", "pyspark")
 """Packages that a worker imports, and that need the driver's version."""
+OBJECT_STORES = ("obstore",)
+"""Packages that a worker imports beside them, if the root is in an object store."""
 PROBED_MAX = 32
 """Executors that are probed. A start on more of them must not wait for Python to start on all."""
 _ADVICE = (
-    "Install the driver's requirements on the nodes and set spark.pyspark.python, or ship an environment with "
+    "Install the driver's requirements ('upriver[object-stores]' for a root in an object store) on the nodes and set "
+    "spark.pyspark.python, or ship an environment with "
     "spark.archives, or the wheel with --py-files (docs/guide/clusters.md)"
 )
 _NOT_FOUND = re.compile(r"No module named '([\w.]+)'")
@@ -56,7 +60,12 @@ def look(packages: Iterable[str], _: Iterable[int]) -> list[dict[str, Any]]:
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 
-def check_executors(spark: SparkSession) -> None:
+def packages_for(root: str) -> tuple[str, ...]:
+    """The packages that a worker on this root imports."""
+    return PACKAGES if object_address(root) is None else (*PACKAGES, *OBJECT_STORES)
+
+
+def check_executors(spark: SparkSession, packages: Sequence[str]) -> None:
     """Run the task on each registered executor. Spark deals tasks out to them in turn, so each executor with a free
     slot gets one.
 
@@ -66,10 +75,10 @@ def check_executors(spark: SparkSession) -> None:
     executors = len(context._jsc.sc().statusTracker().getExecutorInfos()) - 1  # the driver is one of them
     tasks = min(max(executors, 1), PROBED_MAX)
     try:
-        found = context.parallelize(range(tasks), tasks).mapPartitions(partial(look, PACKAGES)).collect()
+        found = context.parallelize(range(tasks), tasks).mapPartitions(partial(look, packages)).collect()
     except Exception as error:
         raise ClusterError(why_no_task_runs(str(error), cause_of_job_failure(error))) from None
-    (driver,) = look(PACKAGES, ())
+    (driver,) = look(packages, ())
     for executor in found:
         if (fault := fault_of(driver, executor)) is not None:
             raise ClusterError(fault)

@@ -40,7 +40,7 @@ from upriver.spark.compaction import USUAL_COMPACTION, CompactionSettings, Compa
 from upriver.spark.host import WorkerHost, runs_elsewhere
 from upriver.spark.ingest import EpochLog, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
-from upriver.spark.probe import check_executors
+from upriver.spark.probe import check_executors, packages_for
 from upriver.spark.retention import begun_retention
 from upriver.spark.runs import Lot, warm_up
 from upriver.spark.session import (
@@ -159,7 +159,7 @@ class RunningApp:
         wait_for_slots(self._spark, len(self._begun_with.workers), startup.seconds_left)
         if runs_elsewhere(self._spark):
             startup.at("running a first task on an executor")
-            check_executors(self._spark)
+            check_executors(self._spark, packages_for(self._config.root))
         startup.at(f"opening the lake {self._config.root}")
         tables, settings = tuple(source.table for source in self._sources), checked_settings(self._spark)
         declared = LakeRecord(self._config.vnodes, tables, self._indexes(), settings)

@@ -39,7 +39,7 @@ from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.state.pair_index import sorted_by
-from upriver.state.runs import HASH_COLUMN, RunInfo, describe_run, encode_run, run_schema
+from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 from upriver.vnodes import vnodes_of
 
@@ -199,9 +199,9 @@ class RunWriter:
 
 
 def check_columns(schema: pa.Schema, table: str) -> None:
-    """Refuse the column name that runs reserve."""
+    """Refuse the column names that runs reserve."""
     for column in schema.names:
-        if column.lower() == HASH_COLUMN:
+        if column.lower() in RESERVED_COLUMNS:
             raise DeclarationError(f"table {table!r}: the column name {column!r} is reserved; rename it")
 
 

@@ -15,7 +15,7 @@ import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 from uuid import uuid4
@@ -174,7 +174,7 @@ class ScanRequest:
     asked: _Asked
     source: _Source
     wanted: _Wanted
-    options: Mapping[str, str]
+    options: Mapping[str, str] = field(repr=False)
 
     @classmethod
     def of(
@@ -188,7 +188,7 @@ class ScanRequest:
     ) -> Self:
         """address, token: of the running app. name: of a view or a table. partitions: how many groups of vnodes; by
         default as many as workers. keys: only the rows of these. store: settings that open the lake's object store,
-        as of a Root; Spark redacts the option that has them.
+        as of a Root: an option has them, as it has the token. Spark shows options in no plan, and redacts these names.
 
         Raises UnknownView, DeclarationError, KeyTypeError, AccessDenied, ClusterError.
         """

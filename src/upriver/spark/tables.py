@@ -35,6 +35,7 @@ from upriver.engine.stateful import check_order
 from upriver.errors import DeclarationError, IngestFailed, UpriverError
 from upriver.hashing import Hashes, check_hashable, hash64
 from upriver.ids import Epoch
+from upriver.lake.compaction import dated
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.rejected import Rejected, rejected_schema
@@ -338,6 +339,7 @@ class Backfill:
     def _rewrite(self, layout: Layout, index: tuple[str, ...], manifests: list[LakeEpochs]) -> None:
         table = layout.table
         writer = layout.writer(*(Lot(manifest.batches[table.name].batch, index) for manifest in manifests))
+        writer = replace(writer, table=dated(table))
         sources = [manifest.whole_runs(table) for manifest in manifests]
         for manifest, runs in zip(manifests, rewrite_runs(self._spark, sources, writer), strict=True):
             self._lake.supplement(lake_channel(table.name, index), manifest.span, runs)

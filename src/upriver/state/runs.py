@@ -26,6 +26,10 @@ from upriver.state.vectors import spread
 from upriver.vnodes import offsets_by_vnode
 
 HASH_COLUMN = "hash64"
+EPOCH_COLUMN = "upriver epoch"
+"""The last column of merged runs: the epoch of each row. Only what rewrites runs reads it."""
+RESERVED_COLUMNS = (HASH_COLUMN, EPOCH_COLUMN)
+"""Names that no column of a table has, in lower case."""
 CHECKSUM = "xxh3_64"
 BLOCK_BYTES = 4 << 10
 """Bytes of an Arrow file that share one checksum. Larger blocks make small reads cost more. Smaller blocks make large
@@ -115,6 +119,17 @@ class RunInfo:
 def run_schema(schema: pa.Schema) -> pa.Schema:
     """The schema of a table's runs."""
     return pa.schema([pa.field(HASH_COLUMN, pa.uint64(), nullable=False), *schema])
+
+
+def dated_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns of a table, and each row's epoch; null in the rows of a run that is not merged."""
+    return schema.append(pa.field(EPOCH_COLUMN, pa.uint32()))
+
+
+def without_epochs(schema: pa.Schema) -> pa.Schema:
+    """The schema of a run, without the epochs of its rows."""
+    place = schema.get_field_index(EPOCH_COLUMN)
+    return schema if place < 0 else schema.remove(place)
 
 
 def encode_rows(rows: pa.Table) -> pa.Buffer:
