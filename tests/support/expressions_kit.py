@@ -18,6 +18,9 @@ TIMES = [datetime(1970, 1, 1), datetime(1969, 12, 31, 23, 59, 59, 999999), None,
 TIMES += [datetime(2024, 2, 29, 12, 34, 56, 780000), datetime(9999, 12, 31, 23, 59, 59), datetime(1960, 5, 6, 7, 8)]
 STRINGS = ["", "a", None, "abc", "ABC", " a b ", "ß", "ÄÖü", "a%b", "a_b", "日本語", "e\u0301x", "😀z", "\t\n"]
 STRINGS += ["x'y\"z", "a\\b", "ΑΣ", "ΑΣΒ Σ ΟΔΥΣΣΕΥΣ.", "İstanbul", "a\u00a0", "ǅ", "straße ﬁ", "\u1c89\u1c8a", "0"]
+MOMENTS = ["2024-02-29 12:34:56", "2024-02-29T01:02:03.123456", None, "1999-12-31 23:59:59", "2024-2-9 1:2:3"]
+MOMENTS += ["2023-02-29", "2024-03-31 02:30:00", "2024-01-01", "1", "2024-10-27 02:30:00.5", " 1970-01-01 00:00:60"]
+MOMENTS += ["2024-01-01 24:00:00"]
 COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
     # Small integers, with which arithmetic stays in range; then the ends of each range.
     "y": (pa.int8(), [0, 1, -1, None, 7, -7, 10, 11]),
@@ -51,6 +54,7 @@ COLUMNS: dict[str, tuple[pa.DataType, list[Any]]] = {
         pa.string(),
         ["2024-02-29", "2024-2-9", " 2024-01-01 ", None, "1999", "2001-7", "2024-01-02T10", "2020-1-5 x"],
     ),
+    "moments": (pa.string(), MOMENTS),
     "truths": (pa.string(), ["true", "F", None, " yes ", "0", "N", "1", "False"]),
 }
 

@@ -105,6 +105,21 @@ def _murmured_ints(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
     return pa.array(np.where(_nulls(values), start, hashes).view(np.int32), pa.int32())
 
 
+def _murmured_doubles(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
+    """Of the bits of DOUBLEs; all zeros are one, and all NaN."""
+    return _murmured_longs(seeds, _bits(_whole(column), np.float64(0), pa.int64()))
+
+
+def _murmured_floats(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
+    return _murmured_ints(seeds, _bits(_whole(column), np.float32(0), pa.int32()))
+
+
+def _bits(column: pa.Array, zero: Any, type: pa.DataType) -> pa.Array:
+    values = column.fill_null(0.0).to_numpy() + zero
+    values = np.where(np.isnan(values), values.dtype.type(np.nan), values)
+    return pa.array(values.view(f"i{values.dtype.itemsize}"), type, mask=_nulls(column))
+
+
 def _spans(column: pa.Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The bytes of a BINARY column, where each value begins, and its length; of a NULL 0."""
     column = column.fill_null(b"").cast(pa.binary())
@@ -175,6 +190,8 @@ KERNELS: Mapping[str, Kernel] = {
     },
     "kernel_hash_bigint": Kernel(("INTEGER", "BIGINT"), "INTEGER", _murmured_longs),
     "kernel_hash_integer": Kernel(("INTEGER", "INTEGER"), "INTEGER", _murmured_ints),
+    "kernel_hash_double": Kernel(("INTEGER", "DOUBLE"), "INTEGER", _murmured_doubles),
+    "kernel_hash_float": Kernel(("INTEGER", "FLOAT"), "INTEGER", _murmured_floats),
     "kernel_hash_blob": Kernel(("INTEGER", "BLOB"), "INTEGER", _murmured_bytes),
     "kernel_crc32": Kernel(("BLOB",), "BIGINT", _crc32),
     "kernel_wall_clock": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(wall_clocks_of)),

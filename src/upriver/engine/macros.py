@@ -308,7 +308,8 @@ _MORE_NUMBERS = {
         ELSE spark_bucket(CAST(n AS DOUBLE) * (x - low) / (high - low), n) END
         WHEN x > low THEN CAST(0 AS BIGINT) WHEN x <= high THEN n + 1
         ELSE spark_bucket(CAST(n AS DOUBLE) * (low - x) / (low - high), n) END""",
-    "spark_bit(a, n, bits)": """CASE WHEN n < 0 OR n >= bits THEN error('There is no bit ' || CAST(n AS VARCHAR))
+    "spark_bit(a, n, bits)": """CASE WHEN (n < 0 OR n >= bits) AND a IS NOT NULL
+        THEN error('There is no bit ' || CAST(n AS VARCHAR))
         ELSE CAST((a >> CAST(n AS BIGINT)) & 1 AS TINYINT) END""",
     "spark_bitmap_bit_position(n)": """CAST(CASE WHEN n > 0 THEN (n - 1) % 32768
         ELSE (-CAST(n AS HUGEINT)) % 32768 END AS BIGINT)""",
@@ -321,8 +322,71 @@ _MORE_NUMBERS = {
         ELSE CAST(a AS HUGEINT) % b END""",
 }
 
+_CLOCK = r"(?:[ T]([0-9]{1,2}):([0-9]{1,2})(?::([0-9]{1,2})(?:[.]([0-9]{0,9}))?)?)?"
+_MOMENT = rf"{_BLANK}([0-9]{{4}})-([0-9]{{1,2}})-([0-9]{{1,2}}){_CLOCK}"
+
+
+def _moment_part(number: int) -> str:
+    return f"CAST(coalesce(nullif(regexp_extract(s, '{_MOMENT}', {number}), ''), '0') AS BIGINT)"
+
+
+_CLOCKS = {
+    "spark_clock_of(d, h, m, us)": """CASE WHEN h < 0 OR h > 23 OR m < 0 OR m > 59 OR us < 0 OR us > 60000000
+        THEN error('There is no such time of day') ELSE CAST(d AS TIMESTAMP)
+        + to_microseconds(CAST(h AS BIGINT) * 3600000000 + CAST(m AS BIGINT) * 60000000 + us) END""",
+    "spark_made_clock(y, mo, d, h, m, us)": """CASE WHEN y IS NULL OR mo IS NULL OR d IS NULL OR h IS NULL OR m IS NULL
+        OR us IS NULL THEN NULL ELSE spark_clock_of(make_date(y, mo, d), h, m, us) END""",
+    "spark_clock_of_second(d, h, m, us)": """CASE WHEN us > 59999999 THEN error('There is no such second')
+        ELSE spark_clock_of(d, h, m, us) END""",
+    "spark_clock_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '{_MOMENT}{_BLANK}')
+        THEN spark_clock_of_second(make_date({_moment_part(1)}, {_moment_part(2)}, {_moment_part(3)}),
+        {_moment_part(4)}, {_moment_part(5)}, {_moment_part(6)} * 1000000
+        + CAST(left(rpad(regexp_extract(s, '{_MOMENT}', 7), 6, '0'), 6) AS BIGINT))
+        WHEN regexp_full_match(s, '{_BLANK}[0-9]{{4}}(?:-[0-9]{{1,2}})?{_BLANK}')
+        THEN CAST(spark_date_of_text(s) AS TIMESTAMP)
+        ELSE {_malformed("s", "TIMESTAMP")} END""",
+    # Of the numbers in a text of a given form; a text of another form has none.
+    "spark_parsed(s, y, mo, d, h, m, us)": """CASE WHEN s IS NULL THEN NULL WHEN y = '' THEN error('The text '''
+        || s || ''' has not the form') WHEN CAST(y AS BIGINT) < 1 THEN error('There is no year 0')
+        ELSE spark_clock_of_second(make_date(CAST(y AS BIGINT), CAST(mo AS BIGINT), CAST(d AS BIGINT)),
+        CAST(h AS BIGINT), CAST(m AS BIGINT), CAST(us AS BIGINT)) END""",
+    "spark_near_instant(n)": """CASE WHEN abs(n) > 253402300800
+        THEN error('A timestamp outside the years 1 to 9999 cannot be formatted')
+        ELSE make_timestamp(n * 1000000) END""",
+    "spark_seconds_of_day(t)": "hour(t) * 3600 + minute(t) * 60 + second(t)",
+    "spark_months_apart(a, b)": "CAST((year(a) - year(b)) * 12 + month(a) - month(b) AS DOUBLE)",
+    "spark_days_apart(a, b)": """CAST((day(a) - day(b)) * 86400 + spark_seconds_of_day(a) - spark_seconds_of_day(b)
+        AS DOUBLE) / CAST(2678400 AS DOUBLE)""",
+    "spark_months_between(a, b)": """CASE WHEN day(a) = day(b)
+        OR (CAST(a AS DATE) = last_day(a) AND CAST(b AS DATE) = last_day(b)) THEN spark_months_apart(a, b)
+        ELSE spark_months_apart(a, b) + spark_days_apart(a, b) END""",
+    "spark_rounded_8(x)": """floor(x * CAST(100000000 AS DOUBLE) + CAST('0.5' AS DOUBLE))
+        / CAST(100000000 AS DOUBLE)""",
+    "spark_next_day(d, n)": "d + CAST(1 + (n + 13 - CAST(d - DATE '1970-01-01' AS INTEGER) % 7) % 7 AS INTEGER)",
+}
+
+_URLS = {
+    "spark_url_encode(s)": "replace(replace(replace(url_encode(s), '%20', '+'), '~', '%7E'), '%2A', '*')",
+    "spark_url_decode(s)": """CASE WHEN s IS NULL THEN NULL
+        WHEN regexp_full_match(s, '(?s)(?:[^%]|%[0-9A-Fa-f]{2})*') THEN url_decode(replace(s, '+', ' '))
+        ELSE error('The text ''' || s || ''' is no encoded URL') END""",
+}
+
+
 _ALL = (
-    _NUMBERS | _MORE_NUMBERS | _shifts(32) | _shifts(64) | _STRINGS | _TEXTS | _TIMES | _CASES | _MORE_STRINGS | _BYTES
+    _NUMBERS
+    | _MORE_NUMBERS
+    | _shifts(32)
+    | _shifts(64)
+    | _STRINGS
+    | _TEXTS
+    | _TIMES
+    | _CASES
+    | _MORE_STRINGS
+    | _BYTES
+    | _CLOCKS
+    | _URLS
 )
 _ERROR = re.compile(r"error\((?:'(?:[^']|'')*'|CAST\([^()]*\)|[^'()])*\)")
 _CALL = re.compile(r"\bspark_\w+(?=\()")

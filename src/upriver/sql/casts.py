@@ -37,6 +37,7 @@ from upriver.plan.types import (
     spark_name,
 )
 from upriver.sql.scalars import (
+    UTC_ZONES,
     Context,
     in_order,
     intolerant,
@@ -46,6 +47,7 @@ from upriver.sql.scalars import (
     null,
     opaque,
     strict,
+    string_sql,
     typed_name,
 )
 from upriver.zones import zone_info
@@ -238,14 +240,29 @@ def _text_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.Dat
     return Scalar(f"CAST({macro('spark_integer_of_text', value.sql)} AS {duck_name(to)})", to, fails=True)
 
 
-def _across_clocks(how: Cast) -> Cast:
-    """A cast between an instant and a wall clock or a date."""
+def local(context: Context, value: Scalar) -> Scalar:
+    """The wall clock of an instant in the session's time zone."""
+    return in_zone(value, context.timezone, "kernel_wall_clock", pa.timestamp("us"))
 
-    def checked(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-        context.need_utc(node, f"a cast from {typed_name(value)} to {spark_name(to)}")
-        return how(context, node, value, to)
 
-    return checked
+def in_zone(value: Scalar, zone: str, kernel: str, type: pa.DataType) -> Scalar:
+    """The wall clock of an instant in a zone, or the instant of a wall clock, by the kernel of that name."""
+    sql = value.sql if zone.upper() in UTC_ZONES else f"{kernel}({value.sql}, {string_sql(zone)})"
+    return strict(sql, type, (value,))
+
+
+def _of_clock(how: Cast) -> Cast:
+    """A cast of an instant, from that of its wall clock."""
+    return lambda context, node, value, to: how(context, node, local(context, value), to)
+
+
+def _from_clock(how: Cast) -> Cast:
+    """A cast to an instant, from that to its wall clock."""
+
+    def made(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+        return in_zone(how(context, node, value, pa.timestamp("us")), context.timezone, "kernel_instant", to)
+
+    return made
 
 
 def _is_double(type: pa.DataType) -> bool:
@@ -292,16 +309,18 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_string, is_date, _checked_by("spark_date_of_text")),
     (is_string, is_boolean, _checked_by("spark_boolean_of_text")),
     (is_string, _is_binary, _encoded),
+    (is_string, is_wall_clock, _checked_by("spark_clock_of_text")),
+    (is_string, is_instant, _from_clock(_checked_by("spark_clock_of_text"))),
     (is_date, is_string, _checked_by("spark_text_of_date")),
     (is_date, is_wall_clock, _plain),
     (is_wall_clock, is_date, _plain),
     (is_wall_clock, is_string, _checked_by("spark_text_of_timestamp")),
     (is_instant, _is_bigint, _checked_by("spark_unix_seconds")),
-    (is_date, is_instant, _across_clocks(_plain)),
-    (is_instant, is_date, _across_clocks(_plain)),
-    (is_instant, is_string, _across_clocks(_checked_by("spark_text_of_timestamp"))),
-    (is_instant, is_wall_clock, _across_clocks(_retyped)),
-    (is_wall_clock, is_instant, _across_clocks(_retyped)),
+    (is_date, is_instant, _from_clock(_plain)),
+    (is_instant, is_date, _of_clock(_plain)),
+    (is_instant, is_string, _of_clock(_checked_by("spark_text_of_timestamp"))),
+    (is_instant, is_wall_clock, _of_clock(_retyped)),
+    (is_wall_clock, is_instant, _from_clock(_retyped)),
 )
 
 

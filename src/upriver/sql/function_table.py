@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 
 from upriver.sql.choices import CHOICES
+from upriver.sql.hashes import HASHES
 from upriver.sql.numbers import BITS, CASTS, NUMBERS
 from upriver.sql.patterns import PATTERNS
 from upriver.sql.signatures import Function
@@ -20,7 +21,7 @@ TABLE: Mapping[str, tuple[Function, ...]] = {
     "Bits": BITS,
     "Texts": TEXTS,
     "Regular expressions": PATTERNS,
-    "Bytes and hashes": BYTES,
+    "Bytes and hashes": (*BYTES, *HASHES),
     "Dates and times": TIMES,
     "Casts": CASTS,
 }
@@ -42,6 +43,17 @@ CHANGING = re.compile(
 
 REFUSED: Mapping[str, str] = {
     "split": "Take a part of the text: split_part(s, ',', 2), by the separator itself and not by a regular expression.",
+    "acosh": "Write ln(x + sqrt(x * x - 1)).",
+    "asinh": "Write ln(x + sqrt(x * x + 1)).",
+    "to_char": "Write date_format(t, 'yyyy-MM-dd') for a time, format_number(x, 2) for a number.",
+    "to_varchar": "Write date_format(t, 'yyyy-MM-dd') for a time, format_number(x, 2) for a number.",
+    "to_number": "Write CAST(replace(s, ',', '') AS DECIMAL(12,2)).",
+    "from_json": "Make the fields columns before app.table(): from_json in the DataFrame.",
+    "get_json_object": "Make the field a column before app.table(): get_json_object in the DataFrame.",
+    "json_tuple": "Make the fields columns before app.table(): get_json_object in the DataFrame.",
+    "parse_url": "Take a part of the text: regexp_extract(url, '://([^/?]*)', 1) for the host.",
+    "regexp_instr": "Take the text: regexp_substr(s, 'pattern').",
+    "regexp_extract_all": "Take one match: regexp_substr(s, 'pattern'), or count them: regexp_count(s, 'pattern').",
     "element_at": "Take a part of the text: split_part(s, ',', 2), or make the element a column before app.table().",
 }
 """Functions that are not supported, and what to do instead."""

@@ -180,9 +180,14 @@ def macro(name: str, *operands: str) -> str:
     """
     if not any("spark_" in operand for operand in operands):
         return f"{name}({', '.join(operands)})"
-    given = ", ".join(f"'v{number}': {operand}" for number, operand in enumerate(operands))
-    taken = ", ".join(f"v.v{number}" for number in range(len(operands)))
+    bound = [number for number, operand in enumerate(operands) if not _IN_QUOTES.fullmatch(operand)]
+    given = ", ".join(f"'v{number}': {operands[number]}" for number in bound)
+    taken = ", ".join(f"v.v{number}" if number in bound else operand for number, operand in enumerate(operands))
     return f"list_transform([{{{given}}}], lambda v: {name}({taken}))[1]"
+
+
+_IN_QUOTES = re.compile(r"'(?:[^']|'')*'")
+"""DuckDB needs some operands as constants."""
 
 
 def strict(sql: str, type: pa.DataType, operands: Iterable[Scalar], fails: bool = False) -> Scalar:

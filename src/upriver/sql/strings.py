@@ -23,6 +23,7 @@ from upriver.sql.scalars import (
     typed_name,
 )
 from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, Special, take
+from upriver.sql.tries import tried
 
 _STRING, _INT, _BOOLEAN, _BINARY = pa.string(), pa.int32(), pa.bool_(), pa.binary()
 _TEXT, _COUNT, _WHOLE, _BYTES = OperandKind.STRING, OperandKind.INT, OperandKind.WHOLE, OperandKind.BYTES
@@ -219,15 +220,14 @@ def _decoded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 
 def _to_binary(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``to_binary(s[, format])``: 'hex', 'utf-8' or 'base64'."""
+    """``to_binary(s[, format])``: 'hex' or 'utf-8'."""
     written = str((*operands, literal("hex", _STRING))[1].constant).lower()
-    how = {"hex": "spark_bytes_of_hex", "base64": "spark_unbase64"}.get(written)
     text = take(context, node, _TEXT, operands[0])
     if written in ("utf-8", "utf8"):
         return strict(f"encode({text.sql})", _BINARY, (text,))
-    if how is None:
-        raise context.unsupported(node, "to_binary() in this format", "Write 'hex', 'base64' or 'utf-8'.")
-    return strict(macro(how, text.sql), _BINARY, (text,), fails=True)
+    if written != "hex":
+        raise context.unsupported(node, "to_binary() in this format", "Write 'hex' or 'utf-8', or unbase64(s).")
+    return strict(macro("spark_bytes_of_hex", text.sql), _BINARY, (text,), fails=True)
 
 
 def _formatted_number(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -301,6 +301,19 @@ _A_AND_B = (_TEXT, _TEXT)
 
 def _test(names: str, sql: str) -> Function:
     return Function(names, _A_AND_B, sql, _BOOLEAN)
+
+
+_NO_URL = "where the text is no encoded URL"
+
+
+def _lenient(how: str, gives: pa.DataType) -> Special:
+    """``try_...``: the macro's NULL in place of its error."""
+
+    def build(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        text = take(context, node, _TEXT, operands[0])
+        return strict(macro(how, text.sql), gives, (text,), fails=True)
+
+    return tried(build)
 
 
 TEXTS: tuple[Function, ...] = (
@@ -434,6 +447,26 @@ TEXTS: tuple[Function, ...] = (
         fails="for a number without a value",
         samples="elt(j, s, u, k); elt(1, s); elt(i, s, u)",
     ),
+    Function(
+        "url_encode", (_TEXT,), "spark_url_encode", _STRING, samples="url_encode(s); url_encode('a b~*-_./?' || u)"
+    ),
+    Function(
+        "url_decode",
+        (_TEXT,),
+        "spark_url_decode",
+        _STRING,
+        fails=_NO_URL,
+        lenient=RAISES,
+        samples="url_decode(url_encode(s)); url_decode(s); url_decode('a+b%20' || u)",
+    ),
+    Function(
+        "try_url_decode",
+        (_TEXT,),
+        _lenient("spark_url_decode", _STRING),
+        "STRING",
+        nulls=f"also {_NO_URL}",
+        samples="try_url_decode(url_encode(s)); try_url_decode(s)",
+    ),
     Function("quote", (_TEXT,), "spark_quote", _STRING),
     Function(
         "levenshtein",
@@ -502,6 +535,15 @@ BYTES: tuple[Function, ...] = (
         samples="decode(bin, 'UTF-8'); decode(i, 1, 'one', 7, 'seven'); decode(s, 'a', 1, NULL, 2, 3)",
     ),
     Function(
+        "try_to_binary",
+        (_TEXT, _WRITTEN),
+        tried(_to_binary),
+        "BINARY",
+        1,
+        nulls="also where the text has not the format",
+        samples="try_to_binary(hex(s)); try_to_binary(digits, 'hex'); try_to_binary(s); try_to_binary(k, 'utf-8')",
+    ),
+    Function(
         "to_binary",
         (_TEXT, _WRITTEN),
         _to_binary,
@@ -509,7 +551,7 @@ BYTES: tuple[Function, ...] = (
         1,
         fails="where the text has not the format",
         lenient=RAISES,
-        samples="to_binary(hex(s)); to_binary(s, 'utf-8'); to_binary(digits, 'hex'); to_binary(base64(s), 'base64')",
+        samples="to_binary(hex(s)); to_binary(s, 'utf-8'); to_binary(digits, 'hex')",
     ),
 )
 """Of bytes."""

@@ -1,28 +1,29 @@
-"""Dates and times, and ``date_format``.
+"""Dates and times. A TIMESTAMP has a date and an hour only in a time zone: the session's."""
 
-``date_format`` takes patterns of letters that mean the same to Java and to DuckDB's strftime. A TIMESTAMP has a date
-and an hour only in a time zone: functions that need them require a session in UTC.
-"""
-
-import re
+from dataclasses import replace
 
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.errors import DeclarationError
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import is_date, is_instant, is_wall_clock
-from upriver.sql.casts import cast
-from upriver.sql.scalars import Context, Rule, macro, opaque, strict, string_sql, typed_name
+from upriver.plan.types import is_date, is_floating, is_instant, is_string, is_wall_clock
+from upriver.sql.casts import cast, in_zone, local
+from upriver.sql.scalars import Context, Rule, in_order, literal, macro, opaque, strict, typed_name
 from upriver.sql.signatures import (
     RAISES,
     Function,
     OperandKind,
     Operands,
     Special,
+    as_instant,
     constant_text,
     take,
 )
+from upriver.sql.time_texts import formatted, parsed
+from upriver.sql.tries import tried
+from upriver.zones import zone_name
 
 _INT, _LONG, _DATE = pa.int32(), pa.int64(), pa.date32()
 _MILLIONTH = "CAST('0.000001' AS DECIMAL(7, 6))"
@@ -40,19 +41,18 @@ _CLOCK_UNITS = _DATE_UNITS | {
     "MILLISECOND": "millisecond",
     "MICROSECOND": "microsecond",
 }
+_WITHIN_A_DAY = frozenset({"hour", "minute", "second", "millisecond", "microsecond"})
 
 
-def _clock(context: Context, node: exp.Expr, what: str, value: Scalar) -> Scalar:
-    """The wall clock of a TIMESTAMP; what is read from it, for a refusal."""
+def _clock(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    """The wall clock of a TIMESTAMP."""
     clock = take(context, node, OperandKind.CLOCK, value)
-    if is_instant(clock.type):
-        context.need_utc(node, what)
-    return clock
+    return local(context, clock) if is_instant(clock.type) else clock
 
 
 def _clock_part(unit: str) -> Special:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        clock = _clock(context, node, f"the {unit} of a TIMESTAMP", operands[0])
+        clock = _clock(context, node, operands[0])
         return strict(f"CAST({unit}({clock.sql}) AS INTEGER)", _INT, (clock,))
 
     return rule
@@ -86,7 +86,7 @@ def _part(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
     if field in _OF_CLOCK:
         return _clock_part(_OF_CLOCK[field])(context, node, (value,))
     if field in _SECONDS:
-        clock = _clock(context, node, "the second of a TIMESTAMP", value)
+        clock = _clock(context, node, value)
         return strict(f"CAST(microsecond({clock.sql}) * {_MILLIONTH} AS DECIMAL(8, 6))", pa.decimal128(8, 6), (clock,))
     if field not in _OF_DATE:
         fields = "year, quarter, month, week, day, dayofweek, doy, hour, minute, second"
@@ -120,9 +120,14 @@ def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Sc
     unit = _CLOCK_UNITS.get(written.upper())
     if unit is None:
         raise context.unsupported(node, f"date_trunc() to {written!r}", f"Take one of {', '.join(_CLOCK_UNITS)}.")
-    context.need_utc(node, "date_trunc()")
-    moment = cast(context, node, operands[1], pa.timestamp("us", tz=context.timezone))
-    return opaque(strict(f"date_trunc('{unit}', {moment.sql})", moment.type, (moment,)))
+    moment = as_instant(context, node, operands[1])
+    clock = local(context, moment)
+    whole = strict(f"date_trunc('{unit}', {clock.sql})", clock.type, (clock,))
+    if unit in _WITHIN_A_DAY and clock.sql != moment.sql:  # an hour that comes twice stays the one that it is
+        return opaque(strict(f"({moment.sql} - ({clock.sql} - {whole.sql}))", moment.type, (moment,)))
+    if unit not in _WITHIN_A_DAY:
+        context.need_utc(node, f"date_trunc() to {written!r}")
+    return opaque(replace(whole, type=moment.type))
 
 
 def _instant_of(micros: int) -> Special:
@@ -137,74 +142,115 @@ def _instant_of(micros: int) -> Special:
 
 
 def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``unix_timestamp(time)``: seconds without a fraction, also before 1970, where ``unix_seconds`` rounds down."""
+    """``unix_timestamp(time)`` and ``unix_timestamp(text[, format])``: seconds without a fraction, also before 1970,
+    where ``unix_seconds`` rounds down."""
     moment = operands[0]
-    if not (is_instant(moment.type) or is_wall_clock(moment.type) or is_date(moment.type)):
+    if is_string(moment.type):
+        form = (*operands, literal("yyyy-MM-dd HH:mm:ss", pa.string()))[1]
+        moment = parsed(context, node, "unix_timestamp", moment, form)
+    elif not (is_instant(moment.type) or is_wall_clock(moment.type) or is_date(moment.type)):
         what = f"unix_timestamp() of {typed_name(moment)}"
         raise context.unsupported(node, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
+    elif is_wall_clock(moment.type):
+        context.need_utc(node, "unix_timestamp() of TIMESTAMP_NTZ")
     instant = cast(context, node, moment, pa.timestamp("us", tz=context.timezone))
     return opaque(strict(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, (instant,)))
 
 
-_LETTERS = {
-    "yyyy": "%Y",
-    "yy": "%y",
-    "MM": "%m",
-    "M": "%-m",
-    "MMM": "%b",
-    "MMMM": "%B",
-    "dd": "%d",
-    "d": "%-d",
-    **dict.fromkeys(("E", "EE", "EEE"), "%a"),
-    "EEEE": "%A",
-    "HH": "%H",
-    "H": "%-H",
-    "hh": "%I",
-    "h": "%-I",
-    "a": "%p",
-    "mm": "%M",
-    "m": "%-M",
-    "ss": "%S",
-    "s": "%-S",
-    "SSS": "%g",
-    "SSSSSS": "%f",
-}
-_PART = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'\[\]{}#]")
-_INSTEAD = f"Give one in quotes, of these: {' '.join(_LETTERS)}."
+def _from_unix(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``from_unixtime(seconds[, format])``."""
+    form = (*operands, literal("yyyy-MM-dd HH:mm:ss", pa.string()))[1]
+    count = take(context, node, OperandKind.WHOLE, operands[0])
+    type = pa.timestamp("us", tz=context.timezone)
+    return formatted(context, node, (strict(macro("spark_near_instant", count.sql), type, (count,), fails=True), form))
 
 
-def _strftime(pattern: str) -> str | None:
-    """The pattern in strftime's terms; ``None`` for letters that are not supported."""
-    parts: list[str] = []
-    at = 0
-    while at < len(pattern):
-        match = _PART.match(pattern, at)
-        text = None if match is None else _strftime_part(match[0])
-        if match is None or text is None:
-            return None
-        parts.append(text)
-        at = match.end()
-    return "".join(parts)
+def _read(type: pa.DataType) -> Special:
+    """``to_date(text[, format])`` and its kin; of other types a cast. type: the result's, in UTC."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        to = pa.timestamp("us", tz=context.timezone) if is_instant(type) else type
+        value = operands[0]
+        if len(operands) > 1:
+            if not is_string(value.type):
+                raise context.unsupported(node, f"a format for {typed_name(value)}", "Leave the format out.")
+            value = parsed(context, node, "to_timestamp", value, operands[1])
+        return replace(cast(context, node, value, to), constant=None)
+
+    return rule
 
 
-def _strftime_part(text: str) -> str | None:
-    if text[0].isascii() and text[0].isalpha():
-        return _LETTERS.get(text)
-    quoted = text[1:-1].replace("''", "'") or "'" if text[0] == "'" else text
-    return quoted.replace("%", "%%")
+_DAY_NAMES = ("thursday", "friday", "saturday", "sunday", "monday", "tuesday", "wednesday")
 
 
-def _formatted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``date_format(time, pattern)``: Spark first makes any argument a TIMESTAMP."""
-    pattern = operands[1].constant
-    form = _strftime(pattern) if isinstance(pattern, str) else None
-    if form is None:
-        raise context.unsupported(node, f"date_format() by {pattern!r}" if pattern else "this date_format()", _INSTEAD)
-    context.need_utc(node, "date_format()")
-    moment = cast(context, node, operands[0], pa.timestamp("us", tz=context.timezone))
-    return strict(
-        macro("spark_formatted", moment.sql, string_sql(form)), pa.string(), (moment, operands[1]), fails=True
-    )
+def _next_day(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``next_day(date, name)``: the first such day of the week after the date."""
+    written = constant_text(context, node, "next_day", operands[1]).lower()
+    places = [n for n, day in enumerate(_DAY_NAMES) if written in (day, day[:3], day[:2])]
+    if not places:
+        raise context.unsupported(node, f"next_day() to {written!r}", "Name a day: 'Monday', 'Mon' or 'Mo'.")
+    day = take(context, node, OperandKind.DATE, operands[0])
+    return strict(macro("spark_next_day", day.sql, str(places[0])), _DATE, (day,), fails=True)
+
+
+def _months_between(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``months_between(a, b[, round])``: to 8 places unless round is FALSE."""
+    rounds = operands[2].constant if len(operands) > 2 else True
+    if not isinstance(rounds, bool):
+        raise context.unsupported(node, "months_between() with this choice of rounding", "Write TRUE or FALSE.")
+    context.need_utc(node, "months_between()")
+    clocks = in_order(*(as_instant(context, node, value) for value in operands[:2]))
+    sql = macro("spark_months_between", *(clock.sql for clock in clocks))
+    return strict(macro("spark_rounded_8", sql) if rounds else sql, pa.float64(), clocks)
+
+
+def _made(type: pa.DataType) -> Special:
+    """``make_timestamp(year, month, day, hour, minute, second)`` and its kin."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        whole = [take(context, node, OperandKind.INT, value) for value in operands[:5]]
+        if is_floating(operands[5].type):
+            raise context.unsupported(node, f"{typed_name(operands[5])} seconds", "CAST them to DECIMAL(16,6).")
+        seconds = cast(context, node, operands[5], pa.decimal128(16, 6))
+        parts = in_order(*whole, seconds)
+        micros = f"CAST({parts[5].sql} * CAST(1000000 AS DECIMAL(7, 0)) AS BIGINT)"
+        clock = strict(
+            macro("spark_made_clock", *(part.sql for part in parts[:5]), micros), pa.timestamp("us"), parts, fails=True
+        )
+        return cast(context, node, clock, pa.timestamp("us", tz=context.timezone)) if is_instant(type) else clock
+
+    return rule
+
+
+def _named_zone(context: Context, node: exp.Expr, value: Scalar) -> str:
+    """A zone that is written in quotes, by the name that Python knows it by."""
+    if not isinstance(value.constant, str):
+        raise context.unsupported(node, "a time zone that is computed", "Write it in quotes.")
+    try:
+        return zone_name(value.constant)
+    except DeclarationError as error:
+        raise context.unsupported(
+            node, f"the time zone {value.constant!r}", "Name a region: 'Europe/Berlin'."
+        ) from error
+
+
+def _shifted_by(kernel: str) -> Special:
+    """``from_utc_timestamp(time, zone)``: its wall clock in UTC becomes that in the zone; and the reverse."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        zone, moment = _named_zone(context, node, operands[1]), as_instant(context, node, operands[0])
+        return opaque(in_zone(moment, zone, kernel, moment.type))
+
+    return rule
+
+
+def _converted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``convert_timezone([from, ]to, wall clock)``."""
+    zones = [context.timezone if len(operands) == 2 else _named_zone(context, node, operands[0])]
+    zones.append(_named_zone(context, node, operands[-2]))
+    clock = cast(context, node, operands[-1], pa.timestamp("us"))
+    instant = in_zone(clock, zones[0], "kernel_instant", pa.timestamp("us"))
+    return opaque(in_zone(instant, zones[1], "kernel_wall_clock", pa.timestamp("us")))
 
 
 CLOCK_NAMES = frozenset({"unix_timestamp"})
@@ -226,6 +272,48 @@ def _epochs(name: str, micros: int) -> Function:
     samples = f"{name}(i); {name}(l)" + (f"; {name}(lmax)" if micros > 1 else "")
     fails = _RANGE if micros > 1 else ""
     return Function(name, (_WHOLE,), _instant_of(micros), "TIMESTAMP", fails=fails, lenient=RAISES, samples=samples)
+
+
+_AT = pa.timestamp("us", tz="UTC")
+
+
+def _readers(name: str, type: pa.DataType, gives: str, column: str, form: str) -> tuple[Function, Function]:
+    """``to_date`` and the like, and the same with ``try_``."""
+    kinds, calls = (OperandKind.ANY, _WRITTEN), f"{{0}}({column}); {{0}}(n); {{0}}(d); {{0}}({column}, '{form}')"
+    calls += "; {0}(substring(moments, 1, 10), 'yyyy-MM-dd'); {0}(s)"
+    wrong = "where a text has not the form"
+    return (
+        Function(name, kinds, _read(type), gives, 1, fails=wrong, samples=calls.format(name)),
+        Function(
+            f"try_{name}",
+            kinds,
+            tried(_read(type)),
+            gives,
+            1,
+            nulls=f"also {wrong}",
+            samples=calls.format(f"try_{name}"),
+        ),
+    )
+
+
+def _makers(name: str, type: pa.DataType, gives: str) -> tuple[Function, Function]:
+    kinds = (_COUNT,) * 5 + (OperandKind.NUMBER,)
+    calls = "; ".join(
+        f"{{0}}({parts})"
+        for parts in (
+            "2024, 2, 29, 1, 2, 3.5",
+            "2000 + i, 1, 1, abs(y), 0, 60",
+            "y, j, i, 0, 0, 0",
+            "2024, j, 1, i, j, p",
+        )
+    )
+    wrong = "where there is no such time"
+    return (
+        Function(name, kinds, _made(type), gives, fails=wrong, samples=calls.format(name)),
+        Function(
+            f"try_{name}", kinds, tried(_made(type)), gives, nulls=f"also {wrong}", samples=calls.format(f"try_{name}")
+        ),
+    )
 
 
 TIMES: tuple[Function, ...] = (
@@ -267,18 +355,14 @@ TIMES: tuple[Function, ...] = (
     Function(
         "date_format",
         (_MOMENT, _WRITTEN),
-        _formatted,
+        formatted,
         "STRING",
         samples="date_format(n, 'yyyy-MM-dd'); date_format(t, 'HH:mm'); date_format(d, 'E d')",
     ),
-    Function(
-        "to_date",
-        (OperandKind.ANY,),
-        lambda context, node, operands: cast(context, node, operands[0], _DATE),
-        "DATE",
-        fails="where a text is no date",
-        samples="to_date(days); to_date(n); to_date(d)",
-    ),
+    *_readers("to_date", _DATE, "DATE", "days", "yyyy-MM-dd"),
+    *_readers("to_timestamp", _AT, "TIMESTAMP", "moments", "yyyy-MM-dd HH:mm:ss"),
+    *_readers("to_timestamp_ltz", _AT, "TIMESTAMP", "moments", "yyyy-MM-dd HH:mm:ss"),
+    *_readers("to_timestamp_ntz", pa.timestamp("us"), "TIMESTAMP_NTZ", "moments", "yyyy-MM-dd HH:mm:ss"),
     Function(
         "date_add dateadd",
         (_DAY, _COUNT),
@@ -330,11 +414,66 @@ TIMES: tuple[Function, ...] = (
     ),
     Function(
         "unix_timestamp to_unix_timestamp",
-        (_MOMENT,),
+        (_MOMENT, _WRITTEN),
         _unix_timestamp,
         "BIGINT",
+        1,
+        fails="where a text has not the form",
         is_opaque=True,
-        samples="unix_timestamp(t); unix_timestamp(n); to_unix_timestamp(d); to_unix_timestamp(ltz)",
+        samples="unix_timestamp(moments); unix_timestamp(days, 'yyyy-M-d'); unix_timestamp(t); "
+        "unix_timestamp(n); to_unix_timestamp(d); to_unix_timestamp(ltz)",
+    ),
+    Function(
+        "from_unixtime",
+        (_WHOLE, _WRITTEN),
+        _from_unix,
+        "STRING",
+        1,
+        samples="from_unixtime(l); from_unixtime(i, 'yyyy-MM-dd'); from_unixtime(86399 + i)",
+    ),
+    Function(
+        "next_day",
+        (_DAY, _WRITTEN),
+        _next_day,
+        "DATE",
+        samples="next_day(d, 'Mon'); next_day(n, 'sunday'); next_day(e, 'TH')",
+    ),
+    Function(
+        "months_between",
+        (_MOMENT, _MOMENT, OperandKind.CONDITION),
+        _months_between,
+        "DOUBLE",
+        2,
+        samples="months_between(d, e); months_between(n, t); months_between(d, n, false); "
+        "months_between(last_day(d), e)",
+    ),
+    *_makers("make_timestamp", _AT, "TIMESTAMP"),
+    *_makers("make_timestamp_ltz", _AT, "TIMESTAMP"),
+    *_makers("make_timestamp_ntz", pa.timestamp("us"), "TIMESTAMP_NTZ"),
+    Function(
+        "from_utc_timestamp",
+        (_MOMENT, _WRITTEN),
+        _shifted_by("kernel_wall_clock"),
+        "TIMESTAMP",
+        is_opaque=True,
+        samples="from_utc_timestamp(t, 'Europe/Berlin'); from_utc_timestamp(n, 'PST'); from_utc_timestamp(d, '+05:30')",
+    ),
+    Function(
+        "to_utc_timestamp",
+        (_MOMENT, _WRITTEN),
+        _shifted_by("kernel_instant"),
+        "TIMESTAMP",
+        is_opaque=True,
+        samples="to_utc_timestamp(t, 'Europe/Berlin'); to_utc_timestamp(n, 'PST'); to_utc_timestamp(d, '+05:30')",
+    ),
+    Function(
+        "convert_timezone",
+        (_WRITTEN, _WRITTEN, _CLOCK),
+        _converted,
+        "TIMESTAMP_NTZ",
+        2,
+        is_opaque=True,
+        samples="convert_timezone('Europe/Berlin', 'Asia/Tokyo', n); convert_timezone('America/New_York', n)",
     ),
     Function("unix_seconds", (_INSTANT,), "spark_unix_seconds", _LONG),
     Function("unix_millis", (_INSTANT,), "spark_unix_millis", _LONG),
