@@ -138,7 +138,7 @@ MORE = listed(
     round(x, 2); round(imax); abs(lmax); abs(x); negative(lmax); negative(p); ~lmax; imax & j; lmax | i; imax ^ y;
     shiftleft(lmax, j); shiftrightunsigned(imax, i); imax << j; lmax >> i; r'a\d' || k; 'a' 'b' || s; NOT c;
     s NOT LIKE '%a'; s LIKE 'a!_b' ESCAPE '!'; imax BETWEEN j AND lmax; NULL <=> k; bin = bin; bin <=> bin;
-    bin IS NULL; coalesce(bin, bin); make_date(imax, 1, 1); div(lmax, y); mod(lmax, y); lmax DIV y; p / j; p % j; `if`(c, i, j); TRY_CAST(s AS INT); try_cast(x AS INT); TRY_CAST(moments AS TIMESTAMP_NTZ);
+    bin IS NULL; coalesce(bin, bin); make_date(imax, 1, 1); div(lmax, y); mod(lmax, y); lmax DIV y; p / j; p % j; `if`(c, i, j); TRY_CAST(s AS INT); try_cast(x AS INT); TRY_CAST(days AS DATE);
     """
 )  # fmt: skip
 TARGETS: tuple[str, ...] = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "DATE")

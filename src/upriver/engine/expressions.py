@@ -57,7 +57,7 @@ _ANY_BYTES = re.compile(
 )
 """Functions that accept any bytes as text, as Spark does, or take no text. Others need UTF-8, or DuckDB breaks."""
 _ANY_MOMENT = re.compile("coalesce|decimal|greatest|least", re.IGNORECASE)
-_CONSTANT = re.compile(r"CAST\((?:NULL|[-+.\de]*) AS \w+(?:\(\d+, \d+\))?\)", re.IGNORECASE)
+_CONSTANT = re.compile(r"CAST\((?:NULL|[-+.\de]+) AS \w+(?:\(\d+, \d+\))?\)", re.IGNORECASE)
 _REACHING = re.compile(r"[+-]")
 _FIRST_AND_LAST = {32: (2 - 2**31, 2**31 - 2), 64: (-9_223_372_022_400_000_000, 2**63 - 2)}
 """DuckDB's first and last date, and time, as numbers, by their bits."""

@@ -30,7 +30,7 @@ from upriver.sql.scalars import (
     string_sql,
     typed_name,
 )
-from upriver.sql.tries import tried
+from upriver.sql.tries import tried_cast
 
 
 def comparison(sign: str) -> Rule:
@@ -327,8 +327,7 @@ def _try_cast(context: Context, node: exp.Expr) -> Scalar:
     """``TRY_CAST(x AS type)``: NULL where the cast raises."""
     context.only(node, "this", "to", "safe")
     type = cast_type(context, node.args["to"])
-    cast_it = tried(lambda context, node, operands: cast(context, node, operands[0], type))
-    return replace(cast_it(context, node, (context.translate(node.this),)), constant=None)
+    return replace(tried_cast(type)(context, node, (context.translate(node.this),)), constant=None)
 
 
 LOGIC: dict[type[exp.Expr], Rule] = {

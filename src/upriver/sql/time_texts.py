@@ -72,17 +72,17 @@ def formatted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 
 _READ = {
-    "yyyy": ("y", "[0-9]{4}"),
+    "yyyy": ("y", "[0-9]{4}|[+][0-9]{5,6}"),
     "MM": ("mo", "[0-9]{2}"),
-    "M": ("mo", "[0-9]{1,2}"),
+    "M": ("mo", "[0-9]{1,9}"),
     "dd": ("d", "[0-9]{2}"),
-    "d": ("d", "[0-9]{1,2}"),
+    "d": ("d", "[0-9]{1,9}"),
     "HH": ("h", "[0-9]{2}"),
-    "H": ("h", "[0-9]{1,2}"),
+    "H": ("h", "[0-9]{1,9}"),
     "mm": ("m", "[0-9]{2}"),
-    "m": ("m", "[0-9]{1,2}"),
+    "m": ("m", "[0-9]{1,9}"),
     "ss": ("s", "[0-9]{2}"),
-    "s": ("s", "[0-9]{1,2}"),
+    "s": ("s", "[0-9]{1,9}"),
     **{"S" * count: ("f", f"[0-9]{{{count}}}") for count in range(1, 7)},
 }
 """By letters: the field, and the digits that it has in a text."""
@@ -126,7 +126,7 @@ def _reading(form: str) -> tuple[str, dict[str, int]] | None:
             letter, digits = _READ[text]
             places[letter] = len(places) + 1
             parts.append(f"({digits})")
-            is_open = "," in digits
+            is_open = "1,9" in digits
         else:
             plain = text[1:-1].replace("''", "'") or "'" if text[0] == "'" else text
             if plain[:1].isdigit() or not plain.isascii():

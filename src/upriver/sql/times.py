@@ -22,7 +22,7 @@ from upriver.sql.signatures import (
     take,
 )
 from upriver.sql.time_texts import formatted, parsed
-from upriver.sql.tries import tried
+from upriver.sql.tries import tried, tried_cast
 from upriver.zones import zone_name
 
 _INT, _LONG, _DATE = pa.int32(), pa.int64(), pa.date32()
@@ -180,6 +180,14 @@ def _read(type: pa.DataType) -> Special:
     return rule
 
 
+def _try_read(type: pa.DataType) -> Special:
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        to = pa.timestamp("us", tz=context.timezone) if is_instant(type) else type
+        return (tried(_read(type)) if len(operands) > 1 else tried_cast(to))(context, node, operands)
+
+    return rule
+
+
 _DAY_NAMES = ("thursday", "friday", "saturday", "sunday", "monday", "tuesday", "wednesday")
 
 
@@ -279,15 +287,16 @@ _AT = pa.timestamp("us", tz="UTC")
 
 def _readers(name: str, type: pa.DataType, gives: str, column: str, form: str) -> tuple[Function, Function]:
     """``to_date`` and the like, and the same with ``try_``."""
-    kinds, calls = (OperandKind.ANY, _WRITTEN), f"{{0}}({column}); {{0}}(n); {{0}}(d); {{0}}({column}, '{form}')"
-    calls += "; {0}(substring(moments, 1, 10), 'yyyy-MM-dd'); {0}(s)"
+    kinds, calls = (OperandKind.ANY, _WRITTEN), f"{{0}}(n); {{0}}(d); {{0}}({column}, '{form}')"
+    calls += "; {0}(substring(moments, 1, 10), 'yyyy-MM-dd')"
+    as_cast = f"; {name}({column}); {name}(s); {name}(days)"
     wrong = "where a text has not the form"
     return (
-        Function(name, kinds, _read(type), gives, 1, fails=wrong, samples=calls.format(name)),
+        Function(name, kinds, _read(type), gives, 1, fails=wrong, samples=calls.format(name) + as_cast),
         Function(
             f"try_{name}",
             kinds,
-            tried(_read(type)),
+            _try_read(type),
             gives,
             1,
             nulls=f"also {wrong}",

@@ -6,10 +6,13 @@ An error of an operand is raised all the same, so operands that can fail are com
 import re
 from dataclasses import replace
 
+import pyarrow as pa
 from sqlglot import exp
 
 from upriver.engine.macros import LENIENT, lenient_name
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.types import is_instant, is_string, is_wall_clock, spark_name
+from upriver.sql.casts import cast
 from upriver.sql.scalars import Context, intolerant
 from upriver.sql.signatures import Operands, Special
 
@@ -31,6 +34,19 @@ def tried(build: Special) -> Special:
             given = ", ".join(f"'w{place}': {one.sql}" for place, one in enumerate(operands) if one.constant is None)
             sql = f"list_transform([{{{given}}}], lambda w: {sql})[1]"
         return intolerant(Scalar(sql, value.type, apart), operands)
+
+    return rule
+
+
+def tried_cast(type: pa.DataType) -> Special:
+    """The rule of ``TRY_CAST`` to a type."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        if is_string(operands[0].type) and (is_instant(type) or is_wall_clock(type)):
+            what = f"TRY_CAST from STRING to {spark_name(type)}"
+            instead = "Name the form of the text: try_to_timestamp(s, 'yyyy-MM-dd HH:mm:ss')."
+            raise context.unsupported(node, what, instead)
+        return tried(lambda context, node, operands: cast(context, node, operands[0], type))(context, node, operands)
 
     return rule
 
