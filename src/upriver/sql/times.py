@@ -370,8 +370,8 @@ TIMES: tuple[Function, ...] = (
     ),
     *_readers("to_date", _DATE, "DATE", "days", "yyyy-MM-dd"),
     *_readers("to_timestamp", _AT, "TIMESTAMP", "moments", "yyyy-MM-dd HH:mm:ss"),
-    *_readers("to_timestamp_ltz", _AT, "TIMESTAMP", "moments", "yyyy-MM-dd HH:mm:ss"),
-    *_readers("to_timestamp_ntz", pa.timestamp("us"), "TIMESTAMP_NTZ", "moments", "yyyy-MM-dd HH:mm:ss"),
+    _readers("to_timestamp_ltz", _AT, "TIMESTAMP", "moments", "yyyy-MM-dd HH:mm:ss")[0],
+    _readers("to_timestamp_ntz", pa.timestamp("us"), "TIMESTAMP_NTZ", "moments", "yyyy-MM-dd HH:mm:ss")[0],
     Function(
         "date_add dateadd",
         (_DAY, _COUNT),
