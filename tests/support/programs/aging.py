@@ -17,6 +17,9 @@ from pyspark.sql import SparkSession
 from session import session
 
 from upriver.app import App
+from upriver.errors import CorruptFile
+from upriver.lake.lake import Lake
+from upriver.lake.spans import FAN_IN
 from upriver.spark.frames import differing_rows
 
 SCHEMA = "k long, n long"
@@ -54,8 +57,10 @@ def main(master: str, root: str, events: str, settings: str = "{}") -> None:
     app.start()
     epochs = len(TABLES) * len(list(Path(events).glob("*.parquet")))
     give_up_at = time.monotonic() + WAIT_S
-    while app.wait(WAIT_S) < epochs or not is_compact(app):
-        assert time.monotonic() < give_up_at, app.status()
+    while app.wait(WAIT_S) < epochs or not is_tidy(Lake(root)):
+        if time.monotonic() > give_up_at:
+            print(app.status(), flush=True)
+            sys.exit(1)
         threading.Event().wait(POLL_S)
     differing = check(spark, app, events)
     told = app.status()["lake"]
@@ -68,11 +73,15 @@ def rows_of(spark: SparkSession, events: str) -> Any:
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events)
 
 
-def is_compact(app: App) -> bool:
-    """Whether no manifest is left of the epochs that make segments."""
-    told = app.status()
-    left = list(Path(app._config.root).glob("epochs/*.json"))
-    return bool(told["lake"]["due"] == 0) and len(left) <= told["epoch"] % 16
+def is_tidy(lake: Lake) -> bool:
+    """Whether no manifest is left of the epochs that make segments, and no run that nothing names."""
+    manifests, last = list(lake.numbers("epochs")), lake.last_epoch()
+    try:
+        epochs = [lake.epochs(span) for span in lake.spans(last)]
+    except CorruptFile:  # it is being collected
+        return False
+    named = {run.path for each in epochs for runs in each.runs.values() for run in runs}
+    return len(manifests) == last % FAN_IN and set(lake.run_paths()) == named
 
 
 def check(spark: SparkSession, app: App, events: str) -> dict[str, int]:
