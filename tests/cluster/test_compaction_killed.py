@@ -25,7 +25,7 @@ from drivers_kit import (
 )
 from segments_kit import check_clean
 
-FILES, FILE_ROWS, KEYS = 12, 40, 60
+FILES, FILE_ROWS, KEYS = 6, 80, 60
 
 pytestmark = pytest.mark.cluster
 
@@ -70,9 +70,8 @@ def harm(driver: Driver, root: Path, random: Random) -> None:
     driver.wait(timeout=30)
 
 
-@pytest.mark.parametrize(
-    ("seed", "kills"), [(1, 2), *(pytest.param(seed, 5, marks=pytest.mark.long) for seed in range(2, 6))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("seed", "kills"), [(1, 2), (2, 4), (3, 4)])
 def test_an_app_that_is_killed_while_it_compacts_and_collects_loses_no_row_and_leaves_no_litter(
     start: Drivers, tmp_path: Path, events: Path, seed: int, kills: int
 ) -> None:
@@ -83,4 +82,4 @@ def test_an_app_that_is_killed_while_it_compacts_and_collects_loses_no_row_and_l
     told = finish(start("local[5]", root, events, settings))
     assert Counter(told["differing"]).total() == 0, told
     assert told["lake"]["failed"] is None
-    check_clean(root, [16, 16, 1, 1, 1, 1])
+    check_clean(root, [16, 1, 1])

@@ -33,8 +33,7 @@ VIEWS = {
     "partial": (COUNTS.format(table="events"), "k", True),
     "cone": (SIZES, "n", True),
     "newest": (NEWEST, "k", False),
-    "recent_full": (COUNTS.format(table="recent"), "k", False),
-    "recent_partial": (COUNTS.format(table="recent"), "k", True),
+    "last": (COUNTS.format(table="recent"), "k", True),
 }
 """By name: the SQL, the key, and whether the view is partial."""
 TABLES = {
