@@ -64,7 +64,7 @@ SUBQUERIES = {
     "not in by match": "SELECT maker FROM items i WHERE maker NOT IN (SELECT item FROM sales s WHERE s.shop = i.size)",
     "not in several": "SELECT item, size FROM items WHERE (item, size) NOT IN (SELECT item, shop FROM sales)",
     "in or": "SELECT item, size FROM items WHERE size IN (SELECT held FROM stock) OR maker = 'a'",
-    "in as a value": "SELECT item, size IN (SELECT shop FROM sales) AS f FROM items",
+    "in as a value": "SELECT item, (size IN (SELECT shop FROM sales)) IS TRUE AS f FROM items",
     "exists as a value": "SELECT item, EXISTS (SELECT 1 FROM stock k WHERE k.item = i.item) AS f FROM items i",
     "values": "SELECT k.item, v.y FROM stock k JOIN (VALUES (0, 'a'), (1, 'b'), (1, 'c')) AS v(x, y) ON k.shop = v.x",
     "no from": "SELECT 1 AS a, (SELECT sum(held) FROM stock) AS b",

@@ -144,9 +144,9 @@ SELECT k, i, (SELECT count(*) FROM people q WHERE q.k = s.k) AS m FROM sales s;
 SELECT k, i, (SELECT 2 * count(*) + coalesce(max(q.j), 7) FROM people q WHERE q.k = s.k AND q.j > 1) AS m FROM sales s;
 SELECT k, i FROM sales s WHERE i < (SELECT max(j) FROM people q WHERE q.k = s.k);
 SELECT k, sum(i) AS t FROM sales GROUP BY k HAVING sum(i) > (SELECT sum(j) FROM people);
-SELECT k, sum(i) AS t, (SELECT max(j) FROM people q WHERE q.k = s.k) AS m FROM sales s GROUP BY k;
+SELECT k, sum(i) AS t, count(*) > (SELECT max(j) FROM people) AS m FROM sales s GROUP BY k;
 SELECT k, i FROM sales s WHERE i IN (SELECT j FROM people) OR k = 'a';
-SELECT k, i IN (SELECT j FROM people) AS f, i NOT IN (SELECT j FROM people WHERE j IS NOT NULL) AS g FROM sales;
+SELECT k, (i IN (SELECT j FROM people)) IS TRUE AS f FROM sales;
 SELECT k, EXISTS (SELECT 1 FROM people q WHERE q.k = s.k) AS e FROM sales s;
 SELECT k, i FROM sales WHERE i NOT IN (SELECT j FROM people);
 SELECT k, i FROM sales WHERE i NOT IN (SELECT j FROM people WHERE j IS NOT NULL);
@@ -183,6 +183,8 @@ SELECT k, i FROM sales s WHERE i > (SELECT 1);
 """One-row relations, subqueries in expressions, and joins without an equality."""
 
 SPARK = """
+SELECT k, i IN (SELECT j FROM people) AS f, i NOT IN (SELECT j FROM people WHERE j IS NOT NULL) AS g FROM sales;
+SELECT k, NOT (i IN (SELECT j FROM people) OR l > 2) AS g, i NOT IN (SELECT j FROM people) AS h FROM sales;
 SELECT k, i + 1 AS j, j * 2 AS m, upper(k) || m AS u FROM sales;
 SELECT k, sum(i) AS total, total * 2 AS twice FROM sales GROUP BY k HAVING twice > 4;
 SELECT k, i AS j, j AS m FROM sales;

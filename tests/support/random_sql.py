@@ -212,7 +212,9 @@ class Grammar:
         chosen = self._selected([column.of("l") for column in source.exact()], self._rng.randint(1, 3))
         within = f"{mine.name} IN (SELECT {theirs.name} FROM ({{1}}) r)"
         exists = f"EXISTS (SELECT 1 FROM ({{1}}) r WHERE {theirs.name} = {mine.name})"
-        where = self._rng.choice([within, exists, f"NOT {exists}"])
+        matches = f"(SELECT count(*) FROM ({{1}}) r WHERE {theirs.name} = {mine.name})"
+        nested = [f"NOT {within}", f"({within} OR {mine.name} IS NULL)", f"({exists}) IS TRUE", f"{matches} <> 1"]
+        where = self._rng.choice([within, exists, f"NOT {exists}", *nested])
         return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) l WHERE {where}", chosen, source, other)
 
     def _set(self, left: Query, right: Query) -> Query:

@@ -349,7 +349,7 @@ def selected_around(
         relation = _semi_joined(setting, relation, replace(source.scope, outer=None), part, taken)
     for part in valued:
         scope = replace(source.scope, outer=None)
-        relation, node = setting.attach(setting, relation, scope, scope.bind(detach(part)), taken, True, None)
+        relation, node = setting.attach(setting, relation, scope, scope.bind(detach(part)), taken, None)
         context = setting.context(relation.schema, fails=relation.deferred, certain=relation.certain)
         relation = restricted(relation, conditions(context, [node]), setting.source.place(where))
     return relation, outside

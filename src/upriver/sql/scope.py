@@ -262,7 +262,7 @@ class Setting:
     compile: Callable[["Setting", exp.Expr], ScopeRows]
     queries: Mapping[str, ScopeRows]
     attach: Callable[
-        ["Setting", Relation, Scope, exp.Expr, set[str], bool, Callable[[exp.Expr], Scalar | None] | None],
+        ["Setting", Relation, Scope, exp.Expr, set[str], Callable[[exp.Expr], Scalar | None] | None],
         tuple[Relation, exp.Expr],
     ]
     untyped: bool = False

@@ -400,7 +400,7 @@ class _Selection:
             for node in list(aggregates) if is_grouped else [tree]:
                 if detached(node):
                     self._relation, found = self._setting.attach(
-                        self._setting, self._relation, self._scope, node.copy(), self._taken, False, None
+                        self._setting, self._relation, self._scope, node.copy(), self._taken, None
                     )
                     node.replace(found)
             return bare(holder.this)
@@ -421,9 +421,7 @@ class _Selection:
 
         def resolved(tree: exp.Expr) -> exp.Expr:
             nonlocal relation
-            relation, found = self._setting.attach(
-                self._setting, relation, scope, tree, self._taken, tree is bound.having, over.leaf
-            )
+            relation, found = self._setting.attach(self._setting, relation, scope, tree, self._taken, over.leaf)
             return found
 
         bound = bound.changed(resolved)

@@ -4,8 +4,9 @@ A subquery that is a value is an outer join: with its only row; or, if it names 
 what those names are compared with. Where they are compared by more than equalities, it is first joined to the different
 values of these names. Aggregates over no rows have their value behind the join: a count is 0 there.
 
-IN and EXISTS divide the rows by semi and anti joins, and each part gets its constant. ``x IN (SELECT y ...)`` is NULL
-where no ``y`` equals ``x``, and ``x`` or some ``y`` is NULL.
+IN and EXISTS divide the rows by semi and anti joins, and each part gets its constant. As Spark computes it, IN is never
+NULL here: where no ``y`` equals ``x``, and ``x`` or some ``y`` is NULL, ``x IN (SELECT y ...)`` is FALSE, and so is
+``x NOT IN (SELECT y ...)``.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,7 +40,7 @@ from upriver.sql.relations import (
     widened,
     with_values,
 )
-from upriver.sql.scalars import Context, column_scalar, null
+from upriver.sql.scalars import Context, column_scalar
 from upriver.sql.scope import Scope, Setting, as_node, bare, unique
 from upriver.sql.select import Groups
 
@@ -55,19 +56,17 @@ def attach(
     scope: Scope,
     root: exp.Expr,
     taken: set[str],
-    is_condition: bool,
     leaf: Callable[[exp.Expr], Scalar | None] | None = None,
 ) -> tuple[Relation, exp.Expr]:
     """The rows with a column for each detached subquery of a bound tree; and the tree with these columns.
 
     scope: the names of the rows' columns. taken: names that no other column may have, lower case; the new names are
-    added. is_condition: whether NULL is as good as FALSE for the whole tree. leaf: the meaning of nodes in the operands
-    of IN; ``None``: they are columns of the rows.
+    added. leaf: the meaning of nodes in the operands of IN; ``None``: they are columns of the rows.
     """
     holder = exp.Paren(this=root)
     for call in detached(holder):
         attaching = _Attaching(setting, relation, scope, call, taken, leaf)
-        relation, name = attaching.attached(is_condition and _is_positive(call, holder))
+        relation, name = attaching.attached(_is_negated(call))
         column = as_node(name, call)
         column.meta[ATTACHED] = True
         call.replace(column)
@@ -75,12 +74,13 @@ def attach(
     return relation, bare(found)
 
 
-def _is_positive(call: exp.Expr, root: exp.Expr) -> bool:
-    """Whether nothing but AND and OR is around it."""
-    above = call.parent
-    while isinstance(above, exp.And | exp.Or | exp.Paren) and above is not root:
+def _is_negated(call: exp.Expr) -> bool:
+    """Whether it is under an odd number of NOTs, which Spark moves to the bottom of AND and OR."""
+    negated, above = False, call.parent
+    while isinstance(above, exp.And | exp.Or | exp.Not | exp.Paren):
+        negated ^= isinstance(above, exp.Not)
         above = above.parent
-    return above is root
+    return negated
 
 
 class _Attaching:
@@ -105,15 +105,15 @@ class _Attaching:
         self._taken.update(name.lower() for name in relation.schema.names)
         self._place = setting.source.place(self._query)
 
-    def attached(self, is_condition: bool) -> tuple[Relation, str]:
+    def attached(self, is_negated: bool) -> tuple[Relation, str]:
         """The rows with the subquery's value in a column, and the column's name."""
         if isinstance(self._query, exp.In | exp.Exists):
-            return self._tested(is_condition)
+            return self._tested(is_negated)
         return self._valued()
 
     # IN and EXISTS
 
-    def _tested(self, is_condition: bool) -> tuple[Relation, str]:
+    def _tested(self, is_negated: bool) -> tuple[Relation, str]:
         query = self._query
         around = self._relation
         around, operands = with_values(around, self._operands(around), self._taken)
@@ -124,8 +124,8 @@ class _Attaching:
         )
         name = unique("found" if is_in else "exists", self._taken)
         dividing = Dividing(self._setting, around, inner, query, self._taken)
-        parts = dividing.parts(nodes, has_unknown=is_in and not is_condition)
-        values = [(parts.true, TRUE), (parts.unknown, null(pa.bool_())), (parts.false, FALSE)]
+        parts = dividing.parts(nodes, has_unknown=is_in and is_negated)
+        values = [(parts.true, TRUE), (parts.unknown, TRUE), (parts.false, FALSE)]
         columns = kept(self._relation)
         divided = [
             projected(part, [*columns, Output(name, value)], self._place) for group, value in values for part in group
