@@ -151,7 +151,8 @@ class _Attaching:
         except DeclarationError:
             select = _select_of(self._query)
             if select is None:
-                raise
+                what = "a name of the query around in a subquery that groups, orders or limits its rows"
+                raise self._setting.source.unsupported(self._query, what, _INSTEAD) from None
             return self._correlated(select)
         if len(rows.columns) != 1 or rows.columns[0].end is not None:
             raise self._setting.source.wrong(self._query, "a subquery of several columns as a value", "SELECT one.")
