@@ -12,6 +12,7 @@ from relation_kit import scan
 
 from upriver.plan.plan import (
     DataflowPlan,
+    FrameUnit,
     JoinKind,
     JoinOp,
     LatestOp,
@@ -26,6 +27,9 @@ from upriver.plan.plan import (
     SetOperationOp,
     StatefulMapOp,
     TopKOp,
+    WindowCall,
+    WindowFrame,
+    WindowOp,
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
@@ -42,6 +46,14 @@ OPS: list[Op] = [
     Scan("a table"),
     JoinOp(JoinKind.ANTI, ("a", "b"), ("x", "y"), (True, False), '"a" < "y"'),
     TopKOp((), (Order("a", True, False), Order("b", False, True)), 3, Ranking.DENSE_RANK, "nth"),
+    WindowOp(
+        ("k",),
+        (Order("a", True, False),),
+        (
+            WindowCall("sum", "x", "s", LONG, WindowFrame(FrameUnit.RANGE, None, -3), where="b"),
+            WindowCall("lag", "x", "l", INT, number=-1, default="d", ignores_nulls=True),
+        ),
+    ),
     SetOperationOp(SetKind.INTERSECT, True),
     LatestOp(("a",), (), None),
     MAP,

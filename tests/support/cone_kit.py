@@ -60,6 +60,11 @@ SQL: Mapping[str, tuple[str, str]] = MappingProxyType(
             " ORDER BY t.seq DESC, v.seq) AS nth FROM trades t JOIN visits v ON t.qty = v.ms) WHERE nth <= 2",
             "page",
         ),
+        "neighbours": (
+            "SELECT v.page, t.seq, lag(t.seq) OVER (PARTITION BY v.page ORDER BY t.seq, v.seq) AS before, count(*) OVER"
+            " (PARTITION BY v.page) AS n FROM trades t JOIN visits v ON t.qty = v.ms",
+            "page",
+        ),
         "either": (
             "SELECT page, count(*) AS n, min(seq) AS first FROM (SELECT v.page, t.seq FROM trades t JOIN visits v"
             " ON t.qty = v.ms UNION ALL SELECT o.page, t.seq FROM offers o JOIN trades t ON o.sym = t.sym)"

@@ -222,5 +222,5 @@ def same_rows(left: list[tuple[Any, ...]], right: list[tuple[Any, ...]]) -> bool
 def nearly_same(left: Any, right: Any) -> bool:
     """Sums of doubles depend on their order."""
     if isinstance(left, float) and isinstance(right, float) and left == left and right == right:
-        return abs(left - right) <= 1e-9 * max(1.0, abs(right))
+        return left == right or abs(left - right) <= 1e-9 * max(1.0, abs(right))  # an infinity equals itself
     return same_value(left, right)

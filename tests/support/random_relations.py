@@ -2,13 +2,33 @@
 
 from dataflow_kit import INT, ITEMS, SALES, STOCK, TEXT
 from hypothesis import strategies as st
-from relation_kit import count, distinct, group, join, prefixed, scan, select, set_operation, top, union, where
+from relation_kit import (
+    count,
+    distinct,
+    group,
+    join,
+    prefixed,
+    scan,
+    select,
+    set_operation,
+    top,
+    union,
+    where,
+    windowed,
+)
 
-from upriver.plan.plan import JoinKind, Order, SetKind
+from upriver.plan.plan import FrameUnit, JoinKind, Order, SetKind, WindowCall, WindowFrame
 from upriver.plan.relation import Relation
 
 ORDER = (Order("b", True, True), Order("a", False, False), Order("c", True, False))
 """Without ties, but of rows that are equal."""
+
+CALLS = [
+    WindowCall("lag", "b", "w", INT, number=1, default="a"),
+    WindowCall("max", "a", "w", INT, WindowFrame(FrameUnit.ROWS, -1, 1)),
+    WindowCall("min", "b", "w", INT, WindowFrame(FrameUnit.RANGE, None, 0)),
+    WindowCall("dense_rank", None, "w", INT),
+]
 
 
 @st.composite
@@ -40,6 +60,12 @@ def relations(draw: st.DrawFn, depth: int) -> Relation:
                 select(count(source, "b"), "b AS a", "b", c=('"n"::VARCHAR', TEXT)),
                 distinct(source),
                 select(joined, "a", "c", "b"),
+                select(
+                    windowed(source, draw(st.sampled_from(["", "a", "c b"])), ORDER, draw(st.sampled_from(CALLS))),
+                    "a",
+                    "w AS b",
+                    "c",
+                ),
                 select(top(source, draw(st.sampled_from(["", "a", "c b"])), ORDER, 2), "a", "b", "c"),
                 union(select(source, "a", "b", "c"), select(other, "a", "b", "c")),
                 set_operation(SetKind.EXCEPT, select(source, "a", "b", "c"), select(other, "a", "b", "c")),

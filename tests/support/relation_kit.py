@@ -22,6 +22,8 @@ from upriver.plan.plan import (
     TableSpec,
     TopKOp,
     UnionOp,
+    WindowCall,
+    WindowOp,
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
@@ -96,6 +98,12 @@ def union(*parts: Relation) -> Relation:
 
 def set_operation(kind: SetKind, left: Relation, right: Relation, all: bool = False) -> Relation:
     return Relation(SetOperationOp(kind, all), (left, right), left.schema)
+
+
+def windowed(source: Relation, partition: str, order: Sequence[Order], *calls: WindowCall) -> Relation:
+    op = WindowOp(tuple(partition.split()), tuple(order), calls)
+    results = [pa.field(call.output, call.type) for call in calls]
+    return Relation(op, (source,), pa.schema([*source.schema, *results]))
 
 
 def top(source: Relation, partition: str, order: Sequence[Order], limit: int, rank: str | None = None) -> Relation:
