@@ -6,6 +6,10 @@ from simulator.cluster import SimulatedCluster
 from simulator.lake import CUTS_MAX
 from upriver.plan.plan import DataflowPlan
 
+STEPS_TO_REST_MAX = 30_000
+"""Things that happen until all is at rest: three times the most that any seed of the campaign takes. The sum below is
+for the worst that can be, and grows so fast that a cluster that never rests would be watched for half an hour."""
+
 
 def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnodes: int, declared: int) -> int:
     """Twice what it takes each process to apply everything in the smallest slices that there can be, and each slice of
@@ -21,4 +25,5 @@ def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnod
     slices = places_max**2 * len(plans) * (vnodes + 10)
     depth = max(max(plan.stages.values()) for plan in plans)
     epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
-    return 2 * under_way + 2 * (2 + len(cluster.rescale_observer.waiting)) * (epochs + slices)
+    steps = 2 * under_way + 2 * (2 + len(cluster.rescale_observer.waiting)) * (epochs + slices)
+    return min(steps, STEPS_TO_REST_MAX)
