@@ -14,6 +14,7 @@ from benchmarks.events import EventsSpec
 from benchmarks.hotkey import measure_hotkey
 from benchmarks.hotkey_command import add_hotkey, hotkey_options, render_hotkey
 from benchmarks.lake import LakeOptions, measure_lake, render_lake_ages
+from benchmarks.lake_app import measure_lake_app, render_lake_app
 from benchmarks.latency import measure_latency
 from benchmarks.latency_command import add_latency, latency_options, render_latency
 from benchmarks.lobsters import measure_lobsters
@@ -334,12 +335,18 @@ def _add_lake(parser: argparse.ArgumentParser) -> None:
     )
     number(parser, "--keys", 10_000, "keys of the table")
     number(parser, "--seed", 1, "of the rows")
+    parser.add_argument("--spark", action="store_true", help="open the lakes with an app on local Spark")
+    number(parser, "--uncompacted", None, "with --spark, a lake of so many epochs that was never compacted, too")
 
 
 def _lake(options: argparse.Namespace) -> int:
     if not options.epochs or sorted(set(options.epochs)) != list(options.epochs) or options.epochs[0] < 1:
         raise UserError("--epochs: give ascending numbers, from 1 on")
     asked = LakeOptions(epochs=options.epochs, keys=options.keys, seed=options.seed)
+    if options.spark:
+        measured = measure_lake_app(asked, options.uncompacted or 0, _say())
+        print(json.dumps(measured) if options.json else render_lake_app(measured))
+        return 0 if measured["right"] else 1
     measured = measure_lake(asked, _say())
     print(json.dumps(measured) if options.json else render_lake_ages(measured))
     return 0 if measured["right"] else 1

@@ -90,20 +90,25 @@ class AgingLake:
         self.hashes: Hashes = hash64([pa.array(ids)])
         self.newest = np.zeros(options.keys, np.int64)
         """The epoch of each key's version that counts."""
+        self.versions: list[np.ndarray] = []
+        """The keys of each epoch."""
 
     def age(self, through: int) -> None:
         """Publish epochs up to this one, and compact them."""
         while self.epoch < through:
-            first = self.epoch == 0
-            keys = len(self.newest)
-            self._publish(np.arange(keys) if first else self._chance.integers(keys, size=1))
-            if not self.epoch % COMPACTED_EPOCHS:
-                self._compact()
-        self._compact()
+            self.publish_through(min(through, self.epoch + COMPACTED_EPOCHS - self.epoch % COMPACTED_EPOCHS))
+            self._compact()
+
+    def publish_through(self, through: int) -> None:
+        """Publish epochs up to this one, and leave them as they are."""
+        keys = len(self.newest)
+        while self.epoch < through:
+            self._publish(self._chance.integers(keys, size=1) if self.epoch else np.arange(keys))
 
     def _publish(self, ids: np.ndarray) -> None:
         self.epoch = Epoch(self.epoch + 1)
         self.newest[ids] = self.epoch
+        self.versions.append(ids)
         hashes = self.hashes[ids]
         order = np.argsort(hashes)
         at = pa.array(np.full(len(ids), self.epoch))
