@@ -32,6 +32,12 @@ WITH big AS (SELECT k, sum(l) AS total FROM sales GROUP BY k) SELECT q.name, b.t
 WITH a AS (SELECT k, i FROM sales WHERE i > 0), b AS (SELECT k FROM a WHERE i > 1) SELECT a.k, a.i FROM a JOIN b
     ON a.k = b.k;
 WITH a(u, v) AS (SELECT k, i FROM sales) SELECT u, count(v) AS n FROM a GROUP BY u;
+SELECT k, i, grouping(k) AS g, grouping_id(k, i) AS gi, count(*) AS n, sum(l) AS s, count(k) AS c FROM sales GROUP BY
+    ROLLUP(k, i);
+SELECT k, i + 1 AS j, count(*) AS n, max(i) AS m FROM sales GROUP BY CUBE(k, i + 1) HAVING count(*) > 1;
+SELECT k, count(*) AS n FROM sales GROUP BY GROUPING SETS ((k, i), (k), (), ());
+SELECT k, i, b, sum(x) AS s FROM sales GROUP BY b, ROLLUP(k, i);
+SELECT k, b, count(*) AS n FROM sales GROUP BY ROLLUP(k), CUBE(b) HAVING grouping(k) = 0;
 SELECT k, i FROM sales ORDER BY i;
 SELECT * FROM (SELECT k, i FROM sales ORDER BY i) ORDER BY k DESC;
 SELECT k, i, l FROM sales ORDER BY l DESC NULLS LAST, i NULLS FIRST, k NULLS FIRST LIMIT 5 OFFSET 3;
@@ -185,6 +191,11 @@ SELECT k, i FROM sales s WHERE i > (SELECT 1);
 SPARK = """
 SELECT k, i IN (SELECT j FROM people) AS f, i NOT IN (SELECT j FROM people WHERE j IS NOT NULL) AS g FROM sales;
 SELECT k, NOT (i IN (SELECT j FROM people) OR l > 2) AS g, i NOT IN (SELECT j FROM people) AS h FROM sales;
+SELECT k, i, grouping_id() AS g, grouping(i) + grouping(k) AS h, count(*) AS n FROM sales GROUP BY k, i WITH CUBE;
+SELECT k || 'z' AS z, x, count(x) AS n FROM sales GROUP BY k, x GROUPING SETS ((k), (x)) HAVING n > 2;
+SELECT k, i, x, count(*) AS n, sum(i) FILTER (WHERE b) AS s FROM sales GROUP BY ROLLUP((k, i), x);
+SELECT k, i, count(*) AS n FROM sales WHERE 1 = 0 GROUP BY CUBE(k, i);
+SELECT 2 AS j, k, count(DISTINCT i) AS d FROM sales GROUP BY 2, GROUPING SETS ((k), ROLLUP(i, b));
 SELECT k, i + 1 AS j, j * 2 AS m, upper(k) || m AS u FROM sales;
 SELECT k, sum(i) AS total, total * 2 AS twice FROM sales GROUP BY k HAVING twice > 4;
 SELECT k, i AS j, j AS m FROM sales;

@@ -144,9 +144,13 @@ class Projection:
 class AggregateCall:
     """One aggregate.
 
-    function: count_star, count, sum, avg, min, max, any_value, stddev_samp, stddev_pop, var_samp, var_pop, bool_and or
-    bool_or. argument: a column of the input; ``None`` for count_star. output, type: of the result, as Spark gives them.
-    distinct: whether equal values of a group count once. where: a BOOLEAN column of the input; only rows in which it is
+    function: count_star, count, sum, try_sum, avg, min, max, any_value, min_by, max_by, stddev_samp, stddev_pop,
+    var_samp, var_pop, bool_and, bool_or, bit_xor, or one of the engine's ``VALUE_FUNCTIONS`` and ``PAIR_MOMENTS``.
+    argument: a column of the input; ``None`` for count_star. output, type: of the result, as Spark gives them.
+    others: further columns of the input, for a function of several values; rows in which one of them is NULL do not
+    count. For min_by and max_by, the values of ``argument`` decide, one of ``others`` is given, and may be NULL.
+    parameter: of percentile, percentile_disc (a fraction) and listagg (what stands between). distinct: whether equal
+    values of a group count once. where: a BOOLEAN column of the input; only rows in which it is
     true count. ``None``: all do.
     """
 
@@ -156,6 +160,13 @@ class AggregateCall:
     type: pa.DataType
     distinct: bool = False
     where: str | None = None
+    others: tuple[str, ...] = ()
+    parameter: float | str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns of its values."""
+        return () if self.argument is None else (self.argument, *self.others)
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ def _window_calls(op: WindowOp, needed: set[str]) -> tuple[WindowCall, ...]:
 
 
 def _of_groups(plan: AggregatePlan) -> set[str]:
-    columns = [column for call in plan.calls for column in (call.argument, call.where)]
+    columns = [column for call in plan.calls for column in (*call.columns, call.where)]
     return {*plan.group, *(column for column in columns if column is not None)}
 
 

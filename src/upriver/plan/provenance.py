@@ -140,7 +140,7 @@ def result(plan: AggregatePlan, column: str, name_of: Callable[[str], str]) -> s
 
 def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
     """``sum(DISTINCT table.column) FILTER (WHERE ...)``."""
-    argument = "*" if call.argument is None else f"{'DISTINCT ' if call.distinct else ''}{name_of(call.argument)}"
+    argument = f"{'DISTINCT ' if call.distinct else ''}{', '.join(map(name_of, call.columns)) or '*'}"
     where = "" if call.where is None else f" FILTER (WHERE {name_of(call.where)})"
     return f"{call.function.removesuffix('_star')}({argument}){where}"
 

@@ -1,37 +1,50 @@
 """The aggregate functions: which there are, how each is planned, and its type."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.plan import AggregateCall
-from upriver.plan.relation import Scalar
+from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import DECIMAL_DIGITS_MAX, duck_name, is_boolean, is_decimal, is_integer, is_null, is_numeric
+from upriver.plan.types import (
+    DECIMAL_DIGITS_MAX,
+    duck_name,
+    is_boolean,
+    is_decimal,
+    is_integer,
+    is_null,
+    is_numeric,
+    is_string,
+)
 from upriver.sql.casts import cast
 from upriver.sql.logic import connect
 from upriver.sql.operators import boolean
-from upriver.sql.scalars import Context, typed_name
+from upriver.sql.scalars import Context, group_value, typed_name
 
 _SPREADS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
 _CONDITIONS = frozenset({"bool_and", "every", "bool_or", "some", "any", "count_if"})
 _COUNTS = frozenset({"count", "count_star"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 """Functions whose result does not depend on whether equal values count once."""
+_WHOLE = frozenset({"median", "skewness", "kurtosis"})
+_DIGITS_OF_SUM = 10
+"""How many more digits a sum of decimals has than its argument."""
 _MORE_DIGITS = 4
 """How many more digits behind the point an average has than its argument, if that is DECIMAL."""
+_EACH_ONCE = "Take it of a subquery: FROM (SELECT DISTINCT ...)."
 _ROWS_IN_ORDER = "Number the rows, ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n, and keep those of n = 1."
 _COLLECTED = "Leave the rows as they are: a lookup gives all rows of its key."
 _OF_ALL_ROWS = "Make a view of the rows, and compute it from what a lookup gives: that is all rows of its key."
 INSTEAD = {
-    **dict.fromkeys(("collect_list", "collect_set", "array_agg", "listagg", "string_agg"), _COLLECTED),
-    **dict.fromkeys(("percentile", "percentile_approx", "approx_percentile", "median", "mode"), _OF_ALL_ROWS),
+    **dict.fromkeys(("collect_list", "collect_set", "array_agg"), _COLLECTED),
+    **dict.fromkeys(("percentile_approx", "approx_percentile"), "Take percentile(x, p), which is exact."),
+    **dict.fromkeys(("histogram_numeric", "count_min_sketch"), _OF_ALL_ROWS),
     **dict.fromkeys(
-        ("corr", "covar_pop", "covar_samp", "skewness", "kurtosis", "product", "try_sum", "try_avg"), _OF_ALL_ROWS
+        ("first", "first_value", "last", "last_value"), "Take min_by(x, y) or max_by(x, y), in the order of y."
     ),
-    **dict.fromkeys(("first", "first_value", "last", "last_value"), _ROWS_IN_ORDER),
-    **dict.fromkeys(("max_by", "min_by"), _ROWS_IN_ORDER),
     "approx_count_distinct": "Take count(DISTINCT x), which is exact.",
 }
 """What to do instead of one of Spark's aggregate functions that is not supported."""
@@ -40,13 +53,15 @@ INSTEAD = {
 @dataclass(frozen=True, slots=True)
 class Call:
     """An aggregate in the plan's terms. argument: ``None`` for count_star. where: which rows count; ``None`` for
-    all."""
+    all. others, parameter: as of AggregateCall."""
 
     function: str
     argument: Scalar | None
     type: pa.DataType
     distinct: bool = False
     where: Scalar | None = None
+    others: tuple[Scalar, ...] = ()
+    parameter: float | str | None = None
 
 
 def over_no_rows(call: AggregateCall, result: Scalar) -> Scalar:
@@ -58,8 +73,15 @@ def over_no_rows(call: AggregateCall, result: Scalar) -> Scalar:
 
 def is_aggregate(node: exp.Expr) -> bool:
     """Whether it is an aggregate, with its FILTER if it has one."""
-    function = node.this if isinstance(node, exp.Filter) else node
+    function = called(node)
     return isinstance(function, exp.Anonymous) and function.name.lower() in AGGREGATES
+
+
+def called(node: exp.Expr) -> exp.Expr:
+    """The function itself, without its FILTER and its order."""
+    while isinstance(node, exp.Filter | exp.WithinGroup):
+        node = node.this
+    return node
 
 
 def has_aggregate(node: exp.Expr) -> bool:
@@ -70,7 +92,8 @@ def has_aggregate(node: exp.Expr) -> bool:
 def is_over(node: exp.Expr) -> bool:
     """Whether an aggregate is a window function."""
     call = node
-    while isinstance(call.parent, exp.Filter | exp.IgnoreNulls | exp.RespectNulls) and call.arg_key == "this":
+    around = exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup
+    while isinstance(call.parent, around) and call.arg_key == "this":
         call = call.parent
     return isinstance(call.parent, exp.Window) and call.arg_key == "this"
 
@@ -86,12 +109,16 @@ def aggregate_call(context: Context, node: exp.Expr) -> Call:
 
 
 def _plain(context: Context, node: exp.Expr) -> Call:
+    if isinstance(node, exp.WithinGroup):
+        return ordered_call(context, node)
     context.only(node, "this", "expressions")
     name = node.name.lower()
     operands = node.expressions
     distinct = len(operands) == 1 and isinstance(operands[0], exp.Distinct)
     if distinct:
         operands = operands[0].expressions
+    if name in SEVERAL or (name == "count" and len(operands) > 1):
+        return several_call(context, node, name, operands, distinct)
     if len(operands) != 1:
         instead = "Give it one." if not distinct else "Count the rows of a subquery: FROM (SELECT DISTINCT ...)."
         raise context.unsupported(node, f"{name}() of {len(operands)} operands", instead)
@@ -109,6 +136,8 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
         raise context.unsupported(node, f"{name}() of {typed_name(value)}", "Give it a condition.")
     if name == "count_if":
         return Call(function, None, pa.int64(), where=value)
+    if function in ("bit_and", "bit_or", "bit_xor"):
+        return _bits(context, node, function, value, distinct)
     if function in _ANY_OF_EQUAL:
         return Call(function, value, value.type)
     if function == "count" and not distinct and not value.null_by:  # as in Spark's optimizer
@@ -117,12 +146,137 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
         return Call(function, value, pa.int64(), distinct)
     if not is_numeric(value.type):
         raise context.unsupported(node, f"{name}() of {typed_name(value)}", "CAST it to a number.")
+    if distinct and function in _WHOLE:
+        raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
+    if function == "median":
+        return Call("percentile", value, pa.float64(), parameter=0.5)
+    if function in ("skewness", "kurtosis"):
+        return Call(function, cast(context, node, value, pa.float64()), pa.float64())
+    if function in ("try_sum", "try_avg"):
+        return _trying(context, node, name, value, distinct)
     if function in _SPREADS:
         return Call(function, cast(context, node, value, pa.float64()), pa.float64(), distinct)
     if function == "avg" and is_decimal(value.type) and value.type.precision > DECIMAL_DIGITS_MAX - _MORE_DIGITS:
         instead = f"CAST it to a DECIMAL of at most {DECIMAL_DIGITS_MAX - _MORE_DIGITS} digits, or to DOUBLE."
         raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
     return Call(function, value, _type_of_sum(function, value.type), distinct)
+
+
+def _bits(context: Context, node: exp.Expr, function: str, value: Scalar, distinct: bool) -> Call:
+    if not is_integer(value.type):
+        raise context.unsupported(node, f"{function}() of {typed_name(value)}", "CAST it to a whole number.")
+    if distinct and function == "bit_xor":
+        raise context.unsupported(node, f"{function}(DISTINCT ...)", _EACH_ONCE)
+    return Call(function, value, value.type)
+
+
+def _trying(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: bool) -> Call:
+    """try_sum and try_avg. Only sums of whole numbers and of long decimals can leave their types."""
+    if is_decimal(value.type) and value.type.precision > DECIMAL_DIGITS_MAX - _DIGITS_OF_SUM:
+        most = DECIMAL_DIGITS_MAX - _DIGITS_OF_SUM
+        raise context.unsupported(node, f"{name}() of {typed_name(value)}", f"CAST it to at most {most} digits.")
+    plain = name.removeprefix("try_")
+    if distinct and plain == "sum" and is_integer(value.type):
+        raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
+    function = name if plain == "sum" and is_integer(value.type) else plain
+    return Call(function, value, _type_of_sum(plain, value.type), distinct)
+
+
+# Functions of several values ------------------------------------------------------------------------------------------
+
+
+def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr], distinct: bool) -> Call:
+    """The call of a function of several operands. Raises UnsupportedSql."""
+    if name == "count":
+        return _count(context, operands, distinct)
+    function = SEVERAL[name]
+    if distinct and name not in ("listagg", "string_agg", "min_by", "max_by"):
+        raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
+    if name in ("listagg", "string_agg"):
+        instead = f"Say in which order: {name}(x, ',') WITHIN GROUP (ORDER BY x)."
+        raise context.unsupported(node, f"{name}() without WITHIN GROUP, in any order,", instead)
+    if len(operands) != 2:
+        instead = "Take mode(x, true), which gives the least of several." if name == "mode" else "Give it two."
+        raise context.unsupported(node, f"{name}() of {len(operands)} operands", instead)
+    if name == "percentile":
+        value = _number(context, node, name, operands[0])
+        return Call(function, value, pa.float64(), parameter=_fraction(context, operands[1]))
+    if name == "mode":
+        if not isinstance(operands[1], exp.Boolean) or not operands[1].this:
+            raise context.unsupported(node, "mode() that may give any of several", "Take mode(x, true).")
+        value = group_value(_comparable(context, node, operands[0]))
+        return Call(function, value, value.type)
+    if name in ("min_by", "max_by"):
+        given, order = (group_value(_comparable(context, node, operand)) for operand in operands)
+        return Call(function, order, given.type, others=(given,))
+    y, x = (cast(context, node, _number(context, node, name, operand), pa.float64()) for operand in operands)
+    if name == "regr_count":
+        return Call("count", _all_of([y, x]), pa.int64())
+    return Call(function, y, pa.float64(), others=(x,))
+
+
+def ordered_call(context: Context, node: exp.Expr) -> Call:
+    """The call of ``f(...) WITHIN GROUP (ORDER BY x)``. Raises UnsupportedSql."""
+    function, order = called(node), node.expression.expressions
+    name, operands = function.name.lower(), function.expressions
+    distinct = len(operands) == 1 and isinstance(operands[0], exp.Distinct)
+    operands = operands[0].expressions if distinct else operands
+    if name not in ("listagg", "string_agg", "percentile_cont", "percentile_disc"):
+        raise context.unsupported(node, f"{name}() WITHIN GROUP", "Leave the order out.")
+    if len(order) != 1 or order[0].args.get("desc"):
+        what = f"{name}() WITHIN GROUP by anything but one value, ascending,"
+        raise context.unsupported(node, what, "Write ORDER BY x.")
+    if name.startswith("percentile"):
+        if len(operands) != 1 or distinct:
+            raise context.unsupported(node, f"this {name}()", f"Write {name}(0.5) WITHIN GROUP (ORDER BY x).")
+        value = _number(context, node, name, order[0].this)
+        function_name = "percentile" if name == "percentile_cont" else name
+        return Call(function_name, value, pa.float64(), parameter=_fraction(context, operands[0]))
+    between = operands[1] if len(operands) == 2 else exp.Literal.string("")
+    if not 1 <= len(operands) <= 2 or not (isinstance(between, exp.Literal) and between.is_string):
+        raise context.unsupported(node, f"this {name}()", f"Write {name}(x, ',') WITHIN GROUP (ORDER BY x).")
+    value = context.translate(operands[0])
+    if not is_string(value.type):
+        raise context.unsupported(node, f"{name}() of {typed_name(value)}", "CAST it to STRING.")
+    if operands[0] != order[0].this:
+        instead = "Order by what it lists: where several values tie, Spark may list them in any order."
+        raise context.unsupported(node, f"{name}() in the order of another value", instead)
+    return Call("listagg", value, value.type, distinct, parameter=str(context.translate(between).constant or ""))
+
+
+def _count(context: Context, operands: Sequence[exp.Expr], distinct: bool) -> Call:
+    """Rows in which no operand is NULL; or how many combinations they have."""
+    values = [group_value(_comparable(context, operand, operand)) for operand in operands]
+    if not distinct:
+        return Call("count", _all_of(values), pa.int64())
+    return Call("count", values[0], pa.int64(), distinct=True, others=tuple(values[1:]))
+
+
+def _all_of(values: Sequence[Scalar]) -> Scalar:
+    """A value that is NULL if one of these is."""
+    test = " AND ".join(f"({value.sql}) IS NOT NULL" for value in values)
+    return Scalar(f"CASE WHEN {test} THEN TRUE END", pa.bool_(), any_fails(values))
+
+
+def _comparable(context: Context, node: exp.Expr, operand: exp.Expr) -> Scalar:
+    value = context.translate(operand)
+    if is_null(value.type) or duck_name(value.type) is None:
+        raise context.unsupported(node, f"an aggregate of {typed_name(value)}", ELSEWHERE)
+    return value
+
+
+def _number(context: Context, node: exp.Expr, name: str, operand: exp.Expr) -> Scalar:
+    value = context.translate(operand)
+    if not is_numeric(value.type):
+        raise context.unsupported(node, f"{name}() of {typed_name(value)}", "CAST it to a number.")
+    return value
+
+
+def _fraction(context: Context, node: exp.Expr) -> float:
+    constant = context.translate(node).constant
+    if isinstance(constant, bool | str | None) or not 0 <= constant <= 1:
+        raise context.unsupported(node, "a percentage that is no number from 0 to 1", "Write it as a number: 0.5.")
+    return float(constant)
 
 
 def _type_of_sum(function: str, type: pa.DataType) -> pa.DataType:
@@ -135,6 +289,15 @@ def _type_of_sum(function: str, type: pa.DataType) -> pa.DataType:
     return pa.int64() if function == "sum" and is_integer(type) else pa.float64()
 
 
+SEVERAL = {
+    **{name: name for name in ("min_by", "max_by", "mode", "percentile", "percentile_disc", "listagg")},
+    **{name: name for name in ("corr", "covar_pop", "covar_samp", "regr_avgx", "regr_avgy", "regr_r2")},
+    **{name: name for name in ("regr_slope", "regr_intercept", "regr_sxx", "regr_syy", "regr_sxy")},
+    "regr_count": "count",
+    "percentile_cont": "percentile",
+    "string_agg": "listagg",
+}
+"""Those that take several operands."""
 AGGREGATES = {
     "count": "count",
     "count_if": "count_star",
@@ -156,5 +319,14 @@ AGGREGATES = {
     "bool_or": "bool_or",
     "some": "bool_or",
     "any": "bool_or",
+    "bit_and": "bit_and",
+    "bit_or": "bit_or",
+    "bit_xor": "bit_xor",
+    "median": "median",
+    "skewness": "skewness",
+    "kurtosis": "kurtosis",
+    "try_sum": "try_sum",
+    "try_avg": "try_avg",
+    **SEVERAL,
 }
 """Spark's name to ours."""

@@ -8,6 +8,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from upriver.plan.source import IGNORED, Source, ignored_parts
+from upriver.sql.grouping_sets import Sets, read_sets
 from upriver.sql.scalars import construct
 from upriver.sql.scope import ScopeColumn
 
@@ -22,7 +23,6 @@ _CLAUSES = {
 END = frozenset({"order", "limit", "offset"})
 """The parts that end a query."""
 _READ = END | {"expressions", "from_", "joins", "where", "group", "having", "qualify", "distinct", "with_"}
-_GROUPINGS = "List the columns in GROUP BY, and declare one view for each grouping."
 COUNT_MAX = 1_000_000_000
 """The most rows that LIMIT or OFFSET may count."""
 _VARIABLE = re.compile(r"\$\{[^\s}]+\}")
@@ -46,14 +46,16 @@ class SelectItem:
 
 @dataclass(frozen=True, slots=True)
 class Clauses:
-    """A SELECT, clause by clause. table: ``None`` without FROM. group_all: whether it has GROUP BY ALL. part: which
-    rows, if not all."""
+    """A SELECT, clause by clause. table: ``None`` without FROM. sets: the grouping sets, whose expressions are among
+    those of ``group``; ``None`` if there is but one. group_all: whether it has GROUP BY ALL. part: which rows, if not
+    all."""
 
     items: tuple[SelectItem, ...]
     table: exp.Expr | None
     joins: tuple[exp.Join, ...]
     where: exp.Expr | None
     group: tuple[exp.Expr, ...]
+    sets: Sets | None
     group_all: bool
     having: exp.Expr | None
     qualify: exp.Expr | None
@@ -81,12 +83,14 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
         raise source.unsupported(distinct, "DISTINCT ON", "Use ROW_NUMBER() in a subquery.")
+    grouped, sets = ((), None) if group is None else read_sets(source, group)
     return Clauses(
         items=tuple(_item(node) for node in select.expressions),
         table=None if table is None else table.this,
         joins=tuple(select.args.get("joins") or ()),
         where=None if where is None else where.this,
-        group=() if group is None else _grouping(source, group),
+        group=grouped,
+        sets=sets,
         group_all=group is not None and bool(group.args.get("all")),
         having=None if having is None else having.this,
         qualify=None if qualify is None else qualify.this,
@@ -190,18 +194,6 @@ def _item(node: exp.Expr) -> SelectItem:
         return SelectItem(node.this, node.alias, renamed=True)
     named = isinstance(node, exp.Column) and not isinstance(node.this, exp.Star)
     return SelectItem(node, node.name if named else None)
-
-
-def _grouping(source: Source, group: exp.Expr) -> tuple[exp.Expr, ...]:
-    for part, value in group.args.items():
-        if part not in ("expressions", "all") and value not in (None, False, []):
-            word = part.replace("_", " ").upper()
-            at = source.keyword("GROUP", _first(value) or _first(group.expressions))
-            raise source.unsupported(at, f"GROUP BY with {word}", _GROUPINGS)
-    for node in group.expressions:
-        if isinstance(node, exp.GroupingSets | exp.Rollup | exp.Cube | exp.Tuple):
-            raise source.unsupported(node, f"{construct(node)} in GROUP BY", _GROUPINGS)
-    return tuple(group.expressions)
 
 
 # What sqlglot reads differently from Spark

@@ -22,6 +22,7 @@ from upriver.sql.detached import detach, has_subquery
 from upriver.sql.logic import conjuncts
 from upriver.sql.one_row import one_row
 from upriver.sql.operators import to_common
+from upriver.sql.pivots import pivoted
 from upriver.sql.relations import (
     ALIKE,
     Condition,
@@ -42,7 +43,7 @@ from upriver.sql.scalars import Context, construct
 from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, unique, worded
 
 NO_TABLE = "FROM takes a declared table, a view, a subquery, a query of WITH, VALUES or range()."
-_PARTS = {"db": "a database before a table", "pivots": "PIVOT", "sample": "TABLESAMPLE", "version": "VERSION"}
+_PARTS = {"db": "a database before a table", "sample": "TABLESAMPLE", "version": "VERSION"}
 _KINDS = {
     ("", ""): JoinKind.INNER,
     ("", "INNER"): JoinKind.INNER,
@@ -258,6 +259,14 @@ class _Reader:
         return list(given)
 
     def _rows(self, node: exp.Expr) -> ScopeRows:
+        pivots = node.args.get("pivots")
+        if pivots:
+            node.set("pivots", None)
+            rows = self._rows(node)
+            node.set("alias", pivots[0].args.get("alias"))  # its own is not known outside
+            if len(pivots) > 1:
+                raise self._source.unsupported(pivots[1], "a second PIVOT", "Write it around a subquery.")
+            return pivoted(self._setting, pivots[0], rows)
         if isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Table):
             self._only(node, "this", "alias", "with_")
             return self._setting.compile(self._setting, node)

@@ -55,7 +55,7 @@ from upriver.sql.pushdown import (
     tested,
     with_names,
 )
-from upriver.sql.scalars import Context, column_scalar, macro, typed_name
+from upriver.sql.scalars import Context, column_scalar, group_value, typed_name
 from upriver.sql.scope import names_in, unique, worded
 
 # Expressions in expressions
@@ -230,13 +230,6 @@ def with_equal_values(relation: Relation) -> Relation:
         return relation
     outputs = [Output(output.name, group_value(output.value)) for output in kept(relation)]
     return projected(relation, outputs, None)
-
-
-def group_value(value: Scalar) -> Scalar:
-    """The value that Spark groups by."""
-    if not is_floating(value.type):
-        return value
-    return Scalar(f"CAST({macro('spark_group', value.sql)} AS {duck_name(value.type)})", value.type, value.fails)
 
 
 # Top k

@@ -19,7 +19,7 @@ from upriver.plan.column_names import columns_in, quoted
 from upriver.plan.plan import Projection
 from upriver.plan.relation import Constant, Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import duck_name, is_null, spark_name
+from upriver.plan.types import duck_name, is_floating, is_null, spark_name
 
 ANSWERS_MAX = 1_024
 """Expressions whose results are cached: opening an evaluator takes some milliseconds."""
@@ -184,6 +184,13 @@ def macro(name: str, *operands: str) -> str:
     given = ", ".join(f"'v{number}': {operands[number]}" for number in bound)
     taken = ", ".join(f"v.v{number}" if number in bound else operand for number, operand in enumerate(operands))
     return f"list_transform([{{{given}}}], lambda v: {name}({taken}))[1]"
+
+
+def group_value(value: Scalar) -> Scalar:
+    """The value that Spark groups by."""
+    if not is_floating(value.type):
+        return value
+    return Scalar(f"CAST({macro('spark_group', value.sql)} AS {duck_name(value.type)})", value.type, value.fails)
 
 
 _IN_QUOTES = re.compile(r"'(?:[^']|'')*'")

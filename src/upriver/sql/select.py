@@ -7,7 +7,7 @@ returned tree is bound (see :mod:`upriver.sql.scope`), and shares no node with a
 GROUP BY: the columns that the aggregate takes in, those that it gives out, and how the outputs are made of them.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -18,10 +18,11 @@ from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import duck_name, is_null
-from upriver.sql.aggregates import Call, aggregate_call, has_aggregate, is_aggregate, is_over, over_no_rows
+from upriver.sql.aggregates import Call, aggregate_call, called, has_aggregate, is_aggregate, is_over, over_no_rows
 from upriver.sql.clauses import Clauses, SelectItem, read_clauses
 from upriver.sql.detached import ATTACHED, detach, detached
 from upriver.sql.from_where import read_from, selected
+from upriver.sql.grouping_sets import GroupingSets
 from upriver.sql.one_row import of_everything
 from upriver.sql.relations import (
     Output,
@@ -29,12 +30,12 @@ from upriver.sql.relations import (
     computed,
     conditions,
     distinct,
-    group_value,
     restricted,
     with_values,
 )
-from upriver.sql.scalars import Context, column_scalar, null, typed_name
+from upriver.sql.scalars import Context, column_scalar, group_value, null, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, place, unique, uses_in, worded
+from upriver.sql.sessions import SESSION, merged
 from upriver.sql.window_functions import (
     WindowFunction,
     result_scalar,
@@ -61,6 +62,15 @@ class Names:
         for node in nodes:
             found += [bound for bound in self._group(bare(node)) if bound not in found]
         return tuple(found)
+
+    def grouping_set(self, nodes: Iterable[exp.Expr]) -> tuple[exp.Expr, ...]:
+        """The grouping columns of one set."""
+        nodes = tuple(nodes)
+        for node in nodes:
+            if len(self.group([node])) > 1:
+                what = "a window as a whole in ROLLUP, CUBE or GROUPING SETS"
+                raise self._source.unsupported(node, what, "Take its start in a subquery, and group by that.")
+        return self.group(nodes)
 
     def group_all(self) -> tuple[exp.Expr, ...]:
         """GROUP BY ALL: every output without an aggregate."""
@@ -199,12 +209,20 @@ def _is_aggregated(node: exp.Expr) -> bool:
 class Groups:
     """The groups of one query. :meth:`leaf` translates expressions over them, and collects the aggregates."""
 
-    def __init__(self, rows: Context, group: Sequence[exp.Expr], taken: set[str]) -> None:
-        """taken: names that no column may have, lower case; the names of all columns are added."""
+    def __init__(
+        self, rows: Context, group: Sequence[exp.Expr], sets: Sequence[Collection[exp.Expr]] | None, taken: set[str]
+    ) -> None:
+        """sets: the grouping sets; ``None`` if all of ``group`` is one.
+
+        taken: names that no column may have, lower case; the names of all columns are added."""
         self._rows = rows
         self._taken = taken
         self._group = {node: unique(worded(node), taken) for node in group}
-        self._calls: dict[tuple[str, str | None, bool, str | None], AggregateCall] = {}
+        self._session: tuple[str, str] | None = None
+        """The columns with the bounds of each row's own window, if sessions are grouped."""
+        self._sets = None if sets is None else GroupingSets(sets, self._group, taken)
+        self._calls: dict[AggregateCall, AggregateCall] = {}
+        """By the same call without a name for its output."""
         self._inputs: dict[str, Scalar] = {name: self._grouped(node) for node, name in self._group.items()}
         self._uses = uses_in(self._group)
         """How often the inputs of the groups name each column of the rows."""
@@ -217,11 +235,21 @@ class Groups:
         if is_aggregate(node):
             call = self._call(node)
             return column_scalar(call.output, call.type)
+        value = None if self._sets is None else self._sets.leaf(self._rows, node)
+        if value is not None:
+            return value
         if isinstance(node, exp.Column):
             raise self._rows.source.wrong(
                 node, f"{node.name!r} is neither in GROUP BY nor inside an aggregate", "Add it to GROUP BY."
             )
         return None
+
+    def in_sessions(self, session: ScopeColumn, node: exp.Expr) -> None:
+        """Merge the windows of session_window(). node: for its place. Raises UnsupportedSql if they are not grouped."""
+        names = {node.name: name for node, name in self._group.items() if isinstance(node, exp.Column)}
+        if session.name not in names or session.end not in names:
+            raise self._rows.unsupported(node, "session_window() that is not in GROUP BY", "Put it there as a whole.")
+        self._session = names[session.name], names[session.end]
 
     def over_no_rows(self, node: exp.Expr) -> Scalar:
         """An aggregate's result, which is NULL for want of a group."""
@@ -235,10 +263,17 @@ class Groups:
     def relation(self, rows: Relation, place: int | None) -> Relation:
         """The groups of these rows, with all collected aggregates."""
         inputs = [Output(name, value) for name, value in self._inputs.items()]
-        if not self._group:
+        if not self._group and self._sets is None:
             return of_everything(rows, inputs, tuple(self._calls.values()), self._uses, self._taken, place)
         source = computed(rows, inputs, self._uses, place)
-        plan = AggregatePlan(tuple(self._group.values()), tuple(self._calls.values()))
+        if self._session is not None:
+            others = [name for name in self._group.values() if name not in self._session]
+            source = merged(source, others, *self._session, place)
+        grouped = tuple(self._group.values())
+        if self._sets is not None:
+            source = self._sets.expanded(source, place)
+            grouped += self._sets.columns
+        plan = AggregatePlan(grouped, tuple(self._calls.values()))
         fields = [source.schema.field(name) for name in plan.group]
         fields += [pa.field(call.output, call.type) for call in plan.calls]
         return Relation(AggregateOp(plan), (source,), pa.schema(fields), place)
@@ -251,27 +286,29 @@ class Groups:
 
     def _call(self, node: exp.Expr) -> AggregateCall:
         call = aggregate_call(self._rows, node)
-        function, condition = (node.this, node.expression.this) if isinstance(node, exp.Filter) else (node, node)
+        condition = node.expression.this if isinstance(node, exp.Filter) else node
         where = None if call.where is None else self._argument(call.where, _operand(condition))
-        argument = (
-            None if call.argument is None else self._argument(_guarded(call.argument, call.where), _operand(function))
-        )
-        return self._once(call, argument, where, node)
+        values = () if call.argument is None else (call.argument, *call.others)
+        columns = [self._argument(_guarded(value, call.where), _operand(called(node))) for value in values]
+        return self._once(call, columns, where, node)
 
     def _argument(self, value: Scalar, node: exp.Expr) -> str:
         """The column of the aggregate's input that holds a value: a group column, or one of its own."""
+        grouped = set() if self._sets is None else set(self._group.values())  # NULL in some sets, unlike the argument
         for name, known in self._inputs.items():
-            if known.sql == value.sql and known.type == value.type:
+            if name not in grouped and known.sql == value.sql and known.type == value.type:
                 return name
         name = unique(worded(node), self._taken)
         self._inputs[name] = value
         return name
 
-    def _once(self, call: Call, argument: str | None, where: str | None, node: exp.Expr) -> AggregateCall:
-        key = (call.function, argument, call.distinct, where)
+    def _once(self, call: Call, columns: Sequence[str], where: str | None, node: exp.Expr) -> AggregateCall:
+        argument = columns[0] if columns else None
+        key = AggregateCall(
+            call.function, argument, "", call.type, call.distinct, where, tuple(columns[1:]), call.parameter
+        )
         if key not in self._calls:
-            output = unique(worded(node), self._taken)
-            self._calls[key] = AggregateCall(call.function, argument, output, call.type, call.distinct, where)
+            self._calls[key] = replace(key, output=unique(worded(node), self._taken))
             self._uses.update(dict.fromkeys(uses_in([node]), 2))  # Spark moves nothing from below into an aggregate
         return self._calls[key]
 
@@ -326,6 +363,7 @@ class _Bound:
 
     items: tuple[SelectItem, ...]
     group: tuple[exp.Expr, ...]
+    sets: tuple[tuple[exp.Expr, ...], ...] | None
     having: exp.Expr | None
     qualify: exp.Expr | None
     order: tuple[exp.Expr, ...]
@@ -364,7 +402,8 @@ class _Selection:
         below = self._relation
         rows = self._setting.context(below.schema, fails=below.deferred, certain=below.certain)
         names = set(bound.windows.values())
-        groups = Groups(rows, bound.group, {name.lower() for name in names}) if self._groups() else None
+        groups = Groups(rows, bound.group, bound.sets, {name.lower() for name in names}) if self._groups() else None
+        self._in_sessions(groups)
         over = rows if groups is None else replace(rows, leaf=groups.leaf)
         relation = self._relation
         is_ahead = groups is not None and any(map(detached, bound.trees))
@@ -474,6 +513,7 @@ class _Selection:
         return _Bound(
             items=tuple(replace(item, node=_over_results(item.node, windows)) for item in names.items),
             group=group,
+            sets=None if clauses.sets is None else tuple(map(names.grouping_set, clauses.sets)),
             having=None if having is None else _over_results(having, windows),
             qualify=None if qualify is None else _over_results(qualify, windows),
             order=tuple(_over_results(node, windows) for node in order),
@@ -489,6 +529,16 @@ class _Selection:
                 if node not in found:
                     found[node.copy()] = unique(worded(node), taken)
         return found
+
+    def _in_sessions(self, groups: Groups | None) -> None:
+        """Let the groups merge sessions, if the SELECT calls session_window()."""
+        session = next((column for column in self._scope.hidden if column.is_titled(SESSION)), None)
+        if session is None:
+            return
+        node = self._clauses.items[0].node
+        if groups is None:
+            raise self._source.unsupported(node, "session_window() without GROUP BY", "Group by it.")
+        groups.in_sessions(session, node)
 
     # Outputs
 

@@ -232,7 +232,7 @@ class _Attaching:
         having = None if clauses.having is None else scope.bind(clauses.having)
         if not has_aggregate(node) and having is None:
             return self._only_value(rows, keys, context.translate(node))
-        groups = Groups(context, tuple(dict.fromkeys(keys)), self._taken)
+        groups = Groups(context, tuple(dict.fromkeys(keys)), None, self._taken)
 
         def leaf(part: exp.Expr) -> Scalar | None:
             if isinstance(part, exp.Column) and part.name in self._relation.schema.names:

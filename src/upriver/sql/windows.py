@@ -21,6 +21,7 @@ from upriver.sql.pushdown import filtered
 from upriver.sql.relations import Output, computed, projected, union, widened, with_equal_values
 from upriver.sql.scalars import Context, column_scalar, macro, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, Setting, unique, worded
+from upriver.sql.sessions import SESSION, opened
 
 WINDOWS_PER_ROW_MAX = 100
 
@@ -49,30 +50,34 @@ class Windows:
 
 
 def spread(setting: Setting, relation: Relation, scope: Scope, select: exp.Select) -> tuple[Relation, Scope]:
-    """The rows with their windows, if the SELECT calls window(); the calls become names."""
+    """The rows with their windows, if the SELECT calls window() or session_window(); the calls become names."""
     calls = [node for node in select.find_all(exp.Anonymous) if _is_call(node) and node.parent_select is select]
     if not calls:
         return relation, scope
     first, *others = [scope.bind(node.copy()) for node in calls]
     for node, other in zip(calls[1:], others, strict=True):
         if other != first:
-            raise setting.source.unsupported(node, "a second window() in one SELECT", "Take it in a subquery.")
+            what = f"a second {node.name}() in one SELECT"
+            raise setting.source.unsupported(node, what, "Take it in a subquery.")
     context = setting.context(relation.schema, fails=relation.deferred)
-    windows = _windows(context, first)
+    title = calls[0].name.lower()
+    windows = None if title == SESSION else _windows(context, first)
     taken = {name.lower() for name in relation.schema.names}
-    column = ScopeColumn(_TITLE, unique("window.start", taken), unique("window.end", taken))
+    column = ScopeColumn(title, unique(f"{title}.start", taken), unique(f"{title}.end", taken))
     for node in calls:
-        _name(node)
+        _name(node, title)
+    if windows is None:
+        return opened(context, relation, first, column, setting.source.place(calls[0])), scope.hiding(column)
     return _spread(relation, windows, column, setting.source.place(calls[0])), scope.hiding(column)
 
 
 def _is_call(node: exp.Anonymous) -> bool:
-    return bool(node.name.lower() == "window")
+    return node.name.lower() in (_TITLE, SESSION)
 
 
-def _name(call: exp.Expr) -> None:
+def _name(call: exp.Expr, title: str) -> None:
     """Replace the call by the window's name: ``window(ts, '1 hour').start`` becomes ``window.start``."""
-    start = exp.to_identifier(_TITLE)
+    start = exp.to_identifier(title)
     start.meta.update(call.meta if "start" in call.meta else _first_meta(call))
     if isinstance(call.parent, exp.Dot) and call.arg_key == "this":
         call.parent.replace(exp.Column(this=call.parent.expression, table=start))

@@ -235,12 +235,16 @@ class Multimap:
 class Multiset:
     """Values of owners, none of them null. Owners are dense numbers; the caller gives each number only once."""
 
-    __slots__ = ("_has_order", "_index", "_pair_index", "_times")
+    __slots__ = ("_has_order", "_index", "_pair_index", "_times", "_type")
 
     def __init__(self, type: pa.DataType) -> None:
-        """type: of the values."""
-        self._has_order = is_hashable(type)
-        self._index = Entries(pa.schema([("owner", pa.int64()), ("value", type)]))
+        """type: of the values; the fields of a struct are kept column by column, and the struct is never null."""
+        self._type = type
+        parts = [field.type for field in type] if pa.types.is_struct(type) else [type]
+        self._has_order = all(map(is_hashable, parts))
+        self._index = Entries(
+            pa.schema([("owner", pa.int64()), *((f"value {n}", part) for n, part in enumerate(parts))])
+        )
         self._times = Tally()
         self._pair_index = OrderedPairIndex()
 
@@ -264,7 +268,8 @@ class Multiset:
         Returns the entries that are new, and those that are gone. Raises ProtocolError if a count would fall below
         zero.
         """
-        entries = self._index.assign([array_of(pa.int64(), np.ascontiguousarray(owners)), values], len(owners))
+        parts = values.flatten() if pa.types.is_struct(self._type) else [values]
+        entries = self._index.assign([array_of(pa.int64(), np.ascontiguousarray(owners)), *parts], len(owners))
         self._times.resize(len(self._index))
         woken, emptied = self._times.add(entries, weight)
         self._index.forget(entries[emptied])
@@ -278,7 +283,10 @@ class Multiset:
 
     def values(self, entries: Slots) -> pa.Array:
         """The values of these entries, including those that are gone; with one zero and one NaN."""
-        return self._index.column(1, entries)
+        if not pa.types.is_struct(self._type):
+            return self._index.column(1, entries)
+        parts = [self._index.column(1 + place, entries) for place in range(self._type.num_fields)]
+        return pa.StructArray.from_arrays(parts, fields=list(self._type))
 
     def ends(self, owners: Slots, greatest: bool) -> Slots:
         """The entry of the least (or the greatest) value of each owner, each named once; -1 for none."""
@@ -287,6 +295,14 @@ class Multiset:
     def keys(self, entries: Slots) -> Cells:
         """Integers in the order of the values, as :func:`order_keys` says; for nested values, in order of arrival."""
         return order_keys(self.values(entries)) if self._has_order else entries
+
+    def in_order(self, owners: Slots) -> tuple[Slots, Weights, Positions]:
+        """The entries of these owners, each named once: those of one owner ascend by their values. Also the count of
+        each, and where the entries of each owner begin, with the end of the last."""
+        positions, entries = self._entries(owners)
+        order = np.lexsort((self.keys(entries), positions))
+        bounds = np.searchsorted(positions, np.arange(len(owners) + 1))
+        return entries[order], self._times.counts[entries[order]], bounds
 
     def state(self, owners: Slots) -> tuple[pa.Array, pa.Array]:
         """The state of these owners: a list of values for each, and a list of their counts."""

@@ -256,8 +256,13 @@ def is_number(type: pa.DataType) -> bool:
 
 
 def order_keys(values: pa.Array) -> Cells:
-    """An integer for each value; equal values have equal integers. A number must not be null; other nulls come last."""
-    if is_number(values.type):
+    """An integer for each value; equal values have equal integers, and nulls come last. Structs are
+    compared field by field."""
+    if pa.types.is_struct(values.type):
+        fields = [order_keys(values.field(place)) for place in range(values.type.num_fields)]
+        _, keys = np.unique(np.stack(fields, axis=1), axis=0, return_inverse=True)
+        return keys.reshape(-1)
+    if is_number(values.type) and not values.null_count:
         return ordered(cells_of(canonical(values)))
     return ranks(values, "ascending")
 

@@ -539,6 +539,55 @@ class LongSum(ExactSum):
             self._reach = max(self._reach, min(_LONG_MAX, max(int(totals.max()), -int(totals.min()))))
 
 
+class TryLongSum(ExactSum):
+    """sum of whole numbers as int64, null outside its range."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(pa.decimal128(38, 0), -(2**127), 2**127 - 1)
+
+    def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
+        low = cells_of(values).astype(np.int64)
+        cells = np.stack([low, low >> 63], axis=1).view(cell_type(pa.decimal128(38, 0))).reshape(len(low))
+        self._add_in_limbs(slots, cells, weight)
+
+    def take(self, slots: Slots, counts: Counts) -> pa.Array:
+        low, high = np.ascontiguousarray(self._totals.cells[slots]).view(np.int64).reshape(-1, 2).T
+        return array_of(pa.int64(), low.copy(), (high == low >> 63) & (counts > 0))
+
+
+class BitXor:
+    """bit_xor of whole numbers: taking a value back is adding it once more."""
+
+    __slots__ = ("_bits", "_type")
+
+    def __init__(self, type: pa.DataType) -> None:
+        self._type = type
+        self._bits: Vector[Any] = Vector(cell_type(type))
+
+    @property
+    def nbytes(self) -> int:
+        return self._bits.nbytes
+
+    def resize(self, size: int) -> None:
+        self._bits.resize(size)
+
+    def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
+        cells = cells_of(values)
+        odd = slice(None) if weight is None else weight % 2 != 0
+        np.bitwise_xor.at(self._bits.cells, slots[odd], cells[odd])
+
+    def take(self, slots: Slots, counts: Counts) -> pa.Array:
+        return array_of(self._type, self._bits.cells[slots], some_value(counts))
+
+    def state(self, slots: Slots) -> list[pa.Array]:
+        return [array_of(self._type, self._bits.cells[slots])]
+
+    def install(self, slots: Slots, state: Iterator[pa.Array]) -> None:
+        self._bits.cells[slots] = cells_of(next(state))
+
+
 class FloatSum:
     """sum as float64, of floats or of whole numbers taken as floats, without retractions."""
 

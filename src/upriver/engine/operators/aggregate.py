@@ -22,6 +22,7 @@ Without aggregate functions it is DISTINCT.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 
@@ -33,11 +34,13 @@ from upriver.engine.batch import Batch, no_rows
 from upriver.engine.operators.accumulators import (
     MOMENTS,
     Accumulator,
+    BitXor,
     Counts,
     FirstValue,
     Moment,
     OutOfRange,
     Truths,
+    TryLongSum,
     avg_of,
     max_of,
     min_of,
@@ -45,6 +48,9 @@ from upriver.engine.operators.accumulators import (
 )
 from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import check_new, concatenated, part_of
+from upriver.engine.operators.pair_moments import PAIR_MOMENTS, PairMoment
+from upriver.engine.operators.value_functions import VALUE_FUNCTIONS as VALUES_FUNCTIONS
+from upriver.engine.operators.value_functions import SortedValues
 from upriver.engine.row_text import row_text
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import Hashes, hash64
@@ -84,8 +90,14 @@ def accumulator_of(call: AggregateCall, argument: pa.DataType, retracts: bool) -
             return FirstValue(argument)
         case "bool_and" | "bool_or" if argument == call.type == pa.bool_():
             return Truths(of_all=call.function == "bool_and")
+        case "try_sum" if pa.types.is_signed_integer(argument) and call.type == pa.int64():
+            return TryLongSum()
+        case "bit_xor" if pa.types.is_signed_integer(argument) and call.type == argument:
+            return BitXor(argument)
         case function if function in MOMENTS:
             return Moment(function, argument, call.type)
+        case function if function in PAIR_MOMENTS:
+            return PairMoment(function, call.type)
     raise ProtocolError(f"{call.function} of {argument} as {call.type}")
 
 
@@ -191,6 +203,17 @@ class Values:
         """The reader of the least (or the greatest) value of each group."""
         return self._extremes.setdefault(greatest, Extreme(self._bag, greatest)).take
 
+    def whole(self, call: AggregateCall) -> Reader:
+        """The reader of a call's results over all values of each group, in order."""
+        function = VALUES_FUNCTIONS[call.function]
+
+        def read(slots: Slots) -> pa.Array:
+            groups, places = np.unique(slots, return_inverse=True)
+            entries, times, bounds = self._bag.in_order(groups)
+            return function(call, SortedValues(self._bag.values(entries), times, bounds)).take(pa.array(places))
+
+        return read
+
     def resize(self, size: int) -> None:
         self._counts.resize(size)
         self._functions.resize(size)
@@ -280,6 +303,7 @@ class Extreme:
 
 
 _SAME_IF_DISTINCT = (*VALUE_FUNCTIONS, "bool_and", "bool_or")
+_BY = ("min_by", "max_by")
 
 
 class ValueCounts:
@@ -359,6 +383,11 @@ class Argument:
             return lambda slots: array_of(pa.int64(), counts.of(slots))
         if self._type is None:
             raise ProtocolError(f"{call.function} of no column")
+        if call.function in VALUES_FUNCTIONS:
+            return self._kept(self._type).whole(call)
+        if call.function in _BY:
+            given = self._kept(self._type).extreme(greatest=call.function == "max_by")
+            return lambda slots: given(slots).field(1)
         if distinct:
             return self._kept(self._type).distinct(call)
         if self._retracts and call.function in VALUE_FUNCTIONS:
@@ -385,7 +414,7 @@ class Argument:
             values = None if values is None else values.filter(pa.array(present))
         if weight is not None and (self._counts.of(slots) < 0).any():
             raise ProtocolError("more values were retracted than had been added")
-        if values is not None:
+        if values is not None and len(values):
             self._functions.add(slots, values, weight)
             if self._values is not None:
                 self._values.add(slots, values, weight)
@@ -413,6 +442,34 @@ class Argument:
         if self._values is None:
             self._values = Values(type, self._overflow)
         return self._values
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentName:
+    """columns: of the values; none if rows count. Several columns make structs, which are null if one of them is, or,
+    if ``decides``, if the first is. where: the column of the condition, or ``None``."""
+
+    columns: tuple[str, ...]
+    where: str | None
+    decides: bool
+
+    def type(self, source: pa.Schema) -> pa.DataType | None:
+        """The type of the values."""
+        types = [source.field(column).type for column in self.columns]
+        if len(types) < 2:
+            return types[0] if types else None
+        return pa.struct([pa.field(str(place), type) for place, type in enumerate(types)])
+
+    def values(self, rows: pa.RecordBatch) -> pa.Array | None:
+        """The values of these rows."""
+        columns = [rows.column(column) for column in self.columns]
+        if len(columns) < 2:
+            return columns[0] if columns else None
+        missing = np.zeros(rows.num_rows, np.bool_)
+        for column in columns[:1] if self.decides else columns:
+            missing |= ~validity(column)
+        names = [str(place) for place in range(len(columns))]
+        return pa.StructArray.from_arrays(columns, names, mask=pa.array(missing))
 
 
 def _present(values: pa.Array | None, where: pa.Array | None) -> Mask | None:
@@ -463,8 +520,7 @@ class Aggregate:
         self._groups = SlotIndex([source.field(name).type for name in self._group])
         self._fanout = Fanout([source.field(name).type for name in routing]) if finer else None
         self._rows = Tally()
-        self._arguments: dict[tuple[str | None, str | None], Argument] = {}
-        """By the names of the column (none if rows count) and of the condition (none if there is no condition)."""
+        self._arguments: dict[ArgumentName, Argument] = {}
         self._readers: dict[str, Reader] = {
             name: partial(self._groups.column, place) for place, name in enumerate(self._group)
         }
@@ -520,9 +576,9 @@ class Aggregate:
         woken, emptied = self._rows.add(slots, batch.weight)
         if self._fanout is not None:
             self._fan_out(self._fanout, batch, slots, woken, emptied)
-        for (column, where), argument in self._arguments.items():
-            values = None if column is None else batch.rows.column(column)
-            argument.add(slots, values, None if where is None else batch.rows.column(where), batch.weight)
+        for name, argument in self._arguments.items():
+            where = None if name.where is None else batch.rows.column(name.where)
+            argument.add(slots, name.values(batch.rows), where, batch.weight)
         if emptied.size:
             self._groups.forget(slots[emptied])
 
@@ -618,9 +674,9 @@ class Aggregate:
     def _reader(self, call: AggregateCall, source: pa.Schema) -> Reader:
         if call.argument is None and call.where is None:
             return partial(_row_counts, self._rows)
-        name = (call.argument, call.where)
+        name = ArgumentName(call.columns, call.where, call.function in _BY)
         if name not in self._arguments:
-            type = None if call.argument is None else source.field(call.argument).type
+            type = name.type(source)
             overflow = partial(_overflow, self._groups, self._group)
             self._arguments[name] = Argument(type, self._rows, overflow, self._retracts)
         return self._arguments[name].reader(call)

@@ -1,0 +1,149 @@
+"""Functions of all values of a group, in order: percentile, mode, listagg, bits, skewness and kurtosis.
+
+Each is computed from the distinct values of a group when it is read. So values may come and go in any order, and the
+result depends on them alone.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from upriver.engine.operators.accumulators import floats_of
+from upriver.plan.plan import AggregateCall
+from upriver.state.columns import Cells, array_of, cells_of
+from upriver.state.vectors import Mask, Positions, true_at
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SortedValues:
+    """The values of some groups, one group after the other; those of one group ascend, each once.
+
+    times: the number of rows of each value. bounds: where each group begins, and where the last one ends.
+    """
+
+    values: pa.Array
+    times: npt.NDArray[np.int64]
+    bounds: Positions
+
+    @property
+    def some(self) -> Mask:
+        """Which groups have a value."""
+        some: Mask = self.bounds[1:] > self.bounds[:-1]
+        return some
+
+    @property
+    def counts(self) -> npt.NDArray[np.int64]:
+        """The number of rows of each group."""
+        before = self._before()
+        return before[self.bounds[1:]] - before[self.bounds[:-1]]
+
+    def nth(self, rows: npt.NDArray[np.int64]) -> Positions:
+        """The place of the value that the row of this number has, for each group; rows count from 0."""
+        before = self._before()
+        wanted = before[self.bounds[:-1]] + rows
+        places: Positions = np.searchsorted(before[1:], wanted, side="right")
+        return np.minimum(places, max(len(self.values) - 1, 0))
+
+    def _before(self) -> npt.NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum(self.times)])
+
+
+def _percentile(call: AggregateCall, found: SortedValues) -> pa.Array:
+    """As Spark's ``percentile``: between two rows, their mean by the distance to each."""
+    if not len(found.values):
+        return pa.nulls(len(found.some), call.type)
+    values = floats_of(found.values)
+    place = np.maximum(found.counts - 1, 0) * float(call.parameter or 0)
+    low, high = np.floor(place), np.ceil(place)
+    lower, higher = (values[found.nth(rows.astype(np.int64))] for rows in (low, high))
+    with np.errstate(invalid="ignore"):
+        between = (high - place) * lower + (place - low) * higher
+    results = np.where((low == high) | (lower == higher), lower, between)
+    return array_of(pa.float64(), results, found.some)
+
+
+def _percentile_disc(call: AggregateCall, found: SortedValues) -> pa.Array:
+    """The first value that so large a part of the rows does not exceed."""
+    if not len(found.values):
+        return pa.nulls(len(found.some), call.type)
+    rows = np.maximum(np.ceil(found.counts * float(call.parameter or 0)).astype(np.int64) - 1, 0)
+    return array_of(pa.float64(), floats_of(found.values)[found.nth(rows)], found.some)
+
+
+def _mode(call: AggregateCall, found: SortedValues) -> pa.Array:
+    """The most frequent value; of several, the least."""
+    groups = np.repeat(np.arange(len(found.some)), np.diff(found.bounds))
+    order = np.lexsort((np.arange(len(groups)), -found.times, groups))
+    first = order[np.minimum(found.bounds[:-1], max(len(order) - 1, 0))] if len(order) else found.bounds[:-1]
+    return found.values.take(pa.array(first, mask=~found.some))
+
+
+def _listagg(call: AggregateCall, found: SortedValues) -> pa.Array:
+    places = np.arange(len(found.values))
+    times = np.ones_like(found.times) if call.distinct else found.times
+    each = np.repeat(places, times)
+    bounds = np.concatenate([[0], np.cumsum(times)])[found.bounds]
+    lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), found.values.take(pa.array(each)))
+    joined = pc.binary_join(lists, str(call.parameter or ""))
+    return joined.take(pa.array(np.arange(len(found.some)), mask=~found.some))
+
+
+def _bits(combined: np.ufunc) -> "ValueFunction":
+    def read(call: AggregateCall, found: SortedValues) -> pa.Array:
+        return _reduced(call.type, combined, cells_of(found.values), found)
+
+    return read
+
+
+def _reduced(type: pa.DataType, combined: np.ufunc, cells: Cells, found: SortedValues) -> pa.Array:
+    some = found.some
+    results = np.zeros(len(some), cells.dtype)
+    if len(cells):
+        results[some] = combined.reduceat(cells, found.bounds[:-1][some])
+    return array_of(type, results, some)
+
+
+def _central(power: int) -> "ValueFunction":
+    """skewness, by the third power of the distance to the mean, or kurtosis, by the fourth."""
+
+    def read(call: AggregateCall, found: SortedValues) -> pa.Array:
+        results, spread = np.zeros(len(found.some)), np.zeros(len(found.some), np.bool_)
+        for group in true_at(np.diff(found.bounds) > 1):
+            part = slice(int(found.bounds[group]), int(found.bounds[group + 1]))
+            results[group], spread[group] = _moment(power, floats_of(found.values[part]), found.times[part])
+        return array_of(pa.float64(), results, spread)
+
+    return read
+
+
+def _moment(power: int, values: Floats, times: npt.NDArray[np.int64]) -> tuple[float, bool]:
+    """The moment, and whether there is one: not for equal values."""
+    count = float(times.sum())
+    with np.errstate(all="ignore"):
+        distance = values - (values * times).sum() / count
+        square = float((distance**2 * times).sum())
+        raised = float((distance**power * times).sum())
+        if square == 0:
+            return 0.0, False
+        result = np.sqrt(count) * raised / np.sqrt(square**3) if power == 3 else count * raised / square**2 - 3
+    return float(result), True
+
+
+ValueFunction = Callable[[AggregateCall, SortedValues], pa.Array]
+
+VALUE_FUNCTIONS: Mapping[str, ValueFunction] = {
+    "percentile": _percentile,
+    "percentile_disc": _percentile_disc,
+    "mode": _mode,
+    "listagg": _listagg,
+    "bit_and": _bits(np.bitwise_and),
+    "bit_or": _bits(np.bitwise_or),
+    "skewness": _central(3),
+    "kurtosis": _central(4),
+}

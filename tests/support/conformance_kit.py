@@ -1,0 +1,114 @@
+"""Conformance files: tables, epochs of changes, and queries, in the form of sqllogictest.
+
+Records are separated by empty lines; a line that begins with ``#`` is a comment.
+
+``statement ok``
+    SQL that DuckDB executes: CREATE TABLE, INSERT, and, of a table with a PRIMARY KEY, UPDATE and DELETE.
+``epoch``
+    The end of an epoch: what has changed since the last one comes as one batch of each table.
+``query KEY ...``
+    A view and the columns by which it is looked up. Spark gives its rows after each epoch.
+``query error WORDS``
+    A view that is refused, with these words.
+
+A table with a PRIMARY KEY is an upsert table: it has two more columns, ``seq_`` and ``gone_``. Other tables only grow.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from upriver.plan.plan import TableSpec
+
+SEQ, GONE = "seq_", "gone_"
+_CREATED = re.compile(r"CREATE TABLE (\w+)", re.IGNORECASE)
+_PRIMARY = re.compile(r"(\w+) \w+(?:\([\d, ]+\))? PRIMARY KEY|PRIMARY KEY \(([\w, ]+)\)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class View:
+    """key: columns by which it is looked up. error: the words of its refusal, or ``None``. line: of its record."""
+
+    key: tuple[str, ...]
+    sql: str
+    error: str | None
+    line: int
+
+
+@dataclass
+class ConformanceFile:
+    """A file, run by DuckDB. contents: of each table after each epoch. changes: the rows that each epoch brings."""
+
+    tables: dict[str, TableSpec] = field(default_factory=dict)
+    contents: list[dict[str, pa.Table]] = field(default_factory=list)
+    changes: list[dict[str, pa.RecordBatch]] = field(default_factory=list)
+    views: list[View] = field(default_factory=list)
+
+
+def read_file(path: Path) -> ConformanceFile:
+    """Raises ValueError for a record of an unknown kind."""
+    found = ConformanceFile()
+    with duckdb.connect() as duck:
+        for number, head, body in _records(path.read_text()):
+            kind, _, rest = head.partition(" ")
+            if kind == "statement":
+                duck.execute(body.replace("TIMESTAMP_NTZ", "TIMESTAMP"))
+                if created := _CREATED.match(body):
+                    _declare(found, duck, created[1], body)
+            elif kind == "epoch":
+                _end_epoch(found, duck)
+            elif kind == "query":
+                error = rest.removeprefix("error ") if rest.startswith("error ") else None
+                found.views.append(View(() if error else tuple(rest.split()), body, error, number))
+            else:
+                raise ValueError(f"{path.name}, line {number}: {head}")
+    return found
+
+
+def _records(text: str) -> Iterator[tuple[int, str, str]]:
+    """The line number of each record, its first line, and the rest."""
+    number = 1
+    for part in re.split(r"\n[ ]*\n", text):
+        lines = [line for line in part.splitlines() if not line.startswith("#") and line.strip()]
+        if lines:
+            yield number, lines[0].strip(), "\n".join(lines[1:])
+        number += part.count("\n") + 2
+
+
+def _declare(found: ConformanceFile, duck: duckdb.DuckDBPyConnection, name: str, ddl: str) -> None:
+    schema = duck.table(name).to_arrow_table().schema
+    primary = _PRIMARY.search(ddl)
+    key = tuple(re.split(r", *", primary[1] or primary[2])) if primary else ()
+    if key:
+        schema = schema.append(pa.field(SEQ, pa.int64())).append(pa.field(GONE, pa.bool_()))
+    order_by, deletes = ((SEQ,), f'"{GONE}"') if key else ((), None)
+    found.tables[name] = TableSpec(name, schema, key or (schema.names[0],), order_by, key, deletes)
+
+
+def _end_epoch(found: ConformanceFile, duck: duckdb.DuckDBPyConnection) -> None:
+    now = {name: duck.table(name).to_arrow_table() for name in found.tables}
+    number = len(found.contents)
+    before = found.contents[-1] if found.contents else {}
+    changes = {name: _changes(spec, before.get(name), now[name], number) for name, spec in found.tables.items()}
+    found.changes.append({name: batch for name, batch in changes.items() if batch.num_rows})
+    found.contents.append(now)
+
+
+def _changes(spec: TableSpec, before: pa.Table | None, now: pa.Table, number: int) -> pa.RecordBatch:
+    """What an epoch brings of a table."""
+    old = {} if before is None else _by_key(spec, before)
+    if not spec.primary_key:
+        rows = now.to_pylist()[0 if before is None else before.num_rows :]
+    else:
+        new = _by_key(spec, now)
+        rows = [{**row, SEQ: number, GONE: False} for key, row in new.items() if repr(old.get(key)) != repr(row)]
+        rows += [{**row, SEQ: number, GONE: True} for key, row in old.items() if key not in new]
+    return pa.RecordBatch.from_pylist(rows, spec.schema)
+
+
+def _by_key(spec: TableSpec, table: pa.Table) -> dict[tuple[object, ...], Mapping[str, object]]:
+    return {tuple(row[name] for name in spec.primary_key): row for row in table.to_pylist()}
