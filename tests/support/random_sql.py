@@ -126,9 +126,11 @@ class Grammar:
         counted = [self._aggregate(columns, is_last) for _ in range(self._rng.randint(0, 3))]
         where = self._maybe("WHERE", self._expressions.condition(columns))
         by = ", ".join(text for text, _ in grouped)
+        having = self._maybe("HAVING", self._having(columns))
         if self._rng.random() < 0.2:
             by = f"{self._rng.choice(['ROLLUP', 'CUBE'])}({by})"
-        having = self._maybe("HAVING", self._having(columns))
+            # DuckDB has a total of no rows, too.
+            having = f"{having} AND count(*) > 0" if having else "HAVING count(*) > 0"
         chosen = [*grouped, *counted]
         return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) s {where} GROUP BY {by} {having}", chosen, source)
 
