@@ -24,7 +24,7 @@ from upriver.sql.queries import declare_view
 
 pytestmark = pytest.mark.spark
 
-FILES = sorted(Path(__file__).parent.glob("*.test"))
+FILES = sorted(Path(__file__).parents[1].glob("conformance/*.test"))
 VIEWS_OF_A_QUERY = 8
 Rows = list[tuple[Any, ...]]
 
