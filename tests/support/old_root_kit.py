@@ -46,11 +46,6 @@ EXPECTED = {
 """Each view as Spark says it, of the streams' rows."""
 
 
-def running_total(key: str, row: Any, state: int | None) -> tuple[list[tuple[int]], int]:
-    total = (state or 0) + row.n
-    return [(total,)], total
-
-
 def rows_of(table: str, file: int) -> list[tuple[Any, ...]]:
     """Of a file of a stream."""
     return list(_events(file) if table == "events" else _users(file))
@@ -81,6 +76,10 @@ def write_file(directory: Path, table: str, file: int) -> None:
 def declared_app(spark: Any, root: Path, directory: Path, **settings: Any) -> App:
     """The app, not started, in whatever version of Upriver is on the path. directory: of the streams' files."""
     app = App(spark, root, workers=2, vnodes=VNODES, ingest_tasks=1, checkpoint_interval_s=None, **settings)
+
+    def running_total(key: str, row: Any, state: int | None) -> tuple[list[tuple[int]], int]:
+        total = (state or 0) + row.n
+        return [(total,)], total
 
     def stream(table: str) -> Any:
         read = spark.readStream.schema(STREAMS[table][1]).option("maxFilesPerTrigger", 1)
