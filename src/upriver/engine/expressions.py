@@ -47,7 +47,7 @@ _BROKEN = (duckdb.InternalException, duckdb.FatalException)
 """After these errors DuckDB must be opened anew."""
 _CALLS = re.compile(r"[a-z_0-9]+(?=\()", re.IGNORECASE)
 _ANY_BYTES = re.compile(
-    "cast|coalesce|contains|decimal|error|greatest|isnan|least|md5|sha1|sha256|starts_with|strlen|suffix|"
+    "cast|coalesce|contains|decimal|encode|error|greatest|isnan|least|md5|sha1|sha256|starts_with|strlen|suffix|"
     "abs|ceil|day|dayofmonth|dayofweek|dayofyear|epoch_us|floor|hour|isinf|list_transform|make_date|make_timestamp|"
     "minute|month|quarter|replace|round|second|sqrt|to_microseconds|to_months|trunc|xor|year|"
     "spark_(?:ceil|clock|day|div|divide|double_to_bigint|floor|fmod|group|mod|pmod|quotient|signum|try_divide|units)|"
