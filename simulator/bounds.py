@@ -6,9 +6,9 @@ from simulator.cluster import SimulatedCluster
 from simulator.lake import CUTS_MAX
 from upriver.plan.plan import DataflowPlan
 
-STEPS_TO_REST_MAX = 30_000
-"""Things that happen until all is at rest: three times the most that any seed of the campaign takes. The sum below is
-for the worst that can be, and grows so fast that a cluster that never rests would be watched for half an hour."""
+STEPS_TO_REST_MAX = 100_000
+"""Things that happen until all is at rest: more than twice the most that any test takes. The sum below is for the worst
+that can be, and grows so fast that a cluster that never rests would be watched for half an hour."""
 
 
 def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnodes: int, declared: int) -> int:
@@ -25,5 +25,4 @@ def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnod
     slices = places_max**2 * len(plans) * (vnodes + 10)
     depth = max(max(plan.stages.values()) for plan in plans)
     epochs *= 1 + 4 * (depth + 1) * places_max if depth else 1
-    steps = 2 * under_way + 2 * (2 + len(cluster.rescale_observer.waiting)) * (epochs + slices)
-    return min(steps, STEPS_TO_REST_MAX)
+    return 2 * under_way + 2 * (2 + len(cluster.rescale_observer.waiting)) * (epochs + slices)

@@ -17,7 +17,7 @@ import duckdb
 from simulator import checkers
 from simulator.background_work import drawn_work
 from simulator.bad_rows import BadRows
-from simulator.bounds import steps_to_rest
+from simulator.bounds import STEPS_TO_REST_MAX, steps_to_rest
 from simulator.checkers import require
 from simulator.checkpoint_store import commit, store
 from simulator.clients import drawn_rescale, drawn_workers
@@ -84,11 +84,14 @@ class World:
         standbys_share: float = STANDBYS_SHARE,
         failing_share: float = FAILING_SHARE,
         retains: Mapping[str, Retain] = NO_RETENTION,
+        steps_to_rest_max: int = STEPS_TO_REST_MAX,
     ) -> None:
         """weights: drawn too, unless it is given; faults: the kinds that happen, if not drawn. partial_share: how
         likely views that can be partial are. standbys_share: how likely workers follow each other. failing_share: how
-        likely some views can fail. retains: by table, how rows leave; the plans must know."""
+        likely some views can fail. retains: by table, how rows leave; the plans must know. steps_to_rest_max: after
+        which a cluster will never rest."""
         self.steps = 0
+        self._steps_to_rest_max = steps_to_rest_max
         self._rng = rng
         vnode_map = drawn_map(rng, workers)
         self._vnodes = len(vnode_map.owners)
@@ -177,7 +180,8 @@ class World:
         self.cluster.watcher.retired(running)
 
     def _drain(self) -> None:
-        steps_max = steps_to_rest(self.cluster, self._plans, self._vnodes, len(self._declared))
+        worst = steps_to_rest(self.cluster, self._plans, self._vnodes, len(self._declared))
+        steps_max = min(worst, self._steps_to_rest_max)
         steps = 0
         while self.step():
             steps += 1

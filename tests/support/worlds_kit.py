@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from simulator.bounds import STEPS_TO_REST_MAX
 from simulator.campaign import compiled_views
 from simulator.checkers import Violated
 from simulator.event_weights import PLACES_MAX, EventWeights
@@ -26,6 +27,8 @@ STEPS, WORKERS = 300, 3
 SEEDS_MAX = 150
 """Seeds within which the absence of any rule must show."""
 RIGHT_SEEDS, SOAK_SEEDS = 12, 2_000
+STEPS_WITHOUT_A_RULE_MAX = 15_000
+"""Steps after which a world without a rule will never rest. With all rules, these worlds take a fifth of it."""
 
 MadeFor = Mapping[str, Any]
 """Fields of ``EventWeights`` that are not left to chance."""
@@ -73,7 +76,9 @@ class Worlds:
     database: duckdb.DuckDBPyConnection
     failing_share: float = 0.0
 
-    def of(self, seed: int, made_for: MadeFor, rules: Rules = ALL_RULES) -> World:
+    def of(
+        self, seed: int, made_for: MadeFor, rules: Rules = ALL_RULES, steps_to_rest_max: int = STEPS_TO_REST_MAX
+    ) -> World:
         rng, everyone = Random(seed), [WorkerId(worker) for worker in range(WORKERS)]
         weights = replace(EventWeights.drawn(rng, everyone).calmed(), **made_for)
         build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
@@ -86,6 +91,7 @@ class Worlds:
             weights,
             self.partial_share,
             failing_share=self.failing_share,
+            steps_to_rest_max=steps_to_rest_max,
         )
 
     def play(self, world: World) -> World:
@@ -109,7 +115,8 @@ class Worlds:
 
     def first_wrong(self, rule: str, made_for: MadeFor) -> str:
         """The checker that is the first to find something wrong without the rule."""
-        worlds = (self.of(seed, made_for, without(rule)) for seed in range(SEEDS_MAX))
+        rules = without(rule)
+        worlds = (self.of(seed, made_for, rules, STEPS_WITHOUT_A_RULE_MAX) for seed in range(SEEDS_MAX))
         with pytest.raises(Violated) as found:
             deque(map(self.play, worlds), maxlen=0)
         return found.value.checker
