@@ -21,12 +21,12 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.lake.collection import collect, superseded
-from upriver.lake.compaction import compact
 from upriver.lake.files import LocalFiles
 from upriver.lake.history import KeyHistory
 from upriver.lake.ingest_history import IngestHistory
 from upriver.lake.lake import CommitTimes, Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
+from upriver.lake.upkeep import compact
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.protocol.worker_events import ReadEpoch, RowsRead
 from upriver.runtime.coordinator_loop import as_published

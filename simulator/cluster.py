@@ -54,6 +54,7 @@ from upriver.protocol.coordinator_events import (
     RescaleBegun,
     RescaleEnded,
     SegmentPublished,
+    SegmentsRewritten,
     SnapshotAsked,
     SnapshotFailed,
     SnapshotReady,
@@ -156,7 +157,7 @@ class SimulatedCluster:
             WorkerMachine, bad_rows.built_by(build_region), rules, memory_budget, CROWD_KEYS, ANSWER_ROWS
         )
         self._incarnations = count(1)
-        self.segments = deque[SegmentPublished]()
+        self.segments = deque[SegmentPublished | SegmentsRewritten]()
         """The segments that are not announced to the coordinator yet."""
         self._horizon = BEGINNING
 
@@ -202,10 +203,26 @@ class SimulatedCluster:
         due = self.lake.due(self._asked_horizon())
         if not due:
             return None
-        span = rng.choice([due[0], *(span for span in due if len(span) == len(due[0]))])
-        self.lake.compact(span)
-        self.segments.append(SegmentPublished(epoch=span.last, after=span.after, rows=self.lake.rows(span)))
+        span = self.lake.compact(
+            rng.choice([due[0], *(span for span in due if len(span) == len(due[0]))]), self._horizon
+        )
+        if span is not None and span.rewritten:
+            self.segments.append(SegmentsRewritten(as_of=span.rewritten, segments=(self._segment(span),)))
+        elif span is not None:
+            self.segments.append(self._segment(span))
         return span
+
+    def rewrite(self, rng: Random) -> list[EpochSpan]:
+        """Rewrite some segments without rows that have left; the coordinator will hear of all at once."""
+        horizon = self._asked_horizon()
+        spans = self.lake.rewrite(horizon, rng) if horizon > self.lake.newest_rewrite else []
+        if spans:
+            told = SegmentsRewritten(as_of=horizon, segments=tuple(map(self._segment, spans)))
+            self.segments.append(told)
+        return spans
+
+    def _segment(self, span: EpochSpan) -> SegmentPublished:
+        return SegmentPublished(epoch=span.last, after=span.after, rows=self.lake.rows(span))
 
     def collect(self) -> None:
         """Remove what segments have replaced."""
@@ -220,6 +237,9 @@ class SimulatedCluster:
         self.hear_of_segments()  # one thread makes them, tells of them and asks
         self.step_coordinator(HorizonAsked(ticket=0))
         return self._horizon
+
+    def _has(self, action: ReadEpoch) -> bool:
+        return self.lake.has(self.lake.opened(span_after(action.epoch, action.after), action.as_of))
 
     def _is_read(self, segment: EpochSpan) -> bool:
         """segments.grace: whether a read that has begun may need the segment's epochs apart."""
@@ -338,7 +358,7 @@ class SimulatedCluster:
         match action:
             case ReadEpoch():
                 self.watcher.reads(process, action)
-                if not (self.watcher.is_current(process) or self.lake.has(span_after(action.epoch, action.after))):
+                if not (self.watcher.is_current(process) or self._has(action)):
                     return  # it was replaced, and its files are gone: it is held up until it hears that it must end
                 tear = not process.reads_mixed and self._rng.random() < self.torn
                 process.start_reading(action, self.lake, tear, self._rng)

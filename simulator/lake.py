@@ -13,10 +13,21 @@ import pyarrow.compute as pc
 
 from simulator.tables import NO_RETENTION, TABLES
 from upriver.engine.batch import Batch, no_rows
-from upriver.engine.retention import Retention, as_of, leaving, remaining, retained_after, together, too_old
+from upriver.engine.retention import (
+    Retention,
+    gives_up_rows,
+    leaving,
+    remaining,
+    retained_after,
+    together,
+    too_old,
+)
+from upriver.engine.retention import (
+    as_of as as_of_cut,
+)
 from upriver.hashing import Hashes, hash64
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
-from upriver.lake.spans import EpochSpan, cover, due, single
+from upriver.lake.spans import EpochSpan, cover, due, newest, single
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import lake_edges
 from upriver.plan.retention import Retain
@@ -27,6 +38,8 @@ from upriver.vnodes import offsets_by_vnode
 
 FAN_IN = 2
 """As of the lake: few epochs make segments of several levels."""
+KEPT_SHARE = 0.3
+"""Of the runs of a span that is rewritten, those that go on as they are."""
 CUTS_MAX = 3  # places where a worker's rows of one edge and epoch are cut, besides the gaps between its vnodes
 
 
@@ -82,7 +95,7 @@ class FakeLake:
         self._rules = rules
         self._retained: list[Mapping[str, Retention]] = [{}]
         """By epoch, from 0 on: at its end."""
-        self._changes: dict[EpochSpan, Mapping[Channel, SimulatedRun]] = {}
+        self._changes: dict[tuple[EpochSpan, Epoch], Mapping[Channel, SimulatedRun]] = {}
         self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
         self._kept: set[Channel] = set()
         """The edges that manifests tell of, those of old epochs too."""
@@ -124,28 +137,32 @@ class FakeLake:
     def _run_of(self, batch: Batch) -> SimulatedRun:
         return SimulatedRun(batch, offsets_by_vnode(batch.hash64, self._vnodes))
 
-    def changes(self, span: EpochSpan) -> Mapping[Channel, SimulatedRun]:
+    def changes(self, span: EpochSpan, as_of: Epoch = BEGINNING) -> Mapping[Channel, SimulatedRun]:
         """The changes of an epoch, or of a segment, on each edge: its rows, less those that come too old, and the
-        retractions."""
+        retractions. as_of: as in ``ReadEpoch``."""
         runs = self.of(span)
-        if span not in self._changes:
-            self._changes[span] = {channel: self._changed(channel, span, run) for channel, run in runs.items()}
-        return self._changes[span]
+        if (span, as_of) not in self._changes:
+            self._changes[span, as_of] = {
+                channel: self._changed(channel, span, run, as_of) for channel, run in runs.items()
+            }
+        return self._changes[span, as_of]
 
     def published_changes(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
         """The changes of an epoch as the oracle has seen them, whether it is still there apart or not."""
-        return self._changes.get(single(epoch), self.runs(epoch))
+        return self._changes.get((single(epoch), BEGINNING), self.runs(epoch))
 
-    def _changed(self, channel: Channel, span: EpochSpan, run: SimulatedRun) -> SimulatedRun:
+    def _changed(self, channel: Channel, span: EpochSpan, run: SimulatedRun, rewritten: Epoch) -> SimulatedRun:
         retention = self._retention(self._spec(channel).name, span.last, span.after)
         if retention is None:
             return run
         come = run.batch
         if self._rules.retention_late_rows_stay_out:
-            come = as_of(come, self._spec(channel), retention.column, retention.cut)
+            come = as_of_cut(come, self._spec(channel), retention.column, retention.cut)
         if not self._rules.retention_retract_with_epoch:
             return self._run_of(come)
-        return self._run_of(together(come, self._leaving(self._rows(channel, span.after, BEGINNING), retention)))
+        return self._run_of(
+            together(come, self._leaving(self._rows(channel, span.after, BEGINNING, rewritten), retention))
+        )
 
     def _leaving(self, earlier: Batch, retention: Retention) -> Batch:
         return leaving(earlier, retention.column, retention.before, retention.cut)
@@ -153,9 +170,11 @@ class FakeLake:
     def _spec(self, channel: Channel) -> TableSpec:
         return next(table for table in TABLES if table.name == self._indexes[channel][0])
 
-    def aged(self, span: EpochSpan, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
+    def aged(
+        self, span: EpochSpan, vnodes: Sequence[VnodeId], channels: Iterable[Channel], as_of: Epoch = BEGINNING
+    ) -> dict[Channel, int]:
         """How many more changes than rows the epochs have for these vnodes on these edges."""
-        runs, changes = self.of(span), self.changes(span)
+        runs, changes = self.of(span), self.changes(span, as_of)
         mine = [channel for channel in channels if channel in runs]
         return {channel: changes[channel].rows_of(vnodes) - runs[channel].rows_of(vnodes) for channel in mine}
 
@@ -165,23 +184,60 @@ class FakeLake:
 
     # Segments
 
-    def spans(self, through: Epoch, after: Epoch = BEGINNING) -> list[EpochSpan]:
+    def spans(self, through: Epoch, after: Epoch = BEGINNING, as_of: Epoch = BEGINNING) -> list[EpochSpan]:
         """All epochs after one and up to another, in as few spans as there are."""
-        return list(cover(self._segments.keys() - self._collected, after, through, FAN_IN))
+        return list(cover(self._segments.keys() - self._collected, after, through, FAN_IN, as_of))
+
+    def opened(self, span: EpochSpan, as_of: Epoch) -> EpochSpan:
+        """The span as a reader opens it that takes segments as of an epoch up to this one."""
+        return newest(self._segments.keys() - self._collected, as_of).get(span, span) if as_of > span.last else span
 
     def due(self, horizon: Epoch) -> list[EpochSpan]:
         """The segments to make."""
         return list(due(self._segments.keys(), horizon, FAN_IN))
 
-    def compact(self, span: EpochSpan) -> None:
-        """Make a segment of these epochs."""
-        inner = [segment for segment in self._segments if segment != span]
-        parts = [self.of(part) for part in cover(inner, span.after, span.last, FAN_IN)]
+    @property
+    def newest_rewrite(self) -> Epoch:
+        """The last epoch as of which a segment was rewritten."""
+        return max((span.rewritten for span in self._segments), default=BEGINNING)
+
+    @property
+    def gives_up_rows(self) -> bool:
+        """Whether rows leave some table."""
+        return bool(self._retains)
+
+    def compact(self, span: EpochSpan, horizon: Epoch) -> EpochSpan | None:
+        """Make a segment of these epochs, unless it must wait. horizon: no epoch up to it is needed apart."""
+        inner = [segment for segment in self._segments if segment.bare != span]
+        spans = list(cover(inner, span.after, span.last, FAN_IN, self.newest_rewrite))
+        if any(part.rewritten > span.last for part in spans):
+            if horizon <= self.newest_rewrite:
+                return None
+            span = replace(span, rewritten=horizon)
+        parts = [self.of(part) for part in spans]
         channels = dict.fromkeys(channel for part in parts for channel in part)
         self._segments[span] = {
-            channel: self._merged(channel, span.last, [part[channel].batch for part in parts if channel in part])
+            channel: self._merged(channel, span.as_of, [part[channel].batch for part in parts if channel in part])
             for channel in channels
         }
+        return span
+
+    def rewrite(self, as_of: Epoch, rng: Random) -> list[EpochSpan]:
+        """Rewrite some spans without some of the rows that have left by the end of an epoch."""
+        old = [span for span in self.spans(as_of) if span.last < as_of]
+        made = []
+        for span in rng.sample(old, rng.randint(min(1, len(old)), len(old))):
+            runs = {channel: self._without_old(channel, as_of, run, rng) for channel, run in self.of(span).items()}
+            made.append(replace(span, rewritten=as_of))
+            self._segments[made[-1]] = runs
+        return made
+
+    def _without_old(self, channel: Channel, as_of: Epoch, run: SimulatedRun, rng: Random) -> SimulatedRun:
+        table = self._spec(channel)
+        retention = self._retained[as_of].get(table.name)
+        if retention is None or not gives_up_rows(table, retention.column) or rng.random() < KEPT_SHARE:
+            return run
+        return self._run_of(run.batch.filtered(~too_old(run.batch.rows, retention.column, retention.cut)))
 
     def _merged(self, channel: Channel, last: Epoch, batches: Sequence[Batch]) -> SimulatedRun:
         rows = pa.concat_batches([batch.rows for batch in batches])
@@ -199,15 +255,16 @@ class FakeLake:
     def collect(self, horizon: Epoch, is_read: Callable[[EpochSpan], bool]) -> None:
         """Forget what segments up to the horizon have. is_read: whether a reader may need the epochs of a segment
         apart."""
-        for segment in [segment for segment in self._segments if segment.last <= horizon and not is_read(segment)]:
+        for segment in [segment for segment in self._segments if segment.as_of <= horizon and not is_read(segment)]:
             self._collected |= {single(epoch) for epoch in range(segment.first, segment.last + 1)}
-            self._collected |= {s for s in self._segments if s != segment and s.first in segment and s.last in segment}
+            inside = {s for s in self._segments if s.first in segment and s.last in segment}
+            self._collected |= {s for s in inside if s.bare != segment.bare or s < segment}
 
     def of(self, span: EpochSpan) -> Mapping[Channel, SimulatedRun]:
         """The runs on each edge of an epoch, or of a segment."""
         if not self.has(span):
             self.missed.add(span.name)
-        return self._segments[span] if len(span) > 1 else self._epochs[span.last - 1]
+        return self._segments[span] if span.is_segment else self._epochs[span.last - 1]
 
     def is_within_a_segment(self, epoch: Epoch) -> bool:
         """Whether a segment has this epoch and the epoch after it."""
@@ -220,7 +277,7 @@ class FakeLake:
     def events(self) -> tuple[EpochPublished, ...]:
         """All that a coordinator is told at its start."""
         return tuple(
-            EpochPublished(epoch=span.last, rows=self.rows(span), after=span.after)
+            EpochPublished(epoch=span.last, rows=self.rows(span), after=span.after, rewritten=span.rewritten)
             for span in self.spans(self.published)
         )
 
@@ -232,16 +289,16 @@ class FakeLake:
         if now is None or not self._rules.retention_read_what_remains:
             return come
         earlier = _of_keys(self._rows(channel, after, BEGINNING), keys)
-        return together(as_of(come, table, now.column, now.cut), self._leaving(earlier, now))
+        return together(as_of_cut(come, table, now.column, now.cut), self._leaving(earlier, now))
 
     def _retention(self, table: str, through: Epoch, after: Epoch) -> Retention | None:
         """The table's retention at the end of the epochs after one and up to another, taken as one."""
         now, before = self._retained[through].get(table), self._retained[after].get(table)
         return None if now is None else replace(now, before=None if before is None else before.cut)
 
-    def _rows(self, channel: Channel, through: Epoch, after: Epoch) -> Batch:
+    def _rows(self, channel: Channel, through: Epoch, after: Epoch, as_of: Epoch = BEGINNING) -> Batch:
         """All rows on one edge, after one epoch and through another: by hash64, then in order."""
-        parts = [self.of(span) for span in self.spans(through, after)]
+        parts = [self.of(span) for span in self.spans(through, after, as_of)]
         mine = [NO_ROWS[self._indexes[channel][0]], *(part[channel].batch for part in parts if channel in part)]
         rows = pa.concat_batches([batch.rows for batch in mine])
         hash64 = np.concatenate([batch.hash64 for batch in mine])

@@ -215,8 +215,8 @@ class Process:
 
         tear: lose a slice, or read one twice.
         """
-        span = span_after(action.epoch, action.after)
-        runs = lake.changes(span)
+        span = lake.opened(span_after(action.epoch, action.after), action.as_of)
+        runs = lake.changes(span, action.as_of)
         edges = [
             [
                 RowsRead(epoch=action.epoch, channel=edge, batch=batch)
@@ -235,7 +235,7 @@ class Process:
                 times = 0  # a retraction that is read twice makes its view fail before the end of the epoch is read
             slices[place : place + 1] = [slices[place]] * times
         promised = lake.promised(span, action.vnodes, action.channels)
-        aged = lake.aged(span, action.vnodes, action.channels)
+        aged = lake.aged(span, action.vnodes, action.channels, action.as_of)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised, aged=aged)]))
 
     def start_restoring(self, action: ReadState, checkpoints: FakeCheckpoints, rng: Random) -> None:
@@ -251,13 +251,13 @@ class Process:
         self.unread = deque([StateUnread(error="a file is damaged")])
 
     def cuts(self, segment: EpochSpan) -> bool:
-        """Whether a read under way begins or ends within a segment."""
+        """Whether a read under way begins or ends within a segment, or before that as of which it was rewritten."""
         for asked, published in self.upqueries:
             if isinstance(asked, FetchRows):
                 ends = [end for read in asked.reads for end in (read.after, read.through)]
             else:
                 ends = [asked.upquery.through, published, *range(asked.upquery.through, published)]
-            if any(segment.first <= end < segment.last for end in ends):
+            if any(segment.first <= end < segment.as_of for end in ends):
                 return True
         return False
 

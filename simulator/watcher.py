@@ -91,6 +91,9 @@ class Watcher:
         """Epochs that were opened while keys move, since all began anew."""
         self._cuts: dict[SnapshotId, TakeSnapshot] = {}
         self._dropped: set[SnapshotId] = set()
+        self._as_of = BEGINNING
+        """Workers that repeat epochs up to this one miss rows that have left by then (coordinator.rewritten_for_all);
+        no lookup and no scan sees that."""
         self._aside: defaultdict[tuple[str, EpochSpan], set[Row]] = defaultdict(set)
         """The rows that were set aside, by view and epoch. No two rows of a table are equal."""
         self._scans: dict[int, Epoch] = {}
@@ -143,8 +146,9 @@ class Watcher:
                 self._dropped.add(message.snapshot)
             case FailView():
                 self.counters["views_failed"] += 1
-            case OpenEpoch(epoch=epoch, mixed=mixed) if process is not None:
+            case OpenEpoch(epoch=epoch, mixed=mixed, as_of=as_of) if process is not None:
                 self._sent[process.worker] = epoch
+                self._as_of = max(self._as_of, as_of)
                 self._mixed |= {epoch} if mixed else set()
             case Assign() if process is not None:
                 if self.all_begin_anew(message):
@@ -212,7 +216,7 @@ class Watcher:
 
     def _look_at(self, process: Process, plan: DataflowPlan) -> None:
         """Scan one view of a process that stands between epochs, while no keys move."""
-        if process.shares[plan.name].failure is not None:
+        if process.shares[plan.name].failure is not None or process.applied < self._as_of:
             return
         found = self._shown(process, plan)
         vnode_map = process.map_of(plan.name)
@@ -311,7 +315,7 @@ class Watcher:
     def _look_everywhere(self, plan: DataflowPlan, epoch: Epoch) -> None:
         """While keys move, but between two epochs: all are somewhere, and have all their rows."""
         members = [process for process in self._members.values() if process.shares]
-        if not all(process.runs for process in members):
+        if not all(process.runs for process in members) or epoch < self._as_of:
             return  # what has died with one is lost, and will be read again
         if any(process.shares[plan.name].failure is not None for process in members):
             return

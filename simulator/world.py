@@ -202,6 +202,8 @@ class World:
             moves.append((weights.record, self._record))
         if not self._declared:  # the lake's epochs are read for a wish under the lock under which segments are made
             moves += [(weights.compact, self._compact), (weights.compact / 2, self._collect)]
+            if cluster.lake.gives_up_rows:
+                moves.append((weights.compact / 2, self._rewrite))
         if cluster.segments:
             moves.append((weights.compact / 8, self._hear_of_segment))
         if cluster.leases:
@@ -368,6 +370,11 @@ class World:
         if span is not None:
             self._happened("segments", f"epochs {span.name} become a segment")
 
+    def _rewrite(self) -> None:
+        spans = self.cluster.rewrite(self._rng)
+        if spans:
+            self._happened("rewrites", f"rewritten: {', '.join(span.name for span in spans)}")
+
     def _collect(self) -> None:
         self._happened("collections", "what segments have replaced is removed")
         self.cluster.collect()
@@ -432,6 +439,7 @@ class World:
         self._happened("views_declared", f"views {wish.ticket} are wanted: {sorted(names)}")
 
     def _replan(self) -> None:
+        self.cluster.hear_of_segments()  # they were told before
         wish = self._declared.popleft()
         self._happened("views_wanted", f"coordinator hears of views {wish.ticket}")
         self.cluster.view_observer.wanted(wish)

@@ -9,9 +9,8 @@ from upriver.arguments import seconds
 from upriver.errors import CorruptFile, LakeInUse, UserError
 from upriver.lake.address import object_address
 from upriver.lake.collection import GRACE_S
-from upriver.lake.compaction import compact
 from upriver.lake.report import horizon_of_stopped, report_of
-from upriver.lake.upkeep import collect_all, existing, taken
+from upriver.lake.upkeep import collect_all, compact, existing, taken
 from upriver.settings import absolute
 from upriver.text import render_bytes, render_rows
 
@@ -77,6 +76,11 @@ def render_lake(told: Mapping[str, Any]) -> str:
         table,
         "",
         f"due: {told['due']:,} segments, up to epoch {told['horizon']:,}{too_large}",
+        *(
+            f"expired in {table}: {rows['rows']:,} rows or more ({render_bytes(rows['bytes'])}) in all indexes; "
+            f"due to be rewritten: {rows['due']:,} segments"
+            for table, rows in told["expired"].items()
+        ),
         f"may be removed: {removable['epochs']:,} manifests and segments, {removable['runs']:,} runs "
         f"({render_bytes(removable['bytes'])})",
     ]

@@ -10,7 +10,13 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.published import PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
-from upriver.protocol.coordinator_events import EpochPublished, HorizonAsked, HorizonIs, SegmentPublished
+from upriver.protocol.coordinator_events import (
+    EpochPublished,
+    HorizonAsked,
+    HorizonIs,
+    SegmentPublished,
+    SegmentsRewritten,
+)
 from upriver.protocol.messages import Assign, OpenEpoch, Unrestored
 from upriver.protocol.rules import Rules
 
@@ -134,3 +140,53 @@ def test_c18_a_segment_waits_for_a_worker_that_was_sent_some_of_its_epochs(rule:
     assert [each.epoch for each in opened] == ([1, 2, 3, 4, 5] if rule else [1, 2, 3, 4, 8])
     follows = all(each.after == before.epoch for before, each in pairwise(opened))
     assert follows is rule
+
+
+def rewritten(as_of: int, *segments: SegmentPublished) -> SegmentsRewritten:
+    return SegmentsRewritten(as_of=Epoch(as_of), segments=segments)
+
+
+def test_rewritten_segments_wait_together_until_no_worker_stands_before_their_epoch() -> None:
+    for finished_, sent, is_taken in [(4, 5, False), (2, 2, False), (1, 9, False), (6, 9, True), (0, 0, True)]:
+        known = epochs(2, 4, 5, 6, 7)
+        known.rewrite(rewritten(6, segment(0, 2, rows=1), segment(2, 4, rows=2)))
+        known.adopt_rewritten([(Epoch(9), Epoch(9)), (Epoch(finished_), Epoch(sent))])
+        assert known.between(Epoch(0), Epoch(9)) == [2, 4, 5, 6, 7]
+        assert [known[Epoch(end)].rows for end in (2, 4)] == ([{CHANNEL: 1}, {CHANNEL: 2}] if is_taken else [{}, {}])
+        assert (known.as_of, known.first_waiting) == ((6, None) if is_taken else (0, 5))
+
+
+def test_epochs_that_are_given_anew_say_as_of_when_segments_were_rewritten() -> None:
+    known = epochs(2, 3)
+    known.replace([EpochPublished(epoch=Epoch(2), rows={}, after=Epoch(0), rewritten=Epoch(3))])
+    assert known.as_of == 3
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_c19_rewritten_segments_wait_for_a_worker_that_has_read_them_as_they_were(rule: bool) -> None:
+    """Else it would miss the rows that later epochs take back."""
+    machine = coordinator(*BOTH, rules=Rules(coordinator_rewritten_for_all=rule))
+    for epoch in range(1, 9):
+        for event in (published(epoch), finished(1, epoch), finished(2, epoch)):
+            machine.step(event)
+    machine.step(gone(2))
+    machine.step(came(1, 3))
+    machine.step(rewritten(8, SegmentPublished(epoch=Epoch(1), after=Epoch(0), rows={})))
+    assert horizon(machine) == 0
+    opened = only(OpenEpoch, machine.step(finished(3, 1)))
+    assert [(each.epoch, each.as_of) for each in opened] == [(5, 0 if rule else 8)]
+    for epoch in range(2, 9):
+        machine.step(finished(3, epoch))
+    (last,) = {each.as_of for each in only(OpenEpoch, machine.step(published(9)))}
+    assert last == 8
+
+
+def test_nothing_waits_when_epochs_are_given_anew() -> None:
+    """What waits may lack the rows of an index that has been added since."""
+    known = epochs(2, 3)
+    known.segment(segment(0, 2))
+    known.rewrite(rewritten(3, segment(0, 2)))
+    known.replace([EpochPublished(epoch=Epoch(2), rows={CHANNEL: 4}, after=Epoch(0), rewritten=Epoch(3))])
+    known.adopt([])
+    known.adopt_rewritten([])
+    assert (known[Epoch(2)].rows, known.as_of, known.has_waiting) == ({CHANNEL: 4}, 3, False)

@@ -37,8 +37,8 @@ from upriver.errors import CorruptFile, LakeInUse, ProtocolError
 from upriver.ids import Epoch
 from upriver.lake.checkpoints import Sizes, chain, checkpoint_path, load, newest_usable, publish, sweep
 from upriver.lake.collection import collect, superseded
-from upriver.lake.compaction import compact
 from upriver.lake.lake import Lake, OwnedLake, sealed
+from upriver.lake.upkeep import compact
 from upriver.state.checkpoint import Checkpoint
 
 

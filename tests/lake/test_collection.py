@@ -1,10 +1,10 @@
 """Which files are removed, and when; whatever is interrupted, readers find every row, and nothing is left for good."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from failing_files_kit import FailingFiles, Interrupted
 from segments_kit import (
     BY_ID,
     BY_K,
@@ -31,38 +31,6 @@ LATER = 10.0**12
 """Seconds since 1970: any segment is older."""
 FIRST = EpochSpan(Epoch(1), Epoch(16))
 WHOLE = EpochSpan(Epoch(1), Epoch(256))
-
-
-class Interrupted(Exception):
-    """The process ends here."""
-
-
-class FailingFiles:
-    """Files whose n-th change does not come to pass, and none after it. Else as the lake's own."""
-
-    def __init__(self, files: Any, changes: int) -> None:
-        self._files = files
-        self.left = changes
-
-    def _change(self) -> None:
-        if not self.left:
-            raise Interrupted
-        self.left -= 1
-
-    def create(self, path: str, content: Any) -> None:
-        self._change()
-        self._files.create(path, content)
-
-    def remove(self, path: str) -> None:
-        self._change()
-        self._files.remove(path)
-
-    def remove_all(self, paths: Iterable[str]) -> None:
-        for path in paths:
-            self.remove(path)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._files, name)
 
 
 @pytest.fixture

@@ -29,10 +29,11 @@ from segments_kit import (
 from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention
 from upriver.ids import Epoch, VnodeId
-from upriver.lake.compaction import Compaction, Merge, compact, merge_runs
+from upriver.lake.compaction import Compaction, Merge, merge_runs
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LastBatch, Manifest, Segment
 from upriver.lake.spans import EpochSpan
+from upriver.lake.upkeep import compact
 from upriver.plan.plan import TableSpec
 from upriver.plan.retention import Retain
 from upriver.state.runs import EPOCH_COLUMN, RunInfo, dated_schema, run_schema

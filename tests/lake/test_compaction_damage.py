@@ -18,7 +18,6 @@ from upriver.lake.compaction import (
     AGAIN_S_MIN,
     Compaction,
     SegmentPlan,
-    compact,
     merge_runs,
     remove_strays,
     try_merge,
@@ -27,7 +26,7 @@ from upriver.lake.lake import Lake, OwnedLake, epoch_path, segment_path
 from upriver.lake.manifests import Segment
 from upriver.lake.runs import REMEDY
 from upriver.lake.spans import EpochSpan
-from upriver.lake.upkeep import collect_all
+from upriver.lake.upkeep import collect_all, compact
 from upriver.plan.plan import table_of
 
 LATER = 10.0**12

@@ -12,11 +12,11 @@ from old_root_kit import FILES, OLD_ROOTS, PRICES, VNODES, rows_of
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.checkpoints import newest_usable
 from upriver.lake.collection import collect, remove_litter, superseded
-from upriver.lake.compaction import compact
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.report import report_of
 from upriver.lake.spans import FAN_IN
+from upriver.lake.upkeep import compact
 from upriver.plan.plan import lake_channel
 
 VERSIONS = {"0.1": 2, "0.2": 3}

@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from upriver.hashing import hash64
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.compaction import compact
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment
 from upriver.lake.spans import single
+from upriver.lake.upkeep import compact
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 

@@ -383,9 +383,11 @@ class Cluster:
 
     def adopt_segments(self, cuts: Collection[Epoch]) -> None:
         """coordinator.none_within_a_segment: open the epochs of segments as one where no worker stands among them, or
-        is to stop there, or may begin there soon. cuts: where that is."""
-        stands = [*self.stands, *((cut, cut) for cut in cuts)] if self.rules.coordinator_none_within_a_segment else []
-        self.ledger.epochs.adopt(stands)
+        is to stop there, or may begin there soon. coordinator.rewritten_for_all. cuts: where that is."""
+        stands = [*self.stands, *((cut, cut) for cut in cuts)]
+        epochs = self.ledger.epochs
+        epochs.adopt(stands if self.rules.coordinator_none_within_a_segment else [])
+        epochs.adopt_rewritten(stands if self.rules.coordinator_rewritten_for_all else [])
 
     def horizon(self, cuts: Collection[Epoch]) -> Epoch:
         """The last epoch that none needs apart from those before it: every worker is through it, and begins again at a
@@ -415,4 +417,5 @@ class Cluster:
 
     def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
         member.sent, self.sent.ever = epoch, Epoch(max(epoch, self.sent.ever))
-        self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed, after=self.ledger.epochs[epoch].after))
+        epochs = self.ledger.epochs
+        self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed, after=epochs[epoch].after, as_of=epochs.as_of))

@@ -47,6 +47,7 @@ from upriver.protocol.coordinator_events import (
     ReplaceWorker,
     RescaleWanted,
     SegmentPublished,
+    SegmentsRewritten,
     SnapshotAsked,
     StopAsked,
     Tell,
@@ -201,6 +202,8 @@ class CoordinatorMachine:
                 self._ledger.epochs.add(event)
             case SegmentPublished():
                 self._ledger.epochs.segment(event)
+            case SegmentsRewritten():
+                self._ledger.epochs.rewrite(event)
             case HorizonAsked():
                 self.cluster.act(HorizonIs(ticket=event.ticket, epoch=self.cluster.horizon(self._cuts)))
             case WorkerSaid():

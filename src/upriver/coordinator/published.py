@@ -2,6 +2,11 @@
 
 A segment describes epochs as one that were published apart, and workers may have gone through some of them. The order
 changes when no worker stands among them; until then the segment waits (coordinator.none_within_a_segment).
+
+A segment that was rewritten lacks rows that later epochs take back, up to the one as of which it was rewritten. So it
+waits until no worker stands before that epoch and behind the segment's beginning: such a worker has the rows already.
+All segments that were rewritten as of one epoch are taken at once, and each epoch is opened with the last such epoch
+(coordinator.rewritten_for_all).
 """
 
 from bisect import bisect_right
@@ -10,7 +15,10 @@ from dataclasses import dataclass
 
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, preceding
-from upriver.protocol.coordinator_events import EpochPublished, SegmentPublished
+from upriver.protocol.coordinator_events import EpochPublished, SegmentPublished, SegmentsRewritten
+
+Stands = Collection[tuple[Epoch, Epoch]]
+"""For each that goes through epochs, the last that it has finished and the last that it was sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +36,15 @@ class PublishedEpochs:
     def __init__(self) -> None:
         self.last = BEGINNING
         """The last that is published."""
+        self.as_of = BEGINNING
+        """Segments that were rewritten as of this epoch, or as of an earlier one, are read as they are now."""
         self._order: list[Epoch] = []
         self._known: dict[Epoch, PublishedEpoch] = {}
         """All and only those in ``_order``."""
         self._waiting: list[SegmentPublished] = []
         """Segments that describe epochs among which a worker stands."""
+        self._rewritten: list[SegmentsRewritten] = []
+        """Those that a worker may have read as they were; ascending."""
 
     def __contains__(self, epoch: Epoch) -> bool:
         return epoch in self._known
@@ -46,17 +58,21 @@ class PublishedEpochs:
         if after != self.last or event.epoch <= after:
             raise ProtocolError(f"epoch {event.epoch} was published after {self.last}")
         self.last = event.epoch
+        self.as_of = max(self.as_of, event.rewritten)
         self._order.append(event.epoch)
         self._known[event.epoch] = PublishedEpoch(event.epoch, after, event.rows)
 
     def replace(self, events: Iterable[EpochPublished]) -> None:
-        """These are the first epochs; those after them stay as they are."""
+        """These are the first epochs; those after them stay as they are. They are as the lake has them now, so nothing
+        waits: a segment that does may know fewer lake edges."""
         fresh = PublishedEpochs()
         for event in events:
             fresh.add(event)
         later = self._order[bisect_right(self._order, fresh.last) :]
         if later and self._known[later[0]].after != fresh.last:
             raise ProtocolError(f"epochs up to {fresh.last} were given, and {later[0]} follows on another")
+        self.as_of = max(self.as_of, fresh.as_of)
+        self._forget_waiting()
         self._order = fresh._order + later
         self._known = fresh._known | {epoch: self._known[epoch] for epoch in later}
 
@@ -64,7 +80,12 @@ class PublishedEpochs:
         """No worker will be sent any of them."""
         self._order.clear()
         self._known.clear()
+        self._forget_waiting()
+
+    def _forget_waiting(self) -> None:
+        self.as_of = max([self.as_of, *(event.as_of for event in self._rewritten)])
         self._waiting.clear()
+        self._rewritten.clear()
 
     def following(self, epoch: Epoch) -> Epoch | None:
         """The epoch after this one; ``None`` if there is none yet. Raises ProtocolError within a segment."""
@@ -79,7 +100,10 @@ class PublishedEpochs:
         return found.epoch
 
     def is_within_a_segment(self, epoch: Epoch) -> bool:
-        """Whether this epoch and the epoch after it are opened as one, so that no worker can begin between them."""
+        """Whether no worker can begin behind this epoch: the epoch after it is opened as one with it, or segments are
+        read as of a later one."""
+        if epoch < self.as_of:
+            return True
         place = bisect_right(self._order, epoch)
         return place < len(self._order) and self._known[self._order[place]].after < epoch
 
@@ -94,24 +118,40 @@ class PublishedEpochs:
         """The lake has a segment; it waits for ``adopt``."""
         self._waiting.append(event)
 
+    def rewrite(self, event: SegmentsRewritten) -> None:
+        """The lake has segments without rows that have left; they wait for ``adopt_rewritten``."""
+        self._rewritten.append(event)
+
     @property
     def has_waiting(self) -> bool:
         """Whether a segment waits."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._rewritten)
 
     @property
     def first_waiting(self) -> Epoch | None:
-        """The epoch before the first segment that waits."""
-        return min((segment.after for segment in self._waiting), default=None)
+        """The last epoch before all that a waiting segment changes."""
+        rewritten = [Epoch(event.as_of - 1) for event in self._rewritten]
+        return min([*(segment.after for segment in self._waiting), *rewritten], default=None)
 
-    def adopt(self, stands: Collection[tuple[Epoch, Epoch]]) -> None:
-        """Open the epochs of segments as one from now on, where no worker stands among them. stands: for each that goes
-        through epochs, the last that it has finished and the last that it was sent."""
+    def adopt(self, stands: Stands) -> None:
+        """Open the epochs of segments as one from now on, where no worker stands among them."""
         waiting, self._waiting = self._waiting, []
         for segment in waiting:
-            if any(finished < segment.epoch and sent > segment.after for finished, sent in stands):
+            if _stand_between(stands, segment.after, segment.epoch):
                 self._waiting.append(segment)
             else:
+                self._merge(segment)
+
+    def adopt_rewritten(self, stands: Stands) -> None:
+        """Have segments read without the rows that have left, where no worker stands before the epoch by which they
+        have left."""
+        while self._rewritten:
+            event = self._rewritten[0]
+            if _stand_between(stands, min(segment.after for segment in event.segments), event.as_of):
+                return
+            del self._rewritten[0]
+            self.as_of = event.as_of
+            for segment in event.segments:
                 self._merge(segment)
 
     def _merge(self, segment: SegmentPublished) -> None:
@@ -123,3 +163,8 @@ class PublishedEpochs:
             del self._known[epoch]
         self._order[first:end] = [segment.epoch]
         self._known[segment.epoch] = PublishedEpoch(segment.epoch, segment.after, segment.rows)
+
+
+def _stand_between(stands: Stands, after: Epoch, through: Epoch) -> bool:
+    """Whether any has been sent an epoch after ``after`` and has not finished ``through``."""
+    return any(finished < through and sent > after for finished, sent in stands)

@@ -95,10 +95,14 @@ class Scans:
 
     @property
     def _is_back(self) -> bool:
-        """coordinator.no_older_snapshot: whether, since all workers began, one was sent the highest epoch ever sent."""
+        """coordinator.no_older_snapshot: whether, since all workers began, one was sent the highest epoch ever sent.
+        Before the epoch as of which segments were rewritten, views lack rows that have left by then."""
         cluster = self._cluster
         highest = max((member.sent for member in cluster.by_worker()), default=BEGINNING)
-        return highest >= cluster.sent.ever or not cluster.rules.coordinator_no_older_snapshot
+        return (
+            highest >= max(cluster.sent.ever, cluster.ledger.epochs.as_of)
+            or not cluster.rules.coordinator_no_older_snapshot
+        )
 
     @property
     def _may_pause(self) -> bool:

@@ -20,11 +20,8 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.operator import concatenated
 from upriver.plan.plan import TableSpec
 from upriver.plan.retention import Retain
-from upriver.state.span import TimeSpan, times_of
+from upriver.state.span import TIME_MIN, TimeSpan, times_of
 from upriver.state.vectors import Mask
-
-TIME_MIN = -(2**63)
-"""Below all times: what ``None`` stands for as a cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +89,7 @@ def remaining(rows: pa.RecordBatch, table: TableSpec, column: str, cut: int | No
     An upsert table loses no versions, unless its versions are ordered by their times, which are never null: a version
     that is too old else keeps older ones from coming back.
     """
-    if table.primary_key and not drops_versions(table, column):
+    if not gives_up_rows(table, column):
         return rows
     gone = too_old(rows, column, cut)
     return rows.filter(pa.array(~gone)) if gone.any() else rows
@@ -100,14 +97,15 @@ def remaining(rows: pa.RecordBatch, table: TableSpec, column: str, cut: int | No
 
 def all_left(table: TableSpec, span: TimeSpan | None, column: str, cut: int | None) -> bool:
     """Whether ``remaining`` leaves nothing of a run, judged by its span. ``None``: not known."""
-    if span is None or cut is None or (table.primary_key and not drops_versions(table, column)):
+    if span is None or cut is None or not gives_up_rows(table, column):
         return False
     return not span.nulls and span.newest <= cut
 
 
-def drops_versions(table: TableSpec, column: str) -> bool:
-    """Whether every version of an upsert table that is older than one that is too old is too old itself."""
-    return table.order_by[:1] == (column,) and not table.schema.field(column).nullable
+def gives_up_rows(table: TableSpec, column: str) -> bool:
+    """Whether the lake needs no row that is too old: of an upsert table that is so if every version that is older than
+    one that is too old is too old itself."""
+    return not table.primary_key or (table.order_by[:1] == (column,) and not table.schema.field(column).nullable)
 
 
 def as_of(batch: Batch, table: TableSpec, column: str, cut: int | None) -> Batch:

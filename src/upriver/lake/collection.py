@@ -1,8 +1,9 @@
 """Collection: files that nothing needs are removed, some time after they were last needed (docs/internals/lake.md).
 
-A manifest or segment is *superseded* by a segment that has all of its epochs. A reader that has begun may still use it,
-so it stays until the segment is ``grace`` old, and until no worker stands among the epochs (segments.grace). Its file
-goes first, then its supplements, then its runs: a reader never finds a manifest without its runs.
+A manifest or segment is *superseded* by a segment that has all of its epochs, or that was rewritten later. A reader
+that has begun may still use it. So it stays until the segment is ``grace`` old, and until no worker stands among the
+epochs, or before the one as of which the segment was rewritten (segments.grace). Its file goes first, then its
+supplements, then its runs: a reader never finds a manifest without its runs.
 
 A segment that cannot be read, or whose runs are not all there, supersedes nothing; and no file is removed of which such
 a segment may have runs.
@@ -45,10 +46,10 @@ class RemovedFiles:
 
 def superseded(lake: Lake, horizon: Epoch, made_before: float) -> Iterator[EpochSpan]:
     """The spans that a segment has all epochs of, that is no younger and ends at the horizon or before."""
-    segments = sorted(lake.segments(), key=lambda span: (span.first, -span.last))
+    segments = sorted(lake.segments(), key=lambda span: (span.first, -span.last, -span.rewritten))
     outer: list[EpochSpan] = []
     for span in segments:
-        if span.last > horizon or (outer and span.last <= outer[-1].last):
+        if span.as_of > horizon or (outer and span.last <= outer[-1].last):
             continue
         found = _read(lake, span)
         if isinstance(found, Segment) and found.made_at < made_before:
@@ -57,11 +58,13 @@ def superseded(lake: Lake, horizon: Epoch, made_before: float) -> Iterator[Epoch
 
     def is_inside(span: EpochSpan) -> bool:
         place = bisect_right(starts, span.first) - 1
-        return place >= 0 and span.last <= outer[place].last and span != outer[place]
+        if place < 0 or span.last > outer[place].last:
+            return False
+        return span.bare != outer[place].bare or span < outer[place]
 
     # What is smaller goes first: a run may have gone on, as it is, from one epoch to ever larger segments.
     yield from filter(is_inside, map(single, sorted(lake.numbers("epochs"))))
-    yield from filter(is_inside, sorted(segments, key=len))
+    yield from filter(is_inside, sorted(segments, key=lambda span: (len(span), span)))
 
 
 def _read(lake: Lake, span: EpochSpan) -> Segment | LakeError:
@@ -87,6 +90,10 @@ class KnownSegments:
         damaged = {span: error for span, error in found.items() if isinstance(error, LakeError)}
         self.damage = {span: str(error) for span, error in damaged.items() if span not in going}
         """By span: why a segment cannot be read, or that a run of it is not there."""
+
+    def forget(self, span: EpochSpan) -> None:
+        """The span was removed: it names no run any more."""
+        self.readable = [segment for segment in self.readable if segment.span != span]
 
     def may_go(self, span: EpochSpan) -> bool:
         """Whether each segment that has its epochs, and stays, is there with all its runs."""
@@ -119,6 +126,7 @@ def collect(lake: OwnedLake, spans: Iterable[EpochSpan], most: int = COLLECTED_M
         if not total.epochs % 100:
             lake.check_owner()
         total += _remove(lake, span, segments.readable, _channels_with(span, supplemented))
+        segments.forget(span)
     return replace(total, damage=tuple(segments.damage.values()))
 
 
@@ -127,7 +135,7 @@ def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment], chann
         gone = _only_in(span, _runs_of(lake, span, channels), segments)
     except CorruptFile:
         gone = []  # its runs are litter, which a later start removes
-    lake.files.remove(epoch_path(span.last) if len(span) == 1 else segment_path(span))
+    lake.files.remove(segment_path(span) if span.is_segment else epoch_path(span.last))
     lake.files.remove_all(supplement_path(channel, span) for channel in channels)
     lake.files.remove_all(run.path for run in gone)
     return RemovedFiles(1, len(gone), sum(run.bytes for run in gone))

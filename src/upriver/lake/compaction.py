@@ -10,7 +10,7 @@ A block with a file that cannot be read stays as it is, and is tried again later
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from typing import Any, Self
@@ -24,7 +24,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention, remaining
 from upriver.engine.versions import newest_versions
 from upriver.errors import CorruptFile, NotRead, ProtocolError
-from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
 from upriver.lake.spans import EpochSpan, cover, due
@@ -48,7 +48,7 @@ PLAN_DIGITS = 16
 class Merge:
     """Rows of the vnodes from ``first`` to before ``end`` of one lake edge. prefix: of the name of its run. sources:
     runs in order of epochs. source_epochs: for each, the last epoch of the manifest or segment that names it.
-    retention: of the table, at the end of the epochs."""
+    retention: of the table, at the end of the epochs, or of the one as of which they are rewritten."""
 
     channel: Channel
     prefix: str
@@ -91,25 +91,32 @@ MergeResult = RunInfo | Unmerged | None
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """A segment to make. prefix: of the names of its merged runs; no other plan has it. kept: runs that go on as they
-    are. merges: in order of channel and vnodes."""
+    """A segment to make. prefix: of the names of its merged runs; no other plan has it. pieces: by lake edge, in order
+    of vnodes: runs that go on as they are, and merges."""
 
     span: EpochSpan
     prefix: str
     parts: tuple[LakeEpochs, ...]
-    kept: Mapping[Channel, tuple[RunInfo, ...]]
-    merges: tuple[Merge, ...]
+    pieces: Mapping[Channel, tuple[RunInfo | Merge, ...]]
+
+    @property
+    def merges(self) -> tuple[Merge, ...]:
+        """In order of channel and vnodes."""
+        return tuple(piece for pieces in self.pieces.values() for piece in pieces if isinstance(piece, Merge))
 
     def segment(self, merged: Sequence[RunInfo | None], term: Term, now: float) -> Segment:
         """The segment. merged: the run of each merge; ``None`` if it has no rows."""
         if len(merged) != len(self.merges):
             raise ProtocolError(f"epochs {self.span.name}: {len(merged)} runs of {len(self.merges)} merges")
-        runs: dict[Channel, tuple[RunInfo, ...]] = dict(self.kept)
-        for merge, run in zip(self.merges, merged, strict=True):
-            runs[merge.channel] = (*runs.get(merge.channel, ()), *([] if run is None else [run]))
+        made = iter(merged)
+        runs: dict[Channel, tuple[RunInfo, ...]] = {}
+        for channel, pieces in self.pieces.items():
+            found = [next(made) if isinstance(piece, Merge) else piece for piece in pieces]
+            runs[channel] = tuple(run for run in found if run is not None)
         return Segment(
             epoch=self.span.last,
             first=self.span.first,
+            rewritten=self.span.rewritten,
             term=term,
             made_at=now,
             committed_at=self.parts[-1].committed_at,
@@ -184,10 +191,14 @@ class Compaction:
         setbacks, now = self._setbacks.items(), self._now()
         return any(span.first <= block.first <= span.last and setback.again_at > now for block, setback in setbacks)
 
-    def plan(self, span: EpochSpan) -> SegmentPlan | None:
-        """How to make a segment; ``None`` if its epochs are too large, or if a manifest cannot be read now."""
+    def plan(self, span: EpochSpan, as_of: Epoch | None = None) -> SegmentPlan | None:
+        """How to make a segment; ``None`` if its epochs are too large, it must wait, or a manifest cannot be read now.
+
+        as_of: the epoch as of which segments may be rewritten now; ``None``: they may not. If a part was rewritten as
+        of an epoch behind the segment's end, then so is the segment.
+        """
         try:
-            return self._plan(span)
+            return self._plan(span, as_of)
         except (CorruptFile, NotRead) as error:
             self._set_back(span, str(error))
             return None
@@ -203,34 +214,39 @@ class Compaction:
         return plan.segment(runs, term, time.time())
 
     def _set_back(self, span: EpochSpan, why: str) -> None:
-        before = self._setbacks.get(span)
+        before = self._setbacks.get(span.bare)
         wait_s = AGAIN_S_MIN if before is None else min(2 * before.wait_s, AGAIN_S_MAX)
-        self._setbacks[span] = Setback(
+        self._setbacks[span.bare] = Setback(
             f"epochs {span.first} to {span.last} stay as they are: {why}", wait_s, self._now() + wait_s
         )
 
-    def _plan(self, span: EpochSpan) -> SegmentPlan | None:
-        inside = [segment for segment in self._lake.segments() if segment != span]
-        parts = tuple(self._lake.epochs(part) for part in cover(inside, span.after, span.last))
-        prefix = f"{span.name}-{uuid4().hex[:PLAN_DIGITS]}"
-        kept: dict[Channel, tuple[RunInfo, ...]] = {}
-        merges: list[Merge] = []
+    def _plan(self, span: EpochSpan, as_of: Epoch | None) -> SegmentPlan | None:
+        segments = self._lake.segments()
+        newest_rewrite = max((segment.rewritten for segment in segments), default=BEGINNING)
+        inside = [segment for segment in segments if segment.bare != span]
+        parts = tuple(self._lake.epochs(part) for part in cover(inside, span.after, span.last, as_of=newest_rewrite))
+        retained = parts[-1].retained
+        if any(part.span.rewritten > span.last for part in parts):
+            if as_of is None:
+                return None
+            span, retained = replace(span, rewritten=as_of), self._lake.retained(as_of)
+        prefix = new_prefix(span)
+        pieces: dict[Channel, tuple[RunInfo | Merge, ...]] = {}
         for channel in _channels_of(parts):
             having = [part for part in parts if part.runs_of(channel)]
             if len(having) < 2:
-                kept[channel] = having[0].runs_of(channel) if having else ()
+                pieces[channel] = having[0].runs_of(channel) if having else ()
                 continue
             runs = [(run, part.epoch) for part in having for run in part.runs_of(channel)]
             ranges = self._ranges([run for run, _ in runs])
             if ranges is None:
-                self._too_large.add(span)
+                self._too_large.add(span.bare)
                 return None
-            retention = parts[-1].retained.get(table_of(channel))
-            for first, end in ranges:
-                within = _within(runs, first, end)
-                sources, epochs = tuple(run for run, _ in within), tuple(epoch for _, epoch in within)
-                merges.append(Merge(channel, prefix, first, end, sources, epochs, retention))
-        return SegmentPlan(span, prefix, parts, kept, tuple(merges))
+            retention = retained.get(table_of(channel))
+            pieces[channel] = tuple(
+                _merge_of(channel, prefix, first, end, _within(runs, first, end), retention) for first, end in ranges
+            )
+        return SegmentPlan(span, prefix, parts, pieces)
 
     def _ranges(self, runs: Sequence[RunInfo]) -> list[tuple[VnodeId, VnodeId]] | None:
         """Ranges of vnodes of about ``MERGE_BYTES`` each; ``None`` if there is too much."""
@@ -246,6 +262,11 @@ class Compaction:
         ends = np.searchsorted(so_far, total * np.arange(1, pieces) / pieces, side="left") + 1
         places = [0, *dict.fromkeys(int(end) for end in ends if end < self._vnodes), self._vnodes]
         return [(VnodeId(first), VnodeId(end)) for first, end in pairwise(places)]
+
+
+def new_prefix(span: EpochSpan) -> str:
+    """Of the names of runs that are merged for a plan of this span."""
+    return f"{span.name}-{uuid4().hex[:PLAN_DIGITS]}"
 
 
 def _channels_of(parts: Sequence[LakeEpochs]) -> list[Channel]:
@@ -269,6 +290,19 @@ def dated(table: TableSpec) -> TableSpec:
     return replace(table, schema=dated_schema(table.schema), order_by=(EPOCH_COLUMN, *table.order_by))
 
 
+def _merge_of(
+    channel: Channel,
+    prefix: str,
+    first: VnodeId,
+    end: VnodeId,
+    runs: Sequence[tuple[RunInfo, Epoch]],
+    retention: Retention | None,
+) -> Merge:
+    """runs: each with its epoch."""
+    sources, epochs = tuple(run for run, _ in runs), tuple(epoch for _, epoch in runs)
+    return Merge(channel, prefix, first, end, sources, epochs, retention)
+
+
 def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> RunInfo | None:
     """Carry out a merge: write one run, and return it; ``None`` if no rows are left. Raises CorruptFile, NotWritten.
 
@@ -285,7 +319,8 @@ def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluato
     info = describe_run(path, encoded, rows.column(0).to_numpy(), vnodes)
     if merge.retention is None:
         return info
-    return replace(info, span=TimeSpan.of(rows.column(merge.retention.column)))  # the lake's record has no retain
+    times = TimeSpan.of(rows.column(merge.retention.column))  # the lake's record has no retain
+    return replace(info, span=times or TimeSpan.without_times(info.rows))
 
 
 def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluator) -> pa.RecordBatch:
@@ -334,29 +369,3 @@ def remove_strays(lake: OwnedLake, plans: Iterable[tuple[SegmentPlan, Segment | 
     for channel, expected in prefixes.items():
         names = [name for name in lake.files.names(f"tables/{channel}") if name.rpartition("-")[0] in expected]
         lake.files.remove_all(path for name in names if (path := f"tables/{channel}/{name}") not in kept)
-
-
-def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
-    """Make all segments that are due, in this process, and give each once it is committed: for a root without an app.
-    horizon: no epoch up to it is needed apart. Raises NotWritten, LakeInUse; at the end CorruptFile, if blocks stay as
-    they are because files cannot be read."""
-    record = lake.record()
-    assert record is not None
-    tables = {table.name: table for table in record.tables}
-    plans, evaluator = Compaction(lake, record.vnodes), Evaluator()
-    while spans := plans.due(horizon):
-        for span in spans:
-            if plans.is_waiting(span) or (plan := plans.plan(span)) is None:
-                continue
-            results = [
-                try_merge(lake, merge, tables[table_of(merge.channel)], record.vnodes, evaluator)
-                for merge in plan.merges
-            ]
-            segment = plans.segment(plan, results, lake.term)
-            if segment is None:
-                remove_strays(lake, [(plan, None)])
-            else:
-                lake.publish_segment(segment)
-                yield segment
-    if plans.failures:
-        raise CorruptFile("; ".join(plans.failures))

@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows, one_batch
 from upriver.engine.operators.operator import concatenated
-from upriver.engine.retention import TIME_MIN, Retention, as_of, together
-from upriver.ids import BEGINNING, Channel, VnodeId
+from upriver.engine.retention import Retention, as_of, together
+from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake
 from upriver.lake.manifests import LakeEpochs
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, run_schema
-from upriver.state.span import TimeSpan, times_of
+from upriver.state.span import TIME_MIN, TimeSpan, times_of
 from upriver.state.vectors import true_at
 
 KNOWN_SPANS_MAX = 1_024
@@ -125,15 +125,18 @@ class Aging:
         self._edges = {channel: AgingEdge(table) for channel, table in self._tables.items()}
 
     def changes(
-        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]
+        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId], rewritten: Epoch = BEGINNING
     ) -> Iterator[tuple[Batch, int]]:
         """The changes of an epoch, or of a segment, for these vnodes, in batches sorted by hash64; with each, how many
-        of its rows were read for it. All changes of a key come in one batch."""
+        of its rows were read for it. All changes of a key come in one batch.
+
+        rewritten: earlier epochs are taken from segments that were rewritten as of this epoch at the latest, as all
+        workers have read them."""
         table = self._tables[channel]
         retention = manifest.retained.get(table.name)
         leave = no_rows(table.schema)
         if retention is not None:
-            self._advance(manifest)
+            self._advance(manifest, rewritten)
             if retention.moves and table.name in manifest.batches:
                 leave = self._edges[channel].leaving(self._lake, vnodes, retention)
         done = 0
@@ -146,11 +149,11 @@ class Aging:
         if done < len(leave):
             yield leave.slice(done, len(leave)), 0
 
-    def _advance(self, manifest: LakeEpochs) -> None:
+    def _advance(self, manifest: LakeEpochs, rewritten: Epoch) -> None:
         """Know the runs of all epochs before these."""
         if self._through > manifest.span.after or self._known_spans > KNOWN_SPANS_MAX:
             self.forget()
-        for span in self._lake.spans(manifest.span.after, self._through):
+        for span in self._lake.spans(manifest.span.after, self._through, rewritten):
             last = self._last
             earlier = last if last is not None and last.span == span else self._lake.epochs(span)
             for channel, edge in self._edges.items():

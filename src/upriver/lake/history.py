@@ -127,6 +127,8 @@ class Catalogue:
         self.through = Epoch(0)
         self.spans: list[EpochSpan] = []
         """The spans that were added, in order."""
+        self._as_of: list[Epoch] = []
+        """By span: the last epoch as of which it or an earlier one was rewritten, or its own end."""
         self._merging = merging
         self._tidy: list[OpenRun | Merged] = []
         """The first runs, merged where possible."""
@@ -143,13 +145,15 @@ class Catalogue:
         self._untidy.extend(runs)
         if retention is not None and (not self._cuts or self._cuts[-1][1].cut != retention.cut):
             self._cuts.append((span.last, retention))
+        self._as_of.append(max([span.as_of, *self._as_of[-1:]]))
         self.spans.append(span)
         self.through = span.last
 
     def is_cut_by(self, epoch: Epoch) -> bool:
-        """Whether the end of this epoch lies within a segment."""
-        place = bisect_left(self.spans, epoch, key=lambda span: span.last)
-        return place < len(self.spans) and self.spans[place].first <= epoch < self.spans[place].last
+        """Whether the end of this epoch lies within a segment, or before the one as of which an earlier segment was
+        rewritten."""
+        begun = bisect_right(self.spans, epoch, key=lambda span: span.first)
+        return begun > 0 and epoch < self._as_of[begun - 1]
 
     def retention(self, through: Epoch) -> Retention | None:
         """The table's retention at the end of an epoch; ``None`` if there was none."""

@@ -7,9 +7,10 @@
     epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
     schemas/<table>/<n>.json                   the table as it is kept since its columns changed, or it was added
     segments/<last>-<first>.json               segments: the epochs of a block as one, with merged runs (spans.py)
+    segments/<last>-<first>-<epoch>.json       the same, rewritten without rows that have left by a later epoch
     indexes/<table>/<index>.json               an index that the table has got since; once it is there, it is complete
     supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it, or of
-                                               a segment (<last>-<first>.json)
+                                               a segment (of the segment's name)
     rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
     checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
     control/<term>.json                        one per driver that has owned the root
@@ -40,13 +41,14 @@ from uuid import uuid4
 import pyarrow as pa
 
 from upriver.engine.batch import one_batch
+from upriver.engine.retention import Retention
 from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten
 from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
-from upriver.lake.spans import EpochSpan, cover, single
+from upriver.lake.spans import EpochSpan, cover, newest, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema, without_epochs
 from upriver.state.schemas import can_become
@@ -141,7 +143,7 @@ def index_path(channel: Channel) -> str:
 
 
 def supplement_path(channel: Channel, span: EpochSpan) -> str:
-    name = f"{span.last:012d}" if len(span) == 1 else span.name
+    name = span.name if span.is_segment else f"{span.last:012d}"
     return f"supplements/{channel}/{name}.json"
 
 
@@ -249,14 +251,22 @@ class Lake:
             found.add(span)
         return frozenset(found)
 
-    def spans(self, through: Epoch, after: Epoch = BEGINNING) -> list[EpochSpan]:
-        """All epochs after one and up to another, in as few spans as the lake has them in."""
-        return list(cover(self.segments(), after, through))
+    def spans(self, through: Epoch, after: Epoch = BEGINNING, as_of: Epoch = BEGINNING) -> list[EpochSpan]:
+        """All epochs after one and up to another, in as few spans as the lake has them in. as_of: as for ``cover``."""
+        return list(cover(self.segments(), after, through, as_of=as_of))
+
+    def retained(self, through: Epoch) -> Mapping[str, Retention]:
+        """The retention of tables at the end of an epoch. Raises CorruptFile."""
+        spans = self.spans(through)
+        return self.epochs(spans[-1]).retained if spans else {}
+
+    def opened(self, span: EpochSpan, as_of: Epoch) -> EpochSpan:
+        """The span as a reader opens it that takes segments as of an epoch up to this one."""
+        return newest(self.segments(), as_of).get(span, span) if as_of > span.last else span
 
     def epochs(self, span: EpochSpan) -> LakeEpochs:
-        """The manifest of one epoch, or the segment of several, with the runs of all indexes that are complete. Raises
-        CorruptFile."""
-        return self.manifest(span.last) if len(span) == 1 else self.segment(span)
+        """The manifest or the segment of a span, with the runs of all indexes that are complete. Raises CorruptFile."""
+        return self.segment(span) if span.is_segment else self.manifest(span.last)
 
     def has_epoch(self, epoch: Epoch) -> bool:
         """Whether the epoch is published, and is there apart from the epochs before it."""
@@ -289,7 +299,7 @@ class Lake:
 
     def bare_epochs(self, span: EpochSpan) -> LakeEpochs:
         """A manifest or a segment as it was written, without supplements. Raises CorruptFile."""
-        return self.bare_manifest(span.last) if len(span) == 1 else self.bare_segment(span)
+        return self.bare_segment(span) if span.is_segment else self.bare_manifest(span.last)
 
     @saying_what_helps()
     def bare_manifest(self, epoch: Epoch) -> Manifest:
@@ -302,8 +312,8 @@ class Lake:
         path = segment_path(span)
         try:
             segment = Segment.from_json(self._of_epoch(path, span.last))
-            if segment.first != span.first:
-                raise CorruptFile(f"{self.root}/{path}: its content begins with epoch {segment.first}")
+            if segment.span != span:
+                raise CorruptFile(f"{self.root}/{path}: its content is of epochs {segment.span.name}")
         except CorruptFile as error:
             if self._is_there_in_parts(span):
                 way_out = "All that it was made of is still there, so it may be removed while no app runs"

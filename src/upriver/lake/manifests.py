@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from upriver.engine.retention import Retention
 from upriver.errors import ProtocolError
-from upriver.ids import Channel, Epoch, Term, VnodeId
+from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.spans import EpochSpan, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.state.runs import RunInfo
@@ -148,15 +148,17 @@ class Manifest(LakeEpochs):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment(LakeEpochs):
     """The epochs from ``first`` to ``epoch`` as one, with merged runs (compaction.py). made_at: when the driver wrote
-    it, in seconds since 1970 by its clock. last_batches: as ``batches``."""
+    it, in seconds since 1970 by its clock. last_batches: as ``batches``. rewritten: the epoch as of which rows that had
+    left were left out; ``BEGINNING``: the segment is as of its own end. ``retained`` is as of its end in any case."""
 
     first: Epoch
     made_at: float
     last_batches: Mapping[str, LastBatch]
+    rewritten: Epoch = BEGINNING
 
     @property
     def span(self) -> EpochSpan:
-        return EpochSpan(self.first, self.epoch)
+        return EpochSpan(self.first, self.epoch, self.rewritten)
 
     @property
     def batches(self) -> Mapping[str, LastBatch]:
@@ -166,6 +168,7 @@ class Segment(LakeEpochs):
         return {
             "epoch": self.epoch,
             "first": self.first,
+            **({"rewritten": self.rewritten} if self.rewritten else {}),
             "term": self.term,
             "made_at": self.made_at,
             "committed_at": self.committed_at,
@@ -179,6 +182,7 @@ class Segment(LakeEpochs):
         return cls(
             epoch=Epoch(record["epoch"]),
             first=Epoch(record["first"]),
+            rewritten=Epoch(record.get("rewritten", BEGINNING)),
             term=Term(record["term"]),
             made_at=record["made_at"],
             committed_at=record["committed_at"],

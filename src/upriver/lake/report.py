@@ -13,6 +13,7 @@ from upriver.lake.checkpoints import newest
 from upriver.lake.collection import RemovedFiles, collectable, superseded
 from upriver.lake.compaction import VNODE_BYTES_MAX, Compaction
 from upriver.lake.lake import Lake
+from upriver.lake.reclamation import ExpiredRows, Reclamation
 from upriver.lake.spans import EpochSpan, level_of
 
 LOOKS_MAX = 3
@@ -36,7 +37,8 @@ class Tier:
 class LakeReport:
     """epochs: the last one. spans: in which a reader finds all of them. indexes: by lake edge and level; level 0 is of
     epochs that are in no segment. horizon: up to which a stopped app's lake may be compacted. due: segments to make up
-    to there. too_large: blocks up to there that have too much for one. removable: what may be removed now."""
+    to there. expired: by table whose rows leave by age. too_large: blocks up to there that have too much for one.
+    removable: what may be removed now."""
 
     root: str
     epochs: Epoch
@@ -46,6 +48,7 @@ class LakeReport:
     indexes: Mapping[Channel, Mapping[int, Tier]]
     horizon: Epoch
     due: int
+    expired: Mapping[str, ExpiredRows]
     too_large: int
     removable: RemovedFiles
 
@@ -62,6 +65,7 @@ class LakeReport:
             },
             "horizon": self.horizon,
             "due": self.due,
+            "expired": {table: asdict(rows) for table, rows in self.expired.items()},
             "too_large": self.too_large,
             "removable": self.removable.to_json(),
         }
@@ -103,6 +107,9 @@ def _report_of(lake: Lake, grace_s: float) -> LakeReport:
             indexes[channel][level_of(span)] += Tier(1 if runs else 0, len(runs), rows, length)
             bytes_through[-1] += length
     due = list(_due(lake, horizon, spans, bytes_through))
+    record = lake.record()
+    assert record is not None
+    tables = {table.name: table for table in record.tables}
     return LakeReport(
         root=str(lake.root),
         epochs=last,
@@ -112,6 +119,7 @@ def _report_of(lake: Lake, grace_s: float) -> LakeReport:
         indexes={channel: dict(sorted(indexes[channel].items())) for channel in sorted(indexes)},
         horizon=horizon,
         due=sum(due),
+        expired=Reclamation(lake, record.vnodes).expired(horizon, tables),
         too_large=len(due) - sum(due),
         removable=collectable(lake, superseded(lake, horizon, time.time() - grace_s)),
     )

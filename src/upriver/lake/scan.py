@@ -25,7 +25,7 @@ from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.latest import Latest
 from upriver.engine.region import ALL_ROWS, Region
-from upriver.engine.retention import Retention, as_of
+from upriver.engine.retention import as_of
 from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch
 from upriver.lake.address import Root
@@ -60,12 +60,6 @@ def prunable(plan: DataflowPlan) -> dict[str, tuple[str, ...]]:
             ways.setdefault(edge.table, set()).add((region.name, edge.index))
     only = {table: min(ways_in) for table, ways_in in ways.items() if len(ways_in) == 1}
     return {table: index for table, (region, index) in only.items() if region == plan.regions[-1].name}
-
-
-def retained(lake: Lake, through: Epoch) -> Mapping[str, Retention]:
-    """The retention of tables at the end of an epoch."""
-    spans = lake.spans(through)
-    return lake.epochs(spans[-1]).retained if spans else {}
 
 
 def scan_key(table: TableSpec) -> tuple[str, ...]:
@@ -121,7 +115,7 @@ class _Slices:
         self, lake: Lake, edges: Sequence[LakeEdge], tables: Mapping[str, TableSpec], through: Epoch, group: VnodeGroup
     ) -> None:
         self.group = group
-        self.retained = retained(lake, through)
+        self.retained = lake.retained(through)
         self._lake = lake
         self._tables = [tables[edge.table] for edge in edges]
         found = (

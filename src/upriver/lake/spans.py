@@ -2,14 +2,15 @@
 
 A manifest describes one epoch, a segment an aligned block of them: at level ``k`` the epochs from ``i * 16**k + 1`` to
 ``(i + 1) * 16**k``. So two blocks are apart, or one contains the other, and for any number of epochs few blocks cover
-all of them. Pure: names come in, spans go out.
+all of them. A block may be described several times: once as of its own end, and once for each time that it was
+rewritten without rows that have left since. Pure: names come in, spans go out.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from upriver.ids import Epoch, preceding
+from upriver.ids import BEGINNING, Epoch, preceding
 
 FAN_IN = 16
 """Blocks of one level that make one of the next."""
@@ -19,10 +20,27 @@ LEVELS_MAX = 12
 
 @dataclass(frozen=True, slots=True, order=True)
 class EpochSpan:
-    """The epochs from ``first`` to ``last``, both included."""
+    """The epochs from ``first`` to ``last``, both included. rewritten: the later epoch as of which a segment of them
+    was rewritten (reclamation.py); ``BEGINNING``: it was not."""
 
     first: Epoch
     last: Epoch
+    rewritten: Epoch = BEGINNING
+
+    @property
+    def as_of(self) -> Epoch:
+        """The epoch from whose end on the files have every row that remains."""
+        return max(self.last, self.rewritten)
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether a segment describes it, and not a manifest."""
+        return len(self) > 1 or self.rewritten > BEGINNING
+
+    @property
+    def bare(self) -> "EpochSpan":
+        """The same epochs, not rewritten."""
+        return EpochSpan(self.first, self.last)
 
     @property
     def after(self) -> Epoch:
@@ -36,21 +54,26 @@ class EpochSpan:
         return self.first <= epoch <= self.last
 
     def has_within(self, epoch: int) -> bool:
-        """Whether these are epochs up to this one and after it."""
-        return self.first <= epoch < self.last
+        """Whether these are epochs up to this one and after it, or their segment was rewritten as of a later one: then
+        it may lack rows that a state as of this epoch has, and that later epochs take back."""
+        return self.first <= epoch < self.as_of
 
     @property
     def name(self) -> str:
         """In names of files: in order of the last epoch."""
-        return f"{self.last:012d}-{self.first:012d}"
+        name = f"{self.last:012d}-{self.first:012d}"
+        return f"{name}-{self.rewritten:012d}" if self.rewritten else name
 
     @classmethod
     def of_name(cls, name: str) -> "EpochSpan | None":
         """``None`` if it is no span's name."""
-        last, _, first = name.partition("-")
-        if not (last.isdecimal() and first.isdecimal()):
+        numbers = name.split("-")
+        if len(numbers) not in (2, 3) or not all(number.isdecimal() for number in numbers):
             return None
-        return cls(Epoch(int(first)), Epoch(int(last)))
+        last, first, rewritten = (Epoch(int(number)) for number in (*numbers, "0")[:3])
+        if first > last or (len(numbers) == 3 and rewritten <= last):
+            return None
+        return cls(first, last, rewritten)
 
 
 def single(epoch: int) -> EpochSpan:
@@ -77,15 +100,29 @@ def level_of(span: EpochSpan) -> int:
     return level
 
 
-def cover(segments: Collection[EpochSpan], after: int, through: int, fan_in: int = FAN_IN) -> Iterator[EpochSpan]:
-    """The epochs from ``after + 1`` to ``through``, in order, in as few spans as these segments allow."""
+def newest(segments: Iterable[EpochSpan], as_of: int) -> dict[EpochSpan, EpochSpan]:
+    """Of the segments of the same epochs the newest that has every row that remains at the end of an epoch; by these
+    epochs, not rewritten."""
+    found: dict[EpochSpan, EpochSpan] = {}
+    for segment in segments:
+        if segment.as_of <= as_of:
+            found[segment.bare] = max(segment, found.get(segment.bare, segment))
+    return found
+
+
+def cover(
+    segments: Iterable[EpochSpan], after: int, through: int, fan_in: int = FAN_IN, as_of: int = BEGINNING
+) -> Iterator[EpochSpan]:
+    """The epochs from ``after + 1`` to ``through``, in order, in as few spans as these segments allow. as_of: the
+    reader also takes segments that were rewritten as of an epoch up to this one; without it, up to ``through``."""
+    usable = newest(segments, max(as_of, through))
     first = after + 1
     while first <= through:
         found = single(first)
-        for level in range(LEVELS_MAX, 0, -1):
+        for level in range(LEVELS_MAX, -1, -1):
             wanted = block(first, level, fan_in)
-            if wanted is not None and wanted.last <= through and wanted in segments:
-                found = wanted
+            if wanted is not None and wanted.last <= through and wanted in usable:
+                found = usable[wanted]
                 break
         yield found
         first = found.last + 1

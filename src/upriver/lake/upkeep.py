@@ -3,16 +3,21 @@
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from upriver.errors import DeclarationError
-from upriver.ids import Term
+from upriver.engine.expressions import Evaluator
+from upriver.errors import CorruptFile, DeclarationError
+from upriver.ids import Epoch, Term
 from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
+from upriver.lake.compaction import Compaction, SegmentPlan, remove_strays, try_merge
 from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, term_path
+from upriver.lake.manifests import Segment
+from upriver.lake.reclamation import Reclamation
 from upriver.lake.report import horizon_of_stopped
+from upriver.plan.plan import TableSpec, table_of
 
 
 def existing(root: str) -> tuple[Lake, LakeRecord]:
@@ -50,6 +55,43 @@ def _facts(lake: Lake) -> dict[str, Any]:
     last = lake.read_record(term_path(Term(term))) if term else {}
     of_driver = {name: fact for name, fact in last.items() if name not in ("term", "owner")}
     return {**of_driver, "host": socket.gethostname(), "process": os.getpid(), "started_at": time.time()}
+
+
+def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
+    """Make all segments that are due, rewrite those with many rows that have left, and give each once it is committed.
+    horizon: no epoch up to it is needed apart. Raises NotWritten, LakeInUse; at the end CorruptFile, if blocks stay as
+    they are because files cannot be read."""
+    record = lake.record()
+    assert record is not None
+    tables = {table.name: table for table in record.tables}
+    plans, reclamation = Compaction(lake, record.vnodes), Reclamation(lake, record.vnodes)
+    while spans := plans.due(horizon):
+        for span in spans:
+            if plans.is_waiting(span) or (plan := plans.plan(span, horizon)) is None:
+                continue
+            if (segment := _carried_out(lake, plans, plan, tables, record.vnodes)) is not None:
+                yield segment
+    if not plans.failures:
+        for span in reclamation.due(horizon, tables):
+            plan = reclamation.plan(span, horizon, tables)
+            if (segment := _carried_out(lake, plans, plan, tables, record.vnodes)) is not None:
+                yield segment
+    if plans.failures:
+        raise CorruptFile("; ".join(plans.failures))
+
+
+def _carried_out(
+    lake: OwnedLake, plans: Compaction, plan: SegmentPlan, tables: Mapping[str, TableSpec], vnodes: int
+) -> Segment | None:
+    """The segment, committed; ``None`` if a file cannot be read."""
+    evaluator = Evaluator()
+    results = [try_merge(lake, merge, tables[table_of(merge.channel)], vnodes, evaluator) for merge in plan.merges]
+    segment = plans.segment(plan, results, lake.term)
+    if segment is None:
+        remove_strays(lake, [(plan, None)])
+    else:
+        lake.publish_segment(segment)
+    return segment
 
 
 def collect_all(lake: OwnedLake, grace_s: float) -> RemovedFiles:

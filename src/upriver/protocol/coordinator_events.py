@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from upriver.errors import UpriverError
-from upriver.ids import Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import FromWorker, ToWorker
 from upriver.protocol.strategies import Strategy
@@ -49,11 +49,13 @@ class LeaversOverdue:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPublished:
     """The epoch's manifest is in the lake, or at the start of the app the segment that ends with it. rows: per channel,
-    over all vnodes. after: the epoch before it, for a segment of several epochs; ``None``: the one before by number."""
+    over all vnodes. after: the epoch before it, for a segment of several epochs; ``None``: the one before by number.
+    rewritten: the epoch as of which the segment was rewritten, if it was."""
 
     epoch: Epoch
     rows: Mapping[Channel, int]
     after: Epoch | None = None
+    rewritten: Epoch = BEGINNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,15 @@ class SegmentPublished:
     epoch: Epoch
     after: Epoch
     rows: Mapping[Channel, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentsRewritten:
+    """These segments are in the lake without rows that have left by the end of ``as_of``: all that were rewritten as of
+    this epoch, which is later than for any before."""
+
+    as_of: Epoch
+    segments: tuple[SegmentPublished, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +193,7 @@ CoordinatorEvent = (
     | LeaversOverdue
     | EpochPublished
     | SegmentPublished
+    | SegmentsRewritten
     | HorizonAsked
     | WorkerSaid
     | SnapshotAsked

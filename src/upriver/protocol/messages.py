@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from upriver.ids import Channel, Epoch, FeedId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.strategies import Strategy
@@ -126,12 +126,14 @@ class OpenEpoch:
 
     after: the epoch before it, for an epoch that ends a segment of several, which are applied as one; ``None``: the one
     before by number. mixed: rows may be applied at other workers than those that read them. So a worker that has read
-    its slices still waits for ``EpochOver``.
+    its slices still waits for ``EpochOver``. as_of: segments that were rewritten as of this epoch, or as of an earlier
+    one, are read as they are now (coordinator.rewritten_for_all).
     """
 
     epoch: Epoch
     mixed: bool
     after: Epoch | None = None
+    as_of: Epoch = BEGINNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,9 @@ class Rules:
     coordinator_none_within_a_segment: bool = True
     """coordinator.none_within_a_segment: the epochs of a segment are opened as one from the moment when no worker
     stands among them, and none may begin there."""
+    coordinator_rewritten_for_all: bool = True
+    """coordinator.rewritten_for_all: segments that were rewritten as of an epoch are read from the moment when every
+    worker is through that epoch or before the segments, and then by all workers."""
     segments_grace: bool = True
     """segments.grace: files that a segment has replaced stay for the readers that have begun. A rule for the shell."""
     worker_settle_what_comes_late: bool = True

@@ -9,7 +9,7 @@ from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, one_batch
 from upriver.errors import UpriverError
 from upriver.hashing import Hashes
-from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, Upquery
 from upriver.protocol.messages import FromWorker, Meet, ToWorker
 from upriver.protocol.peers import Envelope
@@ -263,12 +263,13 @@ WorkerEvent = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadEpoch:
-    """Read the slices of ``vnodes`` of the epoch, then say ``EpochRead``. after: as for ``OpenEpoch``."""
+    """Read the slices of ``vnodes`` of the epoch, then say ``EpochRead``. after, as_of: as for ``OpenEpoch``."""
 
     epoch: Epoch
     channels: tuple[Channel, ...]
     vnodes: tuple[VnodeId, ...]
     after: Epoch | None = None
+    as_of: Epoch = BEGINNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

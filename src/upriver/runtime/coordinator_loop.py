@@ -38,6 +38,7 @@ from upriver.protocol.coordinator_events import (
     RescaleEnded,
     RescaleWanted,
     SegmentPublished,
+    SegmentsRewritten,
     SnapshotAsked,
     SnapshotFailed,
     SnapshotReady,
@@ -145,7 +146,11 @@ class CoordinatorLoop:
 
     def compacted(self, segment: Segment) -> None:
         """A segment of epochs that were published apart is in the lake."""
-        self._inbox.put(SegmentPublished(epoch=segment.epoch, after=segment.span.after, rows=segment.rows()))
+        self._inbox.put(as_segment(segment))
+
+    def rewritten(self, as_of: Epoch, segments: Iterable[Segment]) -> None:
+        """These segments are in the lake without rows that have left by the end of an epoch."""
+        self._inbox.put(SegmentsRewritten(as_of=as_of, segments=tuple(map(as_segment, segments))))
 
     def horizon(self, seconds: float) -> Epoch:
         """The last epoch that none needs apart from those before it. Raises WaitTimeout."""
@@ -384,7 +389,13 @@ class CoordinatorLoop:
 
 def as_published(epochs: LakeEpochs) -> EpochPublished:
     """What the coordinator machine is told of epochs in the lake."""
-    return EpochPublished(epoch=epochs.epoch, rows=epochs.rows(), after=epochs.span.after)
+    span = epochs.span
+    return EpochPublished(epoch=epochs.epoch, rows=epochs.rows(), after=span.after, rewritten=span.rewritten)
+
+
+def as_segment(segment: Segment) -> SegmentPublished:
+    """What the coordinator machine is told of a segment whose epochs were published apart."""
+    return SegmentPublished(epoch=segment.epoch, after=segment.span.after, rows=segment.rows())
 
 
 def _fault(error: Exception) -> UpriverError:

@@ -23,7 +23,7 @@ from upriver.engine.constants import constant_rows_after
 from upriver.engine.row_text import error_text
 from upriver.errors import CorruptCheckpoint, LakeError
 from upriver.hashing import Hashes
-from upriver.ids import Channel, VnodeId
+from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.checkpoints import read_state
 from upriver.lake.expiry import Aging
 from upriver.lake.lake import CommitTimes, Lake
@@ -151,12 +151,12 @@ class LakeReader:
 
     def _epoch(self, asked: ReadEpoch) -> Iterator[Piece]:
         vnodes = frozenset(asked.vnodes)
-        manifest = self._lake.epochs(span_after(asked.epoch, asked.after))
+        manifest = self._lake.epochs(self._lake.opened(span_after(asked.epoch, asked.after), asked.as_of))
         self._commits.note(manifest)
         aged = Counter[Channel]()
         for channel in asked.channels:
             taken = self._taken[channel]
-            for changes, read in self._changes(manifest, channel, vnodes):
+            for changes, read in self._changes(manifest, channel, vnodes, asked.as_of):
                 aged[channel] += len(changes) - read
                 first = min(taken, len(changes))  # files never change: the known rows come first again
                 taken -= first
@@ -168,11 +168,11 @@ class LakeReader:
         yield EpochRead(epoch=asked.epoch, promised=promised, aged={name: rows for name, rows in aged.items() if rows})
 
     def _changes(
-        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]
+        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId], rewritten: Epoch
     ) -> Iterator[tuple[Batch, int]]:
         """As :meth:`Aging.changes`, of constant rows, too."""
         if channel not in self._constants:
-            yield from self._aging.changes(manifest, channel, vnodes)
+            yield from self._aging.changes(manifest, channel, vnodes, rewritten)
         elif len(rows := self._constant_rows(manifest, channel, vnodes)):
             yield rows, len(rows)
 

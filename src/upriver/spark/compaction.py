@@ -29,6 +29,7 @@ from upriver.lake.collection import GRACE_S, RemovedFiles, collect, remove_litte
 from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, Unmerged, remove_strays, try_merge
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import Segment
+from upriver.lake.reclamation import Reclamation, newest_rewrite
 from upriver.lake.spans import level_of
 from upriver.plan.plan import TableSpec, table_of
 from upriver.spark.host import cause_of_job_failure, raised_in_task
@@ -64,6 +65,9 @@ class EpochReaders(Protocol):
 
     def compacted(self, segment: Segment) -> None:
         """A segment is in the lake."""
+
+    def rewritten(self, as_of: Epoch, segments: Iterable[Segment]) -> None:
+        """All segments that were rewritten as of this epoch are in the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +109,7 @@ class Compactor:
         """Of the last job: tasks that failed, or ran twice, have left runs."""
         self._untold: list[Segment] = []
         """Segments that were written, or perhaps not, and of which the readers do not know."""
+        self._rewrites = Rewrites(lake, record.vnodes, readers)
         self._tag = f"upriver-compaction-{uuid4().hex}"
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -165,26 +170,37 @@ class Compactor:
         self._strays = []
         horizon = self._readers.horizon(HORIZON_S_MAX)
         with self._history_lock:
+            as_of = self._rewrites.as_of(horizon)
             spans = self._plans.due(horizon)
             first = [span for span in spans if level_of(span) == level_of(spans[0])][:JOB_SEGMENTS_MAX]
             self._report.look(len(spans))
-            planned = [self._plans.plan(span) for span in first]
+            planned = [self._plans.plan(span, as_of) for span in first]
             plans = [plan for plan in planned if plan is not None]
+            if not plans and as_of is not None:
+                plans = [plan for plan in self._rewrites.plans(as_of, self._tables()) if not self._waits(plan)]
             self._strays = [(plan, None) for plan in plans]
             for plan, results in zip(plans, self._merge(plans), strict=True):
                 segment = self._plans.segment(plan, results, self._lake.term)
                 del self._strays[0]  # after a failed write the segment may be there: its runs stay
                 if segment is not None:
-                    self._publish(segment)
-                    self._report.made(plan)
+                    self._publish(plan, segment)
                 self._strays.append((plan, segment))
-        return 0.0 if first else POLL_S
+            self._rewrites.tell()
+        return 0.0 if plans else POLL_S
 
-    def _publish(self, segment: Segment) -> None:
+    def _waits(self, plan: SegmentPlan) -> bool:
+        return self._plans.is_waiting(plan.span)
+
+    def _publish(self, plan: SegmentPlan, segment: Segment) -> None:
+        if segment.rewritten:
+            self._lake.publish_segment(segment)
+            self._report.rewritten(plan, segment)
+            return
         self._untold.append(segment)
         self._lake.publish_segment(segment)
         self._readers.compacted(segment)
         self._untold.pop()
+        self._report.made(plan)
 
     def _tell_readers(self) -> None:
         """Tell of the segments that are in the lake: one may be there although its write seemed to fail."""
@@ -193,6 +209,7 @@ class Compactor:
             if segment.span in there:
                 self._readers.compacted(segment)
         self._untold = []
+        self._rewrites.tell()
 
     def _merge(self, plans: list[SegmentPlan]) -> list[list[MergeResult]]:
         """Carry out all merges of these plans with one Spark job; the results, by plan."""
@@ -211,6 +228,34 @@ class Compactor:
             running = takewhile(lambda _: not self._stopping.is_set(), spans)
             self._report.collected(collect(self._lake, list(running)))
         return max(POLL_S, min(COLLECT_S_MAX, self._settings.grace_s / 10))
+
+
+class Rewrites:
+    """The segments that are rewritten without rows that have left, and which of them the readers know."""
+
+    def __init__(self, lake: OwnedLake, vnodes: int, readers: EpochReaders) -> None:
+        self._lake = lake
+        self._reclamation = Reclamation(lake, vnodes)
+        self._readers = readers
+        self._told = {span for span in lake.segments() if span.rewritten}
+
+    def as_of(self, horizon: Epoch) -> Epoch | None:
+        """The epoch as of which segments may be rewritten now; ``None``: they may not. The readers take all that is
+        rewritten as of one epoch at once: a later job has a later epoch."""
+        return horizon if horizon > newest_rewrite(self._lake) else None
+
+    def plans(self, as_of: Epoch, tables: Mapping[str, TableSpec]) -> list[SegmentPlan]:
+        """How to rewrite all segments with many rows that have left by the end of an epoch. tables: in the lake."""
+        due = self._reclamation.due(as_of, tables)
+        return [self._reclamation.plan(span, as_of, tables) for span in due]
+
+    def tell(self) -> None:
+        """Tell the readers of all segments that were rewritten, also by a job that then failed."""
+        untold = {span for span in self._lake.segments() if span.rewritten} - self._told
+        for as_of in sorted({span.rewritten for span in untold}):
+            spans = sorted(span for span in untold if span.rewritten == as_of)
+            self._readers.rewritten(as_of, [self._lake.segment(span) for span in spans])
+            self._told.update(spans)
 
 
 class Chore:
@@ -249,6 +294,8 @@ class CompactionReport:
         self._due = 0
         self._made = 0
         self._merged_runs = 0
+        self._rewritten = 0
+        self._reclaimed_bytes = 0
         self._removed = RemovedFiles()
         self._damage: tuple[str, ...] = ()
         """Why the last collection has left files that could go otherwise."""
@@ -263,6 +310,12 @@ class CompactionReport:
         self._due, self._made = self._due - 1, self._made + 1
         self._merged_runs += sum(len(merge.sources) for merge in plan.merges)
 
+    def rewritten(self, plan: SegmentPlan, segment: Segment) -> None:
+        """A segment is in the lake without rows that have left."""
+        self._rewritten += 1
+        before = sum(run.bytes for part in plan.parts for runs in part.runs.values() for run in runs)
+        self._reclaimed_bytes += before - sum(run.bytes for runs in segment.runs.values() for run in runs)
+
     def collected(self, removed: RemovedFiles) -> None:
         self._removed += replace(removed, damage=())
         self._damage = removed.damage
@@ -275,12 +328,15 @@ class CompactionReport:
                 _LOG.warning("%s (it is tried again)", failure)
 
     def to_json(self) -> dict[str, Any]:
-        """due, made: segments. merged_runs: that segments have replaced. removed_epochs: manifests and segments.
-        failed: what has failed, each naming the file if it is one."""
+        """due, made: segments. merged_runs: that segments have replaced. rewritten: segments, without rows that have
+        left, whose bytes are reclaimed_bytes. removed_epochs: manifests and segments. failed: what has failed, each
+        naming the file if it is one."""
         return {
             "due": self._due,
             "made": self._made,
             "merged_runs": self._merged_runs,
+            "rewritten": self._rewritten,
+            "reclaimed_bytes": self._reclaimed_bytes,
             "removed_epochs": self._removed.epochs,
             "removed_runs": self._removed.runs,
             "removed_bytes": self._removed.bytes,

@@ -316,7 +316,7 @@ class Backfill:
         channel = lake_channel(layout.table.name, index)
         supplemented = self._lake.supplemented(channel)
         within = (span.last for span in self._lake.segments() if last in span)  # made since ``last`` was published
-        for span in self._lake.spans(max([last, *within])):
+        for span in self._lake.spans(max([last, *within]), as_of=self._lake.last_epoch()):
             if span not in supplemented:
                 epochs = self._lake.epochs(span)
                 if layout.table.name in epochs.batches and channel not in epochs.runs:

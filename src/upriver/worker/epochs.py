@@ -76,7 +76,7 @@ class Epochs:
                 return
             if self.progress.opened != preceding(event.epoch, event.after):
                 raise ProtocolError(f"epoch {event.epoch} was opened after {self.progress.opened}")
-        self.progress.open(event.epoch, event.after, mixed=event.mixed)
+        self.progress.open(event)
         self.read_next()
 
     def read_next(self) -> None:
@@ -86,7 +86,10 @@ class Epochs:
             return
         unread = self.progress.begin_next(self._regions.fed_by)
         channels = tuple(self._regions.fed_by)
-        self._output.add(ReadEpoch(epoch=unread.epoch, channels=channels, vnodes=unread.vnodes, after=unread.after))
+        read = ReadEpoch(
+            epoch=unread.epoch, channels=channels, vnodes=unread.vnodes, after=unread.after, as_of=unread.as_of
+        )
+        self._output.add(read)
         self._upqueries.work_on_all()
 
     def rows_read(self, event: RowsRead) -> None:

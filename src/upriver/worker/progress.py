@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
+from upriver.protocol.messages import OpenEpoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,7 @@ class UnreadEpoch:
     vnodes: tuple[VnodeId, ...]
     mixed: bool
     after: Epoch | None
+    as_of: Epoch
 
 
 @dataclass(slots=True)
@@ -114,11 +116,11 @@ class EpochProgress:
         """Read these slices of all epochs that are opened from now on."""
         self.reads = vnodes
 
-    def open(self, epoch: Epoch, after: Epoch | None, *, mixed: bool) -> None:
-        self.opened = epoch
-        if after is not None and after != epoch - 1:
-            self._segments[epoch] = after
-        self._unread.append(UnreadEpoch(epoch, self.reads, mixed, after))
+    def open(self, event: OpenEpoch) -> None:
+        self.opened = event.epoch
+        if event.after is not None and event.after != event.epoch - 1:
+            self._segments[event.epoch] = event.after
+        self._unread.append(UnreadEpoch(event.epoch, self.reads, event.mixed, event.after, event.as_of))
 
     def after(self, epoch: Epoch) -> Epoch | None:
         """The epoch before it, if it ends a segment of several."""
