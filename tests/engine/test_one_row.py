@@ -33,7 +33,7 @@ AGGREGATES = {
     "expressions": "SELECT coalesce(sum(amount), 0) * 2 AS s, count(*) > 3 AS many FROM sales",
     "union": "SELECT count(*) AS n FROM stock UNION ALL SELECT sum(amount) FROM sales",
     "distinct row": "SELECT DISTINCT count(*) AS n FROM stock",
-    "spreads": "SELECT stddev(held) AS a, var_pop(held) AS b, bool_or(gone) AS c FROM stock",
+    "spreads": "SELECT round(stddev(held), 9) AS a, round(var_pop(held), 9) AS b, bool_or(gone) AS c FROM stock",
 }
 JOINS = {
     "cross": "SELECT i.maker, k.held FROM items i CROSS JOIN stock k",
