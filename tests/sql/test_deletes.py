@@ -73,7 +73,7 @@ def test_it_says_what_spark_says(sql: str, deleted: list[int]) -> None:
         ("id + 1", "table 'changes', deletes"),
         ("count(*) > 1", "table 'changes', deletes"),
         ("id IN (SELECT id FROM changes)", "deletes: line 1, column 15: a condition on other rows is not supported"),
-        ("id > (SELECT max(id) FROM changes)", "deletes: line 1, column 14: .* is not supported"),
+        ("id > (SELECT max(id) FROM changes)", "deletes: line 1, column 1: a condition on other rows is not supported"),
         ("op = 'D' GROUP BY op", "table 'changes', deletes"),
         ("op = 'D", "table 'changes', deletes"),
         ("op = 'D') OR (id = 1", r"is not one condition: look at '\)'"),
