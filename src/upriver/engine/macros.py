@@ -276,6 +276,7 @@ _MORE_STRINGS = {
 }
 
 _BYTES = {
+    "spark_utf8(s)": "encode(s)",  # refuses bytes that are no UTF-8, as encode() of an expression need not
     "spark_unhex(s)": "CASE WHEN regexp_full_match(s, '[0-9A-Fa-f]*') THEN unhex(s) END",
     "spark_bytes_of_hex(s)": """CASE WHEN s IS NULL THEN NULL WHEN regexp_full_match(s, '[0-9A-Fa-f]*') THEN unhex(s)
         ELSE error('The text ''' || s || ''' is not hexadecimal') END""",

@@ -204,7 +204,7 @@ def _in_charset(context: Context, node: exp.Expr, name: str, value: Scalar) -> N
 def _encoded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     _in_charset(context, node, "encode", operands[1])
     text = take(context, node, _TEXT, operands[0])
-    return strict(f"encode({text.sql})", _BINARY, (text,))
+    return strict(macro("spark_utf8", text.sql), _BINARY, (text,))
 
 
 def _decoded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -224,7 +224,7 @@ def _to_binary(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     written = str((*operands, literal("hex", _STRING))[1].constant).lower()
     text = take(context, node, _TEXT, operands[0])
     if written in ("utf-8", "utf8"):
-        return strict(f"encode({text.sql})", _BINARY, (text,))
+        return strict(macro("spark_utf8", text.sql), _BINARY, (text,))
     if written != "hex":
         raise context.unsupported(node, "to_binary() in this format", "Write 'hex' or 'utf-8', or unbase64(s).")
     return strict(macro("spark_bytes_of_hex", text.sql), _BINARY, (text,), fails=True)
