@@ -30,16 +30,15 @@ import pyarrow.compute as pc
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
-from upriver.engine.operators.operator import check_new, net_changes, part_of
-from upriver.errors import ProtocolError
+from upriver.engine.operators.partitioned_rows import PartitionedRows, of_each
 from upriver.hashing import Hashes, hash64
 from upriver.plan import plan as ops
 from upriver.plan.plan import Ranking
 from upriver.state.columns import Cells, array_of, canonical, cells_of, exact_list, is_fixed, validity
-from upriver.state.indexes import Entries, Hasher, RoutedIndex, comparable
+from upriver.state.indexes import Hasher, comparable
 from upriver.state.multimap import Lists, LongLists
 from upriver.state.pair_index import sorted_by
-from upriver.state.vectors import Mask, Positions, Slots, Tally, Vector, Weights, run_starts, true_at
+from upriver.state.vectors import Mask, Positions, Slots, Vector, Weights, run_starts, true_at
 
 Step = Callable[[pa.Array], Iterable[Cells]]
 """Gives integers that sort as the values do, the most significant part first."""
@@ -348,20 +347,14 @@ class _Partitions:
 
     __slots__ = (
         "_bounds",
-        "_counts",
-        "_entries",
         "_in_top",
         "_keys",
         "_op",
         "_output",
-        "_owners",
-        "_partition",
-        "_partitions",
         "_rest_of",
         "_rests",
-        "_sizes",
+        "_rows",
         "_tops",
-        "held",
     )
 
     def __init__(
@@ -369,120 +362,73 @@ class _Partitions:
     ) -> None:
         self._op = op
         self._output = output
-        self._keys = _sort_keys(op, source)
-        self._partition = [source.get_field_index(name) for name in op.partition]
-        self._entries = Entries(source, source.names, hasher)
-        self._counts: Vector[np.int64] = Vector(np.int64)
-        self._owners: Vector[np.int64] = Vector(np.int64)
+        self._keys = sort_keys(op.order, source)
+        if op.ranking is Ranking.ROW_NUMBER:
+            self._keys += tie_keys(op, source)
+        self._rows = PartitionedRows(source, op.partition, routing, hasher)
         self._in_top: Vector[np.bool_] = Vector(np.bool_)
-        """By entry: its count, the slot of its partition, and whether it belongs to the top."""
-        self._partitions = RoutedIndex(pa.schema([source.field(place) for place in self._partition]), routing, hasher)
-        self._sizes = Tally()
+        """By entry: whether it belongs to the top."""
         self._tops = Lists()
         self._rest_of: Vector[np.int64] = Vector(np.int64, fill=-1)
-        """By partition: how many entries it has, its top, and the number of its rest, or -1."""
+        """By partition: its top, and the number of its rest, or -1."""
         self._rests = LongLists()
         self._bounds: Vector[np.int64] = Vector(np.int64)
         """By rest: its entries, and the bound, an entry. Any of them may be gone."""
-        self.held = 0
+
+    @property
+    def held(self) -> int:
         """How many entries there are."""
+        return self._rows.held
 
     @property
     def slots(self) -> int:
         """How many slots are in use, including those of entries that are gone."""
-        return len(self._entries)
+        return self._rows.slots
 
     @property
     def nbytes(self) -> int:
-        entries = self._entries.nbytes + self._counts.nbytes + self._owners.nbytes + self._in_top.nbytes
-        partitions = self._partitions.nbytes + self._sizes.nbytes + self._tops.nbytes + self._rest_of.nbytes
-        return entries + partitions + self._rests.nbytes + self._bounds.nbytes
+        partitions = self._tops.nbytes + self._rest_of.nbytes
+        return self._rows.nbytes + self._in_top.nbytes + partitions + self._rests.nbytes + self._bounds.nbytes
 
     def apply(self, port: int, batch: Batch) -> Batch:
-        slots, first, weight = net_changes(self._assign(batch.rows.columns, len(batch)), batch.weight)
-        after = self._counts.cells[slots] + weight
-        if (after < 0).any():
-            raise ProtocolError("a row was retracted more often than it is there")
-        self._counts.cells[slots] = after
-        new, gone = (after > 0) & (after == weight), after == 0
-        at = pa.array(first[new])
-        self._own(
-            slots[new], batch.hash64[first[new]], [batch.rows.column(place).take(at) for place in self._partition]
-        )
-        self._enter(slots[new])
-        emptied = self._lose(slots[gone & (weight < 0)])
-        touched = np.unique(self._owners.cells[slots[self._in_top.cells[slots] & (weight != 0)]])
+        changes = self._rows.change(batch)
+        slots, weight = changes.slots, changes.weight
+        self._enter(changes.new)
+        touched = np.unique(self._rows.owners(slots[self._in_top.cells[slots] & (weight != 0)]))
         output = self._settle(touched, slots, weight)
-        self._entries.forget(slots[gone])
-        self._partitions.forget(emptied)
+        self._rows.forget(changes)
         return output
 
     def hashes_between(self, least: int, most: int) -> Hashes:
-        return self._partitions.hashes_between(least, most)
+        return self._rows.hashes_between(least, most)
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """One row for each entry: the routing key's hash64, its columns, and its count. The entries of one routing key
-        are in order of age."""
-        _, slots = self._members(keys)
-        hashes = self._partitions.hashes(self._owners.cells[slots])
-        order = np.lexsort((slots, hashes))
-        slots = slots[order]
-        counts = array_of(pa.int64(), self._counts.cells[slots])
-        return (part_of(hashes[order], [*self._entries.columns(slots), counts]),)
+        return (self._rows.collect(self._members(keys)[1]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         for part in state:
-            hashes, *columns, counts = part.columns
-            known, partitions = self.slots, len(self._partitions)
-            slots = self._assign(columns, len(part))
-            self._counts.cells[slots] = cells_of(counts)
-            self._own(slots, cells_of(hashes), [columns[place] for place in self._partition])
-            touched = np.unique(self._owners.cells[slots])
-            check_new(self.slots == known + len(slots) and not (touched < partitions).any())
+            slots, touched = self._rows.install(part)
             self._enter(slots)
             long = touched[self._tops.lengths(touched) > 2 * self._wanted(touched)]
             ranked = self._ranked(long)
             self._keep(long, ranked, self._number(ranked, ranked.counts))
 
     def drop(self, keys: Hashes) -> None:
-        owners, slots = self._members(keys)
-        self._entries.forget(slots)
-        self._counts.cells[slots] = 0
-        self.held -= len(slots)
-        self._partitions.forget(owners)
+        self._rows.drop(*self._members(keys))
 
     def _members(self, keys: Hashes) -> tuple[Slots, Slots]:
         """The partitions of these routing keys, and their entries."""
-        owners = self._partitions.with_hash(keys)
+        owners = self._rows.with_hash(keys)
         rests = self._rest_of.cells[owners]
         slots = np.concatenate([self._tops.find(owners)[1], self._rests.find(rests[rests >= 0])[1]])
-        return owners, slots[self._counts.cells[slots] > 0]
-
-    def _assign(self, columns: Sequence[pa.Array], count: int) -> Slots:
-        slots = self._entries.assign(columns, count)
-        for vector in (self._counts, self._owners, self._in_top):
-            vector.resize(self.slots)
-        return slots
-
-    def _own(self, slots: Slots, routed: Hashes, partition: Sequence[pa.Array]) -> None:
-        """Give these new entries their partitions. routed: the hash64 of their routing keys."""
-        owners = self._partitions.assign(routed, partition)
-        self._owners.cells[slots] = owners
-        for vector in (self._sizes, self._tops, self._rest_of):
-            vector.resize(len(self._partitions))
-        self._sizes.add(owners, None)
-        self.held += len(slots)
-
-    def _lose(self, slots: Slots) -> Slots:
-        """Note that these entries are gone. Returns the partitions that have no entry left."""
-        owners = self._owners.cells[slots]
-        _, emptied = self._sizes.add(owners, np.full(len(slots), -1))
-        self.held -= len(slots)
-        return owners[emptied]
+        return owners, slots[self._rows.counts(slots) > 0]
 
     def _enter(self, slots: Slots) -> None:
         """Put these new entries in the tops or in the rests of their partitions."""
-        owners = self._owners.cells[slots]
+        self._in_top.resize(self._rows.slots)
+        for vector in (self._tops, self._rest_of):
+            vector.resize(self._rows.partitions)
+        owners = self._rows.owners(slots)
         rests = self._rest_of.cells[owners]
         in_top = rests < 0
         in_top[~in_top] = self._within(slots[~in_top], rests[~in_top])
@@ -512,7 +458,7 @@ class _Partitions:
             self._refill(dry)
             ranked = self._ranked(touched)
             after = self._number(ranked, ranked.counts)
-        before = self._number(ranked, ranked.counts - _of_each(ranked.slots, slots, weight))
+        before = self._number(ranked, ranked.counts - of_each(ranked.slots, slots, weight))
         if self._op.rank is None:
             output = self._batch(ranked, changes(before, after))
         else:
@@ -522,11 +468,11 @@ class _Partitions:
 
     def _batch(self, ranked: Ranked, changed: RankChanges) -> Batch:
         slots = ranked.slots[changed.places]
-        columns = self._entries.columns(slots)
+        columns = self._rows.columns(slots)
         if self._op.rank is not None:
             columns.append(array_of(pa.int32(), changed.numbers.astype(np.int32)))
         rows = pa.RecordBatch.from_arrays(columns, schema=self._output)
-        return Batch(rows, self._partitions.hashes(self._owners.cells[slots]), changed.weight)
+        return Batch(rows, self._rows.hashes(slots), changed.weight)
 
     def _ranked(self, owners: Slots) -> Ranked:
         """The tops of these partitions, sorted."""
@@ -534,18 +480,15 @@ class _Partitions:
         order, peers = self._in_order(positions, slots)
         positions, slots = positions[order], slots[order]
         starts = run_starts(positions)
-        return Ranked(slots, self._counts.cells[slots], positions, starts, peers)
+        return Ranked(slots, self._rows.counts(slots), positions, starts, peers)
 
     def _in_order(self, groups: Positions, slots: Slots) -> tuple[Positions, Mask]:
-        return in_order(groups, self._keys, partial(self._column, slots))
-
-    def _column(self, slots: Slots, place: int, at: Positions) -> pa.Array:
-        return self._entries.column(place, slots[at])
+        return in_order(groups, self._keys, partial(self._rows.column_at, slots))
 
     def _wanted(self, owners: Slots) -> Positions:
         """How long the tops of these partitions should be. A longer top absorbs more retractions before its next
         refill."""
-        spare: Positions = np.sqrt(self._sizes.counts[owners]).astype(np.int64)
+        spare: Positions = np.sqrt(self._rows.sizes(owners)).astype(np.int64)
         return 2 * max(self._op.limit, 0) + 1 + spare
 
     def _number(self, ranked: Ranked, counts: Weights) -> Numbers:
@@ -561,7 +504,7 @@ class _Partitions:
         """Move the best entries of these rests to the tops: the wanted length, or the top's own if that is more."""
         rests = self._rest_of.cells[owners]
         positions, slots = self._rests.find(rests)
-        left = self._counts.cells[slots] > 0
+        left = self._rows.counts(slots) > 0
         there = true_at(left)
         best = self._best(positions[there], slots[there], np.maximum(self._wanted(owners), self._tops.lengths(owners)))
         chosen = there[best]
@@ -580,7 +523,7 @@ class _Partitions:
         parts = [true_at(~large[groups])]
         for group in true_at(large):
             places = np.arange(ends[group] - sizes[group], ends[group])
-            parts.append(best_of(places, int(counts[group]), self._keys, partial(self._column, slots)))
+            parts.append(best_of(places, int(counts[group]), self._keys, partial(self._rows.column_at, slots)))
         places = np.concatenate(parts)
         order, _ = self._in_order(groups[places], slots[places])
         places = places[order]
@@ -617,23 +560,19 @@ class _Partitions:
         self._rests.append(self._rest_of.cells[their_owners], slots)
 
 
-def _sort_keys(op: ops.TopKOp, source: pa.Schema) -> list[SortKey]:
+def sort_keys(order: Iterable[ops.Order], source: pa.Schema) -> list[SortKey]:
+    """The columns to sort rows of this schema by."""
     keys = []
-    for order in op.order:
-        place = source.get_field_index(order.column)
-        keys.append(SortKey(place, source.field(place).type, order.descending, order.nulls_first))
-    if op.ranking is ops.Ranking.ROW_NUMBER:
-        told = {*op.partition, *(order.column for order in op.order)}
-        keys += [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
+    for one in order:
+        place = source.get_field_index(one.column)
+        keys.append(SortKey(place, source.field(place).type, one.descending, one.nulls_first))
     return keys
 
 
-def _of_each(slots: Slots, named: Slots, weight: Weights) -> Weights:
-    """The weight of each of these slots; zero for a slot that is not among those named, which are ascending."""
-    if not len(named):
-        return np.zeros(len(slots), np.int64)
-    places = np.minimum(np.searchsorted(named, slots), len(named) - 1)
-    return np.where(named[places] == slots, weight[places], 0)
+def tie_keys(op: ops.TopKOp | ops.WindowOp, source: pa.Schema) -> list[SortKey]:
+    """The other columns of a partition's rows: by them, no two entries tie."""
+    told = {*op.partition, *(one.column for one in op.order)}
+    return [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
 
 
 def _nth(groups: Positions, sizes: Positions) -> Positions:

@@ -25,25 +25,24 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.engine.operators.accumulators import OutOfRange
 from upriver.engine.operators.compacted import USUAL, CompactedStore, CompactionPace
-from upriver.engine.operators.operator import check_new, concatenated, net_changes, part_of
+from upriver.engine.operators.operator import concatenated
+from upriver.engine.operators.partitioned_rows import PartitionedRows, of_each
 from upriver.engine.operators.sorted_lists import with_new_members
-from upriver.engine.operators.topk import SortKey, in_order
+from upriver.engine.operators.topk import in_order, sort_keys, tie_keys
 from upriver.engine.operators.window_frames import Reach, RowsInOrder, SortValues, reach_of
 from upriver.engine.operators.window_functions import results
 from upriver.engine.row_text import row_text
-from upriver.errors import ProtocolError, RowError
+from upriver.errors import RowError
 from upriver.hashing import Hashes, hash64
 from upriver.plan import plan as ops
 from upriver.plan.types import spark_name
-from upriver.state.columns import array_of, canonical, cells_of, same
-from upriver.state.indexes import Entries, Hasher, RoutedIndex
+from upriver.state.columns import canonical, same
+from upriver.state.indexes import Hasher
 from upriver.state.multimap import Lists
 from upriver.state.vectors import (
     Mask,
     Positions,
     Slots,
-    Tally,
-    Vector,
     Weights,
     run_lengths,
     run_starts,
@@ -103,20 +102,14 @@ class _WindowRows:
     """The entries of each partition."""
 
     __slots__ = (
-        "_counts",
-        "_entries",
         "_keys",
         "_lists",
         "_op",
         "_order",
         "_output",
-        "_owners",
-        "_partition",
-        "_partitions",
         "_places",
         "_reach",
-        "_sizes",
-        "held",
+        "_rows",
     )
 
     def __init__(
@@ -125,115 +118,63 @@ class _WindowRows:
         self._op = op
         self._output = output
         self._places = {name: place for place, name in enumerate(source.names)}
-        self._order = [
-            SortKey(self._places[one.column], source.field(one.column).type, one.descending, one.nulls_first)
-            for one in op.order
-        ]
-        told = {*op.partition, *(one.column for one in op.order)}
-        others = [SortKey(place, field.type) for place, field in enumerate(source) if field.name not in told]
-        self._keys = [*self._order, *others]
+        self._order = sort_keys(op.order, source)
+        self._keys = [*self._order, *tie_keys(op, source)]
         self._reach = reduce(Reach.beside, map(reach_of, op.calls), Reach(0, 0))
-        self._partition = [self._places[name] for name in op.partition]
-        self._entries = Entries(source, source.names, hasher)
-        self._counts: Vector[np.int64] = Vector(np.int64)
-        self._owners: Vector[np.int64] = Vector(np.int64)
-        """By entry: its count, and the slot of its partition."""
-        self._partitions = RoutedIndex(pa.schema([source.field(place) for place in self._partition]), routing, hasher)
-        self._sizes = Tally()
+        self._rows = PartitionedRows(source, op.partition, routing, hasher)
         self._lists = Lists()
-        """By partition: how many entries it has, and which."""
-        self.held = 0
+        """By partition: its entries."""
+
+    @property
+    def held(self) -> int:
         """How many entries there are."""
+        return self._rows.held
 
     @property
     def slots(self) -> int:
         """How many slots are in use, including those of entries that are gone."""
-        return len(self._entries)
+        return self._rows.slots
 
     @property
     def nbytes(self) -> int:
-        entries = self._entries.nbytes + self._counts.nbytes + self._owners.nbytes
-        return entries + self._partitions.nbytes + self._sizes.nbytes + self._lists.nbytes
+        return self._rows.nbytes + self._lists.nbytes
 
     def apply(self, port: int, batch: Batch) -> Batch:
-        slots, first, weight = net_changes(self._assign(batch.rows.columns, len(batch)), batch.weight)
-        after = self._counts.cells[slots] + weight
-        if (after < 0).any():
-            raise ProtocolError("a row was retracted more often than it is there")
-        self._counts.cells[slots] = after
-        new, gone = (after > 0) & (after == weight), after == 0
-        at = pa.array(first[new])
-        columns = [batch.rows.column(place).take(at) for place in self._partition]
-        self._own(slots[new], batch.hash64[first[new]], columns)
-        emptied = self._lose(slots[gone & (weight < 0)])
-        moved = weight != 0
-        touched = np.unique(self._owners.cells[slots[moved]])
-        changed = _Changed(slots[moved], weight[moved], slots[new])
+        changes = self._rows.change(batch)
+        self._enter(changes.new)
+        moved = changes.weight != 0
+        changed = _Changed(changes.slots[moved], changes.weight[moved], changes.new)
+        touched = np.unique(self._rows.owners(changed.slots))
         parts = [self._settle(owners, changed) for owners in self._some_at_a_time(touched)]
-        self._entries.forget(slots[gone])
-        self._partitions.forget(emptied)
+        self._rows.forget(changes)
         return concatenated(parts)
 
     def hashes_between(self, least: int, most: int) -> Hashes:
-        return self._partitions.hashes_between(least, most)
+        return self._rows.hashes_between(least, most)
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """One row for each entry: the routing key's hash64, its columns, and its count. The entries of one routing key
-        are in order of age."""
-        _, slots = self._members(keys)
-        hashes = self._partitions.hashes(self._owners.cells[slots])
-        order = np.lexsort((slots, hashes))
-        slots = slots[order]
-        counts = array_of(pa.int64(), self._counts.cells[slots])
-        return (part_of(hashes[order], [*self._entries.columns(slots), counts]),)
+        return (self._rows.collect(self._members(keys)[1]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         for part in state:
-            hashes, *columns, counts = part.columns
-            known, partitions = self.slots, len(self._partitions)
-            slots = self._assign(columns, len(part))
-            self._counts.cells[slots] = cells_of(counts)
-            self._own(slots, cells_of(hashes), [columns[place] for place in self._partition])
-            touched = np.unique(self._owners.cells[slots])
-            check_new(self.slots == known + len(slots) and not (touched < partitions).any())
+            slots, touched = self._rows.install(part)
+            self._enter(slots)
             lists, members = self._lists.find(touched)
-            order, _ = in_order(lists, self._keys, partial(self._column, members))
+            order, _ = in_order(lists, self._keys, partial(self._rows.column_at, members))
             self._lists.replace(touched, self._lists.lengths(touched), members[order])
 
     def drop(self, keys: Hashes) -> None:
-        owners, slots = self._members(keys)
-        self._entries.forget(slots)
-        self._counts.cells[slots] = 0
-        self.held -= len(slots)
-        self._partitions.forget(owners)
+        self._rows.drop(*self._members(keys))
 
     def _members(self, keys: Hashes) -> tuple[Slots, Slots]:
         """The partitions of these routing keys, and their entries."""
-        owners = self._partitions.with_hash(keys)
+        owners = self._rows.with_hash(keys)
         return owners, self._lists.find(owners)[1]
 
-    def _assign(self, columns: Sequence[pa.Array], count: int) -> Slots:
-        slots = self._entries.assign(columns, count)
-        for vector in (self._counts, self._owners):
-            vector.resize(self.slots)
-        return slots
-
-    def _own(self, slots: Slots, routed: Hashes, partition: Sequence[pa.Array]) -> None:
-        """Give these new entries their partitions. routed: the hash64 of their routing keys."""
-        owners = self._partitions.assign(routed, partition)
-        self._owners.cells[slots] = owners
-        for vector in (self._sizes, self._lists):
-            vector.resize(len(self._partitions))
-        self._sizes.add(owners, None)
-        self._lists.append(owners, slots)
-        self.held += len(slots)
-
-    def _lose(self, slots: Slots) -> Slots:
-        """Note that these entries are gone. Returns the partitions that have no entry left."""
-        owners = self._owners.cells[slots]
-        _, emptied = self._sizes.add(owners, np.full(len(slots), -1))
-        self.held -= len(slots)
-        return owners[emptied]
+    def _enter(self, slots: Slots) -> None:
+        """Append these new entries to the lists of their partitions."""
+        self._lists.resize(self._rows.partitions)
+        self._lists.append(self._rows.owners(slots), slots)
 
     def _some_at_a_time(self, owners: Slots) -> Iterator[Slots]:
         """These partitions, in one part or more."""
@@ -244,12 +185,12 @@ class _WindowRows:
         """What to put out for these partitions; entries that are gone leave their lists."""
         partitions, slots = self._lists.find(touched)
         new = np.isin(slots, changed.new) if len(changed.new) else np.zeros(len(slots), np.bool_)
-        order = with_new_members(partitions, new, self._keys, partial(self._column, slots))
+        order = with_new_members(partitions, new, self._keys, partial(self._rows.column_at, slots))
         slots = slots[order]
-        after = self._counts.cells[slots]
+        after = self._rows.counts(slots)
         there = after > 0
         self._lists.replace(touched, np.bincount(partitions[there], minlength=len(touched)), slots[there])
-        before = after - _of_each(slots, changed.slots, changed.weight)
+        before = after - of_each(slots, changed.slots, changed.weight)
         context, out = self._affected(partitions, slots, before != after)
         entries = _Entries(slots[context], partitions[context], out[context])
         return self._changes(entries, before[context], after[context])
@@ -280,12 +221,9 @@ class _WindowRows:
         """A number for each of these entries, which are in order; equal for entries that tie in the sort columns."""
         differs = partitions[1:] != partitions[:-1]
         for key in self._order:
-            values = canonical(self._entries.column(key.place, slots))
+            values = canonical(self._rows.column(key.place, slots))
             differs |= ~same(values[1:], values[:-1])
         return np.concatenate([[0], np.cumsum(differs)])[: len(slots)]
-
-    def _column(self, slots: Slots, place: int, at: Positions) -> pa.Array:
-        return self._entries.column(place, slots[at])
 
     def _changes(self, entries: _Entries, before: Weights, after: Weights) -> Batch:
         """Take back the copies of entries that are gone or whose results differ, and put out those that are there now.
@@ -309,7 +247,7 @@ class _WindowRows:
         rows = RowsInOrder(
             entries.partitions[places],
             lambda: self._ties_of(entries.partitions[places], slots),
-            cache(lambda name: self._entries.column(self._places[name], slots)),
+            cache(lambda name: self._rows.column(self._places[name], slots)),
             partial(self._sort_values, slots),
         )
         at = true_at(entries.out[places])
@@ -325,23 +263,22 @@ class _WindowRows:
         return found
 
     def _overflow(self, call: ops.WindowCall, slot: int) -> RowError:
-        columns = self._entries.columns(np.array([slot]))
+        columns = self._rows.columns(np.array([slot]))
         row = row_text(pa.RecordBatch.from_arrays(columns, self._output.names[: len(columns)]), 0)
         instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
         return RowError(f"{call.output} does not fit {spark_name(call.type)} (row: {row}). {instead}")
 
     def _sort_values(self, slots: Slots) -> SortValues:
         (order,) = self._op.order
-        return SortValues.of(
-            self._entries.column(self._places[order.column], slots), order.descending, order.nulls_first
-        )
+        values = self._rows.column(self._places[order.column], slots)
+        return SortValues.of(values, order.descending, order.nulls_first)
 
     def _batch(self, found: _Results, at: Positions, weight: int) -> Batch:
         """These rows with their results."""
         slots = found.slots[at]
-        columns = [*self._entries.columns(slots), *(column.take(pa.array(at)) for column in found.columns)]
+        columns = [*self._rows.columns(slots), *(column.take(pa.array(at)) for column in found.columns)]
         rows = pa.RecordBatch.from_arrays(columns, schema=self._output)
-        return Batch(rows, self._partitions.hashes(self._owners.cells[slots]), np.full(len(at), weight))
+        return Batch(rows, self._rows.hashes(slots), np.full(len(at), weight))
 
 
 def _between(low: Positions, high: Positions, size: int) -> Mask:
@@ -349,11 +286,3 @@ def _between(low: Positions, high: Positions, size: int) -> Mask:
     mask = np.zeros(size, np.bool_)
     mask[spread(low, high - low)] = True
     return mask
-
-
-def _of_each(slots: Slots, named: Slots, weight: Weights) -> Weights:
-    """The weight of each of these slots; zero for a slot that is not among those named, which are ascending."""
-    if not len(named):
-        return np.zeros(len(slots), np.int64)
-    places = np.minimum(np.searchsorted(named, slots), len(named) - 1)
-    return np.where(named[places] == slots, weight[places], 0)
