@@ -57,6 +57,10 @@ SUBQUERIES = {
     "count of matches": "SELECT i.item, (SELECT count(*) FROM stock k WHERE k.item = i.item) AS n FROM items i",
     "count of less": "SELECT i.item, (SELECT count(*) FROM stock k WHERE k.held < i.size) AS n FROM items i",
     "most of matches": "SELECT item FROM stock s WHERE held = (SELECT max(held) FROM stock k WHERE k.item = s.item)",
+    "a key that is compared twice": "SELECT i.item, (SELECT sum(k.held) FROM stock k WHERE k.item = i.item AND "
+    "k.item = i.maker) AS s FROM items i",
+    "a value by a key that is compared twice": "SELECT i.item, (SELECT k.held FROM stock k WHERE k.shop = 1 AND "
+    "k.item = i.item AND k.item = i.maker) AS h FROM items i",
     "having": "SELECT shop, sum(held) AS s FROM stock GROUP BY shop HAVING sum(held) >= (SELECT avg(size) FROM items)",
     "by group": "SELECT k.item, count(*) AS n, (SELECT max(size) FROM items i WHERE i.item = k.item) AS m FROM stock k "
     "GROUP BY k.item",

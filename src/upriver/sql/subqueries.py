@@ -188,8 +188,10 @@ class _Attaching:
             what = "a name of the query around, anywhere but in the WHERE of a subquery that is a value,"
             raise setting.source.unsupported(self._query, what, _INSTEAD)
         rows, pairs = self._keyed(rows, outside)
-        grouped, value = self._grouped(rows, [inner for _, inner, _ in pairs], clauses, source.scope)
-        on = [_equal(outer, name, safe) for (outer, _, safe), name in zip(pairs, grouped.schema.names, strict=False)]
+        keys = list(dict.fromkeys(inner for _, inner, _ in pairs))  # the same one may be compared with several columns
+        grouped, value = self._grouped(rows, keys, clauses, source.scope)
+        names = dict(zip(keys, grouped.schema.names, strict=False))
+        on = [_equal(outer, names[inner], safe) for outer, inner, safe in pairs]
         context = self._context(self._relation, grouped)
         joined = join(
             context, JoinKind.LEFT, self._relation, grouped, conditions(context, on), self._query, self._taken
@@ -232,7 +234,7 @@ class _Attaching:
         having = None if clauses.having is None else scope.bind(clauses.having)
         if not has_aggregate(node) and having is None:
             return self._only_value(rows, keys, context.translate(node))
-        groups = Groups(context, tuple(dict.fromkeys(keys)), None, self._taken)
+        groups = Groups(context, tuple(keys), None, self._taken)
 
         def leaf(part: exp.Expr) -> Scalar | None:
             if isinstance(part, exp.Column) and part.name in self._relation.schema.names:
@@ -249,7 +251,7 @@ class _Attaching:
 
     def _only_value(self, rows: Relation, keys: Sequence[exp.Expr], value: Scalar) -> tuple[Relation, Scalar]:
         context = self._context(rows)
-        outputs = [Output(unique("key", self._taken), context.translate(key)) for key in dict.fromkeys(keys)]
+        outputs = [Output(unique("key", self._taken), context.translate(key)) for key in keys]
         one = Output(unique("value", self._taken), value)
         source = projected(rows, [*outputs, one], self._place)
         calls = _only_of(source.schema.field(one.name), self._taken)
