@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.hashing import hash64
-from upriver.ids import BEGINNING, Epoch, VnodeId
+from upriver.ids import VnodeId
 from upriver.plan.plan import ConstantEdge, rows_from_bytes
 from upriver.vnodes import vnodes_of
 
@@ -19,9 +19,7 @@ def constant_rows(edge: ConstantEdge) -> Batch:
     return Batch(rows.take(pa.array(order)), hashes[order])
 
 
-def constant_rows_after(edge: ConstantEdge, after: Epoch, vnodes: frozenset[VnodeId], count: int) -> Batch:
-    """The rows that these vnodes, out of so many, have in the epochs after one: all, or none but at the beginning."""
+def constant_rows_of(edge: ConstantEdge, vnodes: frozenset[VnodeId], count: int) -> Batch:
+    """The rows that these vnodes have, out of so many."""
     batch = constant_rows(edge)
-    if after != BEGINNING:
-        return batch.slice(0, 0)
     return batch.filtered(np.isin(vnodes_of(batch.hash64, count), np.array(sorted(vnodes), np.int64)))

@@ -75,7 +75,8 @@ class Reclamation:
         if not cuts:
             return []
         spans = [span for span in self._lake.spans(as_of) if span.last < as_of]
-        self._due_at = {span: self._due_at.get(span) or self._times(span) for span in spans}
+        known = self._due_at
+        self._due_at = {span: known[span] if span in known else self._times(span) for span in spans}
         return [span for span in spans if any(_reaches(cuts.get(name), at) for name, at in self._due_at[span].items())]
 
     def plan(self, span: EpochSpan, as_of: Epoch, tables: Mapping[str, TableSpec]) -> SegmentPlan:

@@ -19,11 +19,11 @@ from types import MappingProxyType
 import pyarrow as pa
 
 from upriver.engine.batch import Batch
-from upriver.engine.constants import constant_rows_after
+from upriver.engine.constants import constant_rows_of
 from upriver.engine.row_text import error_text
 from upriver.errors import CorruptCheckpoint, LakeError
 from upriver.hashing import Hashes
-from upriver.ids import Channel, Epoch, VnodeId
+from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.lake.checkpoints import read_state
 from upriver.lake.expiry import Aging
 from upriver.lake.lake import CommitTimes, Lake
@@ -173,16 +173,17 @@ class LakeReader:
         """As :meth:`Aging.changes`, of constant rows, too."""
         if channel not in self._constants:
             yield from self._aging.changes(manifest, channel, vnodes, rewritten)
-        elif len(rows := self._constant_rows(manifest, channel, vnodes)):
+        elif manifest.span.after == BEGINNING and len(rows := self._constant_rows(channel, vnodes)):
             yield rows, len(rows)
 
     def _promised(self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]) -> int:
         if channel in self._constants:
-            return len(self._constant_rows(manifest, channel, vnodes))
+            return len(self._constant_rows(channel, vnodes)) if manifest.span.after == BEGINNING else 0
         return manifest.rows_of(channel, vnodes)
 
-    def _constant_rows(self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]) -> Batch:
-        return constant_rows_after(self._constants[channel], manifest.span.after, vnodes, self._vnodes)
+    def _constant_rows(self, channel: Channel, vnodes: frozenset[VnodeId]) -> Batch:
+        """What the first epoch has."""
+        return constant_rows_of(self._constants[channel], vnodes, self._vnodes)
 
 
 def end_of_piece(hashes: Hashes, first: int, rows_max: int) -> int:
