@@ -27,7 +27,7 @@ from upriver.engine.retention import (
 )
 from upriver.hashing import Hashes, hash64
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
-from upriver.lake.spans import EpochSpan, cover, due, newest, single
+from upriver.lake.spans import EpochSpan, cover, due, newest_rewrite, opened, single
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import lake_edges
 from upriver.plan.retention import Retain
@@ -190,7 +190,7 @@ class FakeLake:
 
     def opened(self, span: EpochSpan, as_of: Epoch) -> EpochSpan:
         """The span as a reader opens it that takes segments as of an epoch up to this one."""
-        return newest(self._segments.keys() - self._collected, as_of).get(span, span) if as_of > span.last else span
+        return opened(self._segments.keys() - self._collected, span, as_of)
 
     def due(self, horizon: Epoch) -> list[EpochSpan]:
         """The segments to make."""
@@ -199,7 +199,7 @@ class FakeLake:
     @property
     def newest_rewrite(self) -> Epoch:
         """The last epoch as of which a segment was rewritten."""
-        return max((span.rewritten for span in self._segments), default=BEGINNING)
+        return newest_rewrite(self._segments)
 
     @property
     def gives_up_rows(self) -> bool:

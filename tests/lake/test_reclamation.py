@@ -25,8 +25,8 @@ from upriver.lake.expiry import Aging
 from upriver.lake.history import KeyHistory
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment
-from upriver.lake.reclamation import Reclamation, due_at, newest_rewrite
-from upriver.lake.spans import EpochSpan, single
+from upriver.lake.reclamation import Reclamation, due_at
+from upriver.lake.spans import EpochSpan, newest_rewrite, single
 from upriver.lake.upkeep import compact
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.plan.retention import Retain
@@ -270,7 +270,7 @@ def test_readers_before_and_behind_a_rewrite_find_the_rows_that_remain(
         if data.draw(st.integers(0, 5)) == 0:
             list(compact(lake, epoch))
             rewrite(lake, epoch)
-            as_of = newest_rewrite(lake)
+            as_of = newest_rewrite(lake.segments())
         begins_anew = data.draw(st.integers(0, 7)) == 0
         if begins_anew:
             aging, here = Aging(lake, {CHANNELS["events"]: EVENTS}), Counter[Row]()
@@ -302,7 +302,7 @@ def test_after_a_crash_at_any_change_all_rows_are_there_and_no_litter_stays(tmp_
         except Interrupted:
             pass
         lake.files = files
-        newest = newest_rewrite(lake)
+        newest = newest_rewrite(lake.segments())
         assert replayed(lake, newest) == rows_at(lake, 40, range(50)) == driver.remaining(40)
         remove_litter(lake, lake.run_paths())
         assert replayed(lake, newest) == rows_at(lake, 40, range(50)) == driver.remaining(40)

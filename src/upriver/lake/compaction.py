@@ -24,10 +24,10 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention, remaining
 from upriver.engine.versions import newest_versions
 from upriver.errors import CorruptFile, NotRead, ProtocolError
-from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
+from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
-from upriver.lake.spans import EpochSpan, cover, due
+from upriver.lake.spans import EpochSpan, cover, due, newest_rewrite
 from upriver.plan.plan import TableSpec, table_of
 from upriver.state.runs import EPOCH_COLUMN, RunInfo, dated_schema, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
@@ -222,9 +222,9 @@ class Compaction:
 
     def _plan(self, span: EpochSpan, as_of: Epoch | None) -> SegmentPlan | None:
         segments = self._lake.segments()
-        newest_rewrite = max((segment.rewritten for segment in segments), default=BEGINNING)
         inside = [segment for segment in segments if segment.bare != span]
-        parts = tuple(self._lake.epochs(part) for part in cover(inside, span.after, span.last, as_of=newest_rewrite))
+        spans = cover(inside, span.after, span.last, as_of=newest_rewrite(segments))
+        parts = tuple(map(self._lake.epochs, spans))
         retained = parts[-1].retained
         if any(part.span.rewritten > span.last for part in parts):
             if as_of is None:

@@ -48,7 +48,7 @@ from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
-from upriver.lake.spans import EpochSpan, cover, newest, single
+from upriver.lake.spans import EpochSpan, cover, opened, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema, without_epochs
 from upriver.state.schemas import can_become
@@ -262,7 +262,7 @@ class Lake:
 
     def opened(self, span: EpochSpan, as_of: Epoch) -> EpochSpan:
         """The span as a reader opens it that takes segments as of an epoch up to this one."""
-        return newest(self.segments(), as_of).get(span, span) if as_of > span.last else span
+        return opened(self.segments(), span, as_of) if as_of > span.last else span
 
     def epochs(self, span: EpochSpan) -> LakeEpochs:
         """The manifest or the segment of a span, with the runs of all indexes that are complete. Raises CorruptFile."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from upriver.engine.retention import Retention, all_left, gives_up_rows
-from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
+from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.compaction import Merge, SegmentPlan, new_prefix
 from upriver.lake.lake import Lake
 from upriver.lake.manifests import LakeEpochs
@@ -37,11 +37,6 @@ class ExpiredRows:
 
     def __add__(self, other: "ExpiredRows") -> "ExpiredRows":
         return ExpiredRows(self.rows + other.rows, self.bytes + other.bytes, self.due + other.due)
-
-
-def newest_rewrite(lake: Lake) -> Epoch:
-    """The last epoch as of which a segment was rewritten. Raises CorruptFile."""
-    return max((span.rewritten for span in lake.segments()), default=BEGINNING)
 
 
 def due_at(run: RunInfo, *, of_segment: bool, bytes_min: int = REWRITTEN_BYTES_MIN) -> int | None:

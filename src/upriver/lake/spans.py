@@ -110,6 +110,16 @@ def newest(segments: Iterable[EpochSpan], as_of: int) -> dict[EpochSpan, EpochSp
     return found
 
 
+def newest_rewrite(segments: Iterable[EpochSpan]) -> Epoch:
+    """The last epoch as of which one of them was rewritten."""
+    return max((segment.rewritten for segment in segments), default=BEGINNING)
+
+
+def opened(segments: Iterable[EpochSpan], span: EpochSpan, as_of: Epoch) -> EpochSpan:
+    """The span as a reader opens it that takes segments as of an epoch up to this one."""
+    return newest(segments, as_of).get(span, span) if as_of > span.last else span
+
+
 def cover(
     segments: Iterable[EpochSpan], after: int, through: int, fan_in: int = FAN_IN, as_of: int = BEGINNING
 ) -> Iterator[EpochSpan]:

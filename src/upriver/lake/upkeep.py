@@ -3,15 +3,16 @@
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import CorruptFile, DeclarationError
 from upriver.ids import Epoch, Term
 from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
-from upriver.lake.compaction import Compaction, SegmentPlan, remove_strays, try_merge
+from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, remove_strays, try_merge
 from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, term_path
 from upriver.lake.manifests import Segment
@@ -65,28 +66,33 @@ def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
     assert record is not None
     tables = {table.name: table for table in record.tables}
     plans, reclamation = Compaction(lake, record.vnodes), Reclamation(lake, record.vnodes)
+    merge = partial(_merged, lake, tables, record.vnodes, Evaluator())
     while spans := plans.due(horizon):
         for span in spans:
             if plans.is_waiting(span) or (plan := plans.plan(span, horizon)) is None:
                 continue
-            if (segment := _carried_out(lake, plans, plan, tables, record.vnodes)) is not None:
+            if (segment := _carried_out(lake, plans, plan, merge)) is not None:
                 yield segment
     if not plans.failures:
         for span in reclamation.due(horizon, tables):
             plan = reclamation.plan(span, horizon, tables)
-            if (segment := _carried_out(lake, plans, plan, tables, record.vnodes)) is not None:
+            if (segment := _carried_out(lake, plans, plan, merge)) is not None:
                 yield segment
     if plans.failures:
         raise CorruptFile("; ".join(plans.failures))
 
 
+def _merged(
+    lake: OwnedLake, tables: Mapping[str, TableSpec], vnodes: int, evaluator: Evaluator, merge: Merge
+) -> MergeResult:
+    return try_merge(lake, merge, tables[table_of(merge.channel)], vnodes, evaluator)
+
+
 def _carried_out(
-    lake: OwnedLake, plans: Compaction, plan: SegmentPlan, tables: Mapping[str, TableSpec], vnodes: int
+    lake: OwnedLake, plans: Compaction, plan: SegmentPlan, carry_out: Callable[[Merge], MergeResult]
 ) -> Segment | None:
     """The segment, committed; ``None`` if a file cannot be read."""
-    evaluator = Evaluator()
-    results = [try_merge(lake, merge, tables[table_of(merge.channel)], vnodes, evaluator) for merge in plan.merges]
-    segment = plans.segment(plan, results, lake.term)
+    segment = plans.segment(plan, [carry_out(merge) for merge in plan.merges], lake.term)
     if segment is None:
         remove_strays(lake, [(plan, None)])
     else:

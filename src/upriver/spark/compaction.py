@@ -29,8 +29,8 @@ from upriver.lake.collection import GRACE_S, RemovedFiles, collect, remove_litte
 from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, Unmerged, remove_strays, try_merge
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import Segment
-from upriver.lake.reclamation import Reclamation, newest_rewrite
-from upriver.lake.spans import level_of
+from upriver.lake.reclamation import Reclamation
+from upriver.lake.spans import EpochSpan, level_of, newest_rewrite
 from upriver.plan.plan import TableSpec, table_of
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
@@ -177,7 +177,7 @@ class Compactor:
             planned = [self._plans.plan(span, as_of) for span in first]
             plans = [plan for plan in planned if plan is not None]
             if not plans and as_of is not None:
-                plans = [plan for plan in self._rewrites.plans(as_of, self._tables()) if not self._waits(plan)]
+                plans = self._rewrites.plans(as_of, self._tables(), self._plans.is_waiting)
             self._strays = [(plan, None) for plan in plans]
             for plan, results in zip(plans, self._merge(plans), strict=True):
                 segment = self._plans.segment(plan, results, self._lake.term)
@@ -187,9 +187,6 @@ class Compactor:
                 self._strays.append((plan, segment))
             self._rewrites.tell()
         return 0.0 if plans else POLL_S
-
-    def _waits(self, plan: SegmentPlan) -> bool:
-        return self._plans.is_waiting(plan.span)
 
     def _publish(self, plan: SegmentPlan, segment: Segment) -> None:
         if segment.rewritten:
@@ -214,9 +211,10 @@ class Compactor:
     def _merge(self, plans: list[SegmentPlan]) -> list[list[MergeResult]]:
         """Carry out all merges of these plans with one Spark job; the results, by plan."""
         merges = [merge for plan in plans for merge in plan.merges]
-        if merges:
-            first, last = min(plan.span.first for plan in plans), max(plan.span.last for plan in plans)
-            self._spark.sparkContext.setJobDescription(f"Upriver: compaction of epochs {first} to {last}")
+        if not merges:
+            return [[] for _ in plans]
+        first, last = min(plan.span.first for plan in plans), max(plan.span.last for plan in plans)
+        self._spark.sparkContext.setJobDescription(f"Upriver: compaction of epochs {first} to {last}")
         results = iter(merged_by_spark(self._spark, self._lake.root, self._vnodes, self._tables(), merges))
         return [[next(results) for _ in plan.merges] for plan in plans]
 
@@ -242,12 +240,15 @@ class Rewrites:
     def as_of(self, horizon: Epoch) -> Epoch | None:
         """The epoch as of which segments may be rewritten now; ``None``: they may not. The readers take all that is
         rewritten as of one epoch at once: a later job has a later epoch."""
-        return horizon if horizon > newest_rewrite(self._lake) else None
+        return horizon if horizon > newest_rewrite(self._lake.segments()) else None
 
-    def plans(self, as_of: Epoch, tables: Mapping[str, TableSpec]) -> list[SegmentPlan]:
-        """How to rewrite all segments with many rows that have left by the end of an epoch. tables: in the lake."""
+    def plans(
+        self, as_of: Epoch, tables: Mapping[str, TableSpec], is_waiting: Callable[[EpochSpan], bool]
+    ) -> list[SegmentPlan]:
+        """How to rewrite all segments with many rows that have left by the end of an epoch, but those that wait.
+        tables: in the lake."""
         due = self._reclamation.due(as_of, tables)
-        return [self._reclamation.plan(span, as_of, tables) for span in due]
+        return [self._reclamation.plan(span, as_of, tables) for span in due if not is_waiting(span)]
 
     def tell(self) -> None:
         """Tell the readers of all segments that were rewritten, also by a job that then failed."""
