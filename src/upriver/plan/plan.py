@@ -17,7 +17,7 @@ their values are. A null equals a null, NaN equals NaN, and -0.0 equals 0.0, unl
 """
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -138,6 +138,10 @@ class Projection:
 
     expressions: tuple[str, ...]
     schema: pa.Schema
+
+    def longer(self, expressions: Sequence[str], fields: Sequence[pa.Field]) -> "Projection":
+        """With more columns behind its own."""
+        return Projection((*self.expressions, *expressions), pa.schema([*self.schema, *fields]))
 
 
 @dataclass(frozen=True, slots=True)

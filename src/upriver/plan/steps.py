@@ -146,11 +146,11 @@ def with_everything(step: Step, steps: Steps) -> tuple[Step, str]:
     if isinstance(step.op, ProjectOp):
         below, name = with_everything(step.inputs[0], steps)
         field, projection = below.schema.field(name), step.op.projection
-        return steps.project(below, _longer(projection, quoted(name), field)), name
+        return steps.project(below, projection.longer([quoted(name)], [field])), name
     name = ALL_ALIKE
     while name in step.schema.names:
         name += "_"
-    return steps.project(step, _longer(plain(step.schema), ALL_ALIKE_SQL, pa.field(name, ALL_ALIKE_TYPE))), name
+    return steps.project(step, plain(step.schema).longer([ALL_ALIKE_SQL], [pa.field(name, ALL_ALIKE_TYPE)])), name
 
 
 def _all_alike(step: Step) -> str | None:
@@ -173,10 +173,6 @@ def _all_alike(step: Step) -> str | None:
             return _all_alike(step.inputs[0])
         case _:
             return None
-
-
-def _longer(projection: Projection, expression: str, field: pa.Field) -> Projection:
-    return Projection((*projection.expressions, expression), pa.schema([*projection.schema, field]))
 
 
 def _retracts(op: Op) -> bool:
@@ -257,7 +253,7 @@ def _aggregated(plan: AggregatePlan, source: Step, schema: pa.Schema, steps: Ste
     groups = pa.schema([*(salted.schema.field(name) for name in phases.slots.group), *results])
     slots = steps.make(AggregateOp(phases.slots), [salted], groups)
     alike = source.schema.field(phases.whole.group[0])
-    parts = steps.project(slots, _longer(plain(results), ALL_ALIKE_SQL, alike))
+    parts = steps.project(slots, plain(results).longer([ALL_ALIKE_SQL], [alike]))
     whole = steps.make(AggregateOp(phases.whole), [parts], phases.whole_schema)
     return steps.project(whole, phases.output)
 

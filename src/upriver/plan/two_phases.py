@@ -20,12 +20,10 @@ from upriver.plan.plan import (
     Projection,
     SaltOp,
 )
-from upriver.plan.types import DECIMAL_DIGITS_MAX, duck_name, is_decimal, is_floating, is_integer
+from upriver.plan.types import decimal_sum_type, duck_name, is_decimal, is_floating, is_integer
 
 _AS_THEMSELVES = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 _COUNTS = frozenset({"count", "count_star"})
-_MORE_DIGITS = 10
-"""How many more digits a sum of decimals has than they, for Spark."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def _split(call: AggregateCall, rows: pa.Schema) -> _Split | None:
 def _split_sum(call: AggregateCall, part: AggregateCall) -> _Split:
     type = call.type
     if is_decimal(type):
-        type = pa.decimal128(min(type.precision + _MORE_DIGITS, DECIMAL_DIGITS_MAX), type.scale)
+        type = decimal_sum_type(type)
     result = quoted(call.output)
     result = result if type == call.type else f"CAST({result} AS {duck_name(call.type)})"
     return _Split((part,), (_over("sum", part, call.output, type),), result)
@@ -126,18 +124,14 @@ def _with_doubles(plan: AggregatePlan, source: Projection) -> Projection:
     texts = dict(zip(source.schema.names, source.expressions, strict=True))
     more = [name for name in source.schema.names if name in means and is_integer(source.schema.field(name).type)]
     expressions = [f"CAST({texts[name]} AS DOUBLE)" for name in more]
-    return _longer(source, expressions, [pa.field(_double(name), pa.float64()) for name in more])
+    return source.longer(expressions, [pa.field(_double(name), pa.float64()) for name in more])
 
 
 def _with_key(source: Projection, below: pa.Schema) -> Projection:
     """With the first columns below by which rows can be spread."""
     names = [field.name for field in below if is_hashable_type(field.type) and ALL_ALIKE not in field.name][:1]
     fields = [pa.field(_free(name, source.schema.names), below.field(name).type) for name in names]
-    return _longer(source, [quoted(name) for name in names], fields)
-
-
-def _longer(source: Projection, expressions: Sequence[str], fields: Sequence[pa.Field]) -> Projection:
-    return Projection((*source.expressions, *expressions), pa.schema([*source.schema, *fields]))
+    return source.longer([quoted(name) for name in names], fields)
 
 
 def _free(name: str, taken: Sequence[str]) -> str:

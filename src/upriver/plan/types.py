@@ -7,6 +7,8 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 DECIMAL_DIGITS_MAX = 38
+DIGITS_OF_SUM = 10
+"""How many more digits a sum of decimals has than its argument, for Spark."""
 
 _DUCK_NAMES = {
     pa.bool_(): "BOOLEAN",
@@ -152,3 +154,8 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     if len(moments) == 2:
         return next((type for type in moments if is_instant(type)), pa.timestamp("us"))
     return None
+
+
+def decimal_sum_type(argument: pa.DataType) -> pa.DataType:
+    """The type that Spark gives to a sum of decimals."""
+    return pa.decimal128(min(argument.precision + DIGITS_OF_SUM, DECIMAL_DIGITS_MAX), argument.scale)

@@ -11,6 +11,8 @@ from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
+    DIGITS_OF_SUM,
+    decimal_sum_type,
     duck_name,
     is_boolean,
     is_decimal,
@@ -30,12 +32,9 @@ _COUNTS = frozenset({"count", "count_star"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 """Functions whose result does not depend on whether equal values count once."""
 _WHOLE = frozenset({"median", "skewness", "kurtosis"})
-_DIGITS_OF_SUM = 10
-"""How many more digits a sum of decimals has than its argument."""
 _MORE_DIGITS = 4
 """How many more digits behind the point an average has than its argument, if that is DECIMAL."""
 _EACH_ONCE = "Take it of a subquery: FROM (SELECT DISTINCT ...)."
-_ROWS_IN_ORDER = "Number the rows, ROW_NUMBER() OVER (PARTITION BY ... ORDER BY ...) AS n, and keep those of n = 1."
 _COLLECTED = "Leave the rows as they are: a lookup gives all rows of its key."
 _OF_ALL_ROWS = "Make a view of the rows, and compute it from what a lookup gives: that is all rows of its key."
 INSTEAD = {
@@ -172,8 +171,8 @@ def _bits(context: Context, node: exp.Expr, function: str, value: Scalar, distin
 
 def _trying(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: bool) -> Call:
     """try_sum and try_avg. Only sums of whole numbers and of long decimals can leave their types."""
-    if is_decimal(value.type) and value.type.precision > DECIMAL_DIGITS_MAX - _DIGITS_OF_SUM:
-        most = DECIMAL_DIGITS_MAX - _DIGITS_OF_SUM
+    if is_decimal(value.type) and value.type.precision > DECIMAL_DIGITS_MAX - DIGITS_OF_SUM:
+        most = DECIMAL_DIGITS_MAX - DIGITS_OF_SUM
         raise context.unsupported(node, f"{name}() of {typed_name(value)}", f"CAST it to at most {most} digits.")
     plain = name.removeprefix("try_")
     if distinct and plain == "sum" and is_integer(value.type):
@@ -282,10 +281,9 @@ def _fraction(context: Context, node: exp.Expr) -> float:
 def _type_of_sum(function: str, type: pa.DataType) -> pa.DataType:
     """The type that Spark gives a sum or an average."""
     if is_decimal(type):
-        digits, scale = type.precision, type.scale
         if function == "sum":
-            return pa.decimal128(min(digits + 10, DECIMAL_DIGITS_MAX), scale)
-        return pa.decimal128(digits + _MORE_DIGITS, scale + _MORE_DIGITS)
+            return decimal_sum_type(type)
+        return pa.decimal128(type.precision + _MORE_DIGITS, type.scale + _MORE_DIGITS)
     return pa.int64() if function == "sum" and is_integer(type) else pa.float64()
 
 

@@ -230,7 +230,6 @@ def _try(name: str, combine: Combine) -> Function:
     )
 
 
-_OVERFLOW = "where the result does not fit"
 _ZERO = "where the divisor is 0"
 _NOT_POSITIVE = "also for 0 and less"
 

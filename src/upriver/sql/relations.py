@@ -36,6 +36,8 @@ from upriver.plan.plan import (
     TopKOp,
     UnionOp,
     ValuesOp,
+    WindowOp,
+    is_in_one_place,
     rows_from_bytes,
 )
 from upriver.plan.relation import Relation, Scalar
@@ -425,13 +427,19 @@ def salt_columns(relation: Relation) -> tuple[str, ...]:
     return tuple(found[:SALT_COLUMNS_MAX])
 
 
+def windowed(relation: Relation, op: WindowOp, place: int | None) -> Relation:
+    """The rows with the results of window functions."""
+    results = [pa.field(call.output, call.type) for call in op.calls]
+    return Relation(op, (relation,), pa.schema([*relation.schema, *results]), place)
+
+
 def at_most_one(relation: Relation) -> bool:
     """Whether the relation has never more than one row."""
     match relation.op:
         case ValuesOp(rows):
             return bool(rows_from_bytes(rows).num_rows <= 1)
         case AggregateOp(plan):
-            return all(ALL_ALIKE in name for name in plan.group) or at_most_one(relation.inputs[0])
+            return is_in_one_place(plan.group) or at_most_one(relation.inputs[0])
         case TopKOp():
             is_first = relation.op.limit == 1 and relation.op.ranking is Ranking.ROW_NUMBER
             return (is_first and not relation.op.partition) or at_most_one(relation.inputs[0])

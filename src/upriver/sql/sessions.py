@@ -16,7 +16,7 @@ from upriver.plan.relation import Relation, Scalar
 from upriver.plan.types import is_instant, is_wall_clock
 from upriver.sql.operators import micros_of
 from upriver.sql.pushdown import filtered
-from upriver.sql.relations import Output, kept, projected, widened
+from upriver.sql.relations import Output, kept, projected, widened, windowed
 from upriver.sql.scalars import Context, column_scalar, typed_name
 from upriver.sql.scope import ScopeColumn, unique
 
@@ -50,21 +50,16 @@ def merged(rows: Relation, partition: Sequence[str], start: str, end: str, place
     before, opens, first, last = (unique(name, taken) for name in ("before", "opens", "first", "last"))
     type = rows.schema.field(start).type
     group, order = tuple(partition), (Order(start, descending=False, nulls_first=True),)
-    relation = _over(rows, WindowOp(group, order, (WindowCall("max", end, before, type, _BEFORE),)), place)
+    relation = windowed(rows, WindowOp(group, order, (WindowCall("max", end, before, type, _BEFORE),)), place)
     begins = f"{quoted(before)} IS NULL OR {quoted(start)} > {quoted(before)}"
     opening = Scalar(f"CASE WHEN {begins} THEN {quoted(start)} END", type)
     relation = widened(relation, [Output(opens, opening)], place)
-    relation = _over(relation, WindowOp(group, order, (WindowCall("max", opens, first, type, _SO_FAR),)), place)
+    relation = windowed(relation, WindowOp(group, order, (WindowCall("max", opens, first, type, _SO_FAR),)), place)
     whole = WindowCall("max", end, last, type, WHOLE_PARTITION)
-    relation = _over(relation, WindowOp((*group, first), (), (whole,)), place)
+    relation = windowed(relation, WindowOp((*group, first), (), (whole,)), place)
     given = {start: first, end: last}
     return projected(
         relation,
         [Output(one.name, column_scalar(given.get(one.name, one.name), one.value.type)) for one in kept(rows)],
         place,
     )
-
-
-def _over(relation: Relation, op: WindowOp, place: int | None) -> Relation:
-    results = [pa.field(call.output, call.type) for call in op.calls]
-    return Relation(op, (relation,), pa.schema([*relation.schema, *results]), place)

@@ -29,7 +29,7 @@ from upriver.plan.types import is_date, is_instant, is_integer, is_null, is_wall
 from upriver.sql.aggregates import AGGREGATES, aggregate_call
 from upriver.sql.casts import cast
 from upriver.sql.operators import DAY_MICROS, interval_of
-from upriver.sql.relations import UNBOUNDED, Output, with_values
+from upriver.sql.relations import UNBOUNDED, Output, windowed, with_values
 from upriver.sql.scalars import Context, column_scalar, construct, typed_name
 from upriver.sql.scope import worded
 from upriver.sql.windows import OrderKey, orders, sort_key, sortable
@@ -156,7 +156,7 @@ def with_window_functions(relation: Relation, functions: Sequence[WindowFunction
         else:
             windows.setdefault((partition, order), []).append((call, function.place))
     for (partition, order), calls in windows.items():
-        relation = _over(relation, WindowOp(partition, order, tuple(call for call, _ in calls)), calls[0][1])
+        relation = windowed(relation, WindowOp(partition, order, tuple(call for call, _ in calls)), calls[0][1])
     for op, place in ranks:
         assert op.rank is not None, "a rank has a column"
         relation = Relation(op, (relation,), relation.schema.append(pa.field(op.rank, _RANK_TYPE)), place)
@@ -185,7 +185,7 @@ def _numbered(relation: Relation, below: Relation) -> Relation:
     assert op.rank is not None, "only a numbering has no limit"
     call = WindowCall(op.ranking, None, op.rank, _RANK_TYPE)
     found = _joining(below, WindowOp(op.partition, op.order, (call,)))
-    return _over(below, WindowOp(op.partition, op.order, (call,)), relation.place) if found is None else found
+    return windowed(below, WindowOp(op.partition, op.order, (call,)), relation.place) if found is None else found
 
 
 def _joining(relation: Relation, op: WindowOp) -> Relation | None:
@@ -194,16 +194,11 @@ def _joining(relation: Relation, op: WindowOp) -> Relation | None:
         return None
     (below,) = relation.inputs
     if (relation.op.partition, relation.op.order) == (op.partition, op.order):
-        return _over(below, replace(op, calls=(*relation.op.calls, *op.calls)), relation.place)
+        return windowed(below, replace(op, calls=(*relation.op.calls, *op.calls)), relation.place)
     if not {*op.partition, *(one.column for one in op.order)} <= set(below.schema.names):
         return None
     found = _joining(below, op)
-    return None if found is None else _over(found, relation.op, relation.place)
-
-
-def _over(relation: Relation, op: WindowOp, place: int | None) -> Relation:
-    results = [pa.field(call.output, call.type) for call in op.calls]
-    return Relation(op, (relation,), pa.schema([*relation.schema, *results]), place)
+    return None if found is None else windowed(found, relation.op, relation.place)
 
 
 # Functions ------------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.errors import ProtocolError
+from upriver.plan.types import decimal_sum_type
 from upriver.state.columns import Cells, Column, array_of, canonical, cell_type, cells_of, column_of, validity
 from upriver.state.digits import Digits, ExactSums, add_at, from_ints, join, outside, parts_of, split, to_ints
 from upriver.state.pair_index import from_ordered, is_number, ordered, ranks
@@ -374,7 +375,7 @@ class Moment:
     def add(self, slots: Slots, values: pa.Array, weight: Weights | None) -> None:
         mantissas, exponents = parts_of(self._not_finite.take_not_finite(slots, floats_of(values), weight))
         self._sums.add(slots, mantissas, exponents, weight)
-        for part, exponent in squares_of(mantissas, exponents):
+        for part, exponent in products_of(mantissas, mantissas, 2 * exponents):
             self._squares.add(slots, part, exponent, weight)
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
@@ -390,11 +391,12 @@ class Moment:
         self._not_finite.install(slots, state)
 
 
-def squares_of(mantissas: Counts, exponents: Counts) -> Iterator[tuple[Counts, Counts]]:
-    """The squares of floats, each as three numbers that add up to it, as mantissas and exponents."""
-    high, low = mantissas >> _HALF_BITS, mantissas & _HALF_MASK
-    for part, bits in ((high * high, 2 * _HALF_BITS), (2 * high * low, _HALF_BITS), (low * low, 0)):
-        yield part, 2 * exponents + bits
+def products_of(one: Counts, other: Counts, exponents: Counts) -> Iterator[tuple[Counts, Counts]]:
+    """The products of mantissas, each as three numbers that add up to it, as mantissas and exponents. exponents: of the
+    products."""
+    (a, b), (c, d) = ((part >> _HALF_BITS, part & _HALF_MASK) for part in (one, other))
+    for part, bits in ((a * c, 2 * _HALF_BITS), (a * d + b * c, _HALF_BITS), (b * d, 0)):
+        yield part, exponents + bits
 
 
 def moments(function: str, counts: Counts, sums: Digits, squares: Digits, finite: Mask) -> pa.Array:
@@ -439,11 +441,6 @@ def avg_of(argument: pa.DataType, type: pa.DataType, retracts: bool) -> Accumula
     if pa.types.is_decimal128(argument) and pa.types.is_decimal128(type) and type.scale >= argument.scale:
         return DecimalMean(decimal_sum_type(argument), type)
     raise ProtocolError(f"avg of {argument} as {type}")
-
-
-def decimal_sum_type(argument: pa.DataType) -> pa.DataType:
-    """The type that Spark gives to a sum of decimals: ten digits more."""
-    return pa.decimal128(min(38, argument.precision + 10), argument.scale)
 
 
 class ExactSum:

@@ -11,16 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.engine.operators.accumulators import Counts, NotFinite, floats_of
+from upriver.engine.operators.accumulators import Counts, NotFinite, floats_of, products_of
 from upriver.errors import ProtocolError
 from upriver.state.columns import array_of
 from upriver.state.digits import Digits, ExactSums, parts_of
 from upriver.state.vectors import Mask, Slots, Weights
 
 Floats = npt.NDArray[np.float64]
-
-_HALF_BITS = 26
-_HALF_MASK = (1 << _HALF_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +99,8 @@ class PairMoment:
         for sums, one, other, exponents in zip(
             self._products, (y, x, y), (y, x, x), (2 * y_exponent, 2 * x_exponent, y_exponent + x_exponent), strict=True
         ):
-            _add_products(sums, slots, one, other, exponents, weight)
+            for part, exponent in products_of(one, other, exponents):
+                sums.add(slots, part, exponent, weight)
 
     def take(self, slots: Slots, counts: Counts) -> pa.Array:
         numbers = np.maximum(counts, 1).astype(np.float64)
@@ -128,12 +126,3 @@ class PairMoment:
             sums.install(slots, next(state))
         for part in self._not_finite:
             part.install(slots, state)
-
-
-def _add_products(
-    sums: ExactSums, slots: Slots, one: Counts, other: Counts, exponents: Counts, weight: Weights | None
-) -> None:
-    """Add the products of mantissas, in parts that fit."""
-    (a, b), (c, d) = ((part >> _HALF_BITS, part & _HALF_MASK) for part in (one, other))
-    for part, bits in ((a * c, 2 * _HALF_BITS), (a * d + b * c, _HALF_BITS), (b * d, 0)):
-        sums.add(slots, part, exponents + bits, weight)

@@ -19,14 +19,14 @@ from upriver.engine.operators.accumulators import (
     MOMENTS,
     OutOfRange,
     decimal_means,
-    decimal_sum_type,
     floats_of,
     moments,
+    products_of,
     some_value,
-    squares_of,
 )
 from upriver.engine.operators.window_frames import LONG, Longs, RowsInOrder
 from upriver.plan.plan import WindowCall
+from upriver.plan.types import decimal_sum_type
 from upriver.state.columns import Cells, array_of, canonical, cells_of, validity
 from upriver.state.digits import RunSums, join, outside, parts_of, split
 from upriver.state.pair_index import order_keys
@@ -192,7 +192,7 @@ def _moment(call: WindowCall, rows: RowsInOrder, at: Positions) -> pa.Array:
     counts = _counts(_there(call, rows), *frames)
     floats = _Floats(call, rows)
     mantissas, exponents = parts_of(floats.finite)
-    squares = RunSums(len(rows), squares_of(mantissas, exponents)).digits(*frames)
+    squares = RunSums(len(rows), products_of(mantissas, mantissas, 2 * exponents)).digits(*frames)
     return moments(call.function, counts, floats.sums.digits(*frames), squares, floats.are_finite(*frames))
 
 
@@ -232,7 +232,7 @@ def _whole_totals(
         words = np.where(there[:, np.newaxis], cells.view(np.int64).reshape(-1, 2), 0)
     starts, ends = frames
     numbers = np.ascontiguousarray(words).view(_cell(cells)).reshape(len(rows))
-    limbs = [_differences(limb, starts, ends) for limb in split(numbers)]
+    limbs = [_counts(limb, starts, ends) for limb in split(numbers)]
     for lower, higher in pairwise(limbs):
         higher += lower >> _LIMB_BITS
         lower &= _LIMB_MASK
@@ -245,12 +245,6 @@ def _whole_totals(
 def _cell(cells: Cells) -> np.dtype[np.generic]:
     """The type of the sums of such cells."""
     return cells.dtype if cells.dtype.itemsize == _DECIMAL_BYTES else np.dtype(np.int64)
-
-
-def _differences(numbers: Longs, starts: Positions, ends: Positions) -> Longs:
-    sums = np.concatenate([[0], np.cumsum(numbers)])
-    found: Longs = sums[ends] - sums[starts]
-    return found
 
 
 # Parts of all ---------------------------------------------------------------------------------------------------------
@@ -274,14 +268,14 @@ def _frames(call: WindowCall, rows: RowsInOrder, at: Positions) -> tuple[Positio
     return starts[at], ends[at]
 
 
-def _before(mask: Mask) -> Longs:
-    """For each place, and the end: how many before it are true."""
-    return np.concatenate([[0], np.cumsum(mask)])
+def _before(cells: Mask | Longs) -> Longs:
+    """For each place, and the end: the sum of the cells before it, of a mask how many are true."""
+    return np.concatenate([[0], np.cumsum(cells)])
 
 
-def _counts(mask: Mask, starts: Positions, ends: Positions) -> Longs:
-    """How many are true in each run."""
-    before = _before(mask)
+def _counts(cells: Mask | Longs, starts: Positions, ends: Positions) -> Longs:
+    """The sum of each run, of a mask how many are true."""
+    before = _before(cells)
     found: Longs = before[ends] - before[starts]
     return found
 
