@@ -26,13 +26,13 @@ def with_new_members(lists: Positions, new: Mask, keys: list[SortKey], read: Rea
         return in_order(lists, keys, read)[0]
     blocks = _Blocks(lists[old], int(lists[-1]) + 1)
     block = _blocks_of(blocks, lists, old, fresh, keys, read)
-    near = old[np.isin(blocks.of_member, block)]
-    chosen = np.concatenate([near, fresh])
-    groups = np.concatenate([blocks.of_member[np.isin(blocks.of_member, block)], block])
+    near = true_at(np.isin(blocks.of_member, block))
+    chosen = np.concatenate([old[near], fresh])
+    groups = np.concatenate([blocks.of_member[near], block])
     order, _ = in_order(groups, keys, lambda place, at: read(place, chosen[at]))
     is_old = order < len(near)
     behind = np.zeros(len(order), np.int64)
-    behind[is_old] = np.searchsorted(old, near[order[is_old]]) + 1
+    behind[is_old] = near[order[is_old]] + 1
     places = np.maximum(np.maximum.accumulate(behind)[~is_old], blocks.starts[groups[order[~is_old]]])
     return np.insert(old, places, chosen[order[~is_old]])
 

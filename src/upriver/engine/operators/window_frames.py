@@ -130,11 +130,6 @@ class Reach:
     ahead: int | None
     ties: bool = False
 
-    @property
-    def is_near(self) -> bool:
-        """Whether it is a number of rows."""
-        return self.back is not None and self.ahead is not None and not self.ties
-
     def beside(self, other: "Reach") -> "Reach":
         """The rows of both."""
         back = None if self.back is None or other.back is None else max(self.back, other.back)
