@@ -14,7 +14,7 @@ Entries that tie are sorted by all their columns, so no two tie. The copies of a
 Rows are sorted as by :mod:`upriver.engine.operators.topk`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial, reduce
 from typing import NamedTuple
@@ -81,10 +81,12 @@ class _Changed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """Entries of some partitions, one partition after the other, each in order. out: those whose results are wanted."""
+    """Entries of some partitions, one partition after the other, each in order. ties: gives a number for each, that
+    entries which tie in the sort columns share. out: those whose results are wanted."""
 
     slots: Slots
     partitions: Positions
+    ties: Callable[[], Positions]
     out: Mask
 
 
@@ -191,11 +193,14 @@ class _WindowRows:
         there = after > 0
         self._lists.replace(touched, np.bincount(partitions[there], minlength=len(touched)), slots[there])
         before = after - of_each(slots, changed.slots, changed.weight)
-        context, out = self._affected(partitions, slots, before != after)
-        entries = _Entries(slots[context], partitions[context], out[context])
+        ties = cache(lambda: self._ties_of(partitions, slots))
+        context, out = self._affected(partitions, before != after, ties)
+        entries = _Entries(slots[context], partitions[context], lambda: ties()[context], out[context])
         return self._changes(entries, before[context], after[context])
 
-    def _affected(self, partitions: Positions, slots: Slots, changed: Mask) -> tuple[Mask, Mask]:
+    def _affected(
+        self, partitions: Positions, changed: Mask, ties_of_all: Callable[[], Positions]
+    ) -> tuple[Mask, Mask]:
         """Which entries are needed to evaluate the calls again, and which may have other results.
 
         An entry outside of the changed ones is as often there as before, and once at least.
@@ -207,15 +212,15 @@ class _WindowRows:
         ends = starts + run_lengths(starts, len(partitions))
         reach = self._reach
         if reach.ties:
-            ties = self._ties_of(partitions, slots)
+            ties = ties_of_all()
             first, last = np.searchsorted(ties, ties[first]), np.searchsorted(ties, ties[last], side="right") - 1
         low = starts if reach.ahead is None else np.maximum(starts, first - reach.ahead)
         high = ends if reach.back is None else np.minimum(ends, last + 1 + reach.back)
-        out = _between(low, high, len(slots))
+        out = _between(low, high, len(partitions))
         if reach.back is None or reach.ahead is None or reach.ties:
-            return np.ones(len(slots), np.bool_), out
+            return np.ones(len(partitions), np.bool_), out
         low, high = np.maximum(starts, low - reach.back), np.minimum(ends, high + reach.ahead)
-        return _between(low, high, len(slots)), out
+        return _between(low, high, len(partitions)), out
 
     def _ties_of(self, partitions: Positions, slots: Slots) -> Positions:
         """A number for each of these entries, which are in order; equal for entries that tie in the sort columns."""
@@ -246,7 +251,7 @@ class _WindowRows:
         slots = entries.slots[places]
         rows = RowsInOrder(
             entries.partitions[places],
-            lambda: self._ties_of(entries.partitions[places], slots),
+            lambda: entries.ties()[places],
             cache(lambda name: self._rows.column(self._places[name], slots)),
             partial(self._sort_values, slots),
         )

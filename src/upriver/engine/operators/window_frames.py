@@ -56,6 +56,8 @@ class RowsInOrder:
     ties: Callable[[], Positions] = field(repr=False)
     column: Callable[[str], pa.Array]
     sort_values: Callable[[], SortValues] = field(repr=False)
+    _found: dict[WindowFrame, tuple[Positions, Positions]] = field(default_factory=dict, repr=False)
+    """By frame, of which several calls may have the same: where it begins and ends."""
 
     def __len__(self) -> int:
         return len(self.partitions)
@@ -80,6 +82,11 @@ class RowsInOrder:
 
     def frames(self, frame: WindowFrame) -> tuple[Positions, Positions]:
         """Where the frame of each row begins, and where it ends: nowhere before it begins."""
+        if frame not in self._found:
+            self._found[frame] = self._searched_for(frame)
+        return self._found[frame]
+
+    def _searched_for(self, frame: WindowFrame) -> tuple[Positions, Positions]:
         begins, ends = self.bounds
         rows = np.arange(len(self))
         if frame.unit is FrameUnit.ROWS:
