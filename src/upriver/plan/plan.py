@@ -153,9 +153,9 @@ class AggregateCall:
     argument: a column of the input; ``None`` for count_star. output, type: of the result, as Spark gives them.
     others: further columns of the input, for a function of several values; rows in which one of them is NULL do not
     count. For min_by and max_by, the values of ``argument`` decide, one of ``others`` is given, and may be NULL.
-    parameter: of percentile, percentile_disc (a fraction) and listagg (what stands between). distinct: whether equal
-    values of a group count once. where: a BOOLEAN column of the input; only rows in which it is
-    true count. ``None``: all do.
+    fraction: of percentile and percentile_disc. between: what stands between the texts of listagg. distinct: whether
+    equal values of a group count once. where: a BOOLEAN column of the input; only rows in which it is true count.
+    ``None``: all do.
     """
 
     function: str
@@ -165,7 +165,8 @@ class AggregateCall:
     distinct: bool = False
     where: str | None = None
     others: tuple[str, ...] = ()
-    parameter: float | str | None = None
+    fraction: float = 0.0
+    between: str = ""
 
     @property
     def columns(self) -> tuple[str, ...]:

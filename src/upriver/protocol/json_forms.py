@@ -87,16 +87,14 @@ def record_form(kind: Any) -> Form:
 
 
 def _union(kinds: tuple[Any, ...]) -> Form:
-    """Either of two records, told apart by name; a number or a text; or a value and ``None``."""
-    others = tuple(kind for kind in kinds if kind is not type(None))
-    if len(others) < len(kinds):
-        to_json, from_json = _form(others[0]) if len(others) == 1 else _union(others)
+    """Either of two records, told apart by name; or a value and ``None``."""
+    if type(None) in kinds:
+        (kind,) = (kind for kind in kinds if kind is not type(None))
+        to_json, from_json = _form(kind)
         return (
             lambda value: None if value is None else to_json(value),
             lambda json: None if json is None else from_json(json),
         )
-    if set(kinds) == {float, str}:
-        return _same, lambda json: json if isinstance(json, str) else _checked(float)(json)
     forms = {kind.__name__: record_form(kind) for kind in kinds}
     return (
         lambda value: [type(value).__name__, forms[type(value).__name__][0](value)],

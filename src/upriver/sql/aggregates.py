@@ -52,7 +52,7 @@ INSTEAD = {
 @dataclass(frozen=True, slots=True)
 class Call:
     """An aggregate in the plan's terms. argument: ``None`` for count_star. where: which rows count; ``None`` for
-    all. others, parameter: as of AggregateCall."""
+    all. others, fraction, between: as of AggregateCall."""
 
     function: str
     argument: Scalar | None
@@ -60,7 +60,8 @@ class Call:
     distinct: bool = False
     where: Scalar | None = None
     others: tuple[Scalar, ...] = ()
-    parameter: float | str | None = None
+    fraction: float = 0.0
+    between: str = ""
 
 
 def over_no_rows(call: AggregateCall, result: Scalar) -> Scalar:
@@ -148,7 +149,7 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
     if distinct and function in _WHOLE:
         raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
     if function == "median":
-        return Call("percentile", value, pa.float64(), parameter=0.5)
+        return Call("percentile", value, pa.float64(), fraction=0.5)
     if function in ("skewness", "kurtosis"):
         return Call(function, cast(context, node, value, pa.float64()), pa.float64())
     if function in ("try_sum", "try_avg"):
@@ -199,7 +200,7 @@ def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence
         raise context.unsupported(node, f"{name}() of {len(operands)} operands", instead)
     if name == "percentile":
         value = _number(context, node, name, operands[0])
-        return Call(function, value, pa.float64(), parameter=_fraction(context, operands[1]))
+        return Call(function, value, pa.float64(), fraction=_fraction(context, operands[1]))
     if name == "mode":
         if not isinstance(operands[1], exp.Boolean) or not operands[1].this:
             raise context.unsupported(node, "mode() that may give any of several", "Take mode(x, true).")
@@ -230,7 +231,7 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
             raise context.unsupported(node, f"this {name}()", f"Write {name}(0.5) WITHIN GROUP (ORDER BY x).")
         value = _number(context, node, name, order[0].this)
         function_name = "percentile" if name == "percentile_cont" else name
-        return Call(function_name, value, pa.float64(), parameter=_fraction(context, operands[0]))
+        return Call(function_name, value, pa.float64(), fraction=_fraction(context, operands[0]))
     between = operands[1] if len(operands) == 2 else exp.Literal.string("")
     if not 1 <= len(operands) <= 2 or not (isinstance(between, exp.Literal) and between.is_string):
         raise context.unsupported(node, f"this {name}()", f"Write {name}(x, ',') WITHIN GROUP (ORDER BY x).")
@@ -240,7 +241,7 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
     if operands[0] != order[0].this:
         instead = "Order by what it lists: where several values tie, Spark may list them in any order."
         raise context.unsupported(node, f"{name}() in the order of another value", instead)
-    return Call("listagg", value, value.type, distinct, parameter=str(context.translate(between).constant or ""))
+    return Call("listagg", value, value.type, distinct, between=str(context.translate(between).constant or ""))
 
 
 def _count(context: Context, operands: Sequence[exp.Expr], distinct: bool) -> Call:

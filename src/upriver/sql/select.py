@@ -305,7 +305,15 @@ class Groups:
     def _once(self, call: Call, columns: Sequence[str], where: str | None, node: exp.Expr) -> AggregateCall:
         argument = columns[0] if columns else None
         key = AggregateCall(
-            call.function, argument, "", call.type, call.distinct, where, tuple(columns[1:]), call.parameter
+            call.function,
+            argument,
+            "",
+            call.type,
+            call.distinct,
+            where,
+            tuple(columns[1:]),
+            call.fraction,
+            call.between,
         )
         if key not in self._calls:
             self._calls[key] = replace(key, output=unique(worded(node), self._taken))

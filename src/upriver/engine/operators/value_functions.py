@@ -59,7 +59,7 @@ def _percentile(call: AggregateCall, found: SortedValues) -> pa.Array:
     if not len(found.values):
         return pa.nulls(len(found.some), call.type)
     values = floats_of(found.values)
-    place = np.maximum(found.counts - 1, 0) * float(call.parameter or 0)
+    place = np.maximum(found.counts - 1, 0) * call.fraction
     low, high = np.floor(place), np.ceil(place)
     lower, higher = (values[found.nth(rows.astype(np.int64))] for rows in (low, high))
     with np.errstate(invalid="ignore"):
@@ -72,7 +72,7 @@ def _percentile_disc(call: AggregateCall, found: SortedValues) -> pa.Array:
     """The first value that so large a part of the rows does not exceed."""
     if not len(found.values):
         return pa.nulls(len(found.some), call.type)
-    rows = np.maximum(np.ceil(found.counts * float(call.parameter or 0)).astype(np.int64) - 1, 0)
+    rows = np.maximum(np.ceil(found.counts * call.fraction).astype(np.int64) - 1, 0)
     return array_of(pa.float64(), floats_of(found.values)[found.nth(rows)], found.some)
 
 
@@ -90,7 +90,7 @@ def _listagg(call: AggregateCall, found: SortedValues) -> pa.Array:
     each = np.repeat(places, times)
     bounds = np.concatenate([[0], np.cumsum(times)])[found.bounds]
     lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), found.values.take(pa.array(each)))
-    joined = pc.binary_join(lists, str(call.parameter or ""))
+    joined = pc.binary_join(lists, call.between)
     return joined.take(pa.array(np.arange(len(found.some)), mask=~found.some))
 
 
