@@ -1,20 +1,15 @@
 """One-row relations and joins without equality, from SQL to the answer: regions on several workers, moves; DuckDB says
 what is right."""
 
-from random import Random
-
 import pytest
-from dataflow_kit import CURRENT, TABLES, Query
-from dataflow_lake import Lake, check
-from duckdb_kit import by_duckdb
+from dataflow_kit import TABLES
+from dataflow_lake import check_while_keys_move
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from state_kit import MANY
 
-from simulator.dataflow_world import DataflowWorld
 from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
-from upriver.sql.queries import compile_view
 
 TYPER = LocalTyper(TABLES)
 EVALUATOR = Evaluator()
@@ -88,11 +83,4 @@ VIEWS = {name: (sql, ()) for name, sql in (AGGREGATES | JOINS | SUBQUERIES).item
 @given(data=st.data())
 def test_a_view_is_what_its_sql_says_while_keys_move(name: str, data: st.DataObject) -> None:
     sql, key = VIEWS[name]
-    view = compile_view("v", sql, TABLES, {}, TYPER)
-    query = Query(view.relation, key, sql)
-    rng = Random(data.draw(st.integers(0, 2**32)))
-    world, lake = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, rng), Lake(data, rng)
-    for _ in range(2):
-        world.run_epoch(lake.next_rows(12))
-        current = by_duckdb(f"SELECT * FROM {CURRENT}", **lake.rows)
-        check(query, world, {**lake.rows, "stock": current})
+    check_while_keys_move(sql, key, data, TYPER, EVALUATOR)

@@ -14,6 +14,7 @@ from conformance_kit import ConformanceFile, View, read_file
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from query_kit import same_rows
+from rows_kit import rows_of
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
@@ -41,7 +42,7 @@ def test_views_are_what_spark_says_after_each_epoch(spark: Any, path: Path) -> N
         world = DataflowWorld(plan, file.tables, evaluator, Random(view.line))
         for number, changes in enumerate(file.changes):
             world.run_epoch(changes)
-            found, wanted = plain(world.scan()), expected[number][view]
+            found, wanted = rows_of(world.scan()), expected[number][view]
             assert same_rows(found, wanted), f"{where}\nepoch {number}: {found}\nSpark: {wanted}"
             assert same_rows(looked_up(world, plan, wanted), wanted), f"{where}\nepoch {number}, by its key"
 
@@ -87,7 +88,7 @@ def structs(frame: DataFrame, name: str) -> DataFrame:
 def looked_up(world: DataflowWorld, plan: DataflowPlan, wanted: Rows) -> Rows:
     """What is found by the keys that Spark's rows have."""
     if not plan.key:
-        return plain(world.scan())
+        return rows_of(world.scan())
     places = [plan.schema.get_field_index(name) for name in plan.key]
     keys = {tuple(row[place] for place in places) for row in wanted}
     if not keys:
@@ -96,8 +97,4 @@ def looked_up(world: DataflowWorld, plan: DataflowPlan, wanted: Rows) -> Rows:
         pa.array(list(values), field.type)
         for values, field in zip(zip(*keys, strict=True), plan.key_schema, strict=True)
     ]
-    return plain(world.lookup(pa.RecordBatch.from_arrays(columns, schema=plan.key_schema)))
-
-
-def plain(table: pa.Table) -> Rows:
-    return [tuple(row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]
+    return rows_of(world.lookup(pa.RecordBatch.from_arrays(columns, schema=plan.key_schema)))

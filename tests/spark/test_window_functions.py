@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from query_kit import same_rows
+from rows_kit import rows_of
 from state_kit import Row
 
 from simulator.dataflow_world import DataflowWorld
@@ -106,10 +107,6 @@ def test_window_functions_give_what_spark_gives(spark: Any) -> None:
         if not same_rows(found, [tuple(row) for row in spark.sql(sql).collect()]):
             different.append(sql)
     assert not different
-
-
-def rows_of(batch: pa.RecordBatch | pa.Table) -> list[Row]:
-    return [tuple(row.values()) for row in batch.to_pylist()]
 
 
 def maintained(plan: DataflowPlan, epochs: list[pa.RecordBatch], evaluator: Evaluator) -> list[Row]:

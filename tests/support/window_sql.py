@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from upriver.plan.column_names import quoted
 from upriver.plan.plan import FrameUnit, Order, WindowCall, WindowOp
 from upriver.plan.types import duck_name
 
@@ -27,7 +28,7 @@ def _call(call: WindowCall, op: WindowOp, schema: pa.Schema) -> str:
     by_peers = call.function in _BY_PEERS or call.frame.unit is FrameUnit.RANGE
     if not by_peers:
         order += [sorted_by(Order(name, False, True)) for name in schema.names]
-    words = [f"PARTITION BY {', '.join(map(_quoted, op.partition))}"] if op.partition else []
+    words = [f"PARTITION BY {', '.join(map(quoted, op.partition))}"] if op.partition else []
     words += [f"ORDER BY {', '.join(order)}"] if order else []
     if call.function in ("first_value", "last_value", "nth_value") or _is_aggregate(call):
         words.append(f"{call.frame.unit} BETWEEN {_bounds(call, op, schema)}")
@@ -38,9 +39,9 @@ def _call(call: WindowCall, op: WindowOp, schema: pa.Schema) -> str:
 def _function(call: WindowCall) -> str:
     if call.function == "count_star":
         return "count(*)"
-    operands = [] if call.argument is None else [_quoted(call.argument)]
+    operands = [] if call.argument is None else [quoted(call.argument)]
     operands += [str(call.number)] if call.function in ("lag", "lead", "nth_value", "ntile") else []
-    operands += [] if call.default is None else [_quoted(call.default)]
+    operands += [] if call.default is None else [quoted(call.default)]
     return f"{call.function}({', '.join(operands)}{' IGNORE NULLS' if call.ignores_nulls else ''})"
 
 
@@ -64,7 +65,3 @@ def _bound(distance: int | None, open_side: str, units: str | None) -> str:
         return "CURRENT ROW"
     far = str(abs(distance)) if units is None else f"INTERVAL {abs(distance)} {units}"
     return f"{far} {'PRECEDING' if distance < 0 else 'FOLLOWING'}"
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
