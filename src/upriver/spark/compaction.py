@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import Segment
 from upriver.lake.reclamation import Reclamation
 from upriver.lake.spans import EpochSpan, level_of, newest_rewrite
+from upriver.lake.told_segments import EpochReaders, ToldSegments
 from upriver.plan.plan import TableSpec, table_of
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
@@ -55,19 +56,6 @@ JOB_TASKS_MAX = 2
 """Tasks of one job: the rest of the slots stays with ingest."""
 _MERGED = pa.schema([("merge", pa.int32()), ("run", pa.string()), ("why", pa.string())])
 _MERGED_SQL = "merge int, run string, why string"
-
-
-class EpochReaders(Protocol):
-    """Knows which epochs are needed apart, and is told which no longer are."""
-
-    def horizon(self, seconds: float) -> Epoch:
-        """The last epoch that none needs apart from those before it. Raises WaitTimeout."""
-
-    def compacted(self, segment: Segment) -> None:
-        """A segment is in the lake."""
-
-    def rewritten(self, as_of: Epoch, segments: Iterable[Segment]) -> None:
-        """All segments that were rewritten as of this epoch are in the lake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,14 +90,13 @@ class Compactor:
         self._tables = tables
         self._vnodes = record.vnodes
         self._readers = readers
+        self._told = ToldSegments(lake, readers)
         self._history_lock = history_lock
         self._settings = settings
         self._plans = Compaction(lake, record.vnodes)
         self._strays: list[tuple[SegmentPlan, Segment | None]] = []
         """Of the last job: tasks that failed, or ran twice, have left runs."""
-        self._untold: list[Segment] = []
-        """Segments that were written, or perhaps not, and of which the readers do not know."""
-        self._rewrites = Rewrites(lake, record.vnodes, readers)
+        self._rewrites = Rewrites(lake, record.vnodes)
         self._tag = f"upriver-compaction-{uuid4().hex}"
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -154,7 +141,8 @@ class Compactor:
                 except Exception as error:  # of any class: the chore is tried again, and nothing waits for it
                     if not self._stopping.is_set():
                         chore.failed(error)
-            self._report.failures([*filter(None, (chore.failure for chore in chores)), *self._plans.failures])
+            failed = filter(None, (chore.failure for chore in chores))
+            self._report.failures([*failed, *self._plans.failures, *self._told.failures])
 
     def _remove_litter(self, suspects: Sequence[str]) -> float:
         if suspects:
@@ -165,7 +153,8 @@ class Compactor:
         """Make the segments that are due first; returns the seconds until the next look."""
         if not self._settings.compacts:
             return math.inf
-        self._tell_readers()
+        with self._history_lock:
+            self._told.tell()
         remove_strays(self._lake, self._strays)
         self._strays = []
         horizon = self._readers.horizon(HORIZON_S_MAX)
@@ -185,28 +174,15 @@ class Compactor:
                 if segment is not None:
                     self._publish(plan, segment)
                 self._strays.append((plan, segment))
-            self._rewrites.tell()
+            self._told.tell()
         return 0.0 if plans else POLL_S
 
     def _publish(self, plan: SegmentPlan, segment: Segment) -> None:
-        if segment.rewritten:
-            self._lake.publish_segment(segment)
-            self._report.rewritten(plan, segment)
-            return
-        self._untold.append(segment)
         self._lake.publish_segment(segment)
-        self._readers.compacted(segment)
-        self._untold.pop()
-        self._report.made(plan)
-
-    def _tell_readers(self) -> None:
-        """Tell of the segments that are in the lake: one may be there although its write seemed to fail."""
-        there = self._lake.segments() if self._untold else frozenset()
-        for segment in self._untold:
-            if segment.span in there:
-                self._readers.compacted(segment)
-        self._untold = []
-        self._rewrites.tell()
+        if segment.rewritten:
+            self._report.rewritten(plan, segment)
+        else:
+            self._report.made(plan)
 
     def _merge(self, plans: list[SegmentPlan]) -> list[list[MergeResult]]:
         """Carry out all merges of these plans with one Spark job; the results, by plan."""
@@ -219,7 +195,8 @@ class Compactor:
         return [[next(results) for _ in plan.merges] for plan in plans]
 
     def _collect(self) -> float:
-        self._tell_readers()
+        with self._history_lock:
+            self._told.tell()
         horizon = self._readers.horizon(HORIZON_S_MAX)
         with self._history_lock:
             spans = superseded(self._lake, horizon, time.time() - self._settings.grace_s)
@@ -229,13 +206,11 @@ class Compactor:
 
 
 class Rewrites:
-    """The segments that are rewritten without rows that have left, and which of them the readers know."""
+    """The segments that are rewritten without rows that have left."""
 
-    def __init__(self, lake: OwnedLake, vnodes: int, readers: EpochReaders) -> None:
+    def __init__(self, lake: OwnedLake, vnodes: int) -> None:
         self._lake = lake
         self._reclamation = Reclamation(lake, vnodes)
-        self._readers = readers
-        self._told = {span for span in lake.segments() if span.rewritten}
 
     def as_of(self, horizon: Epoch) -> Epoch | None:
         """The epoch as of which segments may be rewritten now; ``None``: they may not. The readers take all that is
@@ -249,14 +224,6 @@ class Rewrites:
         tables: in the lake."""
         due = self._reclamation.due(as_of, tables)
         return [self._reclamation.plan(span, as_of, tables) for span in due if not is_waiting(span)]
-
-    def tell(self) -> None:
-        """Tell the readers of all segments that were rewritten, also by a job that then failed."""
-        untold = {span for span in self._lake.segments() if span.rewritten} - self._told
-        for as_of in sorted({span.rewritten for span in untold}):
-            spans = sorted(span for span in untold if span.rewritten == as_of)
-            self._readers.rewritten(as_of, [self._lake.segment(span) for span in spans])
-            self._told.update(spans)
 
 
 class Chore:
