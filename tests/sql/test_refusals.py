@@ -47,8 +47,8 @@ a name of the query around in the ON of an outer join | SELECT k FROM t z WHERE 
 a join in parentheses | SELECT t.k FROM (^t JOIN t AS u ON t.k = u.k) JOIN t AS w ON t.k = w.k
 mixing STRING with INT | SELECT t.k FROM t JOIN t AS u ON ^t.s = u.i
 comparing ARRAY | SELECT t.k FROM t JOIN (SELECT DISTINCT ^k, a FROM t) AS u ON t.k = u.k
-LATERAL is not supported | SELECT k FROM t ^LATERAL VIEW explode(a) AS e
-LATERAL is not supported | SELECT k FROM t, LATERAL (SELECT ^k AS z FROM t)
+the function f() is not supported | SELECT k FROM t LATERAL VIEW ^f(a) AS e
+LATERAL (SELECT ...) is not supported | SELECT k FROM t, LATERAL (SELECT ^k AS z FROM t)
 LIMIT or OFFSET in the order of another query | SELECT k FROM (SELECT k FROM t ORDER BY i) ^LIMIT 5
 LIMIT or OFFSET in the order of another query | WITH u AS (SELECT k FROM t ORDER BY i) SELECT k FROM u ^LIMIT 5
 OFFSET by anything but a number | SELECT k FROM t ORDER BY k ^OFFSET 1 + 1
@@ -139,7 +139,6 @@ the function percentile_approx() | ^percentile_approx(i, 0.5)
 the function split() | ^split(s, '@')
 an element of split() | ^split(s, '@')[1]
 the function my_udf()       | ^my_udf(i)
-the function explode()      | ^explode(a)
 the function acosh()        | ^acosh(x)
 the function regexp_instr() | ^regexp_instr(s, 'a')
 a replacement with groups   | ^regexp_replace(s, '(a)b', '$1')

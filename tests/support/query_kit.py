@@ -15,6 +15,7 @@ from upriver.engine.kernels import define
 from upriver.plan.plan import (
     AggregateCall,
     AggregateOp,
+    ExplodeOp,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -68,6 +69,8 @@ def relation_sql(relation: Relation) -> str:
             return (
                 f"SELECT s.*, CAST(n AS INTEGER) AS {quoted(column)} FROM {inputs[0]} s CROSS JOIN range({slots}) r(n)"
             )
+        case ExplodeOp():
+            return _exploded(relation.op, inputs[0])
         case FilterOp(predicate):
             return f"SELECT * FROM {inputs[0]} WHERE {predicate}"
         case ProjectOp(projection):
@@ -87,6 +90,16 @@ def relation_sql(relation: Relation) -> str:
         case SetOperationOp(kind, all=every):
             return f" {kind.upper()}{' ALL' if every else ''} ".join(inputs)
     raise AssertionError(f"no SQL for {relation.op}")
+
+
+def _exploded(op: ExplodeOp, source: str) -> str:
+    """Only the rows that have an element: DuckDB's unnest() keeps no other."""
+    assert not op.keeps_empty, "a row without an element has no row here"
+    place = [] if op.position is None else [f"CAST(generate_subscripts(l, 1) - 1 AS INTEGER) AS {quoted(op.position)}"]
+    fields = [f"e[{number}] AS {quoted(name)}" for number, name in enumerate(op.outputs, start=1)]
+    outputs = fields if pa.types.is_struct(op.type) else [f"e AS {quoted(op.outputs[0])}"]
+    unnested = f"SELECT *, {', '.join([*place, 'unnest(l) AS e'])} FROM (SELECT *, {op.elements} AS l FROM {source})"
+    return f"SELECT * EXCLUDE (l, e), {', '.join(outputs)} FROM ({unnested})"
 
 
 def _literal(value: Any) -> str:

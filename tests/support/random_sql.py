@@ -95,6 +95,7 @@ class Grammar:
             lambda: self._over(source),
             lambda: self._limited(source),
             lambda: self._distinct(source),
+            lambda: self._exploded(source),
             lambda: self._joined(source, self._other(depth)),
             lambda: self._there(source, self._other(depth)),
             lambda: self._set(source, self._other(depth)),
@@ -119,6 +120,24 @@ class Grammar:
     def _distinct(self, source: Query) -> Query:
         chosen = self._selected(source.exact(), self._rng.randint(1, 2))
         return self._made(f"SELECT DISTINCT {_listed(chosen)} FROM ({{0}}) s", chosen, source)
+
+    def _exploded(self, source: Query) -> Query:
+        """Each row once for each of some values."""
+        kind = self._rng.choice(source.exact()).kind
+        values = ", ".join(self._rng.choice(source.exact(kind)).name for _ in range(self._rng.randint(1, 3)))
+        element = Column(self._name(), kind)
+        if self._rng.random() < 0.5:
+            chosen = self._selected(source.exact(), self._rng.randint(1, 2))
+            rows = f"SELECT {_listed(chosen)}, {{}} AS {element.name} FROM ({{}}) s"
+            spark = rows.format(f"explode(array({values}))", source.spark)
+            duck = rows.format(f"unnest([{values}])", source.duck)
+            return Query(spark, duck, (*(column for _, column in chosen), element))
+        chosen = self._selected([*source.exact(), element], self._rng.randint(1, 3))
+        where = self._maybe("WHERE", self._expressions.condition([*source.exact(), element]))
+        spark = f"({source.spark}) s LATERAL VIEW explode(array({values})) e AS {element.name}"
+        duck = f"(SELECT *, unnest([{values}]) AS {element.name} FROM ({source.duck}) s) s"
+        outputs = tuple(column for _, column in chosen)
+        return Query(*(f"SELECT {_listed(chosen)} FROM {rows} {where}" for rows in (spark, duck)), outputs)
 
     def _groups(self, source: Query, is_last: bool) -> Query:
         columns = source.exact()

@@ -26,7 +26,7 @@ from upriver.engine.row_text import row_text
 from upriver.errors import RowError
 from upriver.hashing import hash64
 from upriver.plan.column_names import plain_columns
-from upriver.plan.plan import DataflowPlan, FilterOp, LatestOp, Op, ProjectOp, RegionPlan
+from upriver.plan.plan import DataflowPlan, ExplodeOp, FilterOp, LatestOp, Op, ProjectOp, RegionPlan
 from upriver.plan.provenance import TableRows, one_by_one, table_rows
 from upriver.state.columns import canonical
 from upriver.state.indexes import first_equal, is_hashable
@@ -259,7 +259,7 @@ def _run(trial: Trial, beyond: Sequence[Check], source: int, flowing: Mapping[in
 
 
 def _may_fail(op: Op) -> bool:
-    return isinstance(op, FilterOp) or (
+    return isinstance(op, FilterOp | ExplodeOp) or (
         isinstance(op, ProjectOp) and len(plain_columns(op.projection)) < len(op.projection.expressions)
     )
 

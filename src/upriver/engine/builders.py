@@ -13,7 +13,7 @@ from upriver.engine.operators.latest import Latest
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful
 from upriver.engine.operators.set_operation import SetOperation
 from upriver.engine.operators.stateful_map import StatefulMap
-from upriver.engine.operators.stateless import Filtering, Projecting, Replicate, Salt, Union
+from upriver.engine.operators.stateless import Explode, Filtering, Projecting, Replicate, Salt, Union
 from upriver.engine.operators.topk import TopK
 from upriver.engine.operators.window import Windowed
 from upriver.errors import ProtocolError
@@ -96,6 +96,7 @@ STATELESS: Mapping[type, Callable[[Any, ExpressionEvaluator], Operator]] = Mappi
         ops.UnionOp: lambda node, _: Union(node.schema),
         ops.SaltOp: lambda node, _: Salt(node.op, node.schema),
         ops.ReplicateOp: lambda node, _: Replicate(node.op, node.schema),
+        ops.ExplodeOp: lambda node, evaluator: Explode(node.op, node.schema, evaluator),
     }
 )
 """Builders, by the node's record."""

@@ -26,7 +26,7 @@ from upriver.engine.row_text import escaped, value_text
 from upriver.errors import ProtocolError, RowError
 from upriver.plan.column_names import plain_column
 from upriver.plan.plan import Projection
-from upriver.plan.types import duck_name, is_instant, spark_name
+from upriver.plan.types import duck_type, is_instant, spark_name
 from upriver.state.columns import exact
 
 GUARD = "Guard against it in the query, by CASE, WHERE or try_divide"
@@ -253,7 +253,7 @@ class _Statement:
         self._batch = _Batch(pa.schema([pa.field(f"c{number}", type) for number, type in enumerate(types)]))
         short = {column: f"c{number}" for number, column in enumerate(self._names)}
         outputs = ", ".join(
-            f"CAST({_renamed(text, short)} AS {duck_name(field.type)}) AS r{number}"
+            f"CAST({_renamed(text, short)} AS {duck_type(field.type)}) AS r{number}"
             for number, (text, field) in enumerate(zip(expressions, schema, strict=True))
         )
         duck.register(name, self._batch)

@@ -18,6 +18,7 @@ from upriver.plan.plan import (
     AggregatePlan,
     ConstantEdge,
     DataflowPlan,
+    ExplodeOp,
     FilterOp,
     Input,
     JoinOp,
@@ -50,6 +51,7 @@ from upriver.plan.provenance import (
     listed,
     origin,
     result,
+    shown,
     spelled,
     traces,
     why_untraced,
@@ -60,7 +62,7 @@ from upriver.plan.types import spark_name
 
 Explained = dict[str, Any]
 
-STATELESS_OPS = (FilterOp, ProjectOp, UnionOp, SaltOp, ReplicateOp)
+STATELESS_OPS = (FilterOp, ProjectOp, UnionOp, SaltOp, ReplicateOp, ExplodeOp)
 
 NameOf = Callable[[str], str]
 """Describes a column of some rows."""
@@ -241,6 +243,9 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
             return f"one of {op.slots} slots for each row, by {listed(map(name_of, op.columns))}"
         case ReplicateOp():
             return f"each row in all of {op.slots} slots: its state is kept so many times"
+        case ExplodeOp():
+            kept = ", kept once without any" if op.keeps_empty else ""
+            return f"each row for each element of {shown(op.elements, name_of)}{kept}"
         case SetOperationOp():
             return f"{op.kind}{' all' if op.all else ''}"
         case LatestOp():

@@ -239,6 +239,35 @@ class ProjectOp:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplodeOp:
+    """Each input row once for each element of a list that follows from it. One input.
+
+    elements: DuckDB SQL of the list. type: of an element; a struct has a column for each of its fields, another type
+    has one. position: the name of the column with the place of the element, a 32-bit integer from 0 on; ``None`` for
+    none. keeps_empty: whether a row without an element stays, once, with nulls. Output: the input's columns, then the
+    position, then ``outputs``.
+    """
+
+    elements: str
+    type: pa.DataType
+    outputs: tuple[str, ...]
+    position: str | None = None
+    keeps_empty: bool = False
+
+    @property
+    def made(self) -> tuple[str, ...]:
+        """The columns behind those of the input."""
+        return (*([] if self.position is None else [self.position]), *self.outputs)
+
+    @property
+    def fields(self) -> tuple[pa.Field, ...]:
+        """Names and types of ``made``."""
+        parts = [part.type for part in self.type] if pa.types.is_struct(self.type) else [self.type]
+        places = [] if self.position is None else [pa.int32()]
+        return tuple(pa.field(name, type) for name, type in zip(self.made, [*places, *parts], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
 class AggregateOp:
     """One row for each group that has rows: the group's columns, then one for each call. One input."""
 
@@ -441,6 +470,7 @@ Op = (
     | ValuesOp
     | SaltOp
     | ReplicateOp
+    | ExplodeOp
     | FilterOp
     | ProjectOp
     | AggregateOp

@@ -21,6 +21,7 @@ from upriver.plan.plan import (
     AggregatePlan,
     ConstantEdge,
     ExchangeEdge,
+    ExplodeOp,
     FilterOp,
     Input,
     JoinKind,
@@ -122,6 +123,9 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             return [(needed - {column}) | {*columns}]
         case ReplicateOp(column):
             return [needed - {column} or set(step.inputs[0].schema.names[:1])]
+        case ExplodeOp(elements):
+            wanted = (needed - {*step.op.made}) | columns_in(elements)
+            return [wanted or set(step.inputs[0].schema.names[:1])]
         case _:
             return [set(part.schema.names) for part in step.inputs]
 
@@ -169,6 +173,8 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
             return steps.make(step.op, exact, exact[0].schema)
         case SaltOp() | ReplicateOp():
             return steps.make(step.op, exact, pa.schema([*exact[0].schema, step.schema.field(step.op.column)]))
+        case ExplodeOp():
+            return steps.make(step.op, exact, pa.schema([*exact[0].schema, *step.op.fields]))
         case TopKOp():
             # The remaining columns decide ties; the query does not say which row of a tie comes first.
             rank = step.op.rank if step.op.rank in needed else None
@@ -274,6 +280,9 @@ def _missing(step: Step, key: Key) -> str:
         case ProjectOp(projection):
             computed = [column for column in key if column not in plain_columns(projection)]
             return f", and {_origins(step, computed)} is computed" if computed else ""
+        case ExplodeOp():
+            made = [column for column in key if column in step.op.made]
+            return f", and {_origins(step, made)} is an element of a list"
         case AggregateOp(plan):
             return f", which is more than {_origins(step, plan.group)}, by which rows are grouped"
         case JoinOp():

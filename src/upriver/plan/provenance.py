@@ -43,6 +43,7 @@ from upriver.plan.plan import (
     ConstantEdge,
     DataflowPlan,
     ExchangeEdge,
+    ExplodeOp,
     FilterOp,
     Input,
     JoinKind,
@@ -125,6 +126,9 @@ def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> st
             return f"the stateful map's {column}"
         case SaltOp() | ReplicateOp() if column == op.column:
             return f"one of {op.slots} slots"
+        case ExplodeOp(elements) if column in op.made:
+            what = "place" if column == op.position else "element"
+            return f"{what} in {shown(elements, lambda name: below(0, name))}"
         case ValuesOp():
             return A_CONSTANT
         case _:
@@ -431,6 +435,8 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
             return {name: name for name in schema.names if name not in op.outputs}
         case SaltOp() | ReplicateOp():
             return {name: name for name in schema.names if name != op.column}
+        case ExplodeOp():
+            return {name: name for name in schema.names if name not in op.made}
         case ProjectOp(projection):
             return plain_columns(projection)
         case AggregateOp(plan):
@@ -469,7 +475,7 @@ def _first(parts: Sequence[Found]) -> Found:
     return next((part for part in parts if not isinstance(part, str)), parts[0])
 
 
-_ONE_BY_ONE = (FilterOp, ProjectOp, UnionOp)
+_ONE_BY_ONE = (FilterOp, ProjectOp, ExplodeOp, UnionOp)
 
 
 @dataclass(frozen=True, slots=True)

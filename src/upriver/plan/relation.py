@@ -7,7 +7,17 @@ from decimal import Decimal
 import pyarrow as pa
 
 from upriver.plan.column_names import plain_column
-from upriver.plan.plan import FilterOp, JoinKind, JoinOp, Op, ProjectOp, ReplicateOp, SaltOp, UnionOp
+from upriver.plan.plan import (
+    ExplodeOp,
+    FilterOp,
+    JoinKind,
+    JoinOp,
+    Op,
+    ProjectOp,
+    ReplicateOp,
+    SaltOp,
+    UnionOp,
+)
 
 Constant = bool | int | float | Decimal | str
 
@@ -63,7 +73,7 @@ class Relation:
     place: its offset in the view's SQL, for messages and ``explain``; ``None`` if it has none. fails: of a projection,
     the columns that can fail on a row; also those that are upper() or lower(), which Spark merges into another such
     call. values: of a projection, the computed columns. asks: the conditions of a filter or a join, in the order in
-    which they were written.
+    which they were written; of an ExplodeOp, its list.
 
     deferred: the columns whose expression can fail and is in reach of a filter above, which evaluates it itself
     (:mod:`upriver.sql.pushdown`). certain: columns that are never NULL, by their expressions. can_fail: whether
@@ -95,7 +105,7 @@ class Relation:
                 return self.fails | {name for name, text in pairs if plain_column(text) in below}
             case JoinOp(JoinKind.SEMI | JoinKind.ANTI):
                 return self.inputs[0].deferred
-            case FilterOp() | SaltOp() | ReplicateOp() | UnionOp() | JoinOp():
+            case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp() | UnionOp() | JoinOp():
                 return frozenset[str]().union(*(part.deferred for part in self.inputs))
             case _:
                 return frozenset()
@@ -107,7 +117,9 @@ class Relation:
                 pairs = zip(projection.schema.names, projection.expressions, strict=True)
                 computed = frozenset(name for name, value in self.values.items() if not value.null_by)
                 return computed | frozenset(name for name, text in pairs if plain_column(text) in below)
-            case FilterOp() | SaltOp() | ReplicateOp() | JoinOp(JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI):
+            case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp():
+                return self.inputs[0].certain
+            case JoinOp(JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI):
                 return self.inputs[0].certain
             case JoinOp(JoinKind.RIGHT):
                 return self.inputs[1].certain

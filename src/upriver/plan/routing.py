@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import (
     AggregateOp,
+    ExplodeOp,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -50,7 +51,7 @@ def routings(plan: RegionPlan) -> tuple[Routing, ...]:
 def through(op: Op, inputs: Sequence[Routing]) -> Routing:
     """The routing of an operator's rows, given the routings of its inputs."""
     match op:
-        case FilterOp() | TopKOp() | WindowOp() | LatestOp() | SaltOp() | ReplicateOp():
+        case FilterOp() | TopKOp() | WindowOp() | LatestOp() | SaltOp() | ReplicateOp() | ExplodeOp():
             return inputs[0]
         case ProjectOp(projection):
             sources = plain_columns(projection)

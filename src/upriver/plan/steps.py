@@ -24,6 +24,7 @@ from upriver.plan.plan import (
     ALL_ALIKE_TYPE,
     AggregateOp,
     AggregatePlan,
+    ExplodeOp,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -53,7 +54,7 @@ RETRACTING_JOINS = frozenset({JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, Join
 """Joins that may take a row back although none of their inputs does."""
 
 
-PASSING_OPS = (FilterOp, ProjectOp, SaltOp, ReplicateOp)
+PASSING_OPS = (FilterOp, ProjectOp, SaltOp, ReplicateOp, ExplodeOp)
 """Operators of one input that keep nothing."""
 STATELESS_OPS = (Scan, ValuesOp, UnionOp, *PASSING_OPS)
 
@@ -169,7 +170,7 @@ def _all_alike(step: Step) -> str | None:
         case JoinOp(kind):
             held = [part for part, kinds in zip(step.inputs, (LEFT_HOLDS, RIGHT_HOLDS), strict=True) if kind in kinds]
             return next((found for part in held if (found := _all_alike(part)) is not None), None)
-        case FilterOp() | SaltOp() | ReplicateOp():
+        case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp():
             return _all_alike(step.inputs[0])
         case _:
             return None
@@ -473,6 +474,8 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
             return _inward_of_join(step, step.op, key)
         case SaltOp() | ReplicateOp():
             return None if step.op.column in key else (key,)
+        case ExplodeOp():
+            return (key,) if set(key).isdisjoint(step.op.made) else None
         case Scan() | ValuesOp():
             return None
         case _:

@@ -41,6 +41,18 @@ def duck_name(type: pa.DataType) -> str | None:
     return _DUCK_NAMES.get(type)
 
 
+def duck_type(type: pa.DataType) -> str | None:
+    """DuckDB's name of the type, which may be a list or a struct; ``None`` as for :func:`duck_name`."""
+    if kinds.is_list(type):
+        element = duck_type(type.value_type)
+        return None if element is None else f"{element}[]"
+    if kinds.is_struct(type):
+        parts = [(field.name, duck_type(field.type)) for field in type]
+        named = [f'"{name.replace(chr(34), chr(34) * 2)}" {part}' for name, part in parts]
+        return None if any(part is None for _, part in parts) else f"STRUCT({', '.join(named)})"
+    return duck_name(type)
+
+
 def spark_name(type: pa.DataType) -> str:
     """The name of the type for a user of Spark."""
     if kinds.is_decimal(type):

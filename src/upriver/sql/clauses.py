@@ -15,14 +15,13 @@ from upriver.sql.scope import ScopeColumn
 _SORTED = "Say in the same query which rows come first: ORDER BY ... LIMIT k."
 _CLAUSES = {
     # What sqlglot calls the part of a SELECT: the word it begins with, and what to do instead.
-    "laterals": ("LATERAL", "Explode in the DataFrame that you give to app.table()."),
     "sort": ("SORT", _SORTED),
     "distribute": ("DISTRIBUTE", _SORTED),
     "cluster": ("CLUSTER", _SORTED),
 }
 END = frozenset({"order", "limit", "offset"})
 """The parts that end a query."""
-_READ = END | {"expressions", "from_", "joins", "where", "group", "having", "qualify", "distinct", "with_"}
+_READ = END | {"expressions", "from_", "joins", "laterals", "where", "group", "having", "qualify", "distinct", "with_"}
 COUNT_MAX = 1_000_000_000
 """The most rows that LIMIT or OFFSET may count."""
 _VARIABLE = re.compile(r"\$\{[^\s}]+\}")
@@ -53,6 +52,7 @@ class Clauses:
     items: tuple[SelectItem, ...]
     table: exp.Expr | None
     joins: tuple[exp.Join, ...]
+    laterals: tuple[exp.Lateral, ...]
     where: exp.Expr | None
     group: tuple[exp.Expr, ...]
     sets: Sets | None
@@ -88,6 +88,7 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
         items=tuple(_item(node) for node in select.expressions),
         table=None if table is None else table.this,
         joins=tuple(select.args.get("joins") or ()),
+        laterals=tuple(select.args.get("laterals") or ()),
         where=None if where is None else where.this,
         group=grouped,
         sets=sets,

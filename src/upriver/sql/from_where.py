@@ -19,6 +19,7 @@ from upriver.sql.aggregates import has_aggregate
 from upriver.sql.clauses import END, Clauses, SelectItem, read_clauses
 from upriver.sql.constants import numbers, values
 from upriver.sql.detached import detach, has_subquery
+from upriver.sql.generators import Generated, exploded, generated, is_generator
 from upriver.sql.logic import conjuncts
 from upriver.sql.one_row import one_row
 from upriver.sql.operators import to_common
@@ -82,16 +83,34 @@ class JoinStep:
 
 
 @dataclass(frozen=True, slots=True)
+class ExplodeStep:
+    """A generator over the items before it. names: of its columns. node: its call."""
+
+    call: Generated
+    names: tuple[str, ...]
+    node: exp.Expr
+
+
+@dataclass(frozen=True, slots=True)
 class From:
     """A FROM before WHERE decides how it is joined. schema: all columns, including those of the right side of a semi
     join, which the result lacks. correlated: conditions of inner joins, not bound yet, that name the enclosing query.
     They are applied like those of WHERE."""
 
     first: FromMember
-    steps: tuple[JoinStep, ...]
+    steps: tuple[JoinStep | ExplodeStep, ...]
     scope: Scope
     schema: pa.Schema
     correlated: tuple[exp.Expr, ...] = ()
+
+    @property
+    def joins(self) -> list[JoinStep]:
+        return [step for step in self.steps if isinstance(step, JoinStep)]
+
+    @property
+    def members(self) -> list[FromMember]:
+        """The items that are relations by themselves."""
+        return [self.first, *(step.member for step in self.joins)]
 
 
 def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: set[str]) -> From:
@@ -102,7 +121,7 @@ def read_from(setting: Setting, clauses: Clauses, outer: Scope | None, taken: se
     aliases = [entry.alias.lower() for entry in reader.scope.entries if entry.alias]
     twice = next((alias for alias in aliases if aliases.count(alias) > 1), None)
     if twice is not None:
-        nodes = [first.node, *(step.member.node for step in steps)]
+        nodes = [first.node, *(step.node if isinstance(step, ExplodeStep) else step.member.node for step in steps)]
         node = [node for node in nodes if node.alias_or_name.lower() == twice][-1]
         raise setting.source.unsupported(node, f"{twice!r} twice in FROM", "Give one an alias: ... AS other.")
     scope = replace(reader.scope, outer=outer)
@@ -124,22 +143,53 @@ class _Reader:
         self._taken = taken
         self.fields = []
 
-    def read(self, clauses: Clauses) -> tuple[FromMember, list[JoinStep]]:
+    def read(self, clauses: Clauses) -> tuple[FromMember, list[JoinStep | ExplodeStep]]:
         if clauses.table is None:
             relation = one_row(unique(ALL_ALIKE, self._taken))
             self.fields += relation.schema
             self.scope = Scope(self._source, (), ())
-            return FromMember(relation, clauses.items[0].node), []
+            return FromMember(relation, clauses.items[0].node), [*map(self._explosion, clauses.laterals)]
         first, self.scope = self._member(clauses.table)
-        steps: list[JoinStep] = []
+        steps: list[JoinStep | ExplodeStep] = []
         for node in clauses.joins:
-            step = self._step(node)
-            if step.kind in (JoinKind.RIGHT, JoinKind.FULL):
+            step = self._lateral(node) if isinstance(node.this, exp.Lateral) else self._step(node)
+            if isinstance(step, JoinStep) and step.kind in (JoinKind.RIGHT, JoinKind.FULL):
                 first = replace(first, lasts=False)
-                steps = [replace(other, member=replace(other.member, lasts=False)) for other in steps]
+                steps = [_not_lasting(other) for other in steps]
                 self._check_uncorrelated()
             steps.append(step)
-        return first, steps
+        return first, [*steps, *map(self._explosion, clauses.laterals)]
+
+    def _lateral(self, node: exp.Join) -> ExplodeStep:
+        """``JOIN LATERAL explode(...)``, also by a comma."""
+        words, on = (node.side.upper(), node.kind.upper()), node.args.get("on")
+        kind = _KINDS.get(words)
+        if node.method or node.args.get("using") or kind not in (JoinKind.INNER, JoinKind.LEFT):
+            raise self._source.unsupported(node.this, "this join with LATERAL", "Write INNER or LEFT JOIN LATERAL.")
+        if on is not None and not _is_true(bare(on)):
+            instead = "Write the condition in WHERE." if kind is JoinKind.INNER else "Write ON TRUE."
+            raise self._source.unsupported(node.this, "LATERAL with a condition in ON", instead)
+        return self._explosion(node.this, kind is JoinKind.LEFT)
+
+    def _explosion(self, node: exp.Lateral, keeps_empty: bool = False) -> ExplodeStep:
+        """LATERAL VIEW, or what stands behind LATERAL."""
+        if isinstance(node.this, exp.Subquery):
+            instead = "Join with the subquery ON an equality, or write its columns into SELECT."
+            raise self._source.unsupported(node, "LATERAL (SELECT ...)", instead)
+        context = self._setting.context(pa.schema(self.fields))
+        bound = self.scope.bind(node.this.copy())
+        call = generated(context, bound, pa.schema(self.fields), keeps_empty or bool(node.args.get("outer")))
+        alias = node.args.get("alias")
+        titles = [title.name for title in alias.args.get("columns") or ()] if alias is not None else []
+        if titles and len(titles) != len(call.titles):
+            what = f"{node.alias!r} names {len(titles)} columns of {len(call.titles)}"
+            raise self._source.wrong(alias, what, "Name each.")
+        titles = titles or list(call.titles)
+        names = tuple(unique(title, self._taken) for title in titles)
+        self.fields += call.op(names).fields
+        columns = tuple(ScopeColumn(title, name) for title, name in zip(titles, names, strict=True))
+        self.scope = self.scope.beside(Scope.of(self._source, Entry(node.alias, columns)))
+        return ExplodeStep(call, names, node)
 
     def _step(self, node: exp.Join) -> JoinStep:
         for part in node.args:
@@ -272,9 +322,9 @@ class _Reader:
             return self._setting.compile(self._setting, node)
         if isinstance(node, exp.Subquery):
             raise self._source.unsupported(node, "a join in parentheses", "Write SELECT * FROM before it.")
-        if isinstance(node, exp.Lateral | exp.Unnest):
-            instead = "Explode in the DataFrame that you give to app.table(), or join ON an equality."
-            raise self._source.unsupported(node, "LATERAL", instead)
+        if isinstance(node, exp.Table) and is_generator(node.this):
+            self._only(node, "this", "alias")
+            return self._made(node)
         if isinstance(node, exp.Values):
             self._only(node, "expressions", "alias")
             return values(self._setting, node)
@@ -285,6 +335,14 @@ class _Reader:
             raise self._source.unsupported(node, "FROM anything but a table", NO_TABLE)
         self._only(node, "this", "alias")
         return self._named(node)
+
+    def _made(self, node: exp.Table) -> ScopeRows:
+        """The rows of a generator by itself, over no other rows."""
+        start = one_row("the row")
+        call = generated(self._setting.context(pa.schema([])), bare(node.this.copy()), pa.schema([]), False)
+        rows = exploded(start, call, call.titles, self._source.place(node))
+        columns = tuple(ScopeColumn(title, title) for title in call.titles)
+        return ScopeRows(projected(rows, [one for one in kept(rows) if one.name in call.titles], None), columns)
 
     def _only(self, node: exp.Expr, *parts: str) -> None:
         for part, value in node.args.items():
@@ -309,6 +367,11 @@ class _Reader:
 def _scanned(spec: TableSpec, place: int | None) -> ScopeRows:
     columns = tuple(ScopeColumn(name, name) for name in spec.schema.names)
     return ScopeRows(Relation(Scan(spec.name), (), spec.schema, place), columns)
+
+
+def _not_lasting(step: JoinStep | ExplodeStep) -> JoinStep | ExplodeStep:
+    """The step before a join that may have NULLs in place of its rows."""
+    return step if isinstance(step, ExplodeStep) else replace(step, member=replace(step.member, lasts=False))
 
 
 def _common(left: Sequence[ScopeColumn], right: Sequence[ScopeColumn]) -> list[str]:
@@ -345,7 +408,7 @@ def selected_around(
     valued = [part for part in parts if part not in nested and has_subquery(part)]
     plain = [part for part in parts if part not in nested and part not in valued]
     schemas = [source.schema] if around is None else [source.schema, around.schema]
-    members = [source.first, *(step.member for step in source.steps)]
+    members = source.members
     relations = [*(member.relation for member in members), *([] if around is None else [around])]
     fails = frozenset[str]().union(*(relation.deferred for relation in relations))
     certain = frozenset[str]().union(*(member.relation.certain for member in members if member.lasts))
@@ -371,11 +434,11 @@ class _Joiner:
         self._context = context
         self._from = source
         self._taken = taken
-        on = conditions(context, [node for step in source.steps if _is_free(step) for node in step.on])
+        on = conditions(context, [node for step in source.joins if _is_free(step) for node in step.on])
         self._open = [*on, *where]
-        members = [source.first, *(step.member for step in source.steps)]
-        fails = any(member.relation.can_fail for member in members) or any(one.value.fails for one in self._open)
-        self._in_order = fails
+        fails = any(member.relation.can_fail for member in source.members)
+        fails |= any(step.call.elements.fails for step in source.steps if isinstance(step, ExplodeStep))
+        self._in_order = fails or any(one.value.fails for one in self._open)
 
     def joined(self, where: exp.Expr | None) -> Relation:
         place = self._context.source.place(where)
@@ -384,6 +447,11 @@ class _Joiner:
         relation = self._member(self._from.first)
         waiting: list[tuple[Relation, FromMember]] = []
         for step in self._from.steps:
+            if isinstance(step, ExplodeStep):
+                while waiting:
+                    relation, waiting = self._crossed(relation, waiting)
+                relation = exploded(relation, step.call, step.names, self._context.source.place(step.node))
+                continue
             right = self._member(step.member)
             if _is_free(step):
                 waiting.append((right, step.member))

@@ -271,6 +271,24 @@ def _finding(context: Context, node: exp.Expr, value: Scalar) -> str:
     return pattern
 
 
+_MEANING = re.compile(r"[\\^$.|?*+()\[\]{}]")
+"""Letters with a meaning in a regular expression."""
+
+
+def plain_text(pattern: object) -> str | None:
+    """The text that a regular expression finds, if that is the pattern itself or a letter behind a backslash."""
+    if not isinstance(pattern, str):
+        return None
+    if re.fullmatch(r"\\[^a-zA-Z0-9]", pattern):
+        return pattern[1:]
+    return None if _MEANING.search(pattern) else pattern
+
+
+def splitting(context: Context, node: exp.Expr, value: Scalar) -> str:
+    """The pattern at whose matches a text is split, in RE2's syntax."""
+    return _finding(context, node, value)
+
+
 _TEXT, _PATTERN, _NUMBER = OperandKind.STRING, OperandKind.WRITTEN, OperandKind.INT
 
 PATTERNS: tuple[Function, ...] = (

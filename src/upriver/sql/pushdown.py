@@ -22,6 +22,7 @@ import pyarrow as pa
 from upriver.plan.column_names import columns_in, inlined, plain_column, quoted, with_columns
 from upriver.plan.plan import (
     AggregateOp,
+    ExplodeOp,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -72,7 +73,7 @@ def filtered(relation: Relation, condition: Scalar | None, place: int | None) ->
     """The rows for which the condition is true; all, if there is none. Several filters are applied in turn."""
     if condition is None:
         return relation
-    goes_down = relation.can_fail or condition.fails or isinstance(relation.op, JoinOp)
+    goes_down = relation.can_fail or condition.fails or isinstance(relation.op, JoinOp | ExplodeOp)
     sunk = _sunk(relation, condition, place) if goes_down else None
     return _on_top(relation, condition, place) if sunk is None else sunk
 
@@ -156,6 +157,8 @@ def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation 
         case TopKOp() | WindowOp() if names and names <= set(relation.op.partition):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
         case SaltOp() | ReplicateOp() if relation.op.column not in names:
+            return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
+        case ExplodeOp() if names and names.isdisjoint(relation.op.made):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
         case UnionOp():
             return replace(relation, inputs=tuple(filtered(part, condition, place) for part in relation.inputs))

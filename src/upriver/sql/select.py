@@ -22,6 +22,7 @@ from upriver.sql.aggregates import Call, aggregate_call, called, has_aggregate, 
 from upriver.sql.clauses import Clauses, SelectItem, read_clauses
 from upriver.sql.detached import ATTACHED, detach, detached
 from upriver.sql.from_where import read_from, selected
+from upriver.sql.generators import explode_items
 from upriver.sql.grouping_sets import GroupingSets
 from upriver.sql.one_row import of_everything
 from upriver.sql.relations import (
@@ -348,6 +349,9 @@ def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     relation, scope = spread(setting, relation, source.scope, tree)
     if scope is not source.scope:
         clauses = _reread(setting, tree, clauses)
+    relation, scope, more = *explode_items(setting, relation, scope, tree, taken), scope
+    if scope is not more:
+        clauses = read_clauses(setting.source, tree)
     return _Selection(setting, clauses, relation, scope, taken, untyped).rows()
 
 

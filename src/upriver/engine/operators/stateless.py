@@ -1,4 +1,4 @@
-"""Stateless operators: Filter, Project, Union, Salt and Replicate.
+"""Stateless operators: Filter, Project, Union, Salt, Replicate and Explode.
 
 Filter passes the rows for which a predicate is true; a retraction passes where its row passed. Project computes other
 columns for the same rows. Most expressions are the plain name of a column: these pass without a copy, and only the
@@ -9,6 +9,8 @@ Union passes the rows of several inputs as they come (UNION ALL).
 
 Salt gives each row a slot that follows from its values alone, so that a retraction gets the slot of its row. Replicate
 gives each row to every slot. A join by the slot then brings each row of one side to all rows of the other.
+
+Explode gives each row once for each element of a list that it computes from the row. The list is not kept.
 """
 
 from collections.abc import Mapping
@@ -20,8 +22,8 @@ from upriver.engine.batch import Batch
 from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.hashing import hash64
 from upriver.plan.column_names import plain_columns
-from upriver.plan.plan import Projection, ReplicateOp, SaltOp
-from upriver.state.columns import canonical
+from upriver.plan.plan import ExplodeOp, Projection, ReplicateOp, SaltOp
+from upriver.state.columns import canonical, cells_of
 
 
 class Filter:
@@ -139,4 +141,33 @@ class Replicate:
         slots = pa.array(np.tile(np.arange(self._slots, dtype=np.int32), len(batch)))
         taken = batch.rows.take(pa.array(places))
         rows = pa.RecordBatch.from_arrays([*taken.columns, slots], schema=self._schema)
+        return Batch(rows, batch.hash64[places], None if batch.weight is None else batch.weight[places])
+
+
+class Explode:
+    """Rows once for each element of their list; ``schema`` is the output's."""
+
+    __slots__ = ("_evaluator", "_lists", "_op", "_schema")
+
+    def __init__(self, op: ExplodeOp, schema: pa.Schema, evaluator: ExpressionEvaluator) -> None:
+        self._op = op
+        self._schema = schema
+        self._evaluator = evaluator
+        self._lists = Projection((op.elements,), pa.schema([("elements", pa.list_(op.type))]))
+
+    def apply(self, port: int, batch: Batch) -> Batch:
+        """The changes, each once for each of its elements. Raises RowError if the list cannot be computed for a row."""
+        lists = self._evaluator.project(batch.rows, self._lists).column(0)
+        counts = cells_of(lists.value_lengths().fill_null(0)).astype(np.int64)
+        times = np.maximum(counts, 1) if self._op.keeps_empty else counts
+        places = np.repeat(np.arange(len(batch)), times)
+        positions = np.arange(len(places)) - np.repeat(np.cumsum(times) - times, times)
+        is_missing = np.repeat(counts == 0, times)
+        values = lists.flatten()
+        if is_missing.any():
+            values = values.take(pa.array(np.cumsum(~is_missing) - 1, mask=is_missing))
+        made = values.flatten() if pa.types.is_struct(values.type) else [values]
+        if self._op.position is not None:
+            made = [pa.array(positions.astype(np.int32), mask=is_missing), *made]
+        rows = pa.RecordBatch.from_arrays([*batch.rows.take(pa.array(places)).columns, *made], schema=self._schema)
         return Batch(rows, batch.hash64[places], None if batch.weight is None else batch.weight[places])
