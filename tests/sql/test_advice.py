@@ -40,16 +40,16 @@ SELECT k, sum(x) OVER (ORDER BY k RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS 
 SELECT k, sum(x) OVER (ORDER BY k ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS z FROM t
 SELECT k, RANK() OVER (ORDER BY k ROWS 1 PRECEDING) AS z FROM t | Leave the frame out | \
 SELECT k, RANK() OVER (ORDER BY k) AS z FROM t
-SELECT k, first(x) AS z FROM t GROUP BY k | min_by(x, y) or max_by(x, y) | \
-SELECT k, min_by(x, at) AS z FROM t GROUP BY k
 SELECT k, mode(x) AS z FROM t GROUP BY k | Take mode(x, true) | SELECT k, mode(x, true) AS z FROM t GROUP BY k
-SELECT k, percentile_approx(x, 0.5) AS z FROM t GROUP BY k | Take percentile(x, p) | \
-SELECT k, percentile(x, 0.5) AS z FROM t GROUP BY k
+SELECT k, approx_count_distinct(x, 0.001) AS z FROM t GROUP BY k | take count(DISTINCT x) | \
+SELECT k, count(DISTINCT x) AS z FROM t GROUP BY k
+SELECT k, count(*) AS n, explode(split(s, ',')) AS z FROM t GROUP BY k | \
+FROM (SELECT explode(x) AS e, ... FROM t) | \
+SELECT k, z, count(*) AS n FROM (SELECT k, explode(split(s, ',')) AS z FROM t) GROUP BY k, z
 SELECT k, listagg(s, ',') AS z FROM t GROUP BY k | listagg(x, ',') WITHIN GROUP (ORDER BY x) | \
 SELECT k, listagg(s, ',') WITHIN GROUP (ORDER BY s) AS z FROM t GROUP BY k
 SELECT k, corr(DISTINCT x, x + 1) AS z FROM t GROUP BY k | FROM (SELECT DISTINCT ...) | \
 SELECT k, corr(x, y) AS z FROM (SELECT DISTINCT k, x, x + 1 AS y FROM t) GROUP BY k
-SELECT k, approx_count_distinct(x) AS z FROM t GROUP BY k | count(DISTINCT x) | \
 SELECT k, count(DISTINCT x) AS z FROM t GROUP BY k
 SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k AND u.x = t.x WHERE u.k = t.k) | \
 Put the condition into the subquery's WHERE | \

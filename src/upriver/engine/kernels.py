@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from upriver.engine import fdlibm
 from upriver.engine.macros import MACROS
+from upriver.engine.operators.cardinality import codes_of
 from upriver.engine.zone_offsets import instants_of, wall_clocks_of
 from upriver.hashing import rehashed
 
@@ -71,6 +72,12 @@ def _hashed(seeds: pa.ChunkedArray, column: pa.ChunkedArray) -> pa.Array:
     """Spark's xxhash64 with the hash of the columns before it as seed; a NULL leaves that as it is."""
     start = _whole(seeds).to_numpy().view(np.uint64)
     return pa.array(rehashed(start, _whole(column)).view(np.int64), pa.int64())
+
+
+def _codes(hashes: pa.ChunkedArray, bits: pa.ChunkedArray) -> pa.Array:
+    """What approx_count_distinct keeps of values with these hashes."""
+    values = _whole(hashes)
+    return pa.array(codes_of(values.fill_null(0).to_numpy(), bits[0].as_py()), pa.int64(), mask=_nulls(values))
 
 
 def _mixed(words: Any, hashes: Any) -> Any:
@@ -193,6 +200,7 @@ KERNELS: Mapping[str, Kernel] = {
     "kernel_hash_double": Kernel(("INTEGER", "DOUBLE"), "INTEGER", _murmured_doubles),
     "kernel_hash_float": Kernel(("INTEGER", "FLOAT"), "INTEGER", _murmured_floats),
     "kernel_hash_blob": Kernel(("INTEGER", "BLOB"), "INTEGER", _murmured_bytes),
+    "kernel_register_code": Kernel(("BIGINT", "INTEGER"), "BIGINT", _codes),
     "kernel_crc32": Kernel(("BLOB",), "BIGINT", _crc32),
     "kernel_wall_clock": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(wall_clocks_of)),
     "kernel_instant": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(instants_of)),

@@ -17,6 +17,7 @@ their values are. A null equals a null, NaN equals NaN, and -0.0 equals 0.0, unl
 """
 
 import base64
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -152,8 +153,12 @@ class AggregateCall:
     var_samp, var_pop, bool_and, bool_or, bit_xor, or one of the engine's ``VALUE_FUNCTIONS`` and ``PAIR_MOMENTS``.
     argument: a column of the input; ``None`` for count_star. output, type: of the result, as Spark gives them.
     others: further columns of the input, for a function of several values; rows in which one of them is NULL do not
-    count. For min_by and max_by, the values of ``argument`` decide, one of ``others`` is given, and may be NULL.
-    fraction: of percentile and percentile_disc. between: what stands between the texts of listagg. distinct: whether
+    count. For min_by and max_by, the values of ``argument`` decide, one of ``others`` is given, and may be NULL. For
+    first and last, which have others, all rows count, the least or the greatest decides, and the column of the place
+    ``gives`` is given.
+    fraction: of percentiles; of approx_count_distinct, its relative error. curve: of approx_count_distinct, by
+    Spark's measure: the greatest number that it counts by unused registers, then raw estimates, then by how much each
+    is too high. between: what stands between the texts of listagg. distinct: whether
     equal values of a group count once. where: a BOOLEAN column of the input; only rows in which it is true count.
     ``None``: all do.
     """
@@ -167,6 +172,8 @@ class AggregateCall:
     others: tuple[str, ...] = ()
     fraction: float = 0.0
     between: str = ""
+    gives: int = 0
+    curve: tuple[float, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -589,6 +596,11 @@ class SendEdge:
     to: str
     port: int
     key: tuple[str, ...]
+
+
+def register_bits(error: float) -> int:
+    """How many bits of a hash name the register of a value, in approx_count_distinct with this relative error."""
+    return math.ceil(2.0 * math.log(1.106 / error) / math.log(2.0))
 
 
 def is_in_one_place(key: tuple[str, ...]) -> bool:

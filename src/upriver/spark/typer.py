@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -17,6 +18,8 @@ from upriver.spark.session import ZONE, checked_settings, unlogged
 
 FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 """Spark's setting by which ``FROM parquet.`path` `` reads a file. To type that, Spark would open it."""
+_MEASURED_FROM = 4
+"""The fewest bits of registers that Spark's approx_count_distinct has."""
 
 
 class SparkTyper:
@@ -66,6 +69,17 @@ class SparkTyper:
             raise self._refusal(error) from error
         except TypeError as error:
             raise DeclarationError(f"a column's type cannot be had in Arrow: {error}") from error
+
+    def curve(self, bits: int) -> tuple[float, ...]:
+        """What Spark has measured of approx_count_distinct with so many bits of registers: the greatest number that it
+        counts by unused registers, raw estimates, and by how much each is too high; empty for bits without measures."""
+        jvm: Any = self._users._jvm
+        measured = jvm.org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper
+        place = bits - _MEASURED_FROM
+        if place >= len(measured.THRESHOLDS()):
+            return ()
+        parts = measured.RAW_ESTIMATE_DATA()[place], measured.BIAS_DATA()[place]
+        return (measured.THRESHOLDS()[place], *(number for part in parts for number in part))
 
     def check_name(self, what: str, name: str) -> None:
         """Refuse a name that Spark reads as a word of its grammar in ``FROM name AS alias``: ``FROM stream s``.

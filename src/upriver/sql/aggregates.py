@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.plan import AggregateCall
+from upriver.plan.plan import AggregateCall, register_bits
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
@@ -15,6 +16,7 @@ from upriver.plan.types import (
     decimal_sum_type,
     duck_name,
     is_boolean,
+    is_date,
     is_decimal,
     is_integer,
     is_null,
@@ -22,13 +24,14 @@ from upriver.plan.types import (
     is_string,
 )
 from upriver.sql.casts import cast
+from upriver.sql.hashes import hash_of
 from upriver.sql.logic import connect
 from upriver.sql.operators import boolean
 from upriver.sql.scalars import Context, group_value, typed_name
 
 _SPREADS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
 _CONDITIONS = frozenset({"bool_and", "every", "bool_or", "some", "any", "count_if"})
-_COUNTS = frozenset({"count", "count_star"})
+_COUNTS = frozenset({"count", "count_star", "approx_count_distinct"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 """Functions whose result does not depend on whether equal values count once."""
 _WHOLE = frozenset({"median", "skewness", "kurtosis"})
@@ -39,12 +42,7 @@ _COLLECTED = "Leave the rows as they are: a lookup gives all rows of its key."
 _OF_ALL_ROWS = "Make a view of the rows, and compute it from what a lookup gives: that is all rows of its key."
 INSTEAD = {
     **dict.fromkeys(("collect_list", "collect_set", "array_agg"), _COLLECTED),
-    **dict.fromkeys(("percentile_approx", "approx_percentile"), "Take percentile(x, p), which is exact."),
     **dict.fromkeys(("histogram_numeric", "count_min_sketch"), _OF_ALL_ROWS),
-    **dict.fromkeys(
-        ("first", "first_value", "last", "last_value"), "Take min_by(x, y) or max_by(x, y), in the order of y."
-    ),
-    "approx_count_distinct": "Take count(DISTINCT x), which is exact.",
 }
 """What to do instead of one of Spark's aggregate functions that is not supported."""
 
@@ -52,7 +50,8 @@ INSTEAD = {
 @dataclass(frozen=True, slots=True)
 class Call:
     """An aggregate in the plan's terms. argument: ``None`` for count_star. where: which rows count; ``None`` for
-    all. others, fraction, between: as of AggregateCall."""
+    all. others, fraction, between: as of AggregateCall. A ``first`` or ``last`` gives the value of the same row as the
+    others of a query do (:func:`of_one_row`)."""
 
     function: str
     argument: Scalar | None
@@ -78,8 +77,8 @@ def is_aggregate(node: exp.Expr) -> bool:
 
 
 def called(node: exp.Expr) -> exp.Expr:
-    """The function itself, without its FILTER and its order."""
-    while isinstance(node, exp.Filter | exp.WithinGroup):
+    """The function itself, without its FILTER, its order, and its words about NULL."""
+    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
         node = node.this
     return node
 
@@ -100,6 +99,11 @@ def is_over(node: exp.Expr) -> bool:
 
 def aggregate_call(context: Context, node: exp.Expr) -> Call:
     """The call for an aggregate, over rows that ``context`` has. Raises UnsupportedSql."""
+    if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
+        if called(node).name.lower() not in _ENDS:
+            raise context.unsupported(node, f"{called(node).name}() with IGNORE NULLS", "Leave the words out.")
+        call = aggregate_call(context, node.this)
+        return _ignoring_nulls(call) if isinstance(node, exp.IgnoreNulls) else call
     if not isinstance(node, exp.Filter):
         return _plain(context, node)
     context.only(node, "this", "expression")
@@ -117,6 +121,8 @@ def _plain(context: Context, node: exp.Expr) -> Call:
     distinct = len(operands) == 1 and isinstance(operands[0], exp.Distinct)
     if distinct:
         operands = operands[0].expressions
+    if name in _ENDS:
+        return _end(context, node, name, operands)
     if name in SEVERAL or (name == "count" and len(operands) > 1):
         return several_call(context, node, name, operands, distinct)
     if len(operands) != 1:
@@ -189,12 +195,16 @@ def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence
     """The call of a function of several operands. Raises UnsupportedSql."""
     if name == "count":
         return _count(context, operands, distinct)
+    if name == "approx_count_distinct":
+        return _approximate_count(context, node, operands)
     function = SEVERAL[name]
     if distinct and name not in ("listagg", "string_agg", "min_by", "max_by"):
         raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
     if name in ("listagg", "string_agg"):
         instead = f"Say in which order: {name}(x, ',') WITHIN GROUP (ORDER BY x)."
         raise context.unsupported(node, f"{name}() without WITHIN GROUP, in any order,", instead)
+    if SEVERAL[name] == "percentile_approx" and len(operands) in (2, 3):
+        return _approximate_percentile(context, node, name, operands)
     if len(operands) != 2:
         instead = "Take mode(x, true), which gives the least of several." if name == "mode" else "Give it two."
         raise context.unsupported(node, f"{name}() of {len(operands)} operands", instead)
@@ -244,6 +254,73 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
     return Call("listagg", value, value.type, distinct, between=str(context.translate(between).constant or ""))
 
 
+def _approximate_count(context: Context, node: exp.Expr, operands: Sequence[exp.Expr]) -> Call:
+    """``approx_count_distinct(x[, error])``, over the codes of the values' hashes."""
+    error = 0.05 if len(operands) < 2 else context.translate(operands[1]).constant
+    is_number = isinstance(error, int | float | Decimal) and not isinstance(error, bool)
+    if len(operands) > 2 or not is_number or not 0 < float(error or 0) < 1:
+        instead = "Write the error as a number: approx_count_distinct(x, 0.05)."
+        raise context.unsupported(node, "this approx_count_distinct()", instead)
+    bits = register_bits(float(error or 0))
+    if not _REGISTER_BITS_MIN <= bits <= _REGISTER_BITS_MAX:
+        instead = "Let the error be from 0.002 to 0.3, or take count(DISTINCT x)."
+        raise context.unsupported(node, f"approx_count_distinct() with the error {error}", instead)
+    value = _comparable(context, node, operands[0])
+    hashed = hash_of(context, node, value)
+    code = f"kernel_register_code({hashed.sql}, CAST({bits} AS INTEGER))"
+    sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {code} END"
+    codes = Scalar(sql, pa.int64(), hashed.fails, nulls=value.null_by)
+    return Call("approx_count_distinct", codes, pa.int64(), fraction=float(error or 0))
+
+
+def _approximate_percentile(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr]) -> Call:
+    """``percentile_approx(x, p[, accuracy])``. Near 0 and 1, as the accuracy says, Spark gives the ends."""
+    value = context.translate(operands[0])
+    is_long = is_decimal(value.type) and value.type.precision > _DOUBLE_DIGITS
+    if is_long or not (is_numeric(value.type) or is_date(value.type)):
+        instead = f"CAST it to a DECIMAL of at most {_DOUBLE_DIGITS} digits, to BIGINT, DOUBLE or DATE."
+        raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
+    fraction = _fraction(context, operands[1])
+    accuracy = 10_000 if len(operands) < 3 else context.translate(operands[2]).constant
+    if not isinstance(accuracy, int) or isinstance(accuracy, bool) or accuracy < 1:
+        raise context.unsupported(node, f"{name}() with this accuracy", "Write it as a whole number: 10000.")
+    fraction = 0.0 if fraction <= 1 / accuracy else 1.0 if fraction >= 1 - 1 / accuracy else fraction
+    return Call("percentile_approx", value, value.type, fraction=fraction)
+
+
+def _end(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr]) -> Call:
+    """``first(x[, ignores_nulls])`` or ``last``, for which Spark may take any row."""
+    ignores = len(operands) == 2 and isinstance(operands[1], exp.Boolean) and bool(operands[1].this)
+    if not operands or len(operands) > 2 or (len(operands) == 2 and not isinstance(operands[1], exp.Boolean)):
+        raise context.unsupported(node, f"this {name}()", f"Write {name}(x), or {name}(x, true) to leave out NULL.")
+    operand = operands[0]
+    if isinstance(operand, exp.IgnoreNulls | exp.RespectNulls):
+        ignores |= isinstance(operand, exp.IgnoreNulls)
+        operand = operand.this
+    value = group_value(_comparable(context, node, operand))
+    call = Call(_ENDS[name], value, value.type)
+    return _ignoring_nulls(call) if ignores else call
+
+
+def _ignoring_nulls(call: Call) -> Call:
+    return replace(call, function=_ALONE.get(call.function, call.function))
+
+
+def of_one_row(calls: Sequence[AggregateCall]) -> tuple[AggregateCall, ...]:
+    """The calls, in which those of ``first`` that count the same rows give the columns of one row; so do those of
+    ``last``. One alone gives the least value, or the greatest."""
+    found = []
+    for call in calls:
+        if call.function in _ALONE:
+            alike = [one.argument for one in calls if (one.function, one.where) == (call.function, call.where)]
+            first, *others = [name for name in alike if name is not None]
+            place = alike.index(call.argument)
+            function = call.function if others else _ALONE[call.function]
+            call = replace(call, function=function, argument=first, others=tuple(others), gives=place)
+        found.append(call)
+    return tuple(found)
+
+
 def _count(context: Context, operands: Sequence[exp.Expr], distinct: bool) -> Call:
     """Rows in which no operand is NULL; or how many combinations they have."""
     values = [group_value(_comparable(context, operand, operand)) for operand in operands]
@@ -288,7 +365,16 @@ def _type_of_sum(function: str, type: pa.DataType) -> pa.DataType:
     return pa.int64() if function == "sum" and is_integer(type) else pa.float64()
 
 
+_ENDS = {"first": "first", "first_value": "first", "last": "last", "last_value": "last", "any_value": "any_value"}
+_ALONE = {"first": "min", "last": "max"}
+"""What gives the value of a first row alone, and of a last one: rows are in the order of these values."""
+_REGISTER_BITS_MIN, _REGISTER_BITS_MAX = 4, 20
+_DOUBLE_DIGITS = 15
+"""Digits of a decimal that a double has."""
 SEVERAL = {
+    "approx_count_distinct": "approx_count_distinct",
+    "percentile_approx": "percentile_approx",
+    "approx_percentile": "percentile_approx",
     **{name: name for name in ("min_by", "max_by", "mode", "percentile", "percentile_disc", "listagg")},
     **{name: name for name in ("corr", "covar_pop", "covar_samp", "regr_avgx", "regr_avgy", "regr_r2")},
     **{name: name for name in ("regr_slope", "regr_intercept", "regr_sxx", "regr_syy", "regr_sxy")},
@@ -305,7 +391,6 @@ AGGREGATES = {
     "mean": "avg",
     "min": "min",
     "max": "max",
-    "any_value": "any_value",
     "stddev": "stddev_samp",
     "stddev_samp": "stddev_samp",
     "std": "stddev_samp",
@@ -327,5 +412,6 @@ AGGREGATES = {
     "try_sum": "try_sum",
     "try_avg": "try_avg",
     **SEVERAL,
+    **_ENDS,
 }
 """Spark's name to ours."""

@@ -63,6 +63,11 @@ def _xxhash(value: Scalar) -> tuple[str, str] | None:
     return None if name is None else (f"kernel_xxhash_{name}", value.sql)
 
 
+def hash_of(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    """``xxhash64(value)``."""
+    return _hashed(literal(42, pa.int64()), _xxhash)(context, node, (value,))
+
+
 def _murmur(value: Scalar) -> tuple[str, str] | None:
     whole = _as_whole(value)
     if whole is not None:

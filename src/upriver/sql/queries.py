@@ -33,6 +33,7 @@ from upriver.plan.source import Source, Unreadable
 from upriver.plan.types import common_type, is_null, same_type, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.clauses import END, check_reading, check_words, is_sorted, only, read_part, without_ignored
+from upriver.sql.curves import with_curves
 from upriver.sql.operators import CAST_IT
 from upriver.sql.relations import (
     Output,
@@ -262,6 +263,10 @@ class Typer(Protocol):
     def schema_of(self, sql: str) -> pa.Schema:
         """The schema of a query over the declared tables. Raises DeclarationError, in Spark's words."""
 
+    def curve(self, bits: int) -> tuple[float, ...]:
+        """What Spark has measured of approx_count_distinct with so many bits of registers, as ``AggregateCall.curve``
+        has it; empty if it has not."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompiledView:
@@ -292,7 +297,8 @@ def compile_view(
     except RecursionError as error:
         raise source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.") from error
     schema = _checked(source, rows, schema)
-    return CompiledView(source, retyped(all_numbered(rows.relation), schema), schema)
+    relation = with_curves(all_numbered(rows.relation), typer.curve)
+    return CompiledView(source, retyped(relation, schema), schema)
 
 
 def over_tables(sql: str, views: Mapping[str, str]) -> str:

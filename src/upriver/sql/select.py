@@ -18,7 +18,16 @@ from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import duck_name, is_null
-from upriver.sql.aggregates import Call, aggregate_call, called, has_aggregate, is_aggregate, is_over, over_no_rows
+from upriver.sql.aggregates import (
+    Call,
+    aggregate_call,
+    called,
+    has_aggregate,
+    is_aggregate,
+    is_over,
+    of_one_row,
+    over_no_rows,
+)
 from upriver.sql.clauses import Clauses, SelectItem, read_clauses
 from upriver.sql.detached import ATTACHED, detach, detached
 from upriver.sql.from_where import read_from, selected
@@ -264,8 +273,9 @@ class Groups:
     def relation(self, rows: Relation, place: int | None) -> Relation:
         """The groups of these rows, with all collected aggregates."""
         inputs = [Output(name, value) for name, value in self._inputs.items()]
+        calls = of_one_row(tuple(self._calls.values()))
         if not self._group and self._sets is None:
-            return of_everything(rows, inputs, tuple(self._calls.values()), self._uses, self._taken, place)
+            return of_everything(rows, inputs, calls, self._uses, self._taken, place)
         source = computed(rows, inputs, self._uses, place)
         if self._session is not None:
             others = [name for name in self._group.values() if name not in self._session]
@@ -274,7 +284,7 @@ class Groups:
         if self._sets is not None:
             source = self._sets.expanded(source, place)
             grouped += self._sets.columns
-        plan = AggregatePlan(grouped, tuple(self._calls.values()))
+        plan = AggregatePlan(grouped, calls)
         fields = [source.schema.field(name) for name in plan.group]
         fields += [pa.field(call.output, call.type) for call in plan.calls]
         return Relation(AggregateOp(plan), (source,), pa.schema(fields), place)
@@ -287,7 +297,8 @@ class Groups:
 
     def _call(self, node: exp.Expr) -> AggregateCall:
         call = aggregate_call(self._rows, node)
-        condition = node.expression.this if isinstance(node, exp.Filter) else node
+        filtered = node.this if isinstance(node, exp.IgnoreNulls | exp.RespectNulls) else node
+        condition = filtered.expression.this if isinstance(filtered, exp.Filter) else called(node)
         where = None if call.where is None else self._argument(call.where, _operand(condition))
         values = () if call.argument is None else (call.argument, *call.others)
         columns = [self._argument(_guarded(value, call.where), _operand(called(node))) for value in values]

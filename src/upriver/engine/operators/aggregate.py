@@ -49,8 +49,8 @@ from upriver.engine.operators.accumulators import (
 from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import check_new, concatenated, part_of
 from upriver.engine.operators.pair_moments import PAIR_MOMENTS, PairMoment
+from upriver.engine.operators.sorted_values import SortedValues
 from upriver.engine.operators.value_functions import VALUE_FUNCTIONS as VALUES_FUNCTIONS
-from upriver.engine.operators.value_functions import SortedValues
 from upriver.engine.row_text import row_text
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import Hashes, hash64
@@ -304,6 +304,9 @@ class Extreme:
 
 _SAME_IF_DISTINCT = (*VALUE_FUNCTIONS, "bool_and", "bool_or")
 _BY = ("min_by", "max_by")
+_OF_A_ROW = (*_BY, "first", "last")
+"""Functions that give a column of the least, or the greatest, of the rows that count."""
+_GREATEST = ("max_by", "last")
 
 
 class ValueCounts:
@@ -385,9 +388,10 @@ class Argument:
             raise ProtocolError(f"{call.function} of no column")
         if call.function in VALUES_FUNCTIONS:
             return self._kept(self._type).whole(call)
-        if call.function in _BY:
-            given = self._kept(self._type).extreme(greatest=call.function == "max_by")
-            return lambda slots: given(slots).field(1)
+        if call.function in _OF_A_ROW:
+            given = self._kept(self._type).extreme(greatest=call.function in _GREATEST)
+            place = 1 if call.function in _BY else call.gives
+            return lambda slots: given(slots).field(place)
         if distinct:
             return self._kept(self._type).distinct(call)
         if self._retracts and call.function in VALUE_FUNCTIONS:
@@ -446,12 +450,17 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentName:
-    """columns: of the values; none if rows count. Several columns make structs, which are null if one of them is, or,
-    if ``decides``, if the first is. where: the column of the condition, or ``None``."""
+    """columns: of the values; none if rows count. Several columns make structs, which are null if one of the first
+    ``required`` is. where: the column of the condition, or ``None``."""
 
     columns: tuple[str, ...]
     where: str | None
-    decides: bool
+    required: int
+
+    @classmethod
+    def of(cls, call: AggregateCall) -> "ArgumentName":
+        required = {**dict.fromkeys(_BY, 1), "first": 0, "last": 0}.get(call.function, len(call.columns))
+        return cls(call.columns, call.where, required)
 
     def type(self, source: pa.Schema) -> pa.DataType | None:
         """The type of the values."""
@@ -466,7 +475,7 @@ class ArgumentName:
         if len(columns) < 2:
             return columns[0] if columns else None
         missing = np.zeros(rows.num_rows, np.bool_)
-        for column in columns[:1] if self.decides else columns:
+        for column in columns[: self.required]:
             missing |= ~validity(column)
         names = [str(place) for place in range(len(columns))]
         return pa.StructArray.from_arrays(columns, names, mask=pa.array(missing))
@@ -674,7 +683,7 @@ class Aggregate:
     def _reader(self, call: AggregateCall, source: pa.Schema) -> Reader:
         if call.argument is None and call.where is None:
             return partial(_row_counts, self._rows)
-        name = ArgumentName(call.columns, call.where, call.function in _BY)
+        name = ArgumentName.of(call)
         if name not in self._arguments:
             type = name.type(source)
             overflow = partial(_overflow, self._groups, self._group)

@@ -1,11 +1,10 @@
-"""Functions of all values of a group, in order: percentile, mode, listagg, bits, skewness and kurtosis.
+"""Functions of all values of a group, in order: percentiles, mode, listagg, bits, skewness and kurtosis.
 
 Each is computed from the distinct values of a group when it is read. So values may come and go in any order, and the
 result depends on them alone.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,45 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.engine.operators.accumulators import floats_of
+from upriver.engine.operators.cardinality import approx_count_distinct
+from upriver.engine.operators.sorted_values import SortedValues
 from upriver.plan.plan import AggregateCall
 from upriver.state.columns import Cells, array_of, cells_of
-from upriver.state.vectors import Mask, Positions, true_at
+from upriver.state.vectors import true_at
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class SortedValues:
-    """The values of some groups, one group after the other; those of one group ascend, each once.
-
-    times: the number of rows of each value. bounds: where each group begins, and where the last one ends.
-    """
-
-    values: pa.Array
-    times: npt.NDArray[np.int64]
-    bounds: Positions
-
-    @property
-    def some(self) -> Mask:
-        """Which groups have a value."""
-        some: Mask = self.bounds[1:] > self.bounds[:-1]
-        return some
-
-    @property
-    def counts(self) -> npt.NDArray[np.int64]:
-        """The number of rows of each group."""
-        before = self._before()
-        return before[self.bounds[1:]] - before[self.bounds[:-1]]
-
-    def nth(self, rows: npt.NDArray[np.int64]) -> Positions:
-        """The place of the value that the row of this number has, for each group; rows count from 0."""
-        before = self._before()
-        wanted = before[self.bounds[:-1]] + rows
-        places: Positions = np.searchsorted(before[1:], wanted, side="right")
-        return np.minimum(places, max(len(self.values) - 1, 0))
-
-    def _before(self) -> npt.NDArray[np.int64]:
-        return np.concatenate([[0], np.cumsum(self.times)])
 
 
 def _percentile(call: AggregateCall, found: SortedValues) -> pa.Array:
@@ -74,6 +41,16 @@ def _percentile_disc(call: AggregateCall, found: SortedValues) -> pa.Array:
         return pa.nulls(len(found.some), call.type)
     rows = np.maximum(np.ceil(found.counts * call.fraction).astype(np.int64) - 1, 0)
     return array_of(pa.float64(), floats_of(found.values)[found.nth(rows)], found.some)
+
+
+def _percentile_approx(call: AggregateCall, found: SortedValues) -> pa.Array:
+    """As ``percentile_disc``, in the type of the values, which Spark takes as doubles. Spark's own is that value where
+    a group has few rows, and one near it elsewhere."""
+    if not len(found.values):
+        return pa.nulls(len(found.some), call.type)
+    rows = np.maximum(np.ceil(found.counts * call.fraction).astype(np.int64) - 1, 0)
+    values = found.values.take(pa.array(found.nth(rows), mask=~found.some))
+    return values.cast(pa.float64(), safe=False).cast(pa.int64(), safe=False) if values.type == pa.int64() else values
 
 
 def _mode(call: AggregateCall, found: SortedValues) -> pa.Array:
@@ -140,6 +117,8 @@ ValueFunction = Callable[[AggregateCall, SortedValues], pa.Array]
 VALUE_FUNCTIONS: Mapping[str, ValueFunction] = {
     "percentile": _percentile,
     "percentile_disc": _percentile_disc,
+    "percentile_approx": _percentile_approx,
+    "approx_count_distinct": approx_count_distinct,
     "mode": _mode,
     "listagg": _listagg,
     "bit_and": _bits(np.bitwise_and),
