@@ -89,12 +89,12 @@ def _stack(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:
             raise context.unsupported(node, f"stack() with a column of {named}", "CAST its values to one type.")
         types.append(given[0].type)
     texts = [
-        f"'{number % width}': {(null(types[number % width]) if is_null(value.type) else value).sql}"
+        f"'f{number % width}': {(null(types[number % width]) if is_null(value.type) else value).sql}"
         for number, value in enumerate(values)
     ]
     rows = [", ".join(texts[start : start + width]) for start in range(0, len(texts), width)]
     sql = f"[{', '.join(f'{{{row}}}' for row in rows)}]"
-    type = pa.struct([(str(number), type) for number, type in enumerate(types)])
+    type = pa.struct([(f"f{number}", type) for number, type in enumerate(types)])
     fails = any(value.fails for value in values)
     titles = tuple(f"col{number}" for number in range(width))
     return Generated(Scalar(sql, pa.list_(type), fails, nulls=frozenset()), titles, False, keeps_empty)

@@ -22,7 +22,7 @@ Listed = Callable[[Context, exp.Expr], Scalar]
 
 
 def listed(context: Context, node: exp.Expr, columns: pa.Schema) -> Scalar:
-    """The translation of a bound node that must be a list: of entries with ``key`` and ``value``, if it is a map.
+    """The translation of a bound node that must be a list: of entries, key and value, if it is a map.
 
     columns: of the rows. Raises UnsupportedSql.
     """
@@ -32,9 +32,11 @@ def listed(context: Context, node: exp.Expr, columns: pa.Schema) -> Scalar:
         if kinds.is_list(type) and duck_type(type) is not None:
             return column
         if kinds.is_map(type):
-            entry = pa.struct([("key", type.key_type), ("value", type.item_type)])
+            entry = pa.struct([("f0", type.key_type), ("f1", type.item_type)])
             if duck_type(entry) is not None:
-                return strict(f"map_entries({column.sql})", pa.list_(entry), (column,))
+                pair = "{'f0': e.key, 'f1': e.value}"
+                entries = f"list_transform(map_entries({column.sql}), lambda e: {pair})"
+                return strict(entries, pa.list_(entry), (column,))
     name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
     if name not in LISTS:
         what = f"a list of {node.sql(dialect='spark')}"
@@ -64,8 +66,8 @@ def _map(context: Context, node: exp.Expr) -> Scalar:
     if duck_name(given[0].type) is None:
         raise context.unsupported(node, f"map() of {typed_name(given[0])}", "CAST it.")
     pairs = zip(names, given, strict=True)
-    entries = ", ".join(f"{{'key': {name.sql}, 'value': {value.sql}}}" for name, value in pairs)
-    type = pa.struct([("key", names[0].type), ("value", given[0].type)])
+    entries = ", ".join(f"{{'f0': {name.sql}, 'f1': {value.sql}}}" for name, value in pairs)
+    type = pa.struct([("f0", names[0].type), ("f1", given[0].type)])
     fails = any(value.fails for value in (*names, *given))
     return Scalar(f"[{entries}]", pa.list_(type), fails, nulls=frozenset())
 
