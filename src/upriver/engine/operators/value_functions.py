@@ -15,10 +15,11 @@ from upriver.engine.operators.accumulators import floats_of
 from upriver.engine.operators.cardinality import approx_count_distinct
 from upriver.engine.operators.sorted_values import SortedValues
 from upriver.plan.plan import AggregateCall
-from upriver.state.columns import Cells, array_of, cells_of
+from upriver.state.columns import Cells, array_of, cells_of, validity
 from upriver.state.vectors import true_at
 
 Floats = npt.NDArray[np.float64]
+_BEYOND_LONGS = 2.0**63
 
 
 def _percentile(call: AggregateCall, found: SortedValues) -> pa.Array:
@@ -50,7 +51,12 @@ def _percentile_approx(call: AggregateCall, found: SortedValues) -> pa.Array:
         return pa.nulls(len(found.some), call.type)
     rows = np.maximum(np.ceil(found.counts * call.fraction).astype(np.int64) - 1, 0)
     values = found.values.take(pa.array(found.nth(rows), mask=~found.some))
-    return values.cast(pa.float64(), safe=False).cast(pa.int64(), safe=False) if values.type == pa.int64() else values
+    if values.type != pa.int64():
+        return values
+    doubles = cells_of(values).astype(np.float64)
+    is_beyond = doubles >= _BEYOND_LONGS
+    cells = np.where(is_beyond, np.iinfo(np.int64).max, np.where(is_beyond, 0, doubles).astype(np.int64))
+    return array_of(pa.int64(), cells, validity(values))
 
 
 def _mode(call: AggregateCall, found: SortedValues) -> pa.Array:
