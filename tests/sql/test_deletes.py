@@ -96,6 +96,9 @@ class SparksWords:
     def schema_of(self, sql: str) -> pa.Schema:
         raise DeclarationError(self._words)
 
+    def curve(self, bits: int) -> tuple[float, ...]:
+        raise DeclarationError(self._words)
+
 
 @pytest.mark.parametrize(
     ("sql", "words", "told"),

@@ -136,8 +136,8 @@ class Grammar:
         where = self._maybe("WHERE", self._expressions.condition([*source.exact(), element]))
         spark = f"({source.spark}) s LATERAL VIEW explode(array({values})) e AS {element.name}"
         duck = f"(SELECT *, unnest([{values}]) AS {element.name} FROM ({source.duck}) s) s"
-        outputs = tuple(column for _, column in chosen)
-        return Query(*(f"SELECT {_listed(chosen)} FROM {rows} {where}" for rows in (spark, duck)), outputs)
+        select = f"SELECT {_listed(chosen)} FROM {{}} {where}"
+        return Query(select.format(spark), select.format(duck), tuple(column for _, column in chosen))
 
     def _groups(self, source: Query, is_last: bool) -> Query:
         columns = source.exact()

@@ -8,6 +8,7 @@ from upriver.plan.plan import (
     AggregateCall,
     AggregateOp,
     AggregatePlan,
+    ExplodeOp,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -60,7 +61,7 @@ def sql_of(relation: Relation, upserts: dict[str, str]) -> str:
             return " UNION ALL ".join(f"SELECT * FROM {part}" for part in inputs)
         case SetOperationOp(kind, every):
             return f"SELECT * FROM {inputs[0]} {kind}{' ALL' if every else ''} SELECT * FROM {inputs[1]}"
-        case LatestOp() | StatefulMapOp() | ValuesOp() | SaltOp() | ReplicateOp():
+        case LatestOp() | StatefulMapOp() | ValuesOp() | SaltOp() | ReplicateOp() | ExplodeOp():
             raise AssertionError("no SQL that a front end knows means this")
 
 
