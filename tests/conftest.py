@@ -1,7 +1,9 @@
 """Fixtures that all tests of a process share: above all, one Spark session."""
 
+import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +12,8 @@ from jvm import start_quickly
 
 LONG_S_MAX = 3600
 """Seconds after which a long test that hangs fails."""
+WITHOUT_SPARK = "not spark and not cluster"
+ALL_WITH_SPARK = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster)$", re.MULTILINE)
 
 # No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
 _found = settings.get_profile(settings.get_current_profile_name())
@@ -27,6 +31,18 @@ def pytest_configure() -> None:
     """A process started in the background ignores Ctrl-C, and so would all that the tests start or interrupt."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     start_quickly()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not load a file that has none of the tests that ``-m`` asks for: loading all takes each process 10 s."""
+    asked = config.getoption("markexpr")
+    if not asked or not collection_path.match("test_*.py"):
+        return None
+    text = collection_path.read_text()
+    if asked == WITHOUT_SPARK:
+        return bool(ALL_WITH_SPARK.search(text)) or None
+    marks = asked.split(" or ")
+    return None if " " in "".join(marks) or any(f"mark.{mark}" in text for mark in marks) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -9,7 +9,7 @@ import re
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import zip_longest
 from pathlib import Path
 
@@ -233,7 +233,7 @@ def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
 def every_test_checks_something(source: Source) -> Iterator[Fault]:
     if not source.is_test:
         return
-    helpers = {name for name, _ in _imported(source.tree) if name in CHECKERS} | set(_checkers(source))
+    helpers = {name for name, _ in _imported(source.tree) if name in checkers()} | set(_checkers(source))
     for function in source.functions:
         if function.name.startswith("test_") and not _checks(function, helpers):
             yield function.lineno, f"{function.name} asserts nothing"
@@ -382,7 +382,13 @@ FILES = [
     for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts")
     for path in ROOT.glob(f"{top}/**/*.*")
 ] + [path.name for path in ROOT.glob("*.*")]
-CHECKERS = frozenset(name for source in CODE if source.is_test for name in _checkers(source))
+
+
+@cache
+def checkers() -> frozenset[str]:
+    """All functions of tests that check something."""
+    return frozenset(name for source in CODE if source.is_test for name in _checkers(source))
+
 
 SUPPORT = {Path(source.path).stem: source for source in CODE if source.path.startswith("tests/support/")}
 PACKAGES = {

@@ -152,11 +152,13 @@ def names_are_apart(relation: Relation) -> bool:
 
 # Rows
 
+_DEFINED: set[str] = set()
+"""The macros and kernels that the connection has."""
+
 
 @cache
 def connection() -> duckdb.DuckDBPyConnection:
     duck = duckdb.connect()
-    define(duck)
     for name, table in rows().items():
         fields = [
             pa.field(field.name, pa.timestamp("us") if is_instant(field.type) else field.type) for field in table.schema
@@ -168,6 +170,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 
 def evaluated(sql: str) -> list[tuple[Any, ...]]:
     """The rows of a DuckDB query."""
+    define(connection(), sql, _DEFINED)
     return connection().sql(sql).fetchall()
 
 

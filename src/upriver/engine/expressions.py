@@ -4,8 +4,8 @@ Each projection and each predicate becomes a prepared statement over a source th
 costs a fraction of a millisecond. DuckDB's optimizer is off: it may reorder and fold expressions, and a scan with a
 SELECT list leaves nothing to optimise.
 
-Every Evaluator defines the macros of :mod:`upriver.engine.macros` and the kernels of :mod:`upriver.engine.kernels`, and
-generated SQL may call them.
+Generated SQL may call the macros of :mod:`upriver.engine.macros` and the kernels of :mod:`upriver.engine.kernels`. An
+Evaluator defines those that its expressions call.
 """
 
 import copy
@@ -174,6 +174,8 @@ class _Engine:
 
     def __init__(self) -> None:
         self.duck = self._opened()
+        self._defined: set[str] = set()
+        """The kernels and macros that DuckDB has."""
         self._statements: dict[tuple[tuple[str, ...], pa.Schema, pa.Schema], _Statement] = {}
         self._numbers = count(1)
         """Numbers of the next statements."""
@@ -190,6 +192,7 @@ class _Engine:
         except _BROKEN as error:
             self.close()
             self.duck = self._opened()
+            self._defined.clear()
             raise _RowFault(f"DuckDB cannot compute it: {_said(error)}") from error
 
     def close(self) -> None:
@@ -201,7 +204,6 @@ class _Engine:
         duck = duckdb.connect(":memory:", config=_CONFIG)
         finalize(self, duck.close)
         duck.execute("PRAGMA disable_optimizer")
-        define(duck)
         duck.execute("SET lock_configuration = true")
         return duck
 
@@ -212,6 +214,8 @@ class _Engine:
             if len(self._statements) >= STATEMENTS_MAX:
                 oldest = next(iter(self._statements))
                 self._statements.pop(oldest).drop()
+            for expression in expressions:
+                define(self.duck, expression, self._defined)
             statement = _Statement(self.duck, f"s{next(self._numbers)}", expressions, schema, rows)
             self._statements[key] = statement
         return statement
