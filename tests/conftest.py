@@ -1,5 +1,7 @@
 """Fixtures that all tests of a process share: above all, one Spark session."""
 
+import gc
+import os
 import re
 import signal
 from collections.abc import Iterator
@@ -9,10 +11,20 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from jvm import start_quickly
+from soak import SOAK
 
 LONG_S_MAX = 3600
 """Seconds after which a long test that hangs fails."""
 WITHOUT_SPARK = "not spark and not cluster"
+LONG_FILES = frozenset(
+    f"test_{name}.py"
+    for name in (
+        *("campaign", "checkpoint_rules", "failing_views", "faults", "rescales", "rules", "upquery_rules"),
+        *("conformance", "function_table", "functions", "oracle", "reads", "set_aside", "sql_relations", "tables"),
+        *("views", "window_functions"),
+    )
+)
+"""Files whose tests take half a minute and more."""
 ALL_WITH_SPARK = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster)$", re.MULTILINE)
 
 # No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
@@ -27,8 +39,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sql-seed", type=int, help="the seed of the random queries on Spark, which is drawn otherwise")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """A process started in the background ignores Ctrl-C, and so would all that the tests start or interrupt."""
+    if config.getoption("--soak"):
+        os.environ[SOAK] = "1"
     signal.signal(signal.SIGINT, signal.default_int_handler)
     start_quickly()
 
@@ -49,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave the long tests out of a run that is not asked for them. Files with a cluster of their own take longest and
     go first: files are shared out among processes, and at the end none should wait long for another."""
     clusters = {item.path for item in items if item.get_closest_marker("cluster")}
-    items.sort(key=lambda item: item.path not in clusters)
+    items.sort(key=lambda item: (item.path not in clusters, item.path.name not in LONG_FILES))
     long = [item for item in items if item.get_closest_marker("long")]
     for item in long:
         item.add_marker(pytest.mark.timeout(LONG_S_MAX))
@@ -58,6 +72,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if long:
         items[:] = [item for item in items if not item.get_closest_marker("long")]
         config.hook.pytest_deselected(items=long)
+
+
+def pytest_collection_finish() -> None:
+    """The collector need not look again and again through what is loaded by now, which takes it half a second."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # what is never collected counts as leaked for DuckDB, which says so in forty lines
 
 
 @pytest.fixture

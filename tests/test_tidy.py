@@ -69,9 +69,13 @@ class Source:
     def tree(self) -> ast.Module:
         return ast.parse(self.text, self.path)
 
-    @property
-    def functions(self) -> Iterator[Function]:
-        return (node for node in ast.walk(self.tree) if isinstance(node, Function))
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        return list(ast.walk(self.tree))
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        return [node for node in self.nodes if isinstance(node, Function)]
 
     @property
     def is_test(self) -> bool:
@@ -81,13 +85,21 @@ class Source:
     def is_pure(self) -> bool:
         return self.path.removeprefix("src/upriver/").startswith(PURE)
 
-    def named(self) -> Iterator[tuple[ast.expr, str]]:
+    @cached_property
+    def imported(self) -> list[tuple[str, str]]:
+        """The names that it imports, each with what it names."""
+        return list(_imported(self.nodes))
+
+    @cached_property
+    def named(self) -> list[tuple[ast.expr, str]]:
         """Each name and attribute chain with its dotted name, imports resolved: ``np.random`` is numpy.random."""
-        imported = dict(_imported(self.tree))
-        for node in ast.walk(self.tree):
+        imported = dict(self.imported)
+        found: list[tuple[ast.expr, str]] = []
+        for node in self.nodes:
             if isinstance(node, ast.Name | ast.Attribute):
                 head, *rest = ast.unparse(node).split(".")
-                yield node, ".".join([imported.get(head, head), *rest])
+                found.append((node, ".".join([imported.get(head, head), *rest])))
+        return found
 
     @cached_property
     def prose(self) -> list[tuple[int, str]]:
@@ -113,8 +125,8 @@ class Source:
         return found
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, str]]:
-    for node in ast.walk(tree):
+def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
+    for node in nodes:
         if isinstance(node, ast.Import):
             for name in node.names:
                 yield (name.asname, name.name) if name.asname else (name.name.split(".")[0],) * 2
@@ -167,8 +179,8 @@ def init_only_re_exports(source: Source) -> Iterator[Fault]:
 def pure_code_calls_nothing_banned(source: Source) -> Iterator[Fault]:
     if not source.is_pure:
         return
-    imports = [node for node in ast.walk(source.tree) if isinstance(node, ast.Import)]
-    used = [(node.lineno, name) for node, name in source.named()]
+    imports = [node for node in source.nodes if isinstance(node, ast.Import)]
+    used = [(node.lineno, name) for node, name in source.named]
     for line, name in used + [(node.lineno, name.name) for node in imports for name in node.names]:
         if BANNED_IN_PURE.fullmatch(name):
             yield line, f"{name} in code that must give the same for the same events"
@@ -181,11 +193,11 @@ def unpickles_in_one_place(source: Source) -> Iterator[Fault]:
     for function in source.functions:
         if (source.path, function.name) == UNPICKLING:
             allowed.update(range(function.lineno, (function.end_lineno or 0) + 1))
-    imported = [(1, origin) for _, origin in _imported(source.tree)]
-    for node in ast.walk(source.tree):
+    imported = [(1, origin) for _, origin in source.imported]
+    for node in source.nodes:
         if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
             yield node.value.lineno, "allow_pickle: a file that runs what it holds"
-    for line, name in [(node.lineno, name) for node, name in source.named()] + imported:
+    for line, name in [(node.lineno, name) for node, name in source.named] + imported:
         if UNPICKLES.fullmatch(name) and line not in allowed:
             yield line, f"{name} runs what it reads: only {UNPICKLING[1]} of {UNPICKLING[0]} may, after authentication"
 
@@ -203,14 +215,14 @@ def limits_name_their_unit(source: Source) -> Iterator[Fault]:
 
 def no_sleep_in_tests(source: Source) -> Iterator[Fault]:
     if source.is_test:
-        for node, name in source.named():
+        for node, name in source.named:
             if name in ("time.sleep", "asyncio.sleep"):
                 yield node.lineno, "a test sleeps: wait for what it waits for"
 
 
 def no_test_imports_another(source: Source) -> Iterator[Fault]:
     if source.is_test:
-        for name, origin in _imported(source.tree):
+        for name, origin in source.imported:
             if origin.startswith(("tests.", "test_")):
                 yield 1, f"{name} is another test's: move it to a module of tests/support"
 
@@ -218,11 +230,11 @@ def no_test_imports_another(source: Source) -> Iterator[Fault]:
 def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
     if not source.is_test:
         return
-    for name, origin in _imported(source.tree):
+    for name, origin in source.imported:
         if origin.startswith(("unittest.mock", "mock.")) or origin == "mock":
             yield 1, f"{name} is a mock: give the real class a real collaborator"
-    imported = dict(_imported(source.tree))
-    for node in ast.walk(source.tree):
+    imported = dict(source.imported)
+    for node in source.nodes:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("monkeypatch.setattr") and node.args:
             first = ast.unparse(node.args[0]).strip("'\"")
             head, *rest = first.split(".")
@@ -233,7 +245,7 @@ def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
 def every_test_checks_something(source: Source) -> Iterator[Fault]:
     if not source.is_test:
         return
-    helpers = {name for name, _ in _imported(source.tree) if name in checkers()} | set(_checkers(source))
+    helpers = {name for name, _ in source.imported if name in checkers()} | set(_checkers(source))
     for function in source.functions:
         if function.name.startswith("test_") and not _checks(function, helpers):
             yield function.lineno, f"{function.name} asserts nothing"
@@ -273,7 +285,7 @@ def _imported_with_helpers(source: Source) -> set[str]:
     """What a test imports, and what the modules of tests/support that it imports do."""
     found, to_read = set[str](), [source]
     while to_read:
-        new = {origin for _, origin in _imported(to_read.pop().tree)} - found
+        new = {origin for _, origin in set(to_read.pop().imported)} - found
         found |= new
         to_read += [SUPPORT[origin.split(".")[0]] for origin in new if origin.split(".")[0] in SUPPORT]
     return found
@@ -320,7 +332,7 @@ def components_own_their_fields(source: Source) -> Iterator[Fault]:
         return
     heirs = (function for function in source.functions if function.name == "succeed")
     inherits = {node for function in heirs for node in ast.walk(function)}
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.Attribute(value=ast.Attribute(value=ast.Name("self"), attr=held), attr=field, ctx=ast.Store()):
                 if held.startswith("_"):
@@ -342,7 +354,7 @@ def classes_have_few_fields(source: Source) -> Iterator[Fault]:
     """Fields: those of a dataclass, and what any method assigns to ``self``."""
     if not source.path.startswith("src/"):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ClassDef) and node.name not in MANY_FIELDS and len(_fields(node)) > FIELDS_MAX:
             yield node.lineno, f"{node.name} has {len(_fields(node))} fields, of {FIELDS_MAX} at most: split it"
 
@@ -439,7 +451,7 @@ def test_a_class_name_occurs_once() -> None:
 
 
 def test_every_exception_has_many_fields() -> None:
-    nodes = [node for source in CODE for node in ast.walk(source.tree) if source.path.startswith("src/")]
+    nodes = [node for source in CODE for node in source.nodes if source.path.startswith("src/")]
     many = {node.name for node in nodes if isinstance(node, ast.ClassDef) and len(_fields(node)) > FIELDS_MAX}
     assert many == MANY_FIELDS
 

@@ -154,6 +154,7 @@ def test_a_site_has_some_size() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("partial", [False, True])
 def test_all_pages_of_a_small_site_are_right(spark: Any, tmp_path: Path, partial: bool) -> None:

@@ -260,6 +260,7 @@ def check_ran(outcome: Any) -> None:
     assert outcome.reflected_at > outcome.started_at
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_an_app_keeps_the_answer(spark: Any, data: Path, tmp_path: Path) -> None:
     outcome = run_upriver(spark, task(data, tmp_path, "q2"))

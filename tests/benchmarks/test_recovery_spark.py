@@ -41,6 +41,7 @@ def wait_until_gone(mark: str) -> None:
     assert marked(mark) == set()
 
 
+@pytest.mark.long
 def test_a_worker_is_killed_and_comes_back_in_every_way_that_there_is() -> None:
     """In a process of its own: the benchmark ends its Spark session, which all tests here share."""
     mark = uuid4().hex

@@ -356,6 +356,7 @@ def test_the_picture_goes_into_the_checkout_that_is_worked_in(tmp_path: Path) ->
 # Spark -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_sparks_own_way_is_timed_in_parts_that_add_up(spark: Any, tmp_path: Path) -> None:
     query = StatefulQuery(spark, tmp_path, 2)
@@ -371,6 +372,7 @@ def test_sparks_own_way_is_timed_in_parts_that_add_up(spark: Any, tmp_path: Path
     assert not spark.streams.active
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_river_is_rescaled_there_and_back_under_load(tmp_path: Path) -> None:
     """In a process of its own: the benchmark ends its Spark session, which all tests here share."""

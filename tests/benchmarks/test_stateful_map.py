@@ -38,6 +38,7 @@ def test_sparks_processor_keeps_a_count_and_a_sum() -> None:
     assert second.to_dict("records") == [{"k": 7, "n": 5, "total": 1}]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_both_sides_are_measured_on_the_same_rows(spark: Any) -> None:
     case = StatefulCase(keys=50, rows=300, spark_rows=100, spark_rows_max=400)

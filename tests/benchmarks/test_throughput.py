@@ -286,6 +286,7 @@ def test_the_first_micro_batch_has_a_rate_of_its_own() -> None:
     assert shown.splitlines()[-1].split() == ["ingest", "1,000", "2,000,000"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_both_sides_keep_the_same_view(tmp_path: Path) -> None:
     options = ThroughputOptions(
@@ -310,6 +311,7 @@ def test_both_sides_keep_the_same_view(tmp_path: Path) -> None:
     assert len(list((tmp_path / "events").glob("*.parquet"))) == 10
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_joins_are_looked_up_while_rows_come_and_are_right_then(spark: Any, tmp_path: Path) -> None:
     options = BusyOptions(workers=2, rows=5_000, epochs=2, auctions=3_000, idle_s=0.1)
@@ -322,6 +324,7 @@ def test_joins_are_looked_up_while_rows_come_and_are_right_then(spark: Any, tmp_
             assert 0 < figures[when]["p50_ms"] <= figures[when]["max_ms"]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_other_keys_and_epochs_are_timed_beside_a_hot_key(spark: Any, tmp_path: Path) -> None:
     options = HotKeyOptions(

@@ -20,6 +20,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("seed", range(SEEDS_SOAK) if given is None else [given])
 
 
+@pytest.mark.long
 def test_a_round_of_random_faults(tmp_path: Path) -> None:
     with campaign(tmp_path, seed=1) as harmed:
         harmed.round(steps=4)

@@ -16,6 +16,7 @@ PATIENT_S = 120.0
 """Seconds of silence: no worker is given up while it is stopped."""
 
 
+@pytest.mark.long
 def test_a_driver_killed_in_a_rescale_is_followed_by_one_that_goes_on_with_its_target(tmp_path: Path) -> None:
     cluster = RunningCluster(tmp_path, ALONE, workers=None, worker_silence_s=PATIENT_S, checkpoint_interval_epochs=1)
     try:

@@ -137,6 +137,7 @@ def test_leases_speak_only_with_lease_workers_whose_driver_stands_still_say_noth
     assert addresses(cluster.client) == before
 
 
+@pytest.mark.long
 def test_a_driver_that_is_killed_and_started_again_on_the_same_root(cluster: RunningCluster) -> None:
     client = cluster.client
     with probing(client, cluster.feed):

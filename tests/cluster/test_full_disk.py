@@ -213,7 +213,7 @@ def test_a_control_record_that_cannot_be_written(driver: Driver) -> None:
     driver.check_on_the_same_root()
 
 
-@pytest.mark.parametrize("pages", [0, 8, 11])
+@pytest.mark.parametrize("pages", [*(pytest.param(pages, marks=pytest.mark.long) for pages in (0, 11)), 8])
 def test_a_disk_without_room(driver: Driver, pages: int) -> None:
     """With room for so many pages: another write each time is the first that finds none."""
     with driver.full(pages * PAGE_BYTES):

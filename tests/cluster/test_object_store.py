@@ -61,6 +61,7 @@ def drivers(s3: S3Server) -> Iterator[Drivers]:
     drivers.stop()
 
 
+@pytest.mark.long
 def test_a_stream_goes_on_after_a_kill_in_mid_batch(tmp_path: Path, s3: S3Server, drivers: Drivers) -> None:
     """The first driver dies with the runs of its third batch written, and the batch not committed."""
     jars, root, random = str(s3a_jars()), s3.new_root("s3"), np.random.default_rng(7)

@@ -138,6 +138,7 @@ def test_a_worker_that_was_stopped_says_nothing_when_others_have_taken_over(clus
     await_that(lambda: not is_there(process))
 
 
+@pytest.mark.long
 def test_others_take_over_amid_an_epoch_whose_rows_are_exchanged(cluster: RunningCluster) -> None:
     """The victim is stopped until an epoch is open that cannot end without it: what the others have of that epoch is
     put back, and comes again."""

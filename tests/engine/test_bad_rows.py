@@ -15,6 +15,7 @@ from duckdb_kit import by_duckdb
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from relation_kit import count, group, join, prefixed, scan, select, union, where
+from soak import examples
 from state_kit import MANY, Row, plain_rows
 
 from simulator.dataflow_world import DataflowWorld
@@ -27,7 +28,7 @@ from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
 
 EVALUATOR = Evaluator()
-FEWER = settings(MANY, max_examples=25)
+FEWER = settings(MANY, max_examples=examples(10))
 ODD = '"held" = 4'
 """Versions that may or may not be deletions."""
 SPOILED: Mapping[str, str] = MappingProxyType({"sales": '"amount" = 3', "stock": '"held" = 2'})

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_relations import relations
 from relation_sql import sql_of
+from soak import examples
 from state_kit import MANY
 
 from simulator.dataflow_world import DataflowWorld
@@ -16,7 +17,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.plan.relation import Relation
 
 EVALUATOR = Evaluator()
-FEWER = settings(MANY, max_examples=25)
+FEWER = settings(MANY, max_examples=examples(10))
 
 
 @pytest.mark.parametrize("name", QUERIES)

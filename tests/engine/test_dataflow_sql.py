@@ -5,6 +5,7 @@ from dataflow_kit import TABLES
 from dataflow_lake import check_while_keys_move
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 from state_kit import MANY
 
 from simulator.local_typer import LocalTyper
@@ -12,7 +13,7 @@ from upriver.engine.expressions import Evaluator
 
 TYPER = LocalTyper(TABLES)
 EVALUATOR = Evaluator()
-SEVERAL = settings(MANY, max_examples=12)
+SEVERAL = settings(MANY, max_examples=examples(6))
 MAKERS = "SELECT i.maker, s.shop, s.amount FROM sales s JOIN items i ON s.item = i.item"
 
 VIEWS = {

@@ -23,6 +23,12 @@ TABLES = tables()
 EVALUATOR = Evaluator()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def frozen() -> None:
+    """What other tests have left takes half a second to look through."""
+    gc.freeze()
+
+
 @pytest.mark.parametrize("sql", queries(DUCK))
 def test_regions_of_a_view_are_freed_without_the_collector(sql: str) -> None:
     view = compile_view("v", sql, TABLES, {}, LocalTyper(TABLES))
@@ -34,7 +40,6 @@ def test_regions_of_a_view_are_freed_without_the_collector(sql: str) -> None:
 def _left_by(plan: DataflowPlan) -> Counter[str]:
     """What keeps state and is left for the collector, of regions that have seen rows, were moved, read and let go."""
     gc.disable()
-    gc.freeze()  # what other tests have left takes half a second to look through
     try:
         gc.set_debug(gc.DEBUG_SAVEALL)
         warm_up([plan], partial(Region.build, evaluator=EVALUATOR))
@@ -43,5 +48,4 @@ def _left_by(plan: DataflowPlan) -> Counter[str]:
     finally:
         gc.set_debug(0)
         gc.garbage.clear()
-        gc.unfreeze()
         gc.enable()

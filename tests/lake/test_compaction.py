@@ -25,6 +25,7 @@ from segments_kit import (
     rows_through,
     write_run,
 )
+from soak import examples
 
 from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention
@@ -67,7 +68,7 @@ def newest(rows: list[Row]) -> list[Row]:
     return [rows[place] for place in sorted(place for _, place in best.values())]
 
 
-@settings(max_examples=10)
+@settings(max_examples=examples(4))
 @given(st.lists(EPOCH, min_size=16, max_size=18), st.sampled_from([1, 700, 1 << 20]))
 def test_a_segment_has_the_rows_of_its_epochs_in_their_order(
     tmp_path_factory: pytest.TempPathFactory, epochs: list[tuple[object, list[Row]]], merge_bytes: int

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.engine.batch import Batch
 from upriver.engine.retention import Retention, retained_after
@@ -105,7 +106,7 @@ def count(here: Counter[Row], changes: Batch) -> None:
         assert here[row] >= 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(EPOCHS, st.integers(1, 5), st.data())
 def test_what_two_workers_read_adds_up_to_the_rows_that_remain(
     epochs: list[tuple[str, list[list[Row]]]], since: int, data: st.DataObject
@@ -130,7 +131,7 @@ def test_what_two_workers_read_adds_up_to_the_rows_that_remain(
         assert +here == history.remaining(epoch)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(20))
 @given(EPOCHS, st.integers(1, 5), st.sets(st.integers(0, 9)), st.data())
 def test_changes_of_keys_lead_from_one_epoch_to_another(
     epochs: list[tuple[str, list[list[Row]]]], since: int, keys: set[int], data: st.DataObject

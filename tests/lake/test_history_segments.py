@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from segments_kit import BY_K, EVENTS, Row, compacted, hashes_of, owned, publish
+from soak import examples
 
 from upriver.errors import CorruptFile
 from upriver.hashing import Hashes
@@ -58,7 +59,7 @@ EPOCHS = st.lists(st.lists(st.tuples(st.sampled_from(KEYS), st.integers(0, 99)),
 CUTS = st.tuples(st.floats(0, 1), st.floats(0, 1), st.sets(st.sampled_from(HASHES.tolist())))
 
 
-@settings(max_examples=12)
+@settings(max_examples=examples(5))
 @given(
     epochs=EPOCHS,
     compact_at=st.floats(0, 1),

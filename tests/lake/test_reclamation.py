@@ -12,6 +12,7 @@ import pytest
 from failing_files_kit import FailingFiles, Interrupted
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
@@ -255,7 +256,7 @@ def test_a_segment_of_rewritten_parts_waits_for_a_later_epoch(driver: Driver) ->
 RUN = st.lists(st.tuples(st.integers(0, 9), st.none() | st.integers(0, 15)), max_size=9)
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(2), deadline=None)
 @given(st.lists(RUN, min_size=17, max_size=20), st.data())
 def test_readers_before_and_behind_a_rewrite_find_the_rows_that_remain(
     epochs: list[list[Row]], data: st.DataObject

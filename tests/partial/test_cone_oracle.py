@@ -7,6 +7,7 @@ from cone_kit import SQL, WITH_BAD_ROWS, ComparedCone, hashed, offer, trade, vis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from soak import examples
 
 from upriver.vnodes import vnodes_of
 
@@ -157,7 +158,7 @@ class Cones(RuleBasedStateMachine):
 Cones.TestCase.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=50,
+    max_examples=examples(20),
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

@@ -6,6 +6,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from soak import examples
 
 from upriver.hashing import Hashes
 from upriver.partial.cone_state import Supports
@@ -66,7 +67,7 @@ class SupportsMachine(RuleBasedStateMachine):
 SupportsMachine.TestCase.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=100,
+    max_examples=examples(30),
     stateful_step_count=30,
     suppress_health_check=[HealthCheck.too_slow],
 )

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from relation_kit import dataflow, group, join, scan
+from soak import examples
 from state_kit import Row, batch_of, keys_of, plain_rows, through_the_wire
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
@@ -416,7 +417,7 @@ class PartialRegions(RuleBasedStateMachine):
 PartialRegions.TestCase.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=80,
+    max_examples=examples(25),
     stateful_step_count=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

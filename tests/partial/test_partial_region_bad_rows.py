@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 from state_kit import MANY, Row, batch_of, keys_of, plain_rows
 
 from simulator.local_typer import LocalTyper
@@ -101,7 +102,7 @@ class Keeper:
         return True
 
 
-@settings(MANY, max_examples=40)
+@settings(MANY, max_examples=examples(12))
 @pytest.mark.parametrize("query", QUERIES)
 @given(a=ROWS, b=ROWS, asked=st.lists(st.lists(st.sampled_from(KEYS), min_size=1, unique=True), max_size=5))
 def test_a_bad_row_leaves_no_trace(query: str, a: list[Row], b: list[Row], asked: list[list[int]]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from soak import examples
 
 from upriver.engine.operators.compacted import USUAL, CompactionPace
 from upriver.hashing import Hashes
@@ -124,7 +125,7 @@ class PresenceMachine(RuleBasedStateMachine):
 PresenceMachine.TestCase.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=120,
+    max_examples=examples(40),
     stateful_step_count=40,
     suppress_health_check=[HealthCheck.too_slow],
 )

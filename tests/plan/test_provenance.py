@@ -14,6 +14,7 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from random_sql import random_views
 from random_tables import RandomRows, random_tables
+from soak import examples
 from state_kit import MANY, Row, plain_rows
 
 from simulator.campaign import compiled_views
@@ -373,7 +374,7 @@ def test_no_key_of_a_simulated_view_is_missing(plan: DataflowPlan, seed: int) ->
     assert_no_key_is_missing(plan, ({table.name: crowd.rows(table, 30)} for table in (*SIMULATED, *SIMULATED)))
 
 
-@settings(MANY, max_examples=300)
+@settings(MANY, max_examples=examples(100))
 @given(rng=st.randoms(use_true_random=False))
 def test_no_key_of_any_query_is_missing(rng: Random) -> None:
     tables = random_tables(rng)

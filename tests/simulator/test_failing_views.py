@@ -31,6 +31,8 @@ CAUGHT_BY: Mapping[str, set[str]] = {
     "views_fail_everywhere": {"views_fail_everywhere_or_nowhere"},
     "views_failed_are_recorded": {"checkpoints_equal_the_oracle"},
 }
+FIRST_SEEDS = {"views_fail_everywhere": 52}
+"""Seeds before these find nothing without the rule, and are played last."""
 
 
 @pytest.mark.parametrize("views", [flowing, exchanged])
@@ -51,4 +53,4 @@ def test_every_rule_is_tried() -> None:
 @pytest.mark.parametrize("rule", CAUGHT_BY)
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str, database: duckdb.DuckDBPyConnection) -> None:
     worlds = Worlds(flowing(), PARTIAL_SHARE, database, failing_share=1.0)
-    assert worlds.first_wrong(rule, HARSH) in CAUGHT_BY[rule]
+    assert worlds.first_wrong(rule, HARSH, FIRST_SEEDS.get(rule, 0)) in CAUGHT_BY[rule]

@@ -24,7 +24,7 @@ from upriver.sql.queries import declare_view
 
 VIEWS, LEVELS = 3, 2
 STEPS, WORKERS = 150, 3
-SEEDS, SEEDS_IN_SOAK = 30, 2000
+SEEDS, SEEDS_IN_SOAK = 15, 2000
 SIZES = (0, 1, 3, 8)
 """Rows of an epoch: a join of joins makes many of few."""
 KINDS = {kind.type: kind for kind in Kind}

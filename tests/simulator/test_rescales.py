@@ -35,7 +35,7 @@ def fair_world(seed: int, workers: int) -> World:
     keys are kept, so there are some to move."""
     rng = Random(seed)
     drawn = EventWeights.drawn(rng, [WorkerId(worker) for worker in range(workers)])
-    weights = replace(drawn.calmed(), publish=0.2, lookup=0.5, scan=0.05, move=0.5, sizes=(1, 20, 60))
+    weights = replace(drawn.calmed(), publish=0.05, lookup=0.2, scan=0.02, move=0.5, sizes=(1, 8, 20))
     build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
     while True:
         world = World(rng, workers, compiled_views(), ALL_RULES, build_region, weights, partial_share=0.0)

@@ -14,7 +14,7 @@ from simulator.tables import ALL_VIEWS, ORDERED, RETAINS, VIEWS
 from upriver.protocol.rules import Rules
 
 STEPS, WORKERS = 200, 3
-RIGHT_SEEDS = 8
+RIGHT_SEEDS = 3
 SEEDS_MAX = 100  # seeds within which the absence of any rule must show
 
 CAUGHT_BY = {

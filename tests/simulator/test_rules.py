@@ -8,7 +8,7 @@ from typing import Any
 
 import duckdb
 import pytest
-from worlds_kit import without
+from worlds_kit import seeds_from, without
 
 from simulator.campaign import Simulator, compiled_views
 from simulator.checkers import Violated
@@ -102,6 +102,9 @@ OF_SEGMENTS: Mapping[str, Mapping[str, Any]] = {
 """Rules that matter in few clusters, and event weights for them: many die, or every other worker is slow to hear while
 keys move fast, or leavers are slow to read, all the time."""
 
+FIRST_SEEDS = {"coordinator_anew_when_torn": 22, "worker_settle_what_comes_late": 21}
+"""Seeds before these find nothing without the rule, and are played last."""
+
 
 def test_every_rule_is_tried() -> None:
     switches = [field.name for field in fields(Rules) if field.type is bool]  # others: test_upquery_rules
@@ -125,9 +128,9 @@ def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
 
 @pytest.mark.parametrize("rule", OF_EXCHANGES)
 def test_without_a_rule_of_exchanges_some_seed_finds_something_wrong_in_weather_for_it(rule: str) -> None:
-    build_region = partial(Region.build, evaluator=Evaluator())
+    build_region, first_seed = partial(Region.build, evaluator=Evaluator()), FIRST_SEEDS.get(rule, 0)
     with duckdb.connect() as database, pytest.raises(Violated) as found:
-        play_until_wrong(without(rule), OF_EXCHANGES[rule], build_region, database, EXCHANGED)
+        play_until_wrong(without(rule), OF_EXCHANGES[rule], build_region, database, EXCHANGED, first_seed=first_seed)
     assert found.value.checker in CAUGHT_BY[rule]
 
 
@@ -154,9 +157,10 @@ def play_until_wrong(
     database: duckdb.DuckDBPyConnection,
     views: Sequence[ViewSpec],
     partial_share: float = 0.0,
+    first_seed: int = 0,
 ) -> None:
     plans, everyone = compiled_views(views), [WorkerId(worker) for worker in range(WORKERS)]
-    for seed in range(SEEDS_MAX):
+    for seed in seeds_from(first_seed, SEEDS_MAX):
         rng = Random(seed)
         weights = replace(EventWeights.drawn(rng, everyone).calmed(), **made_for)
         world = World(rng, WORKERS, plans, rules, build_region, weights, partial_share, failing_share=0.0)

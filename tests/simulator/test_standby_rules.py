@@ -59,7 +59,7 @@ def test_the_worker_that_takes_over_is_right_whatever_happens(
     views: Callable[[], tuple[DataflowPlan, ...]], request: pytest.FixtureRequest, database: duckdb.DuckDBPyConnection
 ) -> None:
     worlds = Worlds(views(), PARTIAL_SHARE, database)
-    counters = worlds.counted((DENSE, TAKE_OVER)[seed % 2] for seed in range(seeds(request.config)))
+    counters = worlds.counted((DENSE, TAKE_OVER)[seed % 2] for seed in range(2 * seeds(request.config)))
     assert all(counters[what] for what in ("handed_over", "taken_over", "feeds", "rescales_live"))
 
 

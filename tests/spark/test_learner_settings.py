@@ -21,6 +21,7 @@ def cluster(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
     cluster.app.stop()
 
 
+@pytest.mark.long
 def test_slices_are_taken_over_when_all_of_a_worker_are_learned(cluster: RunningCluster) -> None:
     with cluster.checked():
         before = cluster.app.status()["map_version"]

@@ -55,7 +55,7 @@ def test_learning_is_aborted(cluster: RunningCluster, after: int) -> None:
     assert sum(cluster.vnodes()) == VNODES
 
 
-@pytest.mark.parametrize("victim", [0, 3], ids=["an old owner", "a learner"])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.long), 3], ids=["an old owner", "a learner"])
 def test_a_worker_is_killed_amid_learning(cluster: RunningCluster, victim: int) -> None:
     with cluster.checked():
         rescale = cluster.app.rescale(4, strategy="learner")

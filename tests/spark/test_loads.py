@@ -63,7 +63,7 @@ def test_a_load_of_nothing_is_an_empty_epoch(spark: Any, drive: Drive) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("published", [1, 2])
+@pytest.mark.parametrize("published", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_a_load_is_taken_up_where_it_was(spark: Any, drive: Drive, published: int) -> None:
     rows = frame(spark, events(0, 400))
 

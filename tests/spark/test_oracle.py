@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.app import App
 from upriver.spark.frames import differing_rows
@@ -55,7 +56,7 @@ VIEWS = {
 }
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(2), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(batches=BATCHES)
 def test_every_view_equals_spark_sql(spark: Any, batches: list[list[tuple[Any, ...]]]) -> None:
     with tempfile.TemporaryDirectory() as directory:

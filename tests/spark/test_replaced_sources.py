@@ -40,7 +40,7 @@ def one_by_one(source: Source) -> Any:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("killed_at", [3, 4])
+@pytest.mark.parametrize("killed_at", [3, pytest.param(4, marks=pytest.mark.long)])
 def test_a_stream_takes_the_place_of_another_once(drive: Drive, old: Source, new: Source, killed_at: int) -> None:
     """Both have batches 0 and 1. The driver dies when an epoch is published and Spark does not know it yet."""
     for first in (0, 10):

@@ -136,6 +136,7 @@ def test_killed_while_all_are_meeting(cluster: RescaledCluster) -> None:
         assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
+@pytest.mark.long
 def test_killed_while_an_epoch_is_draining(cluster: RescaledCluster) -> None:
     """It is one that is to leave."""
     with cluster.checked():
@@ -147,7 +148,9 @@ def test_killed_while_an_epoch_is_draining(cluster: RescaledCluster) -> None:
         assert rescale.wait(timeout=120)["outcome"] == "finished"
 
 
-@pytest.mark.parametrize(("stage", "strategy"), [("Meeting", "icadd"), ("Draining", "restart")])
+@pytest.mark.parametrize(
+    ("stage", "strategy"), [("Meeting", "icadd"), pytest.param("Draining", "restart", marks=pytest.mark.long)]
+)
 def test_one_that_joins_is_killed_before_anything_has_moved(
     cluster: RescaledCluster, stage: str, strategy: str
 ) -> None:
@@ -164,6 +167,7 @@ def test_one_that_joins_is_killed_before_anything_has_moved(
     cluster.app.rescale(joiner).wait(timeout=120)
 
 
+@pytest.mark.long
 def test_killed_while_a_restart_is_reloading(cluster: RescaledCluster) -> None:
     with cluster.checked():
         with cluster.stopped(STOPPED):

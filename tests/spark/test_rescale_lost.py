@@ -56,7 +56,7 @@ def check_all(spark: Any, app: App) -> None:
     assert differing_rows(app.read("sums"), spark.sql(SUMS)) == 0
 
 
-@pytest.mark.parametrize("victim", [0, 3], ids=["an old owner", "a joiner"])
+@pytest.mark.parametrize("victim", [0, pytest.param(3, marks=pytest.mark.long)], ids=["an old owner", "a joiner"])
 def test_a_worker_killed_while_keys_move_fails_the_rescale_and_nothing_else(spark: Any, app: App, victim: int) -> None:
     rescale = app.rescale(4, keys_max=1)
     with harmed_while_keys_move(app, rescale, victim) as process:

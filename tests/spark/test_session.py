@@ -128,6 +128,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_query_with_state_goes_on_from_a_checkpoint_that_spark_has_written_by_its_own_default(tmp_path: Path) -> None:
     """Of either kind of state store."""

@@ -33,6 +33,7 @@ def test_keys_move_while_others_stand_by(standing: RunningCluster) -> None:
         await_standbys(app.status)
 
 
+@pytest.mark.long
 def test_a_worker_is_killed_amid_learning_while_others_stand_by(standing: RunningCluster) -> None:
     app = standing.app
     with standing.checked():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from query_kit import same_rows
 from random_sql import RandomView, random_views
 from random_tables import RandomRows, RandomTable, random_tables
+from soak import examples
 from state_kit import MANY, Row, plain_rows
 
 from simulator.dataflow_world import DataflowWorld
@@ -24,7 +25,7 @@ LOTS = st.randoms(use_true_random=False)
 SEEDS = st.integers(0, 2**32)
 
 
-@settings(MANY, max_examples=300)
+@settings(MANY, max_examples=examples(60))
 @given(rng=LOTS, seed=SEEDS)
 def test_any_query_is_what_duckdb_says_while_keys_move(rng: Random, seed: int) -> None:
     assert_equals_duckdb(rng, seed)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 from state_kit import MANY, VALUES, order_of, plainly
 
 from upriver.errors import ProtocolError
@@ -47,7 +48,7 @@ def _ends(bag: Multiset, owners: list[int], greatest: bool) -> list[Any]:
 
 
 @pytest.mark.parametrize("type", VALUES, ids=str)
-@settings(MANY, max_examples=30)
+@settings(MANY, max_examples=examples(15))
 @given(data=st.data())
 def test_it_counts_values_of_every_type(type: pa.DataType, data: st.DataObject) -> None:
     bag, truth = Multiset(type), Counter[tuple[int, Any]]()

@@ -12,13 +12,16 @@ import pyarrow as pa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
+from soak import examples
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.compacted import CompactionPace
 from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import Projection
 
-MANY = settings(derandomize=True, deadline=None, max_examples=80, suppress_health_check=[HealthCheck.too_slow])
+MANY = settings(
+    derandomize=True, deadline=None, max_examples=examples(25), suppress_health_check=[HealthCheck.too_slow]
+)
 """How property tests run: the same examples each time, however slow the machine."""
 
 EAGER = CompactionPace(forgotten_min=0, step_rows=1)

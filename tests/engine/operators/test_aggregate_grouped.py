@@ -10,6 +10,7 @@ import pytest
 from aggregate_kit import assert_rows, calls_of, truth_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 from state_kit import EAGER, MANY, VALUES, Row, plain_rows, table_batch, through_the_wire
 
 from upriver.engine.batch import Batch
@@ -86,7 +87,7 @@ class Fleet:
 
 
 @pytest.mark.parametrize("name", PLANS)
-@settings(MANY, max_examples=50)
+@settings(MANY, max_examples=examples(20))
 @given(data=st.data())
 def test_changes_add_up_to_the_groups_that_are_there(name: str, data: st.DataObject) -> None:
     plan, present = PLANS[name], list[Row]()

@@ -15,6 +15,7 @@ import pytest
 from aggregate_kit import MOMENTS, assert_rows, calls_of, truth_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 from state_kit import EAGER, MANY, VALUES, Row, batch_of, plain_rows, table_batch, through_the_wire
 
 from upriver.engine.batch import Batch
@@ -26,7 +27,7 @@ from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
 
 ROUTING = ("k0",)
-SOME = settings(MANY, max_examples=25)
+SOME = settings(MANY, max_examples=examples(10))
 
 
 def schema_of(type: pa.DataType) -> pa.Schema:

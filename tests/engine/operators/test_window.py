@@ -13,6 +13,7 @@ import pytest
 from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, plain_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 from state_kit import EAGER, MANY, TYPES, Row, column_values
 from window_kit import answer
 
@@ -99,14 +100,14 @@ SMALL = st.tuples(
 )
 
 
-@settings(MANY, max_examples=40)
+@settings(MANY, max_examples=examples(20))
 @given(st.data(), st.lists(SMALL, max_size=30), st.booleans())
 def test_rows_have_the_results_of_their_partitions(data: st.DataObject, rows: list[Row], finer: bool) -> None:
     op = drawn_op(data, ["p", "k"] if finer else ["k"], SCHEMA)
     run(data, Fleet(SCHEMA, ["k"], partial(Windowed, op, SCHEMA, ["k"], pace=EAGER)), op, rows, 4)
 
 
-@settings(MANY, max_examples=40)
+@settings(MANY, max_examples=examples(20))
 @given(st.data(), st.lists(TYPES, min_size=1, max_size=3), st.booleans())
 def test_values_of_all_types(data: st.DataObject, types: list[pa.DataType], collide: bool) -> None:
     fields = [("k", pa.int8()), ("p", data.draw(TYPES)), *((f"c{place}", type) for place, type in enumerate(types))]
