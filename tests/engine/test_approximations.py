@@ -105,6 +105,23 @@ def test_an_approximate_percentile_of_few_rows_is_one_of_their_values(epochs: li
 
 @some_examples
 @given(EPOCHS)
+def test_lists_have_all_values_or_all_different_ones_in_order(epochs: list[Any]) -> None:
+    sql = (
+        "SELECT k, collect_list(s) AS l, collect_set(s) AS d, array_agg(a) FILTER (WHERE s = 'a') AS f, "
+        "percentile_approx(a, array(0.5, 0.0)) AS p FROM t GROUP BY k"
+    )
+    for groups, found in after_each(sql, "k", epochs):
+        for k, listed, different, filtered, places in found:
+            texts = [row[3] for row in groups[k] if row[3] is not None]
+            numbers = sorted(row[2] for row in groups[k] if row[2] is not None)
+            assert listed == sorted(texts)
+            assert different == sorted(set(texts))
+            assert filtered == sorted(row[2] for row in groups[k] if row[2] is not None and row[3] == "a")
+            assert places == ([numbers[(len(numbers) + 1) // 2 - 1], numbers[0]] if numbers else None)
+
+
+@some_examples
+@given(EPOCHS)
 def test_few_distinct_values_are_counted_by_unused_registers(epochs: list[Any]) -> None:
     sql = "SELECT approx_count_distinct(a, 0.3) AS n FROM t"
     for groups, found in after_each(sql, (), epochs):

@@ -50,7 +50,6 @@ SELECT k, listagg(s, ',') AS z FROM t GROUP BY k | listagg(x, ',') WITHIN GROUP 
 SELECT k, listagg(s, ',') WITHIN GROUP (ORDER BY s) AS z FROM t GROUP BY k
 SELECT k, corr(DISTINCT x, x + 1) AS z FROM t GROUP BY k | FROM (SELECT DISTINCT ...) | \
 SELECT k, corr(x, y) AS z FROM (SELECT DISTINCT k, x, x + 1 AS y FROM t) GROUP BY k
-SELECT k, count(DISTINCT x) AS z FROM t GROUP BY k
 SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k AND u.x = t.x WHERE u.k = t.k) | \
 Put the condition into the subquery's WHERE | \
 SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k WHERE u.k = t.k AND u.x = t.x)

@@ -116,8 +116,6 @@ avg() of DECIMAL(38,2)      | ^avg(CAST(p AS DECIMAL(38,2))) > 1
 bool_and() of INT           | ^bool_and(i)
 an expression over ARRAY    | count(^a)
 count() of NULL             | ^count(NULL)
-the function collect_list() | ^collect_list(i)
-the function collect_list() | ^collect_list(i) FILTER (WHERE b)
 mode() of 1 operands        | ^mode(i)
 mode() that may give any of several | ^mode(i, false)
 corr() of STRING            | ^corr(s, i)

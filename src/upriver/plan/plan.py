@@ -156,7 +156,8 @@ class AggregateCall:
     count. For min_by and max_by, the values of ``argument`` decide, one of ``others`` is given, and may be NULL. For
     first and last, which have others, all rows count, the least or the greatest decides, and the column of the place
     ``gives`` is given.
-    fraction: of percentiles; of approx_count_distinct, its relative error. curve: of approx_count_distinct, by
+    fraction: of percentiles; of approx_count_distinct, its relative error. fractions: of a percentile that gives an
+    array, one for each element. curve: of approx_count_distinct, by
     Spark's measure: the greatest number that it counts by unused registers, then raw estimates, then by how much each
     is too high. between: what stands between the texts of listagg. distinct: whether
     equal values of a group count once. where: a BOOLEAN column of the input; only rows in which it is true count.
@@ -173,6 +174,7 @@ class AggregateCall:
     fraction: float = 0.0
     between: str = ""
     gives: int = 0
+    fractions: tuple[float, ...] = ()
     curve: tuple[float, ...] = ()
 
     @property

@@ -38,10 +38,8 @@ _WHOLE = frozenset({"median", "skewness", "kurtosis"})
 _MORE_DIGITS = 4
 """How many more digits behind the point an average has than its argument, if that is DECIMAL."""
 _EACH_ONCE = "Take it of a subquery: FROM (SELECT DISTINCT ...)."
-_COLLECTED = "Leave the rows as they are: a lookup gives all rows of its key."
 _OF_ALL_ROWS = "Make a view of the rows, and compute it from what a lookup gives: that is all rows of its key."
 INSTEAD = {
-    **dict.fromkeys(("collect_list", "collect_set", "array_agg"), _COLLECTED),
     **dict.fromkeys(("histogram_numeric", "count_min_sketch"), _OF_ALL_ROWS),
 }
 """What to do instead of one of Spark's aggregate functions that is not supported."""
@@ -50,8 +48,8 @@ INSTEAD = {
 @dataclass(frozen=True, slots=True)
 class Call:
     """An aggregate in the plan's terms. argument: ``None`` for count_star. where: which rows count; ``None`` for
-    all. others, fraction, between: as of AggregateCall. A ``first`` or ``last`` gives the value of the same row as the
-    others of a query do (:func:`of_one_row`)."""
+    all. others, fraction, fractions, between: as of AggregateCall. A ``first`` or ``last`` gives the value of the same
+    row as the others of a query do (:func:`of_one_row`)."""
 
     function: str
     argument: Scalar | None
@@ -60,11 +58,14 @@ class Call:
     where: Scalar | None = None
     others: tuple[Scalar, ...] = ()
     fraction: float = 0.0
+    fractions: tuple[float, ...] = ()
     between: str = ""
 
 
 def over_no_rows(call: AggregateCall, result: Scalar) -> Scalar:
     """The value of a call, whose result is NULL for want of a group: a count of no rows is 0."""
+    if call.function == "collect_list":
+        return Scalar(f"coalesce({result.sql}, [])", result.type, nulls=frozenset())
     if call.function not in _COUNTS:
         return result
     return Scalar(f"coalesce({result.sql}, CAST(0 AS BIGINT))", result.type, nulls=frozenset())
@@ -144,6 +145,8 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
         return Call(function, None, pa.int64(), where=value)
     if function in ("bit_and", "bit_or", "bit_xor"):
         return _bits(context, node, function, value, distinct)
+    if function == "collect_list":
+        return Call(function, group_value(value), pa.list_(value.type), distinct or name == "collect_set")
     if function in _ANY_OF_EQUAL:
         return Call(function, value, value.type)
     if function == "count" and not distinct and not value.null_by:  # as in Spark's optimizer
@@ -210,7 +213,8 @@ def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence
         raise context.unsupported(node, f"{name}() of {len(operands)} operands", instead)
     if name == "percentile":
         value = _number(context, node, name, operands[0])
-        return Call(function, value, pa.float64(), fraction=_fraction(context, operands[1]))
+        fractions = _fractions(context, operands[1])
+        return _percentile(Call(function, value, pa.float64()), fractions, _is_array(operands[1]))
     if name == "mode":
         if not isinstance(operands[1], exp.Boolean) or not operands[1].this:
             raise context.unsupported(node, "mode() that may give any of several", "Take mode(x, true).")
@@ -280,12 +284,13 @@ def _approximate_percentile(context: Context, node: exp.Expr, name: str, operand
     if is_long or not (is_numeric(value.type) or is_date(value.type)):
         instead = f"CAST it to a DECIMAL of at most {_DOUBLE_DIGITS} digits, to BIGINT, DOUBLE or DATE."
         raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
-    fraction = _fraction(context, operands[1])
+    fractions = _fractions(context, operands[1])
     accuracy = 10_000 if len(operands) < 3 else context.translate(operands[2]).constant
     if not isinstance(accuracy, int) or isinstance(accuracy, bool) or accuracy < 1:
         raise context.unsupported(node, f"{name}() with this accuracy", "Write it as a whole number: 10000.")
-    fraction = 0.0 if fraction <= 1 / accuracy else 1.0 if fraction >= 1 - 1 / accuracy else fraction
-    return Call("percentile_approx", value, value.type, fraction=fraction)
+    near = 1 / accuracy
+    fractions = [0.0 if one <= near else 1.0 if one >= 1 - near else one for one in fractions]
+    return _percentile(Call("percentile_approx", value, value.type), fractions, _is_array(operands[1]))
 
 
 def _end(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr]) -> Call:
@@ -356,6 +361,21 @@ def _fraction(context: Context, node: exp.Expr) -> float:
     return float(constant)
 
 
+def _is_array(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Anonymous) and node.name.lower() == "array"
+
+
+def _fractions(context: Context, node: exp.Expr) -> list[float]:
+    return [_fraction(context, one) for one in (node.expressions if _is_array(node) else [node])]
+
+
+def _percentile(call: Call, fractions: Sequence[float], is_array: bool) -> Call:
+    """The call for one fraction, or for an array of them."""
+    if is_array:
+        return replace(call, type=pa.list_(call.type), fractions=tuple(fractions))
+    return replace(call, fraction=fractions[0])
+
+
 def _type_of_sum(function: str, type: pa.DataType) -> pa.DataType:
     """The type that Spark gives a sum or an average."""
     if is_decimal(type):
@@ -406,6 +426,9 @@ AGGREGATES = {
     "bit_and": "bit_and",
     "bit_or": "bit_or",
     "bit_xor": "bit_xor",
+    "collect_list": "collect_list",
+    "collect_set": "collect_list",
+    "array_agg": "collect_list",
     "median": "median",
     "skewness": "skewness",
     "kurtosis": "kurtosis",

@@ -326,6 +326,7 @@ class Groups:
             tuple(columns[1:]),
             call.fraction,
             call.between,
+            fractions=call.fractions,
         )
         if key not in self._calls:
             self._calls[key] = replace(key, output=unique(worded(node), self._taken))

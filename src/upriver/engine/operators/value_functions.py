@@ -5,6 +5,7 @@ result depends on them alone.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -67,13 +68,21 @@ def _mode(call: AggregateCall, found: SortedValues) -> pa.Array:
     return found.values.take(pa.array(first, mask=~found.some))
 
 
-def _listagg(call: AggregateCall, found: SortedValues) -> pa.Array:
-    places = np.arange(len(found.values))
+def _listed(call: AggregateCall, found: SortedValues) -> tuple[pa.Array, pa.Array]:
+    """Where the list of each group begins, and where the last ends; and the elements of all."""
     times = np.ones_like(found.times) if call.distinct else found.times
-    each = np.repeat(places, times)
+    each = np.repeat(np.arange(len(found.values)), times)
     bounds = np.concatenate([[0], np.cumsum(times)])[found.bounds]
-    lists = pa.ListArray.from_arrays(pa.array(bounds, pa.int32()), found.values.take(pa.array(each)))
-    joined = pc.binary_join(lists, call.between)
+    return pa.array(bounds, pa.int32()), found.values.take(pa.array(each))
+
+
+def _collect_list(call: AggregateCall, found: SortedValues) -> pa.Array:
+    """All values, in order; none for a group without any."""
+    return pa.ListArray.from_arrays(*_listed(call, found), type=call.type)
+
+
+def _listagg(call: AggregateCall, found: SortedValues) -> pa.Array:
+    joined = pc.binary_join(pa.ListArray.from_arrays(*_listed(call, found)), call.between)
     return joined.take(pa.array(np.arange(len(found.some)), mask=~found.some))
 
 
@@ -118,15 +127,32 @@ def _moment(power: int, values: Floats, times: npt.NDArray[np.int64]) -> tuple[f
     return float(result), True
 
 
+def _of_each(function: "ValueFunction") -> "ValueFunction":
+    """A percentile that may give an array: for each of the call's fractions an element."""
+
+    def read(call: AggregateCall, found: SortedValues) -> pa.Array:
+        if not call.fractions:
+            return function(call, found)
+        one = replace(call, type=call.type.value_type, fractions=())
+        columns = [function(replace(one, fraction=fraction), found) for fraction in call.fractions]
+        count, width = len(found.some), len(columns)
+        values = pa.concat_arrays(columns).take(pa.array(np.arange(count * width).reshape(width, count).T.ravel()))
+        offsets = pa.array(np.arange(count + 1, dtype=np.int32) * width)
+        return pa.ListArray.from_arrays(offsets, values, type=call.type, mask=pa.array(~found.some))
+
+    return read
+
+
 ValueFunction = Callable[[AggregateCall, SortedValues], pa.Array]
 
 VALUE_FUNCTIONS: Mapping[str, ValueFunction] = {
-    "percentile": _percentile,
+    "percentile": _of_each(_percentile),
     "percentile_disc": _percentile_disc,
-    "percentile_approx": _percentile_approx,
+    "percentile_approx": _of_each(_percentile_approx),
     "approx_count_distinct": approx_count_distinct,
     "mode": _mode,
     "listagg": _listagg,
+    "collect_list": _collect_list,
     "bit_and": _bits(np.bitwise_and),
     "bit_or": _bits(np.bitwise_or),
     "skewness": _central(3),
