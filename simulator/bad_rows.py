@@ -123,9 +123,16 @@ class FailingRegion:
             raise ZeroDivisionError(SAID)
         self._region.settle_first(rows_max)
 
+    def try_again(self, keys: Hashes) -> None:
+        self._region.try_again(keys)
+
     @property
     def gathered(self) -> int:
         return self._region.gathered
+
+    @property
+    def waiting(self) -> int:
+        return self._region.waiting
 
     @property
     def unsettled(self) -> int:

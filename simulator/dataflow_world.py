@@ -74,8 +74,8 @@ class DataflowWorld:
         for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(rows)]):
             self._deliver(region, port, batch)
         self._has_begun = True
-        for depth in range(self._plan.depth + 1):
-            self._run_stage([name for name, found in self._plan.depths.items() if found == depth])
+        for stage in range(max(self._plan.stages.values()) + 1):
+            self._run_stage([name for name, found in self._plan.stages.items() if found == stage])
 
     def scan(self) -> pa.Table:
         """The whole view."""
@@ -117,7 +117,7 @@ class DataflowWorld:
 
     def _run_stage(self, regions: Sequence[str]) -> None:
         """Settle what these regions have gathered, wherever it moves meanwhile, and send on what has come out."""
-        while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].gathered]:
+        while waiting := [(worker, name) for worker in self.workers for name in regions if worker[name].waiting]:
             worker, name = self._rng.choice(waiting)
             worker[name].settle(self._rng.randint(1, SETTLED_MAX))
             self._maybe_move()

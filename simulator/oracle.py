@@ -54,7 +54,7 @@ class Oracle:
     def __init__(self, plans: Sequence[DataflowPlan], vnodes: int, build_region: BuildRegion) -> None:
         self._plans = plans
         self._machine = WorkerMachine(build_region)
-        self._deepest = max((plan.depth for plan in plans), default=0)
+        self._deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)
         alone = VnodeMap.initial(vnodes, [WorkerId(0)])
         self._everything = alone.vnodes_of_worker(WorkerId(0))
         everything = Assign(

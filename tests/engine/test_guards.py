@@ -39,6 +39,8 @@ id | 2,3,5 | | 1 5.0, 4 2.0 | SELECT id, x FROM {X} WHERE x > 1 AND v > 0
 id | 2,3 | | 1, 4 | SELECT id FROM t WHERE 10 / v > length(k)
 id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE (10 / v > length(k)) IS NOT NULL
 id | 2,3,5 | | 1, 4 | SELECT id FROM t WHERE 10 / v > 0 AND length(k) > 0
+id | | | 5 | SELECT id FROM t WHERE NOT length(k) * v IS NOT NULL
+id | | | 5 | SELECT id FROM t WHERE (length(k) * v IS NOT NULL) = FALSE
 id | 2,3 | | 1, 4 | SELECT id FROM t WHERE CAST(s AS INT) > length(k)
 id | | | 1, 4 | SELECT id FROM (SELECT id, v, x, y FROM (SELECT id, v, x, x + 1 AS y FROM {X})) WHERE v > 0 AND y > 1
 k | 2 | | a 5.0, b 2.0 | SELECT k, sum(10 / v) AS x FROM t GROUP BY k HAVING k <> 'bad'

@@ -32,6 +32,19 @@ def test_a_bad_row_spoils_just_the_keys_that_rest_on_it() -> None:
     assert (cone.resting, cone.cone.stats()["held"]) == (0, 0)
 
 
+def test_a_row_that_is_alone_only_until_the_rest_is_read_is_not_bad() -> None:
+    cone = LoneCone("quotients")
+    cone.publish(visit("a", 1), visit("b", 2), visit("c", 3), trade("x", 1), trade("x", 2))
+    cone.run()
+    cone.fill("a", "b", "c")
+    assert list(refused(cone)) == hashed("c").tolist()
+    assert cone.look_up("a", "b") == [("a", 12.0), ("b", 6.0)]
+    cone.publish(visit("a", 4), trade("x", 4), trade("x", 3))
+    cone.run()
+    cone.fill("c")
+    assert (refused(cone), cone.look_up("a", "c")) == ({}, [("a", 12.0), ("c", 4.0)])
+
+
 @pytest.mark.parametrize("view", ["numbers", "numbers of offers"])
 def test_a_key_that_comes_to_rest_on_a_bad_row_is_missing(view: str) -> None:
     cone = LoneCone(view)

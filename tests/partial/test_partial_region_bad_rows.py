@@ -16,7 +16,7 @@ from state_kit import MANY, Row, batch_of, keys_of, plain_rows
 from simulator.local_typer import LocalTyper
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.region import Region
+from upriver.engine.region import ALL_ROWS, Region
 from upriver.errors import RowError
 from upriver.ids import Epoch
 from upriver.partial.partial_region import PartialRegion
@@ -36,6 +36,10 @@ QUERIES = {
     "(SELECT k, max(s) AS most, sum(x) AS total FROM b GROUP BY k) v ON a.k = v.k",
     "finer sums on the way": "SELECT k, sum(total) AS all FROM "
     "(SELECT k, s, sum(x) AS total, max(x) AS most FROM a GROUP BY k, s) v GROUP BY k",
+    "a quotient of sums": "SELECT k, sum(q) AS total FROM "
+    "(SELECT k, s, 12 / sum(CAST(x AS DOUBLE) - 1) AS q FROM a GROUP BY k, s) v GROUP BY k",
+    "a quotient of a match": "SELECT k, sum(q) AS total FROM "
+    "(SELECT a.k, 12 / coalesce(b.x, 0) AS q FROM a LEFT JOIN b ON a.k = b.k) v GROUP BY k",
     "a condition": "SELECT a.k, a.x, b.x AS y FROM a LEFT JOIN b ON a.k = b.k AND CAST(a.s AS INT) < b.x",
     "a condition on both sides": "SELECT a.k, a.x, b.x AS y FROM a JOIN b "
     "ON a.k = b.k AND CAST(a.s AS INT) < CAST(b.s AS INT)",
@@ -92,6 +96,7 @@ class Keeper:
         region: Region = self.build()
         for port, batch in self.batches(keys):
             region.apply(port, batch)
+        region.settle(ALL_ROWS)
         return region
 
     def is_good(self, key: int) -> bool:

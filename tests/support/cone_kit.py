@@ -86,11 +86,16 @@ SQL: Mapping[str, tuple[str, str]] = MappingProxyType(
             " FROM trades t JOIN visits v ON t.qty = v.ms) t JOIN offers o ON t.site = o.site GROUP BY o.page",
             "page",
         ),
+        "quotients": (
+            "SELECT page, max(q) AS most FROM (SELECT v.page, 12 / coalesce(t.qty, 0) AS q FROM visits v"
+            " LEFT JOIN trades t ON v.ms = t.qty WHERE v.ms > 0) GROUP BY page",
+            "page",
+        ),
     }
 )
 """Views whose keys are traced over every exchange edge, and the column by which each is looked up."""
-WITH_BAD_ROWS = frozenset({"numbers", "numbers of offers"})
-"""A symbol that is no number makes a trade bad."""
+WITH_BAD_ROWS = frozenset({"numbers", "numbers of offers", "quotients"})
+"""A symbol that is no number makes a trade bad, and so does a visit without a trade."""
 EVALUATOR = Evaluator()
 Epochs = Mapping[str, pa.RecordBatch]
 

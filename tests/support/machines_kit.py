@@ -88,6 +88,13 @@ class Seen:
     def settle_first(self, rows_max: int) -> None:
         raise AssertionError("only a cone's regions do this")
 
+    def try_again(self, keys: Hashes) -> None:
+        """No row is combined with others here, so each bad one is an error at once."""
+
+    @property
+    def waiting(self) -> int:
+        return self.gathered
+
     def settle(self, rows_max: int) -> int:
         return 0
 

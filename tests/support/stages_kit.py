@@ -49,11 +49,11 @@ class Gathering(Seen):
 
     def __init__(self) -> None:
         super().__init__()
-        self.waiting: list[tuple[str, int]] = []
+        self.to_settle: list[tuple[str, int]] = []
 
     @property
     def gathered(self) -> int:
-        return len(self.waiting)
+        return len(self.to_settle)
 
     @property
     def unsettled(self) -> int:
@@ -61,31 +61,31 @@ class Gathering(Seen):
 
     def apply(self, port: int, batch: Batch) -> None:
         assert port == 0
-        self.waiting += [(row["k"], row["e"]) for row in batch.rows.to_pylist()]
+        self.to_settle += [(row["k"], row["e"]) for row in batch.rows.to_pylist()]
 
     def settle(self, rows_max: int) -> int:
-        taken, self.waiting = self.waiting[:rows_max], self.waiting[rows_max:]
+        taken, self.to_settle = self.to_settle[:rows_max], self.to_settle[rows_max:]
         for key, epoch in taken:
             self.epochs.setdefault(key, []).append(epoch)
         return len(taken)
 
     def keys_of(self, vnode: int, vnodes: int) -> Hashes:
-        more = hashed([key for key, _ in self.waiting])
+        more = hashed([key for key, _ in self.to_settle])
         return np.union1d(super().keys_of(vnode, vnodes), more[(more >> np.uint64(61)) == vnode])
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        waiting = [{"k": key, "seen": [-epoch]} for key, epoch in self.waiting if hashed([key])[0] in keys]
+        waiting = [{"k": key, "seen": [-epoch]} for key, epoch in self.to_settle if hashed([key])[0] in keys]
         (kept,) = super().collect(keys)
         return (pa.RecordBatch.from_pylist([*kept.to_pylist(), *waiting], schema=kept.schema),)
 
     def install(self, state: tuple[pa.RecordBatch, ...]) -> None:
         rows = state[0].to_pylist()
-        self.waiting += [(row["k"], -row["seen"][0]) for row in rows if row["seen"][0] < 0]
+        self.to_settle += [(row["k"], -row["seen"][0]) for row in rows if row["seen"][0] < 0]
         super().install((pa.RecordBatch.from_pylist([r for r in rows if r["seen"][0] > 0], schema=state[0].schema),))
 
     def drop(self, keys: Hashes) -> None:
         super().drop(keys)
-        self.waiting = [(key, epoch) for key, epoch in self.waiting if hashed([key])[0] not in keys]
+        self.to_settle = [(key, epoch) for key, epoch in self.to_settle if hashed([key])[0] not in keys]
 
 
 def staged(owners: tuple[int, ...], me: int = 0) -> Assign:

@@ -13,7 +13,7 @@ Gate: the entry of a region, which handles the rows that the view cannot be comp
 ``RegionState``: what a worker keeps of one region, as the interface for moving, reading and feeding it.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -60,8 +60,13 @@ class RegionState(Protocol):
         ...
 
     @property
+    def waiting(self) -> int:
+        """Gathered rows, plus those that a node failed on and that are to be tried again."""
+        ...
+
+    @property
     def unsettled(self) -> int:
-        """Unsettled rows, plus output that is not drained yet."""
+        """Waiting rows, plus output that is not drained yet."""
         ...
 
     def settle(self, rows_max: int) -> int: ...
@@ -95,6 +100,8 @@ class FullRegionState(RegionState, Protocol):
     def apply(self, port: int, batch: Batch) -> None: ...
 
     def settle_first(self, rows_max: int) -> None: ...
+
+    def try_again(self, keys: Hashes) -> None: ...
 
 
 FROM_SEVERAL_ROWS = (
@@ -225,7 +232,7 @@ class KeptRows:
 class Region:
     """One worker's share of one region."""
 
-    __slots__ = ("_gate", "_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_wiring")
+    __slots__ = ("_gate", "_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_unsure", "_wiring")
 
     def __init__(
         self,
@@ -233,16 +240,19 @@ class Region:
         gate: Gate,
         stateful: Sequence[Stateful],
         gathers: Sequence[Gather | None],
+        unsure: Mapping[int, Gather],
         kept: KeptRows | None,
         sends: Sequence[SendEdge],
     ) -> None:
         """stateful: the gate's operators that keep something. gathers: one for each port; ``None`` for the port of a
-        lake edge."""
+        lake edge. unsure: by number, in order, for each node that may be given rows which the rest of the epoch takes
+        back: the rows of its input since it failed. They wait for the rest."""
         self._wiring = wiring
         self._gate = gate
         self._operators = gate.operators
         self._stateful = tuple(stateful)
         self._gathers = tuple(gathers)
+        self._unsure = dict(unsure)
         self._kept = kept
         self._sends = tuple(sends)
         self._outbox: list[Batch] = []
@@ -263,6 +273,7 @@ class Region:
             Gate(view, region, operators.all, evaluator, sets_aside),
             operators.stateful,
             [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
+            {number: Gather(_source_of(region, number)) for number in view.unsure(region)},
             None if store is None else KeptRows(store, source, evaluator),
             view.sends(region.name),
         )
@@ -292,32 +303,52 @@ class Region:
         return sum(gather.held for gather in self._gathers if gather is not None)
 
     @property
+    def waiting(self) -> int:
+        """How many rows wait until they are settled: gathered ones, and those that a node failed on."""
+        return sum(gather.held for gather in self._waiting)
+
+    @property
     def unsettled(self) -> int:
         """How many rows wait until they are settled or drained."""
-        return self.gathered + sum(map(len, self._outbox))
+        return self.waiting + sum(map(len, self._outbox))
 
     def settle(self, rows_max: int) -> int:
-        """Take about so many gathered rows through the operators, always all rows of a key; returns how many rows there
-        were. Raises RowError as ``apply``."""
-        before = self.gathered
-        most = HASH64_MAX if before <= rows_max else self._hash_of_row(rows_max, before)
+        """Take about so many waiting rows through the operators, always all rows of a key; returns how many gathered
+        ones there were. All rows of the epoch must be here. Raises RowError as ``apply``."""
+        before, waiting = self.gathered, self.waiting
+        most = HASH64_MAX if waiting <= rows_max else self._hash_of_row(rows_max, waiting)
         for port, gather in enumerate(self._gathers):
             rows = None if gather is None else gather.take(most)
             if rows is not None:
                 with self._gate.naming(None):
                     self._flow(port, consolidated(rows))
+        self._try_each_again(lambda gather: gather.take(most))
         return before - self.gathered
+
+    def try_again(self, keys: Hashes) -> None:
+        """Give the nodes that failed the rows of these keys (ascending, unique) again, but for those that cancel out.
+        All rows of the keys must be here. Raises RowError as ``apply``."""
+        self._try_each_again(lambda gather: gather.take_keys(keys))
+
+    def _try_each_again(self, taken: Callable[[Gather], Batch | None]) -> None:
+        for number, gather in self._unsure.items():
+            rows = taken(gather) if gather.held else None
+            net = None if rows is None else consolidated(rows)
+            if net is not None and len(net):
+                with self._gate.naming(None):
+                    self._flow(number, self._operators[number - self._wiring.ports].apply(0, net))
 
     def settle_first(self, rows_max: int) -> None:
         """Take at most so many of the gathered rows through the operators, in the order in which they came; the rows
         of a key may be cut apart. Only for rows that all came from regions of one worker: a row that is taken back has
-        come before, then. Raises RowError as ``apply``."""
+        come before, then. At the end, the rows that a node failed on, all at once. Raises RowError as ``apply``."""
         for port, gather in enumerate(self._gathers):
             rows = None if gather is None else gather.take_first(rows_max)
             if rows is not None:
                 with self._gate.naming(None):
                     self._flow(port, consolidated(rows))
                 return
+        self._try_each_again(lambda gather: gather.take(HASH64_MAX))
 
     def _hash_of_row(self, number: int, rows: int) -> int:
         """An estimate of the hash of the gathered row of that number, in order of hashes, of so many rows."""
@@ -351,14 +382,22 @@ class Region:
         self._outbox = []
         return drawn
 
-    def _flow(self, port: int, batch: Batch) -> None:
-        """Take rows of one input through the operators."""
-        flowing: Flowing = {port: batch}
-        self._gate.let_in(port, flowing)
+    def _flow(self, source: int, batch: Batch) -> None:
+        """Take rows of one input, or of a node, through the operators that they reach."""
+        flowing: Flowing = {source: batch}
+        self._gate.let_in(source, flowing)
         for number, (operator, inputs) in enumerate(
             zip(self._operators, self._wiring.nodes, strict=True), start=self._wiring.ports
         ):
-            made = None if number in flowing else passed(operator, inputs, flowing)
+            if number in flowing or self._is_put_off(number, inputs, flowing):
+                continue
+            try:
+                made = passed(operator, inputs, flowing)
+            except RowError:
+                if number not in self._unsure:
+                    raise
+                self._unsure[number].add(flowing[inputs[0]])
+                continue
             if made is not None:
                 flowing[number] = made
                 self._gate.let_in(number, flowing)
@@ -369,6 +408,15 @@ class Region:
             self._outbox.append(out)
         else:
             self._kept.store.apply(out)
+
+    def _is_put_off(self, number: int, inputs: Sequence[int], flowing: Flowing) -> bool:
+        """Whether the node has failed in this epoch; then its rows wait, since they may take back others that do."""
+        gather = self._unsure.get(number)
+        if gather is None or not gather.held:
+            return False
+        if inputs[0] in flowing:
+            gather.add(flowing[inputs[0]])
+        return True
 
     # Reads ------------------------------------------------------------------------------------------------------------
 
@@ -452,12 +500,18 @@ class Region:
 
     @property
     def _waiting(self) -> tuple[Gather, ...]:
-        return tuple(gather for gather in self._gathers if gather is not None)
+        return (*(gather for gather in self._gathers if gather is not None), *self._unsure.values())
 
     @property
     def _keepers(self) -> tuple[RegionKeeper, ...]:
         kept = [] if self._kept is None else [self._kept.store]
         return (*self._stateful, *kept, *self._waiting)
+
+
+def _source_of(region: RegionPlan, number: int) -> pa.Schema:
+    """Of the rows that a node with one input is given."""
+    (source,) = region.nodes[number - len(region.inputs)].inputs
+    return [*(entry.schema for entry in region.inputs), *(node.schema for node in region.nodes)][source]
 
 
 def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:

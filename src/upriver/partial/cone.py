@@ -67,7 +67,7 @@ What = TypeVar("What")
 class Cone:
     """See the module's docstring. ``work`` begins tasks; ``proceed`` and ``take_in`` go on with them."""
 
-    gathered = unsettled = 0
+    gathered = waiting = unsettled = 0
     """As in :class:`RegionState`: nothing comes over exchange edges."""
 
     def __init__(

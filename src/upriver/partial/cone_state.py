@@ -385,8 +385,8 @@ class ConeState:
 
     def _settle(self, region: FullRegionState, budget: "_Budget") -> Generator[RowsLeft, int, None]:
         """Take a region's gathered rows in, and its output to the regions that it feeds."""
-        while gathered := region.gathered:
-            region.settle_first((yield from budget.some(gathered)))
+        while waiting := region.waiting:
+            region.settle_first((yield from budget.some(waiting)))
         while unsettled := region.unsettled:
             for out in region.drain((yield from budget.some(unsettled))):
                 mine = self._mine(out.to, out.batch) if out.to in self.regions else None

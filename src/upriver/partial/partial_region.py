@@ -173,6 +173,11 @@ class Filling:
         return self._groups[-1]
 
     @property
+    def has_all_of_group(self) -> bool:
+        """Whether all rows of the group have been taken."""
+        return self._port == len(self._ports)
+
+    @property
     def left(self) -> int:
         """At least how many rows ``take`` still looks through; 0 if there is nothing more to do."""
         if not self._groups:
@@ -320,6 +325,7 @@ class PartialRegion:
         try:
             for port in sorted({port for port, _ in behind}):
                 self._region.apply(port, concatenated([batch for of, batch in behind if of == port]))
+            self._region.try_again(key_set(*(batch.hash64 for _, batch in behind)))
         except Exception:  # of any class: an upquery finds the key with the bad row
             self.drop(key_set(*(batch.hash64 for _, batch in behind)))
 
@@ -342,6 +348,10 @@ class PartialRegion:
     @property
     def gathered(self) -> int:
         return self._region.gathered
+
+    @property
+    def waiting(self) -> int:
+        return self._region.waiting
 
     @property
     def unsettled(self) -> int:
@@ -447,6 +457,8 @@ class PartialRegion:
             try:
                 if len(mine):
                     self._region.apply(port, mine)
+                if filling.has_all_of_group:
+                    self._region.try_again(keys)
             except Exception as error:  # of any class: it is about some of these keys
                 self._region.drop(keys)  # there was nothing of them before
                 filling.spoil(error)
@@ -481,6 +493,10 @@ class PartialRegion:
                     self._region.apply(kept.port, rows_of_present)
                 except Exception:  # of any class
                     self.drop(key_set(rows_of_present.hash64))
+        try:
+            self._region.try_again(keys)
+        except Exception:  # of any class
+            self.drop(keys)
 
     def refuse(self, number: int, error: UpriverError) -> list[UnansweredKeys]:
         """The upquery cannot be answered: its keys are missing. Returns the keys that waited for it."""

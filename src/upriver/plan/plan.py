@@ -585,6 +585,21 @@ class RegionPlan:
     why: str
 
     @property
+    def unsure(self) -> tuple[int, ...]:
+        """The numbers of the filters and projections above an operator that combines rows. If the rows of a key come
+        one after the other, they may be given some that the rest takes back, so what they fail on may be a row that no
+        epoch ends with."""
+        combined: set[int] = set()
+        unsure: list[int] = []
+        for number, node in enumerate(self.nodes, start=len(self.inputs)):
+            is_fed = not combined.isdisjoint(node.inputs)
+            if is_fed or not isinstance(node.op, (FilterOp, ProjectOp, UnionOp, SaltOp, ReplicateOp)):
+                combined.add(number)
+            if is_fed and isinstance(node.op, (FilterOp, ProjectOp)):
+                unsure.append(number)
+        return tuple(unsure)
+
+    @property
     def lake_ports(self) -> tuple[tuple[int, Channel], ...]:
         """The ports that lake edges feed, and constant ones, each with its channel."""
         edges = enumerate(entry.edge for entry in self.inputs)
@@ -667,8 +682,20 @@ class DataflowPlan:
 
     @property
     def stages(self) -> Mapping[str, int]:
-        """For each spread region: the stage of an epoch in which it takes in exchanged rows; 0 if it has none."""
-        return {self.name: 0} if self.is_cone else self.depths
+        """For each spread region: the stage of an epoch in which it takes in exchanged rows, and tries again what it was
+        not sure of; 0 if it has neither."""
+        if self.full_because is None:
+            return {self.name: 0}
+        stages: dict[str, int] = {}
+        for region in self.regions:
+            fed_by = [stages[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
+            stages[region.name] = 1 + max(fed_by, default=0 if self.unsure(region) else -1)
+        return stages
+
+    def unsure(self, region: RegionPlan) -> tuple[int, ...]:
+        """The nodes whose failures are tried again once all rows of a key have come. In a full region, the rows of one
+        input come all at once."""
+        return region.unsure if self.full_because is None or len(region.inputs) > 1 else ()
 
     @property
     def channels(self) -> frozenset[Channel]:

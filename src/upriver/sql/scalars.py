@@ -206,9 +206,10 @@ def strict(sql: str, type: pa.DataType, operands: Iterable[Scalar], fails: bool 
 
 
 def intolerant(value: Scalar, operands: Iterable[Scalar]) -> Scalar:
-    """A value that Spark calls null-intolerant; it may be NULL where no operand is."""
+    """A value that Spark calls null-intolerant; it may be NULL where no operand is. An operand that tests for NULL is
+    never NULL itself, so it says nothing of what it tests."""
     operands = tuple(operands)
-    rejected = frozenset[str]().union(*(operand.rejects for operand in operands))
+    rejected = frozenset[str]().union(*(operand.rejects for operand in operands if not operand.is_test))
     return replace(value, rejected=rejected, whole=all(operand.is_whole for operand in operands))
 
 

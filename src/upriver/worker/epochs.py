@@ -189,7 +189,7 @@ class Epochs:
         late = [
             region
             for region, shard in self._regions.shards.items()
-            if self._regions.depths[region] <= self._stage and region not in here and shard.region.gathered
+            if self._regions.depths[region] <= self._stage and region not in here and shard.region.waiting
         ]
         if late and self._rules.worker_settle_what_comes_late:
             self._settle(late, ALL_ROWS)

@@ -32,6 +32,10 @@ class FailedRegion:
         self._build = build
 
     @property
+    def waiting(self) -> int:
+        return self.gathered
+
+    @property
     def unsettled(self) -> int:
         return self.gathered
 

@@ -137,6 +137,14 @@ class Gather:
             left -= len(taken[-1])
         return concatenated(taken) if taken else None
 
+    def take_keys(self, keys: Hashes) -> Batch | None:
+        """Take the rows of these keys, ascending and unique; ``None`` if there are none."""
+        levels = self._sorted_levels()
+        found = [rows for rows in (level.of(keys) for level in levels) if len(rows)]
+        for level in levels:
+            level.drop(keys)
+        return concatenated(found) if found else None
+
     def sample(self, every: int) -> Hashes:
         """A sample of hashes: every so many rows of each batch."""
         hashes = [level.hashes for level in self._levels] + [batch.hash64 for batch in self._loose]
