@@ -1,10 +1,11 @@
 """What is not supported is refused when it is declared: with the construct, its place, and what to do instead."""
 
 import re
+from contextlib import nullcontext
 
 import pyarrow as pa
 import pytest
-from sql_kit import local_view, projection_of, spec
+from sql_kit import local_plan, local_view, projection_of, spec
 
 from upriver.errors import UnsupportedSql
 from upriver.plan.plan import FilterOp
@@ -323,6 +324,13 @@ def test_an_expression_may_not_grow_without_bound() -> None:
     with pytest.raises(UnsupportedSql, match=r"nested as deeply|as large as this"):
         local_view("SELECT k, " + "abs(" * 3000 + "i" + ")" * 3000 + " AS e FROM t", TABLE)
     assert projection_of(local_view(f"SELECT k, {nested} AS e FROM t", TABLE)).expressions
+
+
+@pytest.mark.parametrize(("joins", "most"), [(24, None), (90, "nested as deeply")])
+def test_joins_that_merge_one_column_again_and_again(joins: int, most: str | None) -> None:
+    sql = "SELECT count(*) AS n FROM t" + "".join(f" FULL JOIN t AS t{n} USING (i)" for n in range(joins))
+    with nullcontext() if most is None else pytest.raises(UnsupportedSql, match=most):
+        local_plan(sql, "n", TABLE)
 
 
 def test_sql_that_does_not_parse_here_is_told_with_its_place() -> None:

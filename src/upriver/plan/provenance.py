@@ -28,7 +28,7 @@ If a column is computed, or comes from several rows, there is nothing to look up
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Self
 
 import pyarrow as pa
@@ -163,10 +163,11 @@ def windowed(call: WindowCall, name_of: Callable[[str], str]) -> str:
 
 def shown(expression: str, name_of: Callable[[str], str]) -> str:
     """As :func:`spelled`; if that is too long to stand for a column, ``f(...)`` of its sources."""
-    text = spelled(expression, name_of)
+    name_once = cache(name_of)  # twice at every level would be 2^levels times
+    text = spelled(expression, name_once)
     if len(text) <= EXPRESSION_CHARS_MAX or expression in map(quoted, columns_in(expression)):
         return text
-    return _made_of(expression, name_of)
+    return _made_of(expression, name_once)
 
 
 def spelled(expression: str, name_of: Callable[[str], str]) -> str:

@@ -25,7 +25,7 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from upriver.arguments import names, text
-from upriver.errors import DeclarationError, UnknownTable, UserError
+from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
 from upriver.plan.plan import DataflowPlan, FilterOp, ProjectOp, Scan, SetKind, SetOperationOp, StatefulMapOp, TableSpec
 from upriver.plan.planning import plan_regions, view_key
 from upriver.plan.relation import Relation
@@ -295,10 +295,14 @@ def compile_view(
         schema = _typed(source, tree, views, typer, declared)
         rows = compile_query(Views(views, tables, typer.timezone).setting(source), tree)
     except RecursionError as error:
-        raise source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.") from error
+        raise _too_deep(source) from error
     schema = _checked(source, rows, schema)
     relation = with_curves(all_numbered(rows.relation), typer.curve)
     return CompiledView(source, retyped(relation, schema), schema)
+
+
+def _too_deep(source: Source) -> UnsupportedSql:
+    return source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.")
 
 
 def over_tables(sql: str, views: Mapping[str, str]) -> str:
@@ -491,7 +495,10 @@ def declare_view(
     """
     compiled = compile_view(name, text(f"view {name!r}: sql", sql), tables, views, typer)
     named = view_key(name, compiled.schema, names(f"view {name!r}: key", key))
-    regions = plan_regions(name, compiled.relation, named, tables, sql)
+    try:
+        regions = plan_regions(name, compiled.relation, named, tables, sql)
+    except RecursionError as error:
+        raise _too_deep(compiled.source) from error
     return DataflowPlan(name, sql, named, compiled.schema, regions)
 
 
