@@ -682,8 +682,8 @@ class DataflowPlan:
 
     @property
     def stages(self) -> Mapping[str, int]:
-        """For each spread region: the stage of an epoch in which it takes in exchanged rows, and tries rows again that it
-        failed on; 0 if it does neither."""
+        """For each spread region: the stage of an epoch in which it takes in exchanged rows, and tries those again that
+        it failed on; 0 if it does neither."""
         if self.full_because is None:
             return {self.name: 0}
         stages: dict[str, int] = {}
