@@ -231,6 +231,11 @@ def is_hashable_type(type: pa.DataType) -> bool:
     return _mixer(_decoded_type(type)) is not None
 
 
+def is_plain_key_type(type: pa.DataType) -> bool:
+    """Whether values of the type can be a key, and are neither structs nor arrays, whose hashes cost more."""
+    return is_hashable_type(type) and not pa.types.is_nested(type)
+
+
 def _mixer_of(type: pa.DataType, column_name: str) -> _Mixer:
     decoded = _decoded_type(type)
     mixer = _mixer(decoded)
@@ -340,6 +345,35 @@ def _mix_spans(seeds: Hashes, block: pa.Array, offset_type: type[np.int32] | typ
     return hash_bytes(seeds, text, offsets[:-1], np.diff(offsets))
 
 
+def _mixer_of_struct(parts: Sequence[_Mixer]) -> _Mixer:
+    """A struct is hashed field by field; a field that is null leaves the hash as it is."""
+
+    def mix(seeds: Hashes, block: pa.Array) -> Hashes:
+        hashes = seeds.copy()
+        for place, mixer in enumerate(parts):
+            _mix_column(mixer, hashes, block.field(place))
+        return hashes
+
+    return mix
+
+
+def _mixer_of_list(mixer: _Mixer) -> _Mixer:
+    """An array is hashed element by element; an element that is null leaves the hash as it is."""
+
+    def mix(seeds: Hashes, block: pa.Array) -> Hashes:
+        offsets = np.frombuffer(block.buffers()[1], np.int32, len(block) + 1, block.offset * 4).astype(np.int64)
+        lengths = np.where(_nulls_of(block), 0, np.diff(offsets))
+        hashes = seeds.copy()
+        for turn in range(int(lengths.max(initial=0))):
+            rows = np.flatnonzero(lengths > turn)
+            found = hashes[rows]
+            _mix_column(mixer, found, block.values.take(pa.array(offsets[rows] + turn)))
+            hashes[rows] = found
+        return hashes
+
+    return mix
+
+
 def _values(block: pa.Array, dtype: type[_Number], per_row: int = 1) -> npt.NDArray[_Number]:
     """A fixed-width block's values as they lie in its buffer, nulls ignored, ``per_row`` numbers for each row."""
     row_bytes = np.dtype(dtype).itemsize * per_row
@@ -370,12 +404,19 @@ _MIXERS: tuple[tuple[Callable[[pa.DataType], bool], _Mixer], ...] = (
 
 @lru_cache(_TYPES_MAX)
 def _mixer(type: pa.DataType) -> _Mixer | None:
+    if pa.types.is_struct(type):
+        parts = [_mixer(field.type) for field in type]
+        known = [part for part in parts if part is not None]
+        return _mixer_of_struct(known) if known and len(known) == len(parts) else None
+    if pa.types.is_list(type):
+        element = _mixer(type.value_type)
+        return None if element is None else _mixer_of_list(element)
     return next((mixer for accepts, mixer in _MIXERS if accepts(type)), None)
 
 
 def _way_out(type: pa.DataType) -> str:
     if pa.types.is_nested(type):
-        return "key on a column that holds one of its elements or fields, or its to_json as a string"
+        return "a MAP cannot be compared: key on a column that holds one of its values, or its to_json as a string"
     if pa.types.is_timestamp(type):
         return "cast it to timestamp[us]"
     if pa.types.is_unsigned_integer(type):

@@ -249,3 +249,19 @@ def test_two_keys_with_one_hash_are_both_kept() -> None:
     batch = key_batch("routes", ROUTE, [("EWR", 1), ("JFK", 2), ("EWR", 1)])
     kept, _ = distinct_keys(batch, np.zeros(3, np.uint64))
     assert kept.column(0).to_pylist() == ["EWR", "JFK"]
+
+
+NESTED = pa.struct([pa.field("a", pa.int32()), pa.field("b", pa.float64())])
+
+
+def test_keys_of_structs_and_arrays_are_dicts_and_lists() -> None:
+    schema = pa.schema([("st", NESTED), ("xs", pa.list_(pa.int32()))])
+    keys = [({"a": 1, "b": -0.0}, [1, None]), (None, []), ({"a": 1, "b": 0.0}, [1, None])]
+    batch = key_batch("v", schema, keys)
+    assert repr(batch.column("st").to_pylist()) == repr([{"a": 1, "b": 0.0}, None, {"a": 1, "b": 0.0}])
+    distinct, hashes = distinct_keys(batch, hash64(batch.columns))
+    assert distinct.num_rows == len(hashes) == 2
+    with pytest.raises(KeyTypeError, match="other fields"):
+        key_batch("v", schema, [({"a": 1}, [])])
+    with pytest.raises(KeyTypeError, match="of type int"):
+        key_batch("v", schema, [(1, [])])

@@ -43,7 +43,9 @@ from upriver.sql.queries import compile_view
 
 EVALUATOR = Evaluator()
 WEATHER = TableSpec(
-    "weather", pa.schema([("place", TEXT), ("hour", LONG), ("temp", LONG), ("tags", pa.list_(TEXT))]), ("place", "hour")
+    "weather",
+    pa.schema([("place", TEXT), ("hour", LONG), ("temp", LONG), ("tags", pa.map_(TEXT, TEXT))]),
+    ("place", "hour"),
 )
 EVERYTHING = {**TABLES, "weather": WEATHER}
 
@@ -308,7 +310,7 @@ def test_a_key_is_found_in_any_case() -> None:
 
 
 def test_a_key_is_of_a_type_that_is_hashed() -> None:
-    with pytest.raises(DeclarationError, match="'tags' is of type ARRAY"):
+    with pytest.raises(DeclarationError, match="'tags' is of type MAP"):
         planned(scan(WEATHER), "tags")
 
 
@@ -320,7 +322,7 @@ LOW = select(scan(ITEMS), "size", item=('lower("item")', TEXT))
 @pytest.mark.parametrize(
     ("relation", "message"),
     [
-        (count(scan(WEATHER), "tags"), "view 'v': GROUP BY of nothing but tags ARRAY"),
+        (count(scan(WEATHER), "tags"), "view 'v': GROUP BY of nothing but tags MAP"),
         (top(scan(WEATHER), "tags", [Order("temp", True, True)], 1), "PARTITION BY of nothing but tags"),
         (
             set_operation(SetKind.EXCEPT, select(scan(WEATHER), "tags"), select(scan(WEATHER), "tags")),

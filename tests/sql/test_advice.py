@@ -23,9 +23,6 @@ ADVICE = """
 SELECT k FROM (SELECT k FROM t ORDER BY x) LIMIT 3 | which rows come first: ORDER BY ... LIMIT k | \
 SELECT k FROM t ORDER BY x LIMIT 3
 SELECT k FROM t ORDER BY x LIMIT 1 + 1 | Give how many rows, 1 or more | SELECT k FROM t ORDER BY x LIMIT 2
-SELECT k, split(s, '@')[1] AS z FROM t | split_part(`s`, '@', 2) | SELECT k, split_part(`s`, '@', 2) AS z FROM t
-SELECT k, split(s, '[|]')[0] AS z FROM t | split_part(s, ',', 2) | SELECT k, split_part(s, ',', 2) AS z FROM t
-SELECT k, split(s, ',') AS z FROM t | split_part(s, ',', 2) | SELECT k, split_part(s, ',', 2) AS z FROM t
 SELECT k, ts - ts AS z FROM t | unix_micros(a) - unix_micros(b) | \
 SELECT k, unix_micros(ts) - unix_micros(ts) AS z FROM t
 SELECT k, at - at AS z FROM t | unix_micros(CAST(a AS TIMESTAMP)) | \

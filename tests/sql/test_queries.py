@@ -28,7 +28,7 @@ FLIGHTS = spec(
             ("delay", pa.float64()),
             ("fare", pa.decimal128(9, 2)),
             ("at", pa.timestamp("us", tz="UTC")),
-            ("tags", pa.list_(pa.string())),
+            ("tags", pa.map_(pa.string(), pa.string())),
         ]
     ),
 )
@@ -82,7 +82,7 @@ def test_the_plan_of_a_grouped_view() -> None:
 
 def test_the_plan_of_a_view_of_rows() -> None:
     made = parts("SELECT f.distance * 2 AS twice, f.TAILNUM AS plane, tags FROM flights AS f", "PLANE")
-    schema = group_schema(("twice", pa.int32()), ("plane", pa.string()), ("tags", pa.list_(pa.string())))
+    schema = group_schema(("twice", pa.int32()), ("plane", pa.string()), ("tags", pa.map_(pa.string(), pa.string())))
     assert made.project == Projection(('("distance" * CAST(2 AS INTEGER))', '"TailNum"', '"tags"'), schema)
     assert made.store.output == Projection(('"twice"', '"plane"', '"tags"'), schema)
     assert (made.store.aggregate, made.store.having, made.filter) == (None, None, None)
@@ -200,7 +200,7 @@ GROUPED = "SELECT tailnum, upper(carrier) AS big, count(*) AS n FROM flights GRO
 WRONG_KEYS = [
     (GROUPED, ("plane",), "its key 'plane' is none of its columns. They are tailnum, big, n."),
     (GROUPED, ("tailnum", "TAILNUM"), "its key names a column twice, tailnum, tailnum"),
-    ("SELECT tailnum, tags FROM flights", ("tags",), "its key 'tags' is of type ARRAY"),
+    ("SELECT tailnum, tags FROM flights", ("tags",), "its key 'tags' is of type MAP"),
 ]
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 from guards_kit import BEYOND
-from random_guards import rows
+from random_guards import rows as plain_rows
 from sql_kit import local_view, projection_of, spec
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
 from upriver.plan.plan import Projection
+from upriver.plan.types import array_type, map_type, struct_type
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,38 @@ class Answers:
     values: Sequence[Any]
     failing: Sequence[int]
     beyond: Sequence[int]
+
+
+NAN = float("nan")
+NESTED: dict[str, pa.Array] = {
+    "ai": pa.array([[1, 2, None, 2], [], None, [3], [-1, 0, 7, 7, 1], [None]], array_type(pa.int32())),
+    "bi": pa.array([[2, 3], None, [None, 7], [], [1, 1]], array_type(pa.int32())),
+    "axs": pa.array([[0.0, -0.0, NAN], [1.5], None, [NAN, None, 2.5, -1.0], []], array_type(pa.float64())),
+    "texts": pa.array([["b", "a", None], [""], None, ["é", "Z", "a", "a"], []], array_type(pa.string())),
+    "lists": pa.array([[[1, 2], None, []], None, [], [[None], [1]]], array_type(array_type(pa.int32()))),
+    "st": pa.array(
+        [{"a": 1, "b": "x"}, None, {"a": None, "b": None}, {"a": 2, "b": "é"}],
+        struct_type(["a", "b"], [pa.int32(), pa.string()]),
+    ),
+    "sts": pa.array(
+        [[{"a": 2, "b": "x"}, None, {"a": None, "b": "y"}], [], None, [{"a": 1, "b": None}, {"a": 1, "b": "a"}]],
+        array_type(struct_type(["a", "b"], [pa.int32(), pa.string()])),
+    ),
+    "mp": pa.array(
+        [[("a", 1), ("b", None)], [], None, [("abc", 7), ("", 0), ("a", -1)]], map_type(pa.string(), pa.int32())
+    ),
+    "dm": pa.array([[(0.0, "z"), (NAN, "n")], None, [(1.5, None)], []], map_type(pa.float64(), pa.string())),
+}
+"""Nested values, with NULL, NaN and both zeros in them."""
+
+
+@cache
+def rows() -> pa.RecordBatch:
+    """Awkward rows with columns of nested values."""
+    found = plain_rows()
+    for name, values in NESTED.items():
+        found = found.append_column(name, values.take(pa.array([row % len(values) for row in range(found.num_rows)])))
+    return found
 
 
 @cache
@@ -80,4 +113,16 @@ def plain(column: pa.Array) -> list[Any]:
     elif pa.types.is_string(type):
         column = column.cast(pa.binary())
     found: list[Any] = column.to_pylist()
-    return found
+    return [_settled(value) for value in found] if pa.types.is_nested(type) else found
+
+
+def _settled(value: Any) -> Any:
+    """With a word for NaN, and one order of the pairs of a map."""
+    if isinstance(value, dict):
+        return {name: _settled(part) for name, part in value.items()}
+    if isinstance(value, list):
+        parts = [_settled(part) for part in value]
+        return sorted(parts, key=repr) if value and isinstance(value[0], tuple) else parts
+    if isinstance(value, tuple):
+        return tuple(map(_settled, value))
+    return ("NaN" if value != value else value + 0.0) if isinstance(value, float) else value

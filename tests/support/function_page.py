@@ -71,6 +71,7 @@ _NAMES = {
     OperandKind.WRITTEN: "constant",
     OperandKind.NUMBER: "number",
     OperandKind.ANY: "any",
+    OperandKind.LAMBDA: "x -> ...",
 }
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ import pyarrow.compute as pc
 from upriver.errors import KeyTypeError
 from upriver.hashing import Hashes
 from upriver.plan.plan import EVERYTHING_KEY
-from upriver.state.columns import exact_type
+from upriver.state.columns import canonical, exact_type
+from upriver.state.indexes import first_equal
 from upriver.state.vectors import is_any_twice
 from upriver.zones import zone_info
 
@@ -63,6 +64,8 @@ _KINDS: tuple[tuple[str, Callable[[pa.DataType], bool], tuple[type, ...]], ...] 
     ("binary", _is_bytes, (bytes, bytearray)),
     ("timestamp", pa.types.is_timestamp, (datetime.datetime,)),
     ("date", pa.types.is_date, (datetime.date,)),
+    ("struct", pa.types.is_struct, (dict,)),
+    ("array", pa.types.is_list, (list, tuple)),
 )
 """Kinds of values: name, whether an Arrow type is of that kind, and its Python types. The first match counts, since to
 Python a bool is an int and a datetime a date."""
@@ -104,6 +107,9 @@ def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch,
     """Each key once, with its hash, in the order of first appearance. hash64: one per row of ``keys``."""
     if not is_any_twice(hash64):
         return keys, hash64
+    if any(pa.types.is_nested(type) for type in keys.schema.types):  # Arrow does not group by these
+        firsts_of_all = np.unique(first_equal(hash64, keys.columns))
+        return keys.take(pa.array(firsts_of_all)), hash64[firsts_of_all]
     numbered = pa.Table.from_arrays(
         [*keys.columns, pa.array(range(len(keys)))], [str(n) for n in range(len(keys.columns))] + ["row"]
     )
@@ -178,7 +184,7 @@ def _column(place: _KeyPlace, values: _Column) -> pa.Array:
     )
     if pa.types.is_floating(array.type):
         return pc.add(array, pa.scalar(0, array.type))  # turns -0.0 into 0.0: to Spark they are one key
-    return array
+    return canonical(array)
 
 
 def _from_values(place: _KeyPlace, values: Sequence[Any]) -> pa.Array:
@@ -187,6 +193,8 @@ def _from_values(place: _KeyPlace, values: Sequence[Any]) -> pa.Array:
             example = next(value for value in values if type(value) is kind)
             raise place.refuse(f"{_shown(example)} of type {kind.__name__}")
     wanted = place.field.type
+    if pa.types.is_nested(wanted):
+        _check_parts(place, wanted, values)
     if pa.types.is_timestamp(wanted) and wanted.tz is not None:
         return pa.array([value and _micros(place, value) for value in values], pa.int64()).view(wanted)
     if pa.types.is_timestamp(wanted):
@@ -195,6 +203,18 @@ def _from_values(place: _KeyPlace, values: Sequence[Any]) -> pa.Array:
         return pa.array(values, wanted)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as error:
         raise place.refuse(f"a value that does not fit: {error}") from error
+
+
+def _check_parts(place: _KeyPlace, type: pa.DataType, values: Iterable[Any]) -> None:
+    """Refuse dicts that lack a field of a struct, or have another."""
+    for value in values:
+        if pa.types.is_struct(type) and isinstance(value, dict):
+            if value.keys() != {field.name for field in type}:
+                raise place.refuse(f"{_shown(value)}, which has other fields")
+            for field in type:
+                _check_parts(place, field.type, [value[field.name]])
+        elif pa.types.is_list(type) and isinstance(value, list | tuple):
+            _check_parts(place, type.value_type, value)
 
 
 def _micros(place: _KeyPlace, value: datetime.datetime) -> int:

@@ -10,7 +10,7 @@ Evaluator defines those that its expressions call.
 
 import copy
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any
 from weakref import finalize
@@ -26,8 +26,8 @@ from upriver.engine.row_text import escaped, value_text
 from upriver.errors import ProtocolError, RowError
 from upriver.plan.column_names import plain_column
 from upriver.plan.plan import Projection
-from upriver.plan.types import duck_type, is_instant, spark_name
-from upriver.state.columns import exact
+from upriver.plan.types import duck_name, field_name, is_instant, is_nested, parts_of, spark_name, with_parts
+from upriver.state.columns import elements_of, exact, is_listed, spans_of
 
 GUARD = "Guard against it in the query, by CASE, WHERE or try_divide"
 """Advice about an expression that fails."""
@@ -248,16 +248,16 @@ class _Statement:
         self._places = [rows.get_field_index(column) for column in self._names]
         if -1 in self._places:
             raise ProtocolError(f"{' and '.join(expressions)} names a column that is not in {rows.names}")
-        types = [_wall_clock(rows.field(place).type) for place in self._places] or [pa.null()]
+        types = [_duck_form(rows.field(place).type) for place in self._places] or [pa.null()]
         strict = {name for text in expressions if not _takes_any_bytes(text) for name in _columns(text)}
         reaching = {name for text in expressions if not _takes_any_moment(text) for name in _columns(text)}
         named = list(zip(self._names, types, strict=False))
-        self._texts = [name for name, type in named if pa.types.is_string(type) and name in strict]
-        self._moments = [name for name, type in named if pa.types.is_temporal(type) and name in reaching]
+        self._texts = [name for name, type in named if name in strict and _has(pa.types.is_string, type)]
+        self._moments = [name for name, type in named if name in reaching and _has(pa.types.is_temporal, type)]
         self._batch = _Batch(pa.schema([pa.field(f"c{number}", type) for number, type in enumerate(types)]))
         short = {column: f"c{number}" for number, column in enumerate(self._names)}
         outputs = ", ".join(
-            f"CAST({_renamed(text, short)} AS {duck_type(field.type)}) AS r{number}"
+            f"CAST({_renamed(text, short)} AS {duck_name(field.type)}) AS r{number}"
             for number, (text, field) in enumerate(zip(expressions, schema, strict=True))
         )
         duck.register(name, self._batch)
@@ -270,11 +270,12 @@ class _Statement:
     def run(self, rows: pa.RecordBatch) -> list[pa.Array]:
         """One array for each expression. Raises DuckDB's errors, and _RowFault for a text that would break DuckDB."""
         for name in self._texts:
-            if not _is_utf8(rows.column(name)):
+            if not all(map(_is_utf8, _leaves(pa.types.is_string, rows.column(name)))):
                 raise _RowFault(f"the text in {name} is no UTF-8")
         for name in self._moments:
-            if _is_at_an_end(rows.column(name)):
-                raise _RowFault(f"the {spark_name(rows.schema.field(name).type)} in {name} is too far to compute with")
+            for moments in _leaves(pa.types.is_temporal, rows.column(name)):
+                if _is_at_an_end(moments):
+                    raise _RowFault(f"the {spark_name(moments.type)} in {name} is too far to compute with")
         columns = [_retyped(rows.column(place)) for place in self._places] or [pa.nulls(rows.num_rows)]
         self._batch.rows = pa.RecordBatch.from_arrays(columns, schema=self._batch.schema)
         try:
@@ -349,21 +350,46 @@ def _plain(rows: pa.RecordBatch, expression: str) -> pa.Array | None:
     return rows.column(place) if place >= 0 else None
 
 
-def _wall_clock(type: pa.DataType) -> pa.DataType:
-    """DuckDB would read a TIMESTAMP with a time zone of its own."""
+def _duck_form(type: pa.DataType) -> pa.DataType:
+    """The type as DuckDB sees it: it would read a TIMESTAMP with a time zone of its own, and names the fields of
+    structs by numbers."""
+    if pa.types.is_struct(type):
+        return pa.struct([pa.field(field_name(place), _duck_form(part)) for place, part in enumerate(parts_of(type))])
+    if is_nested(type):
+        return with_parts(type, [_duck_form(part) for part in parts_of(type)])
     return pa.timestamp("us") if is_instant(type) else type
 
 
 def _retyped(values: pa.Array) -> pa.Array:
-    type = _wall_clock(values.type)
+    type = _duck_form(values.type)
     return values if type is values.type else values.view(type)
 
 
 def _exactly(values: pa.Array, type: pa.DataType) -> pa.Array:
     """The values as exactly that type; DuckDB's have the same representation."""
-    if values.type == type:
+    if values.type == type and not is_nested(type):
         return values
-    return values.view(type) if pa.types.is_timestamp(type) else values.cast(type)
+    return values.view(type) if pa.types.is_timestamp(type) or is_nested(type) else values.cast(type)
+
+
+def _has(is_kind: Callable[[pa.DataType], bool], type: pa.DataType) -> bool:
+    """Whether the type is of this kind, or some part of it."""
+    return is_kind(type) or any(_has(is_kind, part) for part in parts_of(type))
+
+
+def _leaves(is_kind: Callable[[pa.DataType], bool], values: pa.Array) -> Iterator[pa.Array]:
+    """The values, and all values in them, of this kind."""
+    if is_kind(values.type):
+        yield values
+    elif not _has(is_kind, values.type):
+        return
+    elif pa.types.is_struct(values.type):
+        for part in values.flatten():
+            yield from _leaves(is_kind, part)
+    elif is_listed(values.type) and len(values):
+        starts, lengths = spans_of(values)
+        first = int(starts[0])
+        yield from _leaves(is_kind, elements_of(values).slice(first, int((starts + lengths).max()) - first))
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

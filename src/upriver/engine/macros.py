@@ -53,6 +53,26 @@ _NUMBERS = {
 }
 
 
+_INDEX = "error('The index ' || i || ' is outside of the array')"
+_NESTED = {
+    "spark_item(a, i)": f"""CASE WHEN a IS NULL OR i IS NULL THEN NULL
+        WHEN i >= 0 AND i < len(a) THEN list_extract(a, i + 1) ELSE {_INDEX} END""",
+    "spark_map(k, v)": """CASE WHEN k IS NULL OR v IS NULL THEN NULL
+        WHEN list_contains(list_transform(k, lambda e: e IS NULL), TRUE) THEN error('A key of a map cannot be NULL')
+        WHEN len(k) <> len(v) THEN error('The keys and the values of a map differ in number')
+        WHEN len(list_distinct(k)) <> len(k) THEN error('A key of a map comes twice')
+        ELSE MAP(k, v) END""",
+    "spark_get(a, i)": "CASE WHEN i >= 0 AND i < len(a) THEN list_extract(a, i + 1) END",
+    "spark_element_at(a, i)": f"""CASE WHEN a IS NULL OR i IS NULL THEN NULL
+        WHEN i = 0 THEN error('The index 0 is invalid: an index begins at 1, or at -1 from the end')
+        WHEN i BETWEEN -len(a) AND len(a) THEN list_extract(a, i) ELSE {_INDEX} END""",
+    "spark_try_element_at(a, i)": """CASE WHEN a IS NULL OR i IS NULL THEN NULL
+        WHEN i = 0 THEN error('The index 0 is invalid: an index begins at 1, or at -1 from the end')
+        WHEN i BETWEEN -len(a) AND len(a) THEN list_extract(a, i) END""",
+}
+"""Of arrays."""
+
+
 def _shifts(bits: int) -> dict[str, str]:
     """Shifts an integer of so many bits as Java does: only the last bits of the distance count, and overflow is
     lost."""
@@ -388,6 +408,7 @@ _ALL = (
     | _BYTES
     | _CLOCKS
     | _URLS
+    | _NESTED
 )
 _ERROR = re.compile(r"error\((?:'(?:[^']|'')*'|CAST\([^()]*\)|[^'()])*\)")
 _CALL = re.compile(r"\bspark_\w+(?=\()")

@@ -19,6 +19,7 @@ class Unreadable(UnsupportedSql):
 
 
 _LIKES = (TokenType.LIKE, TokenType.ILIKE)
+_CONSTRUCTORS = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
 SHOWN_CHARS_MAX = 120
 """Characters of the faulty line that a message shows."""
 
@@ -35,7 +36,9 @@ class ViewDialect(Spark):
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         NO_PAREN_FUNCTIONS: ClassVar[dict[TokenType, Any]] = {}
         NO_PAREN_FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
-            name: parser for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items() if name != "ANY"
+            name: parser
+            for name, parser in SparkParser.NO_PAREN_FUNCTION_PARSERS.items()
+            if name not in ("ANY", "TRANSFORM")
         }
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: parser
@@ -60,7 +63,7 @@ class Source:
         """The one statement. Raises DeclarationError if there is none, Unreadable if it does not parse."""
         try:
             parsed = ViewDialect().parser().parse(_reworded(self.tokens()), self.sql)
-            statements = [tree for tree in parsed if tree is not None]
+            statements = [_with_variables(tree) for tree in parsed if tree is not None]
         except ParseError as error:
             raise self._unreadable(error) from error
         if len(statements) > 1:
@@ -197,8 +200,8 @@ def names_table(clause: str, name: str) -> bool:
 
 
 def _reworded(tokens: list[Token]) -> list[Token]:
-    """Read WINDOW and ANY as names. For Spark, WINDOW is a name unless it begins the clause WINDOW name AS. ANY is the
-    name of a function unless it follows LIKE."""
+    """Read these as names. WINDOW, unless it begins the clause WINDOW name AS. ANY, which is the name of a function
+    unless it follows LIKE. ARRAY, MAP and STRUCT before a parenthesis."""
     for token, following, behind in zip(tokens, tokens[1:], [*tokens[2:], tokens[-1]], strict=False):
         clause = behind.token_type == TokenType.ALIAS and following.token_type != TokenType.L_PAREN
         if token.token_type == TokenType.WINDOW and not clause:
@@ -207,7 +210,24 @@ def _reworded(tokens: list[Token]) -> list[Token]:
         is_called = following.token_type == TokenType.L_PAREN
         if token.token_type == TokenType.ANY and is_called and before.token_type not in _LIKES:
             token.token_type = TokenType.VAR
+        if token.token_type in _CONSTRUCTORS and is_called:
+            token.token_type = TokenType.VAR
     return tokens
+
+
+def _with_variables(tree: exp.Expr) -> exp.Expr:
+    """The tree with each variable of a lambda as a bare name, in whatever case it is written. sqlglot does so only for
+    names in the same case."""
+    for function in reversed(list(tree.find_all(exp.Lambda))):
+        names = {variable.name.lower() for variable in function.expressions}
+        for column in list(function.this.find_all(exp.Column)):
+            first, *fields = column.parts
+            if first.name.lower() in names and not isinstance(column.this, exp.Star):
+                bare: exp.Expr = first.copy()
+                for one in fields:
+                    bare = exp.Dot(this=bare, expression=one.copy())
+                column.replace(bare)
+    return tree
 
 
 def _starts(node: exp.Expr) -> Iterator[int]:

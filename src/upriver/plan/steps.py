@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.types as kinds
 
 from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import check_hashable
@@ -522,14 +523,15 @@ def _compared(step: Step) -> tuple[Key, ...]:
 
 
 def _usable(step: Step, columns: Sequence[Key]) -> Places:
-    """The places of columns that can route rows, no column twice."""
+    """The places of columns that can route rows, no column twice. Structs and arrays do where there is no other."""
     chosen: list[int] = []
     for place in range(len(columns[0])):
         hashable = all(is_hashable(part, names[place]) for part, names in zip(step.inputs, columns, strict=True))
         repeats = any(names[place] in {names[other] for other in chosen} for names in columns)
         if hashable and not repeats:
             chosen.append(place)
-    return tuple(chosen)
+    plain = [place for place in chosen if not kinds.is_nested(step.inputs[0].schema.field(columns[0][place]).type)]
+    return tuple(plain or chosen)
 
 
 def _routable(step: Step, key: Iterable[str]) -> bool:

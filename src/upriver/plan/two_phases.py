@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from upriver.hashing import is_hashable_type
+from upriver.hashing import is_plain_key_type
 from upriver.plan.column_names import quoted
 from upriver.plan.plan import (
     ALL_ALIKE,
@@ -49,7 +49,7 @@ def in_two_phases(plan: AggregatePlan, source: Projection, below: pa.Schema) -> 
     split = [_split(call, rows.schema) for call in plan.calls]
     parts = [part for part in split if part is not None]
     (together,) = plan.group
-    names = [field.name for field in keyed.schema if is_hashable_type(field.type) and field.name != together]
+    names = [field.name for field in keyed.schema if is_plain_key_type(field.type) and field.name != together]
     if not parts or len(parts) < len(split) or not names:
         return None
     salt = SaltOp(_free("slot", rows.schema.names), tuple(names[-SALT_COLUMNS_MAX:]), SLOTS)
@@ -129,7 +129,7 @@ def _with_doubles(plan: AggregatePlan, source: Projection) -> Projection:
 
 def _with_key(source: Projection, below: pa.Schema) -> Projection:
     """With the first columns below by which rows can be spread."""
-    names = [field.name for field in below if is_hashable_type(field.type) and ALL_ALIKE not in field.name][:1]
+    names = [field.name for field in below if is_plain_key_type(field.type) and ALL_ALIKE not in field.name][:1]
     fields = [pa.field(_free(name, source.schema.names), below.field(name).type) for name in names]
     return source.longer([quoted(name) for name in names], fields)
 

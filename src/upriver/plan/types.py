@@ -3,6 +3,8 @@
 A type here is always an Arrow type. ``pa.null()`` is the type of a bare NULL.
 """
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 import pyarrow.types as kinds
 
@@ -33,7 +35,10 @@ _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 
 
 def duck_name(type: pa.DataType) -> str | None:
-    """DuckDB's name of the type, or ``None`` if no expression may use it. Timestamps are their UTC wall clock."""
+    """DuckDB's name of the type, or ``None`` if no expression may use it. Timestamps are their UTC wall clock, and the
+    fields of structs are numbered: f0, f1, ... (:func:`field_name`)."""
+    if kinds.is_nested(type):
+        return _nested_name(type)
     if kinds.is_decimal128(type):
         return f"DECIMAL({type.precision}, {type.scale})"
     if kinds.is_timestamp(type) and type.unit == "us":
@@ -41,16 +46,54 @@ def duck_name(type: pa.DataType) -> str | None:
     return _DUCK_NAMES.get(type)
 
 
-def duck_type(type: pa.DataType) -> str | None:
-    """DuckDB's name of the type, which may be a list or a struct; ``None`` as for :func:`duck_name`."""
+def _nested_name(type: pa.DataType) -> str | None:
+    parts = [duck_name(part) for part in parts_of(type)]
+    known = [part for part in parts if part is not None]
+    if not known or len(known) < len(parts):
+        return None
     if kinds.is_list(type):
-        element = duck_type(type.value_type)
-        return None if element is None else f"{element}[]"
+        return f"{known[0]}[]"
+    if kinds.is_map(type):
+        return f"MAP({known[0]}, {known[1]})"
     if kinds.is_struct(type):
-        parts = [(field.name, duck_type(field.type)) for field in type]
-        named = [f'"{name.replace(chr(34), chr(34) * 2)}" {part}' for name, part in parts]
-        return None if any(part is None for _, part in parts) else f"STRUCT({', '.join(named)})"
-    return duck_name(type)
+        return f"STRUCT({', '.join(f'{field_name(place)} {name}' for place, name in enumerate(known))})"
+    return None
+
+
+def field_name(place: int) -> str:
+    """DuckDB's name of a struct's field: Spark's may differ in case alone, or be the same."""
+    return f"f{place}"
+
+
+def parts_of(type: pa.DataType) -> list[pa.DataType]:
+    """The types of an array's element, of a map's key and value, or of a struct's fields; of other types none."""
+    if kinds.is_map(type):
+        return [type.key_type, type.item_type]
+    if kinds.is_nested(type):
+        return [type.field(place).type for place in range(type.num_fields)]
+    return []
+
+
+def with_parts(type: pa.DataType, parts: Sequence[pa.DataType]) -> pa.DataType:
+    """The nested type with other parts."""
+    if kinds.is_list(type):
+        return array_type(parts[0])
+    if kinds.is_map(type):
+        return map_type(*parts)
+    return struct_type([field.name for field in type], parts)
+
+
+def array_type(element: pa.DataType) -> pa.DataType:
+    """As Spark names it in Arrow."""
+    return pa.list_(pa.field("element", element))
+
+
+def map_type(key: pa.DataType, value: pa.DataType) -> pa.DataType:
+    return pa.map_(key, value)
+
+
+def struct_type(names: Sequence[str], types: Sequence[pa.DataType]) -> pa.DataType:
+    return pa.struct([pa.field(name, type) for name, type in zip(names, types, strict=True)])
 
 
 def spark_name(type: pa.DataType) -> str:
@@ -59,9 +102,11 @@ def spark_name(type: pa.DataType) -> str:
         return f"DECIMAL({type.precision},{type.scale})"
     if kinds.is_timestamp(type):
         return "TIMESTAMP" if type.tz else "TIMESTAMP_NTZ"
-    for nested, name in ((kinds.is_list, "ARRAY"), (kinds.is_map, "MAP"), (kinds.is_struct, "STRUCT")):
+    if kinds.is_struct(type):
+        return f"STRUCT<{', '.join(f'{field.name}: {spark_name(field.type)}' for field in type)}>"
+    for nested, name in ((kinds.is_list, "ARRAY"), (kinds.is_map, "MAP")):
         if nested(type):
-            return name
+            return f"{name}<{', '.join(map(spark_name, parts_of(type)))}>"
     return _SPARK_NAMES.get(type, str(type).upper())
 
 
@@ -69,7 +114,47 @@ def same_type(left: pa.DataType, right: pa.DataType) -> bool:
     """Equal for Spark: a TIMESTAMP's time zone belongs to the session, not to the type."""
     if is_instant(left) and is_instant(right):
         return bool(left.unit == right.unit)
+    if _are_alike(left, right):
+        return all(map(same_type, parts_of(left), parts_of(right)))
     return bool(left == right)
+
+
+def _are_alike(left: pa.DataType, right: pa.DataType) -> bool:
+    """Whether both are arrays, both maps, or both structs with the same names of fields."""
+    if kinds.is_struct(left) and kinds.is_struct(right):
+        return bool([field.name for field in left] == [field.name for field in right])
+    return any(nested(left) and nested(right) for nested in (kinds.is_list, kinds.is_map))
+
+
+def is_array(type: pa.DataType) -> bool:
+    return bool(kinds.is_list(type))
+
+
+def is_map(type: pa.DataType) -> bool:
+    return bool(kinds.is_map(type))
+
+
+def is_struct(type: pa.DataType) -> bool:
+    return bool(kinds.is_struct(type))
+
+
+def is_nested(type: pa.DataType) -> bool:
+    return bool(kinds.is_nested(type))
+
+
+def is_ordered(type: pa.DataType) -> bool:
+    """Whether Spark compares its values, and an expression may use them: not maps, and nothing that holds one."""
+    return is_null(type) or (duck_name(type) is not None and not has_map(type))
+
+
+def has_map(type: pa.DataType) -> bool:
+    """Whether its values are maps, or hold some."""
+    return is_map(type) or any(map(has_map, parts_of(type)))
+
+
+def is_untyped(type: pa.DataType) -> bool:
+    """Whether it is of nothing but NULL, or of parts that are."""
+    return is_null(type) or any(map(is_untyped, parts_of(type)))
 
 
 def is_null(type: pa.DataType) -> bool:
@@ -165,6 +250,10 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     moments = [type for type in (left, right) if is_date(type) or is_wall_clock(type) or is_instant(type)]
     if len(moments) == 2:
         return next((type for type in moments if is_instant(type)), pa.timestamp("us"))
+    if _are_alike(left, right):
+        wider = [common_type(*pair) for pair in zip(parts_of(left), parts_of(right), strict=True)]
+        known = [part for part in wider if part is not None]
+        return with_parts(left, known) if len(known) == len(wider) else None
     return None
 
 

@@ -14,13 +14,13 @@ from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
     DIGITS_OF_SUM,
     decimal_sum_type,
-    duck_name,
     is_boolean,
     is_date,
     is_decimal,
     is_integer,
     is_null,
     is_numeric,
+    is_ordered,
     is_string,
 )
 from upriver.sql.casts import cast
@@ -132,7 +132,8 @@ def _plain(context: Context, node: exp.Expr) -> Call:
     if name == "count" and not distinct and isinstance(operands[0], exp.Star | exp.Literal | exp.Boolean):
         return Call("count_star", None, pa.int64())  # count(1) counts rows, as count(*) does
     value = context.translate(operands[0])
-    if is_null(value.type) or duck_name(value.type) is None:
+    is_counted = name == "count" and not distinct
+    if is_null(value.type) or not (is_counted or is_ordered(value.type)):
         raise context.unsupported(node, f"{name}() of {typed_name(value)}", ELSEWHERE)
     return _call(context, node, name, value, distinct)
 
@@ -342,7 +343,7 @@ def _all_of(values: Sequence[Scalar]) -> Scalar:
 
 def _comparable(context: Context, node: exp.Expr, operand: exp.Expr) -> Scalar:
     value = context.translate(operand)
-    if is_null(value.type) or duck_name(value.type) is None:
+    if is_null(value.type) or not is_ordered(value.type):
         raise context.unsupported(node, f"an aggregate of {typed_name(value)}", ELSEWHERE)
     return value
 

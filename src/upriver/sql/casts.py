@@ -7,7 +7,7 @@ of a result are in its DecimalPrecision; if it would cut digits off, the transla
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta, timezone
 from decimal import ROUND_HALF_UP, Decimal, localcontext
@@ -23,19 +23,25 @@ from upriver.plan.types import (
     as_decimal,
     decimal_type,
     duck_name,
+    is_array,
     is_boolean,
     is_date,
     is_decimal,
     is_floating,
     is_instant,
     is_integer,
+    is_map,
+    is_nested,
     is_null,
     is_numeric,
     is_string,
+    is_struct,
     is_wall_clock,
+    parts_of,
     same_type,
     spark_name,
 )
+from upriver.sql.nested_values import each, field_sql, once, struct_sql
 from upriver.sql.scalars import (
     UTC_ZONES,
     Context,
@@ -70,6 +76,8 @@ def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Sc
         return value
     if is_null(value.type):
         return null(to)
+    if is_nested(value.type):
+        return _nested(context, node, value, to)
     if value.constant is not None:
         folded = _fold(context, node, value, to)
         if folded is not None:
@@ -81,6 +89,34 @@ def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Sc
             given = given if how is _floating_to_decimal else replace(given, nulls=value.null_by)
             return intolerant(given, (value,))
     raise refused(context, node, value, to)
+
+
+def _nested(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    """An array, a struct or a map part by part. A map keeps the type of its keys."""
+    parts = list(zip(parts_of(value.type), parts_of(to), strict=False))
+    fails = value.fails
+
+    def made(place: int, part: str) -> str:
+        nonlocal fails
+        one = cast(context, node, Scalar(part, parts[place][0]), parts[place][1])
+        fails |= one.fails
+        return one.sql
+
+    if is_array(value.type) and is_array(to):
+        sql = each(value.sql, lambda element: made(0, element))
+    elif is_map(value.type) and is_map(to) and same_type(*parts[0]):
+        items = each(f"map_values({value.sql})", lambda element: made(1, element))
+        sql = f"MAP(map_keys({value.sql}), {items})"
+    elif is_struct(value.type) and is_struct(to) and value.type.num_fields == to.num_fields:
+        places = range(len(parts))
+        sql = once(value.sql, lambda one: _struct_of(one, [made(place, field_sql(one, place)) for place in places]))
+    else:
+        raise refused(context, node, value, to)
+    return intolerant(Scalar(sql, to, fails, nulls=value.null_by), (value,))
+
+
+def _struct_of(given: str, parts: Sequence[str]) -> str:
+    return f"CASE WHEN {given} IS NOT NULL THEN {struct_sql(parts)} END"
 
 
 def within_range(value: Scalar) -> Scalar:

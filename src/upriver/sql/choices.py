@@ -7,8 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import duck_name, is_null
+from upriver.plan.types import is_nested, is_null
 from upriver.sql.logic import choose, compare, is_null_test, not_null_test
 from upriver.sql.operators import as_condition, to_common
 from upriver.sql.scalars import Context, literal, never_null, null, typed_name
@@ -51,8 +50,9 @@ def _null_if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 def _extreme(function: str) -> Special:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         values = to_common(context, node, operands)
-        if duck_name(values[0].type) is None:
-            raise context.unsupported(node, f"{function}() of {typed_name(values[0])}", ELSEWHERE)
+        if is_nested(values[0].type):
+            instead = "Write CASE WHEN a < b THEN a ELSE b END, as it shall be for NULL."
+            raise context.unsupported(node, f"{function}() of {typed_name(values[0])}", instead)
         return _unless_one_is_there(Scalar(f"{function}({', '.join(v.sql for v in values)})", values[0].type), values)
 
     return rule

@@ -8,7 +8,9 @@ import re
 from collections.abc import Mapping
 
 from upriver.sql.choices import CHOICES
+from upriver.sql.constructors import CONSTRUCTORS
 from upriver.sql.hashes import HASHES
+from upriver.sql.lists import LISTS
 from upriver.sql.numbers import BITS, CASTS, NUMBERS
 from upriver.sql.patterns import PATTERNS
 from upriver.sql.signatures import Function
@@ -24,6 +26,7 @@ TABLE: Mapping[str, tuple[Function, ...]] = {
     "Bytes and hashes": (*BYTES, *HASHES),
     "Dates and times": TIMES,
     "Casts": CASTS,
+    "Arrays, structs and maps": (*CONSTRUCTORS, *LISTS),
 }
 """By topic."""
 
@@ -42,7 +45,6 @@ CHANGING = re.compile(
 """Names of functions that give another answer each time, or in each session."""
 
 REFUSED: Mapping[str, str] = {
-    "split": "Take a part of the text: split_part(s, ',', 2), by the separator itself and not by a regular expression.",
     "acosh": "Write ln(x + sqrt(x * x - 1)).",
     "asinh": "Write ln(x + sqrt(x * x + 1)).",
     "to_char": "Write date_format(t, 'yyyy-MM-dd') for a time, format_number(x, 2) for a number.",
@@ -54,6 +56,5 @@ REFUSED: Mapping[str, str] = {
     "parse_url": "Take a part of the text: regexp_extract(url, '://([^/?]*)', 1) for the host.",
     "regexp_instr": "Take the text: regexp_substr(s, 'pattern').",
     "regexp_extract_all": "Take one match: regexp_substr(s, 'pattern'), or count them: regexp_count(s, 'pattern').",
-    "element_at": "Take a part of the text: split_part(s, ',', 2), or make the element a column before app.table().",
 }
 """Functions that are not supported, and what to do instead."""

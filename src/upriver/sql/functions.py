@@ -1,7 +1,6 @@
 """Calls of functions. Those that the table has not are refused: DuckDB may have one of that name."""
 
-import re
-
+import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
@@ -10,13 +9,11 @@ from upriver.sql.aggregates import AGGREGATES, INSTEAD
 from upriver.sql.function_table import CHANGING, CLOCKS, FUNCTIONS, REFUSED
 from upriver.sql.logic import LOGIC
 from upriver.sql.operators import OPERATORS
-from upriver.sql.scalars import Context, Rule
-from upriver.sql.signatures import call
+from upriver.sql.parts import bracket, dot, variable
+from upriver.sql.scalars import Context, Rule, null
+from upriver.sql.signatures import OperandKind, call
 from upriver.sql.strings import STRING_RULES
 from upriver.sql.times import TIME_RULES
-
-_MEANING = re.compile(r"[\\^$.|?*+()\[\]{}]")
-"""Letters with a meaning in a regular expression, which split() takes."""
 
 
 def _called(context: Context, node: exp.Expr) -> Scalar:
@@ -25,7 +22,9 @@ def _called(context: Context, node: exp.Expr) -> Scalar:
     function = FUNCTIONS.get(name)
     if function is None or (name in CLOCKS and not node.expressions):
         raise _unknown(context, node)
-    return call(context, node, name, function, context.translate_all(node.expressions))
+    unread = exp.Interval if name == "sequence" else exp.Lambda if OperandKind.LAMBDA in function.takes else ()
+    operands = [null(pa.null()) if isinstance(part, unread) else context.translate(part) for part in node.expressions]
+    return call(context, node, name, function, operands)
 
 
 def _unknown(context: Context, node: exp.Expr) -> Exception:
@@ -46,18 +45,9 @@ def _filtered(context: Context, node: exp.Expr) -> Scalar:
     raise context.unsupported(node, "FILTER here", "It belongs behind an aggregate in SELECT or HAVING.")
 
 
-def _element(context: Context, node: exp.Expr) -> Scalar:
-    """``split(s, ',')[1]``, or an element of a column: refused, with what to write instead."""
-    call, places = node.this, node.expressions
-    if not isinstance(call, exp.Anonymous) or call.name.lower() != "split":
-        raise context.unsupported(node, "an element of an ARRAY or a MAP", ELSEWHERE)
-    separator = call.expressions[1] if len(call.expressions) == 2 else None
-    is_plain = isinstance(separator, exp.Literal) and separator.is_string and not _MEANING.search(separator.this)
-    instead = f"{REFUSED['split']} It gives '' where there is no such part."
-    if is_plain and separator is not None and len(places) == 1 and places[0].name.isdigit():
-        text, by, part = call.expressions[0].sql("spark"), separator.sql("spark"), int(places[0].name) + 1
-        instead = f"Write split_part({text}, {by}, {part}), which gives '' where there is no such part."
-    raise context.unsupported(node, "an element of split()", instead)
+def _aliased(context: Context, node: exp.Expr) -> Scalar:
+    """``x AS y`` as an operand: struct() reads the name."""
+    return context.translate(node.this)
 
 
 RULES: dict[type[exp.Expr], Rule] = {
@@ -67,6 +57,9 @@ RULES: dict[type[exp.Expr], Rule] = {
     **TIME_RULES,
     exp.Anonymous: _called,
     exp.Filter: _filtered,
-    exp.Bracket: _element,
+    exp.Bracket: bracket,
+    exp.Dot: dot,
+    exp.Alias: _aliased,
+    exp.Identifier: variable,
 }
 """The whitelist of constructs."""

@@ -53,24 +53,18 @@ def generated(context: Context, node: exp.Expr, columns: pa.Schema, keeps_empty:
         return _stack(context, node, keeps_empty)
     if len(node.expressions) != 1:
         raise context.unsupported(node, f"{name}() of {len(node.expressions)} operands", "Give it one list.")
-    elements = listed(context, node.expressions[0], columns)
+    elements = listed(context, node.expressions[0])
     type = elements.type.value_type
     if name.startswith("inline"):
         if not kinds.is_struct(type):
             raise context.unsupported(node, f"{name}() of no ARRAY of STRUCTs", "Take explode().")
         return Generated(elements, tuple(field.name for field in type), False, keeps_empty)
-    is_map = kinds.is_struct(type) and _is_map(node.expressions[0], columns)
+    is_map = kinds.is_struct(type) and kinds.is_map(context.translate(node.expressions[0]).type)
     if kinds.is_struct(type) and not is_map:
         raise context.unsupported(node, f"{name}() of STRUCTs", "Take inline(), which makes columns of their fields.")
     titles = ("key", "value") if is_map else ("col",)
     has_place = name.startswith("posexplode")
     return Generated(elements, (*(["pos"] if has_place else []), *titles), has_place, keeps_empty)
-
-
-def _is_map(node: exp.Expr, columns: pa.Schema) -> bool:
-    if isinstance(node, exp.Column):
-        return bool(kinds.is_map(columns.field(node.name).type))
-    return node.name.lower() == "map"
 
 
 def _stack(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:

@@ -1,75 +1,43 @@
-"""Lists that are computed from a row: ``split``, ``sequence``, ``array``, ``map``, and columns of type ARRAY or MAP."""
-
-from collections.abc import Callable, Mapping
+"""Lists that are computed from a row: what generators take, ``split`` and ``sequence``."""
 
 import pyarrow as pa
-import pyarrow.types as kinds
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import duck_name, duck_type, is_date, is_instant, is_integer, is_wall_clock
+from upriver.plan.types import (
+    array_type,
+    duck_name,
+    is_array,
+    is_date,
+    is_instant,
+    is_integer,
+    is_map,
+    is_wall_clock,
+    parts_of,
+    struct_type,
+)
+from upriver.sql.nested_values import each
 from upriver.sql.operators import Interval, interval_of, to_common
 from upriver.sql.patterns import plain_text, splitting
-from upriver.sql.scalars import Context, column_scalar, in_order, intolerant, strict, string_sql, typed_name
-from upriver.sql.signatures import OperandKind, take
+from upriver.sql.scalars import Context, in_order, intolerant, strict, string_sql, typed_name
+from upriver.sql.signatures import RAISES, Function, OperandKind, take
 
 _DAY_MICROS = 86_400_000_000
 _STEPS = "Write its step as a constant: INTERVAL '1' DAY, INTERVAL '1' MONTH."
 
-Listed = Callable[[Context, exp.Expr], Scalar]
-"""A value of type ARRAY, or MAP as the ARRAY of its entries."""
 
-
-def listed(context: Context, node: exp.Expr, columns: pa.Schema) -> Scalar:
-    """The translation of a bound node that must be a list: of entries, key and value, if it is a map.
-
-    columns: of the rows. Raises UnsupportedSql.
-    """
-    if isinstance(node, exp.Column):
-        type = columns.field(node.name).type
-        column = column_scalar(node.name, type)
-        if kinds.is_list(type) and duck_type(type) is not None:
-            return column
-        if kinds.is_map(type):
-            entry = pa.struct([("f0", type.key_type), ("f1", type.item_type)])
-            if duck_type(entry) is not None:
-                pair = "{'f0': e.key, 'f1': e.value}"
-                entries = f"list_transform(map_entries({column.sql}), lambda e: {pair})"
-                return strict(entries, pa.list_(entry), (column,))
-    name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
-    if name not in LISTS:
-        what = f"a list of {node.sql(dialect='spark')}"
-        raise context.unsupported(node, what, "Give it a column of type ARRAY or MAP, split(s, ',') or sequence(a, b).")
-    context.only(node, "this", "expressions")
-    return LISTS[name](context, node)
-
-
-def _array(context: Context, node: exp.Expr) -> Scalar:
-    """``array(a, b, ...)``."""
-    values = to_common(context, node, context.translate_all(node.expressions))
-    if not values or duck_name(values[0].type) is None:
-        raise context.unsupported(node, "array() of values without a type", "Give it values, and CAST(NULL AS ...).")
-    fails = any(value.fails for value in values)
-    return Scalar(f"[{', '.join(value.sql for value in values)}]", pa.list_(values[0].type), fails, nulls=frozenset())
-
-
-def _map(context: Context, node: exp.Expr) -> Scalar:
-    """``map(key, value, ...)`` with different constants as keys."""
-    keys, values = node.expressions[::2], node.expressions[1::2]
-    names = to_common(context, node, context.translate_all(keys))
-    given = to_common(context, node, context.translate_all(values))
-    constants = [name.constant for name in names]
-    if not names or len(names) > len(given) or None in constants or len(set(constants)) < len(constants):
-        what = "map() with keys that are not different constants"
-        raise context.unsupported(node, what, "Write the keys as constants, each once.")
-    if duck_name(given[0].type) is None:
-        raise context.unsupported(node, f"map() of {typed_name(given[0])}", "CAST it.")
-    pairs = zip(names, given, strict=True)
-    entries = ", ".join(f"{{'f0': {name.sql}, 'f1': {value.sql}}}" for name, value in pairs)
-    type = pa.struct([("f0", names[0].type), ("f1", given[0].type)])
-    fails = any(value.fails for value in (*names, *given))
-    return Scalar(f"[{entries}]", pa.list_(type), fails, nulls=frozenset())
+def listed(context: Context, node: exp.Expr) -> Scalar:
+    """The translation of a bound node that must be a list: of entries, key and value, if it is a map. Raises
+    UnsupportedSql."""
+    value = context.translate(node)
+    if is_array(value.type):
+        return value
+    if is_map(value.type):
+        entries = each(f"map_entries({value.sql})", lambda one: f"{{'f0': {one}.key, 'f1': {one}.value}}")
+        return strict(entries, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,))
+    what = f"{typed_name(value)} where an ARRAY or a MAP is wanted"
+    raise context.unsupported(node, what, "Give it a column of type ARRAY or MAP, split(s, ',') or sequence(a, b).")
 
 
 def _split(context: Context, node: exp.Expr) -> Scalar:
@@ -98,7 +66,7 @@ def _split(context: Context, node: exp.Expr) -> Scalar:
     return strict(parts, _TEXTS, (text,))
 
 
-_TEXTS = pa.list_(pa.string())
+_TEXTS = array_type(pa.string())
 
 
 def _sequence(context: Context, node: exp.Expr) -> Scalar:
@@ -140,7 +108,7 @@ def _whole_numbers(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...],
         found += f"WHEN v.v0 + v.v1 + v.v2 IS NOT NULL THEN {_WRONG_WAY} END"
     type = bounds[0].type
     sql = f"CAST(list_transform([{{{given}}}], lambda v: {found})[1] AS {duck_name(type)}[])"
-    return strict(sql, pa.list_(type), taken, fails=by is not None)
+    return strict(sql, array_type(type), taken, fails=by is not None)
 
 
 def _moments(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...], interval: Interval) -> Scalar:
@@ -165,8 +133,27 @@ def _moments(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...], inter
     found = f"CASE WHEN v.a = v.b THEN [v.a] WHEN {right} THEN {made} "
     found += f"WHEN v.a IS NOT NULL AND v.b IS NOT NULL THEN {_WRONG_WAY} END"
     sql = f"CAST(list_transform([{{{given}}}], lambda v: {found})[1] AS {duck_name(type)}[])"
-    return intolerant(strict(sql, pa.list_(type), (start, stop), fails=True), (start, stop))
+    return intolerant(strict(sql, array_type(type), (start, stop), fails=True), (start, stop))
 
 
-LISTS: Mapping[str, Listed] = {"array": _array, "map": _map, "split": _split, "sequence": _sequence}
-"""The functions that give lists."""
+LISTS: tuple[Function, ...] = (
+    Function(
+        "split",
+        (OperandKind.STRING, OperandKind.WRITTEN, OperandKind.INT),
+        lambda context, node, operands: _split(context, node),
+        "ARRAY<STRING>",
+        least=2,
+        samples="split(s, 'b'); split(s, '[a-c]'); split(s, ''); split(s, 'a', 2); split(u, 'b', -1)",
+    ),
+    Function(
+        "sequence",
+        (OperandKind.ANY, OperandKind.ANY, OperandKind.ANY),
+        lambda context, node, operands: _sequence(context, node),
+        "ARRAY of the common type",
+        least=2,
+        fails="where the step leads away from the end",
+        lenient=RAISES,
+        samples="sequence(i, j); sequence(i, i + 3, 1); sequence(DATE '2024-01-01', DATE '2024-01-03')",
+    ),
+)
+"""Functions that give lists."""

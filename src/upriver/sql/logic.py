@@ -13,8 +13,9 @@ from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import decimal_type, is_null, is_string
+from upriver.plan.types import array_type, decimal_type, is_nested, is_null, is_string, map_type, struct_type
 from upriver.sql.casts import cast
+from upriver.sql.nested_values import order_form
 from upriver.sql.operators import TYPES, boolean, suffixed, to_common, to_comparable
 from upriver.sql.patterns import matches
 from upriver.sql.scalars import (
@@ -49,6 +50,9 @@ def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Sc
         sql = f"({left.sql} {sign} {right.sql})"
         return Scalar(sql, pa.bool_(), any_fails((left, right)), nulls=frozenset())
     left, right = in_order(left, right)
+    if is_nested(left.type) and sign[0] in "<>" and sign != "<>":
+        sides = (order_form(side.sql, side.type) for side in (left, right))
+        return strict(f"({f' {sign} '.join(sides)})", pa.bool_(), (left, right))
     return strict(f"({left.sql} {sign} {right.sql})", pa.bool_(), (left, right))
 
 
@@ -300,6 +304,13 @@ def cast_type(context: Context, node: exp.Expr) -> pa.DataType:
     """The type after AS."""
     context.only(node, "this", "expressions", "nested")
     name = node.this
+    if name == exp.DType.STRUCT and all(isinstance(part, exp.ColumnDef) for part in node.expressions):
+        types = [cast_type(context, part.args["kind"]) for part in node.expressions]
+        return struct_type([part.name for part in node.expressions], types)
+    if name in (exp.DType.ARRAY, exp.DType.MAP):
+        return (array_type if name == exp.DType.ARRAY else map_type)(
+            *(cast_type(context, part) for part in node.expressions)
+        )
     if name == exp.DType.DECIMAL:
         sizes = [int(size.name) for size in node.expressions]
         type = decimal_type(*[*sizes, *(10, 0)[len(sizes) :]])

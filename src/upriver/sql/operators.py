@@ -26,6 +26,7 @@ from upriver.plan.types import (
     is_integer,
     is_null,
     is_numeric,
+    is_ordered,
     is_wall_clock,
 )
 from upriver.sql.casts import cast, quotient, remainder, within_range
@@ -172,7 +173,7 @@ def to_comparable(context: Context, node: exp.Expr, values: Sequence[Scalar]) ->
             cast(context, node, value, moments[0]) if isinstance(value.constant, str) else value for value in values
         ]
     same = to_common(context, node, values)
-    if duck_name(same[0].type) is None and not is_null(same[0].type):
+    if not is_ordered(same[0].type):
         raise context.unsupported(node, f"comparing {typed_name(same[0])}", ELSEWHERE)
     return same
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.hashing import is_hashable_type
+from upriver.hashing import is_plain_key_type
 from upriver.plan.column_names import columns_in, operand_of_case, plain_column, plain_columns, quoted
 from upriver.plan.plan import (
     ALL_ALIKE,
@@ -42,7 +42,7 @@ from upriver.plan.plan import (
 )
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import duck_name, is_floating, is_null, same_type, spark_name
+from upriver.plan.types import is_null, is_ordered, same_type, spark_name
 from upriver.sql.logic import conjunction, conjuncts, factored
 from upriver.sql.operators import boolean, to_comparable
 from upriver.sql.pushdown import (
@@ -59,6 +59,7 @@ from upriver.sql.pushdown import (
 )
 from upriver.sql.scalars import Context, column_scalar, group_value, typed_name
 from upriver.sql.scope import names_in, unique, worded
+from upriver.state.columns import has_floats
 
 # Expressions in expressions
 
@@ -214,7 +215,7 @@ def union(relations: Sequence[Relation], place: int | None) -> Relation:
 def comparable(source: Source, relation: Relation, node: exp.Expr) -> Relation:
     """The relation, if its rows can be compared with each other. Raises UnsupportedSql."""
     for field in relation.schema:
-        if duck_name(field.type) is None:
+        if not is_ordered(field.type):
             what = f"comparing {spark_name(field.type)}, the column {field.name!r},"
             raise source.unsupported(node, what, "Leave the column out.")
     return relation
@@ -228,7 +229,7 @@ def distinct(relation: Relation, place: int | None) -> Relation:
 
 def with_equal_values(relation: Relation) -> Relation:
     """Values that are equal for Spark as one value: one zero, one NaN."""
-    if not any(is_floating(type) for type in relation.schema.types):
+    if not any(map(has_floats, relation.schema.types)):
         return relation
     outputs = [Output(output.name, group_value(output.value)) for output in kept(relation)]
     return projected(relation, outputs, None)
@@ -423,7 +424,7 @@ def in_slots(
 
 def salt_columns(relation: Relation) -> tuple[str, ...]:
     """The first columns by which rows can be spread."""
-    found = [field.name for field in relation.schema if is_hashable_type(field.type) and ALL_ALIKE not in field.name]
+    found = [field.name for field in relation.schema if is_plain_key_type(field.type) and ALL_ALIKE not in field.name]
     return tuple(found[:SALT_COLUMNS_MAX])
 
 

@@ -20,6 +20,8 @@ from upriver.plan.plan import Projection
 from upriver.plan.relation import Constant, Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import duck_name, is_floating, is_null, spark_name
+from upriver.sql.nested_values import remade
+from upriver.state.columns import has_floats
 
 ANSWERS_MAX = 1_024
 """Expressions whose results are cached: opening an evaluator takes some milliseconds."""
@@ -56,11 +58,14 @@ def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
 TEXT_CHARS_MAX: Final = 100_000
 """Characters of one translated expression. Some constructs repeat their operands, so nested ones can explode."""
 
+WRITTEN: Final = "written"
+"""The key in a node's meta of a column's name as the SQL has it."""
+
 UTC_ZONES = frozenset(
     {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "UTC+00:00", "+00:00", "GMT0", "ZULU", "ETC/UCT", "UCT"}
 )
 
-_CONDITIONAL = (exp.And, exp.Case, exp.Filter, exp.If, exp.In, exp.Or)
+_CONDITIONAL = (exp.And, exp.Case, exp.Filter, exp.If, exp.In, exp.Lambda, exp.Or)
 _CHOOSING = frozenset({"coalesce", "if", "ifnull", "nullif", "nvl", "nvl2"})
 """Constructs and functions that do not compute all of their operands for each row."""
 
@@ -187,10 +192,14 @@ def macro(name: str, *operands: str) -> str:
 
 
 def group_value(value: Scalar) -> Scalar:
-    """The value that Spark groups by."""
-    if not is_floating(value.type):
+    """The value that Spark groups by: one zero and one NaN, in structs and arrays too."""
+    if not has_floats(value.type):
         return value
-    return Scalar(f"CAST({macro('spark_group', value.sql)} AS {duck_name(value.type)})", value.type, value.fails)
+    return Scalar(remade(value.sql, value.type, _group_leaf), value.type, value.fails)
+
+
+def _group_leaf(sql: str, type: pa.DataType) -> str:
+    return f"CAST({macro('spark_group', sql)} AS {duck_name(type)})" if is_floating(type) else sql
 
 
 _IN_QUOTES = re.compile(r"'(?:[^']|'')*'")

@@ -17,10 +17,14 @@ from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source, ViewDialect
 from upriver.plan.types import duck_name, spark_name
 from upriver.sql.functions import RULES
-from upriver.sql.scalars import Context, column_scalar
+from upriver.sql.scalars import WRITTEN, Context, column_scalar
 
 NAME_CHARS_MAX = 60
 """Characters of a column name that is made from an expression."""
+
+
+Fields = tuple[exp.Expr, ...]
+"""The names behind a column: of a field of a struct, of a field of that, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +110,29 @@ class Scope:
         """Replace one name by its meaning."""
         if isinstance(node.this, exp.Star):
             raise self.source.unsupported(node, "a star inside an expression", "Name the columns.")
-        column, part = self.find(node)
-        if column.end is not None and part is None:
-            what = "a window as a whole, which is a STRUCT, in an expression"
-            raise self.source.unsupported(node, what, "Take its start or its end: window.start.")
-        name = column.end if part == "end" and column.end is not None else column.name
+        column, fields = self.find(node)
+        name = column.name
+        if column.end is not None:
+            if len(fields) != 1 or fields[0].name.lower() not in ("start", "end"):
+                what = "a window as a whole, which is a STRUCT, in an expression"
+                raise self.source.unsupported(node, what, "Take its start or its end: window.start.")
+            name, fields = column.end if fields[0].name.lower() == "end" else name, ()
+        if fields:
+            whole: exp.Expr = as_node(name, node)
+            for one in fields:
+                whole = exp.Dot(this=whole, expression=one.copy())
+            node.replace(whole)
+            return
         node.this.meta.update(node.parts[0].meta)  # it begins where its qualifier does
+        node.this.meta[WRITTEN] = node.name
         node.this.set("this", name)
         node.this.set("quoted", True)
         node.set("table", None)
         node.set("db", None)
+        node.set("catalog", None)
 
-    def find(self, node: exp.Column) -> tuple[ScopeColumn, str | None]:
-        """The column that the name means; and its field, if the name is a window's start or end."""
+    def find(self, node: exp.Column) -> tuple[ScopeColumn, Fields]:
+        """The column that the name means; and the fields of it that are named behind it."""
         found = self._found(node)
         if found is not None:
             return found
@@ -137,26 +151,19 @@ class Scope:
         for entry in self.entries:
             if entry.alias.lower() == node.table.lower():
                 return entry.columns
+        if self._one(node, self.columns, node.table) is not None:
+            raise self.source.unsupported(node, "the star of a STRUCT", f"Name its fields: {node.table}.f.")
         raise self._unknown_alias(node)
 
-    def _found(self, node: exp.Column) -> tuple[ScopeColumn, str | None] | None:
-        """Tries alias and column first, then a field of a window, as Spark does."""
-        path = [part.name for part in node.parts]
-        if len(path) == 1:
-            column = self._one(node, self.columns + self.hidden, path[0])
-            return None if column is None else (column, None)
-        whole = None
-        if len(path) == 2:
-            whole = self._one(node, self._of(path[0]), path[1])
-        if whole is not None:
-            return whole, None
-        around = self.columns + self.hidden if len(path) == 2 else self._of(path[0])
-        struct = self._one(node, around, path[-2])
-        if struct is None:
-            return None
-        if struct.end is None or path[-1].lower() not in ("start", "end"):
-            raise self.source.unsupported(node, "a field of a struct", "Make it a column before app.table().")
-        return struct, path[-1].lower()
+    def _found(self, node: exp.Column) -> tuple[ScopeColumn, Fields] | None:
+        """Tries alias and column first, then a column alone, as Spark does; what follows are fields."""
+        path = node.parts
+        if len(path) > 1:
+            whole = self._one(node, self._of(path[0].name), path[1].name)
+            if whole is not None:
+                return whole, tuple(path[2:])
+        column = self._one(node, self.columns + self.hidden, path[0].name)
+        return None if column is None else (column, tuple(path[1:]))
 
     def _of(self, alias: str) -> tuple[ScopeColumn, ...]:
         named = (entry.columns for entry in self.entries if entry.alias and entry.alias.lower() == alias.lower())

@@ -17,7 +17,7 @@ from upriver.plan.column_names import columns_in
 from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import duck_name, is_null
+from upriver.plan.types import is_null, is_ordered, is_untyped
 from upriver.sql.aggregates import (
     Call,
     aggregate_call,
@@ -162,8 +162,8 @@ class Names:
         """The window, if the node is a whole window."""
         if not isinstance(node, exp.Column) or isinstance(node.this, exp.Star) or not self._scope.knows(node):
             return None
-        column, field = self._scope.find(node)
-        return column if column.end is not None and field is None else None
+        column, fields = self._scope.find(node)
+        return column if column.end is not None and not fields else None
 
     # The names of outputs
 
@@ -291,7 +291,7 @@ class Groups:
 
     def _grouped(self, node: exp.Expr) -> Scalar:
         value = self._rows.translate(node)
-        if is_null(value.type) or duck_name(value.type) is None:
+        if is_null(value.type) or not is_ordered(value.type):
             raise self._rows.unsupported(node, f"GROUP BY of {typed_name(value)}", ELSEWHERE)
         return group_value(value)
 
@@ -591,7 +591,7 @@ class _Selection:
         if plain and isinstance(node, exp.Column) and node.name in self._relation.schema.names:
             return column_scalar(node.name, self._relation.schema.field(node.name).type)
         value = context.translate(node)
-        if is_null(value.type) and not self._untyped:
+        if is_untyped(value.type) and not (self._untyped and is_null(value.type)):
             raise context.unsupported(node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
         return value
 

@@ -40,6 +40,7 @@ class OperandKind(Enum):
     WRITTEN = "a constant in quotes"
     NUMBER = "any number"
     ANY = "anything"
+    LAMBDA = "a lambda"
 
 
 Operands = Sequence[Scalar]
@@ -114,7 +115,7 @@ def take(context: Context, node: exp.Expr, kind: OperandKind, value: Scalar) -> 
     """The operand in the type that the function takes. An operand that Spark would cast from text is refused, unless it
     is a date or time in quotes."""
     type = value.type
-    if kind in (OperandKind.ANY, OperandKind.NUMBER, OperandKind.WRITTEN):
+    if kind in (OperandKind.ANY, OperandKind.NUMBER, OperandKind.WRITTEN, OperandKind.LAMBDA):
         return value
     target = _TARGETS[kind]
     if is_null(type):

@@ -6,7 +6,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.types import is_integer, is_null, spark_name
+from upriver.plan.types import is_integer, is_nested, is_null, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.logic import choose, compare
 from upriver.sql.scalars import (
@@ -293,6 +293,8 @@ def _distance(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def _type_name(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     (value,) = operands
+    if is_nested(value.type):
+        raise context.unsupported(node, "typeof() of a nested value", "Its type is that of the column: see explain().")
     return literal("void" if is_null(value.type) else spark_name(value.type).lower(), _STRING)
 
 

@@ -14,7 +14,7 @@ from sqlglot import exp
 from upriver.plan.plan import Order, Ranking, SetKind, SetOperationOp, TopKOp
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import duck_name, is_instant, is_null, is_wall_clock
+from upriver.plan.types import is_instant, is_null, is_ordered, is_wall_clock
 from upriver.sql.clauses import Part
 from upriver.sql.operators import micros_of
 from upriver.sql.pushdown import filtered
@@ -201,6 +201,6 @@ def orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
 def sortable(context: Context, node: exp.Expr) -> Scalar:
     """A value to sort, or to partition, by. Raises UnsupportedSql for one of a type without an order."""
     value = context.translate(node)
-    if is_null(value.type) or duck_name(value.type) is None:
+    if is_null(value.type) or not is_ordered(value.type):
         raise context.unsupported(node, f"sorting by {typed_name(value)}", ELSEWHERE)
     return value

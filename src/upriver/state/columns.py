@@ -2,8 +2,8 @@
 
 A column takes Arrow arrays in at its end and gives Arrow arrays out by slot. Values of fixed width lie in a numpy
 vector, exactly as Arrow has them in its buffer. Strings and binaries lie end to end in one vector of bytes, which
-Arrow's own ``take`` reads in place. Any other value, such as a list, stays in Arrow arrays; it cannot be a key. A mask
-of nulls exists only once there is a null.
+Arrow's own ``take`` reads in place. Any other value, such as a list, stays in Arrow arrays. A mask of nulls exists only
+once there is a null.
 
 Columns by slot have values that can be replaced. Values of fixed width are overwritten in place. Any other value is
 appended to a column, and its slot points to the new place; the old value stays in memory until the whole column goes.
@@ -13,6 +13,7 @@ not UTF-8. Any column has an *exact form* that Python can read, compare and prin
 bytes. Nested values are treated likewise, part by part.
 """
 
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.state.vectors import Mask, Slots, Vector
+from upriver.state.vectors import Mask, Positions, Slots, Vector, spread, true_at
 
 
 def exact_type(type: pa.DataType) -> pa.DataType:
@@ -63,6 +64,9 @@ _LARGE = {
     pa.large_binary(): pa.large_binary(),
 }
 """The types of variable width, and the form of each that has 64-bit offsets."""
+
+_TYPES_MAX = 256
+"""Types of which it is cached whether they have floats."""
 
 _CHUNK_BYTES_MAX = 2**30
 """Arrow's nested arrays have 32-bit offsets."""
@@ -320,27 +324,96 @@ def same(left: pa.Array, right: pa.Array) -> Mask:
         equal = _same_cells(cells_of(left), cells_of(right))
     elif is_text(left.type):
         equal = mask_of(pc.equal(left, right).fill_null(False))
+    elif pa.types.is_struct(left.type):
+        equal = _same_structs(left, right)
+    elif is_listed(left.type):
+        equal = _same_lists(left, right)
     else:
-        return _same_one_by_one(left, right)
+        equal = np.ones(len(left), np.bool_)  # of pa.null()
     if not left.null_count and not right.null_count:
         return equal
     left_valid, right_valid = validity(left), validity(right)
     return np.where(left_valid & right_valid, equal, left_valid == right_valid)
 
 
+def _same_structs(left: pa.Array, right: pa.Array) -> Mask:
+    equal = np.ones(len(left), np.bool_)
+    for place in range(left.type.num_fields):
+        equal &= same(left.field(place), right.field(place))
+    return equal
+
+
+def _same_lists(left: pa.Array, right: pa.Array) -> Mask:
+    """Of arrays and maps, whose entries count in their order."""
+    starts, lengths = spans_of(left)
+    other_starts, other_lengths = spans_of(right)
+    equal: Mask = lengths == other_lengths
+    rows = true_at(equal & (lengths > 0))
+    if rows.size:
+        items, others = (
+            elements_of(values).take(pa.array(spread(begins[rows], lengths[rows])))
+            for values, begins in ((left, starts), (right, other_starts))
+        )
+        differs = ~same(items, others)
+        equal[np.repeat(rows, lengths[rows])[differs]] = False
+    return equal
+
+
+def is_listed(type: pa.DataType) -> bool:
+    """Whether values are lists of elements: arrays, and maps, whose elements are their entries."""
+    return bool(pa.types.is_list(type) or pa.types.is_map(type))
+
+
+def spans_of(values: pa.Array) -> tuple[Positions, Positions]:
+    """Where each list begins among the :func:`elements_of` the array, and its length; of a null 0."""
+    if not len(values):
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    offsets = np.frombuffer(values.buffers()[1], np.int32, len(values) + 1, values.offset * 4).astype(np.int64)
+    lengths = np.diff(offsets)
+    if values.null_count:
+        lengths = np.where(validity(values), lengths, 0)
+    return offsets[:-1], lengths
+
+
+def elements_of(values: pa.Array) -> pa.Array:
+    """The elements of all lists, in place; of maps, their entries, as structs."""
+    if pa.types.is_map(values.type):
+        entries = pa.struct([values.type.key_field.with_nullable(True), values.type.item_field])
+        return pa.StructArray.from_arrays([values.keys, values.items], fields=list(entries))
+    return values.values
+
+
+def has_floats(type: pa.DataType) -> bool:
+    """Whether values are floats, or contain some."""
+    return _has_floats(type)
+
+
+@lru_cache(_TYPES_MAX)
+def _has_floats(type: pa.DataType) -> bool:
+    if pa.types.is_nested(type):
+        return any(_has_floats(type.field(place).type) for place in range(type.num_fields))
+    return bool(pa.types.is_floating(type))
+
+
 def canonical(values: pa.Array) -> pa.Array:
-    """The values with one form for each number: -0.0 becomes 0.0, and all NaNs become one."""
-    if not pa.types.is_floating(values.type):
+    """The values with one form for each number: -0.0 becomes 0.0, and all NaNs become one. So it is with the numbers in
+    structs, arrays and maps."""
+    if not has_floats(values.type):
         return values
+    if pa.types.is_struct(values.type):
+        parts = [canonical(values.field(place)) for place in range(values.type.num_fields)]
+        nulls = array_of(pa.bool_(), ~validity(values)) if values.null_count else None
+        return pa.StructArray.from_arrays(parts, fields=list(values.type), mask=nulls)
+    if is_listed(values.type):
+        bounds, nulls = values.buffers()[:2], values.null_count
+        elements = canonical(elements_of(values))
+        if pa.types.is_map(values.type):
+            fields = [values.type.key_field, values.type.item_field]
+            elements = pa.StructArray.from_arrays(elements.flatten(), fields=fields)
+        return pa.Array.from_buffers(values.type, len(values), bounds, nulls, values.offset, [elements])
     cells = cells_of(values)
     one_form = np.where(np.isnan(cells), cells.dtype.type(np.nan), np.where(cells == 0, cells.dtype.type(0), cells))
     return array_of(values.type, one_form, validity(values) if values.null_count else None)
-
-
-def _same_one_by_one(left: pa.Array, right: pa.Array) -> Mask:
-    """Arrow does not compare nested values. They are compared only when a row that holds one is retracted."""
-    pairs = zip(exact_list(left), exact_list(right), strict=True)
-    return np.array([repr(a) == repr(b) for a, b in pairs], np.bool_)
 
 
 def _same_cells(left: Cells, right: Cells) -> Mask:

@@ -18,7 +18,7 @@ when the whole index goes.
 
 Entries: distinct rows, each with a slot, found by all their columns. Two rows are one entry if all their values are
 equal as in SQL's DISTINCT: a null equals a null, NaN equals NaN and -0.0 equals 0.0. Values of a type that cannot be a
-key, such as a list, are compared by their text.
+key, such as a map, are compared by their text.
 
 Fanout: from exact keys to the many slots that each key owns, in order of arrival. If a region keeps several things for
 one routing key (rows, or groups finer than the key), their keeper numbers them densely; a fanout knows which key they
@@ -40,7 +40,7 @@ import pyarrow as pa
 
 from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import Hashes, check_hashable, hash64
-from upriver.state.columns import Column, canonical, column_of, exact_list, same
+from upriver.state.columns import Column, canonical, column_of, exact_list, has_floats, same
 from upriver.state.pair_index import PairIndex
 from upriver.state.vectors import (
     Mask,
@@ -278,7 +278,7 @@ class SlotIndex:
     __slots__ = ("_block", "_columns", "_has_twins", "_hashes", "_table")
 
     def __init__(self, types: Sequence[pa.DataType]) -> None:
-        """types: of the key's columns; none is nested. Without columns, the hash is the key."""
+        """types: of the key's columns; none is a map. Without columns, the hash is the key."""
         self._columns: tuple[Column, ...] = tuple(column_of(type) for type in types)
         self._hashes: Vector[np.uint64] = Vector(np.uint64)
         self._table = HashTable()
@@ -471,8 +471,8 @@ class Entries:
     __slots__ = ("_as_text", "_exact", "_hasher", "_index")
 
     def __init__(self, schema: pa.Schema, exact: Collection[str] = (), hasher: Hasher = hash64) -> None:
-        """exact: columns of which each entry gives back the first value that came, bit by bit; other columns give one
-        form for each number. hasher: hashes rows whose hash the caller does not know."""
+        """exact: columns of which each entry gives back the first value that came, bit by bit, as nested columns
+        do; other columns give one form for each number. hasher: hashes rows whose hash the caller does not know."""
         self._hasher = hasher
         self._as_text = [not is_hashable(field.type) for field in schema]
         types = [pa.string() if text else field.type for text, field in zip(self._as_text, schema, strict=True)]
@@ -480,7 +480,8 @@ class Entries:
         self._exact: dict[int, Column] = {
             place: column_of(field.type)
             for place, field in enumerate(schema)
-            if self._as_text[place] or (field.name in exact and pa.types.is_floating(field.type))
+            if self._as_text[place]
+            or (has_floats(field.type) and (field.name in exact or pa.types.is_nested(field.type)))
         }
         """By place, the columns that the index does not keep exactly."""
 

@@ -15,8 +15,8 @@ until its level is merged into another. A dead member never comes back to life. 
 in each level.
 
 Values sort as machine integers, so that numpy can compare what Arrow keeps. Numbers, booleans, dates and timestamps are
-integers already; floats are mapped to integers of the same order (NaN is the greatest, as in Spark). Arrow ranks values
-of other types, so their integers mean nothing beyond one call.
+integers already; floats are mapped to integers of the same order (NaN is the greatest, as in Spark). Values of other
+types are ranked, so their integers mean nothing beyond one call.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.errors import ProtocolError
-from upriver.state.columns import Cells, canonical, cells_of, is_fixed
+from upriver.state.columns import Cells, canonical, cells_of, elements_of, is_fixed, is_listed, spans_of, validity
 from upriver.state.vectors import Mask, Positions, Slots, spread, true_at
 
 GROWTH = 4
@@ -257,11 +257,7 @@ def is_number(type: pa.DataType) -> bool:
 
 def order_keys(values: pa.Array) -> Cells:
     """An integer for each value; equal values have equal integers, and nulls come last. Structs are
-    compared field by field."""
-    if pa.types.is_struct(values.type):
-        fields = [order_keys(values.field(place)) for place in range(values.type.num_fields)]
-        _, keys = np.unique(np.stack(fields, axis=1), axis=0, return_inverse=True)
-        return keys.reshape(-1)
+    compared field by field; among their fields, and among the elements of arrays, nulls come first, as in Spark."""
     if is_number(values.type) and not values.null_count:
         return ordered(cells_of(canonical(values)))
     return ranks(values, "ascending")
@@ -269,8 +265,52 @@ def order_keys(values: pa.Array) -> Cells:
 
 def ranks(values: pa.Array, order: str) -> Cells:
     """From 1 on, in this order (``ascending`` or ``descending``); equal values have one rank, and nulls the last."""
-    found: Cells = pc.rank(values, **sorted_by([("", order)], "at_end"), tiebreaker="dense").to_numpy().astype(np.int64)
+    if pa.types.is_nested(values.type):
+        found = nested_ranks(values)
+        last = int(found.max(initial=0)) + 1
+        return np.where(found == 0, last, found if order == "ascending" else last - found)
+    dense: Cells = pc.rank(values, **sorted_by([("", order)], "at_end"), tiebreaker="dense").to_numpy().astype(np.int64)
+    return dense
+
+
+def nested_ranks(values: pa.Array) -> Cells:
+    """From 1 on, in Spark's ascending order; a null has 0. Structs are compared by their first fields that differ,
+    arrays by their first elements that differ, or by their length."""
+    if pa.types.is_struct(values.type):
+        keys = np.zeros(len(values), np.int64)
+        for place in range(values.type.num_fields):
+            keys = _finer(keys, nested_ranks(values.field(place)))
+    elif is_listed(values.type):
+        keys = _ranks_of_lists(values)
+    else:
+        keys = order_keys(canonical(values))
+    valid = validity(values)
+    found = np.zeros(len(values), np.int64)
+    found[valid] = np.unique(keys[valid], return_inverse=True)[1].reshape(-1) + 1
     return found
+
+
+def _ranks_of_lists(values: pa.Array) -> Cells:
+    starts, lengths = spans_of(values)
+    used = true_at(lengths > 0)
+    places = spread(starts[used], lengths[used])
+    of_elements = nested_ranks(elements_of(values).take(pa.array(places))) + 1
+    begins = np.zeros(len(values), np.int64)
+    begins[used] = np.cumsum(lengths[used]) - lengths[used]
+    keys = np.zeros(len(values), np.int64)
+    for turn in range(int(lengths.max(initial=0))):
+        longer = true_at(lengths > turn)
+        parts = np.zeros(len(values), np.int64)
+        parts[longer] = of_elements[begins[longer] + turn]
+        keys = _finer(keys, parts)
+    return keys
+
+
+def _finer(keys: Cells, parts: Cells) -> Cells:
+    """Dense numbers in the order of the pairs. Both are not negative, and below the number of rows and elements."""
+    width = int(parts.max(initial=0)) + 1
+    _, dense = np.unique(keys * width + parts, return_inverse=True)
+    return dense.reshape(-1).astype(np.int64)
 
 
 def sorted_by(keys: Sequence[tuple[str, str]], nulls: str) -> dict[str, Any]:

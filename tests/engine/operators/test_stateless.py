@@ -47,7 +47,7 @@ def test_a_row_without_an_element_stays_if_it_is_kept() -> None:
 
 
 def test_the_fields_of_a_struct_are_columns() -> None:
-    elements = """[{'a': "k", 'b': "s"}, NULL, {'a': CAST(NULL AS BIGINT), 'b': 'x'}]"""
+    elements = """[{'f0': "k", 'f1': "s"}, NULL, {'f0': CAST(NULL AS BIGINT), 'f1': 'x'}]"""
     op = ExplodeOp(elements, pa.struct([("a", pa.int64()), ("b", pa.string())]), ("x", "y"))
     assert rows_of(exploded(op, [(5, "q")])) == [(5, "q", 5, "q"), (5, "q", None, None), (5, "q", None, "x")]
 

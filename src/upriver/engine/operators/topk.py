@@ -34,10 +34,10 @@ from upriver.engine.operators.partitioned_rows import PartitionedRows, of_each
 from upriver.hashing import Hashes, hash64
 from upriver.plan import plan as ops
 from upriver.plan.plan import Ranking
-from upriver.state.columns import Cells, array_of, canonical, cells_of, exact_list, is_fixed, validity
-from upriver.state.indexes import Hasher, comparable
+from upriver.state.columns import Cells, array_of, canonical, cells_of, is_fixed, validity
+from upriver.state.indexes import Hasher
 from upriver.state.multimap import Lists, LongLists
-from upriver.state.pair_index import sorted_by
+from upriver.state.pair_index import nested_ranks, sorted_by
 from upriver.state.vectors import Mask, Positions, Slots, Vector, Weights, run_starts, true_at
 
 Step = Callable[[pa.Array], Iterable[Cells]]
@@ -176,7 +176,7 @@ def _steps_of(type: pa.DataType) -> tuple[Step, ...]:
         return _words, _ranks
     if pa.types.is_large_string(type) or pa.types.is_large_binary(type):
         return (_ranks,)
-    return (_ranks_one_by_one,)
+    return (_nested_ranks,)
 
 
 def _integers(values: pa.Array) -> Iterator[Cells]:
@@ -230,11 +230,8 @@ def _ranks(values: pa.Array) -> Iterator[Cells]:
     yield ranks.to_numpy().astype(np.int64)
 
 
-def _ranks_one_by_one(values: pa.Array) -> Iterator[Cells]:
-    """Ranks values that Arrow does not compare."""
-    forms = [comparable(value) for value in exact_list(values)]
-    ranks = {form: rank for rank, form in enumerate(sorted(set(forms)))}
-    yield np.array([ranks[form] for form in forms], np.int64)
+def _nested_ranks(values: pa.Array) -> Iterator[Cells]:
+    yield nested_ranks(values)
 
 
 @dataclass(frozen=True, slots=True)

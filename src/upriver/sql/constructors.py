@@ -1,0 +1,186 @@
+"""Constructors of arrays, structs and maps, their sizes, and their elements by place or key."""
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.types import (
+    array_type,
+    has_map,
+    is_array,
+    is_map,
+    is_null,
+    is_untyped,
+    map_type,
+    struct_type,
+)
+from upriver.sql.nested_values import struct_sql
+from upriver.sql.operators import to_common
+from upriver.sql.parts import element, of_key
+from upriver.sql.scalars import WRITTEN, Context, macro, never_null, null, strict, typed_name
+from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, Special
+
+_ANY = OperandKind.ANY
+NOT_ONE = "It takes an ARRAY or a MAP."
+
+
+def array_of(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``array(a, b, ...)``: of the common type of all."""
+    if not operands:
+        return never_null(Scalar("[]", array_type(pa.null())))
+    values = to_common(context, node, operands)
+    sql = f"[{', '.join(value.sql for value in values)}]"
+    return never_null(Scalar(sql, array_type(values[0].type), any_fails(values)))
+
+
+def _struct(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``struct(a, b AS c, ...)``: fields have the names of columns, or their numbers."""
+    names = [_title(part) or f"col{place}" for place, part in enumerate(node.expressions, 1)]
+    return _named(context, node, names, operands)
+
+
+def _title(node: exp.Expr) -> str:
+    """The name of an expression that has one, as it is written."""
+    if isinstance(node, exp.Column):
+        return str(node.this.meta.get(WRITTEN, node.name))
+    if isinstance(node, exp.Dot):
+        return str(node.expression.name)
+    return str(node.alias_or_name) if isinstance(node, exp.Alias | exp.Identifier) else ""
+
+
+def _named_struct(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``named_struct('a', 1, 'b', 2)``."""
+    names = [name.constant for name in operands[::2]]
+    if len(operands) % 2 or not all(isinstance(name, str) for name in names):
+        raise context.unsupported(node, "these operands of named_struct()", "Write named_struct('a', 1, 'b', x).")
+    return _named(context, node, list(map(str, names)), operands[1::2])
+
+
+def _named(context: Context, node: exp.Expr, names: list[str], values: Operands) -> Scalar:
+    untyped = next((value for value in values if is_untyped(value.type)), None)
+    if untyped is not None:
+        raise context.unsupported(node, "a field of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
+    type = struct_type(names, [value.type for value in values])
+    return never_null(Scalar(struct_sql([value.sql for value in values]), type, any_fails(values)))
+
+
+def _map(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``map(k, v, ...)``. Spark raises if a key is NULL, or comes twice."""
+    if not operands or len(operands) % 2:
+        raise context.unsupported(node, f"map() of {len(operands)} operands", "Give a value for each key.")
+    keys, values = to_common(context, node, operands[::2]), to_common(context, node, operands[1::2])
+    return made_map(context, node, keys, values)
+
+
+def made_map(context: Context, node: exp.Expr, keys: Operands, values: Operands) -> Scalar:
+    if is_untyped(keys[0].type) or is_untyped(values[0].type) or has_map(keys[0].type):
+        what = f"a map of {typed_name(keys[0])} to {typed_name(values[0])}"
+        raise context.unsupported(node, what, "Give both a type: CAST(NULL AS ...).")
+    listed = (f"[{', '.join(part.sql for part in parts)}]" for parts in (keys, values))
+    return never_null(Scalar(macro("spark_map", *listed), map_type(keys[0].type, values[0].type), fails=True))
+
+
+def _size(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    (value,) = operands
+    if is_null(value.type):
+        return null(pa.int32())
+    if not (is_array(value.type) or is_map(value.type)):
+        raise context.unsupported(node, f"the size of {typed_name(value)}", NOT_ONE)
+    function = "len" if is_array(value.type) else "cardinality"
+    return strict(f"CAST({function}({value.sql}) AS INTEGER)", pa.int32(), (value,))
+
+
+def _element(how: str) -> Special:
+    """``element_at`` and its kin. how: the macro for arrays."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        value, place = operands
+        if is_array(value.type):
+            return element(context, node, value, place, how)
+        if is_map(value.type) and how != "spark_get":
+            return of_key(context, node, value, place)
+        raise context.unsupported(node, f"an element of {typed_name(value)}", NOT_ONE)
+
+    return rule
+
+
+_OUTSIDE = "where the index is outside of the array"
+_ELEMENT = "the element's type"
+
+CONSTRUCTORS: tuple[Function, ...] = (
+    Function(
+        "array",
+        (_ANY,),
+        array_of,
+        "ARRAY of the common type",
+        least=0,
+        repeats=True,
+        nulls="never",
+        samples="array(i, j, NULL); array(x, l); array(s, u); array(ai, array(j)); array(st, NULL); array(mp)",
+    ),
+    Function(
+        "struct",
+        (_ANY,),
+        _struct,
+        "STRUCT",
+        repeats=True,
+        nulls="never",
+        samples="struct(i, s AS t, x + 1); struct(ai, st, mp)",
+    ),
+    Function(
+        "named_struct",
+        (OperandKind.WRITTEN, _ANY),
+        _named_struct,
+        "STRUCT",
+        repeats=True,
+        nulls="never",
+        samples="named_struct('a', i, 'B', s); named_struct('n', st, 'l', axs)",
+    ),
+    Function(
+        "map",
+        (_ANY, _ANY),
+        _map,
+        "MAP of the common types",
+        repeats=True,
+        nulls="never",
+        fails="where a key is NULL, or comes twice",
+        lenient=RAISES,
+        samples="map(i, s); map('a', i, 'b', j); map(x, l, w, i); map(ai, st)",
+    ),
+    Function(
+        "size cardinality",
+        (_ANY,),
+        _size,
+        "INT",
+        samples="size(coalesce(ai, array())); cardinality(coalesce(mp, map('a', 1)))",
+    ),
+    Function(
+        "element_at",
+        (_ANY, _ANY),
+        _element("spark_element_at"),
+        _ELEMENT,
+        nulls="also where a map has no such key",
+        fails=f"{_OUTSIDE}, or 0",
+        lenient="NULL; for 0 it raises",
+        samples="element_at(ai, j); element_at(mp, s); element_at(mp, 'a'); element_at(axs, -1); element_at(dm, x)",
+    ),
+    Function(
+        "try_element_at",
+        (_ANY, _ANY),
+        _element("spark_try_element_at"),
+        _ELEMENT,
+        nulls=f"also {_OUTSIDE}, or a map has no such key",
+        fails="for 0",
+        lenient=RAISES,
+        samples="try_element_at(ai, j); try_element_at(mp, s)",
+    ),
+    Function(
+        "get",
+        (_ANY, OperandKind.WHOLE),
+        _element("spark_get"),
+        _ELEMENT,
+        nulls=f"also {_OUTSIDE}; the first index is 0",
+        samples="get(ai, j); get(axs, 0); get(texts, 1)",
+    ),
+)
+"""Constructors, sizes and elements."""

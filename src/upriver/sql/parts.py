@@ -1,0 +1,105 @@
+"""Parts of nested values: ``st.f``, ``a[0]``, ``m['k']``; and functions of places: element_at, get."""
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.types import (
+    array_type,
+    is_array,
+    is_integer,
+    is_map,
+    is_null,
+    is_string,
+    is_struct,
+    spark_name,
+)
+from upriver.sql.casts import cast
+from upriver.sql.nested_values import each, field_sql
+from upriver.sql.operators import CAST_IT, to_comparable
+from upriver.sql.scalars import Context, in_order, intolerant, literal, macro, null, typed_name
+
+
+def field(context: Context, node: exp.Expr, value: Scalar, name: str) -> Scalar:
+    """``value.name``: a field of a struct, the fields of an array of structs, or the value of a map's key."""
+    if is_map(value.type) and is_string(value.type.key_type):
+        return of_key(context, node, value, literal(name, pa.string()))
+    if is_struct(value.type):
+        place = _place(context, node, value.type, name)
+        made = Scalar(field_sql(value.sql, place), value.type.field(place).type, value.fails)
+        return intolerant(made, (value,))
+    if is_array(value.type) and is_struct(value.type.value_type):
+        place = _place(context, node, value.type.value_type, name)
+        type = array_type(value.type.value_type.field(place).type)
+        sql = each(value.sql, lambda one: field_sql(one, place))
+        return intolerant(Scalar(sql, type, value.fails, nulls=value.null_by), (value,))
+    raise context.source.wrong(node, f"{typed_name(value)} has no field {name!r}", "Only a STRUCT has fields.")
+
+
+def _place(context: Context, node: exp.Expr, type: pa.DataType, name: str) -> int:
+    found = [place for place, one in enumerate(type) if one.name.lower() == name.lower()]
+    if len(found) == 1:
+        return found[0]
+    listed = f"The fields are {', '.join(one.name for one in type)}."
+    how_many = "several fields" if found else "no field"
+    raise context.source.wrong(node, f"{spark_name(type)} has {how_many} {name!r}", listed)
+
+
+def of_key(context: Context, node: exp.Expr, value: Scalar, key: Scalar) -> Scalar:
+    """The value of a map's key; NULL if it has none."""
+    if is_null(key.type):
+        return null(value.type.item_type)
+    wanted = value.type.key_type
+    (typed, key) = to_comparable(context, node, (null(wanted), key))
+    if typed.type != wanted:
+        raise context.unsupported(node, f"a {typed_name(key)} as a key of {typed_name(value)}", CAST_IT)
+    value, key = in_order(value, key)
+    sql = f"map_extract_value({value.sql}, {key.sql})"
+    return intolerant(Scalar(sql, value.type.item_type, any_fails((value, key))), (value, key))
+
+
+def element(context: Context, node: exp.Expr, value: Scalar, place: Scalar, how: str) -> Scalar:
+    """An element of an array. how: the macro that finds it."""
+    if is_null(place.type):
+        return null(value.type.value_type)
+    if not is_integer(place.type):
+        raise context.unsupported(node, f"{typed_name(place)} as the place of an element", CAST_IT)
+    value, place = in_order(value, cast(context, node, place, pa.int64()))
+    fails = how != "spark_get" or any_fails((value, place))
+    return intolerant(Scalar(macro(how, value.sql, place.sql), value.type.value_type, fails), (value, place))
+
+
+def bracket(context: Context, node: exp.Expr) -> Scalar:
+    """``value[place]``."""
+    context.only(node, "this", "expressions", "offset")
+    value = context.translate(node.this)
+    if len(node.expressions) != 1:
+        raise context.unsupported(node, "several places in brackets", "Take one element after the other: a[0][1].")
+    (inside,) = node.expressions
+    if is_struct(value.type) or (is_array(value.type) and is_struct(value.type.value_type) and _is_text(inside)):
+        if not _is_text(inside):
+            raise context.source.wrong(node, f"{typed_name(value)} has no places", "Name a field: st['f'].")
+        return field(context, node, value, inside.this)
+    place = context.translate(inside)
+    if is_map(value.type):
+        return of_key(context, node, value, place)
+    if is_array(value.type):
+        return element(context, node, value, place, "spark_item")
+    raise context.source.wrong(node, f"{typed_name(value)} has no elements", "An ARRAY, a MAP or a STRUCT has.")
+
+
+def _is_text(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal) and bool(node.is_string)
+
+
+def dot(context: Context, node: exp.Expr) -> Scalar:
+    """``value.field``."""
+    context.only(node, "this", "expression")
+    if not isinstance(node.expression, exp.Identifier):
+        raise context.unsupported(node, "this behind a dot", "Name a field: st.f.")
+    return field(context, node, context.translate(node.this), node.expression.name)
+
+
+def variable(context: Context, node: exp.Expr) -> Scalar:
+    """A name that is no variable of a lambda around it."""
+    raise context.source.wrong(node, f"{node.name!r} means nothing here", "A lambda names its variables: x -> x + 1.")
