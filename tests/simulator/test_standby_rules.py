@@ -52,6 +52,8 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
     "replication_unfed_says_so": ({"nobody_is_left_waiting", "standbys_have_caught_up"}, {**LEARN, "cut": 0.1}),
 }
 """By rule: which checkers may see that it is off, and the event weights under which they do."""
+FIRST_SEEDS = {"replication_unfed_says_so": 13}
+"""Seeds before these find nothing without the rule, and are played last."""
 
 
 @pytest.mark.parametrize("views", [flowing, exchanged])
@@ -84,4 +86,4 @@ def test_every_rule_is_tried() -> None:
 @pytest.mark.parametrize("rule", CAUGHT_BY)
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str, database: duckdb.DuckDBPyConnection) -> None:
     checkers, weights = CAUGHT_BY[rule]
-    assert Worlds(flowing(), PARTIAL_SHARE, database).first_wrong(rule, weights) in checkers
+    assert Worlds(flowing(), PARTIAL_SHARE, database).first_wrong(rule, weights, FIRST_SEEDS.get(rule, 0)) in checkers
