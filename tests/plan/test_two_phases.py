@@ -49,10 +49,17 @@ def test_an_average_of_whole_numbers_is_a_sum_of_doubles_divided_by_the_count() 
     assert [each.function for each in found.slots.calls] == ["sum", "count"]
 
 
+def test_an_average_of_decimals_is_a_sum_of_decimals_divided_by_the_count() -> None:
+    found = phases(call("avg", "money", pa.decimal128(19, 6)))
+    assert found is not None
+    assert [each.type for each in found.slots.calls] == [pa.decimal128(25, 2), pa.int64()]
+    assert found.whole_schema.types[1:] == [pa.decimal128(35, 2), pa.int64()]
+    assert found.output.expressions[1].startswith("kernel_decimal_divide_25_2_20_0_19_6(")
+
+
 @pytest.mark.parametrize(
     "whole",
     [
-        call("avg", "money", pa.decimal128(19, 6)),
         call("count", "id", pa.int64(), distinct=True),
         call("stddev_samp", "id", pa.float64()),
     ],

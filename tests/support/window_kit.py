@@ -88,11 +88,11 @@ def frame(
     """The places of the rows in a row's frame."""
     unit, start, end = call.frame.unit, call.frame.start, call.frame.end
     if unit is FrameUnit.ROWS:
-        first = 0 if start is None else max(place + start, 0)
-        last = len(rows) - 1 if end is None else min(place + end, len(rows) - 1)
+        first = 0 if start is None else max(place + int(start), 0)
+        last = len(rows) - 1 if end is None else min(place + int(end), len(rows) - 1)
         return list(range(first, last + 1))
 
-    def moved(distance: int) -> list[_Key]:
+    def moved(distance: float) -> list[_Key]:
         if not distance:
             return list(sort[place])
         (one,) = order

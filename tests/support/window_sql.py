@@ -54,11 +54,11 @@ def _bounds(call: WindowCall, op: WindowOp, schema: pa.Schema) -> str:
     units = "DAY" if pa.types.is_date(type) else "MICROSECOND" if pa.types.is_timestamp(type) else None
     if call.frame.unit is FrameUnit.ROWS:
         units = None
-    ends: Sequence[tuple[int | None, str]] = ((call.frame.start, "PRECEDING"), (call.frame.end, "FOLLOWING"))
+    ends: Sequence[tuple[float | None, str]] = ((call.frame.start, "PRECEDING"), (call.frame.end, "FOLLOWING"))
     return " AND ".join(_bound(distance, side, units) for distance, side in ends)
 
 
-def _bound(distance: int | None, open_side: str, units: str | None) -> str:
+def _bound(distance: float | None, open_side: str, units: str | None) -> str:
     if distance is None:
         return f"UNBOUNDED {open_side}"
     if not distance:

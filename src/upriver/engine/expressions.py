@@ -50,9 +50,9 @@ _ANY_BYTES = re.compile(
     "cast|coalesce|contains|decimal|encode|error|greatest|isnan|least|md5|sha1|sha256|starts_with|strlen|suffix|"
     "abs|ceil|day|dayofmonth|dayofweek|dayofyear|epoch_us|floor|hour|isinf|list_transform|make_date|make_timestamp|"
     "minute|month|quarter|replace|round|second|sqrt|to_microseconds|to_months|trunc|xor|year|"
-    "spark_(?:ceil|clock|day|div|divide|double_to_bigint|floor|fmod|group|mod|pmod|quotient|signum|try_divide|units)|"
+    "spark_(?:ceil|clock|day|div|divide|double_to_bigint|floor|fmod|group|mod|pmod|signum|try_divide|units)|"
     "spark_shift(?:left|right|rightunsigned)(?:32|64)|"
-    "spark_text_of_(?:date|timestamp)",
+    "spark_text_of_(?:date|timestamp)|kernel_decimal_[a-z_0-9]+",
     re.IGNORECASE,
 )
 """Functions that accept any bytes as text, as Spark does, or take no text. Others need UTF-8, or DuckDB breaks."""

@@ -16,10 +16,17 @@ import pyarrow as pa
 from upriver.engine import fdlibm
 from upriver.engine.macros import MACROS
 from upriver.engine.operators.cardinality import codes_of
+from upriver.engine.wide_decimals import OPERATIONS, computed, low_bits, with_sign
 from upriver.engine.zone_offsets import instants_of, wall_clocks_of
 from upriver.hashing import rehashed
 
 Doubles = npt.NDArray[np.float64]
+OR_NULL = "_or_null"
+"""Behind a kernel's name: with NULL where it would fail."""
+_DECIMAL_KERNEL = re.compile(rf"kernel_decimal_([a-z]+)((?:_\d+_\d+)+)({OR_NULL})?")
+"""What :func:`upriver.plan.types.decimal_kernel` makes: a name with the operation, one of
+:data:`upriver.engine.wide_decimals.OPERATIONS` or ``negate`` or ``abs``, and the digits and places of operands and
+result, which ``div`` gives as BIGINT."""
 _OVER_COLUMNS: Mapping[str, Any] = {"type": "arrow", "null_handling": "special"}
 _CALLED = re.compile(r"\b(?:kernel|spark)_\w+(?=\()")
 _SIGNATURES = {signature.partition("(")[0]: signature for signature in MACROS}
@@ -43,11 +50,30 @@ def define(duck: duckdb.DuckDBPyConnection, sql: str, defined: set[str]) -> None
         if name in defined:
             continue
         defined.add(name)
-        if kernel := KERNELS.get(name):
+        if kernel := KERNELS.get(name) or _decimal_kernel(name):
             duck.create_function(name, kernel.compute, list(kernel.takes), kernel.gives, **_OVER_COLUMNS)
         elif signature := _SIGNATURES.get(name):
             define(duck, MACROS[signature], defined)
             duck.execute(f"CREATE MACRO {signature} AS {MACROS[signature]}")
+
+
+def _decimal_kernel(name: str) -> Kernel | None:
+    """The kernel of decimals of that name, if it is one."""
+    match = _DECIMAL_KERNEL.fullmatch(name)
+    if match is None:
+        return None
+    operation, tolerant, sizes = match[1], match[3] is not None, match[2].split("_")[1:]
+    *takes, gives = (f"DECIMAL({precision}, {scale})" for precision, scale in zip(*[iter(sizes)] * 2, strict=True))
+    type = pa.decimal128(int(sizes[-2]), int(sizes[-1]))
+
+    def of_one(column: pa.ChunkedArray) -> pa.Array:
+        return with_sign(operation, _whole(column), tolerant)
+
+    def of_two(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.Array:
+        values = computed(OPERATIONS[operation], _whole(left), _whole(right), type, tolerant)
+        return low_bits(values) if operation == "div" else values
+
+    return Kernel(tuple(takes), "BIGINT" if operation == "div" else gives, of_one if len(takes) == 1 else of_two)
 
 
 def _whole(column: pa.ChunkedArray | pa.Array) -> pa.Array:

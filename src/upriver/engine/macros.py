@@ -36,10 +36,6 @@ _NUMBERS = {
     "spark_mod(a, b)": """CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero')
         WHEN b = -1 THEN a - a ELSE a % b END""",
     "spark_fmod(a, b)": "CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero') ELSE a % b END",
-    # Of whole numbers, rounded half up, away from zero.
-    "spark_quotient(a, b)": """CASE WHEN b = 0 AND a IS NOT NULL THEN error('Division by zero')
-        WHEN (a < 0) = (b < 0) THEN (2 * abs(a) + abs(b)) // (2 * abs(b))
-        ELSE -((2 * abs(a) + abs(b)) // (2 * abs(b))) END""",
     "spark_signum(x)": """CASE WHEN x > 0 AND NOT isnan(x) THEN CAST(1 AS DOUBLE)
         WHEN x < 0 THEN CAST(-1 AS DOUBLE) ELSE x END""",
     "spark_pmod(a, b)": "CASE WHEN a % b < 0 THEN a % b + b ELSE a % b END",
@@ -127,7 +123,19 @@ _TEXTS = {
         THEN {_malformed("s", "DECIMAL")}
         WHEN regexp_full_match(s, '{_SPACE}{_PLAIN}{_SPACE}') THEN regexp_extract(s, '{_PLAIN}')
         ELSE {_malformed("s", "DECIMAL")} END""",
-    "spark_decimal_text(s)": "spark_decimal_of_ascii(spark_ascii_digits(s))",
+    # Digits, none of them a zero at the start, with a point behind so many; before the first one below 0.
+    "spark_pointed(sign, digits, n)": """CASE WHEN digits = '' OR n < -40 THEN '0' WHEN n > 40 THEN sign || '1e41'
+        WHEN n <= 0 THEN sign || '0.' || repeat('0', -n) || digits
+        WHEN n >= length(digits) THEN sign || digits || repeat('0', n - length(digits))
+        ELSE sign || left(digits, n) || '.' || substring(digits, n + 1) END""",
+    "spark_without_zeros(sign, digits, n)": """spark_pointed(sign, ltrim(digits, '0'),
+        n - length(digits) + length(ltrim(digits, '0')))""",
+    # DuckDB takes few numbers with an exponent, but any that is written out.
+    "spark_written_out(s)": """CASE WHEN regexp_matches(s, '[eE]') THEN spark_without_zeros(regexp_extract(s, '^-'),
+        regexp_extract(s, '^[+-]?([0-9]*)', 1) || regexp_extract(s, '[.]([0-9]*)', 1),
+        length(regexp_extract(s, '^[+-]?([0-9]*)', 1)) + CAST(regexp_extract(s, '[eE](.*)', 1) AS BIGINT))
+        ELSE s END""",
+    "spark_decimal_text(s)": "spark_written_out(spark_decimal_of_ascii(spark_ascii_digits(s)))",
     "spark_date_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
         WHEN regexp_full_match(s, '[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}') THEN CAST(s AS DATE)
         WHEN regexp_full_match(s, '{_BLANK}{_DAY}{_BLANK}') THEN make_date({_part(1)}, {_part(2)}, {_part(3)})

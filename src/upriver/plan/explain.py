@@ -296,7 +296,7 @@ def _framed(call: WindowCall) -> str:
     return f" {call.frame.unit} between {bounds[0]} and {bounds[1]}"
 
 
-def _bound(distance: int | None, open_end: str) -> str:
+def _bound(distance: float | None, open_end: str) -> str:
     if distance is None:
         return f"unbounded {open_end}"
     return f"{abs(distance)} {'preceding' if distance < 0 else 'following'}" if distance else "current row"

@@ -357,13 +357,14 @@ class WindowFrame:
 
     start, end: how far the first and the last row lie behind the row itself; below zero: before it. ``None``: at the
     end of the partition. Under RANGE, rows that tie in all sort columns are all in the frame or all outside; 0 is where
-    the ties of the row begin, or end. Another distance is one of the only sort column, a whole number, date or time: in
-    its units, days or microseconds, in the direction of the sort.
+    the ties of the row begin, or end. Another distance is one of the only sort column, a number, date or time, in the
+    direction of the sort: in its units, of a DECIMAL its last digit, days or microseconds. Of a DOUBLE it is a float,
+    else a whole number.
     """
 
     unit: FrameUnit
-    start: int | None
-    end: int | None
+    start: float | None
+    end: float | None
 
 
 WHOLE_PARTITION = WindowFrame(FrameUnit.ROWS, None, None)

@@ -20,10 +20,11 @@ from upriver.plan.plan import (
     Projection,
     SaltOp,
 )
-from upriver.plan.types import decimal_sum_type, duck_name, is_decimal, is_floating, is_integer
+from upriver.plan.types import decimal_kernel, decimal_sum_type, duck_name, is_decimal, is_integer
 
 _AS_THEMSELVES = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 _COUNTS = frozenset({"count", "count_star"})
+_COUNTS_AS_DECIMAL = pa.decimal128(20, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,7 @@ def _split(call: AggregateCall, rows: pa.Schema) -> _Split | None:
         return _Split((part,), (_over(call.function, part, call.output, call.type),), quoted(call.output))
     if call.function == "sum":
         return _split_sum(call, part)
-    return _split_mean(call, rows) if call.function == "avg" and _mean_of(call, rows) is not None else None
+    return _split_mean(call, rows) if call.function == "avg" else None
 
 
 def _split_sum(call: AggregateCall, part: AggregateCall) -> _Split:
@@ -94,20 +95,26 @@ def _split_sum(call: AggregateCall, part: AggregateCall) -> _Split:
 
 
 def _split_mean(call: AggregateCall, rows: pa.Schema) -> _Split:
-    """As Spark does it: a sum of doubles, divided by the count."""
-    total = replace(call, function="sum", argument=_mean_of(call, rows), output=f"{call.output}, the sum of a slot")
+    """As Spark does it: a sum of doubles, or of decimals, divided by the count."""
+    argument, type = _mean_of(call, rows), pa.float64()
+    if is_decimal(call.type):
+        type = decimal_sum_type(rows.field(argument).type)
+    total = replace(call, function="sum", argument=argument, output=f"{call.output}, the sum of a slot", type=type)
     count = replace(call, function="count", output=f"{call.output}, the count of a slot", type=pa.int64())
-    sums = _over("sum", total, f"{call.output}, the sum", pa.float64())
+    sums = _over("sum", total, f"{call.output}, the sum", decimal_sum_type(type) if is_decimal(type) else type)
     counts = _over("sum", count, f"{call.output}, the count", pa.int64())
     result = f"({quoted(sums.output)} / CAST(nullif({quoted(counts.output)}, 0) AS DOUBLE))"
+    if is_decimal(type):
+        kernel = decimal_kernel("divide", type, _COUNTS_AS_DECIMAL, call.type)
+        number = f"CAST(nullif({quoted(counts.output)}, 0) AS {duck_name(_COUNTS_AS_DECIMAL)})"
+        result = f"{kernel}(CAST({quoted(sums.output)} AS {duck_name(type)}), {number})"
     return _Split((total, count), (sums, counts), result)
 
 
-def _mean_of(call: AggregateCall, rows: pa.Schema) -> str | None:
-    """The column of doubles that an average is of; ``None`` if it is of decimals."""
+def _mean_of(call: AggregateCall, rows: pa.Schema) -> str:
+    """The column of doubles or decimals that an average is of."""
     assert call.argument is not None, "an average of nothing"
-    type = rows.field(call.argument).type
-    return call.argument if is_floating(type) else _double(call.argument) if is_integer(type) else None
+    return _double(call.argument) if is_integer(rows.field(call.argument).type) else call.argument
 
 
 def _over(function: str, part: AggregateCall, output: str, type: pa.DataType) -> AggregateCall:

@@ -9,6 +9,8 @@ import pyarrow as pa
 import pyarrow.types as kinds
 
 DECIMAL_DIGITS_MAX = 38
+_PLACES_KEPT = 6
+"""Places that a result keeps where its digits are too many."""
 DIGITS_OF_SUM = 10
 """How many more digits a sum of decimals has than its argument, for Spark."""
 
@@ -207,14 +209,24 @@ def as_decimal(type: pa.DataType) -> pa.DataType | None:
     return None if digits is None else pa.decimal128(digits, 0)
 
 
-def decimal_type(precision: int, scale: int) -> pa.DataType | None:
-    """``None`` if it has more digits than Spark and DuckDB keep: Spark rounds there, which Upriver does not imitate."""
-    return pa.decimal128(precision, scale) if precision <= DECIMAL_DIGITS_MAX else None
+def adjusted_decimal(precision: int, scale: int) -> pa.DataType:
+    """The type that Spark gives a result which may need so many digits. With too many it gives up places, down to six,
+    so the digits before the point have room."""
+    if precision <= DECIMAL_DIGITS_MAX:
+        return pa.decimal128(precision, scale)
+    places = max(DECIMAL_DIGITS_MAX - (precision - scale), min(scale, _PLACES_KEPT))
+    return pa.decimal128(DECIMAL_DIGITS_MAX, places)
 
 
-def _wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
-    scale = max(left.scale, right.scale)
-    return decimal_type(max(left.precision - left.scale, right.precision - right.scale) + scale, scale)
+def bounded_decimal(precision: int, scale: int) -> pa.DataType:
+    """The type of so many digits, or of as many as there are."""
+    return pa.decimal128(min(precision, DECIMAL_DIGITS_MAX), min(scale, DECIMAL_DIGITS_MAX))
+
+
+def _wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    """A type with all digits before the point of both, and as many behind it as have room."""
+    whole, scale = max(left.precision - left.scale, right.precision - right.scale), max(left.scale, right.scale)
+    return pa.decimal128(min(whole + scale, DECIMAL_DIGITS_MAX), min(scale, DECIMAL_DIGITS_MAX - whole))
 
 
 def _wider_number(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
@@ -259,4 +271,10 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
 
 def decimal_sum_type(argument: pa.DataType) -> pa.DataType:
     """The type that Spark gives to a sum of decimals."""
-    return pa.decimal128(min(argument.precision + DIGITS_OF_SUM, DECIMAL_DIGITS_MAX), argument.scale)
+    return bounded_decimal(argument.precision + DIGITS_OF_SUM, argument.scale)
+
+
+def decimal_kernel(operation: str, *types: pa.DataType) -> str:
+    """The name of the function of the evaluator's SQL that computes with decimals of any length. types: of the operands
+    and of the result."""
+    return "_".join(["kernel_decimal", operation, *(f"{type.precision}_{type.scale}" for type in types)])

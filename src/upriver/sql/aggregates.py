@@ -13,6 +13,7 @@ from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
     DIGITS_OF_SUM,
+    bounded_decimal,
     decimal_sum_type,
     is_boolean,
     is_date,
@@ -166,9 +167,6 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
         return _trying(context, node, name, value, distinct)
     if function in _SPREADS:
         return Call(function, cast(context, node, value, pa.float64()), pa.float64(), distinct)
-    if function == "avg" and is_decimal(value.type) and value.type.precision > DECIMAL_DIGITS_MAX - _MORE_DIGITS:
-        instead = f"CAST it to a DECIMAL of at most {DECIMAL_DIGITS_MAX - _MORE_DIGITS} digits, or to DOUBLE."
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
     return Call(function, value, _type_of_sum(function, value.type), distinct)
 
 
@@ -382,7 +380,7 @@ def _type_of_sum(function: str, type: pa.DataType) -> pa.DataType:
     if is_decimal(type):
         if function == "sum":
             return decimal_sum_type(type)
-        return pa.decimal128(type.precision + _MORE_DIGITS, type.scale + _MORE_DIGITS)
+        return bounded_decimal(type.precision + _MORE_DIGITS, type.scale + _MORE_DIGITS)
     return pa.int64() if function == "sum" and is_integer(type) else pa.float64()
 
 

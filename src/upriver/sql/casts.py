@@ -1,9 +1,6 @@
 """CAST, written or implied: which pairs of types mean the same in DuckDB, and how.
 
 Spark's ANSI mode raises if a value does not fit. Every cast here does so too, or is refused when declared.
-
-Arithmetic of decimals that DuckDB lacks, or has differently from Spark: ``/`` and ``%``. Spark's rules for the digits
-of a result are in its DecimalPrecision; if it would cut digits off, the translator refuses.
 """
 
 import re
@@ -21,7 +18,6 @@ from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
     as_decimal,
-    decimal_type,
     duck_name,
     is_array,
     is_boolean,
@@ -45,7 +41,6 @@ from upriver.sql.nested_values import each, field_sql, once, struct_sql
 from upriver.sql.scalars import (
     UTC_ZONES,
     Context,
-    in_order,
     intolerant,
     literal,
     macro,
@@ -65,6 +60,8 @@ _DATE = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _MOMENT = re.compile(
     r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6})?)?)(Z|[+-]\d{2}:\d{2})?)?", re.ASCII
 )
+_LONG_DIGITS_MAX = 18
+"""Spark casts longer decimals to INT and shorter integers as DOUBLE."""
 _EDGES = "spark_epoch_day("
 """A part of the SQL of a value that may be an infinite date."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -222,13 +219,22 @@ def _integer_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.
 
 def _to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
     source = as_decimal(value.type)
-    fits = (
-        source is not None and to.scale >= source.scale and to.precision - to.scale >= source.precision - source.scale
-    )
+    assert source is not None, "only exact numbers are cast so"
+    more = to.precision - to.scale - (source.precision - source.scale)
+    fits = more > 0 or (more == 0 and to.scale >= source.scale)  # a number may be rounded up to one more digit
     return (_plain if fits else _checked)(context, node, value, to)
 
 
+def _decimal_to_text(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    text = f"CAST({value.sql} AS VARCHAR)"
+    if value.type.precision == value.type.scale:  # DuckDB writes .05
+        text = rf"regexp_replace({text}, '^(-?)[.]', '\10.')"
+    return Scalar(text, to, value.fails)
+
+
 def _decimal_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    if to != pa.int64() and value.type.precision > _LONG_DIGITS_MAX:
+        return _floating_to_integer(context, node, cast(context, node, value, pa.float64()), to)
     return Scalar(f"CAST(trunc({value.sql}) AS {duck_name(to)})", to, fails=True)  # DuckDB alone would round
 
 
@@ -329,7 +335,8 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_integer, is_integer, _integer_to_integer),
     (is_integer, is_floating, _plain),
     (_is_exact, is_decimal, _to_decimal),
-    (_is_exact, is_string, _plain),
+    (is_integer, is_string, _plain),
+    (is_decimal, is_string, _decimal_to_text),
     (is_numeric, is_boolean, _plain),
     (is_decimal, is_integer, _decimal_to_integer),
     (is_decimal, is_floating, _decimal_to_floating),
@@ -360,52 +367,9 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
 )
 
 
-_PLACES_LEAST = 6
-"""Decimal places that a quotient has at least."""
-
-_NARROWER = "CAST an operand to a narrower DECIMAL, or to DOUBLE (a literal: 2.5D)."
-
-
-def quotient(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
-    """``left / right``, rounded half up. Both are decimals.
-
-    It is computed with whole numbers. They must have room for so many digits that Spark's own double rounding is exact.
-    """
-    a, b = left.type, right.type
-    scale = max(_PLACES_LEAST, a.scale + b.precision + 1)
-    type = decimal_type(a.precision - a.scale + b.scale + scale, scale)
-    shift = scale - a.scale + b.scale
-    if type is None or a.precision + shift >= DECIMAL_DIGITS_MAX or scale + b.precision >= DECIMAL_DIGITS_MAX:
-        raise context.unsupported(node, f"division of DECIMAL({a.precision},{a.scale}) and the like", _NARROWER)
-    right, left = in_order(right, left)
-    dividend = f"({_whole(left)} * CAST({10**shift} AS HUGEINT))"
-    whole = macro("spark_quotient", dividend, _whole(right))
-    unit = f"CAST('0.{'1'.rjust(scale, '0')}' AS DECIMAL({scale}, {scale}))"
-    sql = f"CAST(CAST({whole} AS DECIMAL({DECIMAL_DIGITS_MAX}, 0)) * {unit} AS {duck_name(type)})"
-    return strict(sql, type, (left, right), fails=True)
-
-
-def remainder(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
-    """``left % right``: the sign is the left operand's. Both are decimals."""
-    a, b = left.type, right.type
-    scale = max(a.scale, b.scale)
-    type = decimal_type(min(a.precision - a.scale, b.precision - b.scale) + scale, scale)
-    common = decimal_type(max(a.precision - a.scale, b.precision - b.scale) + scale, scale)
-    if type is None or common is None:
-        raise context.unsupported(node, "% of DECIMAL beyond 38 digits", _NARROWER)
-    right, left = in_order(*(cast(context, node, value, common) for value in (right, left)))
-    sql = f"CAST({macro('spark_fmod', left.sql, right.sql)} AS {duck_name(type)})"
-    return strict(sql, type, (left, right), fails=True)
-
-
 def rounded_double(value: Scalar, places: int) -> Scalar:
     """A DOUBLE rounded to some places: Spark rounds the digits that it would print."""
     text = f"CAST(CAST(v AS VARCHAR) AS DECIMAL({DECIMAL_DIGITS_MAX}, {places}))"
     whole = "isnan(v) OR isinf(v) OR abs(v) >= 4503599627370496"  # 2^52: from there on all are whole
     sql = f"CASE WHEN {whole} THEN v ELSE CAST(CAST({text} AS VARCHAR) AS DOUBLE) END"
     return opaque(strict(f"list_transform([{value.sql}], lambda v: {sql})[1]", value.type, (value,)))
-
-
-def _whole(value: Scalar) -> str:
-    """A decimal without its point, as a whole number."""
-    return f"CAST(replace(CAST({value.sql} AS VARCHAR), '.', '') AS HUGEINT)"

@@ -13,8 +13,9 @@ from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import array_type, decimal_type, is_nested, is_null, is_string, map_type, struct_type
+from upriver.plan.types import DECIMAL_DIGITS_MAX, array_type, is_nested, is_null, is_string, map_type, struct_type
 from upriver.sql.casts import cast
+from upriver.sql.decimals import are_decimals, least_decimal
 from upriver.sql.nested_values import order_form
 from upriver.sql.operators import TYPES, boolean, suffixed, to_common, to_comparable
 from upriver.sql.patterns import matches
@@ -43,6 +44,8 @@ def comparison(sign: str) -> Rule:
 
 
 def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
+    if are_decimals(left, right):
+        left, right = least_decimal(context, node, left), least_decimal(context, node, right)
     left, right = to_comparable(context, node, (left, right))
     if sign == "IS NOT DISTINCT FROM" and left.sql == right.sql:  # as in Spark's optimizer
         return Scalar("TRUE", pa.bool_(), nulls=frozenset())
@@ -313,9 +316,9 @@ def cast_type(context: Context, node: exp.Expr) -> pa.DataType:
         )
     if name == exp.DType.DECIMAL:
         sizes = [int(size.name) for size in node.expressions]
-        type = decimal_type(*[*sizes, *(10, 0)[len(sizes) :]])
-        if type is not None:
-            return type
+        precision, scale = [*sizes, *(10, 0)[len(sizes) :]]
+        if precision <= DECIMAL_DIGITS_MAX:
+            return pa.decimal128(precision, scale)
     if name in (exp.DType.TIMESTAMPTZ, exp.DType.TIMESTAMPLTZ):
         return pa.timestamp("us", tz=context.timezone)
     if name not in TYPES or node.expressions:

@@ -6,8 +6,9 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.types import decimal_type, duck_name, is_decimal, is_integer, is_null, is_numeric
+from upriver.plan.types import bounded_decimal, duck_name, is_decimal, is_integer, is_null, is_numeric
 from upriver.sql.casts import cast, rounded_double
+from upriver.sql.decimals import are_decimals, quotient, with_sign
 from upriver.sql.logic import choose
 from upriver.sql.operators import (
     CAST_IT,
@@ -51,6 +52,8 @@ def _absolute(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     (value,) = operands
     if not is_numeric(value.type):
         raise context.unsupported(node, f"abs() of {typed_name(value)}", CAST_IT)
+    if is_decimal(value.type):
+        return with_sign("abs", value)
     return strict(f"abs({value.sql})", value.type, (value,), fails=is_integer(value.type))
 
 
@@ -62,13 +65,23 @@ def _to_whole(function: str) -> Special:
         if is_integer(value.type):
             return cast(context, node, value, pa.int64())
         if is_decimal(value.type):
-            type = decimal_type(value.type.precision - value.type.scale + 1, 0)
-            if type is not None:
-                return strict(f"CAST({function}({value.sql}) AS {duck_name(type)})", type, (value,))
+            if not value.type.scale:
+                return strict(value.sql, value.type, (value,))
+            type = pa.decimal128(value.type.precision - value.type.scale + 1, 0)
+            return strict(f"CAST({function}({value.sql}) AS {duck_name(type)})", type, (value,))
         number = double(context, node, value)
         return strict(macro(f"spark_{function}", number.sql), pa.int64(), (number,), fails=True)
 
     return rule
+
+
+def _rounded_decimal(value: Scalar, places: int, form: str) -> Scalar:
+    """A decimal rounded to some places, which may have one more digit before its point. form: SQL that rounds it."""
+    scale = min(places, value.type.scale)
+    digits = value.type.precision - value.type.scale + 1 + scale
+    type = bounded_decimal(digits, scale)
+    sql = f"CAST({form.format(value.sql, scale)} AS {duck_name(type)})"
+    return opaque(strict(sql, type, (value,), fails=digits > type.precision and scale < value.type.scale))
 
 
 def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -80,10 +93,7 @@ def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     if is_integer(value.type):
         return opaque(value)
     if is_decimal(value.type):
-        scale = min(places, value.type.scale)
-        type = decimal_type(value.type.precision - value.type.scale + 1 + scale, scale)
-        if type is not None:
-            return opaque(strict(f"CAST({value.sql} AS {duck_name(type)})", type, (value,)))
+        return _rounded_decimal(value, places, "{0}")
     if value.type == pa.float64() and 0 < places <= PLACES_MAX:
         return rounded_double(value, places)
     if value.type != pa.float64() or places:
@@ -102,11 +112,7 @@ def _rounded_even(context: Context, node: exp.Expr, operands: Operands) -> Scala
     if is_integer(value.type):
         return opaque(value)
     if is_decimal(value.type):
-        scale = min(places, value.type.scale)
-        type = decimal_type(value.type.precision - value.type.scale + 1 + scale, scale)
-        if type is not None:
-            sql = f"CAST(round_even({value.sql}, {scale}) AS {duck_name(type)})"
-            return opaque(strict(sql, type, (value,)))
+        return _rounded_decimal(value, places, "round_even({0}, {1})")
     if value.type != pa.float64() or places:
         what = f"bround() of {typed_name(value)} to {places} places"
         raise context.unsupported(node, what, "Round when you read the view, or compute with DECIMAL.")
@@ -129,8 +135,8 @@ def _two(combine: Combine) -> Special:
 
 
 def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
-    if is_decimal(left.type) or is_decimal(right.type):
-        raise context.unsupported(node, "try_divide() of DECIMAL", CAST_IT)
+    if are_decimals(left, right):
+        return tried(lambda context, node, operands: quotient(context, node, *operands))(context, node, (left, right))
     right, left = in_order(*reversed(as_doubles(context, node, left, right)))
     divided = Scalar(macro("spark_try_divide", left.sql, right.sql), pa.float64(), any_fails((left, right)))
     return intolerant(divided, (left, right))
@@ -280,7 +286,7 @@ NUMBERS: tuple[Function, ...] = (
     ),
     Function("rint", (_X,), "round_even({0}, 0)", _DOUBLE, samples="rint(x); rint(p); rint(z)"),
     Function("sqrt", (_X,), "sqrt({0})", _DOUBLE, samples="sqrt(w); sqrt(i); sqrt(x)"),
-    Function("div", (_WHOLE, _WHOLE), _two(whole_divide), "BIGINT", fails=_ZERO, samples="div(i, j); div(lmax, y)"),
+    Function("div", (_N, _N), _two(whole_divide), "BIGINT", fails=_ZERO, samples="div(i, j); div(lmax, y); div(q, p)"),
     Function("mod", (_N, _N), _two(modulo), "the common type", fails=_ZERO, samples="mod(i, j); mod(lmax, y)"),
     Function(
         "pmod",
@@ -304,9 +310,9 @@ NUMBERS: tuple[Function, ...] = (
         "try_divide",
         (_N, _N),
         _two(_try_divide),
-        "DOUBLE",
+        "DOUBLE, or DECIMAL of a DECIMAL",
         nulls=f"also {_ZERO}",
-        samples="try_divide(i, j); try_divide(x, w); try_divide(lmax, l)",
+        samples="try_divide(i, j); try_divide(x, w); try_divide(lmax, l); try_divide(p, j); try_divide(q, p)",
     ),
     _try("try_add", lambda context, node, left, right: arithmetic(context, node, "+", left, right)),
     _try("try_subtract", lambda context, node, left, right: arithmetic(context, node, "-", left, right)),

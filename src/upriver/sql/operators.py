@@ -14,9 +14,7 @@ from sqlglot import exp
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
-    as_decimal,
     common_type,
-    decimal_type,
     duck_name,
     is_boolean,
     is_date,
@@ -29,7 +27,8 @@ from upriver.plan.types import (
     is_ordered,
     is_wall_clock,
 )
-from upriver.sql.casts import cast, quotient, remainder, within_range
+from upriver.sql.casts import cast, within_range
+from upriver.sql.decimals import are_decimals, quotient, remainder, total, whole_quotient, with_sign
 from upriver.sql.scalars import Context, Rule, in_order, literal, macro, never_null, null, strict, typed_name
 
 _MICROS = {
@@ -269,7 +268,9 @@ def _negative(context: Context, node: exp.Expr) -> Scalar:
 def negated(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
     if is_integer(value.type):  # DuckDB's own minus widens constants
         return strict(f"(CAST(0 AS {duck_name(value.type)}) - {value.sql})", value.type, (value,), fails=True)
-    if is_floating(value.type) or is_decimal(value.type):
+    if is_decimal(value.type):
+        return with_sign("negate", value)
+    if is_floating(value.type):
         return strict(f"(-{value.sql})", value.type, (value,))
     raise context.unsupported(node, f"minus of {typed_name(value)}", CAST_IT)
 
@@ -298,42 +299,10 @@ def _arithmetic(sign: str) -> Rule:
 def arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
     """``+``, ``-`` or ``*`` of two numbers."""
     _need_numbers(context, node, left, right)
-    if _are_decimals(left, right):
-        return _decimal_arithmetic(context, node, sign, left, right)
+    if are_decimals(left, right):
+        return total(context, node, sign, left, right)
     left, right = in_order(*to_common(context, node, (left, right)))
     return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=is_integer(left.type))
-
-
-def _are_decimals(left: Scalar, right: Scalar) -> bool:
-    """Whether the common type of two numbers is a decimal."""
-    floating = is_floating(left.type) or is_floating(right.type)
-    return not floating and (is_decimal(left.type) or is_decimal(right.type))
-
-
-def _decimal_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
-    left, right = _least_decimal(context, node, left), _least_decimal(context, node, right)
-    a, b = left.type, right.type
-    if sign == "*":
-        type = decimal_type(a.precision + b.precision + 1, a.scale + b.scale)
-        # DuckDB multiplies 64-bit decimals in 64 bits, unless one of them is wider.
-        operand = type if type is None or type.precision <= 18 else pa.decimal128(max(type.precision, 19), a.scale)
-        operands = (a if operand is type else operand, b)
-    else:
-        scale = max(a.scale, b.scale)
-        type = decimal_type(max(a.precision - a.scale, b.precision - b.scale) + scale + 1, scale)
-        operands = (type, type)
-    if type is None:
-        raise context.unsupported(node, "decimal arithmetic beyond 38 digits", "CAST an operand to a narrower DECIMAL.")
-    left, right = in_order(*(cast(context, node, *pair) for pair in zip((left, right), operands, strict=True)))
-    return strict(f"CAST(({left.sql} {sign} {right.sql}) AS {duck_name(type)})", type, (left, right))
-
-
-def _least_decimal(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
-    """A number as a decimal; an integer literal has only the digits it is written with."""
-    if is_integer(value.type) and isinstance(value.constant, int):
-        return number(f"{value.constant}.") if value.constant else literal(Decimal(0), pa.decimal128(1, 0))
-    type = as_decimal(value.type)
-    return value if type is None else cast(context, node, value, type)
 
 
 def _date_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
@@ -373,14 +342,16 @@ def as_doubles(context: Context, node: exp.Expr, left: Scalar, right: Scalar) ->
 
 
 def divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
-    if _are_decimals(left, right):
-        return quotient(context, node, *(_least_decimal(context, node, value) for value in (left, right)))
+    if are_decimals(left, right):
+        return quotient(context, node, left, right)
     right, left = in_order(*reversed(as_doubles(context, node, left, right)))
     return strict(macro("spark_divide", left.sql, right.sql), pa.float64(), (left, right), fails=True)
 
 
 def whole_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
-    """``DIV``: of integers, as BIGINT."""
+    """``DIV``: of integers or decimals, as BIGINT."""
+    if are_decimals(left, right):
+        return whole_quotient(context, node, left, right)
     if not is_integer(left.type) or not is_integer(right.type):
         raise context.unsupported(node, f"{typed_name(left)} DIV {typed_name(right)}", CAST_IT)
     right, left = in_order(*(cast(context, node, value, pa.int64()) for value in (right, left)))
@@ -390,8 +361,8 @@ def whole_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) 
 def modulo(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
     """``%``: the sign is the left operand's."""
     _need_numbers(context, node, left, right)
-    if _are_decimals(left, right):
-        return remainder(context, node, *(_least_decimal(context, node, value) for value in (left, right)))
+    if are_decimals(left, right):
+        return remainder(context, node, left, right)
     right, left = in_order(*reversed(to_common(context, node, (left, right))))
     name = "spark_mod" if is_integer(left.type) else "spark_fmod"
     return strict(macro(name, left.sql, right.sql), left.type, (left, right), fails=True)

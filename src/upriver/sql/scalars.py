@@ -19,7 +19,7 @@ from upriver.plan.column_names import columns_in, quoted
 from upriver.plan.plan import Projection
 from upriver.plan.relation import Constant, Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import duck_name, is_floating, is_null, spark_name
+from upriver.plan.types import DECIMAL_DIGITS_MAX, duck_name, is_floating, is_null, spark_name
 from upriver.sql.nested_values import remade
 from upriver.state.columns import has_floats
 
@@ -166,9 +166,11 @@ def literal(value: Constant, type: pa.DataType) -> Scalar:
         return Scalar(string_sql(value), type, constant=value)
     if isinstance(value, bool):
         return Scalar("TRUE" if value else "FALSE", type, constant=value)
-    text = (
-        f"'{value}'" if isinstance(value, float) else format(value, "f") if isinstance(value, Decimal) else str(value)
-    )
+    text = f"'{value}'" if isinstance(value, float) else str(value)
+    if isinstance(value, Decimal):
+        text = format(value, "f")
+        if sum(map(str.isdigit, text)) > DECIMAL_DIGITS_MAX:  # with a zero before its point; DuckDB would make a DOUBLE
+            text = f"'{text}'"
     return Scalar(f"CAST({text} AS {duck_name(type)})", type, constant=value)
 
 
@@ -180,10 +182,10 @@ def null(type: pa.DataType) -> Scalar:
 def macro(name: str, *operands: str) -> str:
     """A call of one of our macros (:mod:`upriver.engine.expressions`), as DuckDB SQL.
 
-    A macro repeats its operands. So an operand that calls a macro itself is computed once, and passed as part of a list
-    of one element. Otherwise nested calls would grow exponentially.
+    A macro repeats its operands. So an operand that calls a macro or a kernel itself is computed once, and passed as
+    part of a list of one element. Otherwise nested calls would grow exponentially.
     """
-    if not any("spark_" in operand for operand in operands):
+    if not any("spark_" in operand or "kernel_" in operand for operand in operands):
         return f"{name}({', '.join(operands)})"
     bound = [number for number, operand in enumerate(operands) if not _IN_QUOTES.fullmatch(operand)]
     given = ", ".join(f"'v{number}': {operands[number]}" for number in bound)

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.engine.kernels import OR_NULL
 from upriver.engine.macros import LENIENT, lenient_name
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.types import is_instant, is_string, is_wall_clock, spark_name
@@ -16,7 +17,7 @@ from upriver.sql.casts import cast
 from upriver.sql.scalars import Context, intolerant
 from upriver.sql.signatures import Operands, Special
 
-_PARTS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|\b(spark_\w+)(?=\()""")
+_PARTS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|\b(spark_\w+|kernel_decimal_\w+)(?=\()""")
 
 
 def tried(build: Special) -> Special:
@@ -54,4 +55,13 @@ def tried_cast(type: pa.DataType) -> Special:
 def or_null(sql: str) -> str:
     """The DuckDB SQL with NULL in place of its errors. DuckDB's TRY accepts no ``error()``, so macros that call it are
     replaced by those that give NULL instead."""
-    return f"TRY({_PARTS.sub(lambda match: lenient_name(match[1]) if match[1] in LENIENT else match[0], sql)})"
+    return f"TRY({_PARTS.sub(_tolerant, sql)})"
+
+
+def _tolerant(part: re.Match[str]) -> str:
+    name = part[1]
+    if name is None:
+        return part[0]
+    if name.startswith("kernel_"):
+        return name if name.endswith(OR_NULL) else f"{name}{OR_NULL}"
+    return lenient_name(name) if name in LENIENT else name

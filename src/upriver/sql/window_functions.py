@@ -9,6 +9,7 @@ A named window (``WINDOW w AS (...)``) is written out where it is used.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 
 import pyarrow as pa
 from sqlglot import exp
@@ -25,7 +26,7 @@ from upriver.plan.plan import (
 )
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import is_date, is_instant, is_integer, is_null, is_wall_clock
+from upriver.plan.types import is_date, is_decimal, is_instant, is_integer, is_null, is_wall_clock
 from upriver.sql.aggregates import AGGREGATES, aggregate_call
 from upriver.sql.casts import cast
 from upriver.sql.operators import DAY_MICROS, interval_of
@@ -64,7 +65,13 @@ _GROUP = (
     "GROUP BY in a subquery, and join with it: FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k."
 )
 _A_NUMBER = "Write a whole number."
-_WHOLE_SORT = "Sort by one column that is a whole number, a DATE or a TIMESTAMP; or count in ROWS."
+_RANGE_DIGITS_MAX = 18
+"""Digits of a DECIMAL that RANGE goes by."""
+_WHOLE_SORT = (
+    f"Sort by one column that is a whole number, a DOUBLE, a DECIMAL of at most {_RANGE_DIGITS_MAX} digits, a DATE or "
+    f"a TIMESTAMP; or count in ROWS."
+)
+_A_DISTANCE = "Write it as a number: 5, of a DECIMAL 0.5, of a DOUBLE 0.5D."
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +332,7 @@ def _frame(context: Context, node: exp.Expr, order: Sequence[OrderKey]) -> Windo
     return WindowFrame(FrameUnit(unit), start, end)
 
 
-def _bound(context: Context, node: exp.Expr, part: str, unit: FrameUnit, order: Sequence[OrderKey]) -> int | None:
+def _bound(context: Context, node: exp.Expr, part: str, unit: FrameUnit, order: Sequence[OrderKey]) -> float | None:
     """One bound of a frame, as :class:`WindowFrame` has it."""
     spec = node.args["spec"]
     written, side = spec.args.get(part), str(spec.args.get(f"{part}_side")).upper()
@@ -340,12 +347,14 @@ def _bound(context: Context, node: exp.Expr, part: str, unit: FrameUnit, order: 
     return _SIDES[side] * _distance(context, written, order, node)
 
 
-def _distance(context: Context, written: exp.Expr, order: Sequence[OrderKey], node: exp.Expr) -> int:
+def _distance(context: Context, written: exp.Expr, order: Sequence[OrderKey], node: exp.Expr) -> float:
     """A distance of RANGE, in units of the sort column."""
     type = order[0].value.type if len(order) == 1 else pa.null()
     interval = interval_of(written) if isinstance(written, exp.Interval) else None
     if (is_integer(type) or is_date(type)) and not isinstance(written, exp.Interval):
         return _number(context, written, node)
+    if type == pa.float64() or (is_decimal(type) and type.precision <= _RANGE_DIGITS_MAX):
+        return _decimal_distance(context, written, type, node)
     if interval is not None and not interval.months:
         if is_date(type) and interval.in_days:
             return interval.micros // DAY_MICROS
@@ -354,6 +363,18 @@ def _distance(context: Context, written: exp.Expr, order: Sequence[OrderKey], no
         if is_instant(type) or is_wall_clock(type):
             return interval.micros
     raise context.unsupported(node, "RANGE of this distance", _WHOLE_SORT)
+
+
+def _decimal_distance(context: Context, written: exp.Expr, type: pa.DataType, node: exp.Expr) -> float:
+    """A distance of a DOUBLE, or in units of the last digit of a DECIMAL."""
+    distance = context.translate(written).constant
+    if is_decimal(type) and isinstance(distance, int | Decimal) and not isinstance(distance, bool):
+        units = Decimal(distance).scaleb(type.scale)
+        if units == units.to_integral_value():
+            return int(units)
+    if type == pa.float64() and isinstance(distance, int | float) and not isinstance(distance, bool):
+        return float(distance)
+    raise context.unsupported(node, "RANGE of this distance", _A_DISTANCE)
 
 
 def result_scalar(function: WindowFunction) -> Scalar:

@@ -73,7 +73,7 @@ def drawn_call(data: st.DataObject, number: int, schema: pa.Schema, in_distances
 def drawn_op(data: st.DataObject, partition: Sequence[str], schema: pa.Schema) -> WindowOp:
     chosen = data.draw(st.lists(st.sampled_from(schema.names[2:]), unique=True, max_size=2))
     order = tuple(Order(name, data.draw(st.booleans()), data.draw(st.booleans())) for name in chosen)
-    in_distances = len(chosen) == 1 and schema.field(chosen[0]).type == pa.int16()
+    in_distances = len(chosen) == 1 and schema.field(chosen[0]).type in (pa.int16(), REAL)
     calls = [drawn_call(data, number, schema, in_distances) for number in range(data.draw(st.integers(1, 4)))]
     return WindowOp(tuple(partition), order, tuple(calls))
 

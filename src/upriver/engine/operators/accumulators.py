@@ -24,7 +24,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from upriver.engine.wide_decimals import at_least_power, is_negative, narrowed, quotients, widened
 from upriver.errors import ProtocolError
 from upriver.plan.types import decimal_sum_type
 from upriver.state.columns import Cells, Column, array_of, canonical, cell_type, cells_of, column_of, validity
@@ -645,12 +647,10 @@ def decimal_means(totals: Cells, sum_type: pa.DataType, counts: Counts, type: pa
     """The averages of decimals, null where there are none. totals: exact sums. Raises OutOfRange, with the place."""
     factor, divisors = 10 ** (type.scale - sum_type.scale), np.maximum(counts, 1)
     means, done = _divide_small(totals, divisors, factor)
-    for place in true_at(~done):
-        (total,) = to_ints(totals[place : place + 1])
-        mean = _half_up(total * factor, int(divisors[place]))
-        if abs(mean) >= 10**type.precision:
-            raise OutOfRange(int(place))
-        means[place : place + 1] = from_ints([mean], means.dtype.itemsize)
+    large = true_at(~done)
+    if large.size:
+        shift = type.scale - sum_type.scale
+        means[large] = _divide_large(totals[large], divisors[large], shift, type, large)
     return array_of(type, means, some_value(counts))
 
 
@@ -664,7 +664,12 @@ def _divide_small(totals: Cells, divisors: Counts, factor: int) -> tuple[Cells, 
     return np.stack([means, means >> 63], axis=1).view(totals.dtype).reshape(len(totals)), small
 
 
-def _half_up(numerator: int, denominator: int) -> int:
-    """The quotient rounded to the nearest whole number, halves away from zero."""
-    magnitude = (2 * abs(numerator) + denominator) // (2 * denominator)
-    return magnitude if numerator >= 0 else -magnitude
+def _divide_large(totals: Cells, divisors: Counts, shift: int, type: pa.DataType, places: Slots) -> Cells:
+    """Quotients of totals * 10**shift, rounded half up. Raises OutOfRange, with one of these places."""
+    wide = widened(totals)
+    negative = is_negative(wide)
+    means, lost = quotients(pc.abs(wide), widened(divisors), shift)
+    lost |= at_least_power(means, type.precision)
+    if lost.any():
+        raise OutOfRange(int(places[lost][0]))
+    return cells_of(narrowed(means, negative, type, np.zeros(len(totals), np.bool_)))

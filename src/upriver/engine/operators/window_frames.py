@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from upriver.plan.plan import FrameUnit, WindowCall, WindowFrame
 from upriver.state.columns import cells_of, validity
+from upriver.state.pair_index import ordered
 from upriver.state.vectors import Mask, Positions, run_lengths, run_starts
 
 Longs = npt.NDArray[np.int64]
@@ -24,23 +25,42 @@ LONG = np.iinfo(np.int64)
 @dataclass(frozen=True, slots=True)
 class SortValues:
     """The values of the only sort column, as whole numbers that ascend in each partition; what lies under a null is
-    arbitrary. valid: which are not null. nulls_first: where the nulls of a partition are."""
+    arbitrary. valid: which are not null. nulls_first: where the nulls of a partition are. floats: the values
+    themselves, if they are; descending: whether they do."""
 
     cells: Longs
     valid: Mask
     nulls_first: bool
+    floats: npt.NDArray[np.float64] | None = None
+    descending: bool = False
 
     @classmethod
     def of(cls, values: pa.Array, descending: bool, nulls_first: bool) -> "SortValues":
-        """values: whole numbers, dates or times, in the window's order."""
-        cells = cells_of(values).astype(np.int64)
-        return cls(~cells if descending else cells, validity(values), nulls_first)
+        """values: numbers, dates or times, in the window's order; decimals of at most 18 digits."""
+        valid = validity(values)
+        if pa.types.is_floating(values.type):
+            floats = np.where(valid, cells_of(values), 0.0)
+            return cls(_in_order(floats, descending), valid, nulls_first, floats, descending)
+        cells = cells_of(values)
+        if pa.types.is_decimal(values.type):
+            cells = np.ascontiguousarray(cells).view(np.int64)[::2]  # the lower half of each
+        cells = cells.astype(np.int64)
+        return cls(~cells if descending else cells, valid, nulls_first)
 
-    def moved(self, distance: int) -> Longs:
+    def moved(self, distance: float) -> Longs:
         """Each value moved by so much; values that would leave the range of 64 bits stay at its end."""
-        if distance >= 0:
-            return np.where(self.cells > LONG.max - distance, LONG.max, self.cells + distance)
-        return np.where(self.cells < LONG.min - distance, LONG.min, self.cells + distance)
+        if self.floats is not None:
+            return _in_order(self.floats - distance if self.descending else self.floats + distance, self.descending)
+        whole = int(distance)
+        if whole >= 0:
+            return np.where(self.cells > LONG.max - whole, LONG.max, self.cells + whole)
+        return np.where(self.cells < LONG.min - whole, LONG.min, self.cells + whole)
+
+
+def _in_order(floats: npt.NDArray[np.float64], descending: bool) -> Longs:
+    """Whole numbers in the order in which the floats are sorted: all zeros are equal, and NaN is the greatest."""
+    cells: Longs = ordered(np.where(np.isnan(floats), np.nan, floats + 0.0))
+    return ~cells if descending else cells
 
 
 @dataclass(frozen=True)
@@ -90,8 +110,8 @@ class RowsInOrder:
         begins, ends = self.bounds
         rows = np.arange(len(self))
         if frame.unit is FrameUnit.ROWS:
-            starts = begins if frame.start is None else rows + frame.start
-            stops = ends if frame.end is None else rows + frame.end + 1
+            starts = begins if frame.start is None else rows + int(frame.start)
+            stops = ends if frame.end is None else rows + int(frame.end) + 1
         else:
             first, last = self.peer_bounds
             starts = begins if frame.start is None else first if not frame.start else self._first(frame.start)
@@ -99,15 +119,15 @@ class RowsInOrder:
         starts = np.clip(starts, begins, ends)
         return starts, np.maximum(np.clip(stops, begins, ends), starts)
 
-    def _first(self, distance: int) -> Positions:
+    def _first(self, distance: float) -> Positions:
         """For each row, the first row of its partition that sorts no lower than the row's own value, so moved."""
         return self._searched(distance, before_equal=True)
 
-    def _behind(self, distance: int) -> Positions:
+    def _behind(self, distance: float) -> Positions:
         """For each row, the first row of its partition that sorts higher than the row's own value, so moved."""
         return self._searched(distance, before_equal=False)
 
-    def _searched(self, distance: int, before_equal: bool) -> Positions:
+    def _searched(self, distance: float, before_equal: bool) -> Positions:
         """How many rows lie before each row's moved value, in all partitions together. A null is moved to a null."""
         values, count = self.by_value, len(self)
         is_null = ~values.valid
@@ -159,7 +179,7 @@ def reach_of(call: WindowCall) -> Reach:
     start, end = call.frame.start, call.frame.end
     if call.frame.unit is FrameUnit.RANGE:  # a distance of values may be any number of rows
         return Reach(0 if start == 0 else None, 0 if end == 0 else None, ties=True)
-    return Reach(None if start is None else max(-start, 0), None if end is None else max(end, 0))
+    return Reach(None if start is None else max(-int(start), 0), None if end is None else max(int(end), 0))
 
 
 def _runs(numbers: Positions) -> tuple[Positions, Positions]:
