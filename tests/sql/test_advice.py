@@ -47,9 +47,20 @@ SELECT k, listagg(s, ',') AS z FROM t GROUP BY k | listagg(x, ',') WITHIN GROUP 
 SELECT k, listagg(s, ',') WITHIN GROUP (ORDER BY s) AS z FROM t GROUP BY k
 SELECT k, corr(DISTINCT x, x + 1) AS z FROM t GROUP BY k | FROM (SELECT DISTINCT ...) | \
 SELECT k, corr(x, y) AS z FROM (SELECT DISTINCT k, x, x + 1 AS y FROM t) GROUP BY k
-SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k AND u.x = t.x WHERE u.k = t.k) | \
+SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u RIGHT JOIN t v ON u.k = v.k AND u.x = t.x WHERE u.k = t.k) | \
 Put the condition into the subquery's WHERE | \
-SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u LEFT JOIN t v ON u.k = v.k WHERE u.k = t.k AND u.x = t.x)
+SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u RIGHT JOIN t v ON u.k = v.k WHERE u.k = t.k AND u.x = t.x)
+SELECT k FROM t WHERE x IN (SELECT x FROM u WHERE u.k = t.k ORDER BY g LIMIT 2) | \
+Number the rows by ROW_NUMBER() in a subquery, and ask for n <= k | SELECT k FROM t WHERE x IN \
+(SELECT x FROM (SELECT x, ROW_NUMBER() OVER (ORDER BY g) AS n FROM u WHERE u.k = t.k) WHERE n <= 2)
+SELECT t.k FROM t LEFT JOIN u ON t.k = u.k AND EXISTS (SELECT 1 FROM u v WHERE v.x = t.x AND v.g = u.g) | \
+Compute it in a subquery of the one side, and join with that | SELECT t.k FROM t LEFT JOIN \
+(SELECT u.k, v.x FROM u JOIN (SELECT DISTINCT g, x FROM u) v ON v.g = u.g) w ON t.k = w.k AND t.x = w.x
+SELECT k FROM t GROUP BY ROLLUP(k, (SELECT max(x) FROM u)) | Compute it in a subquery, and group by its column | \
+SELECT k FROM (SELECT k, (SELECT max(x) FROM u) AS m FROM t) GROUP BY ROLLUP(k, m)
+SELECT k FROM t GROUP BY k HAVING EXISTS (SELECT 1 FROM u WHERE u.x < sum(t.x)) | \
+Group in a subquery, with all that is needed | \
+SELECT k FROM (SELECT k, sum(x) AS s FROM t GROUP BY k) AS z WHERE EXISTS (SELECT 1 FROM u WHERE u.x < z.s)
 SELECT k, regexp_extract(s, '(a$|b$)', 1) AS z FROM t | Let it end with $ | \
 SELECT k, regexp_extract(s, '(a|b)$', 1) AS z FROM t
 SELECT k FROM t WHERE s = '${spark.app.name}' | concat('$', '{...') | \

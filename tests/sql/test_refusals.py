@@ -43,14 +43,16 @@ a statement that does not begin with SELECT or WITH | ^FROM t SELECT k
 a statement that does not begin with SELECT or WITH | ^VALUES (1)
 INSERT is not supported | WITH ^u AS (SELECT k FROM t) INSERT INTO t SELECT k FROM u
 a second statement | SELECT k FROM t; SELECT ^i FROM t
-a name of the query around in the ON of an outer join | SELECT k FROM t z WHERE EXISTS (SELECT 1 FROM t LEFT JOIN t u ON t.k = u.k AND ^u.i = z.i WHERE t.k = z.k)
-'z', of the query around | SELECT k FROM t z WHERE i IN (SELECT max(i) FROM t WHERE k = ^z.k GROUP BY s)
+a name of the query around in the ON of an outer join | SELECT k FROM t z WHERE EXISTS (SELECT 1 FROM t RIGHT JOIN t u ON t.k = u.k AND u.i = z.i WHERE t.k = z.k)
+LIMIT or OFFSET in a subquery of IN that names the query around | SELECT k FROM t z WHERE i IN (SELECT i FROM t WHERE k = z.k ORDER BY l LIMIT 2)
+a subquery of both sides in the ON of an outer join | SELECT z.k FROM t z LEFT JOIN t w ON z.k = w.k AND EXISTS (SELECT 1 FROM t u WHERE u.i = z.i AND u.l = w.l)
+a subquery in ROLLUP, CUBE or GROUPING SETS | SELECT k FROM t GROUP BY ROLLUP(k, (SELECT ^max(i) FROM t))
+a subquery that names more of the query around than its GROUP BY does | SELECT k FROM t y GROUP BY k HAVING EXISTS (SELECT 1 FROM t u WHERE u.i < sum(y.i))
 't' twice in FROM | SELECT k FROM t JOIN ^t USING (k)
 a join in parentheses | SELECT t.k FROM (^t JOIN t AS u ON t.k = u.k) JOIN t AS w ON t.k = w.k
 mixing STRING with INT | SELECT t.k FROM t JOIN t AS u ON ^t.s = u.i
 comparing MAP | SELECT t.k FROM t JOIN (SELECT DISTINCT ^k, m FROM t) AS u ON t.k = u.k
 the function f() is not supported | SELECT k FROM t LATERAL VIEW ^f(a) AS e
-LATERAL (SELECT ...) is not supported | SELECT k FROM t, LATERAL (SELECT ^k AS z FROM t)
 LIMIT or OFFSET in the order of another query | SELECT k FROM (SELECT k FROM t ORDER BY i) ^LIMIT 5
 LIMIT or OFFSET in the order of another query | WITH u AS (SELECT k FROM t ORDER BY i) SELECT k FROM u ^LIMIT 5
 OFFSET by anything but a number | SELECT k FROM t ORDER BY k ^OFFSET 1 + 1

@@ -9,7 +9,6 @@ from sqlglot.tokenizer_core import TokenType
 
 from upriver.plan.source import IGNORED, Source, ignored_parts
 from upriver.sql.grouping_sets import Sets, read_sets
-from upriver.sql.scalars import construct
 from upriver.sql.scope import ScopeColumn
 
 _SORTED = "Say in the same query which rows come first: ORDER BY ... LIMIT k."
@@ -78,8 +77,6 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
     only(source, select, _READ)
     table = select.args.get("from_")
     where, group, having, qualify = (select.args.get(part) for part in ("where", "group", "having", "qualify"))
-    for node in (group, qualify, select.args.get("order")):
-        refuse_subquery(source, node)
     distinct = select.args.get("distinct")
     if distinct is not None and distinct.args.get("on"):
         raise source.unsupported(distinct, "DISTINCT ON", "Use ROW_NUMBER() in a subquery.")
@@ -98,22 +95,6 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
         distinct=distinct is not None,
         part=read_part(source, select),
     )
-
-
-def refuse_subquery(source: Source, root: exp.Expr | None) -> None:
-    """Raises UnsupportedSql for a query inside an expression."""
-    query = None if root is None else root.find(exp.Select, exp.SetOperation)
-    if query is None:
-        return
-    test = query.find_ancestor(exp.Exists, exp.In)
-    if test is None:
-        instead = (
-            "Join with it: LEFT JOIN (SELECT g, max(x) AS x FROM u GROUP BY g) AS s ON s.g = t.g. For one value of all "
-            "rows let g be 1 on both sides: (SELECT 1 AS g, * FROM t)."
-        )
-        raise source.unsupported(query, "a subquery as a value", instead)
-    what = f"{construct(test)} (SELECT ...) anywhere but between the ANDs of WHERE"
-    raise source.unsupported(query, what, "LEFT JOIN with the subquery, and ask what it gave.")
 
 
 def only(source: Source, query: exp.Expr, parts: Collection[str]) -> None:

@@ -34,6 +34,7 @@ from upriver.plan.types import common_type, is_null, same_type, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.clauses import END, check_reading, check_words, is_sorted, only, read_part, without_ignored
 from upriver.sql.curves import with_curves
+from upriver.sql.from_items import compiled_inside
 from upriver.sql.operators import CAST_IT
 from upriver.sql.relations import (
     Output,
@@ -65,13 +66,15 @@ def combined(setting: Setting, tree: exp.SetOperation) -> ScopeRows:
     rows = [setting.compile(replace(setting, untyped=True), part) for part in parts]
     types = _types(setting, parts, rows)
     names = [column.name for column in rows[0].columns]
+    names += rows[0].keys
     relations = [_cast(setting, part, one, names, types) for part, one in zip(parts, rows, strict=True)]
     place = setting.source.place(tree.expression)
     if tree.args.get("distinct") or not isinstance(tree, exp.Union):
         relations = [comparable(setting.source, relation, tree.expression) for relation in relations]
     untyped = [all(one.columns[place].untyped for one in rows) for place in range(len(types))]
     columns = [replace(column, untyped=void) for column, void in zip(rows[0].columns, untyped, strict=True)]
-    return ordered(setting, tree, ScopeRows(_combined(tree, relations, place), tuple(columns)))
+    combination = replace(rows[0], relation=_combined(tree, relations, place), columns=tuple(columns))
+    return ordered(setting, tree, combination)
 
 
 def ordered(setting: Setting, tree: exp.Expr, rows: ScopeRows) -> ScopeRows:
@@ -86,8 +89,8 @@ def ordered(setting: Setting, tree: exp.Expr, rows: ScopeRows) -> ScopeRows:
         position = _position(setting.source, bare(node.this), rows.columns)
         keys.append(sort_key(context, node, scope.bind(bare(node.this)) if position is None else position))
     place = setting.source.place(tree.args.get("order") or tree)
-    found = first_rows(rows.relation, kept(rows.relation), keys, {}, part, place)
-    return ScopeRows(found, rows.columns)
+    found = first_rows(rows.relation, kept(rows.relation), keys, {}, part, place, rows.keys)
+    return replace(rows, relation=found)
 
 
 def _position(source: Source, node: exp.Expr, columns: Sequence[ScopeColumn]) -> exp.Expr | None:
@@ -150,14 +153,16 @@ def _cast(
     """The rows with these names and types."""
     schema = rows.relation.schema
     same = all(same_type(schema.field(one.name).type, type) for one, type in zip(rows.columns, types, strict=True))
-    if same and [one.name for one in rows.columns] == schema.names:
-        return retyped(rows.relation, pa.schema(list(zip(names, types, strict=True))))
+    keys = [column_scalar(key, schema.field(key).type) for key in rows.keys]
+    if same and [*(one.name for one in rows.columns), *rows.keys] == schema.names:
+        all_types = [*types, *(key.type for key in keys)]
+        return retyped(rows.relation, pa.schema(list(zip(names, all_types, strict=True))))
     context = setting.context(schema, fails=rows.relation.deferred)
     values = [
         null(type) if one.untyped else cast(context, part, column_scalar(one.name, schema.field(one.name).type), type)
         for one, type in zip(rows.columns, types, strict=True)
     ]
-    return projected(rows.relation, [Output(*pair) for pair in zip(names, values, strict=True)], None)
+    return projected(rows.relation, [Output(*pair) for pair in zip(names, [*values, *keys], strict=True)], None)
 
 
 def _combined(tree: exp.SetOperation, relations: Sequence[Relation], place: int | None) -> Relation:
@@ -232,7 +237,7 @@ def _with_queries(setting: Setting, clause: exp.Expr | None) -> Setting:
         raise setting.source.unsupported(at, "WITH RECURSIVE", "A view's queries name only those before them.")
     for query in clause.expressions:
         only(setting.source, query, {"this", "alias"})
-        rows = compile_query(replace(setting, untyped=False), query.this)
+        rows = compiled_inside(replace(setting, untyped=False), query.this)
         titles = [title.name for title in query.args["alias"].args.get("columns") or ()]
         if titles:
             rows = _titled(setting, query, rows, titles)
@@ -245,7 +250,7 @@ def _titled(setting: Setting, query: exp.Expr, rows: ScopeRows, titles: list[str
         what = f"{query.alias!r} names {len(titles)} columns of {len(rows.columns)}"
         raise setting.source.wrong(query, what, "Name each.")
     pairs = zip(titles, rows.columns, strict=True)
-    return ScopeRows(rows.relation, tuple(ScopeColumn(title, column.name, column.end) for title, column in pairs))
+    return replace(rows, columns=tuple(ScopeColumn(title, column.name, column.end) for title, column in pairs))
 
 
 MAP_OF = "stateful_map of "

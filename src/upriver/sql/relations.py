@@ -168,13 +168,14 @@ def with_values(relation: Relation, values: Sequence[Output], taken: set[str]) -
 
     taken: names that no other column may have, lower case; the new names are added.
     """
-    names = {column_scalar(field.name, field.type).sql: field.name for field in relation.schema}
+    names = {(column_scalar(field.name, field.type).sql, field.type): field.name for field in relation.schema}
     more: list[Output] = []
     for wanted in values:
-        if wanted.value.sql not in names:
-            names[wanted.value.sql] = unique(wanted.name, taken)
-            more.append(Output(names[wanted.value.sql], wanted.value))
-    return widened(relation, more, None), [names[wanted.value.sql] for wanted in values]
+        meant = wanted.value.sql, wanted.value.type
+        if meant not in names:
+            names[meant] = unique(wanted.name, taken)
+            more.append(Output(names[meant], wanted.value))
+    return widened(relation, more, None), [names[wanted.value.sql, wanted.value.type] for wanted in values]
 
 
 def kept(relation: Relation) -> tuple[Output, ...]:

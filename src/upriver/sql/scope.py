@@ -48,10 +48,15 @@ class ScopeColumn:
 
 @dataclass(frozen=True, slots=True)
 class ScopeRows:
-    """A relation as a query sees it. A query cannot name columns of the relation that are not in ``columns``."""
+    """A relation as a query sees it. A query cannot name columns of the relation that are not in ``columns``.
+
+    around: the query around, if the rows depend on it; keys: the columns with its values, in their order.
+    """
 
     relation: Relation
     columns: tuple[ScopeColumn, ...]
+    around: "Around | None" = None
+    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,8 @@ class Scope:
             return tuple(replace(one, name=names[one.name], end=None) for one in columns if one.name in names)
 
         entries = tuple(replace(entry, columns=renamed(entry.columns)) for entry in self.entries)
-        return replace(self, entries=entries, columns=renamed(self.columns), hidden=renamed(self.hidden))
+        outer = None if self.outer is None else self.outer.with_names(names)
+        return Scope(self.source, entries, renamed(self.columns), renamed(self.hidden), outer)
 
     def hiding(self, column: ScopeColumn) -> "Scope":
         """The scope with a column that is no part of ``*``."""
@@ -254,12 +260,22 @@ def bare(root: exp.Expr) -> exp.Expr:
 
 
 @dataclass(frozen=True, slots=True)
+class Around:
+    """The query around a subquery. values: each combination of values that its names have, once. scope: the names,
+    which mean columns of ``values``."""
+
+    values: Relation
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """timezone: the Spark session's. view: the rows of a declared view, or ``None`` if there is none of that name.
 
     queries: those of WITH, by name in lower case. compile: gives the rows of a subquery in a setting. attach: gives
     rows a column for each detached subquery (:func:`upriver.sql.subqueries.attach`). untyped: whether a column may be
-    nothing but NULL: the other side of a union then gives it its type.
+    nothing but NULL: the other side of a union then gives it its type. around: the query around, if its names may be
+    used: each row of the result then has its values, too.
     """
 
     source: Source
@@ -273,6 +289,7 @@ class Setting:
         tuple[Relation, exp.Expr],
     ]
     untyped: bool = False
+    around: Around | None = None
 
     def knowing(self, queries: Mapping[str, ScopeRows]) -> "Setting":
         """The setting with more queries of WITH."""

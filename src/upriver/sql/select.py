@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.errors import DeclarationError
 from upriver.plan.column_names import columns_in
 from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_null, is_ordered, is_untyped
 from upriver.sql.aggregates import (
     Call,
@@ -29,11 +30,12 @@ from upriver.sql.aggregates import (
     over_no_rows,
 )
 from upriver.sql.clauses import Clauses, SelectItem, read_clauses
-from upriver.sql.detached import ATTACHED, detach, detached
-from upriver.sql.from_where import read_from, selected
+from upriver.sql.detached import ATTACHED, detach, detached, has_subquery
+from upriver.sql.from_items import read_from
+from upriver.sql.from_where import selected
 from upriver.sql.generators import explode_items
 from upriver.sql.grouping_sets import GroupingSets
-from upriver.sql.one_row import of_everything
+from upriver.sql.one_row import of_each, of_everything
 from upriver.sql.relations import (
     Output,
     comparable,
@@ -44,7 +46,19 @@ from upriver.sql.relations import (
     with_values,
 )
 from upriver.sql.scalars import Context, column_scalar, group_value, null, typed_name
-from upriver.sql.scope import Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, place, unique, uses_in, worded
+from upriver.sql.scope import (
+    Around,
+    Scope,
+    ScopeColumn,
+    ScopeRows,
+    Setting,
+    as_node,
+    bare,
+    place,
+    unique,
+    uses_in,
+    worded,
+)
 from upriver.sql.sessions import SESSION, merged
 from upriver.sql.window_functions import (
     WindowFunction,
@@ -351,7 +365,7 @@ def _operand(node: exp.Expr) -> exp.Expr:
 
 def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     """Raises UnsupportedSql, DeclarationError."""
-    untyped = setting.untyped
+    untyped, around = setting.untyped, setting.around
     setting = replace(setting, untyped=False)
     write_out_windows(setting.source, tree)
     clauses = read_clauses(setting.source, tree)
@@ -364,13 +378,26 @@ def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     relation, scope, more = *explode_items(setting, relation, scope, tree, taken), scope
     if scope is not more:
         clauses = read_clauses(setting.source, tree)
-    return _Selection(setting, clauses, relation, scope, taken, untyped).rows()
+    setting = replace(setting, around=None)
+    return _Selection(setting, clauses, relation, scope, taken, untyped, around, source.keys).rows()
 
 
-def _detached(clauses: Clauses) -> Clauses:
+def _detached(source: Source, clauses: Clauses) -> Clauses:
     """The clauses with their subqueries detached: names are bound without looking into them."""
-    items = tuple(replace(item, node=detach(item.node)) for item in clauses.items)
-    return replace(clauses, items=items, having=None if clauses.having is None else detach(clauses.having))
+    if clauses.sets is not None and any(map(has_subquery, clauses.group)):
+        node = next(filter(has_subquery, clauses.group))
+        what = "a subquery in ROLLUP, CUBE or GROUPING SETS"
+        raise source.unsupported(node, what, "Compute it in a subquery, and group by its column.")
+    part = clauses.part
+    for ordered in () if part is None else part.order:
+        ordered.set("this", detach(ordered.this))
+    return replace(
+        clauses,
+        items=tuple(replace(item, node=detach(item.node)) for item in clauses.items),
+        group=tuple(map(detach, clauses.group)),
+        having=None if clauses.having is None else detach(clauses.having),
+        qualify=None if clauses.qualify is None else detach(clauses.qualify),
+    )
 
 
 def _reread(setting: Setting, tree: exp.Select, before: Clauses) -> Clauses:
@@ -395,34 +422,64 @@ class _Bound:
 
     @property
     def trees(self) -> list[exp.Expr]:
-        """Those that may have subqueries."""
-        return [*(item.node for item in self.items), *([] if self.having is None else [self.having])]
+        """All of them but the grouping columns."""
+        whole = [tree for tree in (self.having, self.qualify) if tree is not None]
+        return [*(item.node for item in self.items), *whole, *self.order, *self.windows]
 
     def changed(self, change: Callable[[exp.Expr], exp.Expr]) -> "_Bound":
         """With these trees changed."""
-        having = None if self.having is None else change(self.having)
-        return replace(self, items=tuple(replace(item, node=change(item.node)) for item in self.items), having=having)
+        return replace(
+            self,
+            items=tuple(replace(item, node=change(item.node)) for item in self.items),
+            having=None if self.having is None else change(self.having),
+            qualify=None if self.qualify is None else change(self.qualify),
+            order=tuple(map(change, self.order)),
+            windows={change(node.copy()): name for node, name in self.windows.items()},
+        )
+
+    def apart(self, keys: Sequence[str]) -> "_Bound":
+        """With the groups and windows of each combination of these columns' values apart."""
+        columns = [as_node(key, exp.column(key)) for key in keys]
+        windows: dict[exp.Expr, str] = {}
+        for node, name in self.windows.items():
+            window = node.copy()
+            window.set("partition_by", [*(window.args.get("partition_by") or ()), *(one.copy() for one in columns)])
+            windows[window] = name
+        group = (*self.group, *(one for one in columns if one not in self.group))
+        sets = None if self.sets is None else tuple((*one, *columns) for one in self.sets)
+        return replace(self, group=group, sets=sets, windows=windows)
 
 
 class _Selection:
     """The clauses behind FROM and WHERE. relation: their rows; scope: the names of their columns; taken: names that no
-    other column may have; untyped: see Setting."""
+    other column may have; untyped, around: see Setting; keys: the columns with the values of the query around."""
 
     def __init__(
-        self, setting: Setting, clauses: Clauses, relation: Relation, scope: Scope, taken: set[str], untyped: bool
+        self,
+        setting: Setting,
+        clauses: Clauses,
+        relation: Relation,
+        scope: Scope,
+        taken: set[str],
+        untyped: bool,
+        around: Around | None,
+        keys: tuple[str, ...],
     ) -> None:
+        self._around = around
+        self._keys = keys
         self._taken = taken
         self._setting = setting
         self._source = setting.source
-        self._clauses = _detached(clauses)
+        self._clauses = _detached(setting.source, clauses)
         self._relation = relation
         self._scope = scope
         self._untyped = untyped
         self._place = setting.source.place(clauses.items[0].node)
 
     def rows(self) -> ScopeRows:
-        bound = self._bind()
-        bound = self._with_subqueries_of_rows(bound)
+        bound = self._with_subqueries_of_rows(self._with_grouped_subqueries(self._bind()))
+        is_whole = bool(self._keys) and not bound.group and bound.sets is None
+        bound = bound.apart(self._keys) if self._keys else bound
         below = self._relation
         rows = self._setting.context(below.schema, fails=below.deferred, certain=below.certain)
         names = set(bound.windows.values())
@@ -432,7 +489,7 @@ class _Selection:
         relation = self._relation
         is_ahead = groups is not None and any(map(detached, bound.trees))
         if groups is not None and is_ahead:
-            relation, bound, over = self._with_subqueries_of_groups(groups, bound, over)
+            relation, bound, over = self._with_subqueries_of_groups(groups, bound, over, is_whole)
         functions = [window_function(over, node, name) for node, name in bound.windows.items()]
         over = _with_results(over, functions)
         # Everything is translated before any of it is built: only then all aggregates are known.
@@ -441,17 +498,54 @@ class _Selection:
         qualify = [] if bound.qualify is None else conditions(over, [bound.qualify])
         keys = self._sort_keys(over, bound.order, outputs)
         if groups is not None and not is_ahead:
-            relation = groups.relation(relation, self._place_of_groups(bound))
+            relation = self._grouped(groups, bound, is_whole)
         relation = restricted(relation, having, self._source.place(self._clauses.having))
         if functions:
             relation, outputs = _before_windows(relation, outputs, names)
             relation = with_window_functions(relation, functions)
         relation = restricted(relation, qualify, self._source.place(self._clauses.qualify))
         uses = uses_in([*(item.node for item in bound.items), *bound.order])
-        return ScopeRows(self._built(relation, outputs, keys, uses), columns)
+        kept = self._key_outputs(over, outputs)
+        relation = self._built(relation, [*outputs, *kept], keys, uses, [one.name for one in kept])
+        return ScopeRows(relation, columns, self._around, tuple(one.name for one in kept))
+
+    def _key_outputs(self, over: Context, outputs: Sequence[Output]) -> list[Output]:
+        """The values of the query around, beside the outputs."""
+        taken = {one.name.lower() for one in outputs}
+        return [Output(unique(key, taken), over.translate(as_node(key, exp.column(key)))) for key in self._keys]
+
+    def _grouped(self, groups: Groups, bound: _Bound, is_whole: bool) -> Relation:
+        """The groups. is_whole: whether all rows are one group, for each combination of values of the query around."""
+        relation = groups.relation(self._relation, self._place_of_groups(bound))
+        if not is_whole or self._around is None:
+            return relation
+        names = groups.names()
+        return of_each(self._around.values, relation, [names[key] for key in self._keys], self._taken)
 
     def _place_of_groups(self, bound: _Bound) -> int | None:
         return self._source.place(bound.group[0]) if bound.group else self._place
+
+    def _with_grouped_subqueries(self, bound: _Bound) -> _Bound:
+        """With columns of the rows for the subqueries in GROUP BY, there and where the same expressions are used."""
+        values: dict[exp.Expr, exp.Expr] = {}
+        for node in bound.group:
+            if detached(node):
+                self._relation, values[node] = self._setting.attach(
+                    self._setting, self._relation, self._scope, node.copy(), self._taken, None
+                )
+        if not values:
+            return bound
+
+        def resolved(tree: exp.Expr) -> exp.Expr:
+            holder = exp.Paren(this=tree)
+            for node in list(holder.walk(prune=lambda part: part in values)):
+                if node in values:
+                    node.replace(values[node].copy())
+            return bare(holder.this)
+
+        group = tuple(dict.fromkeys(values.get(node, node) for node in bound.group))
+        sets = None if bound.sets is None else tuple(tuple(map(resolved, one)) for one in bound.sets)
+        return replace(bound.changed(resolved), group=group, sets=sets)
 
     def _with_subqueries_of_rows(self, bound: _Bound) -> _Bound:
         """With a column of the rows for each subquery; if rows are grouped, for those inside of aggregates alone."""
@@ -471,20 +565,25 @@ class _Selection:
         return bound.changed(resolved) if any(map(detached, bound.trees)) else bound
 
     def _with_subqueries_of_groups(
-        self, groups: Groups, bound: _Bound, over: Context
+        self, groups: Groups, bound: _Bound, over: Context, is_whole: bool
     ) -> tuple[Relation, _Bound, Context]:
         """The groups, with a column for each subquery; the trees with these columns, and their context."""
-        for tree in (*bound.trees, *bound.windows, *bound.order, *([] if bound.qualify is None else [bound.qualify])):
+        for tree in bound.trees:
             for node in tree.walk():
                 is_part = isinstance(node.parent, exp.Filter)
                 if is_aggregate(node) and not is_over(node) and not is_part:
                     over.translate(node)
-        relation = groups.relation(self._relation, self._place_of_groups(bound))
+        relation = self._grouped(groups, bound, is_whole)
         scope = self._scope.with_names(groups.names())
 
         def resolved(tree: exp.Expr) -> exp.Expr:
             nonlocal relation
-            relation, found = self._setting.attach(self._setting, relation, scope, tree, self._taken, over.leaf)
+            try:
+                relation, found = self._setting.attach(self._setting, relation, scope, tree, self._taken, over.leaf)
+            except DeclarationError:
+                what = "a subquery that names more of the query around than its GROUP BY does"
+                instead = "Group in a subquery, with all that is needed, and ask about its rows."
+                raise self._source.unsupported(tree, what, instead) from None
             return found
 
         bound = bound.changed(resolved)
@@ -498,18 +597,23 @@ class _Selection:
         return relation, bound, replace(over, leaf=leaf)
 
     def _built(
-        self, relation: Relation, outputs: Sequence[Output], keys: Sequence[OrderKey], uses: Mapping[str, int]
+        self,
+        relation: Relation,
+        outputs: Sequence[Output],
+        keys: Sequence[OrderKey],
+        uses: Mapping[str, int],
+        apart: Sequence[str],
     ) -> Relation:
-        """uses: how often outputs and keys name each column."""
+        """uses: how often outputs and keys name each column. apart: the outputs from the query around."""
         part = self._clauses.part
         if part is not None and not self._clauses.distinct:
-            return first_rows(relation, outputs, keys, uses, part, self._place)
+            return first_rows(relation, outputs, keys, uses, part, self._place, apart)
         relation = computed(relation, outputs, uses, self._place)
         if self._clauses.distinct:
             relation = distinct(comparable(self._source, relation, self._clauses.items[0].node), self._place)
         if part is not None:
             kept = [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs]
-            relation = first_rows(relation, kept, keys, {}, part, self._place)
+            relation = first_rows(relation, kept, keys, {}, part, self._place, apart)
         return relation
 
     def _order(self) -> tuple[exp.Ordered, ...]:

@@ -15,15 +15,17 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.errors import DeclarationError
+from upriver.errors import UserError
 from upriver.plan.column_names import quoted
 from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan, JoinKind
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.types import duck_name
 from upriver.sql.aggregates import has_aggregate, is_aggregate
 from upriver.sql.clauses import END, Clauses, read_clauses
+from upriver.sql.correlation import dependent_rows, is_key, same_value
 from upriver.sql.detached import ATTACHED, detached, query_of
-from upriver.sql.from_where import Dividing, read_from, selected_around, subquery_rows
+from upriver.sql.from_items import read_from
+from upriver.sql.from_where import Dividing, selected_around, subquery_rows
 from upriver.sql.one_row import of_everything
 from upriver.sql.relations import (
     Condition,
@@ -98,7 +100,7 @@ class _Attaching:
         self._leaf = leaf
         self._setting = setting
         self._relation = relation
-        self._scope = replace(scope, outer=None)
+        self._scope = scope
         self._call = call
         self._query = query_of(call)
         self._taken = taken
@@ -148,12 +150,8 @@ class _Attaching:
     def _valued(self) -> tuple[Relation, str]:
         try:
             rows = self._setting.compile(self._setting, self._query.copy())
-        except DeclarationError:
-            select = _select_of(self._query)
-            if select is None:
-                what = "a name of the query around in a subquery that groups, orders or limits its rows"
-                raise self._setting.source.unsupported(self._query, what, _INSTEAD) from None
-            return self._correlated(select)
+        except UserError:
+            return self._dependent()
         if len(rows.columns) != 1 or rows.columns[0].end is not None:
             raise self._setting.source.wrong(self._query, "a subquery of several columns as a value", "SELECT one.")
         value = projected(
@@ -176,6 +174,32 @@ class _Attaching:
         calls = _only_of(field, self._taken)
         whole = of_everything(rows, list(kept(rows)), calls, {}, self._taken, self._place)
         return projected(whole, [Output(unique("value", self._taken), _only(calls, field))], self._place)
+
+    def _dependent(self) -> tuple[Relation, str]:
+        """The value of a subquery that names the query around."""
+        select = _select_of(self._query)
+        if select is not None:
+            try:
+                return self._correlated(select.copy())
+            except UserError:
+                pass  # its names are elsewhere than in WHERE
+        found = dependent_rows(self._setting, self._query.copy(), self._relation, self._scope, self._taken)
+        rows = found.rows
+        if len(rows.columns) != 1 or rows.columns[0].end is not None:
+            raise self._setting.source.wrong(self._query, "a subquery of several columns as a value", "SELECT one.")
+        name, single = rows.columns[0].name, rows.relation
+        value = self._column(single, name)
+        on = found.on
+        if not is_key(single, set(rows.keys)):
+            keys = [as_node(key, self._call) for key in rows.keys]
+            single, value = self._only_value(single, keys, value)
+            names = dict(zip(rows.keys, single.schema.names, strict=False))
+            on = [same_value(outer, names[key]) for outer, key in zip(found.names, rows.keys, strict=True)]
+        context = self._context(self._relation, single)
+        wanted = conditions(context, on)
+        joined = join(context, JoinKind.LEFT, self._relation, single, wanted, self._query, self._taken)
+        name = unique("value", self._taken)
+        return widened(joined, [Output(name, value)], self._place), name
 
     def _correlated(self, select: exp.Select) -> tuple[Relation, str]:
         setting = self._setting

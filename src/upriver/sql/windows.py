@@ -159,9 +159,10 @@ def first_rows(
     uses: Mapping[str, int],
     part: Part,
     place: int | None,
+    apart: Sequence[str] = (),
 ) -> Relation:
     """The outputs, for some rows only. keys: of the same relation as the outputs. uses: how often these name each
-    column of it."""
+    column of it. apart: outputs for whose values each combination has a part of its own."""
     taken = {output.name.lower() for output in outputs}
     known = {output.value.sql: output.name for output in reversed(outputs)}
     more: dict[str, Output] = {}
@@ -170,24 +171,24 @@ def first_rows(
             more[key.value.sql] = Output(unique(key.name, taken), key.value)
     names = [known[key.value.sql] if key.value.sql in known else more[key.value.sql].name for key in keys]
     source = computed(relation, [*outputs, *more.values()], uses, place)
-    found = _cut(source, orders(names, keys), part, place)
+    found = _cut(source, tuple(apart), orders(names, keys), part, place)
     if not more:
         return found
     return projected(found, [Output(one.name, column_scalar(one.name, one.value.type)) for one in outputs], None)
 
 
-def _cut(rows: Relation, order: tuple[Order, ...], part: Part, place: int | None) -> Relation:
+def _cut(rows: Relation, apart: tuple[str, ...], order: tuple[Order, ...], part: Part, place: int | None) -> Relation:
     """The rows of a part. Those behind an OFFSET are all but the first ones."""
-    found = rows if part.limit is None else _first(rows, order, part.offset + part.limit, place)
+    found = rows if part.limit is None else _first(rows, apart, order, part.offset + part.limit, place)
     if not part.offset:
         return found
-    skipped = _first(rows, order, part.offset, place)
+    skipped = _first(rows, apart, order, part.offset, place)
     inputs = with_equal_values(found), with_equal_values(skipped)
     return Relation(SetOperationOp(SetKind.EXCEPT, all=True), inputs, inputs[0].schema, place)
 
 
-def _first(rows: Relation, order: tuple[Order, ...], count: int, place: int | None) -> Relation:
-    return Relation(TopKOp((), order, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, place)
+def _first(rows: Relation, apart: tuple[str, ...], order: tuple[Order, ...], count: int, place: int | None) -> Relation:
+    return Relation(TopKOp(apart, order, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, place)
 
 
 def orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
