@@ -11,7 +11,7 @@ import duckdb
 
 from simulator.checkers import Violated
 from simulator.local_typer import LocalTyper
-from simulator.tables import ALL_VIEWS, NO_RETENTION, SETS_ASIDE, TABLES, ViewSpec
+from simulator.tables import ALL_VIEWS, NO_RETENTION, ORDERED, RETAINS, SETS_ASIDE, TABLES, ViewSpec
 from simulator.world import FAILING_SHARE, PARTIAL_SHARE, STANDBYS_SHARE, World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
@@ -21,6 +21,7 @@ from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.sql.queries import declare_view
 from upriver.worker.regions import BuildRegion
 
+RETAINED_SHARE = 0.3  # of the clusters: rows leave their tables
 TRACE_TAIL_LINES = 60
 """Lines of a trace that a message about a violation gives."""
 
@@ -64,13 +65,15 @@ class Simulator:
         faults: Collection[str] | None = None,
         standbys_share: float = STANDBYS_SHARE,
         failing_share: float = FAILING_SHARE,
-        retains: Mapping[str, Retain] = NO_RETENTION,
+        retained_share: float = RETAINED_SHARE,
+        retains: Sequence[Mapping[str, Retain]] = RETAINS,
     ) -> None:
         """views: of which each seed draws some. build_region: makes empty regions, real ones unless it is given.
         partial_share: of the views that can be partial, those that are. faults: of ``FAULTS`` in ``event_weights.py``,
         the kinds that happen; drawn, unless they are given. standbys_share: of the clusters, those whose workers follow
-        each other. failing_share: of the clusters, those where some views can fail. retains: by table, how rows
-        leave."""
+        each other. failing_share: of the clusters, those where some views can fail. retained_share: of the clusters,
+        those where rows leave their tables, in one of the ways that ``retains`` has by table."""
+        self._retained_share = retained_share
         self._retains = retains
         self._failing_share = failing_share
         self._standbys_share = standbys_share
@@ -79,7 +82,9 @@ class Simulator:
         evaluator = Evaluator()
         self._rules = rules
         self._build_region = build_region or partial(Region.build, evaluator=evaluator, sets_aside=SETS_ASIDE)
-        self._plans = compiled_views(views, retains)
+        self._views = views
+        self._compiled: dict[int, tuple[DataflowPlan, ...]] = {}
+        """By the number of a way in which rows leave; -1: they stay."""
         self._database = duckdb.connect(config={"threads": 1})
 
     def play(self, seed: int, steps: int, workers: int) -> RunOutcome:
@@ -87,17 +92,18 @@ class Simulator:
 
         Raises DeclarationError for a number of workers that cannot be.
         """
+        way = self._drawn_way(seed)
         world = World(
             Random(seed),
             workers,
-            self._plans,
+            self._plans(way),
             self._rules,
             self._build_region,
             partial_share=self._partial_share,
             faults=self._faults,
             standbys_share=self._standbys_share,
             failing_share=self._failing_share,
-            retains=self._retains,
+            retains=self._retained(way),
         )
         violation = None
         try:
@@ -112,6 +118,20 @@ class Simulator:
         return RunOutcome(
             seed, world.steps, violation, tuple(world.cluster.trace), dict(world.cluster.watcher.counters)
         )
+
+    def _drawn_way(self, seed: int) -> int:
+        rng = Random(f"retention {seed}")  # of its own: what else a seed draws does not depend on it
+        return rng.randrange(len(self._retains)) if rng.random() < self._retained_share else -1
+
+    def _retained(self, way: int) -> Mapping[str, Retain]:
+        return NO_RETENTION if way < 0 else self._retains[way]
+
+    def _plans(self, way: int) -> tuple[DataflowPlan, ...]:
+        """Rows that may leave have no order, and views of them neither."""
+        if way not in self._compiled:
+            views = [view for view in self._views if way < 0 or view.name not in ORDERED]
+            self._compiled[way] = compiled_views(views, self._retained(way))
+        return self._compiled[way]
 
 
 def compiled_views(

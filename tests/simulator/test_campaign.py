@@ -20,6 +20,8 @@ SOAK_FACTOR = 160
 HAPPENINGS = (
     "epochs",
     "epochs_ended",
+    "segments",
+    "rewrites",
     "rows",
     "lookups",
     "lookups_in_mid_epoch",

@@ -210,7 +210,7 @@ class Forgetful(Region):
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:
     evaluator = Evaluator()
-    simulator = Simulator(build_region=partial(faulty.build, evaluator=evaluator), views=VIEWS)
+    simulator = Simulator(build_region=partial(faulty.build, evaluator=evaluator), views=VIEWS, retained_share=0.0)
     found = [simulator.play(seed, steps=200, workers=3).violation for seed in range(10)]
     assert {violation.checker for violation in found if violation is not None} <= caught_by
     assert any(found)

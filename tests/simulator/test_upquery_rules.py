@@ -86,7 +86,8 @@ def test_every_rule_is_tried() -> None:
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
     rules = replace(ALL_RULES, upqueries=replace(ALL_UPQUERY_RULES, **{rule: False}))
     views = TRACED if rule in OF_CONES else VIEWS
-    simulator = Simulator(rules, views=views, partial_share=1.0, faults=None if rule in UNDER_FAULTS else ())
+    faults = None if rule in UNDER_FAULTS else ()
+    simulator = Simulator(rules, views=views, partial_share=1.0, faults=faults, retained_share=0.0)
     outcomes = (simulator.play(seed, STEPS, WORKERS) for seed in seeds_from(FIRST_SEEDS.get(rule, 0), SEEDS_MAX))
     found = next((outcome.violation for outcome in outcomes if outcome.violation is not None), None)
     assert found is not None

@@ -3,7 +3,7 @@ wrong."""
 
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from random import Random
 from typing import Any
@@ -15,12 +15,13 @@ from simulator.bounds import STEPS_TO_REST_MAX
 from simulator.campaign import compiled_views
 from simulator.checkers import Violated
 from simulator.event_weights import PLACES_MAX, EventWeights
-from simulator.tables import ALL_VIEWS, EXCHANGED, SETS_ASIDE
+from simulator.tables import ALL_VIEWS, EXCHANGED, NO_RETENTION, SETS_ASIDE
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.ids import WorkerId
 from upriver.plan.plan import DataflowPlan
+from upriver.plan.retention import Retain
 from upriver.protocol.rules import ALL_RULES, Rules
 
 STEPS, WORKERS = 300, 3
@@ -69,12 +70,13 @@ def without(rule: str) -> Rules:
 @dataclass(frozen=True, slots=True)
 class Worlds:
     """Worlds of these views. partial_share: of the views that keep only what is read. failing_share: of the
-    worlds, those where views can fail."""
+    worlds, those where views can fail. retains: by table, how rows leave; the plans must know."""
 
     plans: tuple[DataflowPlan, ...]
     partial_share: float
     database: duckdb.DuckDBPyConnection
     failing_share: float = 0.0
+    retains: Mapping[str, Retain] = field(default_factory=lambda: NO_RETENTION)
 
     def of(
         self, seed: int, made_for: MadeFor, rules: Rules = ALL_RULES, steps_to_rest_max: int = STEPS_TO_REST_MAX
@@ -91,6 +93,7 @@ class Worlds:
             weights,
             self.partial_share,
             failing_share=self.failing_share,
+            retains=self.retains,
             steps_to_rest_max=steps_to_rest_max,
         )
 
