@@ -4,8 +4,8 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
 from upriver.errors import CorruptFile
 from upriver.ids import Channel, Epoch
@@ -13,9 +13,16 @@ from upriver.lake.checkpoints import newest
 from upriver.lake.collection import RemovedFiles, collectable, superseded
 from upriver.lake.compaction import VNODE_BYTES_MAX, Compaction
 from upriver.lake.lake import Lake
+from upriver.lake.manifests import LakeEpochs, Manifest, Segment
 from upriver.lake.reclamation import ExpiredRows, Reclamation
 from upriver.lake.spans import EpochSpan, level_of
+from upriver.state.runs import RunInfo
 
+K = TypeVar("K")
+V = TypeVar("V")
+
+KEPT_MAX = 200_000
+"""Manifests, segments and supplements that a report keeps, of about 1 kB for each run; it reads others again."""
 LOOKS_MAX = 3
 """Looks at a lake whose app removes files meanwhile."""
 
@@ -91,11 +98,50 @@ def report_of(lake: Lake, grace_s: float) -> LakeReport:
     raise AssertionError("the last look returns or raises")
 
 
+class ReadOnce(Lake):
+    """A lake whose manifests, segments and supplements are read once each. Its runs are without their vnode_rows."""
+
+    def __init__(self, lake: Lake) -> None:
+        super().__init__(lake.root)
+        self.files = lake.files
+        self._manifests: dict[Epoch, Manifest] = {}
+        self._segments: dict[EpochSpan, Segment] = {}
+        self._runs: dict[tuple[Channel, EpochSpan], tuple[RunInfo, ...]] = {}
+
+    def bare_manifest(self, epoch: Epoch) -> Manifest:
+        if epoch in self._manifests:
+            return self._manifests[epoch]
+        read = super().bare_manifest(epoch)
+        return self._kept(self._manifests, epoch, replace(read, runs=_without_vnodes(read)))
+
+    def bare_segment(self, span: EpochSpan) -> Segment:
+        if span in self._segments:
+            return self._segments[span]
+        read = super().bare_segment(span)
+        return self._kept(self._segments, span, replace(read, runs=_without_vnodes(read)))
+
+    def supplement_runs(self, channel: Channel, span: EpochSpan) -> tuple[RunInfo, ...]:
+        if (channel, span) in self._runs:
+            return self._runs[channel, span]
+        runs = tuple(replace(run, vnode_rows=()) for run in super().supplement_runs(channel, span))
+        return self._kept(self._runs, (channel, span), runs)
+
+    def _kept(self, known: dict[K, V], name: K, read: V) -> V:
+        if len(self._manifests) + len(self._segments) + len(self._runs) < KEPT_MAX:
+            known[name] = read
+        return read
+
+
+def _without_vnodes(epochs: LakeEpochs) -> dict[Channel, tuple[RunInfo, ...]]:
+    return {channel: tuple(replace(run, vnode_rows=()) for run in runs) for channel, runs in epochs.runs.items()}
+
+
 def _spans_there(lake: Lake) -> tuple[object, ...]:
     return (*lake.numbers("epochs"), *sorted(lake.segments()))
 
 
 def _report_of(lake: Lake, grace_s: float) -> LakeReport:
+    lake, planned = ReadOnce(lake), lake
     last, segments, horizon = lake.last_epoch(), lake.segments(), horizon_of_stopped(lake)
     spans = lake.spans(last)
     indexes: defaultdict[Channel, defaultdict[int, Tier]] = defaultdict(lambda: defaultdict(Tier))
@@ -106,7 +152,7 @@ def _report_of(lake: Lake, grace_s: float) -> LakeReport:
             rows, length = sum(run.rows for run in runs), sum(run.bytes for run in runs)
             indexes[channel][level_of(span)] += Tier(1 if runs else 0, len(runs), rows, length)
             bytes_through[-1] += length
-    due = list(_due(lake, horizon, spans, bytes_through))
+    due = list(_due(planned, horizon, spans, bytes_through))
     record = lake.record()
     assert record is not None
     tables = {table.name: table for table in record.tables}
