@@ -4,6 +4,7 @@ less than its epochs, and everything can be had again once the files are back.""
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,9 @@ from upriver.lake.compaction import (
 )
 from upriver.lake.lake import Lake, OwnedLake, epoch_path, segment_path
 from upriver.lake.manifests import Segment
+from upriver.lake.repair import replace_damaged
 from upriver.lake.runs import REMEDY
-from upriver.lake.spans import EpochSpan
+from upriver.lake.spans import EpochSpan, single
 from upriver.lake.upkeep import collect_all, compact
 from upriver.plan.plan import table_of
 
@@ -178,16 +180,91 @@ def test_what_a_damaged_segment_was_made_of_stays(lake: OwnedLake, kind: str, da
     assert all_rows(lake) == rows
 
 
-def test_a_damaged_segment_can_be_removed_while_its_epochs_are_there(lake: OwnedLake) -> None:
+DAMAGED_SEGMENTS = [
+    *(("segment", damage) for damage in (one_bit_flipped, cut_in_half, emptied)),
+    *(("run", damage) for damage in DAMAGES if damage is not one_bit_flipped),
+]
+"""Kinds of files of a segment, and damage that shows without reading all of them."""
+
+
+def harmed(lake: Lake, kind: str, damage: Damage, span: EpochSpan = SECOND) -> str:
+    """The name of a file of a segment that is damaged from now on."""
+    name = segment_path(span) if kind == "segment" else lake.segment(span).runs[BY_K][0].path
+    damage(Path(lake.root, name))
+    return name
+
+
+@pytest.mark.parametrize(("kind", "damage"), DAMAGED_SEGMENTS)
+def test_a_damaged_segment_gives_way_to_its_epochs_at_a_start_and_is_made_again(
+    lake: OwnedLake, kind: str, damage: Damage
+) -> None:
     rows = all_rows(lake)
     compacted(lake)
-    one_bit_flipped(Path(lake.root, segment_path(SECOND)))
-    with pytest.raises(CorruptFile, match=r"000000000017\.json: .* it may be removed while no app runs"):
-        lake.segment(SECOND)
-    Path(lake.root, segment_path(SECOND)).unlink()
+    name = harmed(lake, kind, damage)
+    if kind == "segment":
+        with pytest.raises(CorruptFile, match=r"000000000017\.json: .* the next start of the app goes on with that"):
+            lake.segment(SECOND)
+    (replaced,) = replace_damaged(lake)
+    assert replaced.startswith("epochs 17 to 32 are read apart")
+    assert name in replaced
+    assert lake.spans(Epoch(EPOCHS)) == [FIRST, *map(single, range(17, 33)), THIRD]
     assert all_rows(lake) == rows
+    assert replace_damaged(lake) == []
     assert compacted(lake) == ([SECOND], "")
-    assert remove_litter(lake, lake.run_paths()).runs == 4
+    if Path(lake.root, name).is_dir():
+        Path(lake.root, name).rmdir()
+    remove_litter(lake, lake.run_paths())
+    assert set(lake.run_paths()) == named(lake)
+    assert all_rows(lake) == rows
+
+
+@pytest.mark.parametrize(("kind", "damage"), DAMAGED_SEGMENTS)
+def test_a_damaged_segment_stays_unless_all_that_it_was_made_of_is_whole(
+    lake: OwnedLake, kind: str, damage: Damage
+) -> None:
+    compacted(lake)
+    originals = [run_of(lake, 19), epoch_path(Epoch(20))]
+    harmed(lake, kind, damage)
+    for name in originals:
+        with damaged(lake, name, cut_in_half):
+            assert replace_damaged(lake) == []
+    assert SECOND in lake.segments()
+    assert len(replace_damaged(lake)) == 1
+
+
+def test_a_damaged_segment_whose_epochs_were_collected_stays(lake: OwnedLake) -> None:
+    compacted(lake)
+    collect(lake, spans_of(lake))
+    name = harmed(lake, "segment", one_bit_flipped)
+    assert replace_damaged(lake) == []
+    with pytest.raises(CorruptFile, match=name):
+        all_rows(lake)
+
+
+def test_what_cannot_be_removed_stays(lake: OwnedLake) -> None:
+    compacted(lake)
+    harmed(lake, "segment", replaced_by_a_directory)
+    assert replace_damaged(lake) == []
+    assert SECOND in lake.segments()
+
+
+def test_a_damaged_segment_gives_way_to_what_it_was_before_it_was_rewritten_and_that_to_its_epochs(
+    lake: OwnedLake,
+) -> None:
+    rows = all_rows(lake)
+    compacted(lake)
+    again = replace(lake.segment(SECOND), rewritten=Epoch(40))
+    lake.publish_segment(again)
+    assert again.span in lake.spans(Epoch(EPOCHS))
+    harmed(lake, "segment", emptied, again.span)
+    assert len(replace_damaged(lake)) == 1
+    assert lake.spans(Epoch(EPOCHS)) == [FIRST, SECOND, THIRD]
+    lake.publish_segment(again)
+    harmed(lake, "segment", emptied, again.span)
+    harmed(lake, "segment", emptied)
+    assert len(replace_damaged(lake)) == 2
+    assert lake.spans(Epoch(EPOCHS)) == [FIRST, *map(single, range(17, 33)), THIRD]
+    assert all_rows(lake) == rows
 
 
 def test_a_damaged_file_that_a_segment_has_replaced_is_removed_as_any_other(lake: OwnedLake) -> None:

@@ -55,9 +55,9 @@ def test_a_report_reads_each_manifest_and_segment_once(tmp_path: Path) -> None:
         for number in range(3 * FAN_IN):
             publish(lake, EVENTS, [(1, number)])
         compacted(lake, 2 * FAN_IN)
-    lake = Lake(str(tmp_path))
-    lake.files = counting = Counting(lake.files)
-    report = report_of(lake, -1.0)
+    read = Lake(str(tmp_path))
+    read.files = counting = Counting(read.files)
+    report = report_of(read, -1.0)
     assert (report.due, report.removable.epochs, report.spans) == (1, 2 * FAN_IN, 2 + FAN_IN)
     reads = {path: count for path, count in counting.reads.items() if path.startswith(("epochs/", "segments/"))}
     assert set(reads.values()) == {1}

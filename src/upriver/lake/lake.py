@@ -48,7 +48,7 @@ from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
-from upriver.lake.spans import EpochSpan, cover, opened, single
+from upriver.lake.spans import EpochSpan, cover, opened, parts_of, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema, without_epochs
 from upriver.state.schemas import can_become
@@ -315,17 +315,12 @@ class Lake:
             if segment.span != span:
                 raise CorruptFile(f"{self.root}/{path}: its content is of epochs {segment.span.name}")
         except CorruptFile as error:
-            if self._is_there_in_parts(span):
-                way_out = "All that it was made of is still there, so it may be removed while no app runs"
+            there = self.segments() | set(map(single, self.numbers("epochs")))
+            if parts_of(there, span, self.last_epoch()):
+                way_out = "All that it was made of is still there: the next start of the app goes on with that"
                 raise CorruptFile(f"{error}. {way_out}") from error
             raise
         return segment
-
-    def _is_there_in_parts(self, span: EpochSpan) -> bool:
-        """Whether all epochs of a segment are there apart from it."""
-        inside = self.segments() - {span}
-        parts = set(cover(inside, span.after, span.last))
-        return parts <= inside | set(map(single, self.numbers("epochs")))
 
     @saying_what_helps()
     def _supplements(self, epochs: LakeEpochs) -> dict[Channel, tuple[RunInfo, ...]]:

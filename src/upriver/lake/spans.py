@@ -138,6 +138,14 @@ def cover(
         first = found.last + 1
 
 
+def parts_of(there: Collection[EpochSpan], span: EpochSpan, as_of: int) -> list[EpochSpan]:
+    """The spans that readers use in place of a segment if it is not there; none if they are not all there, or it is no
+    segment. there: all manifests and segments. as_of: as for ``cover``."""
+    others = {other for other in there if other != span}
+    parts = list(cover(filter(lambda other: other.is_segment, others), span.after, span.last, as_of=as_of))
+    return parts if span.is_segment and others.issuperset(parts) else []
+
+
 def due(segments: Collection[EpochSpan], through: int, fan_in: int = FAN_IN) -> Iterator[EpochSpan]:
     """The blocks up to an epoch that are in no segment and may become one, smallest level first: all blocks of the
     level below have theirs, or are made before."""

@@ -17,6 +17,7 @@ from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, term_path
 from upriver.lake.manifests import Segment
 from upriver.lake.reclamation import Reclamation
+from upriver.lake.repair import replace_damaged
 from upriver.lake.report import horizon_of_stopped
 from upriver.plan.plan import TableSpec, table_of
 
@@ -35,12 +36,13 @@ def existing(root: str) -> tuple[Lake, LakeRecord]:
 def taken(root: str) -> Iterator[OwnedLake]:
     """The lake, taken as a driver takes it, with everything declared as it is kept; released in the end.
 
-    Reads every span first. Raises LakeInUse if an app runs on it, CorruptFile if epochs are missing, and
-    DeclarationError if there is no lake.
+    Repairs what can be repaired, and reads every span. Raises LakeInUse if an app runs on it, CorruptFile if epochs are
+    missing, and DeclarationError if there is no lake.
     """
     lake, record = existing(root)
     owned = OwnedLake(root, record, _facts(lake))
     try:
+        replace_damaged(owned)
         history = IngestHistory()
         for span in owned.spans(owned.last_epoch()):
             history.add(owned.epochs(span))

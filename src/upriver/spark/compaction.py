@@ -81,8 +81,10 @@ class Compactor:
         readers: EpochReaders,
         history_lock: threading.Lock,
         settings: CompactionSettings,
+        replaced: Sequence[str] = (),
     ) -> None:
-        """tables: all in the lake. history_lock: held by what rewrites a table's history."""
+        """tables: all in the lake. history_lock: held by what rewrites a table's history. replaced: the damage that the
+        start has repaired."""
         record = lake.record()
         assert record is not None
         self._spark = spark
@@ -100,7 +102,7 @@ class Compactor:
         self._tag = f"upriver-compaction-{uuid4().hex}"
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._report = CompactionReport()
+        self._report = CompactionReport(replaced)
 
     def start(self, suspects: Iterable[str]) -> None:
         """Begin. suspects: the runs that there were before this driver wrote any; those that nothing names are
@@ -258,7 +260,9 @@ class Chore:
 class CompactionReport:
     """What compaction has done since the start of the app. Written by one thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, replaced: Sequence[str]) -> None:
+        """replaced: the damage that the start has repaired."""
+        self._replaced = replaced
         self._due = 0
         self._made = 0
         self._merged_runs = 0
@@ -297,8 +301,8 @@ class CompactionReport:
 
     def to_json(self) -> dict[str, Any]:
         """due, made: segments. merged_runs: that segments have replaced. rewritten: segments, without rows that have
-        left, whose bytes are reclaimed_bytes. removed_epochs: manifests and segments. failed: what has failed, each
-        naming the file if it is one."""
+        left, whose bytes are reclaimed_bytes. removed_epochs: manifests and segments. replaced: damaged segments that
+        have given way to their parts. failed: what has failed. Both name the file if it is one."""
         return {
             "due": self._due,
             "made": self._made,
@@ -308,6 +312,7 @@ class CompactionReport:
             "removed_epochs": self._removed.epochs,
             "removed_runs": self._removed.runs,
             "removed_bytes": self._removed.bytes,
+            "replaced": "; ".join(self._replaced[:FAILURES_SHOWN_MAX]) or None,
             "failed": "; ".join(self._failures[:FAILURES_SHOWN_MAX]) or None,
         }
 

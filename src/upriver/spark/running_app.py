@@ -25,6 +25,7 @@ from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
+from upriver.lake.repair import replace_damaged
 from upriver.lake.source_records import SourceRecord, source_of
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
@@ -166,6 +167,7 @@ class RunningApp:
         self._lake = OwnedLake(self._config.root, declared, self._facts())
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
         self._control = ControlKeeper(self._lake, found, self._begun_with)
+        replaced = replace_damaged(self._lake)
         startup.at("completing indexes in the lake")
         self._layouts = self._layouts_in(self._lake)
         self._backfill = self._complete_indexes(self._lake, declared)
@@ -195,6 +197,7 @@ class RunningApp:
             self._coordinator,
             self._backfill.history_lock,
             self._config.compaction,
+            replaced,
         )
         self._coordinator.show_lake(self._compactor.status)
         self._compactor.start(self._lake.run_paths())
