@@ -116,7 +116,7 @@ class World:
         views, takes_checkpoints = ViewObserver(self._plans, kept), self._weights.checkpoint > 0
         membership = self._weights.membership
         budget = drawn_budget(rng, self._plans)
-        if weights is None and not fails and apart.random() < COMPACTED_SHARE:
+        if weights is None and not fails and (apart.random() < COMPACTED_SHARE or retains):
             self._weights = self._weights.with_compaction(apart)
         self.cluster = SimulatedCluster(
             rng, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows, retains

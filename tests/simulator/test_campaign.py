@@ -21,7 +21,6 @@ HAPPENINGS = (
     "epochs",
     "epochs_ended",
     "segments",
-    "rewrites",
     "rows",
     "lookups",
     "lookups_in_mid_epoch",
@@ -73,6 +72,10 @@ def test_no_seed_finds_anything_wrong(outcomes: list[RunOutcome]) -> None:
 @pytest.mark.parametrize("happening", HAPPENINGS)
 def test_everything_that_can_happen_does_happen(outcomes: list[RunOutcome], happening: str) -> None:
     assert sum(outcome.counters.get(happening, 0) > 0 for outcome in outcomes) >= len(outcomes) / 50
+
+
+def test_segments_are_rewritten_without_rows_that_have_left(outcomes: list[RunOutcome]) -> None:
+    assert any(outcome.counters.get("rewrites") for outcome in outcomes)
 
 
 def test_seeds_differ(outcomes: list[RunOutcome]) -> None:

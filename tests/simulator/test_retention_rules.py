@@ -90,8 +90,8 @@ def worlds() -> Iterator[Worlds]:
 
 
 def test_segments_that_are_rewritten_amid_a_replay_change_no_answer(worlds: Worlds) -> None:
-    for seed in range(RIGHT_SEEDS):
-        worlds.play(rewritten_amid_a_replay(worlds, seed, ALL_RULES)).stop()
+    played = [worlds.play(rewritten_amid_a_replay(worlds, seed, ALL_RULES)) for seed in range(RIGHT_SEEDS)]
+    assert all(world.cluster.watcher.counters["epochs_ended"] for world in played)
 
 
 def test_without_coordinator_rewritten_for_all_a_worker_misses_rows_that_leave(worlds: Worlds) -> None:

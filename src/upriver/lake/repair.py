@@ -30,7 +30,7 @@ def replace_damaged(lake: OwnedLake) -> list[str]:
         try:
             lake.files.remove(segment_path(span))
         except OSError:
-            continue  # no file, for example: whoever reads it gets the error
+            continue  # no file, for example: a reader gets the error
         channels = [channel for channel in lake.supplement_channels() if span in lake.supplemented(channel)]
         lake.files.remove_all(supplement_path(channel, span) for channel in channels)
         replaced.append(f"epochs {span.first} to {span.last} are read apart, until they are a segment again: {why}")
