@@ -119,6 +119,7 @@ class SimulatedCluster:
         memory_budget: int | None = None,
         bad_rows: BadRows | None = None,
         retains: Mapping[str, Retain] = NO_RETENTION,
+        outgrown_epochs: int | None = None,
     ) -> None:
         bad_rows = bad_rows or BadRows()
         vnodes = len(vnode_map.owners)
@@ -137,7 +138,10 @@ class SimulatedCluster:
         self.control = FakeControl()
         self._membership = membership
         chain = () if takes_checkpoints else None
-        self.coordinator = CoordinatorMachine(vnode_map, kept, rules, chain, membership=membership)
+        self._outgrown_epochs = outgrown_epochs
+        self.coordinator = CoordinatorMachine(
+            vnode_map, kept, rules, chain, membership=membership, outgrown_epochs=outgrown_epochs
+        )
         self.processes: dict[Incarnation, Process] = {}
         self.latest: dict[WorkerId, Process] = {}
         self.leases: list[Incarnation] = []
@@ -191,6 +195,7 @@ class SimulatedCluster:
             chain,
             membership=self._membership,
             workers=placement.workers,
+            outgrown_epochs=self._outgrown_epochs,
         )
         self.segments.clear()
         for event in self.lake.events():
@@ -367,6 +372,10 @@ class SimulatedCluster:
                 self.watcher.counters["upqueries"] += 1
             case ReadState():
                 self.watcher.counters["restored"] += 1
+                if not self.checkpoints.has(action.chain):
+                    if self.watcher.is_current(process):
+                        self.lake.missed.update(f"checkpoint {epoch}" for epoch in action.chain)
+                    return  # it was replaced
                 if self.spoil and self._rng.random() < self.spoil:
                     self._damaged.add(self._rng.choice(action.chain))
                 if self._damaged.intersection(action.chain):
@@ -459,6 +468,7 @@ class SimulatedCluster:
                 self.watcher.checkpoint_over(action.tickets)
             case ForgetCheckpoints():
                 self.trace.append("  checkpoints are of no use any more")
+                self.watcher.counters["checkpoints_forgotten"] += 1
                 self.checkpoints.forget()
             case CheckpointFailed():
                 self.trace.append(f"  checkpoint of {action.epoch} is given up: {action.why}")

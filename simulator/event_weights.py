@@ -9,6 +9,7 @@ from upriver.coordinator.group import MembershipConfig
 from upriver.ids import WorkerId
 from upriver.protocol.strategies import Strategy
 
+OUTGROWN_EPOCHS = 4  # after which a checkpoint is dropped, where few are taken
 PLACES_MAX = 8  # places whose pace is drawn; others go on from the first
 
 FAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -41,7 +42,7 @@ class EventWeights:
     the lake does not take the last of it. standbys, warmups: how many copies of each slice the coordinator wants,
     and how many may warm up at a time. feed: how fast a process copies its state for its followers. lease: how soon
     that of a lost process has run out. overdue: that a leaver is not waited for. record: how fast the lake takes
-    control records. compact: that epochs become a segment.
+    control records. compact: that epochs become a segment. outgrown: after how many epochs a checkpoint is dropped.
     """
 
     publish: float
@@ -80,6 +81,7 @@ class EventWeights:
     overdue: float = 0.0
     record: float = 4.0
     compact: float = 0.0
+    outgrown: int | None = None
 
     @property
     def membership(self) -> MembershipConfig:
@@ -126,9 +128,11 @@ class EventWeights:
 
     def with_checkpoints(self, rng: Random) -> Self:
         """The same, where checkpoints are taken."""
+        checkpoint = rng.choice((0.1, 0.5, 2.0))
         return replace(
             self,
-            checkpoint=rng.choice((0.1, 0.5, 2.0)),
+            checkpoint=checkpoint,
+            outgrown=OUTGROWN_EPOCHS if checkpoint < 0.5 else None,
             copy=rng.choice((0.05, 0.5, 3.0)),
             store=rng.choice((0.2, 1.0, 4.0)),
             spoil=rng.choice((0.0, 0.0, 0.2)),

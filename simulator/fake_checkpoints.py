@@ -107,6 +107,10 @@ class FakeCheckpoints:
             epoch = found[-1].base
         return found
 
+    def has(self, chain: Iterable[Epoch]) -> bool:
+        """Whether these are there."""
+        return self.published.keys() >= set(chain)
+
     def read(self, chain: Sequence[Epoch], region: str, vnodes: Iterable[VnodeId]) -> Iterator[StateChunk]:
         """What the chain has of a region's vnodes."""
         return newest_of((self._chunks(epoch, region) for epoch in chain), vnodes, self._vnodes)

@@ -113,13 +113,13 @@ class World:
         if faults is not None:
             self._weights = self._weights.with_faults(faults)
         kept = drawn_views(rng, self._plans) if self._weights.replan else self._plans
-        views, takes_checkpoints = ViewObserver(self._plans, kept), self._weights.checkpoint > 0
-        membership = self._weights.membership
+        views, checkpoints = ViewObserver(self._plans, kept), self._weights.checkpoint > 0
+        membership, outgrown = self._weights.membership, self._weights.outgrown
         budget = drawn_budget(rng, self._plans)
         if weights is None and not fails and (apart.random() < COMPACTED_SHARE or retains):
             self._weights = self._weights.with_compaction(apart)
         self.cluster = SimulatedCluster(
-            rng, vnode_map, views, rules, build_region, takes_checkpoints, membership, budget, bad_rows, retains
+            rng, vnode_map, views, rules, build_region, checkpoints, membership, budget, bad_rows, retains, outgrown
         )
         self.cluster.torn = self._weights.torn
         self.cluster.spoil = self._weights.spoil

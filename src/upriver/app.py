@@ -70,7 +70,8 @@ class App:
     are refused.
     checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of the views' state to
     the next. A worker that replaces a lost one, or an app that is started again, reads the checkpoint and the epochs
-    since. ``None`` for both: only :meth:`checkpoint` takes one.
+    since. ``None`` for both: only :meth:`checkpoint` takes one, and it is dropped 256 epochs later, because it keeps
+    younger epochs from being compacted with older ones.
     worker_silence_s: seconds after which a silent worker is replaced; it must not answer after that.
     num_standby_replicas: copies of the state of full views, each on an executor of its own, that take over at once when
     a worker is lost. For rescales by ``learner``: max_warmup_replicas: vnodes that are learned at a time.

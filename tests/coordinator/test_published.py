@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from checkpoints_kit import checkpointing, found, happens, restored
+from checkpoints_kit import checkpointing, found, happens, restored, want
 from coordinator_kit import BOTH, CHANNEL, came, coordinator, finished, gone, only, published, said
 
 from upriver.coordinator.coordinator import CoordinatorMachine
@@ -12,6 +12,7 @@ from upriver.errors import ProtocolError
 from upriver.ids import Epoch
 from upriver.protocol.coordinator_events import (
     EpochPublished,
+    ForgetCheckpoints,
     HorizonAsked,
     HorizonIs,
     SegmentPublished,
@@ -98,6 +99,31 @@ def restoring(rule: bool = True) -> CoordinatorMachine:
     machine = checkpointing(checkpoints=chain, rules=Rules(checkpoints_not_within_a_segment=rule))
     happens(machine, *(published(epoch) for epoch in range(1, 10)), *BOTH, restored(1), restored(2))
     return machine
+
+
+@pytest.mark.parametrize("rule", [True, False])
+def test_checkpoints_kept_while_read_an_outgrown_checkpoint_holds_nothing_up_once_no_worker_reads_it(
+    rule: bool,
+) -> None:
+    rules = Rules(checkpoints_kept_while_read=rule)
+    machine = checkpointing(checkpoints=(found(2),), rules=rules, outgrown=2)
+    known = [published(epoch) for epoch in range(1, 6)]
+    happens(machine, *known, *BOTH, restored(1), restored(2))
+    happens(machine, *(finished(worker, epoch) for epoch in (3, 4) for worker in (1, 2)), want(1))
+    assert only(ForgetCheckpoints, happens(machine, finished(1, 5), finished(2, 5))) == []  # another is on its way
+    dropped = only(ForgetCheckpoints, happens(machine, gone(2), came(1, 3)))
+    assert (len(dropped), machine.cluster.start_at) == ((0, 2) if rule else (1, 0))
+    dropped += only(ForgetCheckpoints, happens(machine, restored(3)))
+    assert len(dropped) == 1
+    happens(machine, *(finished(3, epoch) for epoch in range(1, 6)))
+    assert (horizon(machine), machine.cluster.start_at) == (5, 0)
+
+
+def test_a_checkpoint_that_an_interval_renews_holds_the_horizon() -> None:
+    machine = checkpointing(checkpoints=(found(2),))
+    happens(machine, *(published(epoch) for epoch in range(1, 10)), *BOTH, restored(1), restored(2))
+    happens(machine, *(finished(worker, epoch) for epoch in range(3, 10) for worker in (1, 2)))
+    assert horizon(machine) == 2
 
 
 def test_the_horizon_waits_for_the_newest_checkpoint_and_not_for_its_bases() -> None:

@@ -54,6 +54,10 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
         {"machines_do_not_fail", "views_equal_the_oracle"},
         {**DENSE, **SEGMENTED, "rescale": 0.0, "spoil": 0.3, "crash": 0.1, "driver": 0.1, "checkpoint": 1.0},
     ),
+    "checkpoints_kept_while_read": (
+        {"files_stay_for_their_readers"},
+        {**DENSE, "rescale": 0.0, "spoil": 0.0, "crash": 0.1, "outgrown": 1},
+    ),
 }
 """By rule: which checkers may see that it is off, and the event weights under which they do."""
 FIRST_SEEDS = {"checkpoints_damaged_is_skipped": 62, "checkpoints_restore_first": 11}
@@ -65,16 +69,17 @@ def test_what_comes_back_is_right_whatever_happens(
     views: Callable[[], tuple[DataflowPlan, ...]], request: pytest.FixtureRequest, database: duckdb.DuckDBPyConnection
 ) -> None:
     worlds = Worlds(views(), PARTIAL_SHARE, database)
-    weights = {**DENSE, "crash": 0.06, "spoil": 0.2, "checkpoint": 1.5, "copy": 3.0}
+    weights = {**DENSE, "crash": 0.06, "spoil": 0.2, "checkpoint": 1.5, "copy": 3.0, "outgrown": 1}
     counters = worlds.counted(repeat(weights, seeds(request.config)))
-    assert all(counters[what] for what in ("checkpoints", "restored", "checkpoints_given_up", "rescales_live"))
+    seen = ("checkpoints", "restored", "checkpoints_given_up", "checkpoints_forgotten", "rescales_live")
+    assert all(counters[what] for what in seen)
 
 
 def test_every_rule_is_tried() -> None:
     """checkpoints.whole_after_losses takes keys that are gone without a trace, with the worker that kept them:
     ``tests/coordinator/test_checkpoints.py``."""
     rules = [field.name for field in fields(Rules) if field.name.startswith("checkpoints_")]
-    assert [*CAUGHT_BY, "checkpoints_whole_after_losses"] == rules
+    assert {*CAUGHT_BY, "checkpoints_whole_after_losses"} == set(rules)
 
 
 @pytest.mark.parametrize("rule", CAUGHT_BY)

@@ -87,9 +87,11 @@ def checkpointing(
     checkpoints: Sequence[Checkpoint] = (),
     every: int | None = None,
     rules: Rules = ALL_RULES,
+    outgrown: int | None = None,
 ) -> CoordinatorMachine:
-    """Of two workers, 0 and 1, that take checkpoints, having lived through these events. every: so many epochs."""
-    machine = Recorded(vnode_map(), tuple(plans), rules, checkpoints, every)
+    """Of two workers, 0 and 1, that take checkpoints, having lived through these events. every: so many epochs.
+    outgrown: a checkpoint is dropped after so many."""
+    machine = Recorded(vnode_map(), tuple(plans), rules, checkpoints, every, outgrown_epochs=outgrown)
     happens(machine, *events)
     return machine
 

@@ -31,6 +31,9 @@ from upriver.state.checkpoint import Checkpoint, StateFile
 
 CHAIN_MAX = 16
 """Checkpoints of one chain at most: a worker that restores reads all of them."""
+OUTGROWN_EPOCHS = 256
+"""Epochs after which a checkpoint is dropped if no interval renews it: epochs behind it cannot become segments with
+those before it."""
 WANTED_MAX = 1000
 """Requests that wait for a checkpoint that cannot begin yet; one more is refused."""
 
@@ -53,10 +56,18 @@ class Taking:
 class Checkpoints:
     """Takes checkpoints. The chain of those that are kept is in the cluster."""
 
-    def __init__(self, cluster: Cluster, kept: Sequence[Checkpoint], every_epochs: int | None) -> None:
-        """kept: the chain, newest first. every_epochs: how many epochs end between two; ``None``: only on request."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        kept: Sequence[Checkpoint],
+        every_epochs: int | None,
+        outgrown_epochs: int | None,
+    ) -> None:
+        """kept: the chain, newest first. every_epochs: how many epochs end between two; ``None``: only on request.
+        outgrown_epochs: after how many the newest is dropped; ``None``: never."""
         self._cluster = cluster
         self._every_epochs = every_epochs
+        self._outgrown_epochs = outgrown_epochs
         self._keys = [checkpoint.keys for checkpoint in reversed(kept)]
         """The number of keys in each checkpoint of the chain, oldest first."""
         self._wanted: list[int] = []
@@ -207,6 +218,18 @@ class Checkpoints:
         self._begun_at = Epoch(0)
         if self._cluster.chain:
             self._cluster.act(ForgetCheckpoints())
+
+    def drop_outgrown(self) -> None:
+        """Drop the checkpoints if many epochs have ended since the newest, and no worker restores from them
+        (checkpoints.kept_while_read): else these epochs would stay apart for as long as no other is taken."""
+        cluster = self._cluster
+        if self._outgrown_epochs is None or not cluster.chain or self._taking is not None:
+            return
+        is_read = cluster.rules.checkpoints_kept_while_read and not cluster.is_complete()
+        if not is_read and cluster.ledger.through - cluster.chain[0] > self._outgrown_epochs:
+            self._keys.clear()
+            cluster.drop_checkpoints()
+            cluster.act(ForgetCheckpoints())
 
     def _give_up(self, why: str) -> None:
         taking, self._taking = self._taking, None

@@ -179,6 +179,11 @@ class Cluster:
         self.chain = (at,) if is_whole else (at, *(self.chain or ()))
         self.has_lost_changes &= not knows_changes
 
+    def drop_checkpoints(self) -> None:
+        """Workers begin with nothing, and the next checkpoint is whole."""
+        assert self.chain
+        self.chain = ()
+
     def skip_newest_checkpoint(self) -> None:
         """Workers begin with the one before; checkpoints.not_within_a_segment: that is not within a segment."""
         assert self.chain

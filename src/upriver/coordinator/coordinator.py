@@ -132,10 +132,12 @@ class CoordinatorMachine:
         checkpoint_epochs: int | None = None,
         membership: MembershipConfig = NO_STANDBYS,
         workers: tuple[WorkerId, ...] | None = None,
+        outgrown_epochs: int | None = None,
     ) -> None:
         """checkpoints: a chain, newest first, from which workers restore these views; ``None``: the app has none and
         takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on request. workers: in order;
-        by default those that own vnodes."""
+        by default those that own vnodes. outgrown_epochs: how many epochs end until a checkpoint is dropped if none
+        follows; ``None``: any number."""
         self._rules = rules
         self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived)
         failed = checkpoints[0].failed if checkpoints else {}
@@ -152,7 +154,7 @@ class CoordinatorMachine:
         if checkpoints:
             self._ledger.resume(checkpoints[0].epoch)
         self._leader = Leader(self.cluster, membership)
-        self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs)
+        self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs, outgrown_epochs)
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)
         self._control = Control(self.cluster)
@@ -253,6 +255,7 @@ class CoordinatorMachine:
             self._let_slices_change_hands()
         while self._wanted and (self._may_replan() or not self._rules.coordinator_views_change_between_epochs):
             self._replan(self._wanted.pop(0))
+        self._checkpoints.drop_outgrown()
         if self.cluster.in_step:
             self._see_that_all_have_met()
         if self._may_checkpoint():

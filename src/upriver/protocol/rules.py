@@ -100,6 +100,8 @@ class Rules:
     checkpoints_whole_after_losses: bool = True
     """checkpoints.whole_after_losses: a checkpoint is whole after a worker has gone for good that knew what changed
     since the last one."""
+    checkpoints_kept_while_read: bool = True
+    """checkpoints.kept_while_read: a checkpoint that is outgrown is dropped when no worker restores from it."""
     replication_taken_in_when_over: bool = True
     """replication.taken_in_when_over: a follower takes in an epoch's changes when the epoch is over everywhere."""
     replication_put_back: bool = True

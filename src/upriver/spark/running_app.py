@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from upriver.coordinator.checkpoints import OUTGROWN_EPOCHS
 from upriver.coordinator.control import placement_at_start
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
@@ -272,6 +273,7 @@ class RunningApp:
         """A coordinator that begins with the newest checkpoint, if there is one of these views."""
         config = self._config
         keeper = CheckpointKeeper(lake, self._plans, config.checkpoint_interval_s)
+        intervals = (config.checkpoint_interval_s, config.checkpoint_interval_epochs)
         machine = CoordinatorMachine(
             self._begun_with.vnode_map,
             self._plans,
@@ -279,6 +281,7 @@ class RunningApp:
             checkpoint_epochs=config.checkpoint_interval_epochs,
             membership=config.membership,
             workers=self._begun_with.workers,
+            outgrown_epochs=OUTGROWN_EPOCHS if intervals == (None, None) else None,
         )
         timeout_ms = config.membership.scale_down_timeout_ms
         leavers_s = None if timeout_ms is None else timeout_ms / 1000
