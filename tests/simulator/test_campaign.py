@@ -74,10 +74,6 @@ def test_everything_that_can_happen_does_happen(outcomes: list[RunOutcome], happ
     assert sum(outcome.counters.get(happening, 0) > 0 for outcome in outcomes) >= len(outcomes) / 50
 
 
-def test_segments_are_rewritten_without_rows_that_have_left(outcomes: list[RunOutcome]) -> None:
-    assert any(outcome.counters.get("rewrites") for outcome in outcomes)
-
-
 def test_seeds_differ(outcomes: list[RunOutcome]) -> None:
     assert len({outcome.trace for outcome in outcomes}) == len(outcomes)
 
