@@ -40,7 +40,6 @@ a statement that does not begin with SELECT or WITH | ^DROP TABLE t
 a statement that does not begin with SELECT or WITH | ^EXPLAIN SELECT k FROM t
 a statement that does not begin with SELECT or WITH | ^INSERT INTO t SELECT k FROM t
 a statement that does not begin with SELECT or WITH | ^FROM t SELECT k
-a statement that does not begin with SELECT or WITH | ^VALUES (1)
 INSERT is not supported | WITH ^u AS (SELECT k FROM t) INSERT INTO t SELECT k FROM u
 a second statement | SELECT k FROM t; SELECT ^i FROM t
 a name of the query around in the ON of an outer join | SELECT k FROM t z WHERE EXISTS (SELECT 1 FROM t RIGHT JOIN t u ON t.k = u.k AND u.i = z.i WHERE t.k = z.k)
@@ -81,7 +80,6 @@ GROUP BY of 256 sets | SELECT k FROM t GROUP BY CUBE(^k, i, l, x, f), ROLLUP(p, 
 a window as a whole in ROLLUP | SELECT k FROM t GROUP BY ROLLUP(^window(n, '1 hour'), k)
 GROUP BY of MAP | SELECT 1 AS k FROM t GROUP BY ^m
 GROUP BY of NULL | SELECT 1 AS k FROM t GROUP BY NULL
-a star with GROUP BY | SELECT ^* FROM t GROUP BY k
 a star with EXCEPT or the like | SELECT ^* EXCEPT (i) FROM t
 a column and an alias of another one | SELECT k AS i, i AS k FROM t GROUP BY k, i HAVING ^k > 1
 ${spark.app.name}, in whose place Spark may put a setting, | SELECT k FROM t WHERE s = 'a^${spark.app.name}'
@@ -106,7 +104,6 @@ FROM t
 a distance or a place that is no number | SELECT k, ^lag(i, i) OVER (ORDER BY n) AS z FROM t
 lag() of the row itself with IGNORE NULLS | SELECT k, ^lag(i, 0) IGNORE NULLS OVER (ORDER BY n) AS z FROM t
 sorting by MAP | SELECT k FROM (SELECT k, RANK() OVER (ORDER BY ^m) AS n FROM t) WHERE n = 1
-sorting by NULL | SELECT k FROM t ORDER BY NULL LIMIT 1
 mixing INT with STRING | SELECT k, max(i) AS z FROM t GROUP BY k HAVING ^z = 'a'
 INT where a STRING is wanted | SELECT k, max(i) AS z FROM t GROUP BY k ORDER BY ^upper(z) LIMIT 3
 max() of MAP | SELECT k, ^max(m) AS z FROM t GROUP BY k HAVING z > 1

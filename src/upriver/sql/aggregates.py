@@ -234,11 +234,16 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
     name, operands = function.name.lower(), function.expressions
     distinct = len(operands) == 1 and isinstance(operands[0], exp.Distinct)
     operands = operands[0].expressions if distinct else operands
-    if name not in ("listagg", "string_agg", "percentile_cont", "percentile_disc"):
+    if name not in ("listagg", "string_agg", "percentile_cont", "percentile_disc", "mode"):
         raise context.unsupported(node, f"{name}() WITHIN GROUP", "Leave the order out.")
     if len(order) != 1 or order[0].args.get("desc"):
         what = f"{name}() WITHIN GROUP by anything but one value, ascending,"
         raise context.unsupported(node, what, "Write ORDER BY x.")
+    if name == "mode":
+        if operands or distinct:
+            raise context.unsupported(node, "this mode()", "Write mode() WITHIN GROUP (ORDER BY x).")
+        value = group_value(_comparable(context, node, order[0].this))
+        return Call(name, value, value.type)
     if name.startswith("percentile"):
         if len(operands) != 1 or distinct:
             raise context.unsupported(node, f"this {name}()", f"Write {name}(0.5) WITHIN GROUP (ORDER BY x).")

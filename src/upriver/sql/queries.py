@@ -181,10 +181,12 @@ A_QUERY = "A view is one query: SELECT ... FROM ..."
 def parsed(source: Source) -> exp.Expr:
     """The query in the SQL. Raises UnsupportedSql for anything else, DeclarationError for an empty text."""
     first = source.tokens()[0]
-    if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN):
+    if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES):
         raise source.unsupported(0, "a statement that does not begin with SELECT or WITH", A_QUERY)
     check_words(source)
     tree = source.parse()
+    if isinstance(tree, exp.Values):
+        tree = exp.Select(expressions=[exp.Star()], from_=exp.From(this=tree))
     if not isinstance(tree, exp.Select | exp.SetOperation | exp.Subquery):
         raise source.unsupported(tree, construct(tree), A_QUERY)
     check_reading(source, tree)

@@ -73,12 +73,12 @@ from upriver.sql.windows import OrderKey, first_rows, sort_key, spread
 class Names:
     """The names of one SELECT. items: its outputs, bound, with each star as the columns it stands for."""
 
-    def __init__(self, scope: Scope, items: Sequence[SelectItem], grouped: bool) -> None:
+    def __init__(self, scope: Scope, items: Sequence[SelectItem]) -> None:
         self._scope = scope
         self._source = scope.source
         self.items: tuple[SelectItem, ...] = ()
         for item in items:
-            self.items += tuple(self._items(item, grouped))
+            self.items += tuple(self._items(item))
 
     def group(self, nodes: Iterable[exp.Expr]) -> tuple[exp.Expr, ...]:
         """The grouping columns, each once; a window by its start and its end."""
@@ -143,15 +143,13 @@ class Names:
 
     # Outputs
 
-    def _items(self, item: SelectItem, grouped: bool) -> Iterator[SelectItem]:
+    def _items(self, item: SelectItem) -> Iterator[SelectItem]:
         star = item.node.this if isinstance(item.node, exp.Column) else item.node
         if not isinstance(star, exp.Star):
             yield self._bound(item)
             return
         if any(star.args.values()):
             raise self._source.unsupported(item.node, "a star with EXCEPT or the like", "List the columns.")
-        if grouped:
-            raise self._source.unsupported(item.node, "a star with GROUP BY", "List the columns.")
         for column in self._scope.starred(item.node):
             window = None if column.end is None else column
             yield SelectItem(as_node(column.name, item.node), column.title, window=window)
@@ -359,6 +357,8 @@ def _operand(node: exp.Expr) -> exp.Expr:
     """The argument of an aggregate function; a node that is no aggregate, such as a condition, stays whole."""
     if not is_aggregate(node) and not isinstance(node, exp.Distinct):
         return node
+    if not node.expressions and isinstance(node.parent, exp.WithinGroup):
+        return bare(node.parent.expression.expressions[0].this)  # of mode(), which is given nothing else
     operand: exp.Expr = node.expressions[0]
     return _operand(operand) if isinstance(operand, exp.Distinct) else operand
 
@@ -631,7 +631,7 @@ class _Selection:
 
     def _bind(self) -> _Bound:
         clauses = self._clauses
-        names = Names(self._scope, clauses.items, self._groups())
+        names = Names(self._scope, clauses.items)
         group = names.group_all() if clauses.group_all else names.group(clauses.group)
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)

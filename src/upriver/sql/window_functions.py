@@ -7,6 +7,7 @@ a window function like the others.
 A named window (``WINDOW w AS (...)``) is written out where it is used.
 """
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -65,6 +66,7 @@ _GROUP = (
     "GROUP BY in a subquery, and join with it: FROM t JOIN (SELECT k, sum(x) AS x FROM t GROUP BY k) AS s ON s.k = t.k."
 )
 _A_NUMBER = "Write a whole number."
+_COMPUTED = {exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul}
 _RANGE_DIGITS_MAX = 18
 """Digits of a DECIMAL that RANGE goes by."""
 _WHOLE_SORT = (
@@ -302,15 +304,28 @@ def _argument(context: Context, function: exp.Expr, node: exp.Expr) -> Scalar:
     return value
 
 
+def _whole(written: exp.Expr) -> int | None:
+    """The value of a whole number, or of sums and the like of them; ``None`` for anything else."""
+    match written:
+        case exp.Paren():
+            return _whole(written.this)
+        case exp.Literal():
+            return int(written.this) if not written.is_string and written.this.isdigit() else None
+        case exp.Neg():
+            negated = _whole(written.this)
+            return None if negated is None else -negated
+        case exp.Add() | exp.Sub() | exp.Mul():
+            left, right = _whole(written.this), _whole(written.expression)
+            return None if left is None or right is None else _COMPUTED[type(written)](left, right)
+        case _:
+            return None
+
+
 def _number(context: Context, written: exp.Expr, node: exp.Expr, least: int | None = None) -> int:
     """A whole number that is written out. node: the window function, or the call, for its place."""
-    sign = -1 if isinstance(written, exp.Neg) else 1
-    literal = written.this if isinstance(written, exp.Neg) else written
-    if isinstance(literal, exp.Paren):
-        literal = literal.this
-    if not isinstance(literal, exp.Literal) or literal.is_string or not literal.this.isdigit():
+    number = _whole(written)
+    if number is None:
         raise context.unsupported(node, "a distance or a place that is no number", _A_NUMBER)
-    number = sign * int(literal.this)
     if least is not None and number < least:
         raise context.source.wrong(node, f"{number} for a place or a number of groups", f"Give {least} or more.")
     return number

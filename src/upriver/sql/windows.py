@@ -19,7 +19,7 @@ from upriver.sql.clauses import Part
 from upriver.sql.operators import micros_of
 from upriver.sql.pushdown import filtered
 from upriver.sql.relations import Output, computed, projected, union, widened, with_equal_values
-from upriver.sql.scalars import Context, column_scalar, macro, typed_name
+from upriver.sql.scalars import Context, column_scalar, macro, null, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, Setting, unique, worded
 from upriver.sql.sessions import SESSION, opened
 
@@ -202,6 +202,8 @@ def orders(names: Sequence[str], keys: Sequence[OrderKey]) -> tuple[Order, ...]:
 def sortable(context: Context, node: exp.Expr) -> Scalar:
     """A value to sort, or to partition, by. Raises UnsupportedSql for one of a type without an order."""
     value = context.translate(node)
-    if is_null(value.type) or not is_ordered(value.type):
+    if is_null(value.type):
+        return null(pa.int32())
+    if not is_ordered(value.type):
         raise context.unsupported(node, f"sorting by {typed_name(value)}", ELSEWHERE)
     return value
