@@ -160,7 +160,11 @@ uuid(), which gives another answer each time | ^uuid()
 now(), which gives another answer each time | ^now()
 current_date(), which gives another answer each time | ^current_date()
 a cast from DOUBLE to STRING | TRY_CAST(^x AS STRING)
-the function transform()    | ^transform(a, y -> y + 1)
+transform() without a lambda | ^transform(a, i)
+LAMBDA                      | size(^y -> y)
+minus of BOOLEAN            | transform(a, y -> -(^y > 1))
+array_join() by a computed separator | ^array_join(array(s), s)
+sorting ARRAY<MAP<STRING, INT>> | ^sort_array(array(m))
 STRING as the place of an element | ^a[s]
 DATE - DATE, which is an INTERVAL, | ^d - d
 TIMESTAMP - TIMESTAMP, which is an INTERVAL, | ^t - t

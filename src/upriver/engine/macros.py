@@ -53,6 +53,36 @@ _INDEX = "error('The index ' || i || ' is outside of the array')"
 _NESTED = {
     "spark_item(a, i)": f"""CASE WHEN a IS NULL OR i IS NULL THEN NULL
         WHEN i >= 0 AND i < len(a) THEN list_extract(a, i + 1) ELSE {_INDEX} END""",
+    "spark_array_contains(a, v)": """CASE WHEN a IS NULL OR v IS NULL THEN NULL WHEN list_contains(a, v) THEN TRUE
+        WHEN len(list_filter(a, lambda e: e IS NULL)) > 0 THEN NULL ELSE FALSE END""",
+    "spark_array_position(a, v)": """CASE WHEN a IS NULL OR v IS NULL THEN NULL
+        ELSE coalesce(CAST(list_position(a, v) AS BIGINT), CAST(0 AS BIGINT)) END""",
+    "spark_array_remove(a, v)": """CASE WHEN a IS NOT NULL AND v IS NOT NULL
+        THEN list_filter(a, lambda e: e IS NULL OR e <> v) END""",
+    "spark_array_append(a, v)": "CASE WHEN a IS NOT NULL THEN list_concat(a, [v]) END",
+    "spark_array_prepend(a, v)": "CASE WHEN a IS NOT NULL THEN list_concat([v], a) END",
+    "spark_array_distinct(a)": "list_filter(a, lambda e, i: list_position(a, e) = i)",
+    "spark_array_union(a, b)": "spark_array_distinct((a || b))",
+    "spark_array_intersect(a, b)": """CASE WHEN a IS NOT NULL AND b IS NOT NULL
+        THEN list_filter(a, lambda e, i: list_position(a, e) = i AND list_position(b, e) IS NOT NULL) END""",
+    "spark_array_except(a, b)": """CASE WHEN a IS NOT NULL AND b IS NOT NULL
+        THEN list_filter(a, lambda e, i: list_position(a, e) = i AND list_position(b, e) IS NULL) END""",
+    "spark_arrays_overlap(a, b)": """CASE WHEN a IS NULL OR b IS NULL THEN NULL
+        WHEN len(list_filter(a, lambda e: e IS NOT NULL AND list_position(b, e) IS NOT NULL)) > 0 THEN TRUE
+        WHEN len(a) > 0 AND len(b) > 0 AND len(list_filter((a || b), lambda e: e IS NULL)) > 0 THEN NULL
+        ELSE FALSE END""",
+    "spark_array_join(a, s)": """CASE WHEN a IS NOT NULL AND s IS NOT NULL
+        THEN coalesce(array_to_string(list_filter(a, lambda e: e IS NOT NULL), s), '') END""",
+    "spark_array_join_all(a, s, n)": """CASE WHEN a IS NOT NULL AND s IS NOT NULL AND n IS NOT NULL
+        THEN coalesce(array_to_string(list_transform(a, lambda e: coalesce(e, n)), s), '') END""",
+    "spark_slice(a, i, n)": """CASE WHEN a IS NULL OR i IS NULL OR n IS NULL THEN NULL
+        WHEN i = 0 THEN error('The start of slice() cannot be 0')
+        WHEN n < 0 THEN error('The length of slice() cannot be negative')
+        WHEN i < -len(a) OR n = 0 THEN list_filter(a, lambda e: FALSE)
+        WHEN i > 0 THEN list_filter(a, lambda e, k: k >= i AND k - i < n)
+        ELSE list_filter(a, lambda e, k: k >= len(a) + i + 1 AND k - (len(a) + i + 1) < n) END""",
+    "spark_flatten(a)": """CASE WHEN a IS NOT NULL AND len(list_filter(a, lambda e: e IS NULL)) = 0
+        THEN flatten(a) END""",
     "spark_map(k, v)": """CASE WHEN k IS NULL OR v IS NULL THEN NULL
         WHEN list_contains(list_transform(k, lambda e: e IS NULL), TRUE) THEN error('A key of a map cannot be NULL')
         WHEN len(k) <> len(v) THEN error('The keys and the values of a map differ in number')

@@ -35,11 +35,11 @@ def array_of(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def _struct(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``struct(a, b AS c, ...)``: fields have the names of columns, or their numbers."""
-    names = [_title(part) or f"col{place}" for place, part in enumerate(node.expressions, 1)]
+    names = [title_of(part) or f"col{place}" for place, part in enumerate(node.expressions, 1)]
     return _named(context, node, names, operands)
 
 
-def _title(node: exp.Expr) -> str:
+def title_of(node: exp.Expr) -> str:
     """The name of an expression that has one, as it is written."""
     if isinstance(node, exp.Column):
         return str(node.this.meta.get(WRITTEN, node.name))

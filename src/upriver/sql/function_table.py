@@ -7,9 +7,11 @@ Spark are made from it.
 import re
 from collections.abc import Mapping
 
+from upriver.sql.arrays import ARRAYS, MAPS
 from upriver.sql.choices import CHOICES
 from upriver.sql.constructors import CONSTRUCTORS
 from upriver.sql.hashes import HASHES
+from upriver.sql.lambdas import LAMBDAS
 from upriver.sql.lists import LISTS
 from upriver.sql.numbers import BITS, CASTS, NUMBERS
 from upriver.sql.patterns import PATTERNS
@@ -26,7 +28,8 @@ TABLE: Mapping[str, tuple[Function, ...]] = {
     "Bytes and hashes": (*BYTES, *HASHES),
     "Dates and times": TIMES,
     "Casts": CASTS,
-    "Arrays, structs and maps": (*CONSTRUCTORS, *LISTS),
+    "Lambdas": LAMBDAS,
+    "Arrays, structs and maps": (*CONSTRUCTORS, *LISTS, *ARRAYS, *MAPS),
 }
 """By topic."""
 

@@ -6,9 +6,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.types import is_integer, is_nested, is_null, spark_name
+from upriver.plan.types import is_array, is_integer, is_nested, is_null, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.logic import choose, compare
+from upriver.sql.operators import to_common
 from upriver.sql.scalars import (
     Context,
     Rule,
@@ -49,6 +50,9 @@ def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``concat`` or ``||``: NULL if any part is. Other types than strings are cast, if the cast is exact."""
+    if any(is_array(value.type) for value in operands):
+        parts = in_order(*to_common(context, node, operands))
+        return opaque(strict(f"({' || '.join(part.sql for part in parts)})", parts[0].type, parts))
     if all(value.type == _BINARY for value in operands):
         parts = in_order(*operands)
         return opaque(strict(f"({' || '.join(part.sql for part in parts)})", _BINARY, parts))
@@ -291,6 +295,15 @@ def _distance(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return strict(macro(name, *(part.sql for part in parts)), _INT, parts)
 
 
+def _reversed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``reverse`` of a text or an array."""
+    (value,) = operands
+    if is_array(value.type):
+        return opaque(strict(f"list_reverse({value.sql})", value.type, (value,)))
+    text = take(context, node, _TEXT, value)
+    return strict(macro("spark_reverse", text.sql), _STRING, (text,))
+
+
 def _type_name(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     (value,) = operands
     if is_nested(value.type):
@@ -393,7 +406,7 @@ TEXTS: tuple[Function, ...] = (
         "repeat", (_TEXT, _COUNT), "repeat({0}, {1})", _STRING, samples="repeat(s, j); repeat(k, -1); repeat(u, y)"
     ),
     Function("space", (_COUNT,), "repeat(' ', {0})", _STRING, samples="space(j); space(h)"),
-    Function("reverse", (_TEXT,), "spark_reverse", _STRING),
+    Function("reverse", (_ANY,), _reversed, "STRING, or the array's type", samples="reverse(s); reverse(u)"),
     Function("translate", (_TEXT, _TEXT, _TEXT), "translate({0}, {1}, {2})", _STRING),
     Function(
         "split_part",

@@ -1,0 +1,473 @@
+"""Functions of arrays and of maps, without lambdas."""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.types import (
+    array_type,
+    common_type,
+    duck_name,
+    is_array,
+    is_map,
+    is_nested,
+    is_ordered,
+    is_string,
+    is_struct,
+    is_untyped,
+    map_type,
+    parts_of,
+    struct_type,
+)
+from upriver.sql.casts import cast
+from upriver.sql.constructors import title_of
+from upriver.sql.nested_values import each, field_sql, once, order_form, struct_sql
+from upriver.sql.operators import CAST_IT, to_common
+from upriver.sql.scalars import Context, in_order, macro, opaque, strict, typed_name
+from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, Special, take
+
+_ANY, _INT, _TEXT = OperandKind.ANY, OperandKind.INT, OperandKind.STRING
+_SIMILAR = "Give it arrays of one type."
+
+
+def need_array(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    """The value, if it is an array whose elements have a type."""
+    if not is_array(value.type) or is_untyped(value.type):
+        raise context.unsupported(node, f"{typed_name(value)} where an ARRAY is wanted", CAST_IT)
+    return value
+
+
+def need_map(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    """The value, if it is a map."""
+    if not is_map(value.type):
+        raise context.unsupported(node, f"{typed_name(value)} where a MAP is wanted", CAST_IT)
+    return value
+
+
+def _of_array(how: str, gives: Callable[[pa.DataType], pa.DataType] = lambda type: type) -> Special:
+    """A function of one array. how: DuckDB SQL, with {0} for it. gives: the type of the result."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        array = need_array(context, node, operands[0])
+        sql = once(array.sql, lambda a: how.replace("{0}", a))
+        return opaque(strict(sql, gives(array.type), (array,)))
+
+    return rule
+
+
+def _with_element(how: str, gives: pa.DataType | None, is_strict: bool = True) -> Special:
+    """A function of an array and a value like its elements. how: a macro. gives: ``None`` for the array's type.
+    is_strict: whether it is NULL where the value is."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        array, value = _alike(context, node, operands[0], operands[1])
+        if is_strict:
+            array, value = in_order(array, value)
+        nulls = None if is_strict else array.null_by
+        sql = macro(how, array.sql, value.sql)
+        return opaque(Scalar(sql, array.type if gives is None else gives, any_fails((array, value)), nulls=nulls))
+
+    return rule
+
+
+def _alike(context: Context, node: exp.Expr, array: Scalar, value: Scalar) -> tuple[Scalar, Scalar]:
+    """An array and a value, in the common type of its elements and the value."""
+    array = need_array(context, node, array)
+    type = common_type(array.type.value_type, value.type)
+    if type is None or not is_ordered(type):
+        what = f"{typed_name(value)} with elements of {typed_name(array)}"
+        raise context.unsupported(node, what, CAST_IT)
+    return cast(context, node, array, array_type(type)), cast(context, node, value, type)
+
+
+def _of_two(how: str, gives: pa.DataType | None = None) -> Special:
+    """A function of two arrays of a common type. how: a macro."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        pair = [need_array(context, node, value) for value in to_common(context, node, operands)]
+        if not is_ordered(pair[0].type):
+            raise context.unsupported(node, f"comparing elements of {typed_name(pair[0])}", _SIMILAR)
+        left, right = in_order(*pair)
+        type = left.type if gives is None else gives
+        return opaque(Scalar(macro(how, left.sql, right.sql), type, any_fails(pair)))
+
+    return rule
+
+
+def _zipped(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``arrays_zip(a, b, ...)``: structs of the elements at each place, NULL where an array is shorter."""
+    arrays = in_order(*(need_array(context, node, value) for value in operands))
+    names = [title_of(part) or str(place) for place, part in enumerate(node.expressions)]
+    type = array_type(struct_type(names, [array.type.value_type for array in arrays]))
+
+    def zipped(given: str) -> str:
+        fields = [field_sql(given, place) for place in range(len(arrays))]
+        longest = f"greatest({', '.join(f'len({one})' for one in fields)})"
+        made = each(
+            f"range(1, {longest} + 1)", lambda at: struct_sql([f"list_extract({one}, {at})" for one in fields]), given
+        )
+        return f"CASE WHEN {' OR '.join(f'{one} IS NULL' for one in fields)} THEN NULL ELSE {made} END"
+
+    return opaque(strict(once(struct_sql([array.sql for array in arrays]), zipped), type, arrays))
+
+
+def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``array_join(a, separator[, word for NULL])``."""
+    array = need_array(context, node, operands[0])
+    if not is_string(array.type.value_type):
+        raise context.unsupported(node, f"array_join() of {typed_name(array)}", "Give it an ARRAY<STRING>.")
+    if not isinstance(operands[1].constant, str):
+        raise context.unsupported(node, "array_join() by a computed separator", "Write it in quotes.")
+    texts = [take(context, node, _TEXT, value) for value in operands[1:]]
+    parts = in_order(array, *texts)
+    name = "spark_array_join" if len(texts) == 1 else "spark_array_join_all"
+    return opaque(strict(macro(name, *(part.sql for part in parts)), pa.string(), parts))
+
+
+def _sorted(descends: bool, nulls_first: bool) -> Callable[[str, pa.DataType], str]:
+    order = f"'{'DESC' if descends else 'ASC'}', 'NULLS {'FIRST' if nulls_first else 'LAST'}'"
+
+    def sql(array: str, type: pa.DataType) -> str:
+        if not is_nested(type):
+            return f"list_sort({array}, {order})"
+        test = "IS NOT NULL" if nulls_first != descends else "IS NULL"
+        keyed = each(array, lambda one: f"{{'n': {one} {test}, 'k': {order_form(one, type)}, 'v': {one}}}")
+        return each(f"list_sort({keyed}, {order})", lambda one: f"{one}.v")
+
+    return sql
+
+
+def _sort(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``array_sort(a)``: ascending, NULL last; ``sort_array(a[, ascending])``: NULL first, or last if it descends."""
+    array = need_array(context, node, operands[0])
+    if not is_ordered(array.type):
+        raise context.unsupported(node, f"sorting {typed_name(array)}", "Sort an array of other values.")
+    by = node.expressions[1] if len(node.expressions) > 1 else None
+    if by is not None and not isinstance(by, exp.Boolean):
+        raise context.unsupported(node, "an order that is not written out", "Write TRUE or FALSE.")
+    descends = by is not None and not by.this
+    made = _sorted(descends, node.name.lower() == "sort_array" and not descends)
+    return opaque(strict(made(array.sql, array.type.value_type), array.type, (array,)))
+
+
+def _extreme(function: str) -> Special:
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        array = need_array(context, node, operands[0])
+        type = array.type.value_type
+        if is_nested(type):
+            instead = "Take an element of the sorted array: sort_array(a)[0]."
+            raise context.unsupported(node, f"{node.name}() of {typed_name(array)}", instead)
+        return opaque(Scalar(f"CAST({function}({array.sql}) AS {duck_name(type)})", type, array.fails))
+
+    return rule
+
+
+def _repeated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``array_repeat(value, times)``."""
+    value, times = operands[0], take(context, node, _INT, operands[1])
+    if is_untyped(value.type):
+        raise context.unsupported(node, f"array_repeat() of {typed_name(value)}", CAST_IT)
+    sql = each(f"range(0, CAST({times.sql} AS BIGINT))", lambda _: value.sql, value.sql)
+    return opaque(Scalar(sql, array_type(value.type), any_fails(operands), nulls=times.null_by))
+
+
+def _sliced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    array = need_array(context, node, operands[0])
+    start, length = (take(context, node, OperandKind.WHOLE, value) for value in operands[1:])
+    parts = in_order(array, start, length)
+    return opaque(strict(macro("spark_slice", *(part.sql for part in parts)), array.type, parts, fails=True))
+
+
+def _flat(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``flatten(a)``: NULL if one of the arrays in it is."""
+    array = need_array(context, node, operands[0])
+    if not is_array(array.type.value_type):
+        raise context.unsupported(node, f"flatten() of {typed_name(array)}", "Give it an array of arrays.")
+    return opaque(Scalar(macro("spark_flatten", array.sql), array.type.value_type, array.fails))
+
+
+# Maps
+
+
+def _of_map(how: str, gives: Callable[[pa.DataType], pa.DataType]) -> Special:
+    """A function of one map. how: DuckDB SQL, with {0} for it."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        value = need_map(context, node, operands[0])
+        return opaque(strict(how.replace("{0}", value.sql), gives(value.type), (value,)))
+
+    return rule
+
+
+def _entries(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    value = need_map(context, node, operands[0])
+    sql = each(f"map_entries({value.sql})", lambda one: struct_sql([f"{one}.key", f"{one}.value"]))
+    return opaque(strict(sql, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,)))
+
+
+def _contains_key(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    value, key = need_map(context, node, operands[0]), operands[1]
+    keys = Scalar(f"map_keys({value.sql})", array_type(value.type.key_type), value.fails, nulls=value.null_by)
+    return _with_element("spark_array_contains", pa.bool_())(context, node, (keys, key))
+
+
+def _from_arrays(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``map_from_arrays(keys, values)``."""
+    keys, values = in_order(*(need_array(context, node, value) for value in operands))
+    return _made(context, node, keys.sql, values.sql, keys.type.value_type, values.type.value_type, (keys, values))
+
+
+def _made(
+    context: Context,
+    node: exp.Expr,
+    keys: str,
+    values: str,
+    key: pa.DataType,
+    value: pa.DataType,
+    operands: Sequence[Scalar],
+) -> Scalar:
+    if not is_ordered(key):
+        raise context.unsupported(node, "a map whose keys hold maps", "Take other keys.")
+    return opaque(Scalar(macro("spark_map", keys, values), map_type(key, value), fails=True))
+
+
+def _from_entries(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``map_from_entries(a)``, of an array of structs of two fields; NULL if one of the structs is."""
+    array = need_array(context, node, operands[0])
+    pair = array.type.value_type
+    if not is_struct(pair) or pair.num_fields != 2 or not is_ordered(pair.field(0).type):
+        raise context.unsupported(node, f"map_from_entries() of {typed_name(array)}", "Give it structs of two fields.")
+
+    def made(a: str) -> str:
+        parts = each(a, lambda one: field_sql(one, 0)), each(a, lambda one: field_sql(one, 1))
+        is_null = f"{a} IS NULL OR len(list_filter({a}, lambda e: e IS NULL)) > 0"
+        return f"CASE WHEN {is_null} THEN NULL ELSE {macro('spark_map', *parts)} END"
+
+    type = map_type(pair.field(0).type, pair.field(1).type)
+    return opaque(Scalar(once(array.sql, made), type, fails=True))
+
+
+def _united(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``map_concat(a, b, ...)``. Spark raises if a key comes twice."""
+    maps = [need_map(context, node, value) for value in to_common(context, node, operands)]
+    keys, values = (" || ".join(f"{function}({one.sql})" for one in maps) for function in ("map_keys", "map_values"))
+    return opaque(Scalar(macro("spark_map", f"({keys})", f"({values})"), maps[0].type, fails=True))
+
+
+_TYPE, _TWICE = "the array's type", "where a key is NULL, or comes twice"
+_COMMON, _OF_ELEMENT = "ARRAY of the common type", "the element's type"
+_BOOLEAN = "BOOLEAN"
+
+ARRAYS: tuple[Function, ...] = (
+    Function(
+        "array_contains",
+        (_ANY, _ANY),
+        _with_element("spark_array_contains", pa.bool_()),
+        _BOOLEAN,
+        nulls="also if it has NULL, and not the value",
+        samples="array_contains(ai, i); array_contains(axs, x); array_contains(texts, s); array_contains(lists, bi)",
+    ),
+    Function(
+        "array_position",
+        (_ANY, _ANY),
+        _with_element("spark_array_position", pa.int64()),
+        "BIGINT; 0 if it is not there",
+        samples="array_position(ai, i); array_position(axs, x); array_position(texts, u)",
+    ),
+    Function(
+        "array_remove",
+        (_ANY, _ANY),
+        _with_element("spark_array_remove", None),
+        _TYPE,
+        samples="array_remove(ai, i); array_remove(axs, w); array_remove(sts, st)",
+    ),
+    Function(
+        "array_append",
+        (_ANY, _ANY),
+        _with_element("spark_array_append", None, is_strict=False),
+        _COMMON,
+        nulls="where the array is",
+        samples="array_append(ai, j); array_append(texts, u); array_append(ai, l)",
+    ),
+    Function(
+        "array_prepend",
+        (_ANY, _ANY),
+        _with_element("spark_array_prepend", None, is_strict=False),
+        _COMMON,
+        nulls="where the array is",
+        samples="array_prepend(ai, j); array_prepend(texts, u)",
+    ),
+    Function(
+        "array_distinct",
+        (_ANY,),
+        _of_array("spark_array_distinct({0})"),
+        _TYPE,
+        samples="array_distinct(ai); array_distinct(axs); array_distinct(lists); array_distinct(sts)",
+    ),
+    Function(
+        "array_union",
+        (_ANY, _ANY),
+        _of_two("spark_array_union"),
+        _COMMON,
+        samples="array_union(ai, bi); array_union(axs, axs); array_union(lists, lists)",
+    ),
+    Function(
+        "array_intersect",
+        (_ANY, _ANY),
+        _of_two("spark_array_intersect"),
+        _COMMON,
+        samples="array_intersect(ai, bi); array_intersect(axs, array(x)); array_intersect(texts, array(s, u))",
+    ),
+    Function(
+        "array_except",
+        (_ANY, _ANY),
+        _of_two("spark_array_except"),
+        _COMMON,
+        samples="array_except(ai, bi); array_except(axs, array(x)); array_except(sts, array(st))",
+    ),
+    Function(
+        "arrays_overlap",
+        (_ANY, _ANY),
+        _of_two("spark_arrays_overlap", pa.bool_()),
+        _BOOLEAN,
+        nulls="also if only NULL could be in both",
+        samples="arrays_overlap(ai, bi); arrays_overlap(axs, array(x)); arrays_overlap(texts, array(s))",
+    ),
+    Function(
+        "array_compact",
+        (_ANY,),
+        _of_array("list_filter({0}, lambda e: e IS NOT NULL)"),
+        _TYPE,
+        samples="array_compact(ai); array_compact(sts)",
+    ),
+    Function(
+        "arrays_zip",
+        (_ANY,),
+        _zipped,
+        "ARRAY of STRUCT",
+        repeats=True,
+        samples="arrays_zip(ai, texts); arrays_zip(bi)",
+    ),
+    Function(
+        "array_join",
+        (_ANY, _TEXT, _TEXT),
+        _joined,
+        "STRING",
+        least=2,
+        samples="array_join(texts, ','); array_join(texts, '', '-'); array_join(texts, '-', u)",
+    ),
+    Function(
+        "sort_array",
+        (_ANY, OperandKind.CONDITION),
+        _sort,
+        _TYPE,
+        least=1,
+        samples="sort_array(ai); sort_array(axs, false); sort_array(sts); sort_array(lists, false); sort_array(texts)",
+    ),
+    Function(
+        "array_sort",
+        (_ANY,),
+        _sort,
+        _TYPE,
+        samples="array_sort(ai); array_sort(axs); array_sort(sts); array_sort(lists)",
+    ),
+    Function(
+        "array_min",
+        (_ANY,),
+        _extreme("list_min"),
+        _OF_ELEMENT,
+        nulls="also without an element that is not NULL",
+        samples="array_min(ai); array_min(axs); array_min(texts)",
+    ),
+    Function(
+        "array_max",
+        (_ANY,),
+        _extreme("list_max"),
+        _OF_ELEMENT,
+        nulls="also without an element that is not NULL",
+        samples="array_max(ai); array_max(axs); array_max(texts)",
+    ),
+    Function(
+        "array_repeat",
+        (_ANY, _INT),
+        _repeated,
+        "ARRAY of the first operand's type",
+        nulls="where the number is",
+        samples="array_repeat(s, j); array_repeat(st, 2)",
+    ),
+    Function(
+        "slice",
+        (_ANY, OperandKind.WHOLE, OperandKind.WHOLE),
+        _sliced,
+        _TYPE,
+        fails="where the start is 0 or the length negative",
+        lenient=RAISES,
+        samples="slice(ai, 2, 2); slice(ai, j, y); slice(texts, -2, 1); slice(axs, -3, 9)",
+    ),
+    Function(
+        "flatten",
+        (_ANY,),
+        _flat,
+        "the type of its arrays",
+        nulls="also where one of its arrays is",
+        samples="flatten(lists); flatten(array(ai, bi))",
+    ),
+)
+"""Of arrays."""
+
+MAPS: tuple[Function, ...] = (
+    Function(
+        "map_keys",
+        (_ANY,),
+        _of_map("map_keys({0})", lambda type: array_type(type.key_type)),
+        "ARRAY",
+        samples="map_keys(mp); map_keys(dm)",
+    ),
+    Function(
+        "map_values",
+        (_ANY,),
+        _of_map("map_values({0})", lambda type: array_type(type.item_type)),
+        "ARRAY",
+        samples="map_values(mp)",
+    ),
+    Function("map_entries", (_ANY,), _entries, "ARRAY of STRUCT", samples="map_entries(mp); map_entries(dm)"),
+    Function(
+        "map_contains_key",
+        (_ANY, _ANY),
+        _contains_key,
+        _BOOLEAN,
+        samples="map_contains_key(mp, s); map_contains_key(dm, x)",
+    ),
+    Function(
+        "map_from_arrays",
+        (_ANY, _ANY),
+        _from_arrays,
+        "MAP",
+        fails=f"{_TWICE}, or the numbers differ",
+        lenient=RAISES,
+        samples="map_from_arrays(array_distinct(array_compact(ai)), bi); map_from_arrays(bi, bi)",
+    ),
+    Function(
+        "map_from_entries",
+        (_ANY,),
+        _from_entries,
+        "MAP",
+        nulls="also where an entry is",
+        fails=_TWICE,
+        lenient=RAISES,
+        samples="map_from_entries(sts); map_from_entries(map_entries(mp))",
+    ),
+    Function(
+        "map_concat",
+        (_ANY,),
+        _united,
+        "MAP",
+        repeats=True,
+        fails=_TWICE,
+        lenient=RAISES,
+        samples="map_concat(mp, map('q', i)); map_concat(mp, mp); map_concat(mp)",
+    ),
+)
+"""Of maps."""

@@ -1,0 +1,307 @@
+"""Functions that take a lambda: transform, filter, exists, forall, aggregate, zip_with, and their kin over maps.
+
+A lambda's variables become DuckDB's, with names of their own, since lambdas may stand in one another.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.types import array_type, duck_name, has_map, is_untyped, map_type, parts_of, same_type
+from upriver.sql.arrays import need_array, need_map
+from upriver.sql.nested_values import each, once
+from upriver.sql.operators import CAST_IT, as_condition
+from upriver.sql.scalars import Context, macro, opaque, typed_name
+from upriver.sql.signatures import RAISES, Function, OperandKind, Operands
+
+_ANY, _LAMBDA = OperandKind.ANY, OperandKind.LAMBDA
+
+
+def _lambda(context: Context, node: exp.Expr, place: int, least: int, most: int) -> exp.Lambda:
+    """The lambda that is the operand at this place, with so many variables."""
+    found = node.expressions[place]
+    if not isinstance(found, exp.Lambda):
+        raise context.unsupported(node, f"{node.name}() without a lambda", f"Write one: {node.name}(a, x -> x + 1).")
+    if not least <= len(found.expressions) <= most:
+        count = f"{least}" if least == most else f"{least} or {most}"
+        raise context.source.wrong(node, f"a lambda of {len(found.expressions)} variables", f"Here it has {count}.")
+    return found
+
+
+def _names(function: exp.Lambda) -> list[str]:
+    """DuckDB's names of its variables."""
+    depth, above = 0, function.parent
+    while above is not None:
+        depth += isinstance(above, exp.Lambda)
+        above = above.parent
+    return [f"x{depth}_{place}" for place in range(len(function.expressions))]
+
+
+def _body(context: Context, function: exp.Lambda, values: Sequence[Scalar]) -> Scalar:
+    """Its body. values: of its variables, with the texts that name them."""
+    names = (variable.name.lower() for variable in function.expressions)
+    given = dict(zip(names, values, strict=True))
+
+    def leaf(node: exp.Expr) -> Scalar | None:
+        known = given.get(node.name.lower()) if isinstance(node, exp.Identifier) else None
+        return context.leaf(node) if known is None else known
+
+    body = replace(context, leaf=leaf).translate(function.this)
+    return replace(body, constant=None, nulls=None, letters=None)
+
+
+def _typed(context: Context, node: exp.Expr, body: Scalar) -> Scalar:
+    if is_untyped(body.type):
+        raise context.unsupported(node, "a lambda of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
+    return body
+
+
+def _element(array: Scalar, name: str) -> Scalar:
+    return Scalar(name, array.type.value_type)
+
+
+def _with_index(context: Context, function: exp.Lambda, array: Scalar) -> tuple[str, Scalar]:
+    """The variables of a lambda over elements, and over their places too if it has two; and its body."""
+    names = _names(function)
+    values = [_element(array, names[0])]
+    values += [Scalar(f"CAST({name} - 1 AS INTEGER)", pa.int32(), nulls=frozenset()) for name in names[1:]]
+    return ", ".join(names), _body(context, function, values)
+
+
+def _over(sql: str, type: pa.DataType, fails: bool, *operands: Scalar) -> Scalar:
+    """The result of a call that is NULL where one of these operands is."""
+    nulls = frozenset[str]().union(*(operand.null_by for operand in operands))
+    return opaque(Scalar(sql, type, fails or any_fails(operands), nulls=nulls))
+
+
+def _transform(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``transform(a, x -> ...)`` or ``transform(a, (x, i) -> ...)``."""
+    array = need_array(context, node, operands[0])
+    names, body = _with_index(context, _lambda(context, node, 1, 1, 2), array)
+    body = _typed(context, node, body)
+    sql = f"list_transform({array.sql}, lambda {names}: {body.sql})"
+    return _over(sql, array_type(body.type), body.fails, array)
+
+
+def _filter(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``filter(a, x -> ...)`` or ``filter(a, (x, i) -> ...)``."""
+    array = need_array(context, node, operands[0])
+    names, body = _with_index(context, _lambda(context, node, 1, 1, 2), array)
+    test = as_condition(context, node, body)
+    sql = f"list_filter({array.sql}, lambda {names}: coalesce({test.sql}, FALSE))"
+    return _over(sql, array.type, body.fails, array)
+
+
+def _folded(array: Scalar, start: str, kept: pa.DataType, merged: str, names: tuple[str, str]) -> str:
+    """DuckDB SQL of a value that the elements change one after the other. start: its first value. kept: its type.
+    merged: its next value. names: of the pair of it and nothing, and of the pair of nothing and the element."""
+    so_far, then = names
+    nothing, empty = f"CAST(NULL AS {duck_name(kept)})", f"CAST(NULL AS {duck_name(array.type.value_type)})"
+    pairs = each(array.sql, lambda one: f"{{'a': {nothing}, 'x': {one}}}")
+    first = f"{{'a': CAST({start} AS {duck_name(kept)}), 'x': {empty}}}"
+    then_all = f"{{'a': CAST({merged} AS {duck_name(kept)}), 'x': {then}.x}}"
+    return f"(list_reduce({pairs}, lambda {so_far}, {then}: {then_all}, {first})).a"
+
+
+def _quantified(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``exists(a, x -> ...)`` and ``forall(a, x -> ...)``. Spark stops at the element that decides."""
+    array = need_array(context, node, operands[0])
+    function = _lambda(context, node, 1, 1, 1)
+    (name,) = _names(function)
+    is_any = node.name.lower() == "exists"
+    names = f"{name}_s", f"{name}_t"
+    test = as_condition(context, node, _body(context, function, [_element(array, f"({names[1]}).x")]))
+    word, decided, start = ("OR", "TRUE", "FALSE") if is_any else ("AND", "FALSE", "TRUE")
+    is_decided = f"({names[0]}).a IS {decided}"
+    merged = f"CASE WHEN {is_decided} THEN {decided} ELSE (({names[0]}).a {word} {test.sql}) END"
+    sql = _folded(array, start, pa.bool_(), merged, names)
+    return opaque(Scalar(sql, pa.bool_(), test.fails or array.fails))
+
+
+def _aggregate(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``aggregate(a, start, (acc, x) -> ...[, acc -> ...])``."""
+    array, start = need_array(context, node, operands[0]), _typed(context, node, operands[1])
+    function = _lambda(context, node, 2, 2, 2)
+    name = _names(function)[0]
+    names = f"{name}_s", f"{name}_t"
+    values = [Scalar(f"({names[0]}).a", start.type), _element(array, f"({names[1]}).x")]
+    merged = _body(context, function, values)
+    if not same_type(merged.type, start.type):
+        what = f"a start of {typed_name(start)} with a lambda that gives {typed_name(merged)}"
+        raise context.unsupported(node, what, "CAST the start to the type of the lambda.")
+    made = _folded(array, start.sql, start.type, merged.sql, names)
+    result = merged
+    if len(operands) > 3:
+        finish = _lambda(context, node, 3, 1, 1)
+        (last,) = _names(finish)
+        result = _typed(context, node, _body(context, finish, [Scalar(last, start.type)]))
+        made = f"list_transform([{made}], lambda {last}: {result.sql})[1]"
+    sql = f"CASE WHEN ({array.sql}) IS NOT NULL THEN {made} END"
+    return opaque(Scalar(sql, result.type, any_fails((array, start, merged, result))))
+
+
+def _zip_with(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``zip_with(a, b, (x, y) -> ...)``: the shorter array continues with NULL."""
+    arrays = [need_array(context, node, value) for value in operands[:2]]
+    function = _lambda(context, node, 2, 2, 2)
+    name = _names(function)[0]
+    pairs = [_element(array, f"{name}.{part}") for array, part in zip(arrays, "ab", strict=True)]
+    body = _typed(context, node, _body(context, function, pairs))
+
+    def zipped(given: str) -> str:
+        count = f"greatest(len({given}.a), len({given}.b)) + 1"
+        pair = each(
+            f"range(1, {count})",
+            lambda at: f"{{'a': list_extract({given}.a, {at}), 'b': list_extract({given}.b, {at})}}",
+            given,
+        )
+        made = f"list_transform({pair}, lambda {name}: {body.sql})"
+        return f"CASE WHEN {given}.a IS NOT NULL AND {given}.b IS NOT NULL THEN {made} END"
+
+    sql = once(f"{{'a': {arrays[0].sql}, 'b': {arrays[1].sql}}}", zipped, body.sql)
+    return _over(sql, array_type(body.type), body.fails, *arrays)
+
+
+def _entry(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, Scalar]:
+    """The variable of an entry of a map, and the body of the lambda over its key and its value."""
+    function = _lambda(context, node, 1, 2, 2)
+    name = _names(function)[0]
+    parts = [Scalar(f"{name}.{part}", type) for part, type in zip(("key", "value"), parts_of(value.type), strict=True)]
+    return name, _body(context, function, parts)
+
+
+def _map_filter(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``map_filter(m, (k, v) -> ...)``."""
+    value = need_map(context, node, operands[0])
+    name, body = _entry(context, node, value)
+    test = as_condition(context, node, body)
+    kept = f"list_filter(map_entries({value.sql}), lambda {name}: coalesce({test.sql}, FALSE))"
+    sql = once(kept, lambda one: f"MAP({each(one, lambda e: f'{e}.key')}, {each(one, lambda e: f'{e}.value')})")
+    return _over(sql, value.type, body.fails, value)
+
+
+def _transform_values(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``transform_values(m, (k, v) -> ...)``."""
+    value = need_map(context, node, operands[0])
+    name, body = _entry(context, node, value)
+    body = _typed(context, node, body)
+    made = f"list_transform(map_entries({value.sql}), lambda {name}: {body.sql})"
+    sql = f"MAP(map_keys({value.sql}), {made})"
+    return _over(sql, map_type(value.type.key_type, body.type), body.fails, value)
+
+
+def _transform_keys(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``transform_keys(m, (k, v) -> ...)``. Spark raises if a key is NULL, or comes twice."""
+    value = need_map(context, node, operands[0])
+    name, body = _entry(context, node, value)
+    body = _typed(context, node, body)
+    if has_map(body.type):
+        raise context.unsupported(node, f"a map with keys of {typed_name(body)}", CAST_IT)
+    made = f"list_transform(map_entries({value.sql}), lambda {name}: {body.sql})"
+    sql = macro("spark_map", made, f"map_values({value.sql})")
+    return _over(sql, map_type(body.type, value.type.item_type), True, value)
+
+
+_LIKE_BODY, _WHERE_BODY = "ARRAY of the lambda's type", "where the lambda does"
+_IN_LAMBDA = "NULL in the place"
+
+LAMBDAS: tuple[Function, ...] = (
+    Function(
+        "transform",
+        (_ANY, _LAMBDA),
+        _transform,
+        _LIKE_BODY,
+        nulls="where the array is",
+        fails=_WHERE_BODY,
+        lenient=_IN_LAMBDA,
+        samples="transform(ai, X -> x * 2 + j); transform(lists, x -> transform(x, y -> y + size(x) + j)); "
+        "transform(axs, (x, i) -> if(i = 0, NULL, x)); transform(sts, x -> x.a + 1); transform(ai, x -> 10 DIV x)",
+    ),
+    Function(
+        "filter",
+        (_ANY, _LAMBDA),
+        _filter,
+        "the array's type",
+        nulls="where the array is",
+        fails=_WHERE_BODY,
+        lenient="another array",
+        samples="filter(ai, x -> x > 1); filter(texts, (x, i) -> i < 2 AND x <> u); filter(sts, x -> x IS NOT NULL)",
+    ),
+    Function(
+        "exists",
+        (_ANY, _LAMBDA),
+        _quantified,
+        "BOOLEAN",
+        nulls="also where nothing decides and the lambda is NULL for an element",
+        fails=_WHERE_BODY,
+        lenient="another truth",
+        samples="exists(ai, x -> x > 1); exists(ai, x -> x IS NULL); exists(ai, x -> 10 DIV x > 4)",
+    ),
+    Function(
+        "forall",
+        (_ANY, _LAMBDA),
+        _quantified,
+        "BOOLEAN",
+        nulls="also where nothing decides and the lambda is NULL for an element",
+        fails=_WHERE_BODY,
+        lenient="another truth",
+        samples="forall(ai, x -> x > 0); forall(axs, x -> x < 2); forall(ai, x -> 10 DIV x > 4)",
+    ),
+    Function(
+        "aggregate reduce",
+        (_ANY, _ANY, _LAMBDA, _LAMBDA),
+        _aggregate,
+        "the lambda's type",
+        least=3,
+        nulls="where the array is, or a lambda gives NULL",
+        fails=_WHERE_BODY,
+        lenient="another value",
+        samples="aggregate(ai, 0, (acc, x) -> acc + coalesce(x, 10)); reduce(ai, j, (a, x) -> a * 2 + x, a -> a + 1); "
+        "aggregate(texts, '', (acc, x) -> acc || x); "
+        "aggregate(axs, struct(0D AS s, 0 AS n), (a, x) -> struct(a.s + x AS s, a.n + 1 AS n), a -> a.s / a.n)",
+    ),
+    Function(
+        "zip_with",
+        (_ANY, _ANY, _LAMBDA),
+        _zip_with,
+        _LIKE_BODY,
+        nulls="where an array is",
+        fails=_WHERE_BODY,
+        lenient=_IN_LAMBDA,
+        samples="zip_with(ai, bi, (x, y) -> coalesce(x, 0) + y); zip_with(ai, texts, (x, y) -> struct(y, x))",
+    ),
+    Function(
+        "map_filter",
+        (_ANY, _LAMBDA),
+        _map_filter,
+        "the map's type",
+        nulls="where the map is",
+        fails=_WHERE_BODY,
+        lenient="another map",
+        samples="map_filter(mp, (k, v) -> v > 0); map_filter(dm, (k, v) -> k > 1)",
+    ),
+    Function(
+        "transform_values",
+        (_ANY, _LAMBDA),
+        _transform_values,
+        "MAP of the lambda's type",
+        nulls="where the map is",
+        fails=_WHERE_BODY,
+        lenient=_IN_LAMBDA,
+        samples="transform_values(mp, (k, v) -> v + length(k)); transform_values(dm, (k, v) -> k)",
+    ),
+    Function(
+        "transform_keys",
+        (_ANY, _LAMBDA),
+        _transform_keys,
+        "MAP of the lambda's type",
+        nulls="where the map is",
+        fails="where the lambda does, or a key is NULL or comes twice",
+        lenient=RAISES,
+        samples="transform_keys(mp, (k, v) -> k || 'z'); transform_keys(mp, (k, v) -> length(k))",
+    ),
+)
+"""Functions with lambdas."""
