@@ -103,6 +103,18 @@ class FailingRegion:
         self._lake_ports = lake_ports
         self._is_doomed = False
 
+    def due(self, clock: int) -> Hashes:
+        return self._region.due(clock)
+
+    def advance(self, clock: int) -> None:
+        self._region.advance(clock)
+
+    def show_due(self) -> None:
+        self._region.show_due()
+
+    def raise_clock(self, keys: Hashes, clock: int) -> None:
+        self._region.raise_clock(keys, clock)
+
     def apply(self, port: int, batch: Batch) -> None:
         if port in self._lake_ports and self._bad_rows.of(self._view, batch.rows).any():
             self._region.apply(port, batch.slice(0, len(batch) // 2))

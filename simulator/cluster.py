@@ -264,7 +264,9 @@ class SimulatedCluster:
         epoch = self.lake.publish(table.name, rows)
         self.oracle.publish(epoch, self.lake)
         self.watcher.counters["rows"] += rows.num_rows
-        self.step_coordinator(EpochPublished(epoch=epoch, rows=self.lake.rows(single(epoch))))
+        self.step_coordinator(
+            EpochPublished(epoch=epoch, rows=self.lake.rows(single(epoch)), clock=self.lake.clock(epoch))
+        )
         return epoch
 
     def wants(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:

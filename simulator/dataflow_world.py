@@ -68,14 +68,26 @@ class DataflowWorld:
         self._has_begun = False
         """Whether constant rows have come."""
 
-    def run_epoch(self, rows: Mapping[str, pa.RecordBatch]) -> None:
-        """Take an epoch with these rows, by table, to its end."""
+    def run_epoch(self, rows: Mapping[str, pa.RecordBatch], clock: int | None = None) -> None:
+        """Take an epoch with these rows, by table, to its end. clock: its instant. Some workers begin it before rows
+        come to them, others after that."""
         self.set_aside = []
+        workers = [] if clock is None else self._rng.sample(self.workers, len(self.workers))
+        early = self._rng.randint(0, len(workers))
+        self._advance(workers[:early], clock)
         for region, port, batch in self._shuffled([list(queue) for queue in self._from_the_lake(rows)]):
             self._deliver(region, port, batch)
+        self._advance(workers[early:], clock)
         self._has_begun = True
         for stage in range(max(self._plan.stages.values()) + 1):
             self._run_stage([name for name, found in self._plan.stages.items() if found == stage])
+
+    def _advance(self, workers: Sequence[Mapping[str, Region]], clock: int | None) -> None:
+        for worker in workers:
+            for region in worker.values():
+                assert clock is not None
+                region.advance(clock)
+            self._maybe_move()
 
     def scan(self) -> pa.Table:
         """The whole view."""
@@ -98,6 +110,7 @@ class DataflowWorld:
             old, new = self.workers[source][region], self.workers[target][region]
             keys = old.keys_of(vnode, self._vnodes)
             new.install(old.collect(keys))
+            new.show_due()
             old.drop(keys)
             self._owners[region][vnode] = target
 

@@ -107,6 +107,10 @@ class FakeLake:
         self._came: list[tuple[str, pa.RecordBatch]] = []
         """By epoch: the table, and its rows."""
 
+    def clock(self, epoch: Epoch) -> int:
+        """The instant of an epoch: as many seconds as epochs and rows had come by then."""
+        return int(epoch + sum(rows.num_rows for _, rows in self._came[:epoch])) * 1_000_000
+
     def keep(self, plans: Iterable[DataflowPlan]) -> None:
         """Make the indexes that these plans need, for all epochs; none is ever given up."""
         self._kept |= {edge.channel for plan in plans for edge in lake_edges(plan)}
@@ -277,7 +281,13 @@ class FakeLake:
     def events(self) -> tuple[EpochPublished, ...]:
         """All that a coordinator is told at its start."""
         return tuple(
-            EpochPublished(epoch=span.last, rows=self.rows(span), after=span.after, rewritten=span.rewritten)
+            EpochPublished(
+                epoch=span.last,
+                rows=self.rows(span),
+                after=span.after,
+                rewritten=span.rewritten,
+                clock=self.clock(span.last),
+            )
             for span in self.spans(self.published)
         )
 

@@ -76,7 +76,7 @@ class Oracle:
 
     def publish(self, epoch: Epoch, lake: FakeLake) -> None:
         """Apply one more epoch."""
-        self._machine.step(OpenEpoch(epoch=epoch, mixed=False))
+        self._machine.step(OpenEpoch(epoch=epoch, mixed=False, clock=lake.clock(epoch)))
         runs = lake.changes(single(epoch))
         for channel in filter(runs.__contains__, self._channels):
             self._machine.step(RowsRead(epoch=epoch, channel=channel, batch=runs[channel].batch))
@@ -88,7 +88,7 @@ class Oracle:
             self._machine.step(TimeToSettle(rows_max=ALL_ROWS))
         assert isinstance(self._machine.phase, Serving)
         shares = self._machine.phase.regions.shards
-        fed = [plan for plan in self._plans if plan.channels & runs.keys()]
+        fed = [plan for plan in self._plans if plan.channels & runs.keys() or plan.is_clocked]
         changed = {plan.name: by_key(shares[plan.name].region.scan(), plan) for plan in fed}
         self._history.append({**self._history[-1], **changed})
         kept = {plan.name: frozenset(shares[plan.name].region.keys_of(0, 1).tolist()) for plan in fed}
@@ -126,13 +126,17 @@ def _hashes_of(plan: DataflowPlan) -> Mapping[Key, int]:
     return KeyHashes([plan.schema.field(column).type for column in plan.key])
 
 
-def sql_answer(plan: DataflowPlan, tables: Mapping[str, pa.Table], database: duckdb.DuckDBPyConnection) -> Counter[Row]:
-    """What DuckDB says of the view's SQL over all good rows: an oracle that shares no code with ours."""
+def sql_answer(
+    plan: DataflowPlan, tables: Mapping[str, pa.Table], database: duckdb.DuckDBPyConnection, clock: int
+) -> Counter[Row]:
+    """What DuckDB says of the view's SQL over all good rows: an oracle that shares no code with ours. clock: the
+    instant, in microseconds since 1970."""
+    sql = plan.sql.replace("unix_timestamp()", str(clock // 1_000_000))
     for name, rows in tables.items():
         bad = bad_rows_of(plan.name, name, rows)
         database.register(name, rows if bad is None else rows.filter(pc.invert(bad)))
     try:
-        return Counter(database.execute(plan.sql).fetchall())
+        return Counter(database.execute(sql).fetchall())
     finally:
         for name in tables:
             database.unregister(name)

@@ -277,6 +277,7 @@ class Process:
             number=asked.upquery.number,
             rows=tuple((port, lake.rows_of_keys(channel, keys, through)) for port, channel in asked.ports),
             through=through,
+            clock=lake.clock(through),
             rows_max=rows_max,
         )
 

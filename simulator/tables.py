@@ -176,6 +176,32 @@ UPSERTED = (
     ),
 )
 """Views whose rows are taken back."""
+CLOCKED = (
+    ViewSpec("fresh", "SELECT sym, seq, qty FROM trades WHERE seq > unix_timestamp() - 12", ("sym",)),
+    ViewSpec(
+        "ripe",
+        "SELECT sym, count(*) AS n, sum(qty) AS qty FROM trades WHERE seq + qty <= unix_timestamp() GROUP BY sym",
+        ("sym",),
+    ),
+    ViewSpec(
+        "current",
+        "SELECT page, count(*) AS n FROM visits WHERE unix_timestamp() BETWEEN seq + 2 AND seq + 14 GROUP BY page",
+        ("page",),
+    ),
+    ViewSpec(
+        "crowds",
+        "SELECT n, count(*) AS syms FROM (SELECT sym, count(*) AS n FROM trades WHERE seq > unix_timestamp() - 15"
+        " GROUP BY sym) GROUP BY n",
+        ("n",),
+    ),
+    ViewSpec(
+        "renewed",
+        "SELECT sym, count(*) AS n FROM offers GROUP BY sym HAVING max(seq) > unix_timestamp() - 10",
+        ("sym",),
+    ),
+    ViewSpec("open_offers", "SELECT site, page, sym FROM offers WHERE seq + qty >= unix_timestamp()", ("site", "page")),
+)
+"""Views that depend on the clock, whose seconds about count the rows."""
 ALL_VIEWS = (*VIEWS, *EXCHANGED, *TRACED, *SPOILED, *UPSERTED)
 SETS_ASIDE = frozenset({"trades"})
 """Tables whose bad rows are set aside."""

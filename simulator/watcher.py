@@ -446,7 +446,11 @@ class Watcher:
             self._look_at(process, plan)
             whole.update(by_key(process.shares[plan.name].region.scan(), plan))
         require(checkers.views_equal_the_oracle, self._oracle.at(plan.name, self._lake.published), whole)
-        require(checkers.views_equal_sql, sql_answer(plan, self._lake.all_rows(), database), whole)
+        require(
+            checkers.views_equal_sql,
+            sql_answer(plan, self._lake.all_rows(), database, self._lake.clock(self._lake.published)),
+            whole,
+        )
 
     def retired(self, processes: Iterable[Process]) -> None:
         """The app was stopped: all workers have gone, and no client still waits for an answer."""

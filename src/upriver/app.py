@@ -26,8 +26,16 @@ from upriver.lake.scan import prunable
 from upriver.net.server import listen_for
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, Per, TableSpec
+from upriver.runtime.clock_ticks import TICK_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
-from upriver.settings import absolute, check_checkpoints, check_memory, check_name, check_sizes, token_of
+from upriver.settings import (
+    absolute,
+    check_checkpoints,
+    check_more_than_none,
+    check_name,
+    check_sizes,
+    token_of,
+)
 from upriver.spark.compaction import CompactionSettings
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
@@ -40,7 +48,8 @@ from upriver.spark.session import spark_hosts
 from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
 from upriver.spark.typer import SparkTyper
-from upriver.sql.queries import declare_view, mapped_view, over_tables
+from upriver.sql.clock import with_instant
+from upriver.sql.queries import columns_of, declare_view, mapped_view, over_tables
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
@@ -80,6 +89,8 @@ class App:
     compaction: merge the files of old epochs in the background, so that no cost grows with the app's age.
     compaction_grace_s: seconds for which files stay that larger ones have replaced: a read of the lake by Spark may
     last so long.
+    clock_tick: seconds from one epoch to the next at most, if a view depends on the clock: its time moves with the
+    epochs (docs/guide/sql.md).
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -106,9 +117,9 @@ class App:
         learner_partial_rebalance: bool = True,
         compaction: bool = True,
         compaction_grace_s: float = GRACE_S,
+        clock_tick: float = TICK_S,
     ) -> None:
-        check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms)
-        check_memory(memory_budget)
+        check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         use_own_python(spark)
         self._spark = spark
@@ -134,6 +145,7 @@ class App:
             compaction=CompactionSettings(
                 compacts=flag("compaction", compaction), grace_s=seconds("compaction_grace_s", compaction_grace_s)
             ),
+            clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
         self._sources: dict[str, StartedSource] = {}
         self._tables: dict[str, TableSpec] = {}
@@ -406,6 +418,8 @@ class App:
     def _computed(self, view: str, keys: pa.RecordBatch | None) -> DataFrame:
         """A partial view as Spark computes it. keys: rows of other keys may be missing."""
         query, root, zone, epoch = self._queries[view], self._config.root, self._typer.timezone, self._running().epoch
+        if self._plans[view].is_clocked:
+            query = with_instant(query, Lake(root).clock(epoch) or 0, columns_of(self._tables))
         pruned = {} if keys is None else prunable(self._plans[view])
         wanted = None if keys is None else KeyFilter(keys).hashes
         return view_as_of(self._spark, root, query, self._tables, {}, epoch, zone, pruned, wanted)

@@ -40,23 +40,27 @@ def check_name(what: str, name: str, taken: Iterable[str]) -> None:
             raise DeclarationError(f"{what} {name!r}: there is a table or a view {as_it_is} already")
 
 
-def check_more_than_none(setting: str, value: object, unit: str) -> None:
-    """Raise DeclarationError unless the value is a finite number above 0."""
+def check_more_than_none(setting: str, value: object, unit: str) -> float:
+    """The value, if it is a finite number above 0. Raises DeclarationError."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not (math.isfinite(value) and value > 0):  # type: ignore[arg-type, operator]
         raise DeclarationError(f"{setting}={value!r}: give {unit}, more than 0")
+    return value  # type: ignore[return-value]
 
 
-def check_sizes(workers: int | None, vnodes: int, ingest_tasks: int | None, step_budget_ms: object) -> None:
+def check_sizes(
+    workers: int | None, vnodes: int, ingest_tasks: int | None, step_budget_ms: object, memory_budget: object
+) -> None:
     check_vnodes(vnodes)
     if workers is not None and not 1 <= whole("workers", workers) <= vnodes:
         raise DeclarationError(f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})")
     if ingest_tasks is not None and whole("ingest_tasks", ingest_tasks) < 1:
         raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
     check_more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
+    _check_memory(memory_budget)
 
 
-def check_memory(budget: object) -> None:
+def _check_memory(budget: object) -> None:
     if budget is not None and not (_is_whole(budget) and budget >= MEMORY_BUDGET_MIN):  # type: ignore[operator]
         raise DeclarationError(
             f"memory_budget={budget!r}: give bytes for each worker, at least {MEMORY_BUDGET_MIN:,}, or None"

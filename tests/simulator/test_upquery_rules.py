@@ -33,7 +33,7 @@ import pytest
 from worlds_kit import seeds_from
 
 from simulator.campaign import Simulator
-from simulator.tables import TRACED, VIEWS
+from simulator.tables import CLOCKED, TRACED, VIEWS
 from upriver.partial.rules import ALL_RULES as ALL_UPQUERY_RULES
 from upriver.partial.rules import UpqueryRules
 from upriver.protocol.rules import ALL_RULES
@@ -55,6 +55,7 @@ CAUGHT_BY = {
     },
     "partial_rows_before_lookups": {"lookups_equal_the_oracle"},
     "partial_whole_keys_only": {"lookups_equal_the_oracle", "views_equal_the_oracle"},
+    "partial_clock_of_the_answer": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
     "cones_keep_what_keys_rest_on": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
     "cones_catch_up_first": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
     "cones_join_between_epochs": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
@@ -78,6 +79,10 @@ OF_CONES = {"cones_keep_what_keys_rest_on", "cones_catch_up_first", "cones_join_
 """Rules of views whose rows are exchanged."""
 
 
+OF_THE_CLOCK = {"partial_clock_of_the_answer"}
+"""Rules of views that depend on the clock."""
+
+
 def test_every_rule_is_tried() -> None:
     assert CAUGHT_BY.keys() | BY_HAND == {field.name for field in fields(UpqueryRules)}
 
@@ -85,7 +90,7 @@ def test_every_rule_is_tried() -> None:
 @pytest.mark.parametrize("rule", CAUGHT_BY)
 def test_without_a_rule_some_seed_finds_something_wrong(rule: str) -> None:
     rules = replace(ALL_RULES, upqueries=replace(ALL_UPQUERY_RULES, **{rule: False}))
-    views = TRACED if rule in OF_CONES else VIEWS
+    views = TRACED if rule in OF_CONES else CLOCKED if rule in OF_THE_CLOCK else VIEWS
     faults = None if rule in UNDER_FAULTS else ()
     simulator = Simulator(rules, views=views, partial_share=1.0, faults=faults, retained_share=0.0)
     outcomes = (simulator.play(seed, STEPS, WORKERS) for seed in seeds_from(FIRST_SEEDS.get(rule, 0), SEEDS_MAX))

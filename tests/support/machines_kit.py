@@ -44,6 +44,7 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.state.pair_index import ManyMembers
+from upriver.state.vectors import NO_KEYS
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.worker.worker import WorkerMachine
 
@@ -80,6 +81,18 @@ class Seen:
     @property
     def unsettled(self) -> int:
         return 0
+
+    def due(self, clock: int) -> Hashes:
+        return NO_KEYS
+
+    def advance(self, clock: int) -> None:
+        pass
+
+    def show_due(self) -> None:
+        pass
+
+    def raise_clock(self, keys: Hashes, clock: int) -> None:
+        pass
 
     def left_out(self) -> list[SetAside]:
         aside, self.aside = self.aside, []

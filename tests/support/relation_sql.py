@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from window_sql import sorted_by, windowed_sql
 
+from upriver.plan.clock import ClockOp
 from upriver.plan.plan import (
     AggregateCall,
     AggregateOp,
@@ -61,7 +62,7 @@ def sql_of(relation: Relation, upserts: dict[str, str]) -> str:
             return " UNION ALL ".join(f"SELECT * FROM {part}" for part in inputs)
         case SetOperationOp(kind, every):
             return f"SELECT * FROM {inputs[0]} {kind}{' ALL' if every else ''} SELECT * FROM {inputs[1]}"
-        case LatestOp() | StatefulMapOp() | ValuesOp() | SaltOp() | ReplicateOp() | ExplodeOp():
+        case LatestOp() | StatefulMapOp() | ValuesOp() | SaltOp() | ReplicateOp() | ExplodeOp() | ClockOp():
             raise AssertionError("no SQL that a front end knows means this")
 
 

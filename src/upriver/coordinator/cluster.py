@@ -423,4 +423,9 @@ class Cluster:
     def _open(self, member: Member, epoch: Epoch, *, mixed: bool) -> None:
         member.sent, self.sent.ever = epoch, Epoch(max(epoch, self.sent.ever))
         epochs = self.ledger.epochs
-        self.tell(member, OpenEpoch(epoch=epoch, mixed=mixed, after=epochs[epoch].after, as_of=epochs.as_of))
+        opened = epochs[epoch]
+        clock = opened.clock if self.rules.clock_own_instant else epochs.clock
+        self.tell(
+            member,
+            OpenEpoch(epoch=epoch, mixed=mixed, after=opened.after, as_of=epochs.as_of, clock=clock),
+        )

@@ -23,11 +23,13 @@ Stands = Collection[tuple[Epoch, Epoch]]
 
 @dataclass(frozen=True, slots=True)
 class PublishedEpoch:
-    """An epoch, or a segment that ends with it. after: the one before. rows: per channel, over all vnodes."""
+    """An epoch, or a segment that ends with it. after: the one before. rows: per channel, over all vnodes. clock: its
+    instant."""
 
     epoch: Epoch
     after: Epoch
     rows: Mapping[Channel, int]
+    clock: int | None
 
 
 class PublishedEpochs:
@@ -38,6 +40,8 @@ class PublishedEpochs:
         """The last that is published."""
         self.as_of = BEGINNING
         """Segments that were rewritten as of this epoch, or as of an earlier one, are read as they are now."""
+        self.clock: int | None = None
+        """The instant of the last that is published."""
         self._order: list[Epoch] = []
         self._known: dict[Epoch, PublishedEpoch] = {}
         """All and only those in ``_order``."""
@@ -59,8 +63,9 @@ class PublishedEpochs:
             raise ProtocolError(f"epoch {event.epoch} was published after {self.last}")
         self.last = event.epoch
         self.as_of = max(self.as_of, event.rewritten)
+        self.clock = event.clock
         self._order.append(event.epoch)
-        self._known[event.epoch] = PublishedEpoch(event.epoch, after, event.rows)
+        self._known[event.epoch] = PublishedEpoch(event.epoch, after, event.rows, event.clock)
 
     def replace(self, events: Iterable[EpochPublished]) -> None:
         """These are the first epochs; those after them stay as they are. They are as the lake has them now, so nothing
@@ -159,10 +164,11 @@ class PublishedEpochs:
         merged = self._order[first:end]
         if not merged or merged[-1] != segment.epoch or self._known[merged[0]].after != segment.after:
             return  # the order has no longer all of its epochs, or has them within a larger segment
+        clock = self._known[segment.epoch].clock
         for epoch in merged:
             del self._known[epoch]
         self._order[first:end] = [segment.epoch]
-        self._known[segment.epoch] = PublishedEpoch(segment.epoch, segment.after, segment.rows)
+        self._known[segment.epoch] = PublishedEpoch(segment.epoch, segment.after, segment.rows, clock)
 
 
 def _stand_between(stands: Stands, after: Epoch, through: Epoch) -> bool:

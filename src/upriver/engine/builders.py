@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.engine.operators.aggregate import Grouped
+from upriver.engine.operators.clock_tests import ClockTests
 from upriver.engine.operators.join import Join
 from upriver.engine.operators.latest import Latest
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful
@@ -18,6 +19,7 @@ from upriver.engine.operators.topk import TopK
 from upriver.engine.operators.window import Windowed
 from upriver.errors import ProtocolError
 from upriver.plan import plan as ops
+from upriver.plan.clock import ClockOp
 from upriver.plan.plan import Node, RegionPlan
 from upriver.plan.provenance import one_by_one, table_rows
 from upriver.plan.routing import Key, Routing, found_in, of_join, routings
@@ -106,6 +108,7 @@ STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
         ops.JoinOp: _join,
         ops.TopKOp: lambda op, place: TopK(op, place.source, place.routing(op.partition)),
         ops.WindowOp: lambda op, place: Windowed(op, place.source, place.routing(op.partition)),
+        ClockOp: lambda op, place: ClockTests(op, place.source, place.node.schema),
         ops.SetOperationOp: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
         ops.LatestOp: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
         ops.StatefulMapOp: lambda op, place: StatefulMap(op, place.source, place.routing(op.key)),

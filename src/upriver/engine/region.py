@@ -26,7 +26,9 @@ import pyarrow as pa
 from upriver.engine.bad_rows import Flowing, SetAside, passed, row_filters
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.builders import operators_of
+from upriver.engine.clock import BEFORE_ALL
 from upriver.engine.operators.aggregate import Aggregate
+from upriver.engine.operators.clock_tests import ClockTests
 from upriver.engine.operators.gather import Gather
 from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Stateful, concatenated, consolidated
 from upriver.engine.operators.rows import RowCounts, Rows
@@ -69,6 +71,18 @@ class RegionState(Protocol):
         """Waiting rows, plus output that is not drained yet."""
         ...
 
+    def due(self, clock: int) -> Hashes:
+        """The keys, ascending and unique, that change when the clock gets to this instant."""
+        ...
+
+    def advance(self, clock: int) -> None:
+        """The clock gets to this instant, in microseconds since 1970."""
+        ...
+
+    def show_due(self) -> None:
+        """State was installed that may be as of an earlier clock than this region's: take it on."""
+        ...
+
     def settle(self, rows_max: int) -> int: ...
 
     def drain(self, rows_max: int) -> Sequence[Outgoing]: ...
@@ -102,6 +116,8 @@ class FullRegionState(RegionState, Protocol):
     def settle_first(self, rows_max: int) -> None: ...
 
     def try_again(self, keys: Hashes) -> None: ...
+
+    def raise_clock(self, keys: Hashes, clock: int) -> None: ...
 
 
 FROM_SEVERAL_ROWS = (
@@ -232,7 +248,18 @@ class KeptRows:
 class Region:
     """One worker's share of one region."""
 
-    __slots__ = ("_gate", "_gathers", "_kept", "_operators", "_outbox", "_sends", "_stateful", "_unsure", "_wiring")
+    __slots__ = (
+        "_clocked",
+        "_gate",
+        "_gathers",
+        "_kept",
+        "_operators",
+        "_outbox",
+        "_sends",
+        "_stateful",
+        "_unsure",
+        "_wiring",
+    )
 
     def __init__(
         self,
@@ -251,6 +278,12 @@ class Region:
         self._gate = gate
         self._operators = gate.operators
         self._stateful = tuple(stateful)
+        self._clocked = {
+            number: operator
+            for number, operator in enumerate(gate.operators, start=wiring.ports)
+            if isinstance(operator, ClockTests)
+        }
+        """The nodes that depend on the clock, by number."""
         self._gathers = tuple(gathers)
         self._unsure = dict(unsure)
         self._kept = kept
@@ -292,6 +325,25 @@ class Region:
                 self._flow(port, batch)
         else:
             gather.add(batch)
+
+    def due(self, clock: int) -> Hashes:
+        return key_set(*(operator.due(clock) for operator in self._clocked.values()))
+
+    def advance(self, clock: int) -> None:
+        """The clock gets to this instant, unless it is past it. Raises RowError as ``apply``."""
+        for number, operator in self._clocked.items():
+            made = operator.advance(clock)
+            if len(made):
+                with self._gate.naming(None):
+                    self._flow(number, made)
+
+    def show_due(self) -> None:
+        self.advance(BEFORE_ALL)
+
+    def raise_clock(self, keys: Hashes, clock: int) -> None:
+        """Rows of these keys (ascending, unique), of which there is nothing here, will come as of this instant."""
+        for operator in self._clocked.values():
+            operator.raise_clock(keys, clock)
 
     def left_out(self) -> list[SetAside]:
         """The rows of tables that were set aside since the last call: nothing here depends on them."""

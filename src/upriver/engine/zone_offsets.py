@@ -21,7 +21,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIRST, _LAST = 1800, 2500
 _STEP_DAYS = 7
 """Days between the moments at which a zone is asked for its offset; none changes it and back within so few."""
-_CYCLE_S = 146_097 * 86_400
+_DAY_S = 86_400
+_CYCLE_S = 146_097 * _DAY_S
 """Seconds of 400 years."""
 
 
@@ -80,3 +81,11 @@ def instants_of(clocks: Micros, zone: str) -> Micros:
     places = np.searchsorted(readings, seconds, side="right")
     # In a gap the offset before it holds, which is the smaller one: the reading is that after the gap.
     return clocks - offsets[places] * _SECOND
+
+
+def days_go_back(zone: str) -> bool:
+    """Whether the zone's date goes back at some change from 2020 on: its clocks are then put back over midnight."""
+    begins, offsets = _changes(zone)
+    before, after = begins[1:] - 1 + offsets[:-1], begins[1:] + offsets[1:]
+    recent = begins[1:] >= int((datetime(2020, 1, 1, tzinfo=UTC) - _EPOCH).total_seconds())
+    return bool((after[recent] // _DAY_S < before[recent] // _DAY_S).any())

@@ -606,6 +606,7 @@ class UpqueryReader:
             number=action.upquery.number,
             rows=rows,
             through=through,
+            clock=self._lake.clock(through),
         )
 
 

@@ -13,6 +13,8 @@ class IngestHistory:
 
     def __init__(self) -> None:
         self.last = Epoch(0)
+        self.committed_at = 0.0
+        """When the last epoch was committed, in seconds since 1970."""
         self.queries: dict[str, str] = {}
         self.batches: dict[str, int] = {}
         self.retained: dict[str, Retention] = {}
@@ -20,6 +22,7 @@ class IngestHistory:
     def add(self, epochs: LakeEpochs) -> None:
         """Note the next epoch's manifest, or the next segment."""
         self.last = epochs.epoch
+        self.committed_at = max(self.committed_at, epochs.committed_at or 0.0)
         for table, last in epochs.batches.items():
             is_replaced = self.queries.get(table) != last.query
             before = -1 if is_replaced else self.batches[table]

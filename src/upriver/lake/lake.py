@@ -260,6 +260,11 @@ class Lake:
         spans = self.spans(through)
         return self.epochs(spans[-1]).retained if spans else {}
 
+    def clock(self, through: Epoch) -> int | None:
+        """The instant of an epoch, in microseconds since 1970; ``None`` if it is not known. Raises CorruptFile."""
+        spans = self.spans(through)
+        return self.epochs(spans[-1]).clock if spans else None
+
     def opened(self, span: EpochSpan, as_of: Epoch) -> EpochSpan:
         """The span as a reader opens it that takes segments as of an epoch up to this one."""
         return opened(self.segments(), span, as_of) if as_of > span.last else span

@@ -60,6 +60,12 @@ class LakeEpochs(ABC):
     retained: Mapping[str, Retention] = field(default_factory=dict)
 
     @property
+    def clock(self) -> int | None:
+        """The instant of the epochs' end, for views that depend on the clock: when the driver committed the last of
+        them, in microseconds since 1970."""
+        return None if self.committed_at is None else round(self.committed_at * 1_000_000)
+
+    @property
     @abstractmethod
     def span(self) -> EpochSpan:
         """The epochs."""

@@ -241,16 +241,18 @@ class ViewScan:
         """As ``LakeScan``. The rows of regions before the last are divided by other keys: each scan computes all of
         them, and holds the state of one such region at a time."""
         lake, evaluator = Lake(self.root), Evaluator()
+        clock = lake.clock(through) if self.plan.is_clocked else None
         *before, last = self.plan.regions
         everything = VnodeGroup(0, group.vnodes, group.vnodes)
         sent: _Sent = {}
         for plan in before:
-            region = self._fed(plan, self._slices(lake, plan, through, everything), everything, None, sent, evaluator)
+            slices = self._slices(lake, plan, through, everything)
+            region = self._fed(plan, slices, everything, None, sent, evaluator, clock)
             for out in region.drain(ALL_ROWS):
                 sent.setdefault((out.to, out.port), []).append(out.batch)
         slices = self._slices(lake, last, through, group)
         for part in slices.parts(self.held_rows_max):
-            region = self._fed(last, slices, part, wanted, sent, evaluator)
+            region = self._fed(last, slices, part, wanted, sent, evaluator, clock)
             yield from region.scan().to_batches(max_chunksize=SLICE_ROWS_MAX)
 
     def _slices(self, lake: Lake, plan: RegionPlan, through: Epoch, group: VnodeGroup) -> _Slices:
@@ -265,10 +267,13 @@ class ViewScan:
         wanted: Hashes | None,
         sent: "_Sent",
         evaluator: Evaluator,
+        clock: int | None,
     ) -> Region:
         """The region, after all rows of these vnodes have gone in. wanted: only rows with these hash64. sent: the rows
-        that other regions have sent, by region and port."""
+        that other regions have sent, by region and port. clock: the instant of the epoch."""
         region = Region.build(self.plan, plan, evaluator)
+        if clock is not None:
+            region.advance(clock)
         ports = [port for port, _ in plan.lake_ports]
         for edge, batch in slices.read(part, wanted):
             region.apply(ports[edge], batch)

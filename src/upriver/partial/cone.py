@@ -462,6 +462,16 @@ class Cone:
 
     # For rows from other workers, which never come --------------------------------------------------------------------
 
+    def due(self, clock: int) -> Hashes:
+        """No view that depends on the clock is a cone."""
+        return NO_KEYS
+
+    def advance(self, clock: int) -> None:
+        pass
+
+    def show_due(self) -> None:
+        pass
+
     def left_out(self) -> Sequence[SetAside]:
         return ()
 

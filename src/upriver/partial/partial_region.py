@@ -36,6 +36,7 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
+from upriver.engine.clock import BEFORE_ALL
 from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.view import LongRead
 from upriver.engine.region import FullRegionState
@@ -149,11 +150,19 @@ class KeysToRead:
 
 
 class Filling:
-    """number: the upquery's. keys: that the rows are of, ascending and unique. through: the last epoch that was
-    read."""
+    """number: the upquery's. keys: that the rows are of, ascending and unique. through: the last epoch that was read.
+    clock: its instant; ``None`` if that is not known."""
 
-    def __init__(self, number: int, keys: Hashes, rows: Sequence[tuple[int, Batch]], through: Epoch) -> None:
+    def __init__(
+        self,
+        number: int,
+        keys: Hashes,
+        rows: Sequence[tuple[int, Batch]],
+        through: Epoch,
+        clock: int | None,
+    ) -> None:
         """rows: by port, in order."""
+        self.clock = clock
         self.number = number
         self.keys = keys
         self.through = through
@@ -342,6 +351,20 @@ class PartialRegion:
             self._wanted.add(pending)
             self._retained.clear()
 
+    def due(self, clock: int) -> Hashes:
+        return self._region.due(clock)
+
+    def advance(self, clock: int) -> None:
+        """The clock gets to this instant. If rows cannot be put out anew, their keys are missing from now on."""
+        due = self._region.due(clock)
+        try:
+            self._region.advance(clock)
+        except Exception:  # of any class, as in ``catch_up``
+            self.drop(due)
+
+    def show_due(self) -> None:
+        self.advance(BEFORE_ALL)
+
     def left_out(self) -> Sequence[SetAside]:
         return self._region.left_out()
 
@@ -415,15 +438,27 @@ class PartialRegion:
         return upquery
 
     def answer(
-        self, number: int, rows: Sequence[tuple[int, Batch]], through: Epoch, rows_max: int = ANSWER_ROWS_MAX
+        self,
+        number: int,
+        rows: Sequence[tuple[int, Batch]],
+        through: Epoch,
+        rows_max: int = ANSWER_ROWS_MAX,
+        clock: int | None = None,
     ) -> list[UnansweredKeys] | None:
         """The upquery's rows, by port, in order. As ``fill``, with the first of them. Another upquery may begin.
 
-        through: the last epoch that was read.
+        through: the last epoch that was read. clock: its instant, if it is known.
         """
-        filling = Filling(number, self._keys_of_answer(self._under_way.end(number), number), rows, through)
+        keys = self._keys_of_answer(self._under_way.end(number), number)
+        filling = Filling(number, keys, rows, through, clock if self._rules.partial_clock_of_the_answer else None)
+        self._raise_clock(filling, keys)
         self._fillings.append(filling)
         return self._fill(filling, rows_max)
+
+    def _raise_clock(self, filling: Filling, keys: Hashes) -> None:
+        """partial.clock_of_the_answer"""
+        if filling.clock is not None:
+            self._region.raise_clock(keys, filling.clock)
 
     def _keys_of_answer(self, keys: Hashes, number: int) -> Hashes:
         return self._still_asked(keys, number) if self._rules.partial_own_upquery_only else keys
@@ -461,6 +496,7 @@ class PartialRegion:
                     self._region.try_again(keys)
             except Exception as error:  # of any class: it is about some of these keys
                 self._region.drop(keys)  # there was nothing of them before
+                self._raise_clock(filling, keys)
                 filling.spoil(error)
         if filling.left and not self._rules.partial_whole_keys_only:
             keys = self._keys_of_answer(filling.keys, filling.number)

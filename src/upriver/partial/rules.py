@@ -33,6 +33,8 @@ class UpqueryRules:
     """partial.room_first: under a budget, keys are filled only when there is room; other keys are evicted first."""
     partial_whole_keys_only: bool = True
     """partial.whole_keys_only: a key is shown only once all rows that its upquery has read are taken in."""
+    partial_clock_of_the_answer: bool = True
+    """partial.clock_of_the_answer: an upquery's rows come as of the instant of the last epoch that it has read."""
     cones_keep_what_keys_rest_on: bool = True
     """cones.keep_what_keys_rest_on: what a kept key comes to rest on is filled before the epoch's rows are taken in."""
     cones_catch_up_first: bool = True

@@ -11,6 +11,7 @@ from functools import partial
 from textwrap import dedent
 from typing import Any
 
+from upriver.plan.clock import ClockOp
 from upriver.plan.plan import (
     NOT_WANTED,
     WHOLE_PARTITION,
@@ -237,6 +238,9 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
             return _top(op, name_of)
         case WindowOp():
             return _window(op, name_of)
+        case ClockOp():
+            tests = (f"{name_of(test.column)} {test.comparison} {test.sql}" for test in op.tests)
+            return f"tests of the clock, for which rows wait that will change: {', '.join(tests)}"
         case UnionOp():
             return "union"
         case SaltOp():

@@ -29,6 +29,7 @@ import pyarrow as pa
 import xxhash
 
 from upriver.ids import Channel
+from upriver.plan.clock import ClockOp
 from upriver.plan.retention import Retain
 
 ALL_ALIKE = "() of all rows"
@@ -487,6 +488,7 @@ Op = (
     | JoinOp
     | TopKOp
     | WindowOp
+    | ClockOp
     | UnionOp
     | SetOperationOp
     | LatestOp
@@ -670,6 +672,11 @@ class DataflowPlan:
             fed_by = [depths[entry.edge.region] for entry in region.inputs if isinstance(entry.edge, ExchangeEdge)]
             depths[region.name] = 1 + max(fed_by, default=-1)
         return depths
+
+    @cached_property
+    def is_clocked(self) -> bool:
+        """Whether its rows change by themselves as time passes."""
+        return any(isinstance(node.op, ClockOp) for region in self.regions for node in region.nodes)
 
     @property
     def is_cone(self) -> bool:

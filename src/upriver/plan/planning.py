@@ -15,6 +15,7 @@ from functools import reduce
 import pyarrow as pa
 
 from upriver.errors import DeclarationError
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import columns_in, plain_columns
 from upriver.plan.plan import (
     AggregateOp,
@@ -117,6 +118,8 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             called = {column for call in _window_calls(step.op, needed) for column in call.columns}
             sorted_by = {order.column for order in step.op.order} if called or needed & step.op.outputs else set()
             return [(needed - step.op.outputs) | {*step.op.partition, *sorted_by, *called}]
+        case ClockOp():
+            return [(needed - step.op.outputs) | {test.column for test in step.op.tests if test.output in needed}]
         case UnionOp():
             return [needed for _ in step.inputs]
         case SaltOp(column, columns):
@@ -186,6 +189,10 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
                 return exact[0]
             results = [step.schema.field(call.output) for call in calls]
             return steps.make(replace(step.op, calls=calls), exact, pa.schema([*exact[0].schema, *results]))
+        case ClockOp():
+            tests = tuple(test for test in step.op.tests if test.output in needed)
+            results = [step.schema.field(test.output) for test in tests]
+            return steps.make(ClockOp(tests), exact, pa.schema([*exact[0].schema, *results])) if tests else exact[0]
         case _:
             return steps.make(step.op, exact, step.schema)
 

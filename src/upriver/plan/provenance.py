@@ -34,6 +34,7 @@ from typing import Self
 import pyarrow as pa
 
 from upriver.ids import Channel
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import columns_in, plain_columns, quoted, with_texts
 from upriver.plan.plan import (
     ALL_ALIKE,
@@ -122,6 +123,9 @@ def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> st
         case WindowOp() if column in op.outputs:
             call = next(call for call in op.calls if call.output == column)
             return windowed(call, lambda name: below(0, name))
+        case ClockOp() if column in op.outputs:
+            test = next(test for test in op.tests if test.output == column)
+            return f"{below(0, test.column)} {test.comparison} {test.sql}"
         case StatefulMapOp() if column not in op.key:
             return f"the stateful map's {column}"
         case SaltOp() | ReplicateOp() if column == op.column:
@@ -246,6 +250,8 @@ def traces(plan: DataflowPlan, region: str, port: int) -> tuple[KeyTrace, ...] |
 
 def why_untraced(plan: DataflowPlan) -> str | None:
     """Which exchange edge has no traces and why, in words; ``None`` if all have, or there are no exchange edges."""
+    if plan.depth and plan.is_clocked:
+        return "its rows are exchanged, and change by themselves as time passes"
     return next((found for found in _all_found(plan) if isinstance(found, str)), None)
 
 
@@ -432,7 +438,7 @@ def _passed_on(op: Op, schema: pa.Schema) -> Mapping[str, str]:
             return {name: name for name in schema.names}
         case TopKOp():
             return {name: name for name in schema.names if name != op.rank}
-        case WindowOp():
+        case WindowOp() | ClockOp():
             return {name: name for name in schema.names if name not in op.outputs}
         case SaltOp() | ReplicateOp():
             return {name: name for name in schema.names if name != op.column}

@@ -7,6 +7,7 @@ difference: an inner join on ``a = x`` gives rows that have the routing key in b
 
 from collections.abc import Iterable, Sequence
 
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import (
     AggregateOp,
@@ -51,7 +52,7 @@ def routings(plan: RegionPlan) -> tuple[Routing, ...]:
 def through(op: Op, inputs: Sequence[Routing]) -> Routing:
     """The routing of an operator's rows, given the routings of its inputs."""
     match op:
-        case FilterOp() | TopKOp() | WindowOp() | LatestOp() | SaltOp() | ReplicateOp() | ExplodeOp():
+        case FilterOp() | TopKOp() | WindowOp() | ClockOp() | LatestOp() | SaltOp() | ReplicateOp() | ExplodeOp():
             return inputs[0]
         case ProjectOp(projection):
             sources = plain_columns(projection)

@@ -18,6 +18,7 @@ import pyarrow.types as kinds
 
 from upriver.errors import KeyTypeError, ProtocolError
 from upriver.hashing import check_hashable
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import columns_in, plain_columns, quoted, with_columns
 from upriver.plan.plan import (
     ALL_ALIKE,
@@ -55,8 +56,8 @@ RETRACTING_JOINS = frozenset({JoinKind.LEFT, JoinKind.RIGHT, JoinKind.FULL, Join
 """Joins that may take a row back although none of their inputs does."""
 
 
-PASSING_OPS = (FilterOp, ProjectOp, SaltOp, ReplicateOp, ExplodeOp)
-"""Operators of one input that keep nothing."""
+PASSING_OPS = (FilterOp, ProjectOp, SaltOp, ReplicateOp, ExplodeOp, ClockOp)
+"""Operators of one input that bring no rows together."""
 STATELESS_OPS = (Scan, ValuesOp, UnionOp, *PASSING_OPS)
 
 
@@ -64,7 +65,7 @@ STATELESS_OPS = (Scan, ValuesOp, UnionOp, *PASSING_OPS)
 class Step:
     """An operator over other steps. :class:`Steps` makes equal steps one. schema: of its rows.
 
-    retracts: whether a row of it may be taken back. stateless: whether it and all steps below keep nothing.
+    retracts: whether a row of it may be taken back. stateless: whether it and all steps below bring no rows together.
     """
 
     op: Op
@@ -98,6 +99,8 @@ class Steps:
             (source,), sources = step.inputs, plain_columns(step.op.projection)
             if columns_in(predicate) <= set(sources):
                 return self.project(self.filter(source, with_columns(predicate, sources)), step.op.projection)
+        if isinstance(step.op, ClockOp) and step.op.outputs.isdisjoint(columns_in(predicate)):
+            return self.make(step.op, [self.filter(step.inputs[0], predicate)], step.schema)
         side = _side(step, predicate)
         if side is not None:
             inputs = list(step.inputs)
@@ -171,7 +174,7 @@ def _all_alike(step: Step) -> str | None:
         case JoinOp(kind):
             held = [part for part, kinds in zip(step.inputs, (LEFT_HOLDS, RIGHT_HOLDS), strict=True) if kind in kinds]
             return next((found for part in held if (found := _all_alike(part)) is not None), None)
-        case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp():
+        case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp() | ClockOp():
             return _all_alike(step.inputs[0])
         case _:
             return None
@@ -180,7 +183,7 @@ def _all_alike(step: Step) -> str | None:
 def _retracts(op: Op) -> bool:
     """Whether the operator takes rows back, even if its inputs do not."""
     match op:
-        case AggregateOp() | TopKOp() | WindowOp() | SetOperationOp() | LatestOp():
+        case AggregateOp() | TopKOp() | WindowOp() | ClockOp() | SetOperationOp() | LatestOp():
             return True
         case JoinOp(kind=kind):
             return kind in RETRACTING_JOINS
@@ -477,6 +480,8 @@ def inward(step: Step, key: Key) -> tuple[Key, ...] | None:
             return None if step.op.column in key else (key,)
         case ExplodeOp():
             return (key,) if set(key).isdisjoint(step.op.made) else None
+        case ClockOp():
+            return None if step.op.outputs.intersection(key) else (key,)
         case Scan() | ValuesOp():
             return None
         case _:

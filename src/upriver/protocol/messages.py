@@ -127,13 +127,15 @@ class OpenEpoch:
     after: the epoch before it, for an epoch that ends a segment of several, which are applied as one; ``None``: the one
     before by number. mixed: rows may be applied at other workers than those that read them. So a worker that has read
     its slices still waits for ``EpochOver``. as_of: segments that were rewritten as of this epoch, or as of an earlier
-    one, are read as they are now (coordinator.rewritten_for_all).
+    one, are read as they are now (coordinator.rewritten_for_all). clock: the epoch's instant, in microseconds since
+    1970; ``None`` if the lake does not have it.
     """
 
     epoch: Epoch
     mixed: bool
     after: Epoch | None = None
     as_of: Epoch = BEGINNING
+    clock: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -137,6 +137,11 @@ class Rules:
     """retention.late_rows_stay_out: a row that its epoch's cut has reached is not let in."""
     retention_read_what_remains: bool = True
     """retention.read_what_remains: a read of keys through an epoch gives the rows that remain at that epoch's end."""
+    clock_loads_before_the_end: bool = True
+    """clock.loads_before_the_end: where a view depends on the clock, a worker finishes an epoch when all state that it
+    has sent before the epoch is installed."""
+    clock_own_instant: bool = True
+    """clock.own_instant: an epoch is opened with its own instant, however late a worker gets to it."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """partial.*, cones.keep_what_keys_rest_on and cones.never_back, of partial state: ``docs/internals/partial.md``."""
 

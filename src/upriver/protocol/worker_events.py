@@ -96,8 +96,8 @@ class TimeToMove:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysRead:
     """An upquery has its answer: the rows of all its keys, by port of the region, in order. through: the last epoch
-    that was read. rows_max: how many rows this event takes in; ``TimeToTakeIn`` takes in the rest. The other fields are
-    as in ``ReadKeys``."""
+    that was read. clock: its instant, as in ``OpenEpoch``. rows_max: how many rows this event takes in;
+    ``TimeToTakeIn`` takes in the rest. The other fields are as in ``ReadKeys``."""
 
     generation: int
     region: str
@@ -105,6 +105,7 @@ class KeysRead:
     rows: tuple[tuple[int, Batch], ...]
     through: Epoch
     rows_max: int = ANSWER_ROWS_MAX
+    clock: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -293,9 +294,18 @@ class CoordinatorLoop:
             "checkpoint": None if self._keeper is None else self._keeper.status(),
             "unrecorded": None if self._control is None else self._control.unwritten(),
             "lake": self._lake_status(),
+            "clock": self._clock_status(),
             "tables": tables,
             "failure": str(self._failure.error) if self.has_failed else source_failure(tables),
         }
+
+    def _clock_status(self) -> dict[str, float] | None:
+        """The instant that the views' clock shows, in seconds since 1970, and its age; ``None`` if no view depends on
+        it."""
+        shown = self.progress.committed_at(self.progress.ended)
+        if shown is None or not any(plan.is_clocked for plan in self._machine.plans):
+            return None
+        return {"at": shown, "age_s": round(max(0.0, time.time() - shown), 1)}
 
     def show_lake(self, status: Callable[[], dict[str, Any]]) -> None:
         """status: of compaction, from now on."""
@@ -390,7 +400,9 @@ class CoordinatorLoop:
 def as_published(epochs: LakeEpochs) -> EpochPublished:
     """What the coordinator machine is told of epochs in the lake."""
     span = epochs.span
-    return EpochPublished(epoch=epochs.epoch, rows=epochs.rows(), after=span.after, rewritten=span.rewritten)
+    return EpochPublished(
+        epoch=epochs.epoch, rows=epochs.rows(), after=span.after, rewritten=span.rewritten, clock=epochs.clock
+    )
 
 
 def as_segment(segment: Segment) -> SegmentPublished:

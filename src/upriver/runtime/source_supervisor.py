@@ -99,6 +99,8 @@ class _Supervised:
     def __init__(self) -> None:
         self.machine = SourceMachine()
         self.counts = TableCounts()
+        self._last_batch: tuple[str, int] | None = None
+        """The query and the number of the last batch."""
         self.ingest: Ingest | None = None
         self.batches = 0
         """How many batches the attempt had committed at the last look."""
@@ -106,6 +108,12 @@ class _Supervised:
         """What the attempt was doing at the last look."""
         self.is_read = False
         """Whether the source was read through once, or has failed."""
+
+    def takes(self, query: str, batch: int) -> bool:
+        """Whether the batch is another one than the last: an epoch in which only time passes, or in which only rows
+        leave, repeats that."""
+        is_new, self._last_batch = self._last_batch != (query, batch), (query, batch)
+        return is_new
 
 
 class SourceSupervisor:
@@ -142,7 +150,7 @@ class SourceSupervisor:
         """An epoch is in the lake. The caller reports epochs in order, those of earlier runs before ``start``."""
         with self._lock:
             for table, last in epochs.batches.items():
-                if (source := self._sources.get(table)) is not None:
+                if (source := self._sources.get(table)) is not None and source.takes(last.query, last.batch):
                     source.counts.add(last.epoch, last.rows, last.committed_at, last.epochs)
             self._last = epochs.epoch
 

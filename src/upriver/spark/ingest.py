@@ -161,21 +161,37 @@ class EpochLog:
                 return ()
             lacking = tuple(index for index in self._indexes[table] if lake_channel(table, index) not in runs)
             if not lacking:
-                epoch = Epoch(self._history.last + 1)
-                manifest = Manifest(
-                    epoch=epoch,
-                    term=self._lake.term,
-                    table=table,
-                    query=query,
-                    batch=batch,
-                    committed_at=self._clock(),
-                    runs=runs,
-                    retained=self._retained_after(table, next(iter(runs.values()))),
-                )
-                self._is_unsure = True
-                self._lake.publish(manifest)
-                self._note(manifest)
+                self._commit(table, query, batch, runs)
             return lacking
+
+    def tick(self, idle_s: float) -> float:
+        """Commit an epoch without rows, if none was committed for so long and there is any. Returns the seconds until
+        the next one is due."""
+        with self._lock:
+            self._settle()
+            due_s = self._history.committed_at + idle_s - self._clock()
+            table = next(iter(self._history.queries), None)
+            if due_s > 0 or table is None:
+                return min(idle_s, max(due_s, 0.0)) or idle_s
+            runs = {lake_channel(table, index): () for index in self._indexes[table]}
+            self._commit(table, self._history.queries[table], self._history.batches[table], runs)
+            return idle_s
+
+    def _commit(self, table: str, query: str, batch: int, runs: Mapping[Channel, tuple[RunInfo, ...]]) -> None:
+        """Commit the next epoch; the caller holds the lock."""
+        manifest = Manifest(
+            epoch=Epoch(self._history.last + 1),
+            term=self._lake.term,
+            table=table,
+            query=query,
+            batch=batch,
+            committed_at=max(self._clock(), self._history.committed_at),  # lake.instants_never_fall
+            runs=runs,
+            retained=self._retained_after(table, next(iter(runs.values()))),
+        )
+        self._is_unsure = True
+        self._lake.publish(manifest)
+        self._note(manifest)
 
     def _retained_after(self, table: str, runs: Iterable[RunInfo]) -> dict[str, Retention]:
         """runs: of one index of the table's next epoch."""

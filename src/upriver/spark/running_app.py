@@ -32,6 +32,7 @@ from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
+from upriver.runtime.clock_ticks import TICK_S, ClockTicks
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
 from upriver.runtime.fixed_costs import require_memory
@@ -92,7 +93,8 @@ class AppConfig:
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next;
     ``None`` for both: checkpoints are taken only on request. failure_detection: how soon a silent worker is given up
-    and replaced. membership: standbys and warmup replicas. compaction: of the lake.
+    and replaced. membership: standbys and warmup replicas. compaction: of the lake. clock_tick_s: seconds between two
+    epochs at most, if a view depends on the clock.
     """
 
     root: str
@@ -108,6 +110,7 @@ class AppConfig:
     failure_detection: FailureDetection = USUAL
     membership: MembershipConfig = NO_STANDBYS
     compaction: CompactionSettings = USUAL_COMPACTION
+    clock_tick_s: float = TICK_S
 
 
 class RunningApp:
@@ -131,6 +134,7 @@ class RunningApp:
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
         self._compactor: Compactor | None = None
+        self._ticks: ClockTicks | None = None
         self._supervisor = SourceSupervisor(source.table.name for source in sources)
 
     @property
@@ -203,6 +207,12 @@ class RunningApp:
         self._coordinator.show_lake(self._compactor.status)
         self._compactor.start(self._lake.run_paths())
         self._start_ingest(self._lake, self._log)
+        self._ticks = ClockTicks(self._log.tick, self._is_clocked, self._config.clock_tick_s)
+        self._ticks.start()
+
+    def _is_clocked(self) -> bool:
+        """Whether a view depends on the clock."""
+        return any(plan.is_clocked for plan in self._plans)
 
     def _plan_placement(self, lake: Lake) -> FoundControl:
         """Decide how many workers there are, and what each owns. Returns what the lake knows."""
@@ -491,6 +501,8 @@ class RunningApp:
         cancel_s: the same after their jobs were cancelled."""
         with stop_unlogged(self._spark):
             self._supervisor.stop()
+            if self._ticks is not None:
+                self._ticks.stop()
             if self._compactor is not None:
                 self._compactor.stop()
             if self._backfill is not None:

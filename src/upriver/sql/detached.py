@@ -1,12 +1,16 @@
-"""Subqueries inside expressions, detached: names of the query around are bound without looking into them.
+"""Subqueries inside expressions, detached: names of the query around are bound without looking into them. Tests of
+the clock are detached likewise.
 
-A detached subquery is a call without a meaning of its own. Its operands are those of IN. It remembers the subquery, and
-must be replaced by a column before the expression is translated (:mod:`upriver.sql.subqueries`).
+A detached subquery is a call without a meaning of its own. Its operands are those of IN, and what a test compares the
+clock with. It remembers the subquery, and must be replaced by a column before the expression is translated
+(:mod:`upriver.sql.subqueries`).
 """
 
 from collections.abc import Iterator
 
 from sqlglot import exp
+
+from upriver.sql.clock import is_clock_test, tested
 
 _QUERY = "query"
 ATTACHED = "attached"
@@ -18,7 +22,9 @@ def detach(root: exp.Expr) -> exp.Expr:
     holder = exp.Paren(this=root)
     for node in list(_outermost(holder)):
         operands: list[exp.Expr] = []
-        if isinstance(node, exp.In):
+        if is_clock_test(node):
+            operands = [tested(node)]
+        elif isinstance(node, exp.In):
             operands = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
         call = exp.Anonymous(this=f"subquery {node.sql('spark')}", expressions=operands)
         call.meta[_QUERY] = node
@@ -36,7 +42,7 @@ def detached(root: exp.Expr) -> list[exp.Anonymous]:
 
 
 def query_of(call: exp.Expr) -> exp.Expr:
-    """The detached subquery: EXISTS, IN, or a query that is a value."""
+    """The detached subquery: EXISTS, IN, a query that is a value, or a test of the clock."""
     query: exp.Expr = call.meta[_QUERY]
     return query
 
@@ -55,4 +61,5 @@ def _outermost(root: exp.Expr) -> Iterator[exp.Expr]:
 def _is_subquery(node: exp.Expr) -> bool:
     if isinstance(node, exp.In):
         return node.args.get("query") is not None
-    return isinstance(node, exp.Exists | exp.Subquery) or (isinstance(node, exp.Query) and node.parent is not None)
+    is_query = isinstance(node, exp.Query) and node.parent is not None
+    return is_query or isinstance(node, exp.Exists | exp.Subquery) or is_clock_test(node)

@@ -6,6 +6,8 @@ from sqlglot import exp
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.sql.aggregates import AGGREGATES, INSTEAD
+from upriver.sql.clock import INSTEAD as NO_CLOCK_HERE
+from upriver.sql.clock import is_clock
 from upriver.sql.function_table import CHANGING, CLOCKS, FUNCTIONS, REFUSED
 from upriver.sql.logic import LOGIC
 from upriver.sql.operators import OPERATORS
@@ -32,6 +34,10 @@ def _unknown(context: Context, node: exp.Expr) -> Exception:
     name = node.name.lower()
     if name in AGGREGATES:
         return context.source.wrong(node, f"{name}() cannot stand here", "Aggregates belong in SELECT and HAVING.")
+    if is_clock(node):
+        return context.unsupported(
+            node, f"{name}(), which changes with each epoch, outside of a comparison", NO_CLOCK_HERE
+        )
     if name in CLOCKS or CHANGING.fullmatch(name):
         what = f"{name}(), which gives another answer each time,"
         return context.unsupported(node, what, "A view must depend on its rows alone: make it a column.")

@@ -16,7 +16,7 @@ Read next: :mod:`upriver.sql.select` (one SELECT, clause by clause), :mod:`upriv
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -33,6 +33,7 @@ from upriver.plan.source import Source, Unreadable
 from upriver.plan.types import common_type, is_null, same_type, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.clauses import END, check_reading, check_words, is_sorted, only, read_part, without_ignored
+from upriver.sql.clock import written_out
 from upriver.sql.curves import with_curves
 from upriver.sql.from_items import compiled_inside
 from upriver.sql.operators import CAST_IT
@@ -178,8 +179,11 @@ def _combined(tree: exp.SetOperation, relations: Sequence[Relation], place: int 
 A_QUERY = "A view is one query: SELECT ... FROM ..."
 
 
-def parsed(source: Source) -> exp.Expr:
-    """The query in the SQL. Raises UnsupportedSql for anything else, DeclarationError for an empty text."""
+def parsed(source: Source, columns: Collection[str] = ()) -> exp.Expr:
+    """The query in the SQL. columns: the names of all columns of tables.
+
+    Raises UnsupportedSql for anything else, DeclarationError for an empty text.
+    """
     first = source.tokens()[0]
     if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES):
         raise source.unsupported(0, "a statement that does not begin with SELECT or WITH", A_QUERY)
@@ -191,7 +195,11 @@ def parsed(source: Source) -> exp.Expr:
         raise source.unsupported(tree, construct(tree), A_QUERY)
     check_reading(source, tree)
     without_ignored(source, tree)
-    return tree
+    return written_out(tree, columns)
+
+
+def columns_of(tables: Mapping[str, TableSpec]) -> frozenset[str]:
+    return frozenset(name for table in tables.values() for name in table.schema.names)
 
 
 class Views:
@@ -209,7 +217,7 @@ class Views:
             if name not in self._queries:
                 return None
             source = Source(*self._queries[name], inlined=True)
-            self._known[name] = compile_query(self.setting(source), parsed(source))
+            self._known[name] = compile_query(self.setting(source), parsed(source, columns_of(self._tables)))
         return self._known[name]
 
     def setting(self, source: Source) -> Setting:
@@ -298,7 +306,7 @@ def compile_view(
     source = Source(name, sql)
     try:
         declared = [*tables, *views]
-        tree = _read(source, typer, declared)
+        tree = _read(source, typer, declared, columns_of(tables))
         schema = _typed(source, tree, views, typer, declared)
         rows = compile_query(Views(views, tables, typer.timezone).setting(source), tree)
     except RecursionError as error:
@@ -321,9 +329,9 @@ def over_tables(sql: str, views: Mapping[str, str]) -> str:
 # What Spark says
 
 
-def _read(source: Source, typer: Typer, declared: Sequence[str]) -> exp.Expr:
+def _read(source: Source, typer: Typer, declared: Sequence[str], columns: Collection[str]) -> exp.Expr:
     try:
-        return parsed(source)
+        return parsed(source, columns)
     except Unreadable:
         # Spark's words describe a plain mistake better. But Spark may only be asked about a query: it would run
         # anything else at once, even to give its schema.

@@ -16,12 +16,15 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.errors import UserError
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import quoted
 from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan, JoinKind
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.types import duck_name
 from upriver.sql.aggregates import has_aggregate, is_aggregate
 from upriver.sql.clauses import END, Clauses, read_clauses
+from upriver.sql.clock import is_clock_test
+from upriver.sql.clock_functions import clock_test
 from upriver.sql.correlation import dependent_rows, is_key, same_value
 from upriver.sql.detached import ATTACHED, detached, query_of
 from upriver.sql.from_items import read_from
@@ -109,9 +112,23 @@ class _Attaching:
 
     def attached(self, is_negated: bool) -> tuple[Relation, str]:
         """The rows with the subquery's value in a column, and the column's name."""
+        if is_clock_test(self._query):
+            return self._timed()
         if isinstance(self._query, exp.In | exp.Exists):
             return self._tested(is_negated)
         return self._valued()
+
+    # The clock
+
+    def _timed(self) -> tuple[Relation, str]:
+        around, context = self._relation, self._context(self._relation)
+        (operand,) = self._operands(around)
+        output = unique("passes", self._taken)
+        _, value = clock_test(context, self._query, operand.value, "", output)
+        around, (column,) = with_values(around, [Output("compared", value)], self._taken)
+        test, _ = clock_test(context, self._query, operand.value, column, output)
+        schema = pa.schema([*around.schema, pa.field(output, pa.bool_())])
+        return Relation(ClockOp((test,)), (around,), schema, self._place), output
 
     # IN and EXISTS
 

@@ -6,7 +6,7 @@ Also the keys that this worker gives and takes in a rescale; rule worker.bounded
 from dataclasses import dataclass
 
 from upriver.errors import ProtocolError
-from upriver.ids import VnodeId, WorkerId
+from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.migration.events import Event, Leave, Received, ReportGone, ReportSettled, RowsArrived, Send
 from upriver.migration.messages import Acquire
 from upriver.protocol.messages import ContinueEpochs, Meet, Moved, PauseEpochs, PeerLeft, Settled, Still
@@ -70,6 +70,8 @@ class Distributors:
         """Keys whose state was sent since the last meeting."""
         self._loads_out = 0
         """Loads of state that were sent and are not known to be installed."""
+        self._awaits_loads = False
+        """Of the loads that were on their way when this worker began the epoch, some may still be."""
         self._pause: int | None = None
         """Keys stay where they are: the name of the pause."""
         self._told: dict[str, ToldProgress] = {}
@@ -118,6 +120,13 @@ class Distributors:
     def load_installed(self) -> None:
         """A peer has installed a load of state."""
         self._loads_out -= 1
+        self._awaits_loads &= self._loads_out > 0
+
+    @property
+    def awaits_loads(self) -> bool:
+        """clock.loads_before_the_end: keys whose state is as of an earlier clock are on their way, and no worker that
+        has them knows of this epoch."""
+        return self._awaits_loads and self._rules.clock_loads_before_the_end
 
     def begin_meeting(self, meet: Meet) -> None:
         """Before each rescale: use its strategy from now on. Nothing moves at this time."""
@@ -162,6 +171,14 @@ class Distributors:
                 case Leave():
                     self._peers.leave()  # the staying workers tell the coordinator
 
+    def advance(self, epoch: Epoch, clock: int) -> None:
+        """This worker begins an epoch: the clock of every region gets to its instant."""
+        if not self._regions.is_clocked:
+            return
+        self._awaits_loads = self._loads_out > 0
+        for region, shard in self._regions.shards.items():
+            self._carry_out(region, shard.advance(epoch, clock))
+
     def ask(self, region: str, question: PeerLookup) -> None:
         """Send a lookup to where its keys are. A lookup of no keys is answered here."""
         if len(question):
@@ -204,7 +221,7 @@ class Distributors:
     def next_to_move(self) -> str | None:
         """The region that ``TimeToMove`` would move keys of: the first that has keys to give; ``None`` if there is
         none."""
-        if self._pause is not None or self._loads_out >= LOADS_OUT_MAX:
+        if self._pause is not None or self._loads_out >= LOADS_OUT_MAX or self.awaits_loads:
             return None
         return next((name for name, shard in self._regions.shards.items() if shard.can_give), None)
 

@@ -95,6 +95,7 @@ class Epochs:
     def rows_read(self, event: RowsRead) -> None:
         """Rows go through the distributor of every region that they feed."""
         reading = self.progress.reading_of(event.epoch, "rows")
+        self._advance()
         if event.channel not in reading.read:
             raise IllegalEvent(f"rows of {event.channel}, which feeds no region here")
         if not len(event.batch):
@@ -106,11 +107,19 @@ class Epochs:
     def epoch_read(self, event: EpochRead) -> None:
         """All of this worker's slices were read."""
         reading = self.progress.reading_of(event.epoch, "end")
+        self._advance()
         due = {channel: rows + event.aged.get(channel, 0) for channel, rows in event.promised.items()}
         if self._rules.worker_counts_match and reading.read != due:
             raise ProtocolError(f"epoch {event.epoch}: promised {due}, read {reading.read}")
         self.progress.end_reading(event.aged)
         self.finish()
+
+    def _advance(self) -> None:
+        """With the first that is read of an epoch, the clock gets to its instant. Until then the state here is as of
+        the epoch before."""
+        clock = self.progress.take_clock()
+        if clock is not None:
+            self._distributors.advance(self.progress.begun, clock)
 
     def finish(self) -> None:
         """Finish the epoch, if all of this worker's slices were read, and every cone is through it."""
@@ -118,7 +127,7 @@ class Epochs:
         if reading is None or not reading.is_read:
             return
         epoch = reading.epoch
-        if any(cone.applied < epoch for cone in self._regions.cones.values()):
+        if any(cone.applied < epoch for cone in self._regions.cones.values()) or self._distributors.awaits_loads:
             return
         self.progress.finish(epoch)
         self._stage = NO_STAGE

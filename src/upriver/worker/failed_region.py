@@ -46,6 +46,15 @@ class FailedRegion:
     def left_out(self) -> Sequence[SetAside]:
         return ()
 
+    def due(self, clock: int) -> Hashes:
+        return NO_KEYS
+
+    def advance(self, clock: int) -> None:
+        pass
+
+    def show_due(self) -> None:
+        pass
+
     def settle(self, rows_max: int) -> int:
         settled, self.gathered = self.gathered, 0
         return settled

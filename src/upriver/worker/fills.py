@@ -47,7 +47,7 @@ class Fills:
             raise IllegalEvent(f"an answer for region {event.region!r}, which has asked nothing")
         with shard.contained("filling keys"):
             if isinstance(event, KeysRead):
-                left_open = partial.answer(event.number, event.rows, event.through, event.rows_max)
+                left_open = partial.answer(event.number, event.rows, event.through, event.rows_max, event.clock)
             else:
                 left_open = partial.refuse(event.number, event.error)
         self._continue(event.region, left_open)

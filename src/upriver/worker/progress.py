@@ -22,6 +22,7 @@ class UnreadEpoch:
     mixed: bool
     after: Epoch | None
     as_of: Epoch
+    clock: int | None
 
 
 @dataclass(slots=True)
@@ -31,6 +32,8 @@ class EpochReading:
     epoch: Epoch
     mixed: bool
     read: dict[Channel, int]
+    clock: int | None
+    """The epoch's instant, until the clock has got there."""
     is_read: bool = False
     """All slices were read; cones may not be through the epoch yet."""
     aged: Mapping[Channel, int] = field(default_factory=dict)
@@ -120,7 +123,7 @@ class EpochProgress:
         self.opened = event.epoch
         if event.after is not None and event.after != event.epoch - 1:
             self._segments[event.epoch] = event.after
-        self._unread.append(UnreadEpoch(event.epoch, self.reads, event.mixed, event.after, event.as_of))
+        self._unread.append(UnreadEpoch(event.epoch, self.reads, event.mixed, event.after, event.as_of, event.clock))
 
     def after(self, epoch: Epoch) -> Epoch | None:
         """The epoch before it, if it ends a segment of several."""
@@ -129,7 +132,7 @@ class EpochProgress:
     def begin_next(self, channels: Iterable[Channel]) -> UnreadEpoch:
         """Begin to read the next epoch that is open. channels: those that feed a region."""
         unread = self._unread.popleft()
-        self.reading = EpochReading(unread.epoch, unread.mixed, dict.fromkeys(channels, 0))
+        self.reading = EpochReading(unread.epoch, unread.mixed, dict.fromkeys(channels, 0), unread.clock)
         return unread
 
     def reading_of(self, epoch: Epoch, what: str) -> EpochReading:
@@ -138,6 +141,12 @@ class EpochProgress:
         if reading is None or epoch != reading.epoch:
             raise IllegalEvent(f"{what} of epoch {epoch}, which is not being read; {self.applied} is applied")
         return reading
+
+    def take_clock(self) -> int | None:
+        """The instant of the epoch that is being read, once."""
+        assert self.reading is not None
+        clock, self.reading.clock = self.reading.clock, None
+        return clock
 
     def count_read(self, channel: Channel, rows: int) -> None:
         """So many rows of the epoch that is being read have come on this channel."""

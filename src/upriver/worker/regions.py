@@ -50,6 +50,8 @@ class Regions:
         """The maps that were assigned, by region. Rescales change those of the shards."""
         self.failed: dict[str, ViewFailure] = dict(event.failed)
         """The failures of views, here or at other workers."""
+        self.is_clocked = any(plan.is_clocked for plan in event.plans)
+        """Whether a view depends on the clock."""
         self._plans = event.plans
         self._build_region = build_region
         self._stats: Stats = {}

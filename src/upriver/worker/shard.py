@@ -207,6 +207,8 @@ class Shard:
                     why = f"view {self.view!r} has failed on the worker that these keys have come from"
                     self.fail(ViewFailure(kind="RowError", error=why))
                 self._install(_as_state(action.state))
+                with self.contained("taking state in"):
+                    self.region.show_due()  # the peer's clock may be behind this worker's
                 self._note_moved(action.keys)
                 outcomes.append(Took(len(action.keys)))
             case Drop(keys=keys):
@@ -355,6 +357,17 @@ class Shard:
             when = f"epoch {until}" if since == until else f"one of the epochs {since} to {until}"
             with self.contained(when):
                 self.partial.catch_up()
+
+    def advance(self, epoch: Epoch, clock: int) -> list[Outcome]:
+        """The epoch begins here: the clock gets to its instant."""
+        due, outcomes = self.region.due(clock), list[Outcome]()
+        if len(due):
+            outcomes += self._copied_before(due) if self._rules.checkpoints_copy_before_change else []
+            self._save(due)
+            self.logs.note(due)
+        with self.contained(f"epoch {epoch}"):
+            self.region.advance(clock)
+        return outcomes
 
     def settle(self, epoch: Epoch, rows_max: int) -> tuple[int, Sequence[Outgoing]]:
         """Take in about ``rows_max`` gathered rows. Returns how many, and about as many result rows to send, of this
