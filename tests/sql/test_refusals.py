@@ -157,8 +157,8 @@ this date_format()          | ^date_format(n, s)
 sha2() of these bits        | ^sha2(s, 512)
 rand(), which gives another answer each time | ^rand()
 uuid(), which gives another answer each time | ^uuid()
-now(), which gives another answer each time | ^now()
-current_date(), which gives another answer each time | ^current_date()
+now(), which changes with each epoch | ^now()
+current_date(), which changes with each epoch | ^current_date()
 a cast from DOUBLE to STRING | TRY_CAST(^x AS STRING)
 transform() without a lambda | ^transform(a, i)
 LAMBDA                      | size(^y -> y)
@@ -171,7 +171,7 @@ TIMESTAMP - TIMESTAMP, which is an INTERVAL, | ^t - t
 TIMESTAMP_NTZ - TIMESTAMP_NTZ, which is an INTERVAL, | ^n - n
 TIMESTAMP_NTZ - DATE, which is an INTERVAL, | ^n - d
 TIMESTAMP + INT is not supported | ^t + 1
-unix_timestamp(), which gives another answer each time | ^unix_timestamp()
+unix_timestamp(), which changes with each epoch | ^unix_timestamp()
 unix_timestamp() of INT | ^unix_timestamp(i)
 unix_timestamp() by 'QQ' | ^unix_timestamp(s, 'QQ')
 >>> is not supported | i ^>>> 1
