@@ -46,9 +46,9 @@ class LoggedLake:
         self.lake = OwnedLake(str(root), record, {})
         self.files = self.lake.files = Losing(self.lake.files)
         self.told: list[tuple[int, str, int]] = []
-        self.log = EpochLog(self.lake, IngestHistory(), self._tell)
+        self.log = EpochLog(self.lake, IngestHistory(), self.tell)
 
-    def _tell(self, manifest: Manifest) -> None:
+    def tell(self, manifest: Manifest) -> None:
         self.told.append((manifest.epoch, manifest.table, manifest.batch))
 
     def publish(self, table: str, batch: int) -> None:
@@ -110,3 +110,31 @@ def test_another_drivers_epoch_is_not_ones_own(logged: LoggedLake) -> None:
     with pytest.raises(LakeInUse):
         logged.publish("a", 0)
     assert logged.told == []
+
+
+# The clock ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_tick_is_an_epoch_without_rows_that_repeats_the_last_batch(logged: LoggedLake) -> None:
+    now = [100.0]
+    log = EpochLog(logged.lake, IngestHistory(), logged.tell, clock=lambda: now[0])
+    assert log.tick(10.0) == 10.0  # there is no epoch yet, and no row
+    log.publish("a", "q", 4, RUNS["a"])
+    assert log.tick(10.0) == 10.0
+    now[0] = 107.0
+    assert log.tick(10.0) == 3.0
+    now[0] = 110.0
+    assert log.tick(10.0) == 10.0
+    assert logged.told == [(1, "a", 4), (2, "a", 4)]
+    assert log.last_batch("a") == 4
+    log.publish("a", "q", 5, RUNS["a"])
+    assert logged.told[-1] == (3, "a", 5)
+
+
+def test_instants_never_fall_though_the_clock_goes_back(logged: LoggedLake) -> None:
+    now = [100.0]
+    log = EpochLog(logged.lake, IngestHistory(), logged.tell, clock=lambda: now[0])
+    for batch, now[0] in enumerate((100.0, 60.0, 130.0)):
+        log.publish("a", "q", batch, RUNS["a"])
+    instants = [logged.lake.clock(Epoch(epoch)) for epoch in (1, 2, 3)]
+    assert instants == [100_000_000, 100_000_000, 130_000_000]

@@ -606,7 +606,7 @@ class UpqueryReader:
             number=action.upquery.number,
             rows=rows,
             through=through,
-            clock=self._lake.clock(through),
+            clock=self._lake.clock(through) if action.needs_clock else None,
         )
 
 

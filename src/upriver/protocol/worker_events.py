@@ -277,12 +277,13 @@ class ReadEpoch:
 class ReadKeys:
     """Read all rows of the upquery's keys on these channels from the lake, then say ``KeysRead``. Read through the
     upquery's epoch and up to ``EPOCHS_AHEAD_MAX`` published epochs after it (partial.read_ahead). ports: of the region,
-    each with the channel that feeds it."""
+    each with the channel that feeds it. needs_clock: whether the answer must tell the instant."""
 
     generation: int
     region: str
     upquery: Upquery
     ports: tuple[tuple[int, Channel], ...]
+    needs_clock: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

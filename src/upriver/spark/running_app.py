@@ -133,8 +133,8 @@ class RunningApp:
         self._log: EpochLog | None = None
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
-        self._compactor: Compactor | None = None
-        self._ticks: ClockTicks | None = None
+        self._background: list[ClockTicks | Compactor] = []
+        """What goes on beside ingest and the workers."""
         self._supervisor = SourceSupervisor(source.table.name for source in sources)
 
     @property
@@ -195,7 +195,7 @@ class RunningApp:
         self._control.wait_written(max(0.0, startup.seconds_left()))
         startup.at("starting ingest")
         startup.outlive()
-        self._compactor = Compactor(
+        compactor = Compactor(
             self._spark,
             self._lake,
             self._lake_tables,
@@ -204,11 +204,13 @@ class RunningApp:
             self._config.compaction,
             replaced,
         )
-        self._coordinator.show_lake(self._compactor.status)
-        self._compactor.start(self._lake.run_paths())
+        self._coordinator.show_lake(compactor.status)
+        self._background.append(compactor)
+        compactor.start(self._lake.run_paths())
         self._start_ingest(self._lake, self._log)
-        self._ticks = ClockTicks(self._log.tick, self._is_clocked, self._config.clock_tick_s)
-        self._ticks.start()
+        ticks = ClockTicks(self._log.tick, self._is_clocked, self._config.clock_tick_s)
+        self._background.append(ticks)
+        ticks.start()
 
     def _is_clocked(self) -> bool:
         """Whether a view depends on the clock."""
@@ -501,10 +503,8 @@ class RunningApp:
         cancel_s: the same after their jobs were cancelled."""
         with stop_unlogged(self._spark):
             self._supervisor.stop()
-            if self._ticks is not None:
-                self._ticks.stop()
-            if self._compactor is not None:
-                self._compactor.stop()
+            for part in reversed(self._background):
+                part.stop()
             if self._backfill is not None:
                 self._backfill.stop()
             if self._host is not None:

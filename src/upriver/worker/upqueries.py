@@ -78,7 +78,10 @@ class Upqueries:
         upquery = partial.upquery(self._progress.begun, self._memory.room_of(region))
         if upquery is not None:
             generation, ports = self.refilled_since, self._regions.lake_ports[region]
-            self._output.add(ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports))
+            needs_clock = self._regions.is_clocked
+            self._output.add(
+                ReadKeys(generation=generation, region=region, upquery=upquery, ports=ports, needs_clock=needs_clock)
+            )
 
     def time_to_fill(self, _event: TimeToFill) -> None:
         """Upqueries have rested: begin those that were put off."""
