@@ -10,6 +10,7 @@ from upriver.engine import fdlibm
 NAN, INF = math.nan, math.inf
 SPECIAL = [0.0, -0.0, 1.0, -1.0, INF, -INF, NAN, 5e-324, 1e-300, 1.7e308, -1.7e308, 0.5, -0.5, 2.0, 709.9, -745.3]
 NUMPYS = {"log": np.log, "cbrt": np.cbrt, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan}
+NUMPYS |= {"asinh": np.arcsinh, "acosh": np.arccosh}
 
 
 @pytest.mark.parametrize("name", fdlibm.OF_ONE)

@@ -20,6 +20,7 @@ Longs = npt.NDArray[np.int64]
 
 _TWO54 = 2.0**54
 _LN2_HI, _LN2_LO = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+_LN2 = 0.6931471805599453
 _INV_LN2 = 1.44269504088896338700e00
 _EXP_MAX, _EXP_MIN = 7.09782712893383973096e02, -7.45133219101941108420e02
 _P = (
@@ -450,6 +451,25 @@ def tanh(x: Doubles) -> Doubles:
     return np.where(np.isnan(x), np.nan, np.where(ix < 0x3C800000, x * (1.0 + x), np.copysign(z, x)))
 
 
+def asinh(x: Doubles) -> Doubles:
+    size = np.abs(x)
+    square = x * x
+    near = log1p(size + square / (1.0 + np.sqrt(1.0 + square)))
+    far = log(2.0 * size + 1.0 / (np.sqrt(square + 1.0) + size))
+    result = np.where(size > 2.0, far, near)
+    result = np.where(size > 2.0**28, log(size) + _LN2, result)
+    return np.copysign(np.where((size < 2.0**-28) | ~np.isfinite(x), size, result), x)
+
+
+def acosh(x: Doubles) -> Doubles:
+    t = x - 1.0
+    near = log1p(t + np.sqrt(2.0 * t + t * t))
+    far = log(2.0 * x - 1.0 / (x + np.sqrt(x * x - 1.0)))
+    result = np.where(x > 2.0, far, near)
+    result = np.where(x >= 2.0**28, log(x) + _LN2, result)
+    return np.where(x == 1, 0.0, np.where(x >= 1, result, np.nan))
+
+
 def hypot(x: Doubles, y: Doubles) -> Doubles:
     a, b = np.maximum(np.abs(x), np.abs(y)), np.minimum(np.abs(x), np.abs(y))
     far = (_high(a) - _high(b)) > 0x3C00000
@@ -483,5 +503,7 @@ OF_ONE: Mapping[str, Callable[[Doubles], Doubles]] = {
     "sinh": sinh,
     "cosh": cosh,
     "tanh": tanh,
+    "asinh": asinh,
+    "acosh": acosh,
 }
 OF_TWO: Mapping[str, Callable[[Doubles, Doubles], Doubles]] = {"pow": pow, "atan2": atan2, "hypot": hypot}

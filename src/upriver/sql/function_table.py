@@ -48,8 +48,6 @@ CHANGING = re.compile(
 """Names of functions that give another answer each time, or in each session."""
 
 REFUSED: Mapping[str, str] = {
-    "acosh": "Write ln(x + sqrt(x * x - 1)).",
-    "asinh": "Write ln(x + sqrt(x * x + 1)).",
     "to_char": "Write date_format(t, 'yyyy-MM-dd') for a time, format_number(x, 2) for a number.",
     "to_varchar": "Write date_format(t, 'yyyy-MM-dd') for a time, format_number(x, 2) for a number.",
     "to_number": "Write CAST(replace(s, ',', '') AS DECIMAL(12,2)).",

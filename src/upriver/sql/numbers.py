@@ -369,6 +369,8 @@ NUMBERS: tuple[Function, ...] = (
     _of_double("cosh", "kernel_cosh({0})"),
     _of_double("tanh", "kernel_tanh({0})"),
     _of_double("atanh", "(CAST(0.5 AS DOUBLE) * (kernel_log1p({0}) - kernel_log1p(-{0})))"),
+    _of_double("asinh", "kernel_asinh({0})"),
+    _of_double("acosh", "kernel_acosh({0})"),
     _turned("sin", "spark_sin"),
     _turned("cos", "spark_cos"),
     _turned("tan", "spark_tan"),
