@@ -148,7 +148,8 @@ def result(plan: AggregatePlan, column: str, name_of: Callable[[str], str]) -> s
 
 def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
     """``sum(DISTINCT table.column) FILTER (WHERE ...)``."""
-    argument = f"{'DISTINCT ' if call.distinct else ''}{', '.join(map(name_of, call.columns)) or '*'}"
+    columns = call.columns[call.gives : call.gives + 1] if call.function in ("first", "last") else call.columns
+    argument = f"{'DISTINCT ' if call.distinct else ''}{', '.join(map(name_of, columns)) or '*'}"
     where = "" if call.where is None else f" FILTER (WHERE {name_of(call.where)})"
     return f"{call.function.removesuffix('_star')}({argument}){where}"
 
@@ -203,7 +204,7 @@ _TYPE = re.compile(rf" AS ({'|'.join(_TYPES)})\b")
 _OF_SPARK = re.compile(r"\bspark_(upper|lower|reverse|lpad|rpad|split_part|substring|right|floor|ceil)\(")
 """Macros that are called as Spark's functions are."""
 _FOREIGN = re.compile(
-    r"spark_\w+\(|list_transform|regexp_\w+\(|strftime|epoch_us|to_months|\bDECIMAL\(38, |ESCAPE|//|\bCASE WHEN NOT "
+    r"(?:spark|kernel)_\w+\(|string_split|generate_series|map_entries|list_transform|regexp_\w+\(|strftime|epoch_us|to_months|\bDECIMAL\(38, |ESCAPE|//|\bCASE WHEN NOT "
 )
 """Words of the engine that evaluates expressions."""
 

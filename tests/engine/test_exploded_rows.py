@@ -1,0 +1,90 @@
+"""Rows made of lists, as rows are replaced, deleted and set aside, and keys move."""
+
+from collections import Counter
+from functools import cache
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rows_kit import rows_of
+from sql_kit import local_plan
+
+from simulator.dataflow_world import DataflowWorld
+from upriver.engine.expressions import Evaluator
+from upriver.errors import RowError
+from upriver.plan.explain import explain, render
+from upriver.plan.plan import TableSpec
+
+ROWS = TableSpec(
+    "t",
+    pa.schema([("id", pa.int32()), ("s", pa.string()), ("low", pa.int32()), ("n", pa.int32()), ("gone", pa.bool_())]),
+    key=("id",),
+    order_by=("n",),
+    primary_key=("id",),
+    deletes='"gone"',
+)
+EVALUATOR = Evaluator()
+planned = cache(lambda sql, key: local_plan(sql, key, ROWS))
+CHANGES = st.lists(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.none() | st.text("ab,", max_size=4), st.integers(-2, 4), st.booleans()),
+        max_size=8,
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def batch(epoch: list[Any], number: int) -> dict[str, pa.RecordBatch]:
+    rows = [dict(zip(ROWS.schema.names, (*row[:3], number, row[3]), strict=True)) for row in epoch]
+    return {"t": pa.RecordBatch.from_pylist(rows, schema=ROWS.schema)} if rows else {}
+
+
+def made_of(row: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    parts = list(enumerate(row[1].split(","))) if row[1] is not None else [(None, None)]
+    return [(part, row[0], place) for place, part in parts]
+
+
+@settings(max_examples=20)
+@given(CHANGES)
+def test_elements_come_and_go_with_their_rows(epochs: list[Any]) -> None:
+    sql = "SELECT part, id, pos FROM t LATERAL VIEW OUTER posexplode(split(s, ',')) e AS pos, part"
+    world = DataflowWorld(planned(sql, "part"), {"t": ROWS}, EVALUATOR, Random(len(epochs)))
+    rows: dict[int, tuple[Any, ...]] = {}
+    for number, epoch in enumerate(epochs):
+        newest = {row[0]: row for row in epoch}
+        rows = {key: row for key, row in {**rows, **newest}.items() if not row[3]}
+        world.run_epoch(batch(list(newest.values()), number))
+        assert Counter(rows_of(world.scan())) == Counter(made for row in rows.values() for made in made_of(row))
+
+
+SEQUENCES = "SELECT id, explode(sequence(low, 3, 1)) AS x FROM t"
+
+
+def test_a_row_whose_list_cannot_be_computed_is_set_aside() -> None:
+    world = DataflowWorld(planned(SEQUENCES, "id"), {"t": ROWS}, EVALUATOR, Random(1), sets_aside={"t"})
+    world.run_epoch(batch([(1, "", 2, False), (2, "", 4, False), (3, "", 3, False)], 0))
+    assert sorted(rows_of(world.scan())) == [(1, 2), (1, 3), (3, 3)]
+    assert [row["id"] for aside in world.set_aside for row in aside.rows.to_pylist()] == [2]
+
+
+def test_or_it_fails_the_view() -> None:
+    world = DataflowWorld(planned(SEQUENCES, "id"), {"t": ROWS}, EVALUATOR, Random(1))
+    with pytest.raises(RowError, match="does not lead from its start to its end"):
+        world.run_epoch(batch([(1, "", 2, False), (2, "", 4, False)], 0))
+
+
+def test_a_filter_on_other_columns_guards_the_list() -> None:
+    world = DataflowWorld(planned(f"{SEQUENCES} WHERE low < 4", "id"), {"t": ROWS}, EVALUATOR, Random(1))
+    world.run_epoch(batch([(1, "", 2, False), (2, "", 4, False)], 0))
+    assert sorted(rows_of(world.scan())) == [(1, 2), (1, 3)]
+
+
+def test_explain_says_what_is_exploded() -> None:
+    sql = "SELECT part, count(*) AS n FROM t LATERAL VIEW explode(split(s, ',')) e AS part GROUP BY part"
+    told = render(explain(planned(sql, "part"), {"t": ROWS}))
+    assert "each row for each element of" in told
+    assert "is an element of a list" in told
