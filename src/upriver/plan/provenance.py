@@ -204,7 +204,8 @@ _TYPE = re.compile(rf" AS ({'|'.join(_TYPES)})\b")
 _OF_SPARK = re.compile(r"\bspark_(upper|lower|reverse|lpad|rpad|split_part|substring|right|floor|ceil)\(")
 """Macros that are called as Spark's functions are."""
 _FOREIGN = re.compile(
-    r"(?:spark|kernel)_\w+\(|string_split|generate_series|map_entries|list_transform|regexp_\w+\(|strftime|epoch_us|to_months|\bDECIMAL\(38, |ESCAPE|//|\bCASE WHEN NOT "
+    r"(?:spark|kernel)_\w+\(|string_split|generate_series|map_entries|"
+    r"list_transform|regexp_\w+\(|strftime|epoch_us|to_months|\bDECIMAL\(38, |ESCAPE|//|\bCASE WHEN NOT "
 )
 """Words of the engine that evaluates expressions."""
 
