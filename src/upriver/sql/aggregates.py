@@ -13,6 +13,7 @@ from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
     DIGITS_OF_SUM,
+    array_type,
     bounded_decimal,
     decimal_sum_type,
     is_boolean,
@@ -148,7 +149,7 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
     if function in ("bit_and", "bit_or", "bit_xor"):
         return _bits(context, node, function, value, distinct)
     if function == "collect_list":
-        return Call(function, group_value(value), pa.list_(value.type), distinct or name == "collect_set")
+        return Call(function, group_value(value), array_type(value.type), distinct or name == "collect_set")
     if function in _ANY_OF_EQUAL:
         return Call(function, value, value.type)
     if function == "count" and not distinct and not value.null_by:  # as in Spark's optimizer
@@ -376,7 +377,7 @@ def _fractions(context: Context, node: exp.Expr) -> list[float]:
 def _percentile(call: Call, fractions: Sequence[float], is_array: bool) -> Call:
     """The call for one fraction, or for an array of them."""
     if is_array:
-        return replace(call, type=pa.list_(call.type), fractions=tuple(fractions))
+        return replace(call, type=array_type(call.type), fractions=tuple(fractions))
     return replace(call, fraction=fractions[0])
 
 

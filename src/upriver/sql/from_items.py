@@ -234,8 +234,7 @@ class _Reader:
     def _explosion(self, node: exp.Lateral, keeps_empty: bool = False) -> ExplodeStep:
         """LATERAL VIEW, or what stands behind LATERAL."""
         context = self._setting.context(pa.schema(self.fields))
-        bound = self.scope.bind(node.this.copy())
-        call = generated(context, bound, pa.schema(self.fields), keeps_empty or bool(node.args.get("outer")))
+        call = generated(context, self.scope.bind(node.this.copy()), keeps_empty or bool(node.args.get("outer")))
         alias = node.args.get("alias")
         titles = [title.name for title in alias.args.get("columns") or ()] if alias is not None else []
         if titles and len(titles) != len(call.titles):
@@ -385,7 +384,7 @@ class _Reader:
     def _made(self, node: exp.Table) -> ScopeRows:
         """The rows of a generator by itself, over no other rows."""
         start = one_row("the row")
-        call = generated(self._setting.context(pa.schema([])), bare(node.this.copy()), pa.schema([]), False)
+        call = generated(self._setting.context(pa.schema([])), bare(node.this.copy()), False)
         rows = exploded(start, call, call.titles, self._source.place(node))
         columns = tuple(ScopeColumn(title, title) for title in call.titles)
         return ScopeRows(projected(rows, [one for one in kept(rows) if one.name in call.titles], None), columns)

@@ -5,7 +5,7 @@ rows that it is applied to (:class:`upriver.plan.plan.ExplodeOp`).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -13,9 +13,10 @@ from sqlglot import exp
 
 from upriver.plan.plan import ExplodeOp
 from upriver.plan.relation import Relation, Scalar
-from upriver.plan.types import duck_name, is_null, same_type
+from upriver.plan.types import array_type, duck_name, is_null, same_type, struct_type
 from upriver.sql.aggregates import has_aggregate
 from upriver.sql.lists import listed
+from upriver.sql.nested_values import each
 from upriver.sql.scalars import Context, construct, null, typed_name
 from upriver.sql.scope import Scope, ScopeColumn, Setting, place, unique
 
@@ -41,8 +42,8 @@ class Generated:
         )
 
 
-def generated(context: Context, node: exp.Expr, columns: pa.Schema, keeps_empty: bool) -> Generated:
-    """A bound call of a generator. columns: of the rows. Raises UnsupportedSql."""
+def generated(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:
+    """A bound call of a generator. Raises UnsupportedSql."""
     name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
     if name not in GENERATORS:
         instead = "Take explode(), posexplode(), inline() or stack(), or join ON an equality."
@@ -61,10 +62,16 @@ def generated(context: Context, node: exp.Expr, columns: pa.Schema, keeps_empty:
         return Generated(elements, tuple(field.name for field in type), False, keeps_empty)
     is_map = kinds.is_struct(type) and kinds.is_map(context.translate(node.expressions[0]).type)
     if kinds.is_struct(type) and not is_map:
-        raise context.unsupported(node, f"{name}() of STRUCTs", "Take inline(), which makes columns of their fields.")
+        elements = _as_one_column(elements)
     titles = ("key", "value") if is_map else ("col",)
     has_place = name.startswith("posexplode")
     return Generated(elements, (*(["pos"] if has_place else []), *titles), has_place, keeps_empty)
+
+
+def _as_one_column(elements: Scalar) -> Scalar:
+    """A list of structs as one whose elements have the struct as their only field."""
+    type = array_type(struct_type(["col"], [elements.type.value_type]))
+    return replace(elements, sql=each(elements.sql, lambda one: f"{{'f0': {one}}}"), type=type)
 
 
 def _stack(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:
@@ -129,7 +136,7 @@ def explode_items(
         what = f"{node.name}() in a SELECT that groups rows or has window functions"
         raise setting.source.unsupported(node, what, _SUBQUERY)
     context = setting.context(relation.schema, fails=relation.deferred, certain=relation.certain)
-    call = generated(context, scope.bind(node.copy()), relation.schema, False)
+    call = generated(context, scope.bind(node.copy()), False)
     names = [unique(f"{title} of {node.name.lower()}", taken) for title in call.titles]
     titles = _given(item) or list(call.titles)
     if len(titles) != len(names):
