@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.source import Source
 from upriver.sql.queries import Views, compile_query, output_fields, parsed
 
@@ -12,8 +12,9 @@ from upriver.sql.queries import Views, compile_query, output_fields, parsed
 class LocalTyper:
     """Types a query over ``tables`` as Spark would in a session in UTC. Computed columns must have an alias."""
 
-    def __init__(self, tables: Mapping[str, TableSpec]) -> None:
+    def __init__(self, tables: Mapping[str, TableSpec], functions: Mapping[str, UserFunction] | None = None) -> None:
         self._tables = tables
+        self.functions: Mapping[str, UserFunction] = functions or {}
 
     @property
     def timezone(self) -> str:
@@ -22,7 +23,7 @@ class LocalTyper:
     def schema_of(self, sql: str) -> pa.Schema:
         """Raises UnsupportedSql, DeclarationError."""
         source = Source("", sql)
-        rows = compile_query(Views({}, self._tables, self.timezone).setting(source), parsed(source))
+        rows = compile_query(Views({}, self._tables, self.timezone, self.functions).setting(source), parsed(source))
         fields = []
         for column, type in output_fields(source, rows):
             if column.title is None:

@@ -25,7 +25,7 @@ from upriver.lake.lake import Lake
 from upriver.lake.scan import prunable
 from upriver.net.server import listen_for
 from upriver.plan.explain import render, why_full
-from upriver.plan.plan import DataflowPlan, Per, TableSpec
+from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
 from upriver.runtime.clock_ticks import TICK_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import (
@@ -48,6 +48,7 @@ from upriver.spark.session import spark_hosts
 from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
 from upriver.spark.typer import SparkTyper
+from upriver.spark.user_functions import Returns, declare_function
 from upriver.sql.clock import with_instant
 from upriver.sql.queries import columns_of, declare_view, mapped_view, over_tables
 from upriver.state.key_filter import KeyFilter
@@ -149,10 +150,10 @@ class App:
         )
         self._sources: dict[str, StartedSource] = {}
         self._tables: dict[str, TableSpec] = {}
-        self._typer = SparkTyper(spark, self._tables)
+        self._functions: dict[str, UserFunction] = {}  # by name in lower case
+        self._typer = SparkTyper(spark, self._tables, self._functions)
         self._plans: dict[str, DataflowPlan] = {}
-        self._queries: dict[str, str] = {}
-        """For each view, its SQL over tables only: views that it reads may be dropped."""
+        self._queries: dict[str, str] = {}  # each view's, over tables only: views that it reads may be dropped
         self._running_app: RunningApp | None = None
         self._client: Client | None = None
 
@@ -288,6 +289,31 @@ class App:
         self._sources[source] = replace(self._sources[source], table=table)
         self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
 
+    def function(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *,
+        returns: Returns,
+        arguments: Columns,
+        form: str = FunctionForm.ROW,
+        deterministic: bool = False,
+    ) -> None:
+        """Let the SQL of views that are declared from now on call a Python function.
+
+        returns: its type. arguments: their names and types, as columns. Both in Spark's DDL, or as Spark's or Arrow's
+        objects. form: ``"row"``: it takes the values of a row; ``"arrow"``, ``"pandas"``: it takes a column for each
+        argument, as an Arrow array or a pandas Series, and returns one. deterministic: must be True: the function
+        depends on its arguments alone. docs/guide/user-functions.md says more. Raises DeclarationError.
+        """
+        declared = declare_function(
+            name, function, returns, arguments, form, deterministic=deterministic, timezone=self._typer.timezone
+        )
+        if name.lower() in self._functions:
+            raise DeclarationError(f"function {name!r} is declared already")
+        self._typer.check_function(name)
+        self._functions[name.lower()] = declared
+
     def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
         """Drop a view, failed or not. Views that read it go on: they keep what they need of it themselves.
 
@@ -422,7 +448,8 @@ class App:
             query = with_instant(query, Lake(root).clock(epoch) or 0, columns_of(self._tables))
         pruned = {} if keys is None else prunable(self._plans[view])
         wanted = None if keys is None else KeyFilter(keys).hashes
-        return view_as_of(self._spark, root, query, self._tables, {}, epoch, zone, pruned, wanted)
+        calls = self._plans[view].functions
+        return view_as_of(self._spark, root, query, self._tables, {}, epoch, zone, pruned, wanted, calls)
 
     def evict(self, view: str, keys: Keys | None = None) -> None:
         """Evict these keys of a partial view; ``None``: all. The next lookup of a key fills it again.

@@ -1,12 +1,15 @@
 """The condition that makes a version of a row a deletion: what it says, and what is refused."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import pyarrow as pa
 import pytest
 
 from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UserError
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import TableSpec, UserFunction
 from upriver.sql.queries import deletion
 
 SCHEMA = pa.schema(
@@ -89,6 +92,7 @@ class SparksWords:
     """Refuses every query, in words of Spark's."""
 
     timezone = "UTC"
+    functions: Mapping[str, UserFunction] = MappingProxyType({})
 
     def __init__(self, words: str) -> None:
         self._words = words

@@ -1,14 +1,16 @@
 """What is not supported is refused when it is declared: with the construct, its place, and what to do instead."""
 
 import re
+from collections.abc import Mapping
 from contextlib import nullcontext
+from types import MappingProxyType
 
 import pyarrow as pa
 import pytest
 from sql_kit import local_plan, local_view, projection_of, spec
 
 from upriver.errors import UnsupportedSql
-from upriver.plan.plan import FilterOp
+from upriver.plan.plan import FilterOp, UserFunction
 from upriver.sql.queries import compile_view
 
 TABLE = spec(
@@ -267,6 +269,7 @@ class ParisTyper:
     """A session in Paris, whose columns are whatever the plan needs."""
 
     timezone = "Europe/Paris"
+    functions: Mapping[str, UserFunction] = MappingProxyType({})
 
     def __init__(self, type: pa.DataType) -> None:
         self._type = type

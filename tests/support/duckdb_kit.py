@@ -1,5 +1,6 @@
 """DuckDB for tests: an oracle for queries, and an evaluator of expressions for operators."""
 
+from collections.abc import Sequence
 from functools import cache
 
 import duckdb
@@ -7,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.plan.plan import Projection
+from upriver.plan.plan import Projection, UserFunction
 
 
 @cache
@@ -28,6 +29,9 @@ class DuckDbEvaluator:
 
     def __init__(self) -> None:
         self.calls = 0
+
+    def define(self, functions: Sequence[UserFunction]) -> None:
+        assert not functions, "it calls no functions of users"
 
     def without_row_text(self) -> "DuckDbEvaluator":
         return self

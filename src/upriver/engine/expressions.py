@@ -23,9 +23,10 @@ import pyarrow.compute as pc
 
 from upriver.engine.kernels import define
 from upriver.engine.row_text import escaped, value_text
+from upriver.engine.user_functions import define_function
 from upriver.errors import ProtocolError, RowError
 from upriver.plan.column_names import plain_column
-from upriver.plan.plan import Projection
+from upriver.plan.plan import Projection, UserFunction
 from upriver.plan.types import duck_name, field_name, is_instant, is_nested, parts_of, spark_name, with_parts
 from upriver.state.columns import elements_of, exact, is_listed, spans_of
 
@@ -82,6 +83,12 @@ class Evaluator:
     def __init__(self) -> None:
         self._engine = _Engine()
         self._blames = True
+
+    def define(self, functions: Sequence[UserFunction]) -> None:
+        """Let expressions call these functions of users, by their ``sql_name``. Raises DeclarationError for one that
+        cannot be loaded here."""
+        for function in functions:
+            self._engine.define(function)
 
     def without_row_text(self) -> "Evaluator":
         """The same evaluator with short errors: they do not name the row at fault, because finding it takes time."""
@@ -173,6 +180,7 @@ class _Engine:
     """DuckDB and its prepared statements. It is opened anew when it breaks."""
 
     def __init__(self) -> None:
+        self._functions: dict[str, UserFunction] = {}
         self.duck = self._opened()
         self._defined: set[str] = set()
         """The kernels and macros that DuckDB has."""
@@ -195,6 +203,11 @@ class _Engine:
             self._defined.clear()
             raise _RowFault(f"DuckDB cannot compute it: {_said(error)}") from error
 
+    def define(self, function: UserFunction) -> None:
+        if function.sql_name not in self._functions:
+            define_function(self.duck, function)
+            self._functions[function.sql_name] = function
+
     def close(self) -> None:
         self._statements.clear()
         self.duck.close()
@@ -204,6 +217,8 @@ class _Engine:
         duck = duckdb.connect(":memory:", config=_CONFIG)
         finalize(self, duck.close)
         duck.execute("PRAGMA disable_optimizer")
+        for function in self._functions.values():
+            define_function(duck, function)
         duck.execute("SET lock_configuration = true")
         return duck
 

@@ -300,6 +300,7 @@ class Region:
         source, store = (region.nodes or region.inputs)[-1].schema, region.store
         if store is not None and found_in(routings(region)[-1], store.key) != store.key:
             raise ProtocolError(f"region {region.name!r}: its key is not in {store.key} of what it keeps")
+        evaluator.define(view.functions)
         operators = operators_of(region, evaluator)
         return cls(
             Wiring(len(region.inputs), tuple(node.inputs for node in region.nodes)),

@@ -72,7 +72,8 @@ class RescaleCost:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewEntry:
     """A declared view. since, until: seconds since 1970, of its first and last record. ended: ``dropped`` or
-    ``replaced``; ``None`` while it is declared."""
+    ``replaced``; ``None`` while it is declared. functions: those of the user's that it calls, each as its name and a
+    digest."""
 
     name: str
     sql: str
@@ -81,16 +82,22 @@ class ViewEntry:
     since: float
     until: float | None = None
     ended: str | None = None
+    functions: tuple[str, ...] = ()
 
     def declares_the_same(self, plan: DataflowPlan) -> bool:
-        return (self.sql, self.key, self.is_partial) == (plan.sql, plan.key, plan.full_because is None)
+        declared = plan.sql, plan.key, plan.full_because is None, _functions_of(plan)
+        return (self.sql, self.key, self.is_partial, self.functions) == declared
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "key": list(self.key)}
+        return {**asdict(self), "key": list(self.key), "functions": list(self.functions)}
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(**{**json, "key": tuple(json["key"])})
+        return cls(**{**json, "key": tuple(json["key"]), "functions": tuple(json.get("functions", ()))})
+
+
+def _functions_of(plan: DataflowPlan) -> tuple[str, ...]:
+    return tuple(f"{function.name} {function.digest}" for function in plan.functions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +167,14 @@ class ControlRecord:
                 views.append(before)
             else:
                 is_partial = plan.full_because is None
-                entry = ViewEntry(name=plan.name, sql=plan.sql, key=plan.key, is_partial=is_partial, since=at)
+                entry = ViewEntry(
+                    name=plan.name,
+                    sql=plan.sql,
+                    key=plan.key,
+                    is_partial=is_partial,
+                    since=at,
+                    functions=_functions_of(plan),
+                )
                 views.append(entry)
         return replace(self, views=tuple(views), gone=tuple(gone[-VIEWS_GONE_MAX:]))
 

@@ -21,6 +21,7 @@ from upriver.plan.plan import (
     DataflowPlan,
     ExplodeOp,
     FilterOp,
+    FunctionForm,
     Input,
     JoinOp,
     LakeEdge,
@@ -65,6 +66,13 @@ Explained = dict[str, Any]
 
 STATELESS_OPS = (FilterOp, ProjectOp, UnionOp, SaltOp, ReplicateOp, ExplodeOp)
 
+_COSTS = {
+    FunctionForm.ROW: "once for each row",
+    FunctionForm.ARROW: "once for each batch of at most 2048 rows, with Arrow arrays",
+    FunctionForm.PANDAS: "once for each batch of at most 2048 rows, with pandas Series",
+}
+"""What calls of a user's function cost, by its form."""
+
 NameOf = Callable[[str], str]
 """Describes a column of some rows."""
 
@@ -76,7 +84,7 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
     region the numbers of its inputs, then of its steps, count from 0; ``of`` lists the inputs of a step. Columns are
     described by their origin: ``table.column``, or how they are computed from such columns. ignored: the parts of the
     SQL that change no row, such as ORDER BY without LIMIT.
-    retention: of tables that rows leave.
+    retention: of tables that rows leave. functions: the user's own that it calls, and how.
     """
     return {
         "view": plan.name,
@@ -93,6 +101,7 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
             for name in plan.tables
             if (retain := tables[name].retain) is not None
         ],
+        "functions": [{"name": one.name, "cost": _COSTS[one.form]} for one in plan.functions],
     }
 
 
@@ -109,6 +118,7 @@ def render(explained: Mapping[str, Any]) -> str:
         f"  rows of {each['table']} are retained by {each['column']}: {each['interval']}"
         for each in explained["retention"]
     ]
+    lines += [f"  calls {each['name']}(), a Python function: {each['cost']}" for each in explained["functions"]]
     return "\n".join(lines)
 
 

@@ -476,6 +476,41 @@ class StatefulMapOp:
     output: pa.Schema
 
 
+class FunctionForm(StrEnum):
+    """What a scalar function of a user's takes: the values of a row, or whole columns."""
+
+    ROW = "row"
+    ARROW = "arrow"
+    PANDAS = "pandas"
+
+
+USER_PREFIX = "user_function_"
+"""The beginning of the name of each user's function in DuckDB's SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A user's deterministic scalar function, for expressions. function: pickled by cloudpickle;
+    docs/guide/user-functions.md says what it takes and gives, by ``form``. arguments: their types, at least one."""
+
+    name: str
+    arguments: tuple[pa.DataType, ...]
+    returns: pa.DataType
+    form: FunctionForm
+    function: bytes
+
+    @property
+    def digest(self) -> str:
+        """Differs for functions that differ in anything but their name."""
+        types = ", ".join(map(str, (*self.arguments, self.returns)))
+        return xxhash.xxh3_64_hexdigest(self.function + f"{types} {self.form}".encode())
+
+    @property
+    def sql_name(self) -> str:
+        """Its name in DuckDB's SQL."""
+        return f"{USER_PREFIX}{self.name.lower()}_{self.digest}"
+
+
 Op = (
     Scan
     | ValuesOp
@@ -643,7 +678,8 @@ class DataflowPlan:
     name, sql: as declared. key: the view's key, columns of ``schema``, in the order of the last region's routing key.
     A key without columns is ``()``: all rows of the view have it.
     regions: each after those that feed it; the last one has the store, and the view's name. full_because: why all keys
-    are kept, in words; ``None``: the view is partial and keeps only looked-up keys.
+    are kept, in words; ``None``: the view is partial and keeps only looked-up keys. functions: those of the user's that
+    its expressions call.
     """
 
     name: str
@@ -652,6 +688,7 @@ class DataflowPlan:
     schema: pa.Schema
     regions: tuple[RegionPlan, ...]
     full_because: str | None = NOT_WANTED
+    functions: tuple[UserFunction, ...] = ()
 
     @cached_property
     def key_schema(self) -> pa.Schema:

@@ -38,6 +38,7 @@ from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import columns_in, plain_columns, quoted, with_texts
 from upriver.plan.plan import (
     ALL_ALIKE,
+    USER_PREFIX,
     AggregateCall,
     AggregateOp,
     AggregatePlan,
@@ -179,7 +180,7 @@ def spelled(expression: str, name_of: Callable[[str], str]) -> str:
     """The expression over its columns' descriptions, with Spark's names of types; ``f(...)`` if it has words of the
     engine that evaluates it."""
     parts = _QUOTED.split(expression)
-    words = [_OF_SPARK.sub(r"\1(", part) for part in parts[::2]]
+    words = [_OF_USERS.sub(r"\1(", _OF_SPARK.sub(r"\1(", part)) for part in parts[::2]]
     if any(_FOREIGN.search(part) for part in words):
         return _made_of(expression, name_of)
     parts[::2] = [_CONSTANT.sub(r"\1", _typed(part)) for part in words]  # a column's name may look like a CAST
@@ -203,6 +204,8 @@ _TYPES = {"INTEGER": "INT", "VARCHAR": "STRING", "HUGEINT": "DECIMAL(38,0)"}
 _TYPE = re.compile(rf" AS ({'|'.join(_TYPES)})\b")
 _OF_SPARK = re.compile(r"\bspark_(upper|lower|reverse|lpad|rpad|split_part|substring|right|floor|ceil)\(")
 """Macros that are called as Spark's functions are."""
+_OF_USERS = re.compile(rf"{USER_PREFIX}(\w+)_[0-9a-f]{{16}}\(")
+"""Functions of users, with their digests."""
 _FOREIGN = re.compile(
     r"(?:spark|kernel)_\w+\(|string_split|generate_series|map_entries|"
     r"list_transform|regexp_\w+\(|strftime|epoch_us|to_months|\bDECIMAL\(38, |ESCAPE|//|\bCASE WHEN NOT "

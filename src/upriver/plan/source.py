@@ -199,6 +199,16 @@ def names_table(clause: str, name: str) -> bool:
     return table is not None and table.name == name and isinstance(table.this, exp.Identifier)
 
 
+def calls_function(name: str) -> bool:
+    """Whether ``name(1)`` is read as the call of a function of that name."""
+    try:
+        tree = Source("", f"SELECT {name}(1)").parse()
+    except (UnsupportedSql, DeclarationError):
+        return False
+    (item,) = tree.expressions or (tree,)
+    return isinstance(item, exp.Anonymous) and item.name == name
+
+
 def _reworded(tokens: list[Token]) -> list[Token]:
     """Read these as names. WINDOW, unless it begins the clause WINDOW name AS. ANY, which is the name of a function
     unless it follows LIKE. ARRAY, MAP and STRUCT before a parenthesis."""

@@ -40,12 +40,13 @@ from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.lake.scan import TableScan, scan_key
-from upriver.plan.plan import TableSpec, lake_channel
+from upriver.plan.plan import TableSpec, UserFunction, lake_channel
 from upriver.plan.retention import retain_of
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
 from upriver.spark.typer import SparkTyper, own_session
+from upriver.spark.user_functions import register_functions
 from upriver.sql.queries import deletion, over_tables
 from upriver.vnodes import VnodeGroup, hashes_in
 
@@ -214,19 +215,21 @@ def view_as_of(
     timezone: str,
     pruned: Mapping[str, tuple[str, ...]] | None = None,
     wanted: Hashes | None = None,
+    functions: Iterable[UserFunction] = (),
 ) -> DataFrame:
     """A view at the end of ``epoch``, as a DataFrame of ``spark``. Every action on it reads that epoch anew.
 
     sql, tables, views, timezone: those from which the view was compiled; ``views`` must hold those that it reads, as
     they were then. pruned: tables of which only the rows are read that have one of the ``wanted`` hash64 by this index.
-    Columns, types included, are those of its plan. A row from which the view cannot be computed makes the action fail,
-    in Spark's words, even if its table has such rows set aside.
+    functions: of the user's that it calls. Columns, types included, are those of its plan. A row from which the view
+    cannot be computed makes the action fail, in Spark's words, even if its table has such rows set aside.
     """
     session = own_session(spark, timezone)  # names mean here what they meant at compilation
     for name, table in tables.items():
         index = (pruned or {}).get(name)
         rows_of_table = table_as_of(session, root, table, epoch, index, None if index is None else wanted)
         rows_of_table.createOrReplaceTempView(f"`{name}`")
+    register_functions(session, functions)
     rows = session.sql(over_tables(sql, views))
     # The result must belong to the user's session; otherwise its temporary views would land in ours. A combined
     # DataFrame belongs to the session of its first part; Spark's optimizer removes that part.

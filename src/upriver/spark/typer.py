@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +11,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
-from upriver.plan.plan import TableSpec
-from upriver.plan.source import ELSEWHERE, names_table
+from upriver.plan.plan import TableSpec, UserFunction
+from upriver.plan.source import names_table
 from upriver.spark.host import check_session
 from upriver.spark.schema import in_arrow
 from upriver.spark.session import ZONE, checked_settings, unlogged
+from upriver.spark.user_functions import check_function_name, register_functions
 
 FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 """Spark's setting by which ``FROM parquet.`path` `` reads a file. To type that, Spark would open it."""
@@ -23,18 +25,27 @@ _MEASURED_FROM = 4
 
 
 class SparkTyper:
-    """Types queries over ``tables``, which may grow meanwhile, in a session of its own: the user's stays as it is.
+    """Types queries over ``tables`` with ``functions``, which may grow meanwhile, in a session of its own: the user's
+    stays as it is.
 
     The user's settings are checked at the first query and at each later one. Raises DeclarationError if SQL means
     something else under them than to Upriver.
     """
 
-    def __init__(self, spark: SparkSession, tables: Mapping[str, TableSpec]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        tables: Mapping[str, TableSpec],
+        functions: Mapping[str, UserFunction] = MappingProxyType({}),
+    ) -> None:
+        """functions: of the user's, by name in lower case."""
+        self.functions = functions
         self._users = spark
         self._first: tuple[SparkSession, str] | None = None
         """The session for queries, and the user's time zone, as they were at first."""
         self._tables = tables
         self._known: dict[str, TableSpec] = {}
+        self._known_functions: dict[str, UserFunction] = {}
 
     @property
     def timezone(self) -> str:
@@ -100,13 +111,20 @@ class SparkTyper:
                     f"another name, as {name}_rows"
                 )
 
+    def check_function(self, name: str) -> None:
+        """Refuse a name that SQL reads as anything but a function of the user's. Raises DeclarationError."""
+        session, _ = self._asked()
+        check_function_name(session, name)
+
     def _refusal(self, error: PySparkException) -> UserError:
         """The error for a query that Spark refuses: a mistake, unless it is about a function of the user's."""
         name = (error.getMessageParameters() or {}).get("routineName", "").replace("`", "")
         if error.getCondition() == "UNRESOLVED_ROUTINE" and self._users.catalog.functionExists(name):
             where = re.search(r"; (line \d+) pos \d+", str(error))
             what = f"the function {name}(), which is registered in the Spark session,"
-            return UnsupportedSql(f"{where[1] if where else 'the query'}: {what} is not supported. {ELSEWHERE}")
+            return UnsupportedSql(
+                f"{where[1] if where else 'the query'}: {what} is not supported. Declare it by app.function()."
+            )
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             table = (error.getMessageParameters() or {}).get("relationName", "").replace("`", "")
             where = re.search(r"; (line \d+) pos (\d+)", str(error))
@@ -115,7 +133,10 @@ class SparkTyper:
         return DeclarationError(_words(error))
 
     def _register(self, session: SparkSession) -> None:
-        """Each table as an empty view of its schema."""
+        """Each table as an empty view of its schema, and each function."""
+        new = {name: one for name, one in self.functions.items() if self._known_functions.get(name) != one}
+        register_functions(session, new.values())
+        self._known_functions |= new
         for name, table in self._tables.items():
             if self._known.get(name) != table:
                 schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)

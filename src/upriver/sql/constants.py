@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
-from upriver.plan.plan import Projection, ValuesOp, rows_to_bytes
+from upriver.plan.plan import USER_PREFIX, Projection, ValuesOp, rows_to_bytes
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.types import duck_name, is_null
 from upriver.sql.operators import to_common
@@ -69,6 +69,8 @@ def _column(context: Context, node: exp.Expr, scalars: Sequence[Scalar]) -> Sequ
 
 
 def _computed(context: Context, node: exp.Expr, schema: pa.Schema, rows: Sequence[Sequence[Scalar]]) -> pa.RecordBatch:
+    if any(USER_PREFIX in value.sql for row in rows for value in row):
+        raise context.unsupported(node, "a function of your own in VALUES", "Call it in the SELECT around.")
     evaluator, one = Evaluator(), pa.record_batch({"row": [0]})
     try:
         found = [

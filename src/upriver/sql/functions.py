@@ -3,16 +3,19 @@
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.plan.plan import UserFunction
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import common_type, is_null, same_type, spark_name
 from upriver.sql.aggregates import AGGREGATES, INSTEAD
+from upriver.sql.casts import cast
 from upriver.sql.clock import INSTEAD as NO_CLOCK_HERE
 from upriver.sql.clock import is_clock
 from upriver.sql.function_table import CHANGING, CLOCKS, FUNCTIONS, REFUSED
 from upriver.sql.logic import LOGIC
-from upriver.sql.operators import OPERATORS
+from upriver.sql.operators import CAST_IT, OPERATORS
 from upriver.sql.parts import bracket, dot, variable
-from upriver.sql.scalars import Context, Rule, null
+from upriver.sql.scalars import Context, Rule, null, opaque, typed_name
 from upriver.sql.signatures import OperandKind, call
 from upriver.sql.strings import STRING_RULES
 from upriver.sql.times import TIME_RULES
@@ -21,12 +24,30 @@ from upriver.sql.times import TIME_RULES
 def _called(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expressions")
     name = node.name.lower()
+    if name in context.functions:
+        return _users(context, node, context.functions[name])
     function = FUNCTIONS.get(name)
     if function is None or (name in CLOCKS and not node.expressions):
         raise _unknown(context, node)
     unread = exp.Interval if name == "sequence" else exp.Lambda if OperandKind.LAMBDA in function.takes else ()
     operands = [null(pa.null()) if isinstance(part, unread) else context.translate(part) for part in node.expressions]
     return call(context, node, name, function, operands)
+
+
+def _users(context: Context, node: exp.Expr, function: UserFunction) -> Scalar:
+    """A call of a user's function. It may raise on any row, and Spark does not look into it."""
+    operands, types = context.translate_all(node.expressions), function.arguments
+    if len(operands) != len(types):
+        what = f"{function.name}() of {len(operands)} operands"
+        raise context.source.wrong(node, what, f"It is declared with {len(types)} arguments.")
+    given: list[str] = []
+    for operand, type in zip(operands, types, strict=True):
+        wider = common_type(operand.type, type)
+        if wider is None or not same_type(wider, type):
+            what = f"{typed_name(operand)} as an argument of {function.name}() that is {spark_name(type)}"
+            raise context.unsupported(node, what, CAST_IT)
+        given.append((null(type) if is_null(operand.type) else cast(context, node, operand, type)).sql)
+    return opaque(Scalar(f"{function.sql_name}({', '.join(given)})", function.returns, fails=True))
 
 
 def _unknown(context: Context, node: exp.Expr) -> Exception:

@@ -16,7 +16,7 @@ Read next: :mod:`upriver.sql.select` (one SELECT, clause by clause), :mod:`upriv
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -26,7 +26,18 @@ from sqlglot.tokenizer_core import TokenType
 
 from upriver.arguments import names, text
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
-from upriver.plan.plan import DataflowPlan, FilterOp, ProjectOp, Scan, SetKind, SetOperationOp, StatefulMapOp, TableSpec
+from upriver.plan.plan import (
+    DataflowPlan,
+    FilterOp,
+    JoinOp,
+    ProjectOp,
+    Scan,
+    SetKind,
+    SetOperationOp,
+    StatefulMapOp,
+    TableSpec,
+    UserFunction,
+)
 from upriver.plan.planning import plan_regions, view_key
 from upriver.plan.relation import Relation
 from upriver.plan.source import Source, Unreadable
@@ -203,9 +214,17 @@ def columns_of(tables: Mapping[str, TableSpec]) -> frozenset[str]:
 
 
 class Views:
-    """The rows of declared views, each compiled when a query first names it. queries: their SQL, by name."""
+    """The rows of declared views, each compiled when a query first names it. queries: their SQL, by name. functions:
+    the user's own, by name in lower case."""
 
-    def __init__(self, queries: Mapping[str, str], tables: Mapping[str, TableSpec], timezone: str) -> None:
+    def __init__(
+        self,
+        queries: Mapping[str, str],
+        tables: Mapping[str, TableSpec],
+        timezone: str,
+        functions: Mapping[str, UserFunction],
+    ) -> None:
+        self._functions = functions
         self._queries = {name.lower(): (name, sql) for name, sql in queries.items()}
         self._tables = tables
         self._timezone = timezone
@@ -222,7 +241,9 @@ class Views:
 
     def setting(self, source: Source) -> Setting:
         """The setting for a query over the tables and views."""
-        return Setting(source, self._timezone, self._tables, self.rows, compile_query, {}, attach)
+        return Setting(
+            source, self._timezone, self._tables, self.rows, compile_query, {}, attach, functions=self._functions
+        )
 
 
 def compile_query(setting: Setting, tree: exp.Expr) -> ScopeRows:
@@ -275,6 +296,10 @@ class Typer(Protocol):
     def timezone(self) -> str:
         """The session's time zone, in which Spark reads the wall clock of a TIMESTAMP."""
 
+    @property
+    def functions(self) -> Mapping[str, UserFunction]:
+        """The user's own, by name in lower case."""
+
     def schema_of(self, sql: str) -> pa.Schema:
         """The schema of a query over the declared tables. Raises DeclarationError, in Spark's words."""
 
@@ -308,7 +333,7 @@ def compile_view(
         declared = [*tables, *views]
         tree = _read(source, typer, declared, columns_of(tables))
         schema = _typed(source, tree, views, typer, declared)
-        rows = compile_query(Views(views, tables, typer.timezone).setting(source), tree)
+        rows = compile_query(Views(views, tables, typer.timezone, typer.functions).setting(source), tree)
     except RecursionError as error:
         raise _too_deep(source) from error
     schema = _checked(source, rows, schema)
@@ -512,9 +537,34 @@ def declare_view(
     named = view_key(name, compiled.schema, names(f"view {name!r}: key", key))
     try:
         regions = plan_regions(name, compiled.relation, named, tables, sql)
+        functions = _called(compiled.relation, typer.functions.values())
     except RecursionError as error:
         raise _too_deep(compiled.source) from error
-    return DataflowPlan(name, sql, named, compiled.schema, regions)
+    return DataflowPlan(name, sql, named, compiled.schema, regions, functions=functions)
+
+
+def _called(relation: Relation, functions: Collection[UserFunction]) -> tuple[UserFunction, ...]:
+    """Those of the functions that some expression calls."""
+    texts = set(_expressions(relation, set())) if functions else set()
+    return tuple(one for one in functions if any(f"{one.sql_name}(" in text for text in texts))
+
+
+def _expressions(relation: Relation, seen: set[int]) -> Iterator[str]:
+    """The expressions of a tree; parts that occur several times are read once. seen: the parts that have been read."""
+    if id(relation) in seen:
+        return
+    seen.add(id(relation))
+    match relation.op:
+        case FilterOp(predicate):
+            yield predicate
+        case ProjectOp(projection):
+            yield from projection.expressions
+        case JoinOp() if relation.op.condition is not None:
+            yield relation.op.condition
+        case _:
+            pass
+    for part in relation.inputs:
+        yield from _expressions(part, seen)
 
 
 def mapped_view(name: str, op: StatefulMapOp, source: TableSpec) -> DataflowPlan:

@@ -5,7 +5,7 @@ An expression that depends on no row is computed while a view is declared.
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Final
@@ -16,7 +16,7 @@ from sqlglot import exp
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UnsupportedSql
 from upriver.plan.column_names import columns_in, quoted
-from upriver.plan.plan import Projection
+from upriver.plan.plan import USER_PREFIX, Projection, UserFunction
 from upriver.plan.relation import Constant, Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import DECIMAL_DIGITS_MAX, duck_name, is_floating, is_null, spark_name
@@ -45,6 +45,8 @@ def why_failing(expression: str, type: pa.DataType) -> str | None:
 @lru_cache(ANSWERS_MAX)
 def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
     """Whether a condition on these columns is not true when all of them are NULL."""
+    if USER_PREFIX in condition:
+        return False
     evaluator = Evaluator()
     row = pa.RecordBatch.from_arrays([pa.nulls(1, field.type) for field in columns], schema=columns)
     try:
@@ -78,13 +80,15 @@ class Context:
     """The context of an expression.
 
     leaf: the value that the scope gives for a whole node (a column, a group, an aggregate), tried before any rule.
-    rules: the whitelist; a node whose class is not in it is refused. timezone: the Spark session's.
+    rules: the whitelist; a node whose class is not in it is refused. timezone: the Spark session's. functions: the
+    user's own, by name in lower case.
     """
 
     source: Source
     timezone: str
     leaf: Callable[[exp.Expr], Scalar | None]
     rules: Mapping[type[exp.Expr], Rule]
+    functions: Mapping[str, UserFunction] = field(default_factory=dict)
 
     def translate(self, node: exp.Expr) -> Scalar:
         """Raises UnsupportedSql, with the place, for any node that may mean something else in DuckDB."""
@@ -99,7 +103,8 @@ class Context:
             raise self.unsupported(
                 node, "an expression as large as this", "Compute it in steps, or " + _lower(ELSEWHERE)
             )
-        if scalar.fails and not columns_in(scalar.sql) and not _is_conditional(node):
+        is_constant = not columns_in(scalar.sql) and USER_PREFIX not in scalar.sql
+        if scalar.fails and is_constant and not _is_conditional(node):
             self._check_constant(node, scalar)
         return scalar
 

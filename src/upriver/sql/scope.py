@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.plan import TableSpec
+from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source, ViewDialect
 from upriver.plan.types import duck_name, spark_name
@@ -275,7 +275,7 @@ class Setting:
     queries: those of WITH, by name in lower case. compile: gives the rows of a subquery in a setting. attach: gives
     rows a column for each detached subquery (:func:`upriver.sql.subqueries.attach`). untyped: whether a column may be
     nothing but NULL: the other side of a union then gives it its type. around: the query around, if its names may be
-    used: each row of the result then has its values, too.
+    used: each row of the result then has its values, too. functions: the user's own, by name in lower case.
     """
 
     source: Source
@@ -290,6 +290,7 @@ class Setting:
     ]
     untyped: bool = False
     around: Around | None = None
+    functions: Mapping[str, UserFunction] = field(default_factory=dict)
 
     def knowing(self, queries: Mapping[str, ScopeRows]) -> "Setting":
         """The setting with more queries of WITH."""
@@ -309,4 +310,4 @@ class Setting:
             nulls = frozenset[str]() if node.name in certain else None
             return replace(column_scalar(node.name, type), fails=node.name in fails, nulls=nulls)
 
-        return Context(self.source, self.timezone, leaf, RULES)
+        return Context(self.source, self.timezone, leaf, RULES, self.functions)

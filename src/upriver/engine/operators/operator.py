@@ -19,7 +19,7 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes, hash64
-from upriver.plan.plan import Projection
+from upriver.plan.plan import Projection, UserFunction
 from upriver.state.columns import array_of, canonical
 from upriver.state.indexes import first_equal, is_hashable
 from upriver.state.vectors import Positions, Slots, Weights, true_at
@@ -87,6 +87,10 @@ class Stateful(Operator, Protocol):
 
 class ExpressionEvaluator(Protocol):
     """Evaluates DuckDB SQL over the columns of a batch; raises RowError when a row makes an expression fail."""
+
+    def define(self, functions: Sequence[UserFunction]) -> None:
+        """Let expressions call these functions of users."""
+        ...
 
     def without_row_text(self) -> "ExpressionEvaluator":
         """The same evaluator with short errors: they do not say which row fails, because finding it takes time."""

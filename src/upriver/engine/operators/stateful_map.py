@@ -302,7 +302,7 @@ def _answer(answer: Any, wanted: tuple[str, ...]) -> tuple[Any, ...]:
 
 
 def _raised(error: BaseException, where: str) -> RowError:
-    what = f"{error_text(error)}{_line_of(error)}"
+    what = f"{error_text(error)}{line_of(error)}"
     return RowError(f"the function raised {what} for {where}. Correct it, or let it skip such rows")
 
 
@@ -321,7 +321,7 @@ def _of_row(key: Any, row: Any) -> str:
     return f"the key {shown(key)} and the row {repr(row)[:ROW_CHARS_MAX]}"
 
 
-def _line_of(error: BaseException) -> str:
+def line_of(error: BaseException) -> str:
     """The line of the user's code that raised the error, or that it passed through first."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("upriver.engine."):
@@ -445,7 +445,7 @@ class StatefulMap(TwoStores[States]):
         )
         self._key = key
         self._output = op.output
-        self._call = CALLS[op.per](_loaded(op.function), shapes)
+        self._call = CALLS[op.per](loaded(op.function, "the function of a stateful map"), shapes)
         self._bisected = BisectedCalls(self._call, op.per, output)
         self._is_finer = set(routing) < set(op.key)
         super().__init__(partial(States, key, op.state, routing), pace)
@@ -524,14 +524,14 @@ def _repeated(batch: Batch) -> Batch:
     return batch.repeated()
 
 
-def _loaded(function: bytes) -> Function:
-    """Unpickle the function. This is the only place that unpickles anything. The plan with the function comes in the
-    closure of Spark's task, or over a channel that the cluster's secret seals."""
+def loaded(function: bytes, about: str) -> Function:
+    """Unpickle a user's function. about: names it in messages. This is the only place that unpickles anything. The plan
+    with the function comes in the closure of Spark's task, or over a channel that the cluster's secret seals."""
     try:
         loaded: Function = pickle.loads(function)
     except Exception as error:  # of any class: loading runs what the user's modules have in them
         raise DeclarationError(
-            f"the function of a stateful map cannot be loaded on a worker: {type(error).__name__}: {error}. "
+            f"{about} cannot be loaded on a worker: {type(error).__name__}: {error}. "
             "Give the workers the modules that it needs, or define it in the program that declares it"
         ) from error
     return loaded

@@ -1,0 +1,124 @@
+"""A user's scalar functions, called for columns: by the workers' DuckDB, and by Spark for what Spark computes.
+
+A function takes the values of a row, or whole columns as Arrow's arrays or as pandas' Series. What it returns is
+checked against its declaration, so a worker and Spark get the same values or the same error.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from inspect import Parameter, Signature
+from types import MappingProxyType
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from upriver.engine.operators.plain_rows import Misfit, PlainRows, python_columns
+from upriver.engine.operators.stateful_map import line_of, loaded
+from upriver.engine.row_text import error_text
+from upriver.errors import RowError
+from upriver.plan.plan import FunctionForm, UserFunction
+from upriver.plan.types import duck_name
+
+VALUE = "value"
+"""What messages call the value that a function returns."""
+LOADED_MAX = 256
+"""Functions of users that a process keeps loaded."""
+
+
+class ColumnFunction:
+    """A user's function, ready to be called for columns."""
+
+    def __init__(self, function: UserFunction) -> None:
+        """Raises DeclarationError if the function cannot be loaded here."""
+        self._about = f"the function {function.name}()"
+        self._arguments = function.arguments
+        self._result = PlainRows(pa.schema([(VALUE, function.returns)]), "result")
+        self._call = _FORMS[function.form]
+        self._function: Callable[..., Any] = loaded(function.function, self._about)
+
+    def __call__(self, *columns: pa.Array) -> pa.Array:
+        """A value for each row. columns: of the declared types, except for time zones.
+
+        Raises RowError if the function raises, or returns what is not declared.
+        """
+        try:
+            given = pa.RecordBatch.from_arrays(
+                [_retyped(column, type) for column, type in zip(columns, self._arguments, strict=True)],
+                [str(place) for place in range(len(columns))],
+            )
+            return self._call(self._function, given, self._result)
+        except Misfit as misfit:
+            raise RowError(f"{self._about} returned what is not declared: {misfit}") from misfit
+        except RowError:
+            raise
+        except (Exception, SystemExit, GeneratorExit) as error:  # of any class: it is the user's code
+            raise RowError(f"{self._about} raised {error_text(error)}{line_of(error)}") from error
+
+
+def define_function(duck: duckdb.DuckDBPyConnection, function: UserFunction) -> None:
+    """Let SQL on this connection call the function by its ``sql_name``. Raises DeclarationError."""
+    call = column_function(function)
+    without_zone = _wall_clock(function.returns)
+
+    def compute(*columns: pa.ChunkedArray | pa.Array) -> pa.Array:
+        given = [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns]
+        return _retyped(call(*given), without_zone)
+
+    named = [Parameter(f"c{place}", Parameter.POSITIONAL_ONLY) for place in range(len(function.arguments))]
+    compute.__signature__ = Signature(named)  # type: ignore[attr-defined]  # DuckDB counts the parameters
+    takes: list[Any] = [duck_name(type) for type in function.arguments]
+    options: Any = {"type": "arrow", "null_handling": "special"}
+    duck.create_function(function.sql_name, compute, takes, duck_name(function.returns), **options)
+
+
+def _wall_clock(type: pa.DataType) -> pa.DataType:
+    return pa.timestamp("us") if pa.types.is_timestamp(type) else type
+
+
+def _retyped(column: pa.Array, type: pa.DataType) -> pa.Array:
+    """The column with this type, another one of the same kind: with or without a time zone, or with larger offsets."""
+    if column.type == type:
+        return column
+    return column.view(type) if pa.types.is_timestamp(type) else column.cast(type)
+
+
+@lru_cache(LOADED_MAX)
+def column_function(function: UserFunction) -> ColumnFunction:
+    """The function as it is called in this process. Raises DeclarationError if it cannot be loaded here."""
+    return ColumnFunction(function)
+
+
+def _by_row(function: Callable[..., Any], given: pa.RecordBatch, result: PlainRows) -> pa.Array:
+    rows = zip(*python_columns(given), strict=True)
+    return result.written([(function(*row),) for row in rows]).column(0)
+
+
+def _by_arrow(function: Callable[..., Any], given: pa.RecordBatch, result: PlainRows) -> pa.Array:
+    return _whole(function(*given.columns), given.num_rows, result)
+
+
+def _by_pandas(function: Callable[..., Any], given: pa.RecordBatch, result: PlainRows) -> pa.Array:
+    import pandas  # type: ignore[import-untyped]  # not before a function needs it: that takes long
+
+    made = function(*(column.to_pandas() for column in given.columns))
+    if not isinstance(made, pandas.Series):
+        raise Misfit(f"{type(made).__name__}, which is no Series")
+    wanted = result.schema.field(0).type
+    return _whole(pa.Array.from_pandas(made, type=wanted), given.num_rows, result)
+
+
+def _whole(made: Any, rows: int, result: PlainRows) -> pa.Array:
+    """The values that a function returned for so many rows. Raises Misfit."""
+    if isinstance(made, pa.ChunkedArray):
+        made = made.combine_chunks()
+    if not isinstance(made, pa.Array):
+        raise Misfit(f"{type(made).__name__}, which is no Arrow array")
+    if len(made) != rows:
+        raise Misfit(f"{len(made)} values for {rows} rows")
+    return result.fitted(pa.RecordBatch.from_arrays([made], [VALUE])).column(0)
+
+
+_FORMS: Mapping[FunctionForm, Callable[[Callable[..., Any], pa.RecordBatch, PlainRows], pa.Array]] = MappingProxyType(
+    {FunctionForm.ROW: _by_row, FunctionForm.ARROW: _by_arrow, FunctionForm.PANDAS: _by_pandas}
+)

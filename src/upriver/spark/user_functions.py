@@ -1,0 +1,116 @@
+"""A user's scalar functions: their declaration, and how Spark calls them where Spark computes a view."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type
+from pyspark.sql.types import DataType
+
+from upriver.arguments import class_name
+from upriver.engine.user_functions import column_function
+from upriver.errors import DeclarationError
+from upriver.plan.plan import FunctionForm, UserFunction
+from upriver.plan.source import calls_function
+from upriver.plan.types import duck_name, is_nested, spark_name
+from upriver.spark.functions import Columns, declared_columns, pickled
+from upriver.spark.session import unlogged
+
+Returns: TypeAlias = str | DataType | pa.DataType
+"""A type as users declare it: in Spark's DDL, ``"DOUBLE"``, or as an object of Spark or Arrow."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+
+
+def declare_function(
+    name: str,
+    function: Callable[..., Any],
+    returns: Returns,
+    arguments: Columns,
+    form: str,
+    *,
+    deterministic: bool,
+    timezone: str,
+) -> UserFunction:
+    """A function from a user's declaration. timezone: the session's. Raises DeclarationError."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise DeclarationError(f"a function's name has letters, digits and _ only, and begins with no digit: {name!r}")
+    about = f"function {name!r}"
+    if not callable(function):
+        raise DeclarationError(f"{about}: {function!r} is no function")
+    if deterministic is not True:
+        raise DeclarationError(
+            f"{about}: it must give the same value for the same arguments, always and everywhere, because workers call "
+            f"it again for old rows. Declare that it does: deterministic=True"
+        )
+    if not isinstance(form, str) or form not in list(FunctionForm):
+        raise DeclarationError(f"{about}: form is one of {', '.join(map(repr, map(str, FunctionForm)))}, not {form!r}")
+    taken = declared_columns(arguments, f"{about}: arguments", timezone)
+    given = _returned(returns, about, timezone)
+    if not len(taken):
+        raise DeclarationError(f"{about}: it needs an argument: a function of nothing is a constant")
+    for field in (*taken, pa.field("the result", given)):
+        if duck_name(field.type) is None or is_nested(field.type):
+            raise DeclarationError(
+                f"{about}: {field.name} is {spark_name(field.type)}, which a function of yours does not take or give"
+            )
+    _check_arguments(function, taken, about)
+    return UserFunction(name, tuple(taken.types), given, FunctionForm(form), pickled(function, about))
+
+
+def _returned(returns: Returns, about: str, timezone: str) -> pa.DataType:
+    if isinstance(returns, pa.DataType):
+        return returns
+    if not isinstance(returns, str | DataType):
+        raise DeclarationError(f"{about}: returns is a type such as 'DOUBLE', not {class_name(returns)}")
+    text = returns if isinstance(returns, str) else returns.simpleString()
+    return declared_columns(f"result {text}", f"{about}: returns", timezone).field(0).type
+
+
+def _check_arguments(function: Callable[..., Any], arguments: pa.Schema, about: str) -> None:
+    """Raise DeclarationError if the function cannot be called with so many arguments. A function that hides its
+    arguments is accepted."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments.names)
+    except TypeError as error:
+        raise DeclarationError(
+            f"{about}: it takes {signature}, and is called with ({', '.join(arguments.names)}): {error}"
+        ) from error
+
+
+def check_function_name(session: SparkSession, name: str) -> None:
+    """Raise DeclarationError for the name of a function of Spark's, or one that SQL does not read as a function's."""
+    try:
+        with unlogged():
+            session.sql(f"SELECT {name}(1)")
+        is_free = False
+    except PySparkException as error:
+        is_free = error.getCondition() == "UNRESOLVED_ROUTINE"
+    if not is_free or not calls_function(name):
+        raise DeclarationError(
+            f"function {name!r}: {name}(...) means something in Spark's SQL already. Give it another name, as my_{name}"
+        )
+
+
+def register_functions(session: SparkSession, functions: Iterable[UserFunction]) -> None:
+    """Let the session's SQL call these functions. What Spark computes with them is what a worker does."""
+    for function in functions:
+        session.udf.register(function.name, _called_by_spark(function))
+
+
+def _called_by_spark(function: UserFunction) -> Any:
+    def call(*columns: pa.Array) -> pa.Array:
+        return column_function(function)(*columns)
+
+    returned = from_arrow_type(function.returns, prefer_timestamp_ntz=True)
+    make: Any = arrow_udf  # its types do not know a call by a function and a type
+    return make(call, returned)
