@@ -6,6 +6,7 @@ edge stay together and in order.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
@@ -20,7 +21,7 @@ from upriver.engine.constants import constant_rows
 from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.region import Region
 from upriver.hashing import hash64
-from upriver.plan.plan import ConstantEdge, DataflowPlan, LakeEdge, TableSpec
+from upriver.plan.plan import NOT_WANTED, ConstantEdge, DataflowPlan, LakeEdge, TableSpec
 from upriver.state.pair_index import sorted_by
 from upriver.vnodes import vnodes_of
 
@@ -49,6 +50,7 @@ class DataflowWorld:
     ) -> None:
         """moves_odds: how likely it is that vnodes move at a point at which they may. sets_aside: tables whose bad rows
         are set aside."""
+        plan = replace(plan, full_because=NOT_WANTED)  # all keys are kept here
         self._plan = plan
         self._tables = tables
         self._rng = rng

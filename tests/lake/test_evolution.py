@@ -112,7 +112,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"amount": pa.int64()}, r"'amount' is DECIMAL\(8,2\) in /lake and BIGINT"),
     ({"price": pa.string()}, "'price' is FLOAT in /lake and STRING in the DataFrame"),
     ({"day": pa.timestamp("us", "UTC")}, "'day' is DATE in /lake and TIMESTAMP in the DataFrame"),
-    ({"tags": pa.list_(pa.int8())}, "'tags' is list<.*string> in /lake and list<.*int8> in the DataFrame"),
+    ({"tags": pa.list_(pa.int8())}, "'tags' is ARRAY<STRING> in /lake and ARRAY<TINYINT> in the DataFrame"),
     ({"amount": None, "Amount": pa.decimal128(8, 2)}, "column 'Amount' is called 'amount' in /lake"),
 ]
 

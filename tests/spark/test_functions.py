@@ -71,7 +71,7 @@ def test_what_is_declared_wrongly_is_refused(no: str) -> None:
 
 
 def test_a_key_must_have_a_hash() -> None:
-    source = replace(FLIGHTS, schema=pa.schema([("tailnum", pa.list_(pa.int8())), ("ts", pa.int64())]))
+    source = replace(FLIGHTS, schema=pa.schema([("tailnum", pa.map_(pa.string(), pa.int8())), ("ts", pa.int64())]))
     with pytest.raises(KeyTypeError, match="tailnum"):
         op_of(source=source)
 
