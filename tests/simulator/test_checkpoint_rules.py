@@ -71,8 +71,10 @@ def test_what_comes_back_is_right_whatever_happens(
     worlds = Worlds(views(), PARTIAL_SHARE, database)
     weights = {**DENSE, "crash": 0.06, "spoil": 0.2, "checkpoint": 1.5, "copy": 3.0, "outgrown": 1}
     counters = worlds.counted(repeat(weights, seeds(request.config)))
-    seen = ("checkpoints", "restored", "checkpoints_given_up", "checkpoints_forgotten", "rescales_live")
-    assert all(counters[what] for what in seen)
+    seen = ["checkpoints", "checkpoints_forgotten", "rescales_live"]
+    if views is flowing or request.config.getoption("--soak"):  # with exchanges, one seed in thirty restores
+        seen += ["restored", "checkpoints_given_up"]
+    assert [what for what in seen if not counters[what]] == []
 
 
 def test_every_rule_is_tried() -> None:
