@@ -86,6 +86,20 @@ VIEWS = {
         ("k",),
         f"SELECT k, n, CASE WHEN seen > {NOW} THEN 'to come' WHEN until > {NOW} THEN 'on' ELSE 'over' END FROM events",
     ),
+    "compared as told by the clock": (
+        "SELECT k, count(*) AS c FROM events WHERE CASE WHEN until > now() THEN 'on' ELSE 'over' END IN ('on', 'off') "
+        "AND (seen > now()) = (n > 0) GROUP BY k HAVING count(*) FILTER (WHERE seen > now() - INTERVAL 2 HOURS) >= 1",
+        ("k",),
+        f"SELECT k, count(*) FROM events WHERE until > {NOW} AND (seen > {NOW}) = (n > 0) GROUP BY k "
+        f"HAVING count(*) FILTER (seen > {NOW} - INTERVAL 2 HOURS) >= 1",
+    ),
+    "beside a subquery of the clock": (
+        "SELECT id, k FROM tasks t WHERE id < (SELECT count(*) FROM events WHERE seen > now()) "
+        "AND (SELECT max(seen) FROM events e WHERE e.k = t.k) > now() - INTERVAL 1 HOUR",
+        ("k",),
+        f"SELECT id, k FROM tasks t WHERE id < (SELECT count(*) FROM events WHERE seen > {NOW}) "
+        f"AND (SELECT max(seen) FROM events e WHERE e.k = t.k) > {NOW} - INTERVAL 1 HOUR",
+    ),
     "due today or overdue": (
         "SELECT id, k, due FROM tasks WHERE due = current_date OR due < date_sub(current_date(), 1)",
         ("k",),

@@ -42,7 +42,12 @@ def is_clock(node: exp.Expr) -> bool:
 
 
 def has_clock(node: exp.Expr) -> bool:
-    return any(is_clock(part) for part in node.find_all(exp.Anonymous))
+    """Whether a value is computed from the clock itself: not from tests of it alone, nor by a query of its own."""
+    return any(is_clock(part) for part in node.walk(prune=_is_apart))
+
+
+def _is_apart(node: exp.Expr) -> bool:
+    return isinstance(node, (*COMPARISONS, exp.Between, exp.In, exp.Exists, exp.Query))
 
 
 def is_clock_test(node: exp.Expr) -> bool:
@@ -69,7 +74,7 @@ def written_out(root: exp.Expr, columns: Collection[str]) -> exp.Expr:
         if len(column.parts) == 1 and not column.this.args.get("quoted") and name in WORDS - taken:
             column.replace(_like(exp.Anonymous(this=name), column))
     for test in list(root.find_all(exp.Between, exp.In)):
-        found = _as_comparisons(test) if has_clock(test) else None
+        found = _as_comparisons(test) if any(map(has_clock, test.iter_expressions())) else None
         if found is not None:
             test.replace(exp.Paren(this=found))
     for comparison in list(root.find_all(*COMPARISONS)):

@@ -26,7 +26,8 @@ def detach(root: exp.Expr) -> exp.Expr:
             operands = [tested(node)]
         elif isinstance(node, exp.In):
             operands = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
-        call = exp.Anonymous(this=f"subquery {node.sql('spark')}", expressions=operands)
+        inner = [detach(operand.copy()) for operand in operands]
+        call = exp.Anonymous(this=f"subquery {node.sql('spark')}", expressions=inner)
         call.meta[_QUERY] = node
         first = next((part for part in node.walk() if "start" in part.meta), None)
         call.meta.update({} if first is None else first.meta)
