@@ -56,6 +56,12 @@ SUBQUERIES = {
     "k.item = i.maker) AS s FROM items i",
     "a value by a key that is compared twice": "SELECT i.item, (SELECT k.held FROM stock k WHERE k.shop = 1 AND "
     "k.item = i.item AND k.item = i.maker) AS h FROM items i",
+    "a value with a name of the query around": "SELECT k.shop, (SELECT i.size + k.held FROM (SELECT item, max(size) AS "
+    "size FROM items GROUP BY item) i WHERE i.item = k.item) AS s FROM stock k",
+    "an aggregate with a name of the query around": "SELECT k.shop, (SELECT sum(CASE WHEN s.amount > k.held THEN 1 "
+    "ELSE 0 END) FROM sales s WHERE s.item = k.item) AS s FROM stock k",
+    "not in what names the query around": "SELECT item, held FROM stock k WHERE held NOT IN (SELECT s.amount + k.held "
+    "FROM sales s WHERE s.item = k.item)",
     "having": "SELECT shop, sum(held) AS s FROM stock GROUP BY shop HAVING sum(held) >= (SELECT avg(size) FROM items)",
     "by group": "SELECT k.item, count(*) AS n, (SELECT max(size) FROM items i WHERE i.item = k.item) AS m FROM stock k "
     "GROUP BY k.item",

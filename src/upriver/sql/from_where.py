@@ -29,7 +29,7 @@ from upriver.sql.relations import (
     union,
     with_values,
 )
-from upriver.sql.scope import Scope, ScopeColumn, Setting, as_node, bare, unique
+from upriver.sql.scope import Scope, ScopeColumn, Setting, as_node, bare, names_in, unique
 
 
 def selected(setting: Setting, source: From, where: exp.Expr | None, taken: set[str]) -> Relation:
@@ -166,6 +166,10 @@ def _filtering(
     items = (
         [node for item in clauses.items for node in _selected_items(setting, source.scope, item)] if is_compared else []
     )
+    for node in items:
+        if not names_in(node) <= set(relation.schema.names):
+            what = "a name of the query around in what IN compares with"
+            raise setting.source.unsupported(select, what, "Name it in the subquery's WHERE.")
     return Subquery(relation, outside, items)
 
 

@@ -21,7 +21,7 @@ from upriver.sql.scalars import WRITTEN, Context, column_scalar
 
 NAME_CHARS_MAX = 60
 """Characters of a column name that is made from an expression."""
-
+_AROUND = "Name it in the subquery's WHERE, or join with the subquery."
 
 Fields = tuple[exp.Expr, ...]
 """The names behind a column: of a field of a struct, of a field of that, and so on."""
@@ -304,7 +304,9 @@ class Setting:
         def leaf(node: exp.Expr) -> Scalar | None:
             if not isinstance(node, exp.Column):
                 return None
-            type = types[node.name]
+            type = types.get(node.name)
+            if type is None:
+                raise self.source.unsupported(node, "a name of the query around in this place", _AROUND)
             if duck_name(type) is None:
                 raise self.source.unsupported(node, f"an expression over {spark_name(type)}", ELSEWHERE)
             nulls = frozenset[str]() if node.name in certain else None
