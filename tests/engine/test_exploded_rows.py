@@ -17,6 +17,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import TableSpec
+from upriver.sql.nested_values import ELEMENTS_MAX
 
 ROWS = TableSpec(
     "t",
@@ -75,6 +76,29 @@ def test_or_it_fails_the_view() -> None:
     world = DataflowWorld(planned(SEQUENCES, "id"), {"t": ROWS}, EVALUATOR, Random(1))
     with pytest.raises(RowError, match="does not lead from its start to its end"):
         world.run_epoch(batch([(1, "", 2, False), (2, "", 4, False)], 0))
+
+
+@pytest.mark.parametrize(
+    "elements",
+    [
+        "sequence(low, 2000000000)",
+        "sequence(low, -2000000000, -low)",
+        "sequence(timestamp_seconds(low), timestamp_seconds(2000000000), INTERVAL 1 SECOND)",
+        "array_repeat(low, low * 1000000)",
+    ],
+)
+def test_a_list_of_too_many_elements_is_an_error_of_its_row(elements: str) -> None:
+    sql = f"SELECT id, size({elements}) AS n FROM t WHERE low > 1"
+    world = DataflowWorld(planned(sql, "id"), {"t": ROWS}, EVALUATOR, Random(1))
+    with pytest.raises(RowError, match=f"A list of more than {ELEMENTS_MAX:,} elements"):
+        world.run_epoch(batch([(1, "", 1, False), (2, "", 2, False)], 0))
+
+
+def test_a_list_may_have_a_million_elements() -> None:
+    sql = "SELECT id, size(sequence(low, 1000000)) AS n, size(array_repeat(0, low * 1000000)) AS m FROM t"
+    world = DataflowWorld(planned(sql, "id"), {"t": ROWS}, EVALUATOR, Random(1))
+    world.run_epoch(batch([(1, "", 1, False)], 0))
+    assert rows_of(world.scan()) == [(1, ELEMENTS_MAX, ELEMENTS_MAX)]
 
 
 def test_a_filter_on_other_columns_guards_the_list() -> None:

@@ -23,7 +23,7 @@ from upriver.plan.types import (
 )
 from upriver.sql.casts import cast
 from upriver.sql.constructors import title_of
-from upriver.sql.nested_values import each, field_sql, once, order_form, struct_sql
+from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY, each, field_sql, once, order_form, struct_sql
 from upriver.sql.operators import CAST_IT, to_common
 from upriver.sql.scalars import Context, in_order, macro, opaque, strict, typed_name
 from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, Special, take
@@ -169,8 +169,9 @@ def _repeated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     value, times = operands[0], take(context, node, _INT, operands[1])
     if is_untyped(value.type):
         raise context.unsupported(node, f"array_repeat() of {typed_name(value)}", CAST_IT)
-    sql = each(f"range(0, CAST({times.sql} AS BIGINT))", lambda _: value.sql, value.sql)
-    return opaque(Scalar(sql, array_type(value.type), any_fails(operands), nulls=times.null_by))
+    bounded = once(times.sql, lambda n: f"CASE WHEN {n} > {ELEMENTS_MAX} THEN {TOO_MANY} ELSE CAST({n} AS BIGINT) END")
+    sql = each(f"range(0, {bounded})", lambda _: value.sql, value.sql)
+    return opaque(Scalar(sql, array_type(value.type), True, nulls=times.null_by))
 
 
 def _sliced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -395,6 +396,8 @@ ARRAYS: tuple[Function, ...] = (
         _repeated,
         "ARRAY of the first operand's type",
         nulls="where the number is",
+        fails=f"for more than {ELEMENTS_MAX:,} elements",
+        lenient=RAISES,
         samples="array_repeat(s, j); array_repeat(st, 2)",
     ),
     Function(

@@ -17,7 +17,7 @@ from upriver.plan.types import (
     parts_of,
     struct_type,
 )
-from upriver.sql.nested_values import each
+from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY, each
 from upriver.sql.operators import Interval, interval_of, to_common
 from upriver.sql.patterns import plain_text, splitting
 from upriver.sql.scalars import Context, in_order, intolerant, strict, string_sql, typed_name
@@ -100,15 +100,19 @@ def _whole_numbers(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...],
         raise context.unsupported(node, f"sequence() by {typed_name(by)}", "Give it a whole number.")
     taken = in_order(*bounds, *([] if by is None else [by]))
     given = ", ".join(f"'v{number}': CAST({value.sql} AS BIGINT)" for number, value in enumerate(taken))
+    distance = "abs(CAST(v.v1 AS HUGEINT) - v.v0)"
     if by is None:
-        found = "generate_series(v.v0, v.v1, CASE WHEN v.v0 <= v.v1 THEN 1 ELSE -1 END)"
+        found = f"CASE WHEN {distance} >= {ELEMENTS_MAX} THEN {TOO_MANY} "
+        found += "ELSE generate_series(v.v0, v.v1, CASE WHEN v.v0 <= v.v1 THEN 1 ELSE -1 END) END"
     else:
         right = "(v.v2 > 0 AND v.v0 < v.v1) OR (v.v2 < 0 AND v.v0 > v.v1)"
-        found = f"CASE WHEN v.v0 = v.v1 THEN [v.v0] WHEN {right} THEN generate_series(v.v0, v.v1, v.v2) "
-        found += f"WHEN v.v0 + v.v1 + v.v2 IS NOT NULL THEN {_WRONG_WAY} END"
+        too_many = f"({right}) AND {distance} >= {ELEMENTS_MAX} * abs(CAST(v.v2 AS HUGEINT))"
+        found = f"CASE WHEN v.v0 = v.v1 THEN [v.v0] WHEN {too_many} THEN {TOO_MANY} "
+        found += f"WHEN {right} THEN generate_series(v.v0, v.v1, v.v2) "
+        found += f"WHEN v.v0 IS NOT NULL AND v.v1 IS NOT NULL AND v.v2 IS NOT NULL THEN {_WRONG_WAY} END"
     type = bounds[0].type
     sql = f"CAST(list_transform([{{{given}}}], lambda v: {found})[1] AS {duck_name(type)}[])"
-    return strict(sql, array_type(type), taken, fails=by is not None)
+    return strict(sql, array_type(type), taken, fails=True)
 
 
 def _moments(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...], interval: Interval) -> Scalar:
@@ -130,7 +134,8 @@ def _moments(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...], inter
     if interval.months:
         made = f"list_filter({made}, lambda m: m {compared} v.b)"
     right = f"v.a {compared} v.b"
-    found = f"CASE WHEN v.a = v.b THEN [v.a] WHEN {right} THEN {made} "
+    found = f"CASE WHEN v.a = v.b THEN [v.a] WHEN {right} AND {count} >= {ELEMENTS_MAX} THEN {TOO_MANY} "
+    found += f"WHEN {right} THEN {made} "
     found += f"WHEN v.a IS NOT NULL AND v.b IS NOT NULL THEN {_WRONG_WAY} END"
     sql = f"CAST(list_transform([{{{given}}}], lambda v: {found})[1] AS {duck_name(type)}[])"
     return intolerant(strict(sql, array_type(type), (start, stop), fails=True), (start, stop))
@@ -151,7 +156,7 @@ LISTS: tuple[Function, ...] = (
         lambda context, node, operands: _sequence(context, node),
         "ARRAY of the common type",
         least=2,
-        fails="where the step leads away from the end",
+        fails=f"where the step leads away from the end, and for more than {ELEMENTS_MAX:,} elements",
         lenient=RAISES,
         samples="sequence(i, j); sequence(i, i + 3, 1); sequence(DATE '2024-01-01', DATE '2024-01-03')",
     ),

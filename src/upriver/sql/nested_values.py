@@ -11,6 +11,10 @@ import pyarrow as pa
 
 from upriver.plan.types import field_name, is_array, is_map, is_struct, parts_of
 
+ELEMENTS_MAX = 1_000_000
+"""Elements of a list that a function makes of one row: a few megabytes."""
+TOO_MANY = f"error('A list of more than {ELEMENTS_MAX:,} elements')"
+"""DuckDB SQL of the error."""
 _VARIABLE = re.compile(r"\be_(\d+)\b")
 
 Leaf = Callable[[str, pa.DataType], str]
