@@ -2,6 +2,7 @@
 
 import shutil
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,49 @@ def test_views_are_those_of_all_rows_while_epochs_become_segments_and_after_a_st
         case.write(1)
         assert app.wait(timeout=WAIT_S_MAX) == 2 * FILES + 2
         case.check(app)
+
+
+VISITS = pa.schema([("k", pa.string()), ("n", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+RETAINED = "SELECT * FROM visits WHERE at > (SELECT max(at) - INTERVAL 10 DAYS FROM visits)"
+
+
+def test_a_segment_is_rewritten_without_the_rows_that_have_left_its_table(spark: Any, tmp_path: Path) -> None:
+    files, root = tmp_path / "visits", tmp_path / "lake"
+
+    def write(number: int, day: int) -> None:
+        at = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=day)
+        write_file(files, number, VISITS, [(f"key-{n % 7}", n, at) for n in range(number * 600, number * 600 + 600)])
+
+    def declared() -> App:
+        app = App(spark, root, workers=2, vnodes=16, checkpoint_interval_s=None, compaction_grace_s=0.5)
+        visits = stream(spark, files, "k string, n long, at timestamp")
+        app.table("visits", visits, key="k", retain=("at", "10 days"))
+        app.view("counts", "SELECT k, count(*) AS n, min(n) AS least FROM visits GROUP BY k", key="k", partial=False)
+        app.view("found", "SELECT k, n FROM visits", key="k")
+        return app
+
+    def check(app: App) -> None:
+        app.wait(timeout=WAIT_S_MAX)
+        spark.read.parquet(str(files)).createOrReplaceTempView("visits")
+        spark.sql(RETAINED).createOrReplaceTempView("retained")
+        counts = spark.sql("SELECT k, count(*) AS n, min(n) AS least FROM retained GROUP BY k")
+        assert differing_rows(app.read("counts"), counts) == 0
+        found = app.lookup("found", [f"key-{n}" for n in range(7)]).to_pylist()
+        assert Counter(map(repr, found)) == Counter(
+            repr(row.asDict()) for row in spark.sql("SELECT k, n FROM retained").collect()
+        )
+
+    for number in range(FAN_IN):
+        write(number, day=number // 4)  # in the end, those of the last day remain
+    with declared().start() as app:
+        check(app)
+        await_that(lambda: app.status()["lake"]["made"] == 1, lambda: app.status())
+        for number in range(3):
+            write(FAN_IN + number, day=12)
+        check(app)
+        await_that(lambda: app.status()["lake"]["rewritten"] == 1, lambda: app.status())
+        check(app)
+    with declared().start() as app:
+        check(app)
+        write(FAN_IN + 3, day=13)
+        check(app)
