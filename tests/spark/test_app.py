@@ -201,7 +201,7 @@ def test_wrong_declarations_are_named(spark: Any, tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="workers=0"):
         App(spark, str(tmp_path), workers=0)
     with pytest.raises(KeyTypeError, match="tags"):
-        app.table("tagged", spark.createDataFrame([(1, ["a"])], "id int, tags array<string>"), key="tags")
+        app.table("tagged", spark.createDataFrame([(1, {"a": 1})], "id int, tags map<string, int>"), key="tags")
 
 
 def test_an_app_that_does_not_run_says_so(spark: Any, tmp_path: Path) -> None:
