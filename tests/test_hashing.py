@@ -131,6 +131,16 @@ def test_golden_vector(value: Any, type: pa.DataType, expected: int) -> None:
         assert hash64([pa.array([value] * rows, type)]).tolist() == [expected] * rows
 
 
+@pytest.mark.parametrize(("value", "type"), [row[:2] for row in GOLDEN], ids=lambda part: str(part)[:20])
+def test_a_list_is_hashed_as_columns_of_its_elements(value: Any, type: pa.DataType) -> None:
+    values = [value, None, value, value] * 5
+    lists = [values, None, [], values[3:9], [None]]
+    expected = [int(hash64([pa.array([one], type) for one in found or [None]])[0]) for found in lists]
+    for copies in (1, 30):  # few arrays and many are hashed in two ways
+        column = pa.concat_arrays([pa.array([[value]], pa.list_(type)), pa.array(lists * copies, pa.list_(type))])[1:]
+        assert hash64([column]).tolist() == expected * copies
+
+
 def test_golden_vectors_of_several_columns() -> None:
     one, a = pa.array([1], pa.int32()), pa.array(["a"])
     flight = [pa.array(["UA"]), pa.array([2013], pa.int32()), pa.array([date(2013, 1, 1)])]

@@ -14,7 +14,7 @@ specification.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -191,6 +191,11 @@ _TYPES_MAX = 256
 """Types whose hash functions are cached."""
 
 _Mixer = Callable[[Hashes, pa.Array], Hashes]
+_Cells = npt.NDArray[Any]
+"""Numbers of four or eight bytes, as Spark hashes them."""
+_CellsOf = Callable[[pa.Array], _Cells]
+_PiecesOf = Callable[[pa.Array], Sequence[bytes]]
+_INT_BYTES = 4
 _Bits = TypeVar("_Bits", np.uint32, np.uint64)
 _Number = TypeVar("_Number", bound=np.number)
 
@@ -271,33 +276,43 @@ def _decoded_type(type: pa.DataType) -> pa.DataType:
 # Mixers: one per type. A value under a null is arbitrary; it is hashed like the rest and the result discarded.
 
 
-def _mix_boolean(seeds: Hashes, block: pa.Array) -> Hashes:
-    return _mix_byte(seeds, block.cast(pa.int8()))
+def _boolean_cells(block: pa.Array) -> _Cells:
+    return _byte_cells(block.cast(pa.int8()))
 
 
-def _mix_byte(seeds: Hashes, block: pa.Array) -> Hashes:
-    return hash_ints(seeds, _values(block, np.int8).astype(np.int32))
+def _byte_cells(block: pa.Array) -> _Cells:
+    return _values(block, np.int8).astype(np.int32)
 
 
-def _mix_short(seeds: Hashes, block: pa.Array) -> Hashes:
-    return hash_ints(seeds, _values(block, np.int16).astype(np.int32))
+def _short_cells(block: pa.Array) -> _Cells:
+    return _values(block, np.int16).astype(np.int32)
 
 
-def _mix_int(seeds: Hashes, block: pa.Array) -> Hashes:
-    return hash_ints(seeds, _values(block, np.int32))
+def _int_cells(block: pa.Array) -> _Cells:
+    return _values(block, np.int32)
 
 
-def _mix_long(seeds: Hashes, block: pa.Array) -> Hashes:
-    return hash_longs(seeds, _values(block, np.int64))
+def _long_cells(block: pa.Array) -> _Cells:
+    return _values(block, np.int64)
 
 
-def _mix_float(seeds: Hashes, block: pa.Array) -> Hashes:
-    return hash_ints(seeds, _canonical(_values(block, np.uint32), infinity=0x7F800000, nan=0x7FC00000))
+def _float_cells(block: pa.Array) -> _Cells:
+    return _canonical(_values(block, np.uint32), infinity=0x7F800000, nan=0x7FC00000)
 
 
-def _mix_double(seeds: Hashes, block: pa.Array) -> Hashes:
+def _double_cells(block: pa.Array) -> _Cells:
     bits = _values(block, np.uint64)
-    return hash_longs(seeds, _canonical(bits, infinity=0x7FF0000000000000, nan=0x7FF8000000000000))
+    return _canonical(bits, infinity=0x7FF0000000000000, nan=0x7FF8000000000000)
+
+
+def _mixer_of_cells(cells: _CellsOf) -> _Mixer:
+    """A number is hashed as the four or eight bytes of its cell."""
+
+    def mix(seeds: Hashes, block: pa.Array) -> Hashes:
+        found = cells(block)
+        return hash_ints(seeds, found) if found.itemsize == _INT_BYTES else hash_longs(seeds, found)
+
+    return mix
 
 
 def _canonical(bits: npt.NDArray[_Bits], infinity: int, nan: int) -> npt.NDArray[_Bits]:
@@ -357,8 +372,9 @@ def _mixer_of_struct(parts: Sequence[_Mixer]) -> _Mixer:
     return mix
 
 
-def _mixer_of_list(mixer: _Mixer) -> _Mixer:
-    """An array is hashed element by element; an element that is null leaves the hash as it is."""
+def _mixer_of_list(mixer: _Mixer, pieces: _PiecesOf | None) -> _Mixer:
+    """An array is hashed element by element; an element that is null leaves the hash as it is. pieces: the bytes of
+    each element, if that is known: the rest of few long arrays is hashed array by array."""
 
     def mix(seeds: Hashes, block: pa.Array) -> Hashes:
         offsets = np.frombuffer(block.buffers()[1], np.int32, len(block) + 1, block.offset * 4).astype(np.int64)
@@ -366,12 +382,37 @@ def _mixer_of_list(mixer: _Mixer) -> _Mixer:
         hashes = seeds.copy()
         for turn in range(int(lengths.max(initial=0))):
             rows = np.flatnonzero(lengths > turn)
+            if pieces is not None and len(rows) <= _FEW_ROWS:
+                for row in rows.tolist():
+                    rest = block.values.slice(offsets[row] + turn, lengths[row] - turn)
+                    hashes[row] = _chained(int(hashes[row]), pieces(rest), _nulls_of(rest))
+                break
             found = hashes[rows]
             _mix_column(mixer, found, block.values.take(pa.array(offsets[rows] + turn)))
             hashes[rows] = found
         return hashes
 
     return mix
+
+
+def _chained(seed: int, pieces: Sequence[bytes], nulls: npt.NDArray[np.bool_]) -> int:
+    """The hash of the pieces that are not null, one after the other."""
+    for place in np.flatnonzero(~nulls).tolist():
+        seed = xxhash.xxh64_intdigest(pieces[place], seed)
+    return seed
+
+
+def _pieces_of(type: pa.DataType) -> _PiecesOf | None:
+    """What is hashed of each value, if that is known for the type."""
+    if type in (pa.string(), pa.binary()):
+        return lambda block: block.cast(pa.binary()).to_pylist()
+    cells = next((cells for accepts, cells in _CELLS if accepts(type)), None)
+    return None if cells is None else lambda block: _cell_pieces(cells(block))
+
+
+def _cell_pieces(cells: _Cells) -> list[bytes]:
+    data, width = cells.tobytes(), cells.itemsize
+    return [data[start : start + width] for start in range(0, len(data), width)]
 
 
 def _values(block: pa.Array, dtype: type[_Number], per_row: int = 1) -> npt.NDArray[_Number]:
@@ -384,21 +425,24 @@ def _is_micros(type: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(type)) and type.unit == "us"
 
 
+_CELLS: tuple[tuple[Callable[[pa.DataType], bool], _CellsOf], ...] = (
+    (pa.types.is_boolean, _boolean_cells),
+    (pa.types.is_int8, _byte_cells),
+    (pa.types.is_int16, _short_cells),
+    (pa.types.is_int32, _int_cells),
+    (pa.types.is_int64, _long_cells),
+    (pa.types.is_float32, _float_cells),
+    (pa.types.is_float64, _double_cells),
+    (pa.types.is_date32, _int_cells),
+    (_is_micros, _long_cells),
+)
 _MIXERS: tuple[tuple[Callable[[pa.DataType], bool], _Mixer], ...] = (
-    (pa.types.is_boolean, _mix_boolean),
-    (pa.types.is_int8, _mix_byte),
-    (pa.types.is_int16, _mix_short),
-    (pa.types.is_int32, _mix_int),
-    (pa.types.is_int64, _mix_long),
-    (pa.types.is_float32, _mix_float),
-    (pa.types.is_float64, _mix_double),
+    *((accepts, _mixer_of_cells(cells)) for accepts, cells in _CELLS),
     (pa.types.is_decimal128, _mix_decimal),
     (pa.types.is_string, _mix_string),
     (pa.types.is_large_string, _mix_large_string),
     (pa.types.is_binary, _mix_string),
     (pa.types.is_large_binary, _mix_large_string),
-    (pa.types.is_date32, _mix_int),
-    (_is_micros, _mix_long),
 )
 
 
@@ -410,7 +454,7 @@ def _mixer(type: pa.DataType) -> _Mixer | None:
         return _mixer_of_struct(known) if known and len(known) == len(parts) else None
     if pa.types.is_list(type):
         element = _mixer(type.value_type)
-        return None if element is None else _mixer_of_list(element)
+        return None if element is None else _mixer_of_list(element, _pieces_of(type.value_type))
     return next((mixer for accepts, mixer in _MIXERS if accepts(type)), None)
 
 
