@@ -29,6 +29,8 @@ QUERIES = {
     f"HAVING count(*) >= {OF_ALL}",
     "an unmatched row": f"SELECT h AS g, count(*) AS n FROM ({QUOTIENT}) AS i GROUP BY h",
     "a condition": f"SELECT v AS g, count(*) AS n FROM {MATCHED} WHERE 12 / coalesce(w, 0) > 1 GROUP BY v",
+    "a condition of an inner join": "SELECT a.v AS g, count(*) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z "
+    f"FROM {MATCHED}) AS a JOIN t AS b ON a.k = b.k AND 12 / (a.z + b.v * 0) > 1 GROUP BY a.v",
     "a part of a group": "SELECT g, count(*) AS n FROM (SELECT 1 / sum(v) AS g "
     f"FROM {ROWS_OF_BOTH} GROUP BY k) AS s GROUP BY g",
     "two nodes, one after the other": "SELECT g, count(*) AS n FROM (SELECT 1 / (h - 3) AS g "
