@@ -123,7 +123,7 @@ def test_a_function_of_the_users_own_is_refused_as_that(spark: Any) -> None:
     typer = SparkTyper(spark, {"t": spec("t", pa.schema([("k", pa.int32())]))})
     with pytest.raises(UnsupportedSql, match=r"line 1: the function plus_one_more\(\), which is registered") as refused:
         typer.schema_of("SELECT k, plus_one_more(k) AS x FROM t")
-    assert "the DataFrame that you give to app.table()" in str(refused.value)
+    assert "Declare it by app.function()." in str(refused.value)
     with pytest.raises(DeclarationError, match="UNRESOLVED_ROUTINE") as mistaken:
         typer.schema_of("SELECT k, plus_one_less(k) AS x FROM t")
     assert not isinstance(mistaken.value, UnsupportedSql)
