@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from conformance_kit import ConformanceFile, View, read_file
+from function_kit import settled
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
 from query_kit import same_rows
@@ -42,9 +43,9 @@ def test_views_are_what_spark_says_after_each_epoch(spark: Any, path: Path) -> N
         world = DataflowWorld(plan, file.tables, evaluator, Random(view.line))
         for number, changes in enumerate(file.changes):
             world.run_epoch(changes)
-            found, wanted = settled(rows_of(world.scan())), settled(expected[number][view])
+            found, wanted = with_one_form(rows_of(world.scan())), with_one_form(expected[number][view])
             assert same_rows(found, wanted), f"{where}\nepoch {number}: {found}\nSpark: {wanted}"
-            by_key = settled(looked_up(world, plan, expected[number][view]))
+            by_key = with_one_form(looked_up(world, plan, expected[number][view]))
             assert same_rows(by_key, wanted), f"{where}\nepoch {number}, by its key"
 
 
@@ -90,20 +91,9 @@ def as_in_arrow(value: Any) -> Any:
     return [as_in_arrow(part) for part in value] if isinstance(value, list) else value
 
 
-def settled(rows: Rows) -> Rows:
+def with_one_form(rows: Rows) -> Rows:
     """The rows, with one form of each nested value: maps have no order."""
-    return [tuple(_form(value) if isinstance(value, list | dict) else value for value in row) for row in rows]
-
-
-def _form(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _form(part) for name, part in value.items()}
-    if isinstance(value, list):
-        parts = [_form(part) for part in value]
-        return sorted(parts, key=repr) if value and isinstance(value[0], tuple) else parts
-    if isinstance(value, tuple):
-        return tuple(map(_form, value))
-    return ("NaN" if value != value else value + 0.0) if isinstance(value, float) else value
+    return [tuple(settled(value) if isinstance(value, list | dict) else value for value in row) for row in rows]
 
 
 def structs(frame: DataFrame, name: str) -> DataFrame:

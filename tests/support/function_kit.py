@@ -113,16 +113,16 @@ def plain(column: pa.Array) -> list[Any]:
     elif pa.types.is_string(type):
         column = column.cast(pa.binary())
     found: list[Any] = column.to_pylist()
-    return [_settled(value) for value in found] if pa.types.is_nested(type) else found
+    return [settled(value) for value in found] if pa.types.is_nested(type) else found
 
 
-def _settled(value: Any) -> Any:
+def settled(value: Any) -> Any:
     """With a word for NaN, and one order of the pairs of a map."""
     if isinstance(value, dict):
-        return {name: _settled(part) for name, part in value.items()}
+        return {name: settled(part) for name, part in value.items()}
     if isinstance(value, list):
-        parts = [_settled(part) for part in value]
+        parts = [settled(part) for part in value]
         return sorted(parts, key=repr) if value and isinstance(value[0], tuple) else parts
     if isinstance(value, tuple):
-        return tuple(map(_settled, value))
+        return tuple(map(settled, value))
     return ("NaN" if value != value else value + 0.0) if isinstance(value, float) else value
