@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 OTHERWISE = re.compile(r"b?round\(|abs\(|-\(|.* AS (INT|BIGINT)\)")
 """What fails without ANSI mode, too, or gives another number."""
 RAISING = 4
-"""Expressions that fail on some row, and of which Spark is asked for that row."""
+"""Expressions that fail on some row; the test asks Spark about that row."""
 
 
 @contextmanager

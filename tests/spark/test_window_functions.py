@@ -82,7 +82,7 @@ QUERIES = [f"SELECT id, {columns} FROM t" for columns in SELECTS] + [
 
 
 def versions(rng: Random) -> list[pa.RecordBatch]:
-    """By epoch: new rows, and from the second on other versions of old ones, some of which delete."""
+    """By epoch: new rows, and from the second on other versions of old ones. Some versions delete."""
     found = []
     for epoch in range(EPOCHS):
         ids = rng.sample(range(IDS), IDS if epoch == 0 else IDS // 3)

@@ -342,7 +342,7 @@ class Region:
         self.advance(BEFORE_ALL)
 
     def raise_clock(self, keys: Hashes, clock: int) -> None:
-        """Rows of these keys (ascending, unique), of which there is nothing here, will come as of this instant."""
+        """Rows of these keys (ascending, unique) will come as of this instant. The region has no state of them yet."""
         for operator in self._clocked.values():
             operator.raise_clock(keys, clock)
 

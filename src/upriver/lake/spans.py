@@ -111,7 +111,7 @@ def newest(segments: Iterable[EpochSpan], as_of: int) -> dict[EpochSpan, EpochSp
 
 
 def newest_rewrite(segments: Iterable[EpochSpan]) -> Epoch:
-    """The last epoch as of which one of them was rewritten."""
+    """The last epoch whose end a rewritten one of them shows; ``BEGINNING`` if none was rewritten."""
     return max((segment.rewritten for segment in segments), default=BEGINNING)
 
 

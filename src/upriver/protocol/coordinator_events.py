@@ -50,7 +50,7 @@ class LeaversOverdue:
 class EpochPublished:
     """The epoch's manifest is in the lake, or at the start of the app the segment that ends with it. rows: per channel,
     over all vnodes. after: the epoch before it, for a segment of several epochs; ``None``: the one before by number.
-    rewritten: the epoch as of which the segment was rewritten, if it was. clock: as in ``OpenEpoch``."""
+    rewritten: the epoch whose end a rewritten segment shows. clock: as in ``OpenEpoch``."""
 
     epoch: Epoch
     rows: Mapping[Channel, int]

@@ -41,7 +41,7 @@ def listed(context: Context, node: exp.Expr) -> Scalar:
 
 
 def _split(context: Context, node: exp.Expr) -> Scalar:
-    """``split(s, pattern[, limit])``: all parts, or at most so many, of which the last is the rest."""
+    """``split(s, pattern[, limit])``: all parts, or at most ``limit``; the last one is the rest."""
     operands = context.translate_all(node.expressions)
     if not 2 <= len(operands) <= 3:
         raise context.unsupported(node, f"split() of {len(operands)} operands", "Give it a text and a pattern.")

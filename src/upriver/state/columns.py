@@ -66,7 +66,7 @@ _LARGE = {
 """The types of variable width, and the form of each that has 64-bit offsets."""
 
 _TYPES_MAX = 256
-"""Types of which it is cached whether they have floats."""
+"""Types that the cache of types with floats holds."""
 
 _CHUNK_BYTES_MAX = 2**30
 """Arrow's nested arrays have 32-bit offsets."""

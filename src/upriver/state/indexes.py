@@ -471,7 +471,7 @@ class Entries:
     __slots__ = ("_as_text", "_exact", "_hasher", "_index")
 
     def __init__(self, schema: pa.Schema, exact: Collection[str] = (), hasher: Hasher = hash64) -> None:
-        """exact: columns of which each entry gives back the first value that came, bit by bit, as nested columns
+        """exact: columns whose entries give back the first value that came, bit by bit, as nested columns
         do; other columns give one form for each number. hasher: hashes rows whose hash the caller does not know."""
         self._hasher = hasher
         self._as_text = [not is_hashable(field.type) for field in schema]

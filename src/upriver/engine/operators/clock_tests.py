@@ -87,8 +87,8 @@ class ClockTests:
         return self._stores.hashes_between(least, most)
 
     def collect(self, keys: Hashes) -> tuple[pa.RecordBatch, ...]:
-        """The waiting rows: each with its count, the instant as of which it was put out, and its columns. And the clock
-        of each key."""
+        """The waiting rows: each with its count, the clock's instant when the operator put it out, and its columns.
+        And the clock of each key."""
         clocks = self._clocks_of(keys)
         known = clocks > BEFORE_ALL
         return (*self._stores.collect(keys), part_of(keys[known], [array_of(pa.int64(), clocks[known])]))
@@ -165,7 +165,7 @@ class _WaitingRows:
         self._keys = Fanout(())
         self._counts: Vector[np.int64] = Vector(np.int64)
         self._put_out: Vector[np.int64] = Vector(np.int64)
-        """The instant as of which each row was put out."""
+        """The clock's instant when the operator put each row out."""
         self._queue = InstantQueue()
         """Forgotten rows may be in it."""
         self.held = 0

@@ -77,7 +77,7 @@ class RowsInOrder:
     column: Callable[[str], pa.Array]
     sort_values: Callable[[], SortValues] = field(repr=False)
     _found: dict[WindowFrame, tuple[Positions, Positions]] = field(default_factory=dict, repr=False)
-    """By frame, of which several calls may have the same: where it begins and ends."""
+    """By frame: where it begins and ends. Several calls may share a frame."""
 
     def __len__(self) -> int:
         return len(self.partitions)
