@@ -345,6 +345,17 @@ def pushed_source() -> type[DataSource]:
 
 
 @pytest.mark.spark
+def test_rows_are_read_while_another_session_is_active(spark: Any, serve: Serve) -> None:
+    rows = read(spark, serve(numbers(0, 5)))
+    spark.newSession().createDataFrame([(1,)], "n long").collect()  # which leaves that session the thread's active one
+    try:
+        assert rows.rdd.getNumPartitions() == 1
+        assert found(rows) == list(range(5))
+    finally:
+        spark.createDataFrame([(1,)], "n long").collect()
+
+
+@pytest.mark.spark
 def test_spark_gives_pushed_filters_to_other_queries(spark: Any) -> None:
     """Why we take no filters. Should this fail, Spark has been mended, and we can."""
     spark.conf.set(PUSHDOWN, "true")
