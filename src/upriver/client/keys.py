@@ -107,14 +107,7 @@ def distinct_keys(keys: pa.RecordBatch, hash64: Hashes) -> tuple[pa.RecordBatch,
     """Each key once, with its hash, in the order of first appearance. hash64: one per row of ``keys``."""
     if not is_any_twice(hash64):
         return keys, hash64
-    if any(pa.types.is_nested(type) for type in keys.schema.types):  # Arrow does not group by these
-        firsts_of_all = np.unique(first_equal(hash64, keys.columns))
-        return keys.take(pa.array(firsts_of_all)), hash64[firsts_of_all]
-    numbered = pa.Table.from_arrays(
-        [*keys.columns, pa.array(range(len(keys)))], [str(n) for n in range(len(keys.columns))] + ["row"]
-    )
-    firsts = numbered.group_by(numbered.column_names[:-1], use_threads=False).aggregate([("row", "min")])
-    rows = np.sort(firsts.column("row_min").to_numpy())
+    rows = np.unique(first_equal(hash64, keys.columns))
     return keys.take(pa.array(rows)), hash64[rows]
 
 
