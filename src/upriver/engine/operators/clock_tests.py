@@ -183,9 +183,10 @@ class _WaitingRows:
         """Rows come, as of these instants. No row that is here is due."""
         columns = batch.rows.columns
         passings = self._tests.passings(columns)
-        waits = all_changes(passings, clocks) < NEVER
+        following = all_changes(passings, clocks)
+        waits = following < NEVER
         if waits.any():
-            self._keep(batch.filtered(waits), clocks[waits])
+            self._keep(batch.filtered(waits), clocks[waits], following[waits])
         return batch.replaced(self._tests.rows(columns, passings, clocks))
 
     def advance(self, clock: int, clocks_of: ClocksOf) -> Batch:
@@ -193,7 +194,7 @@ class _WaitingRows:
         slots = self._live(self._queue.take(clock))
         if not len(slots):
             return no_rows(self._tests.output)
-        columns, hashes = self._rows(slots)
+        columns, hashes = self._columns(slots), self._hashes(slots)
         passings, before, after = self._tests.passings(columns), self._put_out.cells[slots], clocks_of(hashes)
         counts = self._counts.cells[slots]
         differs = np.zeros(len(slots), np.bool_)
@@ -218,15 +219,15 @@ class _WaitingRows:
         here = self._counts.cells[slots] != 0
         slots = slots[here]
         numbers = [array_of(pa.int64(), vector.cells[slots]) for vector in (self._counts, self._put_out)]
-        columns, _ = self._rows(slots)
-        return (part_of(hashes[here], [*numbers, *columns]),)
+        return (part_of(hashes[here], [*numbers, *self._columns(slots)]),)
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
         for part in state:
             known = self.held
             hashes, counts, put_out, *columns = part.columns
             rows = pa.RecordBatch.from_arrays(columns, schema=self._tests.source)
-            self._keep(Batch(rows, cells_of(hashes), cells_of(counts)), cells_of(put_out))
+            following = all_changes(self._tests.passings(columns), cells_of(put_out))
+            self._keep(Batch(rows, cells_of(hashes), cells_of(counts)), cells_of(put_out), following)
             check_new(self.held == known + part.num_rows)
 
     def drop(self, keys: Hashes) -> None:
@@ -237,7 +238,8 @@ class _WaitingRows:
         self.held -= len(slots)
         self._entries.forget(slots)
 
-    def _keep(self, batch: Batch, clocks: Instants) -> None:
+    def _keep(self, batch: Batch, clocks: Instants, following: Instants) -> None:
+        """clocks: as of which the rows were put out. following: their next changes."""
         routed = array_of(pa.int64(), batch.hash64.view(np.int64))
         slots = self._entries.assign([*batch.rows.columns, routed], len(batch))
         for vector in (self._counts, self._put_out):
@@ -248,18 +250,17 @@ class _WaitingRows:
         self._counts.cells[net.slots] = after
         woken = true_at((before == 0) & (after != 0))
         self._put_out.cells[net.slots[woken]] = clocks[net.first[woken]]
-        self._add(net.slots[woken], batch.hash64[net.first[woken]])
+        self._add(net.slots[woken], batch.hash64[net.first[woken]], following[net.first[woken]])
         empty = net.slots[(before == 0) & (after == 0)]
         self._entries.forget(empty)
         self._forget(net.slots[(before != 0) & (after == 0)])
 
-    def _add(self, slots: Slots, hashes: Hashes) -> None:
-        """Rows begin to wait."""
+    def _add(self, slots: Slots, hashes: Hashes, following: Instants) -> None:
+        """Rows begin to wait, for these instants."""
         owners = self._keys.owners(hashes, ())
         self._keys.link(owners, slots)
         self._keys.count(owners, None)
-        columns, _ = self._rows(slots)
-        self._queue.add(all_changes(self._tests.passings(columns), self._put_out.cells[slots]), slots)
+        self._queue.add(following, slots)
         self.held += len(slots)
 
     def _forget(self, slots: Slots) -> None:
@@ -275,9 +276,9 @@ class _WaitingRows:
         live: Slots = slots[self._counts.cells[slots] != 0]
         return live
 
-    def _rows(self, slots: Slots) -> tuple[list[pa.Array], Hashes]:
-        """The columns of the input, and the hash64."""
-        return self._entries.columns(slots)[:-1], self._hashes(slots)
+    def _columns(self, slots: Slots) -> list[pa.Array]:
+        """The columns of the input."""
+        return self._entries.columns(slots)[:-1]
 
     def _hashes(self, slots: Slots) -> Hashes:
         routed = cells_of(self._entries.column(len(self._tests.source), slots))
