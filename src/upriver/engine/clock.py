@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from upriver.engine.zone_offsets import instants_of, wall_clocks_of
 from upriver.plan.clock import ClockStep, ClockStepKind, ClockTest, Comparison
+from upriver.state.columns import cells_of, validity
 from upriver.state.vectors import Mask
 
 Instants = npt.NDArray[np.int64]
@@ -44,8 +45,8 @@ class Passing:
     @classmethod
     def of(cls, test: ClockTest, values: pa.Array) -> Self:
         """values: of the tested column."""
-        known = np.asarray(values.is_valid(), np.bool_)
-        numbers = np.clip(_numbers(values), -_FAR, _FAR - 1)
+        known = validity(values)
+        numbers = np.clip(cells_of(values).astype(np.int64), -_FAR, _FAR - 1)  # arbitrary under a NULL
         begin, end = np.full(len(numbers), BEFORE_ALL, np.int64), np.full(len(numbers), NEVER, np.int64)
         match test.comparison:
             case Comparison.MORE:
@@ -76,15 +77,6 @@ class Passing:
         """The first change of each row after these instants; ``NEVER`` for none."""
         later: Instants = np.where(self.end > clock, self.end, NEVER)
         return np.where(self.begin > clock, self.begin, later)
-
-
-def _numbers(values: pa.Array) -> Instants:
-    type = values.type
-    if pa.types.is_date32(type):
-        values = values.cast(pa.int32())
-    filled = values.cast(pa.int64()).fill_null(0)
-    numbers: Instants = filled.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-    return numbers
 
 
 def shown(test: ClockTest, clock: Instants) -> Instants:
