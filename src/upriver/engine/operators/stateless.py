@@ -24,6 +24,7 @@ from upriver.hashing import hash64
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import ExplodeOp, Projection, ReplicateOp, SaltOp
 from upriver.state.columns import canonical, cells_of
+from upriver.state.vectors import spread
 
 
 class Filter:
@@ -161,13 +162,13 @@ class Explode:
         counts = cells_of(lists.value_lengths().fill_null(0)).astype(np.int64)
         times = np.maximum(counts, 1) if self._op.keeps_empty else counts
         places = np.repeat(np.arange(len(batch)), times)
-        positions = np.arange(len(places)) - np.repeat(np.cumsum(times) - times, times)
         is_missing = np.repeat(counts == 0, times)
         values = lists.flatten()
         if is_missing.any():
             values = values.take(pa.array(np.cumsum(~is_missing) - 1, mask=is_missing))
         made = values.flatten() if pa.types.is_struct(values.type) else [values]
         if self._op.position is not None:
-            made = [pa.array(positions.astype(np.int32), mask=is_missing), *made]
+            positions = spread(np.zeros_like(times), times).astype(np.int32)
+            made = [pa.array(positions, mask=is_missing), *made]
         rows = pa.RecordBatch.from_arrays([*batch.rows.take(pa.array(places)).columns, *made], schema=self._schema)
         return Batch(rows, batch.hash64[places], None if batch.weight is None else batch.weight[places])
