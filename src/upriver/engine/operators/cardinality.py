@@ -45,7 +45,7 @@ def approx_count_distinct(call: AggregateCall, found: SortedValues) -> pa.Array:
     """found: the codes of each group's values."""
     bits = register_bits(call.fraction)
     size = 1 << bits
-    groups = np.repeat(np.arange(len(found.some)), np.diff(found.bounds))
+    groups = found.groups
     codes = cells_of(found.values)
     registers = codes >> RANK_BITS
     is_last = np.ones(len(codes), np.bool_)

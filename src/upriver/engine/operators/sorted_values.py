@@ -27,6 +27,11 @@ class SortedValues:
         return some
 
     @property
+    def groups(self) -> Positions:
+        """The group of each value."""
+        return np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
+
+    @property
     def counts(self) -> npt.NDArray[np.int64]:
         """The number of rows of each group."""
         before = self._before()
@@ -38,6 +43,10 @@ class SortedValues:
         wanted = before[self.bounds[:-1]] + rows
         places: Positions = np.searchsorted(before[1:], wanted, side="right")
         return np.minimum(places, max(len(self.values) - 1, 0))
+
+    def first_not_exceeded(self, fraction: float) -> Positions:
+        """The place of the first value that so large a part of the rows does not exceed, for each group."""
+        return self.nth(np.maximum(np.ceil(self.counts * fraction).astype(np.int64) - 1, 0))
 
     def _before(self) -> npt.NDArray[np.int64]:
         return np.concatenate([[0], np.cumsum(self.times)])

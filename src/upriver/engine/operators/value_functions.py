@@ -41,8 +41,8 @@ def _percentile_disc(call: AggregateCall, found: SortedValues) -> pa.Array:
     """The first value that so large a part of the rows does not exceed."""
     if not len(found.values):
         return pa.nulls(len(found.some), call.type)
-    rows = np.maximum(np.ceil(found.counts * call.fraction).astype(np.int64) - 1, 0)
-    return array_of(pa.float64(), floats_of(found.values)[found.nth(rows)], found.some)
+    places = found.first_not_exceeded(call.fraction)
+    return array_of(pa.float64(), floats_of(found.values)[places], found.some)
 
 
 def _percentile_approx(call: AggregateCall, found: SortedValues) -> pa.Array:
@@ -50,8 +50,8 @@ def _percentile_approx(call: AggregateCall, found: SortedValues) -> pa.Array:
     a group has few rows, and one near it elsewhere."""
     if not len(found.values):
         return pa.nulls(len(found.some), call.type)
-    rows = np.maximum(np.ceil(found.counts * call.fraction).astype(np.int64) - 1, 0)
-    values = found.values.take(pa.array(found.nth(rows), mask=~found.some))
+    places = found.first_not_exceeded(call.fraction)
+    values = found.values.take(pa.array(places, mask=~found.some))
     if values.type != pa.int64():
         return values
     doubles = cells_of(values).astype(np.float64)
@@ -62,7 +62,7 @@ def _percentile_approx(call: AggregateCall, found: SortedValues) -> pa.Array:
 
 def _mode(call: AggregateCall, found: SortedValues) -> pa.Array:
     """The most frequent value; of several, the least."""
-    groups = np.repeat(np.arange(len(found.some)), np.diff(found.bounds))
+    groups = found.groups
     order = np.lexsort((np.arange(len(groups)), -found.times, groups))
     first = order[np.minimum(found.bounds[:-1], max(len(order) - 1, 0))] if len(order) else found.bounds[:-1]
     return found.values.take(pa.array(first, mask=~found.some))
