@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.plan.types import DECIMAL_DIGITS_MAX
 from upriver.state.columns import array_of, cell_type, cells_of, validity
 from upriver.state.vectors import Mask
 
@@ -22,8 +23,6 @@ Words = npt.NDArray[np.int64]
 Digits = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
-DIGITS_MAX = 38
-"""Digits of a decimal."""
 SCALA_DIGITS = 34
 """Digits to which Spark has Scala round a number whose sign it turns."""
 JAVA_DIGITS = 39
@@ -179,9 +178,9 @@ def quotients(dividend: pa.Array, divisor: pa.Array, shift: int) -> tuple[pa.Arr
 
     Neither is negative, and the divisor is not 0; both have 38 digits. shift: 0 to 76.
     """
-    first = min(shift, DIGITS_MAX)
+    first = min(shift, DECIMAL_DIGITS_MAX)
     values, rest = _divided(_shifted(dividend, first), divisor)
-    lost = at_least_power(values, DIGITS_MAX)
+    lost = at_least_power(values, DECIMAL_DIGITS_MAX)
     if shift > first:
         more, rest = _divided(_shifted(rest, shift - first), divisor)
         values = _sum_of(_product(values, _powers_at(np.full(len(values), shift - first))), more)
@@ -340,7 +339,7 @@ def _signed(values: pa.Array, negative: Mask) -> pa.Array:
 
 def _array(words: Words) -> pa.Array:
     buffer = pa.py_buffer(np.ascontiguousarray(words))
-    return pa.Array.from_buffers(pa.decimal256(DIGITS_MAX), len(words), [None, buffer])
+    return pa.Array.from_buffers(pa.decimal256(DECIMAL_DIGITS_MAX), len(words), [None, buffer])
 
 
 def _words(values: pa.Array) -> Words:
@@ -370,7 +369,7 @@ def _ones(truths: Mask) -> pa.Array:
 
 
 def _product(left: pa.Array, right: pa.Array) -> pa.Array:
-    return pc.multiply(_labelled(left, DIGITS_MAX), _labelled(right, DIGITS_MAX - 1))
+    return pc.multiply(_labelled(left, DECIMAL_DIGITS_MAX), _labelled(right, DECIMAL_DIGITS_MAX - 1))
 
 
 def _sum_of(left: pa.Array, right: pa.Array) -> pa.Array:
@@ -393,7 +392,7 @@ def _cut(values: pa.Array, places: int) -> pa.Array:
 
 def _numbers(numbers: list[int]) -> pa.Array:
     data = b"".join(number.to_bytes(32, "little") for number in numbers)
-    return pa.Array.from_buffers(pa.decimal256(DIGITS_MAX), len(numbers), [None, pa.py_buffer(data)])
+    return pa.Array.from_buffers(pa.decimal256(DECIMAL_DIGITS_MAX), len(numbers), [None, pa.py_buffer(data)])
 
 
 _POWERS = _numbers([10**exponent for exponent in range(_BITS_DIGITS_MAX + 1)])
