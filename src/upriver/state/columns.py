@@ -383,15 +383,11 @@ def elements_of(values: pa.Array) -> pa.Array:
     return values.values
 
 
+@lru_cache(_TYPES_MAX)
 def has_floats(type: pa.DataType) -> bool:
     """Whether values are floats, or contain some."""
-    return _has_floats(type)
-
-
-@lru_cache(_TYPES_MAX)
-def _has_floats(type: pa.DataType) -> bool:
     if pa.types.is_nested(type):
-        return any(_has_floats(type.field(place).type) for place in range(type.num_fields))
+        return any(has_floats(type.field(place).type) for place in range(type.num_fields))
     return bool(pa.types.is_floating(type))
 
 
