@@ -54,21 +54,24 @@ def declare_stateful_map(
 
 
 def check_arguments(function: Callable[..., Any], per: str, about: str) -> None:
-    """Raise DeclarationError if the function cannot be called as ``per`` says. A function that hides its arguments, as
-    some that are not written in Python do, is accepted."""
+    """Raise DeclarationError if the function cannot be called as ``per`` says."""
     wanted = ARGUMENTS.get(per) if isinstance(per, str) else None
-    if wanted is None:  # refused where it is read
-        return
+    if wanted is not None:  # another one is refused where it is read
+        check_call(function, wanted, f"{about}: its function", f"with per={str(per)!r} it is called")
+
+
+def check_call(function: Callable[..., Any], arguments: Sequence[str], what: str, called: str) -> None:
+    """Raise DeclarationError if the function cannot be called with so many arguments. A function that hides its
+    arguments, as some that are not written in Python do, is accepted. what, called: words of the message."""
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):
         return
     try:
-        signature.bind(*wanted)
+        signature.bind(*arguments)
     except TypeError as error:
         raise DeclarationError(
-            f"{about}: its function takes {signature}, and with per={str(per)!r} it is called with "
-            f"({', '.join(wanted)}): {error}"
+            f"{what} takes {signature}, and {called} with ({', '.join(arguments)}): {error}"
         ) from error
 
 

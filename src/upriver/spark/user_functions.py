@@ -1,6 +1,5 @@
 """A user's scalar functions: their declaration, and how Spark calls them where Spark computes a view."""
 
-import inspect
 import re
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
@@ -18,7 +17,7 @@ from upriver.errors import DeclarationError
 from upriver.plan.plan import FunctionForm, UserFunction
 from upriver.plan.source import calls_function
 from upriver.plan.types import duck_name, is_nested, spark_name
-from upriver.spark.functions import Columns, declared_columns, pickled
+from upriver.spark.functions import Columns, check_call, declared_columns, pickled
 from upriver.spark.session import unlogged
 
 Returns: TypeAlias = str | DataType | pa.DataType
@@ -59,7 +58,7 @@ def declare_function(
             raise DeclarationError(
                 f"{about}: {field.name} is {spark_name(field.type)}, which a function of yours does not take or give"
             )
-    _check_arguments(function, taken, about)
+    check_call(function, taken.names, f"{about}: it", "is called")
     return UserFunction(name, tuple(taken.types), given, FunctionForm(form), pickled(function, about))
 
 
@@ -70,21 +69,6 @@ def _returned(returns: Returns, about: str, timezone: str) -> pa.DataType:
         raise DeclarationError(f"{about}: returns is a type such as 'DOUBLE', not {class_name(returns)}")
     text = returns if isinstance(returns, str) else returns.simpleString()
     return declared_columns(f"result {text}", f"{about}: returns", timezone).field(0).type
-
-
-def _check_arguments(function: Callable[..., Any], arguments: pa.Schema, about: str) -> None:
-    """Raise DeclarationError if the function cannot be called with so many arguments. A function that hides its
-    arguments is accepted."""
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):
-        return
-    try:
-        signature.bind(*arguments.names)
-    except TypeError as error:
-        raise DeclarationError(
-            f"{about}: it takes {signature}, and is called with ({', '.join(arguments.names)}): {error}"
-        ) from error
 
 
 def check_function_name(session: SparkSession, name: str) -> None:
