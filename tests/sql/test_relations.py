@@ -271,6 +271,15 @@ def test_a_subquery_in_where_is_a_semi_join() -> None:
     assert [op.predicate for op in found(view, FilterOp)] == ['("q.j" < CAST(5 AS BIGINT))']
 
 
+@pytest.mark.parametrize("named", ["totals", "(SELECT * FROM totals) t", "(SELECT k, i FROM sales) t"])
+def test_a_subquery_whose_names_all_are_its_own_is_computed_once(named: str) -> None:
+    """Though the query around has columns of these names, too."""
+    group = f"SELECT k FROM {named} GROUP BY k HAVING sum(i) > 1"
+    view = tree(f"SELECT s.k FROM sales s WHERE s.k IN ({group})", totals="SELECT k, i FROM sales")
+    (join,) = found(view, JoinOp)
+    assert (join.kind, len(join.left_key)) == (JoinKind.SEMI, 1)
+
+
 def walked(relation: Relation) -> list[Relation]:
     return [relation, *(inner for part in relation.inputs for inner in walked(part))]
 

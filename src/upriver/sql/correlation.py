@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from upriver.errors import DeclarationError
+from upriver.errors import DeclarationError, UserError
 from upriver.plan.column_names import plain_columns
 from upriver.plan.plan import AggregateOp, FilterOp, JoinKind, JoinOp, ProjectOp, Ranking, TopKOp, WindowOp
 from upriver.plan.relation import Relation
@@ -46,8 +46,13 @@ def dependent_rows(setting: Setting, query: exp.Expr, relation: Relation, scope:
     """
     named = set(_named(setting, query, scope))
     names = tuple(name for name in relation.schema.names if name in named)
+    alone = replace(setting, around=None)
     if not names:
-        return Dependent(_apart(setting.compile(replace(setting, around=None), query), taken), ())
+        return Dependent(_apart(setting.compile(alone, query), taken), ())
+    try:
+        return Dependent(_apart(setting.compile(alone, query.copy()), taken), ())
+    except UserError:
+        pass  # it names the query around
     values = projected(relation, [one for one in kept(relation) if one.name in named], None)
     different = distinct(comparable(setting.source, values, query), setting.source.place(query))
     around = Around(different, scope.with_names({name: name for name in names}))
@@ -106,13 +111,16 @@ def _items(select: exp.Expr) -> Iterator[exp.Expr]:
 
 
 def _titles(setting: Setting, table: exp.Table) -> set[str]:
-    """The columns of a declared table, in lower case."""
-    if setting.queries.get(table.name.lower()) is not None or (table.args.get("alias") and table.args["alias"].columns):
+    """The columns of a query of WITH, a table or a view, in lower case."""
+    if table.args.get("alias") and table.args["alias"].columns:
         return set()
-    for name, spec in setting.tables.items():
-        if name.lower() == table.name.lower():
-            return {title.lower() for title in spec.schema.names}
-    return set()
+    known = table.name.lower()
+    spec = next((spec for name, spec in setting.tables.items() if name.lower() == known), None)
+    rows = setting.queries.get(known)
+    if rows is None and spec is not None:
+        return {title.lower() for title in spec.schema.names}
+    rows = setting.view(known) if rows is None else rows
+    return set() if rows is None else {column.title.lower() for column in rows.columns if column.title}
 
 
 def is_key(relation: Relation, names: set[str]) -> bool:
