@@ -199,6 +199,7 @@ SELECT 2 AS j, k, count(DISTINCT i) AS d FROM sales GROUP BY 2, GROUPING SETS ((
 SELECT k, i + 1 AS j, j * 2 AS m, upper(k) || m AS u FROM sales;
 SELECT k, sum(i) AS total, total * 2 AS twice FROM sales GROUP BY k HAVING twice > 4;
 SELECT k, i AS j, j AS m FROM sales;
+SELECT k, (i, l).l AS m, ((k, 1), i).col1.k AS again, (i, k) = (i, k) AS f FROM sales;
 SELECT k, 'it''s' || "a""b" || '''' AS c, 'a' 'b' AS e FROM sales;
 SELECT k, a.j, b.name, c.city FROM people a LEFT JOIN people b USING (k) RIGHT JOIN places c USING (k);
 SELECT k, a.j, c.city, d.i FROM people a FULL JOIN places c USING (k) FULL JOIN places d USING (k);

@@ -14,7 +14,6 @@ from upriver.plan.types import (
     is_map,
     is_nested,
     is_ordered,
-    is_string,
     is_struct,
     is_untyped,
     map_type,
@@ -116,8 +115,9 @@ def _zipped(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``array_join(a, separator[, word for NULL])``."""
     array = need_array(context, node, operands[0])
-    if not is_string(array.type.value_type):
+    if is_nested(array.type.value_type):
         raise context.unsupported(node, f"array_join() of {typed_name(array)}", "Give it an ARRAY<STRING>.")
+    array = cast(context, node, array, array_type(pa.string()))
     if not isinstance(operands[1].constant, str):
         raise context.unsupported(node, "array_join() by a computed separator", "Write it in quotes.")
     texts = [take(context, node, _TEXT, value) for value in operands[1:]]
@@ -357,7 +357,8 @@ ARRAYS: tuple[Function, ...] = (
         _joined,
         "STRING",
         least=2,
-        samples="array_join(texts, ','); array_join(texts, '', '-'); array_join(texts, '-', u)",
+        samples="array_join(texts, ','); array_join(ai, '_'); array_join(ai, ', ', 'none'); "
+        "array_join(texts, '', '-'); array_join(texts, '-', u)",
     ),
     Function(
         "sort_array",

@@ -39,6 +39,11 @@ def _struct(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return _named(context, node, names, operands)
 
 
+def row_value(context: Context, node: exp.Expr) -> Scalar:
+    """``(a, b)``, which is ``struct(a, b)``."""
+    return _struct(context, node, [context.translate(part) for part in node.expressions])
+
+
 def title_of(node: exp.Expr) -> str:
     """The name of an expression that has one, as it is written."""
     if isinstance(node, exp.Column):

@@ -11,6 +11,7 @@ from upriver.sql.aggregates import AGGREGATES, INSTEAD
 from upriver.sql.casts import cast
 from upriver.sql.clock import INSTEAD as NO_CLOCK_HERE
 from upriver.sql.clock import is_clock
+from upriver.sql.constructors import row_value
 from upriver.sql.function_table import CHANGING, CLOCKS, FUNCTIONS, REFUSED
 from upriver.sql.logic import LOGIC
 from upriver.sql.operators import CAST_IT, OPERATORS
@@ -88,5 +89,6 @@ RULES: dict[type[exp.Expr], Rule] = {
     exp.Dot: dot,
     exp.Alias: _aliased,
     exp.Identifier: variable,
+    exp.Tuple: row_value,
 }
 """The whitelist of constructs."""
