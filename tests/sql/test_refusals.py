@@ -188,7 +188,6 @@ this INTERVAL               | ^n + INTERVAL '1 month 2 days'
 DATE and INTERVAL of less than days | ^d + INTERVAL '1' HOUR
 STRING and INTERVAL         | ^s - INTERVAL 1 DAY
 this escape in a string     | ^'\\101'
-TUPLE                       | (^i, l) = (i, l)
 STRING ILIKE this           | ^s ILIKE 'ä%'
 STRING ILIKE this           | ^s ILIKE k
 STRING LIKE an expression of type STRING | ^s LIKE k
