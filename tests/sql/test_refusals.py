@@ -82,7 +82,9 @@ GROUP BY of 256 sets | SELECT k FROM t GROUP BY CUBE(^k, i, l, x, f), ROLLUP(p, 
 a window as a whole in ROLLUP | SELECT k FROM t GROUP BY ROLLUP(^window(n, '1 hour'), k)
 GROUP BY of MAP | SELECT 1 AS k FROM t GROUP BY ^m
 GROUP BY of NULL | SELECT 1 AS k FROM t GROUP BY NULL
-a star with EXCEPT or the like | SELECT ^* EXCEPT (i) FROM t
+a star with more than EXCEPT | SELECT ^* REPLACE (i + 1 AS i) FROM t
+EXCEPT of a part of a column | SELECT * EXCEPT (^r.z) FROM t
+the star of a part of a column | SELECT k FROM (SELECT k, ^s.* FROM t)
 a column and an alias of another one | SELECT k AS i, i AS k FROM t GROUP BY k, i HAVING ^k > 1
 ${spark.app.name}, in whose place Spark may put a setting, | SELECT k FROM t WHERE s = 'a^${spark.app.name}'
 &, ^ | SELECT k, i & 1 | 2 AS z FROM t
@@ -107,7 +109,7 @@ a distance or a place that is no number | SELECT k, ^lag(i, i) OVER (ORDER BY n)
 lag() of the row itself with IGNORE NULLS | SELECT k, ^lag(i, 0) IGNORE NULLS OVER (ORDER BY n) AS z FROM t
 sorting by MAP | SELECT k FROM (SELECT k, RANK() OVER (ORDER BY ^m) AS n FROM t) WHERE n = 1
 mixing INT with STRING | SELECT k, max(i) AS z FROM t GROUP BY k HAVING ^z = 'a'
-INT where a STRING is wanted | SELECT k, max(i) AS z FROM t GROUP BY k ORDER BY ^upper(z) LIMIT 3
+ARRAY<INT> where a STRING is wanted | SELECT k, max(a) AS z FROM t GROUP BY k ORDER BY ^upper(z) LIMIT 3
 max() of MAP | SELECT k, ^max(m) AS z FROM t GROUP BY k HAVING z > 1
 sorting by MAP | SELECT k, m FROM t ORDER BY ^m LIMIT 1
 """
@@ -215,7 +217,8 @@ a cast from INT to ARRAY<INT> | CAST(^i AS ARRAY<INT>)
 'yesterday' as a DATE       | ^d > 'yesterday'
 '12:00' as a TIMESTAMP_NTZ  | ^n > '12:00'
 STRING where a DATE is wanted | ^year(s)
-INT where a STRING is wanted | ^length(i)
+ARRAY<INT> where a STRING is wanted | ^upper(a)
+a cast from DOUBLE to STRING | ^upper(x)
 BIGINT where an INT is wanted | ^left(s, l)
 left() of 1 operands        | ^left(s)
 date_trunc() by a computed unit | ^date_trunc(s, n)

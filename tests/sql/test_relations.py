@@ -338,7 +338,7 @@ def test_a_query_of_with_that_is_used_twice_is_one_relation() -> None:
         ("SELECT k FROM sales UNION ALL SELECT k, j FROM people", "2 columns here, and 1 in the first query"),
         (
             "SELECT s.k, q.k FROM sales s JOIN people q ON s.k = q.k",
-            "several columns have one name: 'k' (2 times). List the columns in place of a star",
+            "several columns have one name: 'k' (2 times). Name each, SELECT a.k",
         ),
         ("SELECT k FROM sales ORDER BY 2 LIMIT 1", "there is no column 2. SELECT has 1."),
         ("SELECT DISTINCT k FROM sales ORDER BY i LIMIT 1", "sorted by what it does not select"),

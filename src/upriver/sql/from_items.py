@@ -26,6 +26,7 @@ from upriver.sql.pivots import pivoted
 from upriver.sql.relations import Output, kept, projected, renamed
 from upriver.sql.scalars import construct
 from upriver.sql.scope import Entry, Scope, ScopeColumn, ScopeRows, Setting, as_node, bare, names_in, unique, worded
+from upriver.sql.unpivots import unpivoted
 
 NO_TABLE = "FROM takes a declared table, a view, a subquery, a query of WITH, VALUES or range()."
 _PARTS = {"db": "a database before a table", "sample": "TABLESAMPLE", "version": "VERSION"}
@@ -351,14 +352,7 @@ class _Reader:
     def _rows(self, node: exp.Expr) -> ScopeRows:
         pivots = node.args.get("pivots")
         if pivots:
-            node.set("pivots", None)
-            rows = self._rows(node)
-            if rows.around is not None:
-                raise self._source.unsupported(pivots[0], "PIVOT over names of the query around", "Join outside of it.")
-            node.set("alias", pivots[0].args.get("alias"))  # its own is not known outside
-            if len(pivots) > 1:
-                raise self._source.unsupported(pivots[1], "a second PIVOT", "Write it around a subquery.")
-            return pivoted(self._setting, pivots[0], rows)
+            return self._turned(node, pivots)
         if isinstance(node, exp.Subquery) and not isinstance(node.this, exp.Table):
             self._only(node, "this", "alias", "with_")
             return compiled_inside(self._setting, node)
@@ -380,6 +374,23 @@ class _Reader:
             raise self._source.unsupported(node, "FROM anything but a table", NO_TABLE)
         self._only(node, "this", "alias")
         return self._named(node)
+
+    def _turned(self, node: exp.Expr, pivots: Sequence[exp.Expr]) -> ScopeRows:
+        """The rows of PIVOT or UNPIVOT."""
+        pivot, *more = pivots
+        word = "UNPIVOT" if pivot.args.get("unpivot") else "PIVOT"
+        node.set("pivots", None)
+        rows, own = self._rows(node), node.alias_or_name
+        if rows.around is not None:
+            raise self._source.unsupported(pivot, f"{word} over names of the query around", "Join outside of it.")
+        if more:
+            raise self._source.unsupported(more[0], "a second PIVOT", "Write it around a subquery.")
+        if word == "PIVOT":
+            node.set("alias", pivot.args.get("alias"))  # its own is not known outside
+            return pivoted(self._setting, pivot, rows)
+        if pivot.args.get("alias") is not None:
+            node.set("alias", pivot.args["alias"])
+        return unpivoted(self._setting, pivot, rows, own)
 
     def _made(self, node: exp.Table) -> ScopeRows:
         """The rows of a generator by itself, over no other rows."""

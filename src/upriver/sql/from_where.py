@@ -30,6 +30,7 @@ from upriver.sql.relations import (
     with_values,
 )
 from upriver.sql.scope import Scope, ScopeColumn, Setting, as_node, bare, names_in, unique
+from upriver.sql.stars import is_star, star_items
 
 
 def selected(setting: Setting, source: From, where: exp.Expr | None, taken: set[str]) -> Relation:
@@ -163,9 +164,9 @@ def _filtering(
     clauses = read_clauses(setting.source, select)
     source = read_from(setting, clauses, scope, taken)
     relation, outside = selected_around(setting, source, clauses.where, taken, around)
-    items = (
-        [node for item in clauses.items for node in _selected_items(setting, source.scope, item)] if is_compared else []
-    )
+    items: list[exp.Expr] = []
+    for item in clauses.items if is_compared else ():
+        items += _selected_items(setting, source.scope, source.schema, item)
     for node in items:
         if not names_in(node) <= set(relation.schema.names):
             what = "a name of the query around in what IN compares with"
@@ -173,15 +174,13 @@ def _filtering(
     return Subquery(relation, outside, items)
 
 
-def _selected_items(setting: Setting, scope: Scope, item: SelectItem) -> list[exp.Expr]:
-    """The bound nodes of an item of SELECT: a star gives several."""
-    star = item.node.this if isinstance(item.node, exp.Column) else item.node
-    if not isinstance(star, exp.Star):
+def _selected_items(setting: Setting, scope: Scope, schema: pa.Schema, item: SelectItem) -> list[exp.Expr]:
+    """The bound nodes of an item of SELECT: a star gives several. schema: of the rows beneath."""
+    if not is_star(item.node):
         return [scope.bind(item.node)]
-    if any(star.args.values()):
-        raise setting.source.unsupported(item.node, "a star with EXCEPT or the like", "List the columns.")
-    columns = _without_windows(setting, item.node, scope.starred(item.node))
-    return [as_node(column.name, item.node) for column in columns]
+    items = list(star_items(scope, schema, item.node))
+    _without_windows(setting, item.node, [one.window for one in items if one.window is not None])
+    return [one.node for one in items]
 
 
 def _without_windows(setting: Setting, node: exp.Expr, columns: Sequence[ScopeColumn]) -> Sequence[ScopeColumn]:

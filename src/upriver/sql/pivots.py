@@ -20,8 +20,6 @@ _FORM = "Write PIVOT (sum(x) FOR k IN ('a', 'b' AS c)), with aggregates and cons
 def pivoted(setting: Setting, pivot: exp.Expr, rows: ScopeRows) -> ScopeRows:
     """The rows of PIVOT over these rows. Raises UnsupportedSql, DeclarationError."""
     source = setting.source
-    if pivot.args.get("unpivot"):
-        raise source.unsupported(pivot, "UNPIVOT", "Write UNION ALL of a SELECT for each column.")
     fields = pivot.args.get("fields") or [None]
     values = fields[0]
     if len(fields) != 1 or not isinstance(values, exp.In) or not values.expressions or not pivot.expressions:

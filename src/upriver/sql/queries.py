@@ -453,7 +453,7 @@ def _check_names(source: Source, schema: pa.Schema, nodes: Sequence[exp.Expr | N
     listed = ", ".join(f"{name!r} ({counts[name]} times)" for name in repeated)
     at = next(node for name, node in reversed(list(zip(schema.names, nodes, strict=True))) if name.lower() in repeated)
     name = repeated[0] if repeated[0].isidentifier() else f"`{repeated[0]}`"
-    instead = f"List the columns in place of a star, and name each: SELECT a.{name}, b.{name} AS other_{repeated[0]}."
+    instead = f"Name each, SELECT a.{name}, b.{name} AS other_{repeated[0]}, or leave one out: b.* EXCEPT ({name})."
     if not repeated[0].isidentifier():
         instead = "Give each a name of its own: ... AS name."
     raise source.wrong(at, f"several columns have one name: {listed}", instead)

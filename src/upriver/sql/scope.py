@@ -151,27 +151,30 @@ class Scope:
         return self._found(node) is not None
 
     def starred(self, node: exp.Expr) -> tuple[ScopeColumn, ...]:
-        """The columns that ``*`` or ``alias.*`` stands for."""
+        """The columns that ``*`` or ``alias.*`` stands for, also where it leaves some out."""
         if not isinstance(node, exp.Column):
             return self.columns
         for entry in self.entries:
             if entry.alias.lower() == node.table.lower():
                 return entry.columns
-        if self._one(node, self.columns, node.table) is not None:
-            raise self.source.unsupported(node, "the star of a STRUCT", f"Name its fields: {node.table}.f.")
         raise self._unknown_alias(node)
+
+    def names_entry(self, alias: str) -> bool:
+        """Whether an item of FROM has this alias."""
+        return any(entry.alias.lower() == alias.lower() for entry in self.entries)
 
     def _found(self, node: exp.Column) -> tuple[ScopeColumn, Fields] | None:
         """Tries alias and column first, then a column alone, as Spark does; what follows are fields."""
         path = node.parts
         if len(path) > 1:
-            whole = self._one(node, self._of(path[0].name), path[1].name)
+            whole = self._one(node, self.columns_of(path[0].name), path[1].name)
             if whole is not None:
                 return whole, tuple(path[2:])
         column = self._one(node, self.columns + self.hidden, path[0].name)
         return None if column is None else (column, tuple(path[1:]))
 
-    def _of(self, alias: str) -> tuple[ScopeColumn, ...]:
+    def columns_of(self, alias: str) -> tuple[ScopeColumn, ...]:
+        """The columns of the item of FROM with this alias; none if there is none."""
         named = (entry.columns for entry in self.entries if entry.alias and entry.alias.lower() == alias.lower())
         return next(named, ())
 

@@ -60,6 +60,7 @@ from upriver.sql.scope import (
     worded,
 )
 from upriver.sql.sessions import SESSION, merged
+from upriver.sql.stars import is_star, star_items
 from upriver.sql.window_functions import (
     WindowFunction,
     result_scalar,
@@ -73,8 +74,10 @@ from upriver.sql.windows import OrderKey, first_rows, sort_key, spread
 class Names:
     """The names of one SELECT. items: its outputs, bound, with each star as the columns it stands for."""
 
-    def __init__(self, scope: Scope, items: Sequence[SelectItem]) -> None:
+    def __init__(self, scope: Scope, items: Sequence[SelectItem], schema: pa.Schema) -> None:
+        """schema: of the rows beneath."""
         self._scope = scope
+        self._schema = schema
         self._source = scope.source
         self.items: tuple[SelectItem, ...] = ()
         for item in items:
@@ -144,15 +147,10 @@ class Names:
     # Outputs
 
     def _items(self, item: SelectItem) -> Iterator[SelectItem]:
-        star = item.node.this if isinstance(item.node, exp.Column) else item.node
-        if not isinstance(star, exp.Star):
+        if is_star(item.node):
+            yield from star_items(self._scope, self._schema, item.node)
+        else:
             yield self._bound(item)
-            return
-        if any(star.args.values()):
-            raise self._source.unsupported(item.node, "a star with EXCEPT or the like", "List the columns.")
-        for column in self._scope.starred(item.node):
-            window = None if column.end is None else column
-            yield SelectItem(as_node(column.name, item.node), column.title, window=window)
 
     def _bound(self, item: SelectItem) -> SelectItem:
         """The item, bound. An alias of an item before it stands for that item's expression."""
@@ -631,7 +629,7 @@ class _Selection:
 
     def _bind(self) -> _Bound:
         clauses = self._clauses
-        names = Names(self._scope, clauses.items)
+        names = Names(self._scope, clauses.items, self._relation.schema)
         group = names.group_all() if clauses.group_all else names.group(clauses.group)
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)

@@ -9,10 +9,12 @@ from sqlglot import exp
 
 from upriver.plan.relation import Scalar
 from upriver.plan.types import (
+    duck_name,
     is_boolean,
     is_date,
     is_instant,
     is_integer,
+    is_nested,
     is_null,
     is_numeric,
     is_string,
@@ -168,7 +170,7 @@ _TARGETS = {
     OperandKind.MOMENT: pa.timestamp("us", tz="UTC"),
 }
 _ACCEPTS: Mapping[OperandKind, Callable[[pa.DataType], bool]] = {
-    OperandKind.STRING: is_string,
+    OperandKind.STRING: lambda type: duck_name(type) is not None and not (is_nested(type) or _is_bytes(type)),
     OperandKind.INT: _is_int,
     OperandKind.WHOLE: is_integer,
     OperandKind.DOUBLE: is_numeric,

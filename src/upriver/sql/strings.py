@@ -6,9 +6,10 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.types import is_array, is_integer, is_nested, is_null, spark_name
+from upriver.plan.types import is_array, is_integer, is_nested, is_null, is_string, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.logic import choose, compare
+from upriver.sql.nested_values import once
 from upriver.sql.operators import to_common
 from upriver.sql.scalars import (
     Context,
@@ -61,9 +62,24 @@ def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar
 
 
 def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    parts = [take(context, node, _TEXT, value) for value in operands]
+    """``concat_ws(separator, a, ...)``, of texts and of arrays of texts."""
+    parts = [
+        _in_one(context, node, value, operands[0])
+        if place and is_array(value.type) and is_string(value.type.value_type)
+        else take(context, node, _TEXT, value)
+        for place, value in enumerate(operands)
+    ]
     joined = Scalar(f"concat_ws({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
     return joined if parts[0].null_by else never_null(joined)
+
+
+def _in_one(context: Context, node: exp.Expr, array: Scalar, separator: Scalar) -> Scalar:
+    """The texts of an array as one; NULL, which is left out, if there are none."""
+    if not isinstance(separator.constant, str):
+        raise context.unsupported(node, "concat_ws() of an array by a computed separator", "Write it in quotes.")
+    texts = f"list_filter({array.sql}, lambda e: e IS NOT NULL)"
+    sql = once(texts, lambda one: f"CASE WHEN len({one}) > 0 THEN array_to_string({one}, {separator.sql}) END")
+    return Scalar(sql, _STRING, array.fails)
 
 
 def _pipes(context: Context, node: exp.Expr) -> Scalar:
@@ -385,12 +401,12 @@ TEXTS: tuple[Function, ...] = (
     ),
     Function(
         "concat_ws",
-        (_TEXT, _TEXT),
+        (_TEXT, _ANY),
         _joined,
         "STRING",
         repeats=True,
         nulls="where the separator is; other NULLs are left out",
-        samples="concat_ws('-', s, u); concat_ws(u, s, s, k)",
+        samples="concat_ws('-', s, u); concat_ws(u, s, s, k); concat_ws(', ', array(s, u), k, array(u))",
     ),
     Function("replace", (_TEXT, _TEXT, _TEXT), _replaced, "STRING", 2, samples="replace(s, u); replace(s, u, 'xy')"),
     _test("startswith", "starts_with({0}, {1})"),
