@@ -86,6 +86,11 @@ VIEWS = {
         "SELECT a.shop, a.item, b.item AS other FROM stock a JOIN stock b ON a.shop = b.shop WHERE a.held > b.held",
         ("other",),
     ),
+    "ranges": (
+        "SELECT s.shop, s.amount, i.item, k.held FROM sales s JOIN items i ON s.amount BETWEEN i.size - 1 AND i.size "
+        "LEFT JOIN stock k ON s.shop = k.shop AND k.held >= i.size AND k.item < s.item",
+        ("item",),
+    ),
 }
 
 

@@ -11,6 +11,7 @@ from random_relations import relations
 from relation_kit import scan
 
 from upriver.plan.plan import (
+    Band,
     DataflowPlan,
     FrameUnit,
     JoinKind,
@@ -44,7 +45,7 @@ MAP = StatefulMapOp(
 )
 OPS: list[Op] = [
     Scan("a table"),
-    JoinOp(JoinKind.ANTI, ("a", "b"), ("x", "y"), (True, False), '"a" < "y"'),
+    JoinOp(JoinKind.ANTI, ("a", "b"), ("x", "y"), (True, False), '"a" < "y"', (Band("a", "y", True),), ("y",)),
     TopKOp((), (Order("a", True, False), Order("b", False, True)), 3, Ranking.DENSE_RANK, "nth"),
     WindowOp(
         ("k",),

@@ -105,6 +105,22 @@ def test_where_is_asked_before_the_join_or_in_its_order() -> None:
     assert above.endswith('(CAST("i" AS BIGINT) < "q.j")')
 
 
+def test_comparisons_of_both_sides_are_bands() -> None:
+    """Up to the first condition that can fail, unless it is a band itself; none of an outer join with such a one."""
+    for kind, on, bands, tried in (
+        ("", "s.i BETWEEN q.j AND q.j + 1 AND s.k > q.k", "i_1 >= q.j, i_1 <= q.j + 1", "q.j + 1"),
+        ("LEFT", "q.j > s.l AND s.k < q.k AND s.l <> q.j AND q.j <= s.i + 1", "l <= q.j, i + 1 >= q.j", "i + 1"),
+        ("", "s.l > q.j AND s.l / q.j > 1 AND s.i < q.j", "l >= q.j", ""),
+        ("LEFT", "s.l > q.j AND s.l / q.j > 1 AND s.i < q.j", "", ""),
+        ("", "s.l / (s.l - 1) > q.j AND s.l > q.j", "", ""),
+        ("", "s.l + q.j > 1 AND s.k >= q.k AND s.l > 1 AND q.j < 5", "", ""),
+    ):
+        view = tree(f"SELECT s.k, q.j FROM sales s {kind} JOIN people q ON {on}")
+        (join,) = found(view, JoinOp)
+        said = [f"{band.left} {'<=' if band.at_most else '>='} {band.right}" for band in join.bands]
+        assert (", ".join(said), ", ".join(join.tried)) == (bands, tried), on
+
+
 def test_where_stays_above_an_outer_join_that_may_add_nulls() -> None:
     view = tree("SELECT s.k FROM sales s LEFT JOIN people q ON s.k = q.k WHERE coalesce(q.j, 0) < 5 AND s.i > 1")
     assert kinds(view) == ["ProjectOp", "FilterOp", "JoinOp", "FilterOp", "Scan"]

@@ -10,7 +10,7 @@ from state_kit import EAGER, Row, plain_rows, plainly, through_the_wire
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
-from upriver.engine.operators.join import Join
+from upriver.engine.operators.join import SORTING_ROWS, Join
 from upriver.hashing import hash64
 from upriver.plan import plan as ops
 from upriver.plan.plan import JoinKind
@@ -31,9 +31,9 @@ class Case:
     routing: tuple[Sequence[str], Sequence[str]]
     truth: Truth = lambda left, right: True
 
-    def build(self, evaluator: Evaluator) -> Join:
+    def build(self, evaluator: Evaluator, sorting_rows: int = SORTING_ROWS) -> Join:
         """A join that gives memory back as soon as it can, so that it does so in a test of a few rows."""
-        return Join(self.op, *self.inputs, *self.routing, evaluator, EAGER)
+        return Join(self.op, *self.inputs, *self.routing, evaluator, EAGER, sorting_rows)
 
     def batch(self, port: int, changes: Changes, collide: bool = False) -> Batch:
         """Changes of one input, in order, as a slice of a larger batch. collide: all keys have one hash64."""

@@ -204,6 +204,8 @@ class Grammar:
             return self._rows(left)
         lefts, rights = [c.of("l") for c in left.exact()], [c.of("r") for c in right.exact()]
         conditions = [equal]
+        if self._rng.random() < 0.3:
+            conditions += self._ranges(left, right)
         if self._rng.random() < 0.4:
             conditions.append(self._expressions.condition([*lefts, *rights]))
         on = " AND ".join(conditions)
@@ -224,6 +226,17 @@ class Grammar:
             theirs = self._expressions.any_of(kind, [c.of("r") for c in right.exact()], must_read=True)
             equalities.append(f"{mine} {self._rng.choice(['=', '=', 'IS NOT DISTINCT FROM'])} {theirs}")
         return " AND ".join(equalities)
+
+    def _ranges(self, left: Query, right: Query) -> list[str]:
+        """A value of the one side between values of the other."""
+        shared = _shared(left, right)
+        if not shared:
+            return []
+        kind = self._rng.choice(shared)
+        (one, mine), (other, theirs) = self._rng.sample([("l", left.exact(kind)), ("r", right.exact(kind))], 2)
+        value = self._rng.choice(mine).of(one).name
+        low, high = (self._rng.choice(theirs).of(other).name for _ in range(2))
+        return [self._rng.choice([f"{value} BETWEEN {low} AND {high}", f"{value} >= {low}", f"{low} > {value}"])]
 
     def _there(self, source: Query, other: Query) -> Query:
         """Rows for which there is another, or none."""

@@ -212,7 +212,7 @@ class _Region:
                 return _aggregate(plan, names[0])
             case JoinOp():
                 condition = "" if node.op.condition is None else f" and {self._over_both(node, node.op.condition)}"
-                return f"{_join(node.op, *names)}{condition}"
+                return f"{_join(node.op, *names)}{condition}{_banded(node.op, *names)}"
             case _:
                 return _simple_step(node.op, names[0])
 
@@ -286,6 +286,12 @@ def _join(op: JoinOp, left: NameOf, right: NameOf) -> str:
     pairs = zip(op.left_key, op.right_key, op.null_safe, strict=True)
     on = [f"{left(one)} {'<=>' if null_safe else '='} {right(other)}" for one, other, null_safe in pairs]
     return f"{op.kind} join on {' and '.join(on)}"
+
+
+def _banded(op: JoinOp, left: NameOf, right: NameOf) -> str:
+    """How pairs are found without comparing all."""
+    bands = [f"{left(band.left)} {'<=' if band.at_most else '>='} {right(band.right)}" for band in op.bands]
+    return f"; where a row meets many, they are found by sorted indexes for {' and '.join(bands)}" if bands else ""
 
 
 def _top(op: TopKOp, name_of: NameOf) -> str:

@@ -296,13 +296,27 @@ class JoinKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Band:
+    """A comparison of a column of the left input with one of the right, both of one type that has ranges
+    (:func:`upriver.plan.types.has_ranges`): the left value is at most the right one, or at least. Of nulls it is not
+    true."""
+
+    left: str
+    right: str
+    at_most: bool
+
+
+@dataclass(frozen=True, slots=True)
 class JoinOp:
-    """Pairs of rows, one from each of two inputs, that agree in the key and for which the condition is true.
+    """Pairs of rows, one from each of two inputs, that agree in the key, and for which all bands and the condition are
+    true.
 
     left_key, right_key: columns of the two inputs, pairwise of one type; at least one pair. null_safe: for each pair,
     whether a null agrees with a null (``<=>``) or with nothing (``=``). condition: a predicate over the columns of both
-    inputs, or ``None``. Output: the columns of the left input, then (unless semi or anti) those of the right one. An
-    outer join gives nulls for a missing row.
+    inputs, or ``None``. It is evaluated only for pairs for which the bands are true. tried: columns of bands that are
+    null where they cannot be computed. All bands are true of a row with a null in one of them and a row without nulls
+    in the others. Output: the columns of the left input, then (unless semi or anti) those of the right one. An outer
+    join gives nulls for a missing row.
     """
 
     kind: JoinKind
@@ -310,6 +324,8 @@ class JoinOp:
     right_key: tuple[str, ...]
     null_safe: tuple[bool, ...]
     condition: str | None
+    bands: tuple[Band, ...] = ()
+    tried: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

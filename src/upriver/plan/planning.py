@@ -106,7 +106,8 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             return [_of_groups(_calls(plan, needed))]
         case JoinOp():
             condition = set() if step.op.condition is None else columns_in(step.op.condition)
-            of_all = needed | condition | {*step.op.left_key, *step.op.right_key}
+            bands = {name for band in step.op.bands for name in (band.left, band.right)}
+            of_all = needed | condition | bands | {*step.op.left_key, *step.op.right_key}
             return [of_all & set(part.schema.names) for part in step.inputs]
         case LatestOp():
             deleted = set() if step.op.deleted is None else columns_in(step.op.deleted)

@@ -149,6 +149,11 @@ def is_ordered(type: pa.DataType) -> bool:
     return is_null(type) or (duck_name(type) is not None and not has_map(type))
 
 
+def has_ranges(type: pa.DataType) -> bool:
+    """Whether 64-bit integers can stand for its values in Spark's order: numbers, dates and times."""
+    return is_numeric(type) or is_date(type) or is_wall_clock(type) or is_instant(type)
+
+
 def has_map(type: pa.DataType) -> bool:
     """Whether its values are maps, or hold some."""
     return is_map(type) or any(map(has_map, parts_of(type)))

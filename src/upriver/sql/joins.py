@@ -130,17 +130,19 @@ class JoinOrder:
         return self._caught_up(self._inner(relation, *ready), rest)
 
     def _inner(self, left: Relation, right: Relation, member: FromMember) -> Relation:
-        """Conditions that can fail, and those behind them, are filters above: a join cannot try a pair again at the end
-        of its epoch."""
+        """Conditions that can fail, and those behind them, are filters above, which try a row again at the end of its
+        epoch."""
         lefts, rights = set(left.schema.names), set(right.schema.names)
         equalities = [one for one in self._open if equates(one, left.schema, right.schema)]
         others = (one for one in self._open if one not in equalities)
         early = [*equalities, *takewhile(lambda one: not one.value.fails, others)]
 
-        def serves(one: Condition) -> bool:
-            return one in early and bool(one.names & lefts) and bool(one.names & rights) and one.names <= lefts | rights
+        def is_of_both(one: Condition) -> bool:
+            return bool(one.names & lefts) and bool(one.names & rights) and one.names <= lefts | rights
 
-        return join(self._context, JoinKind.INNER, left, right, self._take(serves), member.node, self._taken)
+        on = self._take(lambda one: one in early and is_of_both(one))
+        above = [one for one in self._open if is_of_both(one)]
+        return join(self._context, JoinKind.INNER, left, right, on, member.node, self._taken, above)
 
     def _meet(self, left: Relation, right: Relation) -> bool:
         return any(equates(condition, left.schema, right.schema) for condition in self._open)

@@ -43,10 +43,15 @@ def comparison(sign: str) -> Rule:
     return rule
 
 
-def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
+def comparables(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> tuple[Scalar, ...]:
+    """Both values as of the type in which they are compared."""
     if are_decimals(left, right):
         left, right = least_decimal(context, node, left), least_decimal(context, node, right)
-    left, right = to_comparable(context, node, (left, right))
+    return to_comparable(context, node, (left, right))
+
+
+def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
+    left, right = comparables(context, node, left, right)
     if sign == "IS NOT DISTINCT FROM" and left.sql == right.sql:  # as in Spark's optimizer
         return Scalar("TRUE", pa.bool_(), nulls=frozenset())
     if sign.startswith("IS "):

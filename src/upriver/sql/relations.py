@@ -25,6 +25,7 @@ from upriver.plan.plan import (
     SLOTS,
     AggregateOp,
     AggregatePlan,
+    Band,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -43,6 +44,7 @@ from upriver.plan.plan import (
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_null, is_ordered, same_type, spark_name
+from upriver.sql.bands import bands_among
 from upriver.sql.logic import conjunction, conjuncts, factored
 from upriver.sql.operators import boolean, to_comparable
 from upriver.sql.pushdown import (
@@ -366,11 +368,13 @@ def join(
     on: Sequence[Condition],
     node: exp.Expr,
     taken: set[str],
+    above: Sequence[Condition] = (),
 ) -> Relation:
     """The join of two relations without a common column name; its result may have computed columns besides theirs.
 
     context: of the columns of both. node: the joined item, for its place. taken: names that no computed column may
-    have, lower case; the new names are added. Without an equality between the two, rows meet in slots.
+    have, lower case; the new names are added. above: conditions on pairs of an inner join that will be applied to its
+    rows. Without an equality between the two, rows meet in slots.
     """
     source = context.source
     keys = [_equality(context, condition, left.schema, right.schema) for condition in on]
@@ -379,22 +383,38 @@ def join(
     place = source.place(node)
     of_left = [one for one in rest if kind in LEFT_MATCHED and _asks_only(one, left)]
     of_right = [one for one in rest if kind in RIGHT_MATCHED and _asks_only(one, right)]
-    of_pairs = [one.value for one in rest if one not in of_left and one not in of_right]
+    on_pairs = [one for one in rest if one not in of_left and one not in of_right]
+    of_pairs = [one.value for one in on_pairs]
     left, right = restricted(left, of_left, place), restricted(right, of_right, place)
     for value in (*(key.left.value for key in equalities if not key.null_safe), *of_pairs):
         left = matchable(left, value, place) if kind in LEFT_MATCHED else left
     for value in (*(key.right.value for key in equalities if not key.null_safe), *of_pairs):
         right = matchable(right, value, place) if kind in RIGHT_MATCHED else right
+    left, right, bands, tried = _banded(context, kind, left, right, [*on_pairs, *above], taken)
     if equalities:
         left, left_key = _keyed(left, [key.left for key in equalities], taken)
         right, right_key = _keyed(right, [key.right for key in equalities], taken)
     else:
         left, left_key, right, right_key = in_slots(kind, left, right, taken)
     null_safe = tuple(key.null_safe for key in equalities) or (False,)
-    op = JoinOp(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None)
+    op = JoinOp(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None, bands, tried)
     both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
     schema = pa.schema([*left.schema, *(right.schema if both else ())])
     return Relation(op, (left, right), schema, place, asks=tuple(of_pairs))
+
+
+def _banded(
+    context: Context, kind: JoinKind, left: Relation, right: Relation, on: Sequence[Condition], taken: set[str]
+) -> tuple[Relation, Relation, tuple[Band, ...], tuple[str, ...]]:
+    """Both sides with the columns that the bands of the join compare, the bands, and those columns that are NULL where
+    they cannot be computed. on: the conditions on pairs."""
+    found = bands_among(context, kind, [(one.node, one.value) for one in on], left, right)
+    left, lefts = with_values(left, [Output(band.left.title, band.left.value) for band in found], taken)
+    right, rights = with_values(right, [Output(band.right.title, band.right.value) for band in found], taken)
+    named = list(zip(lefts, rights, found, strict=True))
+    bounds = ((name, bound) for one, other, band in named for name, bound in ((one, band.left), (other, band.right)))
+    tried = dict.fromkeys(name for name, bound in bounds if bound.is_tried)
+    return left, right, tuple(Band(one, other, band.at_most) for one, other, band in named), tuple(tried)
 
 
 def in_slots(

@@ -13,6 +13,9 @@ rows share its key. A multimap knows the entries of each owner.
 A row has a match as long as the other side has a row that agrees in the key and makes the condition true. Without a
 condition, the key's row counts tell this for all of its rows at once. With a condition, matches are counted for each
 row of a side whose rows may be put out alone.
+
+Bands are comparisons of a column of one side with one of the other. Each side then has its entries in a RangeIndex,
+too, so that a changed row meets only those rows of its key that are in its ranges.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,6 +27,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
+from upriver.engine.operators.bands import SideBands, bands_of
 from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import ExpressionEvaluator, check_new, concatenated, part_of
 from upriver.errors import ProtocolError
@@ -34,7 +38,8 @@ from upriver.plan.plan import JoinKind
 from upriver.state.columns import array_of, cells_of, validity
 from upriver.state.indexes import Entries, RoutedIndex
 from upriver.state.multimap import Multimap
-from upriver.state.vectors import Mask, Positions, Slots, Vector, Weights, run_lengths, run_starts
+from upriver.state.range_index import Intervals, RangeIndex
+from upriver.state.vectors import Mask, Positions, Slots, Vector, Weights, run_lengths, run_starts, true_at
 
 _ALONE: dict[JoinKind, tuple[bool | None, bool | None]] = {
     JoinKind.INNER: (None, None),
@@ -54,7 +59,8 @@ class SideShape:
     kept: the columns of its rows that are kept. shown: how many of these are put out: all or none. key: its columns of
     the join's key. strict: those of them in which a null agrees with nothing. alone: when its rows are put out on their
     own: while they have a match (True), while they have none (False), or never (``None``). counted: the matches of each
-    of its rows are counted, because the counts of its key do not tell.
+    of its rows are counted, because the counts of its key do not tell. bands: what its rows are searched by, if there
+    are bands.
     """
 
     kept: pa.Schema
@@ -63,6 +69,7 @@ class SideShape:
     strict: tuple[str, ...]
     alone: bool | None
     counted: bool
+    bands: SideBands | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,7 @@ class JoinShape:
         keys = (op.left_key, op.right_key)
         routed = set(zip(*routing, strict=True))
         # A semi join needs only the columns of the right rows that decide a match.
-        matter = tested.union(op.right_key, inputs[1].names if paired else ())
+        matter = tested.union(op.right_key, (band.right for band in op.bands), inputs[1].names if paired else ())
         kept = (inputs[0], pa.schema([field for field in inputs[1] if field.name in matter]))
         sides = [
             SideShape(
@@ -101,9 +108,12 @@ class JoinShape:
                 key=key,
                 strict=tuple(name for name, null_safe in zip(key, op.null_safe, strict=True) if not null_safe),
                 alone=alone,
-                counted=alone is not None and op.condition is not None,
+                counted=alone is not None and (op.condition is not None or bool(op.bands)),
+                bands=bands,
             )
-            for port, (schema, key, alone) in enumerate(zip(kept, keys, _ALONE[op.kind], strict=True))
+            for port, (schema, key, alone, bands) in enumerate(
+                zip(kept, keys, _ALONE[op.kind], bands_of(op, kept), strict=True)
+            )
         ]
         output = [field.with_nullable(True) for side in sides for field in list(side.kept)[: side.shown]]
         return cls(
@@ -216,11 +226,14 @@ class Members:
 class JoinSide:
     """One side's entries."""
 
-    __slots__ = ("_by_owner", "_entries", "counts", "held", "matches")
+    __slots__ = ("_bands", "_by_owner", "_by_range", "_entries", "counts", "held", "matches")
 
     def __init__(self, shape: SideShape) -> None:
         self._entries = Entries(shape.kept, exact=shape.kept.names)
         self._by_owner = Multimap()
+        self._bands = shape.bands
+        self._by_range: RangeIndex | None = None
+        """The entries that may meet all bands, once it is worth having."""
         self.counts: Vector[np.int64] = Vector(np.int64)
         """How often each entry's row is there. An entry whose count falls to zero is forgotten."""
         self.matches: Vector[np.int64] | None = Vector(np.int64) if shape.counted else None
@@ -240,7 +253,8 @@ class JoinSide:
     @property
     def nbytes(self) -> int:
         matches = 0 if self.matches is None else self.matches.nbytes
-        return self._entries.nbytes + self._by_owner.nbytes + self.counts.nbytes + matches
+        ranges = 0 if self._by_range is None else self._by_range.nbytes
+        return self._entries.nbytes + self._by_owner.nbytes + ranges + self.counts.nbytes + matches
 
     def change(self, rows: Sequence[pa.Array], owners: Slots, routed: Hashes, weight: Weights | None) -> JoinChanges:
         """Add rows, or take them away. rows: the kept columns. owners, routed: the key's owner and hash64 for each row.
@@ -270,7 +284,44 @@ class JoinSide:
             self._entries.forget(slots[gone])
             self._by_owner.remove(owners[gone], slots[gone])
             new &= ~gone
-        self._by_owner.insert(owners[new], slots[new])
+        self._insert(owners[new], slots[new])
+
+    def _insert(self, owners: Slots, slots: Slots) -> None:
+        self._by_owner.insert(owners, slots)
+        if self._by_range is not None:
+            self._sort_in(self._by_range, owners, slots)
+
+    def intervals(self, slots: Slots) -> tuple[Mask, Intervals]:
+        """Which of these entries may meet all bands, and the values of all that the bands compare."""
+        assert self._bands is not None, "a join without bands"
+        return self._bands.intervals(lambda place: self.column(place, slots))
+
+    @property
+    def is_sorted(self) -> bool:
+        """Whether entries can be searched by ranges."""
+        return self._by_range is not None
+
+    def sort(self, owners: Slots) -> None:
+        """Sort the entries by ranges from now on. owners: all that there are."""
+        self._by_range = RangeIndex()
+        members = self.members(owners)
+        self._sort_in(self._by_range, np.repeat(owners, members.sizes), members.slots)
+
+    def _sort_in(self, index: RangeIndex, owners: Slots, slots: Slots) -> None:
+        may, intervals = self.intervals(slots)
+        index.insert(owners[may], slots[may], intervals.taken(true_at(may)))
+
+    def in_ranges(self, owners: Slots, ranges: Intervals) -> Iterator[tuple[Positions, Slots]]:
+        """The entries of these owners that are in the ranges: the owner's position, and the entry. Some at a time.
+        They must be sorted."""
+        assert self._by_range is not None, "entries that are not sorted"
+        for places, slots in self._by_range.find(owners, ranges, self._is_there):
+            there = self._is_there(slots)
+            yield places[there], slots[there]
+
+    def _is_there(self, slots: Slots) -> Mask:
+        there: Mask = self.counts.cells[slots] > 0
+        return there
 
     def members(self, owners: Slots) -> Members:
         """The entries of these owners, each named once; those of one owner in order of age."""
@@ -306,7 +357,7 @@ class JoinSide:
             self.matches.cells[slots] = matches
         self.held += len(slots)
         order = np.argsort(owners, kind="stable")
-        self._by_owner.insert(owners[order], slots[order])
+        self._insert(owners[order], slots[order])
 
     def forget(self, slots: Slots) -> None:
         """Forget these entries."""
@@ -332,6 +383,10 @@ def _runs(numbers: Slots) -> tuple[Positions, Positions]:
 PAIRS_MAX = 1 << 16
 """Pairs made at a time: if both sides have many rows of one key, this takes time, but not memory."""
 
+SORTING_ROWS = 64
+"""A side is sorted by ranges as soon as each row of a batch would be compared with more rows than this, on average.
+Before, the index would take memory and save little."""
+
 
 def pairs_of(
     changes: JoinChanges, members: Members, pairs_max: int = PAIRS_MAX
@@ -353,16 +408,47 @@ def pairs_of(
         yield changed, np.arange(start, stop) + (firsts - begins)[changed]
 
 
+class Gains:
+    """How many matches entries have gained, or lost. It keeps at most about twice as many numbers as there are such
+    entries, and some."""
+
+    __slots__ = ("_parts", "_room", "_size")
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Slots, Weights, Hashes]] = []
+        self._size, self._room = 0, PAIRS_MAX
+
+    def add(self, slots: Slots, gained: Weights, routed: Hashes) -> None:
+        """slots: entries, which may be named often. routed: the hash64 of their routing keys."""
+        self._parts.append((slots, gained, routed))
+        self._size += len(slots)
+        if self._size > self._room:
+            self._parts = [self.net()]
+            self._size = len(self._parts[0][0])
+            self._room = 2 * self._size + PAIRS_MAX
+
+    def net(self) -> tuple[Slots, Weights, Hashes]:
+        """Each entry once, ascending, with what it has gained and its hash64."""
+        if not self._parts:
+            return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint64)
+        slots, gained, routed = (np.concatenate([part[place] for part in self._parts]) for place in range(3))
+        named, firsts, places = np.unique(slots, return_index=True, return_inverse=True)
+        net = np.zeros(len(named), np.int64)
+        np.add.at(net, places, gained)
+        return named, net, routed[firsts]
+
+
 _Other = TypeVar("_Other", Slots, None)
 
 
 class JoinStore:
     """The rows of both sides."""
 
-    __slots__ = ("_evaluator", "_keys", "_shape", "_sides")
+    __slots__ = ("_evaluator", "_keys", "_shape", "_sides", "_sorting_rows")
 
-    def __init__(self, shape: JoinShape, evaluator: ExpressionEvaluator) -> None:
+    def __init__(self, shape: JoinShape, evaluator: ExpressionEvaluator, sorting_rows: int) -> None:
         self._shape = shape
+        self._sorting_rows = sorting_rows
         self._evaluator = evaluator
         self._keys = JoinKeys(shape)
         self._sides = (JoinSide(shape.sides[0]), JoinSide(shape.sides[1]))
@@ -391,10 +477,10 @@ class JoinStore:
         changes = self._sides[port].change(rows, owners, batch.hash64, batch.weight)
         before = self._keys.total(port, changes.owners)
         self._keys.add(port, np.repeat(changes.owners, changes.sizes), changes.weight)
-        if self._shape.condition is None:
+        if self._shape.condition is None and shape.bands is None:
             follows = list(self._by_key(port, changes, before > 0))
         else:
-            follows = list(self._by_row(port, changes, self._shape.condition))
+            follows = list(self._by_row(port, changes))
         self._keys.forget_empty(changes.owners)
         return follows
 
@@ -446,27 +532,61 @@ class JoinStore:
             matched, hashes = (np.repeat(of_key[turned], members.sizes) for of_key in (after, changes.routed))
             yield self._turned(1 - port, members.slots, matched, hashes)
 
-    def _by_row(self, port: int, changes: JoinChanges, condition: str) -> Iterator[Batch]:
-        """The output if a condition decides which rows of a key match."""
+    def _by_row(self, port: int, changes: JoinChanges) -> Iterator[Batch]:
+        """The output if bands or a condition decide which rows of a key match."""
         own, other = self._sides[port], self._sides[1 - port]
-        members = other.members(changes.owners)
-        met, gained = np.zeros(len(changes.slots), np.int64), np.zeros(len(members.slots), np.int64)
-        for changed, places in pairs_of(changes, members):
-            true = self._evaluator.mask(self._test(port, changes.slots[changed], members.slots[places]), condition)
-            changed, places = changed[true], places[true]
-            np.add.at(met, changed, other.counts.cells[members.slots[places]])
-            np.add.at(gained, places, changes.weight[changed])
+        met, gains, hashes = np.zeros(len(changes.slots), np.int64), Gains(), changes.hash64
+        for changed, slots in self._candidates(port, changes):
+            if self._shape.condition is not None:
+                rows = self._test(port, changes.slots[changed], slots)
+                true = self._evaluator.mask(rows, self._shape.condition)
+                changed, slots = changed[true], slots[true]
+            if own.matches is not None:
+                np.add.at(met, changed, other.counts.cells[slots])
+            if other.matches is not None:
+                gains.add(slots, changes.weight[changed], hashes[changed])
             if self._shape.paired:
-                yield self._pairs(port, changes, changed, members.slots[places])
+                yield self._pairs(port, changes, changed, slots)
         if own.matches is not None:
             own.matches.cells[changes.slots] = met
             yield self._alone(port, changes, met > 0)
         if other.matches is not None:
-            before = other.matches.cells[members.slots]
-            other.matches.cells[members.slots] = before + gained
+            slots, gained, hashes = gains.net()
+            before = other.matches.cells[slots]
+            other.matches.cells[slots] = before + gained
             turned = (before > 0) != (before + gained > 0)
-            hashes = np.repeat(changes.routed, members.sizes)
-            yield self._turned(1 - port, members.slots[turned], before[turned] == 0, hashes[turned])
+            yield self._turned(1 - port, slots[turned], before[turned] == 0, hashes[turned])
+
+    def _candidates(self, port: int, changes: JoinChanges) -> Iterator[tuple[Positions, Slots]]:
+        """The pairs of a changed entry and an entry of the other side that agree in the key and meet all bands: places
+        in ``changes``, and the partners."""
+        own, other = self._shape.sides[port].bands, self._shape.sides[1 - port].bands
+        partners = self._sides[1 - port]
+        if own is None or other is None:
+            members = partners.members(changes.owners)
+            for changed, places in pairs_of(changes, members):
+                yield changed, members.slots[places]
+            return
+        may, intervals = self._sides[port].intervals(changes.slots)
+        ranges = own.ranges(intervals, len(other.places))
+        if not partners.is_sorted and self._has_many_pairs(port, changes):
+            partners.sort(np.arange(len(self._keys)))
+        if partners.is_sorted:
+            asking = true_at(may)
+            owners = np.repeat(changes.owners, changes.sizes)[asking]
+            for places, slots in partners.in_ranges(owners, ranges.taken(asking)):
+                yield asking[places], slots
+        else:
+            members = partners.members(changes.owners)
+            they_may, of_members = partners.intervals(members.slots)
+            for changed, places in pairs_of(changes, members):
+                met = may[changed] & they_may[places] & of_members.taken(places).meets(ranges.taken(changed))
+                yield changed[met], members.slots[places[met]]
+
+    def _has_many_pairs(self, port: int, changes: JoinChanges) -> bool:
+        """Whether the pairs of the changed entries with the rows of their keys are worth a sorted index."""
+        pairs = int((self._keys.total(1 - port, changes.owners) * changes.sizes).sum())
+        return pairs > self._sorting_rows * len(changes.slots)
 
     def _test(self, port: int, slots: Slots, others: Slots) -> pa.RecordBatch:
         """The columns that the condition needs, for these pairs. slots: on that side. others: on the other one."""
@@ -532,11 +652,13 @@ class Join(TwoStores[JoinStore]):
         right_routing: Sequence[str],
         evaluator: ExpressionEvaluator,
         pace: CompactionPace = USUAL,
+        sorting_rows: int = SORTING_ROWS,
     ) -> None:
         """left, right: of the rows that will come. left_routing, right_routing: the routing key as columns of each: a
-        part of the join's key, or all of it. eagerness: how soon and how fast to compact."""
+        part of the join's key, or all of it. pace: how soon and how fast to compact. sorting_rows: as the constant
+        of that name."""
         self._shape = JoinShape.of(op, (left, right), (left_routing, right_routing))
-        super().__init__(partial(JoinStore, self._shape, evaluator), pace)
+        super().__init__(partial(JoinStore, self._shape, evaluator, sorting_rows), pace)
         self.schema = self._shape.output
         self._nothing = no_rows(self.schema)
 

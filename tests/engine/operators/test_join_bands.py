@@ -1,0 +1,174 @@
+"""Joins with bands against a join in plain Python: NULLs, NaN, equal and reversed bounds, retractions, moves."""
+
+import math
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from join_kit import Case, Changes, Fleet, known_hashes, weighed
+from state_kit import MANY, Row
+
+from upriver.engine.batch import Batch
+from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.join import PAIRS_MAX, Gains, Join
+from upriver.plan import plan as ops
+from upriver.plan.plan import Band, JoinKind
+
+FEW: dict[pa.DataType, list[Any]] = {
+    pa.int8(): [-128, -1, 0, 1, 127],
+    pa.int64(): [-(2**63), -1, 0, 1, 2**63 - 1],
+    pa.float64(): [-math.inf, -1.5, -0.0, 0.0, 1.5, math.inf, math.nan],
+    pa.decimal128(10, 2): [Decimal("-1.50"), Decimal("-0.01"), Decimal("0.00"), Decimal("1.50")],
+    pa.decimal128(38, 2): [Decimal("-1e30"), Decimal("-0.01"), Decimal("0.00"), Decimal("1e30")],
+    pa.date32(): [date(1960, 1, 1), date(1970, 1, 1), date(2024, 2, 29)],
+    pa.timestamp("us"): [datetime(1960, 1, 1), datetime(1970, 1, 1), datetime(2024, 2, 29, 1, 2, 3, 4)],
+}
+TRIED = {"la": 1, "ra": 1, "lb": 2, "rb": 2}
+"""The columns that bands compare, with their places in a row."""
+
+
+@pytest.fixture(scope="module")
+def evaluator() -> Evaluator:
+    return Evaluator()
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """Spark's order: NaN is the greatest, and equals itself."""
+    is_nan = value == "NaN"
+    return is_nan, 0.0 if is_nan else value
+
+
+def _meets(op: ops.JoinOp, left: Row, right: Row) -> bool:
+    """By the words of JoinOp."""
+    rows = {"l": left, "r": right}
+    unknown = {name[0] for name in op.tried if rows[name[0]][TRIED[name]] is None}
+    compared = {name for band in op.bands for name in (band.left, band.right)}
+    if any(name[0] not in unknown and rows[name[0]][TRIED[name]] is None for name in compared):
+        return False
+    if unknown:
+        return True
+    for band in op.bands:
+        one, other = left[TRIED[band.left]], right[TRIED[band.right]]
+        one, other = _order(one), _order(other)
+        if not (one <= other if band.at_most else one >= other):
+            return False
+    return True
+
+
+def _case(data: st.DataObject) -> Case:
+    type = data.draw(st.sampled_from(list(FEW)))
+    schemas = [pa.schema([(f"{side}k", pa.int8()), (f"{side}a", type), (f"{side}b", type)]) for side in "lr"]
+    band = st.builds(Band, st.sampled_from(["la", "lb"]), st.sampled_from(["ra", "rb"]), st.booleans())
+    bands = tuple(data.draw(st.lists(band, min_size=1, max_size=3, unique=True)))
+    named = sorted({name for one in bands for name in (one.left, one.right)})
+    tried = tuple(data.draw(st.lists(st.sampled_from(named), max_size=2, unique=True)))
+    kind = data.draw(st.sampled_from(list(JoinKind)))
+    condition = data.draw(st.sampled_from([None, '"la" IS DISTINCT FROM "rb"']))
+    op = ops.JoinOp(kind, ("lk",), ("rk",), (False,), condition, bands, tried)
+
+    def truth(left: Row, right: Row) -> bool:
+        differs = condition is None or left[1] != right[2]
+        return differs and _meets(op, left, right)
+
+    return Case(op, (schemas[0], schemas[1]), (["lk"], ["rk"]), truth)
+
+
+def _changes(data: st.DataObject, type: pa.DataType, there: dict[Row, int]) -> Changes:
+    value = st.none() | st.sampled_from(FEW[type])
+    rows = st.tuples(st.sampled_from([1, 1, 2, None]), value, value)
+    changes = [(row, 1) for row in data.draw(st.lists(rows, max_size=8))]
+    for row in sorted((row for row, count in there.items() if count), key=repr):
+        if data.draw(st.integers(0, 2)) == 0:
+            changes.append((row, -data.draw(st.integers(1, there[row]))))
+    for row, weight in changes:
+        there[row] = there.get(row, 0) + weight
+    return data.draw(st.permutations(changes))
+
+
+@MANY
+@given(data=st.data())
+def test_what_comes_out_is_the_join_of_what_went_in(data: st.DataObject, evaluator: Evaluator) -> None:
+    case = _case(data)
+    sorting_rows = data.draw(st.sampled_from([0, 2, 1000]))
+    fleet = Fleet(case, [case.build(evaluator, sorting_rows) for _ in range(2)])
+    there: tuple[dict[Row, int], dict[Row, int]] = ({}, {})
+    for port in data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=6)):
+        fleet.apply(port, _changes(data, case.inputs[port].types[1], there[port]))
+        fleet.check()
+        hashes = known_hashes(fleet)
+        if hashes:
+            fleet.move(data.draw(st.lists(st.sampled_from(hashes), max_size=2)), to=data.draw(st.integers(0, 1)))
+    for port in (0, 1):
+        fleet.apply(port, [(row, -count) for row, count in there[port].items() if count])
+        fleet.check()
+    assert [join.held for join in fleet.joins] == [0, 0]
+
+
+def _at_work(evaluator: Evaluator, kind: JoinKind, size: int) -> tuple[Join, Case]:
+    """A join of so many points, all of one key, with as many intervals: point n is in the intervals that begin at n - 1
+    and n."""
+    schemas = (
+        pa.schema([("lk", pa.int8()), ("t", pa.int64())]),
+        pa.schema([("rk", pa.int8()), ("start", pa.int64()), ("stop", pa.int64())]),
+    )
+    bands = (Band("t", "start", False), Band("t", "stop", True))
+    op = ops.JoinOp(kind, ("lk",), ("rk",), (False,), '"t" >= "start" AND "t" <= "stop"', bands)
+    case = Case(op, schemas, (["lk"], ["rk"]))
+    return Join(op, *schemas, *case.routing, evaluator), case
+
+
+@pytest.mark.parametrize("kind", [JoinKind.INNER, JoinKind.FULL])
+@pytest.mark.parametrize("first", [0, 1])
+def test_the_condition_is_tested_on_the_pairs_that_are_put_out(kind: JoinKind, first: int) -> None:
+    """20,000 rows of one key on either side are 400 million pairs."""
+    size = 20_000
+    counting = _Counting()
+    join, case = _at_work(counting, kind, size)
+    numbers = np.arange(size)
+    columns = [[np.zeros(size, np.int8), numbers], [np.zeros(size, np.int8), numbers, numbers + 1]]
+    made = []
+    for port in (first, 1 - first):
+        arrays = [pa.array(column) for column in columns[port]]
+        rows = pa.RecordBatch.from_arrays(arrays, schema=case.inputs[port])
+        made.append(join.apply(port, Batch(rows, np.zeros(size, np.uint64))))
+    pairs = 2 * size - 1
+    assert counting.tested == pairs
+    assert len(made[1]) == pairs + (size if kind is JoinKind.FULL else 0)
+
+
+class _Counting(Evaluator):
+    """Counts the rows on which conditions are evaluated."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tested = 0
+
+    def mask(self, rows: pa.RecordBatch, predicate: str) -> Any:
+        self.tested += rows.num_rows
+        return super().mask(rows, predicate)
+
+
+def test_gains_keep_few_numbers() -> None:
+    gains = Gains()
+    slots = np.arange(PAIRS_MAX // 2)
+    for turn in range(20):
+        gains.add(slots, np.full(len(slots), turn % 3 - 1), slots.astype(np.uint64))
+        assert gains._size <= gains._room
+    named, net, routed = gains.net()
+    assert named.tolist() == routed.tolist() == slots.tolist()
+    assert set(net.tolist()) == {sum(turn % 3 - 1 for turn in range(20))}
+
+
+def test_a_row_whose_bound_cannot_be_computed_meets_all(evaluator: Evaluator) -> None:
+    schemas = pa.schema([("k", pa.int8()), ("t", pa.int64())]), pa.schema([("k2", pa.int8()), ("least", pa.int64())])
+    op = ops.JoinOp(JoinKind.INNER, ("k",), ("k2",), (False,), None, (Band("t", "least", False),), ("least",))
+    case = Case(op, schemas, (["k"], ["k2"]))
+    join = case.build(evaluator)
+    join.apply(1, case.batch(1, [((1, None), 1), ((1, 5), 1)]))
+    made = weighed(join.apply(0, case.batch(0, [((1, 4), 1), ((1, 5), 1), ((1, None), 1)])))
+    assert made == {(1, 4, 1, None): 1, (1, 5, 1, None): 1, (1, 5, 1, 5): 1}
