@@ -197,7 +197,7 @@ def test_the_typer_knows_the_sessions_time_zone(spark: Any) -> None:
     view = compiled("SELECT plane, max(at) AS last FROM flights GROUP BY plane", typer)
     assert view.schema.field("last").type == zone
     with pytest.raises(UnsupportedSql, match="Europe/Paris"):
-        compiled("SELECT plane, date_trunc('day', at) AS h FROM flights", typer)
+        compiled("SELECT plane, sequence(at, at, INTERVAL 1 DAY) AS h FROM flights", typer)
 
 
 def test_a_timestamp_in_quotes_is_sparks_instant_in_any_zone(spark: Any) -> None:
@@ -216,3 +216,43 @@ def test_a_timestamp_in_quotes_is_sparks_instant_in_any_zone(spark: Any) -> None
         (ours,) = Evaluator().project(flights(1), projection_of(view)).column("t")
         (theirs,) = session.sql(f"SELECT unix_micros(TIMESTAMP '{text}') AS t").collect()
         assert ours.cast(pa.int64()).as_py() == theirs.t
+
+
+def test_days_and_months_of_a_timestamp_are_those_of_the_sessions_zone(spark: Any) -> None:
+    """At each half hour around the changes of the clock, where some hours are missing and others come twice."""
+    session = spark.newSession()
+    for zone, changes in {
+        "Europe/Berlin": ("2024-03-31 01:00", "2024-10-27 01:00", "2024-01-31 23:00"),
+        "America/Havana": ("2024-03-10 05:00", "2024-11-03 05:00"),
+        "Australia/Lord_Howe": ("2024-04-06 15:00", "2024-10-05 15:30"),
+    }.items():
+        session.conf.set("spark.sql.session.timeZone", zone)
+        starts = [datetime.fromisoformat(text).replace(tzinfo=UTC) for text in changes]
+        moments = [start + timedelta(minutes=30 * n) for start in starts for n in (*range(-60, 61), -1488, 1000)]
+        rows = pa.table({"k": range(len(moments)), "t": pa.array(moments, pa.timestamp("us", "UTC"))})
+        session.createDataFrame(rows, "k BIGINT, t TIMESTAMP").createOrReplaceTempView("moments")
+        tables = {"moments": spec("moments", rows.schema)}
+        items = ", ".join(f"{text} AS e{n}" for n, text in enumerate(DAYS_OF_A_ZONE))
+        view = compile_view("v", f"SELECT k, {items} FROM moments", tables, {}, SparkTyper(session, tables))
+        ours = Evaluator().project(rows.to_batches()[0], projection_of(view))
+        theirs = session.sql(f"SELECT k, {items} FROM moments ORDER BY k").toArrow()
+        for n, text in enumerate(DAYS_OF_A_ZONE):
+            found, wanted = ours.column(n + 1), theirs.column(n + 1).combine_chunks()
+            if pa.types.is_timestamp(wanted.type):
+                found, wanted = found.cast(pa.int64()), wanted.cast(pa.int64())
+            assert found.to_pylist() == wanted.to_pylist(), f"{text} in {zone}"
+
+
+DAYS_OF_A_ZONE = (
+    *(f"date_trunc('{unit}', t)" for unit in ("day", "week", "month", "quarter", "year", "hour")),
+    *(
+        f"t {sign} INTERVAL {length}"
+        for sign in "+-"
+        for length in ("1 DAY", "1 MONTH", "1 YEAR", "36 HOURS", "1 WEEK")
+    ),
+    "t + INTERVAL 1 DAY - INTERVAL 1 DAY",
+    "months_between(t, TIMESTAMP '2024-09-26 12:00:00')",
+    "months_between(CAST(t AS DATE), DATE '2024-01-31')",
+    "unix_timestamp(CAST(t AS TIMESTAMP_NTZ))",
+    "CAST(date_trunc('month', t) AS DATE)",
+)

@@ -43,8 +43,10 @@ SELECT k, count(DISTINCT x) AS z FROM t GROUP BY k
 SELECT k, count(*) AS n, explode(split(s, ',')) AS z FROM t GROUP BY k | \
 FROM (SELECT explode(x) AS e, ... FROM t) | \
 SELECT k, z, count(*) AS n FROM (SELECT k, explode(split(s, ',')) AS z FROM t) GROUP BY k, z
-SELECT k, listagg(s, ',') AS z FROM t GROUP BY k | listagg(x, ',') WITHIN GROUP (ORDER BY x) | \
-SELECT k, listagg(s, ',') WITHIN GROUP (ORDER BY s) AS z FROM t GROUP BY k
+SELECT k, listagg(x, ',') WITHIN GROUP (ORDER BY x) AS z FROM t GROUP BY k | listagg(CAST(x AS STRING), ',') | \
+SELECT k, listagg(CAST(x AS STRING), ',') WITHIN GROUP (ORDER BY x) AS z FROM t GROUP BY k
+SELECT k, listagg(s) WITHIN GROUP (ORDER BY x, k DESC) AS z FROM t GROUP BY k | ORDER BY x DESC, y DESC | \
+SELECT k, listagg(s) WITHIN GROUP (ORDER BY x DESC, k DESC) AS z FROM t GROUP BY k
 SELECT k, corr(DISTINCT x, x + 1) AS z FROM t GROUP BY k | FROM (SELECT DISTINCT ...) | \
 SELECT k, corr(x, y) AS z FROM (SELECT DISTINCT k, x, x + 1 AS y FROM t) GROUP BY k
 SELECT k FROM t WHERE EXISTS (SELECT 1 FROM u RIGHT JOIN t v ON u.k = v.k AND u.x = t.x WHERE u.k = t.k) | \

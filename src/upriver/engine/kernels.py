@@ -17,7 +17,7 @@ from upriver.engine import fdlibm
 from upriver.engine.macros import MACROS
 from upriver.engine.operators.cardinality import codes_of
 from upriver.engine.wide_decimals import OPERATIONS, computed, low_bits, with_sign
-from upriver.engine.zone_offsets import instants_of, wall_clocks_of
+from upriver.engine.zone_offsets import instants_near, instants_of, wall_clocks_of
 from upriver.hashing import rehashed
 
 Doubles = npt.NDArray[np.float64]
@@ -217,11 +217,25 @@ def _crc32(column: pa.ChunkedArray) -> pa.Array:
 def _in_zone(convert: Callable[[npt.NDArray[np.int64], str], npt.NDArray[np.int64]]) -> Callable[..., pa.Array]:
     def kernel(moments: pa.ChunkedArray, zones: pa.ChunkedArray) -> pa.Array:
         values = _whole(moments).cast(pa.timestamp("us"))
-        micros = values.view(pa.int64()).fill_null(0).to_numpy()
-        zone = str(zones[0]) if len(zones) else "UTC"
-        return pa.array(convert(micros, zone), pa.int64(), mask=_nulls(values)).view(pa.timestamp("us"))
+        found = convert(_micros(values), _zone(zones))
+        return pa.array(found, pa.int64(), mask=_nulls(values)).view(pa.timestamp("us"))
 
     return kernel
+
+
+def _instants_near(clocks: pa.ChunkedArray, zones: pa.ChunkedArray, moments: pa.ChunkedArray) -> pa.Array:
+    values, near = (_whole(one).cast(pa.timestamp("us")) for one in (clocks, moments))
+    found = instants_near(_micros(values), _zone(zones), _micros(near))
+    return pa.array(found, pa.int64(), mask=_nulls(values) | _nulls(near)).view(pa.timestamp("us"))
+
+
+def _micros(values: pa.Array) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = values.view(pa.int64()).fill_null(0).to_numpy()
+    return found
+
+
+def _zone(zones: pa.ChunkedArray) -> str:
+    return str(zones[0]) if len(zones) else "UTC"
 
 
 _D = "DOUBLE"
@@ -241,5 +255,6 @@ KERNELS: Mapping[str, Kernel] = {
     "kernel_crc32": Kernel(("BLOB",), "BIGINT", _crc32),
     "kernel_wall_clock": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(wall_clocks_of)),
     "kernel_instant": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(instants_of)),
+    "kernel_instant_near": Kernel(("TIMESTAMP", "VARCHAR", "TIMESTAMP"), "TIMESTAMP", _instants_near),
 }
 """By the name that SQL calls them by."""

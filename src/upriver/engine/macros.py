@@ -415,11 +415,18 @@ _CLOCKS = {
         ELSE make_timestamp(n * 1000000) END""",
     "spark_seconds_of_day(t)": "hour(t) * 3600 + minute(t) * 60 + second(t)",
     "spark_months_apart(a, b)": "CAST((year(a) - year(b)) * 12 + month(a) - month(b) AS DOUBLE)",
-    "spark_days_apart(a, b)": """CAST((day(a) - day(b)) * 86400 + spark_seconds_of_day(a) - spark_seconds_of_day(b)
-        AS DOUBLE) / CAST(2678400 AS DOUBLE)""",
-    "spark_months_between(a, b)": """CASE WHEN day(a) = day(b)
+    "spark_days_apart(a, b, s)": "CAST((day(a) - day(b)) * 86400 + s AS DOUBLE) / CAST(2678400 AS DOUBLE)",
+    # s: the seconds by which a is later in its day than b
+    "spark_months_between(a, b, s)": """CASE WHEN day(a) = day(b)
         OR (CAST(a AS DATE) = last_day(a) AND CAST(b AS DATE) = last_day(b)) THEN spark_months_apart(a, b)
-        ELSE spark_months_apart(a, b) + spark_days_apart(a, b) END""",
+        ELSE spark_months_apart(a, b) + spark_days_apart(a, b, s) END""",
+    # An incomplete last day does not count; nor does an incomplete month, by the number of its day.
+    "spark_until(a, b)": """CAST(b AS DATE) + CASE WHEN CAST(b AS DATE) > CAST(a AS DATE)
+        AND CAST(b AS TIME) < CAST(a AS TIME) THEN -1 WHEN CAST(b AS DATE) < CAST(a AS DATE)
+        AND CAST(b AS TIME) > CAST(a AS TIME) THEN 1 ELSE 0 END""",
+    "spark_month_and_day(d)": "(CAST(year(d) AS BIGINT) * 12 + month(d)) * 32 + day(d)",
+    "spark_whole_months(a, b)": """(spark_month_and_day(spark_until(a, b)) - spark_month_and_day(CAST(a AS DATE)))
+        // CAST(32 AS BIGINT)""",
     "spark_rounded_8(x)": """floor(x * CAST(100000000 AS DOUBLE) + CAST('0.5' AS DOUBLE))
         / CAST(100000000 AS DOUBLE)""",
     "spark_next_day(d, n)": "d + CAST(1 + (n + 13 - CAST(d - DATE '1970-01-01' AS INTEGER) % 7) % 7 AS INTEGER)",

@@ -83,6 +83,13 @@ def instants_of(clocks: Micros, zone: str) -> Micros:
     return clocks - offsets[places] * _SECOND
 
 
+def instants_near(clocks: Micros, zone: str, moments: Micros) -> Micros:
+    """As :func:`instants_of`, but a wall clock that comes twice has the offset that the zone has at the moment."""
+    near = clocks - (wall_clocks_of(moments, zone) - moments)
+    found: Micros = np.where(wall_clocks_of(near, zone) == clocks, near, instants_of(clocks, zone))
+    return found
+
+
 def days_go_back(zone: str) -> bool:
     """Whether the zone's date goes back at some change from 2020 on: its clocks are then put back over midnight."""
     begins, offsets = _changes(zone)

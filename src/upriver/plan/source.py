@@ -63,7 +63,7 @@ class Source:
         """The one statement. Raises DeclarationError if there is none, Unreadable if it does not parse."""
         try:
             parsed = ViewDialect().parser().parse(_reworded(self.tokens()), self.sql)
-            statements = [_with_variables(tree) for tree in parsed if tree is not None]
+            statements = [_with_units(_with_variables(tree)) for tree in parsed if tree is not None]
         except ParseError as error:
             raise self._unreadable(error) from error
         if len(statements) > 1:
@@ -237,6 +237,26 @@ def _with_variables(tree: exp.Expr) -> exp.Expr:
                 for one in fields:
                     bare = exp.Dot(this=bare, expression=one.copy())
                 column.replace(bare)
+    return tree
+
+
+_WITH_UNITS = {
+    **dict.fromkeys(("timestampadd", "dateadd", "date_add"), "timestampadd"),
+    **dict.fromkeys(("timestampdiff", "datediff", "date_diff"), "timestampdiff"),
+}
+
+
+def _with_units(tree: exp.Expr) -> exp.Expr:
+    """The tree with the unit of ``timestampadd(MINUTE, 5, t)`` and its kin, which is no column, in quotes; and with one
+    name for all that mean the same."""
+    for call in tree.find_all(exp.Anonymous):
+        name = _WITH_UNITS.get(call.name.lower())
+        unit = call.expressions[0] if name and len(call.expressions) == 3 else None
+        if name and isinstance(unit, exp.Column) and not unit.table:
+            text = exp.Literal.string(unit.name)
+            text.meta.update(unit.this.meta)
+            call.set("this", name)
+            unit.replace(text)
     return tree
 
 

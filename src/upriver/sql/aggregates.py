@@ -204,8 +204,7 @@ def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence
     if distinct and name not in ("listagg", "string_agg", "min_by", "max_by"):
         raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
     if name in ("listagg", "string_agg"):
-        instead = f"Say in which order: {name}(x, ',') WITHIN GROUP (ORDER BY x)."
-        raise context.unsupported(node, f"{name}() without WITHIN GROUP, in any order,", instead)
+        raise context.unsupported(node, f"this {name}()", f"Write {name}(x, ',') WITHIN GROUP (ORDER BY x).")
     if SEVERAL[name] == "percentile_approx" and len(operands) in (2, 3):
         return _approximate_percentile(context, node, name, operands)
     if len(operands) != 2:
@@ -256,10 +255,8 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
         raise context.unsupported(node, f"this {name}()", f"Write {name}(x, ',') WITHIN GROUP (ORDER BY x).")
     value = context.translate(operands[0])
     if not is_string(value.type):
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", "CAST it to STRING.")
-    if operands[0] != order[0].this:
-        instead = "Order by what it lists: where several values tie, Spark may list them in any order."
-        raise context.unsupported(node, f"{name}() in the order of another value", instead)
+        instead = f"CAST what it lists: {name}(CAST(x AS STRING), ',') WITHIN GROUP (ORDER BY x)."
+        raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
     return Call("listagg", value, value.type, distinct, between=str(context.translate(between).constant or ""))
 
 

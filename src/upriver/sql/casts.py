@@ -293,6 +293,15 @@ def in_zone(value: Scalar, zone: str, kernel: str, type: pa.DataType) -> Scalar:
     return strict(sql, type, (value,))
 
 
+def with_clock(context: Context, moment: Scalar, change: Callable[[str], str]) -> str:
+    """The SQL of the instant whose wall clock in the session's time zone is a change of the moment's. The offset from
+    UTC stays that of the moment, if such a wall clock has it: so an hour that comes twice stays the one that it is."""
+    clock = local(context, moment).sql
+    if clock == moment.sql:
+        return change(clock)
+    return f"kernel_instant_near({change(clock)}, {string_sql(context.timezone)}, {moment.sql})"
+
+
 def _of_clock(how: Cast) -> Cast:
     """A cast of an instant, from that of its wall clock."""
     return lambda context, node, value, to: how(context, node, local(context, value), to)

@@ -27,7 +27,7 @@ from upriver.plan.types import (
     is_ordered,
     is_wall_clock,
 )
-from upriver.sql.casts import cast, within_range
+from upriver.sql.casts import cast, with_clock, within_range
 from upriver.sql.decimals import are_decimals, quotient, remainder, total, whole_quotient, with_sign
 from upriver.sql.scalars import Context, Rule, in_order, literal, macro, never_null, null, strict, typed_name
 
@@ -118,12 +118,18 @@ def _date(context: Context, node: exp.Expr, value: Scalar, interval: Interval, s
 
 
 def _clock(context: Context, node: exp.Expr, value: Scalar, interval: Interval, sign: int) -> Scalar:
-    if is_instant(value.type) and (interval.months or abs(interval.micros) >= DAY_MICROS):
-        context.need_utc(node, "TIMESTAMP and INTERVAL of days or more")
-    by = f"to_microseconds(CAST({sign * interval.micros} AS BIGINT))"
-    if interval.months:
-        by = f"to_months(CAST({sign * interval.months} AS INTEGER))"
-    return strict(f"({value.sql} + {by})", value.type, (value, _WRITTEN), fails=True)
+    """As java.time: days and months are moved on the wall clock, and hours on the time line."""
+    days, rest = divmod(abs(interval.micros), DAY_MICROS) if is_instant(value.type) else (0, abs(interval.micros))
+    sign = -sign if interval.micros < 0 else sign
+    sql = value.sql
+    if days or interval.months:
+        by = f"to_days(CAST({sign * days} AS INTEGER))"
+        if interval.months:
+            by = f"to_months(CAST({sign * interval.months} AS INTEGER))"
+        sql = with_clock(context, value, lambda clock: f"({clock} + {by})")
+    if rest:
+        sql = f"({sql} + to_microseconds(CAST({sign * rest} AS BIGINT)))"
+    return strict(sql, value.type, (value, _WRITTEN), fails=True)
 
 
 _WRITTEN = literal(0, pa.int32())

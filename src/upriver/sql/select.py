@@ -35,6 +35,7 @@ from upriver.sql.from_items import read_from
 from upriver.sql.from_where import selected
 from upriver.sql.generators import explode_items
 from upriver.sql.grouping_sets import GroupingSets
+from upriver.sql.lists_of_texts import write_out_listagg
 from upriver.sql.one_row import of_each, of_everything
 from upriver.sql.relations import (
     Output,
@@ -366,6 +367,7 @@ def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     untyped, around = setting.untyped, setting.around
     setting = replace(setting, untyped=False)
     write_out_windows(setting.source, tree)
+    write_out_listagg(setting.source, tree)
     clauses = read_clauses(setting.source, tree)
     taken: set[str] = set()
     source = read_from(setting, clauses, None, taken)

@@ -9,7 +9,7 @@ from upriver.errors import DeclarationError
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_date, is_floating, is_instant, is_string, is_wall_clock
-from upriver.sql.casts import cast, in_zone, local
+from upriver.sql.casts import cast, in_zone, local, with_clock
 from upriver.sql.scalars import Context, Rule, in_order, literal, macro, opaque, strict, typed_name
 from upriver.sql.signatures import (
     RAISES,
@@ -41,7 +41,7 @@ _CLOCK_UNITS = _DATE_UNITS | {
     "MILLISECOND": "millisecond",
     "MICROSECOND": "microsecond",
 }
-_WITHIN_A_DAY = frozenset({"hour", "minute", "second", "millisecond", "microsecond"})
+_TO_A_DAY = frozenset({"day", "hour", "minute", "second", "millisecond", "microsecond"})
 
 
 def _clock(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
@@ -121,13 +121,12 @@ def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Sc
     if unit is None:
         raise context.unsupported(node, f"date_trunc() to {written!r}", f"Take one of {', '.join(_CLOCK_UNITS)}.")
     moment = as_instant(context, node, operands[1])
+    if unit in _TO_A_DAY:
+        sql = with_clock(context, moment, lambda clock: f"date_trunc('{unit}', {clock})")
+        return opaque(strict(sql, moment.type, (moment,)))
     clock = local(context, moment)
     whole = strict(f"date_trunc('{unit}', {clock.sql})", clock.type, (clock,))
-    if unit in _WITHIN_A_DAY and clock.sql != moment.sql:  # an hour that comes twice stays the one that it is
-        return opaque(strict(f"({moment.sql} - ({clock.sql} - {whole.sql}))", moment.type, (moment,)))
-    if unit not in _WITHIN_A_DAY:
-        context.need_utc(node, f"date_trunc() to {written!r}")
-    return opaque(replace(whole, type=moment.type))
+    return opaque(in_zone(whole, context.timezone, "kernel_instant", moment.type))
 
 
 def _instant_of(micros: int) -> Special:
@@ -151,9 +150,8 @@ def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Sca
     elif not (is_instant(moment.type) or is_wall_clock(moment.type) or is_date(moment.type)):
         what = f"unix_timestamp() of {typed_name(moment)}"
         raise context.unsupported(node, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
-    elif is_wall_clock(moment.type):
-        context.need_utc(node, "unix_timestamp() of TIMESTAMP_NTZ")
-    instant = cast(context, node, moment, pa.timestamp("us", tz=context.timezone))
+    is_plain = is_wall_clock(moment.type)  # Spark then takes the clock for UTC's
+    instant = moment if is_plain else cast(context, node, moment, pa.timestamp("us", tz=context.timezone))
     return opaque(strict(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, (instant,)))
 
 
@@ -188,6 +186,55 @@ def _try_read(type: pa.DataType) -> Special:
     return rule
 
 
+def _shifted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``timestampadd(unit, n, time)``: days and months move on the wall clock, shorter units on the time line."""
+    unit = _unit(context, node, operands[0])
+    count, moment = operands[1:]
+    moment = moment if is_wall_clock(moment.type) else as_instant(context, node, moment)
+    count, moment = in_order(take(context, node, OperandKind.WHOLE, count), moment)
+
+    def later(by: str) -> str:
+        if is_wall_clock(moment.type):
+            return f"({moment.sql} + {by})"
+        return with_clock(context, moment, lambda clock: f"({clock} + {by})")
+
+    if unit in _MONTHS:
+        sql = later(f"to_months(CAST({count.sql} * CAST({_MONTHS[unit]} AS BIGINT) AS INTEGER))")
+    else:
+        micros = f"({count.sql} * CAST({_MICROS[unit]} AS BIGINT))"
+        days = later(f"to_days(CAST({micros} // CAST({_MICROS['DAY']} AS BIGINT) AS INTEGER))")
+        sql = f"({days} + to_microseconds({micros} % CAST({_MICROS['DAY']} AS BIGINT)))"
+    return opaque(strict(sql, moment.type, (count, moment), fails=True))
+
+
+def _apart(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``timestampdiff(unit, start, end)``: whole units between two wall clocks."""
+    unit = _unit(context, node, operands[0])
+    moments = in_order(*(as_instant(context, node, value) for value in operands[1:]))
+    start, end = (local(context, moment).sql for moment in moments)
+    sql = f"((epoch_us({end}) - epoch_us({start})) // CAST({_MICROS.get(unit, 1)} AS BIGINT))"
+    if unit in _MONTHS:
+        sql = f"({macro('spark_whole_months', start, end)} // CAST({_MONTHS[unit]} AS BIGINT))"
+    return opaque(strict(sql, _LONG, moments))
+
+
+def _unit(context: Context, node: exp.Expr, written: Scalar) -> str:
+    unit = str(written.constant).upper()
+    if unit not in _MONTHS | _MICROS:
+        raise context.unsupported(node, f"the unit {unit}", f"Take one of {', '.join(_MICROS | _MONTHS)}.")
+    return unit
+
+
+_MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
+_MICROS = {
+    "MICROSECOND": 1,
+    "MILLISECOND": 1_000,
+    "SECOND": 1_000_000,
+    "MINUTE": 60_000_000,
+    "HOUR": 3_600_000_000,
+    "DAY": 86_400_000_000,
+    "WEEK": 7 * 86_400_000_000,
+}
 _DAY_NAMES = ("thursday", "friday", "saturday", "sunday", "monday", "tuesday", "wednesday")
 
 
@@ -206,10 +253,21 @@ def _months_between(context: Context, node: exp.Expr, operands: Operands) -> Sca
     rounds = operands[2].constant if len(operands) > 2 else True
     if not isinstance(rounds, bool):
         raise context.unsupported(node, "months_between() with this choice of rounding", "Write TRUE or FALSE.")
-    context.need_utc(node, "months_between()")
-    clocks = in_order(*(as_instant(context, node, value) for value in operands[:2]))
-    sql = macro("spark_months_between", *(clock.sql for clock in clocks))
-    return strict(macro("spark_rounded_8", sql) if rounds else sql, pa.float64(), clocks)
+    moments = in_order(*(as_instant(context, node, value) for value in operands[:2]))
+    clocks = [local(context, moment) for moment in moments]
+    seconds = " - ".join(_seconds_of_day(context, *pair) for pair in zip(moments, clocks, strict=True))
+    sql = macro("spark_months_between", *(clock.sql for clock in clocks), seconds)
+    return strict(macro("spark_rounded_8", sql) if rounds else sql, pa.float64(), moments)
+
+
+def _seconds_of_day(context: Context, moment: Scalar, clock: Scalar) -> str:
+    """The seconds since the day began, which are not those of its clock where the clock was changed."""
+    if moment.sql == clock.sql:
+        return macro("spark_seconds_of_day", clock.sql)
+    start = in_zone(
+        replace(clock, sql=f"date_trunc('day', {clock.sql})"), context.timezone, "kernel_instant", moment.type
+    )
+    return f"(epoch_us({moment.sql}) - epoch_us({start.sql})) // CAST(1000000 AS BIGINT)"
 
 
 def _made(type: pa.DataType) -> Special:
@@ -396,6 +454,26 @@ TIMES: tuple[Function, ...] = (
         "CAST({0} - {1} AS INTEGER)",
         _INT,
         samples="datediff(d, e); date_diff(e, n); datediff(o, d)",
+    ),
+    Function(
+        "timestampadd",
+        (_WRITTEN, _WHOLE, _MOMENT),
+        _shifted,
+        "TIMESTAMP or TIMESTAMP_NTZ",
+        fails=_RANGE,
+        lenient=RAISES,
+        is_opaque=True,
+        samples="timestampadd(MINUTE, j, n); dateadd(MONTH, i, d); date_add(DAY, 2 * j, ltz); "
+        "timestampadd(QUARTER, j, n); timestampadd(WEEK, -1, n); timestampadd(SECOND, 100000 * j, n)",
+    ),
+    Function(
+        "timestampdiff",
+        (_WRITTEN, _MOMENT, _MOMENT),
+        _apart,
+        "BIGINT",
+        is_opaque=True,
+        samples="timestampdiff(DAY, d, n); datediff(MONTH, e, d); date_diff(HOUR, n, e); timestampdiff(year, d, e); "
+        "timestampdiff(MINUTE, ltz, n); timestampdiff(QUARTER, n, d); timestampdiff(WEEK, e, n)",
     ),
     Function(
         "add_months",
