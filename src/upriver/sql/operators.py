@@ -135,6 +135,8 @@ def _clock(context: Context, node: exp.Expr, value: Scalar, interval: Interval, 
 _WRITTEN = literal(0, pa.int32())
 """Stands for the length, a constant."""
 CAST_IT = "Write the CAST that you mean."
+_QUOTED_WHOLE = re.compile(r"[+-]?\d{1,18}", re.ASCII)
+_QUOTED_NUMBER = re.compile(r"[+-]?\d{1,18}(?:\.\d{0,18})?", re.ASCII)
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 _ESCAPES_KEPT = frozenset("\\'\"ntrb%_")
 _SUFFIXES = {"L": pa.int64(), "S": pa.int16(), "Y": pa.int8(), "D": pa.float64(), "F": pa.float32()}
@@ -169,7 +171,7 @@ def to_common(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> tup
 
 
 def to_comparable(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
-    """As ``to_common``, but a date or time may be compared with a quoted one."""
+    """As ``to_common``, but a date, a time or a number may be compared with a quoted one."""
     moments = [
         value.type for value in values if is_date(value.type) or is_wall_clock(value.type) or is_instant(value.type)
     ]
@@ -177,10 +179,26 @@ def to_comparable(context: Context, node: exp.Expr, values: Sequence[Scalar]) ->
         values = [
             cast(context, node, value, moments[0]) if isinstance(value.constant, str) else value for value in values
         ]
-    same = to_common(context, node, values)
+    same = to_common(context, node, _unquoted(context, node, values))
     if not is_ordered(same[0].type):
         raise context.unsupported(node, f"comparing {typed_name(same[0])}", ELSEWHERE)
     return same
+
+
+def _unquoted(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> Sequence[Scalar]:
+    """The values, if some are numbers in quotes, as BIGINT where all others are integers, and else as DOUBLE."""
+    others = [value for value in values if not isinstance(value.constant, str) and not is_null(value.type)]
+    if len(others) == len(values) or not others or not all(is_numeric(value.type) for value in others):
+        return values
+    type = pa.int64() if all(is_integer(value.type) for value in others) else pa.float64()
+    form = _QUOTED_WHOLE if is_integer(type) else _QUOTED_NUMBER
+    if not all(form.fullmatch(value.constant) for value in values if isinstance(value.constant, str)):
+        return values
+    read = int if is_integer(type) else float
+    return [
+        literal(read(value.constant), type) if isinstance(value.constant, str) else cast(context, node, value, type)
+        for value in values
+    ]
 
 
 def boolean(context: Context, node: exp.Expr) -> Scalar:
