@@ -381,6 +381,32 @@ _MORE_NUMBERS = {
         ELSE CAST(a AS HUGEINT) % b END""",
 }
 
+_UNSIGNED_MAX = 2**64 - 1
+_DIGITS_OF_BASES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_CONVERSIONS = {
+    # The digits of a text up to the first letter that is none, and the number that they write: 2^64 or more is too far.
+    "spark_digits_until(digits, n)": "list_slice(digits, 1, coalesce(n, len(digits) + 1) - 1)",
+    "spark_digits_in(digits, base)": """spark_digits_until(digits,
+        list_position(list_transform(digits, lambda d: d < 0 OR d >= base), TRUE))""",
+    "spark_digits_of(s)": f"""list_transform(regexp_extract_all(s, '(?s).'), lambda letter:
+        CAST(instr('{_DIGITS_OF_BASES}', upper(letter)) - 1 AS HUGEINT))""",
+    "spark_number_of_digits(digits, base)": f"""list_reduce(digits, lambda so_far, digit: CASE
+        WHEN so_far > {_UNSIGNED_MAX} THEN so_far ELSE so_far * base + digit END, CAST(0 AS HUGEINT))""",
+    "spark_in_base(n, base)": f"""CASE WHEN n < base THEN '' ELSE to_base(CAST(n // base AS BIGINT), base) END
+        || substring('{_DIGITS_OF_BASES}', CAST(n % base AS INTEGER) + 1, 1)""",
+    # Of 64 bits, as Java has them: a result that may be negative (base < 0) is one from 2^63 on.
+    "spark_converted(n, negative, base)": f"""CASE WHEN n > {_UNSIGNED_MAX} THEN error('A number does not fit 64 bits')
+        WHEN base > 0 AND negative THEN CASE WHEN n > {2**63 - 1} THEN spark_in_base({_UNSIGNED_MAX}, base)
+        ELSE spark_in_base(({2**64} - n) % {2**64}, base) END WHEN base > 0 THEN spark_in_base(n, base)
+        WHEN n > {2**63 - 1} THEN '-' || spark_in_base({2**64} - n, -base)
+        ELSE CASE WHEN negative THEN '-' ELSE '' END || spark_in_base(n, -base) END""",
+    "spark_conv_of(s, f, t)": """list_transform([spark_number_of_digits(spark_digits_in(spark_digits_of(
+        CASE WHEN starts_with(s, '-') THEN substring(s, 2) ELSE s END), f),
+        CAST(f AS HUGEINT))], lambda n: spark_converted(n, starts_with(s, '-'), t))[1]""",
+    "spark_conv(s, f, t)": """CASE WHEN s IS NULL OR f NOT BETWEEN 2 AND 36 OR abs(t) NOT BETWEEN 2 AND 36
+        OR trim(s) = '' THEN NULL WHEN f IS NOT NULL AND t IS NOT NULL THEN spark_conv_of(trim(s), f, t) END""",
+}
+
 _CLOCK = r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:[.]([0-9]{0,9}))?)?)?)?"
 _MOMENT = rf"{_BLANK}([0-9]{{4}})-([0-9]{{1,2}})-([0-9]{{1,2}}){_CLOCK}"
 
@@ -453,6 +479,7 @@ _ALL = (
     | _BYTES
     | _CLOCKS
     | _URLS
+    | _CONVERSIONS
     | _NESTED
 )
 _ERROR = re.compile(r"error\((?:'(?:[^']|'')*'|CAST\([^()]*\)|[^'()])*\)")

@@ -24,7 +24,8 @@ from upriver.sql.casts import cast
 from upriver.sql.constructors import title_of
 from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY, each, field_sql, once, order_form, struct_sql
 from upriver.sql.operators import CAST_IT, to_common
-from upriver.sql.scalars import Context, in_order, macro, opaque, strict, typed_name
+from upriver.sql.patterns import plain_text
+from upriver.sql.scalars import Context, in_order, macro, opaque, strict, string_sql, typed_name
 from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, Special, take
 
 _ANY, _INT, _TEXT = OperandKind.ANY, OperandKind.INT, OperandKind.STRING
@@ -181,6 +182,28 @@ def _sliced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return opaque(strict(macro("spark_slice", *(part.sql for part in parts)), array.type, parts, fails=True))
 
 
+def _inserted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``array_insert(a, place, value)``: NULLs fill up what lies between."""
+    array, value = _alike(context, node, operands[0], operands[2])
+    array, place = in_order(array, take(context, node, _INT, operands[1]))
+    empty = f"CAST(NULL AS {duck_name(value.type)})"
+    given = f"{{'a': {array.sql}, 'n': CAST({place.sql} AS BIGINT), 'v': {value.sql}}}"
+
+    def inserted(g: str) -> str:
+        size, at = f"len({g}.a)", f"(CASE WHEN {g}.n > 0 THEN {g}.n - 1 ELSE len({g}.a) + {g}.n + 1 END)"
+        wide = f"greatest({size}, abs({g}.n)) > {ELEMENTS_MAX}"
+        missing = each(f"range(0, greatest({at} - {size}, -{at}))", lambda _: empty)
+        within = f"({g}.a[1:{at}] || [{g}.v] || {g}.a[{at} + 1:])"
+        return (
+            f"CASE WHEN {g}.a IS NULL OR {g}.n IS NULL THEN NULL WHEN {g}.n = 0 THEN error('The place 0 is invalid') "
+            f"WHEN {wide} THEN {TOO_MANY} WHEN {at} > {size} THEN {g}.a || {missing} || [{g}.v] "
+            f"WHEN {at} < 0 THEN [{g}.v] || {missing} || {g}.a WHEN {at} = 0 THEN [{g}.v] || {g}.a ELSE {within} END"
+        )
+
+    nulls = array.null_by | place.null_by
+    return opaque(Scalar(once(given, inserted), array.type, fails=True, nulls=nulls))
+
+
 def _flat(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``flatten(a)``: NULL if one of the arrays in it is."""
     array = need_array(context, node, operands[0])
@@ -206,6 +229,25 @@ def _entries(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     value = need_map(context, node, operands[0])
     sql = each(f"map_entries({value.sql})", lambda one: struct_sql([f"{one}.key", f"{one}.value"]))
     return opaque(strict(sql, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,)))
+
+
+def _of_text(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``str_to_map(s[, between pairs[, between key and value]])``; a key without a value has NULL."""
+    text = take(context, node, _TEXT, operands[0])
+    written = [operand.constant for operand in operands[1:]]
+    pair, colon = (plain_text(mark) for mark in (*written, *(",", ":")[len(written) :]))
+    if not pair or not colon:
+        raise context.unsupported(node, "str_to_map() by this separator", "Write letters that mean themselves.")
+    pairs = f"string_split({text.sql}, {string_sql(pair)})"
+
+    def made(p: str) -> str:
+        mark = string_sql(colon)
+        keys = each(p, lambda one: f"string_split({one}, {mark})[1]")
+        values = each(p, lambda one: f"substring({one}, nullif(instr({one}, {mark}), 0) + {len(colon)})")
+        return macro("spark_map", keys, values)
+
+    type = map_type(pa.string(), pa.string())
+    return opaque(strict(once(pairs, made), type, (text,), fails=True))
 
 
 def _contains_key(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -337,6 +379,24 @@ ARRAYS: tuple[Function, ...] = (
         samples="arrays_overlap(ai, bi); arrays_overlap(axs, array(x)); arrays_overlap(texts, array(s))",
     ),
     Function(
+        "array_insert",
+        (_ANY, _INT, _ANY),
+        _inserted,
+        _COMMON,
+        nulls="where the array or the place is",
+        fails=f"for place 0, and for more than {ELEMENTS_MAX:,} elements",
+        lenient=RAISES,
+        samples="array_insert(ai, i, j); array_insert(texts, -2, u); array_insert(bi, j, l); array_insert(axs, y, x); "
+        "array_insert(sts, 2, st); array_insert(ai, imax, 1)",
+    ),
+    Function(
+        "array_size",
+        (_ANY,),
+        _of_array("CAST(len({0}) AS INTEGER)", lambda type: pa.int32()),
+        "INT",
+        samples="array_size(ai); array_size(lists)",
+    ),
+    Function(
         "array_compact",
         (_ANY,),
         _of_array("list_filter({0}, lambda e: e IS NOT NULL)"),
@@ -422,6 +482,17 @@ ARRAYS: tuple[Function, ...] = (
 """Of arrays."""
 
 MAPS: tuple[Function, ...] = (
+    Function(
+        "str_to_map",
+        (_TEXT, OperandKind.WRITTEN, OperandKind.WRITTEN),
+        _of_text,
+        "MAP<STRING, STRING>",
+        1,
+        fails="where a key comes twice",
+        lenient=RAISES,
+        samples="str_to_map(s); str_to_map(urls, '&', '='); str_to_map(u || ':1,' || s || ':' || u); "
+        "str_to_map(s, 'a', '::')",
+    ),
     Function(
         "map_keys",
         (_ANY,),

@@ -18,12 +18,14 @@ from upriver.sql.patterns import PATTERNS
 from upriver.sql.signatures import Function
 from upriver.sql.strings import BYTES, TEXTS
 from upriver.sql.times import CLOCK_NAMES, TIMES
+from upriver.sql.urls import URLS
 
 TABLE: Mapping[str, tuple[Function, ...]] = {
     "Choices": CHOICES,
     "Numbers": NUMBERS,
     "Bits": BITS,
     "Texts": TEXTS,
+    "URLs": URLS,
     "Regular expressions": PATTERNS,
     "Bytes and hashes": (*BYTES, *HASHES),
     "Dates and times": TIMES,
@@ -54,8 +56,5 @@ REFUSED: Mapping[str, str] = {
     "from_json": "Make the fields columns before app.table(): from_json in the DataFrame.",
     "get_json_object": "Make the field a column before app.table(): get_json_object in the DataFrame.",
     "json_tuple": "Make the fields columns before app.table(): get_json_object in the DataFrame.",
-    "parse_url": "Take a part of the text: regexp_extract(url, '://([^/?]*)', 1) for the host.",
-    "regexp_instr": "Take the text: regexp_substr(s, 'pattern').",
-    "regexp_extract_all": "Take one match: regexp_substr(s, 'pattern'), or count them: regexp_count(s, 'pattern').",
 }
 """Functions that are not supported, and what to do instead."""

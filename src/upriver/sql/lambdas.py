@@ -14,7 +14,7 @@ from upriver.plan.types import array_type, duck_name, has_map, is_untyped, map_t
 from upriver.sql.arrays import need_array, need_map
 from upriver.sql.nested_values import each, once
 from upriver.sql.operators import CAST_IT, as_condition
-from upriver.sql.scalars import Context, macro, opaque, typed_name
+from upriver.sql.scalars import Context, in_order, macro, opaque, typed_name
 from upriver.sql.signatures import RAISES, Function, OperandKind, Operands
 
 _ANY, _LAMBDA = OperandKind.ANY, OperandKind.LAMBDA
@@ -165,6 +165,32 @@ def _zip_with(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return _over(sql, array_type(body.type), body.fails, *arrays)
 
 
+def _map_zip_with(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``map_zip_with(m, n, (k, v, w) -> ...)``: over the keys of both, with NULL where a map has none."""
+    maps = in_order(*(need_map(context, node, value) for value in operands[:2]))
+    if not same_type(*(value.type.key_type for value in maps)):
+        raise context.unsupported(node, f"{typed_name(maps[0])} with {typed_name(maps[1])}", CAST_IT)
+    function = _lambda(context, node, 2, 3, 3)
+    name = _names(function)[0]
+    types = (maps[0].type.key_type, *(value.type.item_type for value in maps))
+    parts = [Scalar(f"{name}.{part}", type) for part, type in zip("kvw", types, strict=True)]
+    body = _typed(context, node, _body(context, function, parts))
+
+    def zipped(given: str) -> str:
+        keys = f"list_concat(map_keys({given}.a), list_filter(map_keys({given}.b), "
+        keys += f"lambda e: list_position(map_keys({given}.a), e) IS NULL))"
+        entry = each(
+            keys,
+            lambda key: f"{{'k': {key}, 'v': map_extract({given}.a, {key})[1], 'w': map_extract({given}.b, {key})[1]}}",
+            given,
+        )
+        made = f"MAP({keys}, list_transform({entry}, lambda {name}: {body.sql}))"
+        return f"CASE WHEN {given}.a IS NOT NULL AND {given}.b IS NOT NULL THEN {made} END"
+
+    sql = once(f"{{'a': {maps[0].sql}, 'b': {maps[1].sql}}}", zipped, body.sql)
+    return _over(sql, map_type(types[0], body.type), body.fails, *maps)
+
+
 def _entry(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, Scalar]:
     """The variable of an entry of a map, and the body of the lambda over its key and its value."""
     function = _lambda(context, node, 1, 2, 2)
@@ -272,6 +298,17 @@ LAMBDAS: tuple[Function, ...] = (
         fails=_WHERE_BODY,
         lenient=_IN_LAMBDA,
         samples="zip_with(ai, bi, (x, y) -> coalesce(x, 0) + y); zip_with(ai, texts, (x, y) -> struct(y, x))",
+    ),
+    Function(
+        "map_zip_with",
+        (_ANY, _ANY, _LAMBDA),
+        _map_zip_with,
+        "MAP of the lambda's type",
+        nulls="where a map is",
+        fails=_WHERE_BODY,
+        lenient=_IN_LAMBDA,
+        samples="map_zip_with(mp, map('abc', 5, 'zz', j), (k, v, w) -> struct(v, w, length(k))); "
+        "map_zip_with(dm, dm, (k, v, w) -> v || w)",
     ),
     Function(
         "map_filter",

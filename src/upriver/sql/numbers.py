@@ -396,6 +396,19 @@ NUMBERS: tuple[Function, ...] = (
         "width_bucket(w, x, 1, 3)",
     ),
     Function("bin", (_WHOLE,), "bin({0})", _STRING, samples="bin(l); bin(imax); bin(lmax); bin(y)"),
+    Function(
+        "conv",
+        (OperandKind.STRING, _COUNT, _COUNT),
+        "spark_conv",
+        _STRING,
+        nulls="also for bases other than 2 to 36, and for an empty text",
+        fails="where the number does not fit 64 bits",
+        lenient="the greatest number",
+        is_opaque=True,
+        samples="conv(hex(l), 16, 10); conv(digits, 10, 2); conv(digits, 8, -7); conv(hex(lmax), 16, -10); "
+        "conv('-' || hex(lmax), 16, 10); conv(bin(l), 2, 36); conv(floats, 30, i); "
+        "conv(hex(lmax) || y, 16, 5); conv(u, j, 10); conv(s, 36, 2)",
+    ),
 )
 """Of numbers."""
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
+from upriver.plan.types import array_type
+from upriver.sql.nested_values import each, once
 from upriver.sql.scalars import Context, intolerant, literal, strict, string_sql
 from upriver.sql.signatures import Function, OperandKind, Operands, take
 
@@ -210,6 +212,15 @@ def _has_alternatives(pattern: str) -> bool:
 def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``regexp_extract(s, pattern[, group])``: '' without a match."""
     text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
+    group = _group(context, node, operands, pattern)
+    if ends and group == 0:
+        pattern, group = f"({pattern})", 1
+    searched = pattern + _AT_END if ends else pattern
+    return strict(f"regexp_extract({text.sql}, {string_sql(searched)}, {group})", pa.string(), (text, operands[1]))
+
+
+def _group(context: Context, node: exp.Expr, operands: Operands, pattern: str) -> int:
+    """The group to extract: the third operand, or the first group."""
     group = operands[2].constant if len(operands) > 2 else 1
     there = _groups(pattern)
     if group != 0 and _REPEATED_GROUP.search(pattern):
@@ -218,10 +229,7 @@ def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         raise context.unsupported(
             node, "this group of a regular expression", f"It has {there}; 0 is all that is found."
         )
-    if ends and group == 0:
-        pattern, group = f"({pattern})", 1
-    searched = pattern + _AT_END if ends else pattern
-    return strict(f"regexp_extract({text.sql}, {string_sql(searched)}, {group})", pa.string(), (text, operands[1]))
+    return group
 
 
 def _groups(pattern: str) -> int:
@@ -259,6 +267,27 @@ def _first(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``regexp_substr(s, pattern)``: NULL without a match."""
     found = _extracted(context, node, (*operands, literal(0, pa.int32())))
     return intolerant(Scalar(f"nullif({found.sql}, '')", pa.string(), found.fails), (found,))
+
+
+def _placed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_instr(s, pattern)``: the place of the first match, or 0."""
+    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _pattern(context, node, operands[1])
+
+    def place(one: str) -> str:
+        found = f"regexp_extract({one}, {string_sql(f'(?s)^(.*?)(?:{pattern})')}, 1)"
+        there = f"regexp_matches({one}, {string_sql(pattern)})"
+        return f"CASE WHEN {one} IS NOT NULL THEN CASE WHEN {there} THEN length({found}) + 1 ELSE 0 END END"
+
+    return strict(f"CAST({once(text.sql, place)} AS INTEGER)", pa.int32(), (text, operands[1]))
+
+
+def _all_extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``regexp_extract_all(s, pattern[, group])``."""
+    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _finding(context, node, operands[1])
+    group = _group(context, node, operands, str(operands[1].constant))
+    found = f"regexp_extract_all({text.sql}, {string_sql(pattern)}, {group})"
+    sql = each(found, lambda one: f"coalesce({one}, '')") if group else found
+    return strict(sql, array_type(pa.string()), (text, operands[1]))
 
 
 def _finding(context: Context, node: exp.Expr, value: Scalar) -> str:
@@ -306,6 +335,23 @@ PATTERNS: tuple[Function, ...] = (
         "STRING",
         2,
         samples="regexp_extract(s, '([a-z]+)', 1); regexp_extract(k, '.', 0)",
+    ),
+    Function(
+        "regexp_extract_all",
+        (_TEXT, _PATTERN, _NUMBER),
+        _all_extracted,
+        "ARRAY<STRING>",
+        2,
+        samples="regexp_extract_all(s, '([a-z])(b)?', 2); regexp_extract_all(s || u, '([a-z]+)'); "
+        "regexp_extract_all(k, '.', 0); regexp_extract_all('a/?b/' || s, '([a-z])/|([?])', 2)",
+    ),
+    Function(
+        "regexp_instr",
+        (_TEXT, _PATTERN),
+        _placed,
+        "INT; 0 without a match. Each letter counts once, as in Spark 4.3",
+        samples="regexp_instr(s, 'b+'); regexp_instr(s, '^b|a$'); regexp_instr(s, '[ %]'); regexp_instr(s, 'x*$'); "
+        "regexp_instr(k, 'a'); regexp_instr('a\U0001f600b' || u, 'b|%'); regexp_instr(s, '(b|c)+')",
     ),
     Function(
         "regexp_replace",

@@ -148,11 +148,12 @@ def _padded(side: str) -> Special:
 
 
 def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    """``sha2(s, bits)``, of 256 bits."""
-    if operands[1].constant not in (0, 256):
-        raise context.unsupported(node, "sha2() of these bits", "Take 256.")
-    bytes = take(context, node, _BYTES, operands[0])
-    return strict(f"sha256({bytes.sql})", _STRING, (bytes, operands[1]))
+    """``sha2(s, bits)``."""
+    bits, bytes = operands[1].constant or 256, take(context, node, _BYTES, operands[0])
+    if bits not in (224, 256, 384, 512):
+        raise context.unsupported(node, "sha2() of these bits", "Take 224, 256, 384 or 512.")
+    function = "sha256" if bits == 256 else f"kernel_sha{bits}"
+    return strict(f"{function}({bytes.sql})", _STRING, (bytes, operands[1]))
 
 
 def _cased(name: str) -> Special:
@@ -309,6 +310,27 @@ def _distance(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     parts = in_order(*texts, *rest)
     name = "spark_levenshtein_within" if rest else "spark_levenshtein"
     return strict(macro(name, *(part.sql for part in parts)), _INT, parts)
+
+
+def _masked(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``mask(s[, capital[, small[, digit[, other]]]])``: a letter for each letter of a kind; NULL leaves them."""
+    text, given = take(context, node, _TEXT, operands[0]), [value.constant for value in operands[1:]]
+    marks = [*given, *("X", "x", "n", None)[len(given) :]]
+    alone = all(is_null(one.type) or isinstance(one.constant, str) for one in operands[1:])
+    if not alone or any(mark is not None and (not isinstance(mark, str) or len(mark) != 1) for mark in marks):
+        raise context.unsupported(node, "mask() by these letters", "Write a letter in quotes, or NULL, for each kind.")
+    kept = {mark: None if mark is None else string_sql(str(mark)) for mark in marks}
+    tests = " ".join(
+        f"WHEN regexp_matches(c, '{kind}') THEN {kept[mark] or 'c'}"
+        for kind, mark in zip((r"\p{Lu}", r"\p{Ll}", r"\p{Nd}", r"(?s)."), marks, strict=True)
+    )
+    plain = "".join(map(chr, range(1, 128)))
+    kinds = [0 if c.isupper() else 1 if c.islower() else 2 if c.isdigit() else 3 for c in plain]
+    masked = "".join(c if marks[kind] is None else str(marks[kind]) for c, kind in zip(plain, kinds, strict=True))
+    one_by_one = f"array_to_string(list_transform(regexp_extract_all(t, '(?s).'), lambda c: CASE {tests} END), '')"
+    quick = f"regexp_full_match(t, '[\\x01-\\x7F]*') THEN translate(t, {string_sql(plain)}, {string_sql(masked)})"
+    sql = f"list_transform([{text.sql}], lambda t: CASE WHEN {quick} WHEN t IS NOT NULL THEN {one_by_one} END)[1]"
+    return opaque(strict(sql, _STRING, (text,)))
 
 
 def _reversed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -507,6 +529,15 @@ TEXTS: tuple[Function, ...] = (
         2,
         samples="levenshtein(s, u); levenshtein(s, k); levenshtein(s, u, 2); levenshtein(s, u, j)",
     ),
+    Function(
+        "mask",
+        (_TEXT, _WRITTEN, _WRITTEN, _WRITTEN, _WRITTEN),
+        _masked,
+        "STRING",
+        1,
+        samples="mask(s); mask(s || u, 'q', 'Q', NULL, '*'); mask(u, NULL, 'x', '0'); mask(k); "
+        "mask('aÄ\U0001d400' || s)",
+    ),
     Function("soundex", (_TEXT,), "spark_soundex", _STRING, samples="soundex(s); soundex(upper(u) || s); soundex(k)"),
     Function("luhn_check", (_TEXT,), "spark_luhn_check", _BOOLEAN, samples="luhn_check(s); luhn_check(digits)"),
     Function(
@@ -533,7 +564,13 @@ TEXTS: tuple[Function, ...] = (
 BYTES: tuple[Function, ...] = (
     Function("md5", (_BYTES,), "md5({0})", _STRING, samples="md5(s); md5(bin)"),
     Function("sha sha1", (_BYTES,), "sha1({0})", _STRING, samples="sha1(s); sha(bin)"),
-    Function("sha2", (_BYTES, _COUNT), _digested, "STRING", samples="sha2(s, 256); sha2(bin, 0)"),
+    Function(
+        "sha2",
+        (_BYTES, _COUNT),
+        _digested,
+        "STRING",
+        samples="sha2(s, 256); sha2(bin, 0); sha2(bin, 512); sha2(k, 384); sha2(s, 224)",
+    ),
     Function("hex", (_ANY,), _hexed, "STRING", samples="hex(s); hex(bin); hex(lmax); hex(i); hex(ymax); hex(k)"),
     Function(
         "unhex",

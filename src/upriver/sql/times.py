@@ -384,6 +384,14 @@ def _makers(name: str, type: pa.DataType, gives: str) -> tuple[Function, Functio
 
 
 TIMES: tuple[Function, ...] = (
+    Function(
+        "timestamp",
+        (OperandKind.ANY,),
+        _read(_AT),
+        "TIMESTAMP",
+        fails="where a text is none",
+        samples="timestamp(n); timestamp(d); timestamp(moments); timestamp(t)",
+    ),
     _day_part("year", "year({0})"),
     _day_part("quarter", "quarter({0})"),
     _day_part("month", "month({0})"),
