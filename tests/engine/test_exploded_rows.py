@@ -14,6 +14,7 @@ from sql_kit import local_plan
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
+from upriver.engine.macros import CHARS_MAX
 from upriver.errors import RowError
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import TableSpec
@@ -99,6 +100,22 @@ def test_a_list_may_have_a_million_elements() -> None:
     world = DataflowWorld(planned(sql, "id"), {"t": ROWS}, EVALUATOR, Random(1))
     world.run_epoch(batch([(1, "", 1, False)], 0))
     assert rows_of(world.scan()) == [(1, ELEMENTS_MAX, ELEMENTS_MAX)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "repeat('abc', low * 4000000)",
+        "space(low * 6000000)",
+        "lpad('a', 1000000000 * low)",
+        "rpad(CAST(id AS STRING), 2000000000)",
+    ],
+)
+def test_a_text_that_is_made_too_long_is_an_error_of_its_row(text: str) -> None:
+    sql = f"SELECT id, length({text}) AS n FROM t WHERE low > 1"
+    world = DataflowWorld(planned(sql, "id"), {"t": ROWS}, EVALUATOR, Random(1))
+    with pytest.raises(RowError, match=f"A text of more than {CHARS_MAX:,} characters"):
+        world.run_epoch(batch([(1, "", 1, False), (2, "", 2, False)], 0))
 
 
 def test_a_filter_on_other_columns_guards_the_list() -> None:

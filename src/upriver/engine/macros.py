@@ -115,17 +115,25 @@ def _shifts(bits: int) -> dict[str, str]:
     }
 
 
+CHARS_MAX = 10_000_000
+"""Characters of a text that lpad, rpad, repeat or space makes of one row."""
+_TOO_LONG = f"error('A text of more than {CHARS_MAX:,} characters')"
+
 _STRINGS = {
+    "spark_repeat(s, n)": f"""CASE WHEN s IS NOT NULL AND n > 0 AND length(s) * CAST(n AS BIGINT) > {CHARS_MAX}
+        THEN {_TOO_LONG} ELSE repeat(s, n) END""",
     # p: 1 is the first character, so is 0; negative counts from the end. A part before the first character is cut off.
     "spark_substring_from(s, start, n)": """CASE WHEN n <= 0 OR start + n <= 0 THEN ''
         WHEN start < 0 THEN substring(s, 1, start + n) ELSE substring(s, start + 1, n) END""",
     "spark_substring(s, p, n)": """CASE WHEN s IS NULL OR p IS NULL OR n IS NULL THEN NULL
         ELSE spark_substring_from(s, CASE WHEN p > 0 THEN p - 1 WHEN p < 0 THEN length(s) + p ELSE 0 END, n) END""",
     "spark_right(s, n)": "CASE WHEN s IS NOT NULL AND n <= 0 THEN '' ELSE right(s, n) END",
-    "spark_lpad(s, n, p)": """CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
-        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE lpad(s, n, p) END""",
-    "spark_rpad(s, n, p)": """CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
-        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s ELSE rpad(s, n, p) END""",
+    "spark_lpad(s, n, p)": f"""CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
+        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s WHEN n > {CHARS_MAX} THEN {_TOO_LONG}
+        ELSE lpad(s, n, p) END""",
+    "spark_rpad(s, n, p)": f"""CASE WHEN s IS NULL OR n IS NULL OR p IS NULL THEN NULL WHEN n <= 0 THEN ''
+        WHEN length(s) >= n THEN left(s, n) WHEN p = '' THEN s WHEN n > {CHARS_MAX} THEN {_TOO_LONG}
+        ELSE rpad(s, n, p) END""",
     # By code points; DuckDB alone would keep a letter and its accents together.
     "spark_reverse(s)": "array_to_string(list_reverse(regexp_extract_all(s, '(?s).')), '')",
     "spark_split_part(s, d, n)": """CASE WHEN n = 0 AND s IS NOT NULL AND d IS NOT NULL
@@ -381,7 +389,7 @@ _MORE_NUMBERS = {
         ELSE CAST(a AS HUGEINT) % b END""",
 }
 
-_UNSIGNED_MAX = 2**64 - 1
+_LAST_UNSIGNED = 2**64 - 1
 _DIGITS_OF_BASES = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONVERSIONS = {
     # The digits of a text up to the first letter that is none, and the number that they write: 2^64 or more is too far.
@@ -391,12 +399,12 @@ _CONVERSIONS = {
     "spark_digits_of(s)": f"""list_transform(regexp_extract_all(s, '(?s).'), lambda letter:
         CAST(instr('{_DIGITS_OF_BASES}', upper(letter)) - 1 AS HUGEINT))""",
     "spark_number_of_digits(digits, base)": f"""list_reduce(digits, lambda so_far, digit: CASE
-        WHEN so_far > {_UNSIGNED_MAX} THEN so_far ELSE so_far * base + digit END, CAST(0 AS HUGEINT))""",
+        WHEN so_far > {_LAST_UNSIGNED} THEN so_far ELSE so_far * base + digit END, CAST(0 AS HUGEINT))""",
     "spark_in_base(n, base)": f"""CASE WHEN n < base THEN '' ELSE to_base(CAST(n // base AS BIGINT), base) END
         || substring('{_DIGITS_OF_BASES}', CAST(n % base AS INTEGER) + 1, 1)""",
     # Of 64 bits, as Java has them: a result that may be negative (base < 0) is one from 2^63 on.
-    "spark_converted(n, negative, base)": f"""CASE WHEN n > {_UNSIGNED_MAX} THEN error('A number does not fit 64 bits')
-        WHEN base > 0 AND negative THEN CASE WHEN n > {2**63 - 1} THEN spark_in_base({_UNSIGNED_MAX}, base)
+    "spark_converted(n, negative, base)": f"""CASE WHEN n > {_LAST_UNSIGNED} THEN error('A number does not fit 64 bits')
+        WHEN base > 0 AND negative THEN CASE WHEN n > {2**63 - 1} THEN spark_in_base({_LAST_UNSIGNED}, base)
         ELSE spark_in_base(({2**64} - n) % {2**64}, base) END WHEN base > 0 THEN spark_in_base(n, base)
         WHEN n > {2**63 - 1} THEN '-' || spark_in_base({2**64} - n, -base)
         ELSE CASE WHEN negative THEN '-' ELSE '' END || spark_in_base(n, -base) END""",

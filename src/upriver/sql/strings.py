@@ -5,6 +5,7 @@ from dataclasses import replace
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.engine.macros import CHARS_MAX
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.types import is_array, is_integer, is_nested, is_null, is_string, spark_name
 from upriver.sql.casts import cast
@@ -142,9 +143,19 @@ def _padded(side: str) -> Special:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         text, by = (take(context, node, _TEXT, value) for value in (operands[0], (*operands, _BLANK)[2]))
         text, length, by = in_order(text, take(context, node, _COUNT, operands[1]), by)
-        return strict(macro(f"spark_{side}pad", text.sql, length.sql, by.sql), _STRING, (text, length, by))
+        sql = macro(f"spark_{side}pad", text.sql, length.sql, by.sql)
+        return strict(sql, _STRING, (text, length, by), fails=_may_be_long(length))
 
     return rule
+
+
+def _may_be_long(length: Scalar) -> bool:
+    return not isinstance(length.constant, int) or length.constant > CHARS_MAX
+
+
+def _spaces(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    count = take(context, node, _COUNT, operands[0])
+    return strict(macro("spark_repeat", "' '", count.sql), _STRING, (count,), fails=_may_be_long(count))
 
 
 def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -356,6 +367,7 @@ def _test(names: str, sql: str) -> Function:
     return Function(names, _A_AND_B, sql, _BOOLEAN)
 
 
+_LONG = f"for more than {CHARS_MAX:,} characters"
 _NO_URL = "where the text is no encoded URL"
 
 
@@ -435,15 +447,35 @@ TEXTS: tuple[Function, ...] = (
     _test("endswith", "suffix({0}, {1})"),
     _test("contains", "contains({0}, {1})"),
     Function(
-        "lpad", (_TEXT, _COUNT, _TEXT), _padded("l"), "STRING", 2, samples="lpad(s, i, u); lpad(s, 4); lpad(s, j, 'xy')"
+        "lpad",
+        (_TEXT, _COUNT, _TEXT),
+        _padded("l"),
+        "STRING",
+        2,
+        fails=_LONG,
+        lenient=RAISES,
+        samples="lpad(s, i, u); lpad(s, 4); lpad(s, j, 'xy')",
     ),
     Function(
-        "rpad", (_TEXT, _COUNT, _TEXT), _padded("r"), "STRING", 2, samples="rpad(s, i, u); rpad(s, 4); rpad(s, j, 'xy')"
+        "rpad",
+        (_TEXT, _COUNT, _TEXT),
+        _padded("r"),
+        "STRING",
+        2,
+        fails=_LONG,
+        lenient=RAISES,
+        samples="rpad(s, i, u); rpad(s, 4); rpad(s, j, 'xy')",
     ),
     Function(
-        "repeat", (_TEXT, _COUNT), "repeat({0}, {1})", _STRING, samples="repeat(s, j); repeat(k, -1); repeat(u, y)"
+        "repeat",
+        (_TEXT, _COUNT),
+        "spark_repeat",
+        _STRING,
+        fails=_LONG,
+        lenient=RAISES,
+        samples="repeat(s, j); repeat(k, -1); repeat(u, y)",
     ),
-    Function("space", (_COUNT,), "repeat(' ', {0})", _STRING, samples="space(j); space(h)"),
+    Function("space", (_COUNT,), _spaces, "STRING", fails=_LONG, lenient=RAISES, samples="space(j); space(h)"),
     Function("reverse", (_ANY,), _reversed, "STRING, or the array's type", samples="reverse(s); reverse(u)"),
     Function("translate", (_TEXT, _TEXT, _TEXT), "translate({0}, {1}, {2})", _STRING),
     Function(
