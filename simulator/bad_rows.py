@@ -109,6 +109,9 @@ class FailingRegion:
     def advance(self, clock: int) -> None:
         self._region.advance(clock)
 
+    def advance_keys(self, clock: int) -> Hashes:
+        return self._region.advance_keys(clock)
+
     def show_due(self) -> None:
         self._region.show_due()
 

@@ -31,6 +31,18 @@ QUERIES = {
     "a condition": f"SELECT v AS g, count(*) AS n FROM {MATCHED} WHERE 12 / coalesce(w, 0) > 1 GROUP BY v",
     "a condition of an inner join": "SELECT a.v AS g, count(*) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z "
     f"FROM {MATCHED}) AS a JOIN t AS b ON a.k = b.k AND 12 / (a.z + b.v * 0) > 1 GROUP BY a.v",
+    "the ON of a left join": "SELECT a.v AS g, count(b.v) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z "
+    f"FROM {MATCHED}) AS a LEFT JOIN t AS b ON a.k = b.k AND 12 / a.z > b.v GROUP BY a.v",
+    "the ON of a right join": "SELECT b.v AS g, sum(a.v) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z "
+    f"FROM {MATCHED}) AS a RIGHT JOIN t AS b ON a.k = b.k AND 12 / a.z > b.v GROUP BY b.v",
+    "the ON of a full join": "SELECT a.v AS g, count(*) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z "
+    f"FROM {MATCHED}) AS a FULL JOIN t AS b ON a.k = b.k AND 12 / a.z > b.v GROUP BY a.v",
+    "a semi join": f"SELECT a.v AS g, count(*) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z FROM {MATCHED}) AS a "
+    "WHERE EXISTS (SELECT 1 FROM t AS b WHERE a.k = b.k AND 12 / a.z > b.v) GROUP BY a.v",
+    "an anti join": f"SELECT a.v AS g, count(*) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z FROM {MATCHED}) AS a "
+    "WHERE NOT EXISTS (SELECT 1 FROM t AS b WHERE a.k = b.k AND 12 / a.z > b.v + 5) GROUP BY a.v",
+    "the ON of a join without an equality": "SELECT a.v AS g, count(b.v) AS n FROM (SELECT t.k, v, coalesce(w, 0) AS z "
+    f"FROM {MATCHED}) AS a LEFT JOIN t AS b ON 12 / a.z > b.v GROUP BY a.v",
     "a part of a group": "SELECT g, count(*) AS n FROM (SELECT 1 / sum(v) AS g "
     f"FROM {ROWS_OF_BOTH} GROUP BY k) AS s GROUP BY g",
     "two nodes, one after the other": "SELECT g, count(*) AS n FROM (SELECT 1 / (h - 3) AS g "

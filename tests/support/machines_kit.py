@@ -88,6 +88,9 @@ class Seen:
     def advance(self, clock: int) -> None:
         pass
 
+    def advance_keys(self, clock: int) -> Hashes:
+        return NO_KEYS
+
     def show_due(self) -> None:
         pass
 

@@ -39,7 +39,7 @@ from upriver.hashing import HASH64_MAX, Hashes, hash64
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, SendEdge, ViewStore
 from upriver.plan.provenance import table_rows
 from upriver.plan.routing import found_in, routings
-from upriver.state.vectors import key_set
+from upriver.state.vectors import Mask, key_set
 from upriver.vnodes import vnode_range
 
 ALL_ROWS = 2**63 - 1
@@ -116,6 +116,8 @@ class FullRegionState(RegionState, Protocol):
     def settle_first(self, rows_max: int) -> None: ...
 
     def try_again(self, keys: Hashes) -> None: ...
+
+    def advance_keys(self, clock: int) -> Hashes: ...
 
     def raise_clock(self, keys: Hashes, clock: int) -> None: ...
 
@@ -267,13 +269,14 @@ class Region:
         gate: Gate,
         stateful: Sequence[Stateful],
         gathers: Sequence[Gather | None],
-        unsure: Mapping[int, Gather],
+        unsure: Mapping[int, Sequence[Gather]],
         kept: KeptRows | None,
         sends: Sequence[SendEdge],
     ) -> None:
         """stateful: the gate's operators that keep something. gathers: one for each port; ``None`` for the port of a
         lake edge. unsure: by number, in order, for each node that may be given rows which the rest of the epoch takes
-        back: the rows of its input since it failed. They wait for the rest."""
+        back: the rows of each of its inputs since it failed. They wait for the rest. Those of a join wait always: a
+        join that has failed has kept a part of them."""
         self._wiring = wiring
         self._gate = gate
         self._operators = gate.operators
@@ -307,7 +310,7 @@ class Region:
             Gate(view, region, operators.all, evaluator, sets_aside),
             operators.stateful,
             [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
-            {number: Gather(_source_of(region, number)) for number in view.unsure(region)},
+            {number: [Gather(schema) for schema in _sources_of(region, number)] for number in view.unsure(region)},
             None if store is None else KeptRows(store, source, evaluator),
             view.sends(region.name),
         )
@@ -332,11 +335,18 @@ class Region:
 
     def advance(self, clock: int) -> None:
         """The clock gets to this instant, unless it is past it. Raises RowError as ``apply``."""
+        self.advance_keys(clock)
+
+    def advance_keys(self, clock: int) -> Hashes:
+        """As ``advance``; returns the keys whose rows have changed, ascending and unique."""
+        changed: list[Hashes] = []
         for number, operator in self._clocked.items():
             made = operator.advance(clock)
             if len(made):
+                changed.append(made.hash64)
                 with self._gate.naming(None):
                     self._flow(number, made)
+        return key_set(*changed)
 
     def show_due(self) -> None:
         self.advance(BEFORE_ALL)
@@ -384,12 +394,13 @@ class Region:
         self._try_each_again(lambda gather: gather.take_keys(keys))
 
     def _try_each_again(self, taken: Callable[[Gather], Batch | None]) -> None:
-        for number, gather in self._unsure.items():
-            rows = taken(gather) if gather.held else None
-            net = None if rows is None else consolidated(rows)
-            if net is not None and len(net):
-                with self._gate.naming(None):
-                    self._flow(number, self._operators[number - self._wiring.ports].apply(0, net))
+        for number, gathers in self._unsure.items():
+            rows = [taken(gather) if gather.held else None for gather in gathers]
+            net = [None if each is None else consolidated(each) for each in rows]
+            with self._gate.naming(None):
+                made = _applied_at_once(self._operators[number - self._wiring.ports], net)
+                if made is not None:
+                    self._flow(number, made)
 
     def settle_first(self, rows_max: int) -> None:
         """Take at most so many of the gathered rows through the operators, in the order in which they came; the rows
@@ -449,7 +460,7 @@ class Region:
             except RowError:
                 if number not in self._unsure:
                     raise
-                self._unsure[number].add(flowing[inputs[0]])
+                self._put_off(number, inputs, flowing)
                 continue
             if made is not None:
                 flowing[number] = made
@@ -464,12 +475,16 @@ class Region:
 
     def _is_put_off(self, number: int, inputs: Sequence[int], flowing: Flowing) -> bool:
         """Whether the node has failed in this epoch; then its rows wait, since they may take back others that do."""
-        gather = self._unsure.get(number)
-        if gather is None or not gather.held:
+        gathers = self._unsure.get(number)
+        if gathers is None or not (len(gathers) > 1 or gathers[0].held):
             return False
-        if inputs[0] in flowing:
-            gather.add(flowing[inputs[0]])
+        self._put_off(number, inputs, flowing)
         return True
+
+    def _put_off(self, number: int, inputs: Sequence[int], flowing: Flowing) -> None:
+        for source, gather in zip(inputs, self._unsure[number], strict=True):
+            if source in flowing:
+                gather.add(flowing[source])
 
     # Reads ------------------------------------------------------------------------------------------------------------
 
@@ -553,7 +568,8 @@ class Region:
 
     @property
     def _waiting(self) -> tuple[Gather, ...]:
-        return (*(gather for gather in self._gathers if gather is not None), *self._unsure.values())
+        unsure = (gather for gathers in self._unsure.values() for gather in gathers)
+        return (*(gather for gather in self._gathers if gather is not None), *unsure)
 
     @property
     def _keepers(self) -> tuple[RegionKeeper, ...]:
@@ -561,10 +577,26 @@ class Region:
         return (*self._stateful, *kept, *self._waiting)
 
 
-def _source_of(region: RegionPlan, number: int) -> pa.Schema:
-    """Of the rows that a node with one input is given."""
-    (source,) = region.nodes[number - len(region.inputs)].inputs
-    return [*(entry.schema for entry in region.inputs), *(node.schema for node in region.nodes)][source]
+def _sources_of(region: RegionPlan, number: int) -> list[pa.Schema]:
+    """Of the rows that a node is given."""
+    schemas = [*(entry.schema for entry in region.inputs), *(node.schema for node in region.nodes)]
+    return [schemas[source] for source in region.nodes[number - len(region.inputs)].inputs]
+
+
+def _applied_at_once(operator: Operator, net: Sequence[Batch | None]) -> Batch | None:
+    """What a node makes of the net changes of its inputs; ``None`` for nothing. Of several inputs, all rows that go do
+    so before any comes: so no row meets one that the epoch does not end with."""
+    changes = [(place, batch) for place, batch in enumerate(net) if batch is not None]
+    if len(net) > 1:
+        gone = [(place, batch, _goes(batch)) for place, batch in changes]
+        changes = [(place, batch.filtered(goes)) for place, batch, goes in gone]
+        changes += [(place, batch.filtered(~goes)) for place, batch, goes in gone]
+    made = [operator.apply(place, batch) for place, batch in changes if len(batch)]
+    return consolidated(concatenated(made)) if made else None
+
+
+def _goes(batch: Batch) -> Mask:
+    return np.zeros(len(batch), np.bool_) if batch.weight is None else batch.weight < 0
 
 
 def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:

@@ -358,7 +358,7 @@ class PartialRegion:
         """The clock gets to this instant. If rows cannot be put out anew, their keys are missing from now on."""
         due = self._region.due(clock)
         try:
-            self._region.advance(clock)
+            self._region.try_again(self._region.advance_keys(clock))
         except Exception:  # of any class, as in ``catch_up``
             self.drop(due)
 

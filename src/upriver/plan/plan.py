@@ -315,8 +315,9 @@ class JoinOp:
     whether a null agrees with a null (``<=>``) or with nothing (``=``). condition: a predicate over the columns of both
     inputs, or ``None``. It is evaluated only for pairs for which the bands are true. tried: columns of bands that are
     null where they cannot be computed. All bands are true of a row with a null in one of them and a row without nulls
-    in the others. Output: the columns of the left input, then (unless semi or anti) those of the right one. An outer
-    join gives nulls for a missing row.
+    in the others. can_fail: whether the condition may fail on a pair; rows then wait for the rest of their epoch.
+    Output: the columns of the left input, then (unless semi or anti) those of the right one. An outer join gives nulls
+    for a missing row.
     """
 
     kind: JoinKind
@@ -326,6 +327,7 @@ class JoinOp:
     condition: str | None
     bands: tuple[Band, ...] = ()
     tried: tuple[str, ...] = ()
+    can_fail: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -640,16 +642,17 @@ class RegionPlan:
 
     @property
     def unsure(self) -> tuple[int, ...]:
-        """The numbers of the filters and projections above an operator that combines rows. If the rows of a key come
-        one after the other, they may be given some that the rest takes back, so what they fail on may be a row that no
-        epoch ends with."""
+        """The numbers of the filters and projections above an operator that combines rows, and of the joins whose
+        condition can fail. If the rows of a key come one after the other, they may be given some that the rest takes
+        back, so what they fail on may be a row that no epoch ends with."""
         combined: set[int] = set()
         unsure: list[int] = []
         for number, node in enumerate(self.nodes, start=len(self.inputs)):
             is_fed = not combined.isdisjoint(node.inputs)
             if is_fed or not isinstance(node.op, (FilterOp, ProjectOp, UnionOp, SaltOp, ReplicateOp)):
                 combined.add(number)
-            if is_fed and isinstance(node.op, (FilterOp, ProjectOp)):
+            fails_on_pairs = isinstance(node.op, JoinOp) and node.op.can_fail
+            if fails_on_pairs or (is_fed and isinstance(node.op, (FilterOp, ProjectOp))):
                 unsure.append(number)
         return tuple(unsure)
 
@@ -755,8 +758,9 @@ class DataflowPlan:
 
     def unsure(self, region: RegionPlan) -> tuple[int, ...]:
         """The nodes whose failures are tried again once all rows of a key have come. In a full region, the rows of one
-        input come all at once."""
-        return region.unsure if self.full_because is None or len(region.inputs) > 1 else ()
+        input come all at once, and meet each other only in a node of several inputs."""
+        is_line = len(region.inputs) == 1 and all(len(node.inputs) == 1 for node in region.nodes)
+        return () if is_line and self.full_because is not None else region.unsure
 
     @property
     def channels(self) -> frozenset[Channel]:

@@ -41,7 +41,7 @@ from upriver.plan.plan import (
     is_in_one_place,
     rows_from_bytes,
 )
-from upriver.plan.relation import Relation, Scalar
+from upriver.plan.relation import Relation, Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_null, is_ordered, same_type, spark_name
 from upriver.sql.bands import bands_among
@@ -397,7 +397,8 @@ def join(
     else:
         left, left_key, right, right_key = in_slots(kind, left, right, taken)
     null_safe = tuple(key.null_safe for key in equalities) or (False,)
-    op = JoinOp(kind, left_key, right_key, null_safe, conjunction(of_pairs) if of_pairs else None, bands, tried)
+    condition = conjunction(of_pairs) if of_pairs else None
+    op = JoinOp(kind, left_key, right_key, null_safe, condition, bands, tried, any_fails(of_pairs))
     both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
     schema = pa.schema([*left.schema, *(right.schema if both else ())])
     return Relation(op, (left, right), schema, place, asks=tuple(of_pairs))
