@@ -49,7 +49,7 @@ class RowError(UserError):
 
 
 class BudgetExceeded(UserError):
-    """State that must be kept takes more memory than the app's budget."""
+    """State that must be kept takes more memory than the app's budget, or more rows than its bound."""
 
 
 class AccessDenied(UserError):

@@ -34,6 +34,7 @@ from upriver.plan.plan import (
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
+from upriver.plan.slots import Replicated
 from upriver.protocol.json_forms import plan_from_json, plan_to_json
 
 MAP = StatefulMapOp(
@@ -45,7 +46,17 @@ MAP = StatefulMapOp(
 )
 OPS: list[Op] = [
     Scan("a table"),
-    JoinOp(JoinKind.ANTI, ("a", "b"), ("x", "y"), (True, False), '"a" < "y"', (Band("a", "y", True),), ("y",)),
+    JoinOp(
+        JoinKind.ANTI,
+        ("a", "b"),
+        ("x", "y"),
+        (True, False),
+        '"a" < "y"',
+        (Band("a", "y", True),),
+        ("y",),
+        True,
+        Replicated(1, ("t",)),
+    ),
     TopKOp((), (Order("a", True, False), Order("b", False, True)), 3, Ranking.DENSE_RANK, "nth"),
     WindowOp(
         ("k",),

@@ -27,6 +27,7 @@ from upriver.plan.plan import (
     WindowOp,
 )
 from upriver.plan.relation import Relation
+from upriver.plan.slots import Replicated
 from upriver.sql.queries import CompiledView, compile_view
 
 TABLES = tables()
@@ -119,6 +120,20 @@ def test_comparisons_of_both_sides_are_bands() -> None:
         (join,) = found(view, JoinOp)
         said = [f"{band.left} {'<=' if band.at_most else '>='} {band.right}" for band in join.bands]
         assert (", ".join(said), ", ".join(join.tried)) == (bands, tried), on
+
+
+def test_the_tables_of_a_side_in_all_slots_are_known() -> None:
+    for text, replicated in (
+        ("sales s JOIN people q ON s.l > q.j", Replicated(1, ("people",))),
+        (
+            "sales s RIGHT JOIN (SELECT * FROM people UNION ALL SELECT * FROM people) q ON s.l > q.j",
+            Replicated(0, ("sales",)),
+        ),
+        ("sales s FULL JOIN people q ON s.l > q.j", None),
+        ("sales s JOIN people q ON s.k = q.k AND s.l > q.j", None),
+    ):
+        (join,) = found(tree(f"SELECT s.k FROM {text}"), JoinOp)
+        assert join.replicated == replicated, text
 
 
 def test_where_stays_above_an_outer_join_that_may_add_nulls() -> None:

@@ -31,6 +31,7 @@ import xxhash
 from upriver.ids import Channel
 from upriver.plan.clock import ClockOp
 from upriver.plan.retention import Retain
+from upriver.plan.slots import Replicated
 
 ALL_ALIKE = "() of all rows"
 """A part of the name of a column that holds one value in all rows, and so routes all rows to one place."""
@@ -39,9 +40,6 @@ ALL_ALIKE_SQL = "CAST(0 AS TINYINT)"
 EVERYTHING_KEY = pa.schema([pa.field("()", ALL_ALIKE_TYPE)])
 """The key ``()``, which has no column, as lookups send it: 0."""
 
-SLOTS = 64
-"""Slots over which rows are spread that meet by no column: how many workers may share them, and how often the rows of
-the other side of a join are kept."""
 SALT_COLUMNS_MAX = 2
 """Columns from which a row's slot follows."""
 
@@ -316,8 +314,8 @@ class JoinOp:
     inputs, or ``None``. It is evaluated only for pairs for which the bands are true. tried: columns of bands that are
     null where they cannot be computed. All bands are true of a row with a null in one of them and a row without nulls
     in the others. can_fail: whether the condition may fail on a pair; rows then wait for the rest of their epoch.
-    Output: the columns of the left input, then (unless semi or anti) those of the right one. An outer join gives nulls
-    for a missing row.
+    replicated: a side that may have only so many rows, if the key is a slot. Output: the columns of the left input,
+    then (unless semi or anti) those of the right one. An outer join gives nulls for a missing row.
     """
 
     kind: JoinKind
@@ -328,6 +326,7 @@ class JoinOp:
     bands: tuple[Band, ...] = ()
     tried: tuple[str, ...] = ()
     can_fail: bool = False
+    replicated: Replicated | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,6 @@ from upriver.plan.plan import (
     ALL_ALIKE_SQL,
     ALL_ALIKE_TYPE,
     SALT_COLUMNS_MAX,
-    SLOTS,
     AggregateOp,
     AggregatePlan,
     Band,
@@ -34,6 +33,7 @@ from upriver.plan.plan import (
     Ranking,
     ReplicateOp,
     SaltOp,
+    Scan,
     TopKOp,
     UnionOp,
     ValuesOp,
@@ -42,6 +42,7 @@ from upriver.plan.plan import (
     rows_from_bytes,
 )
 from upriver.plan.relation import Relation, Scalar, any_fails
+from upriver.plan.slots import SLOTS, Replicated
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_null, is_ordered, same_type, spark_name
 from upriver.sql.bands import bands_among
@@ -394,11 +395,13 @@ def join(
     if equalities:
         left, left_key = _keyed(left, [key.left for key in equalities], taken)
         right, right_key = _keyed(right, [key.right for key in equalities], taken)
+        replicated = None
     else:
         left, left_key, right, right_key = in_slots(kind, left, right, taken)
+        replicated = _replicated(left, right)
     null_safe = tuple(key.null_safe for key in equalities) or (False,)
     condition = conjunction(of_pairs) if of_pairs else None
-    op = JoinOp(kind, left_key, right_key, null_safe, condition, bands, tried, any_fails(of_pairs))
+    op = JoinOp(kind, left_key, right_key, null_safe, condition, bands, tried, any_fails(of_pairs), replicated)
     both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
     schema = pa.schema([*left.schema, *(right.schema if both else ())])
     return Relation(op, (left, right), schema, place, asks=tuple(of_pairs))
@@ -442,6 +445,17 @@ def in_slots(
         schema = pa.schema([*side.schema, pa.field(names[place], pa.int32())])
         sides[place] = Relation(op, (side,), schema, side.place)
     return sides[0], names[:1], sides[1], names[1:]
+
+
+def _replicated(left: Relation, right: Relation) -> Replicated | None:
+    port = next((port for port, side in enumerate((left, right)) if isinstance(side.op, ReplicateOp)), None)
+    return None if port is None else Replicated(port, tuple(sorted(_tables((left, right)[port]))))
+
+
+def _tables(relation: Relation) -> set[str]:
+    """The tables that it reads, directly or through views."""
+    own = {relation.op.table} if isinstance(relation.op, Scan) else set[str]()
+    return own.union(*map(_tables, relation.inputs))
 
 
 def salt_columns(relation: Relation) -> tuple[str, ...]:

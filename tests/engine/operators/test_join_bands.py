@@ -16,8 +16,10 @@ from state_kit import MANY, Row
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.join import PAIRS_MAX, Gains, Join
+from upriver.errors import BudgetExceeded
 from upriver.plan import plan as ops
 from upriver.plan.plan import Band, JoinKind
+from upriver.plan.slots import REPLICATED_ROWS_MAX, Replicated
 
 FEW: dict[pa.DataType, list[Any]] = {
     pa.int8(): [-128, -1, 0, 1, 127],
@@ -172,3 +174,20 @@ def test_a_row_whose_bound_cannot_be_computed_meets_all(evaluator: Evaluator) ->
     join.apply(1, case.batch(1, [((1, None), 1), ((1, 5), 1)]))
     made = weighed(join.apply(0, case.batch(0, [((1, 4), 1), ((1, 5), 1), ((1, None), 1)])))
     assert made == {(1, 4, 1, None): 1, (1, 5, 1, None): 1, (1, 5, 1, 5): 1}
+
+
+def test_a_side_in_all_slots_has_a_bound(evaluator: Evaluator) -> None:
+    schemas = pa.schema([("k", pa.int32()), ("a", pa.int64())]), pa.schema([("k2", pa.int32()), ("b", pa.int64())])
+    op = ops.JoinOp(JoinKind.SEMI, ("k",), ("k2",), (False,), None, replicated=Replicated(1, ("prices", "rates")))
+    case = Case(op, schemas, (["k"], ["k2"]))
+
+    def rows(port: int, key: int, first: int, count: int) -> Batch:
+        arrays = [pa.array(np.full(count, key, np.int32)), pa.array(np.arange(first, first + count))]
+        return Batch(pa.RecordBatch.from_arrays(arrays, schema=schemas[port]), np.full(count, key, np.uint64))
+
+    join = case.build(evaluator)
+    for port, key in ((0, 1), (0, 2), (1, 1), (1, 2)):
+        join.apply(port, rows(port, key, 0, REPLICATED_ROWS_MAX))
+    join.apply(0, rows(0, 1, REPLICATED_ROWS_MAX, 1))
+    with pytest.raises(BudgetExceeded, match=r"more than 100,000 rows from 'prices' and 'rates' .* column of equality"):
+        join.apply(1, rows(1, 2, REPLICATED_ROWS_MAX, 1))

@@ -30,11 +30,12 @@ from upriver.engine.batch import Batch, no_rows
 from upriver.engine.operators.bands import SideBands, bands_of
 from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import ExpressionEvaluator, check_new, concatenated, part_of
-from upriver.errors import ProtocolError
+from upriver.errors import BudgetExceeded, ProtocolError
 from upriver.hashing import Hashes
 from upriver.plan import plan as ops
 from upriver.plan.column_names import quoted
 from upriver.plan.plan import JoinKind
+from upriver.plan.slots import REPLICATED_ROWS_MAX, Replicated
 from upriver.state.columns import array_of, cells_of, validity
 from upriver.state.indexes import Entries, RoutedIndex
 from upriver.state.multimap import Multimap
@@ -60,7 +61,7 @@ class SideShape:
     the join's key. strict: those of them in which a null agrees with nothing. alone: when its rows are put out on their
     own: while they have a match (True), while they have none (False), or never (``None``). counted: the matches of each
     of its rows are counted, because the counts of its key do not tell. bands: what its rows are searched by, if there
-    are bands.
+    are bands. replicated: what to say if a key has more than ``REPLICATED_ROWS_MAX`` rows on this side, if it may not.
     """
 
     kept: pa.Schema
@@ -70,6 +71,7 @@ class SideShape:
     alone: bool | None
     counted: bool
     bands: SideBands | None = None
+    replicated: Replicated | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ class JoinShape:
                 alone=alone,
                 counted=alone is not None and (op.condition is not None or bool(op.bands)),
                 bands=bands,
+                replicated=op.replicated if op.replicated is not None and op.replicated.port == port else None,
             )
             for port, (schema, key, alone, bands) in enumerate(
                 zip(kept, keys, _ALONE[op.kind], bands_of(op, kept), strict=True)
@@ -469,7 +472,7 @@ class JoinStore:
     def apply(self, port: int, batch: Batch) -> list[Batch]:
         """Take in changes of one side; returns the changes of the output that follow, in any number of batches.
 
-        Raises RowError if the condition fails on a pair.
+        Raises RowError if the condition fails on a pair, BudgetExceeded if a side that is in all slots gets too long.
         """
         shape = self._shape.sides[port]
         owners = self._owners(batch.hash64, [batch.rows.column(name) for name in shape.key])
@@ -477,6 +480,9 @@ class JoinStore:
         changes = self._sides[port].change(rows, owners, batch.hash64, batch.weight)
         before = self._keys.total(port, changes.owners)
         self._keys.add(port, np.repeat(changes.owners, changes.sizes), changes.weight)
+        rows = self._keys.total(port, changes.owners).max(initial=0)
+        if shape.replicated is not None and rows > REPLICATED_ROWS_MAX:
+            raise BudgetExceeded(shape.replicated.advice)
         if self._shape.condition is None and shape.bands is None:
             follows = list(self._by_key(port, changes, before > 0))
         else:
