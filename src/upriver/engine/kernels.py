@@ -18,7 +18,7 @@ from upriver.engine import fdlibm
 from upriver.engine.macros import MACROS
 from upriver.engine.operators.cardinality import codes_of
 from upriver.engine.wide_decimals import OPERATIONS, computed, low_bits, with_sign
-from upriver.engine.zone_offsets import instants_near, instants_of, wall_clocks_of
+from upriver.engine.zone_offsets import day_starts_of, instants_near, instants_of, wall_clocks_of
 from upriver.hashing import rehashed
 
 Doubles = npt.NDArray[np.float64]
@@ -268,6 +268,7 @@ KERNELS: Mapping[str, Kernel] = {
     **{f"kernel_sha{bits}": Kernel(("BLOB",), "VARCHAR", _digested(bits)) for bits in (224, 384, 512)},
     "kernel_wall_clock": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(wall_clocks_of)),
     "kernel_instant": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(instants_of)),
+    "kernel_day_start": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(day_starts_of)),
     "kernel_instant_near": Kernel(("TIMESTAMP", "VARCHAR", "TIMESTAMP"), "TIMESTAMP", _instants_near),
 }
 """By the name that SQL calls them by."""

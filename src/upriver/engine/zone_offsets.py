@@ -90,6 +90,17 @@ def instants_near(clocks: Micros, zone: str, moments: Micros) -> Micros:
     return found
 
 
+def day_starts_of(clocks: Micros, zone: str) -> Micros:
+    """The first instants of the days that begin at these wall clocks; where midnight is skipped, that of the change."""
+    begins, _ = _changes(zone)
+    instants = instants_of(clocks, zone)
+    seconds = instants // _SECOND
+    places = np.searchsorted(begins, _in_table(seconds), side="right") - 1
+    changes = (begins[places] + seconds - _in_table(seconds)) * _SECOND
+    found: Micros = np.where(wall_clocks_of(instants, zone) == clocks, instants, changes)
+    return found
+
+
 def days_go_back(zone: str) -> bool:
     """Whether the zone's date goes back at some change from 2020 on: its clocks are then put back over midnight."""
     begins, offsets = _changes(zone)

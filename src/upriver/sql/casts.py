@@ -294,12 +294,17 @@ def in_zone(value: Scalar, zone: str, kernel: str, type: pa.DataType) -> Scalar:
 
 
 def with_clock(context: Context, moment: Scalar, change: Callable[[str], str]) -> str:
-    """The SQL of the instant whose wall clock in the session's time zone is a change of the moment's. The offset from
+    """The SQL of a changed wall clock, or of the instant at which the session's time zone has it. The offset from
     UTC stays that of the moment, if such a wall clock has it: so an hour that comes twice stays the one that it is."""
-    clock = local(context, moment).sql
+    clock = local(context, moment).sql if is_instant(moment.type) else moment.sql
     if clock == moment.sql:
         return change(clock)
     return f"kernel_instant_near({change(clock)}, {string_sql(context.timezone)}, {moment.sql})"
+
+
+def _day_to_instant(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    """The instant at which a day begins."""
+    return in_zone(_plain(context, node, value, pa.timestamp("us")), context.timezone, "kernel_day_start", to)
 
 
 def _of_clock(how: Cast) -> Cast:
@@ -368,7 +373,7 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_wall_clock, is_date, _plain),
     (is_wall_clock, is_string, _checked_by("spark_text_of_timestamp")),
     (is_instant, _is_bigint, _checked_by("spark_unix_seconds")),
-    (is_date, is_instant, _from_clock(_plain)),
+    (is_date, is_instant, _day_to_instant),
     (is_instant, is_date, _of_clock(_plain)),
     (is_instant, is_string, _of_clock(_checked_by("spark_text_of_timestamp"))),
     (is_instant, is_wall_clock, _of_clock(_retyped)),

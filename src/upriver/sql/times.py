@@ -41,7 +41,6 @@ _CLOCK_UNITS = _DATE_UNITS | {
     "MILLISECOND": "millisecond",
     "MICROSECOND": "microsecond",
 }
-_TO_A_DAY = frozenset({"day", "hour", "minute", "second", "millisecond", "microsecond"})
 
 
 def _clock(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
@@ -121,12 +120,11 @@ def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Sc
     if unit is None:
         raise context.unsupported(node, f"date_trunc() to {written!r}", f"Take one of {', '.join(_CLOCK_UNITS)}.")
     moment = as_instant(context, node, operands[1])
-    if unit in _TO_A_DAY:
-        sql = with_clock(context, moment, lambda clock: f"date_trunc('{unit}', {clock})")
-        return opaque(strict(sql, moment.type, (moment,)))
-    clock = local(context, moment)
-    whole = strict(f"date_trunc('{unit}', {clock.sql})", clock.type, (clock,))
-    return opaque(in_zone(whole, context.timezone, "kernel_instant", moment.type))
+    if unit == "week":
+        monday = strict(f"CAST(date_trunc('week', {local(context, moment).sql}) AS DATE)", _DATE, (moment,))
+        return opaque(cast(context, node, monday, moment.type))
+    sql = with_clock(context, moment, lambda clock: f"date_trunc('{unit}', {clock})")
+    return opaque(strict(sql, moment.type, (moment,)))
 
 
 def _instant_of(micros: int) -> Special:
@@ -194,16 +192,15 @@ def _shifted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     count, moment = in_order(take(context, node, OperandKind.WHOLE, count), moment)
 
     def later(by: str) -> str:
-        if is_wall_clock(moment.type):
-            return f"({moment.sql} + {by})"
         return with_clock(context, moment, lambda clock: f"({clock} + {by})")
 
     if unit in _MONTHS:
         sql = later(f"to_months(CAST({count.sql} * CAST({_MONTHS[unit]} AS BIGINT) AS INTEGER))")
+    elif unit in ("DAY", "WEEK"):
+        days = _MICROS[unit] // _MICROS["DAY"]
+        sql = later(f"to_days(CAST({count.sql} * CAST({days} AS BIGINT) AS INTEGER))")
     else:
-        micros = f"({count.sql} * CAST({_MICROS[unit]} AS BIGINT))"
-        days = later(f"to_days(CAST({micros} // CAST({_MICROS['DAY']} AS BIGINT) AS INTEGER))")
-        sql = f"({days} + to_microseconds({micros} % CAST({_MICROS['DAY']} AS BIGINT)))"
+        sql = f"({moment.sql} + to_microseconds({count.sql} * CAST({_MICROS[unit]} AS BIGINT)))"
     return opaque(strict(sql, moment.type, (count, moment), fails=True))
 
 
@@ -265,7 +262,7 @@ def _seconds_of_day(context: Context, moment: Scalar, clock: Scalar) -> str:
     if moment.sql == clock.sql:
         return macro("spark_seconds_of_day", clock.sql)
     start = in_zone(
-        replace(clock, sql=f"date_trunc('day', {clock.sql})"), context.timezone, "kernel_instant", moment.type
+        replace(clock, sql=f"date_trunc('day', {clock.sql})"), context.timezone, "kernel_day_start", moment.type
     )
     return f"(epoch_us({moment.sql}) - epoch_us({start.sql})) // CAST(1000000 AS BIGINT)"
 
