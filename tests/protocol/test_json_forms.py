@@ -11,6 +11,7 @@ from random_relations import relations
 from relation_kit import scan
 
 from upriver.plan.plan import (
+    AggregateCall,
     Band,
     DataflowPlan,
     FrameUnit,
@@ -64,6 +65,7 @@ OPS: list[Op] = [
         (
             WindowCall("sum", "x", "s", LONG, WindowFrame(FrameUnit.RANGE, None, -3), where="b"),
             WindowCall("lag", "x", "l", INT, number=-1, default="d", ignores_nulls=True),
+            WindowCall("max_by", None, "m", INT, aggregate=AggregateCall("max_by", "x", "", INT, others=("d",))),
         ),
     ),
     SetOperationOp(SetKind.INTERSECT, True),

@@ -71,6 +71,15 @@ SELECTS = [
     RANGE BETWEEN 9999999999.99 FOLLOWING AND UNBOUNDED FOLLOWING) AS b, count(*) OVER ({W} f RANGE BETWEEN 2.75D
     PRECEDING AND 0.5D FOLLOWING) AS c, sum(i) OVER ({W} f DESC NULLS FIRST RANGE BETWEEN 1 PRECEDING AND CURRENT
     ROW) AS d1, min(s) OVER ({W} f RANGE BETWEEN 1e300D FOLLOWING AND 2e300D FOLLOWING) AS e""",
+    f"""median(i) OVER (PARTITION BY k) AS a, percentile(p, 0.3) OVER ({W} id) AS b, max_by(s, id) OVER ({W} d) AS c,
+    min_by(p, id) FILTER (WHERE b) OVER ({W} id ROWS BETWEEN 2 PRECEDING AND 1 FOLLOWING) AS d1, collect_list(s) OVER
+    ({W} id) AS e, size(collect_set(f) OVER (PARTITION BY k)) AS f1, bit_xor(l) OVER ({W} id) AS g1, bit_and(i) OVER
+    (PARTITION BY b) AS h, mode(s, true) OVER (PARTITION BY k) AS m""",
+    f"""percentile_approx(i, array(0.1, 0.5)) OVER (PARTITION BY k) AS a, approx_count_distinct(p) OVER ({W} id) AS b,
+    regr_count(i, l) OVER ({W} id) AS c, percentile_cont(0.25) WITHIN GROUP (ORDER BY i) OVER (PARTITION BY k) AS d1,
+    try_sum(l) OVER ({W} id) AS e, collect_list(d) FILTER (WHERE b) OVER ({W} id ROWS 2 PRECEDING) AS f1,
+    round(corr(i, l) FILTER (WHERE abs(i) < 9) OVER (PARTITION BY b), 9) AS g1, bit_or(i) OVER ({W} id ROWS BETWEEN
+    2 FOLLOWING AND 3 FOLLOWING) AS h, round(kurtosis(i) FILTER (WHERE abs(i) < 9) OVER (PARTITION BY b), 9) AS m""",
 ]
 QUERIES = [f"SELECT id, {columns} FROM t" for columns in SELECTS] + [
     """SELECT k, b, sum(i) AS a, sum(sum(i)) OVER (PARTITION BY k) AS c, rank() OVER (ORDER BY count(*) DESC, k, b)

@@ -100,7 +100,7 @@ window() of DATE | SELECT ^window(d, '1 hour').start AS a FROM t
 window() of these lengths | SELECT ^window(n, '1 hour', '2 hours').start AS a FROM t
 window() that puts each row in 3600 windows | SELECT ^window(n, '1 hour', '1 second').start AS a FROM t
 window() of 1 operands | SELECT ^window(n).start AS a FROM t
-collect_list() OVER | SELECT k, ^collect_list(i) OVER (PARTITION BY k) AS z FROM t
+collect_set(DISTINCT ...) OVER | SELECT k, ^collect_set(DISTINCT i) OVER (PARTITION BY k) AS z FROM t
 ROWS or RANGE of RANK() | SELECT k, ^RANK() OVER (ORDER BY i ROWS BETWEEN 1 PRECEDING AND CURRENT ROW) AS n FROM t
 RANGE of this distance | SELECT k, ^sum(i) OVER (ORDER BY k RANGE BETWEEN 1 PRECEDING AND CURRENT ROW) AS n FROM t
 RANGE of this distance | SELECT k, ^sum(i) OVER (ORDER BY n RANGE BETWEEN INTERVAL 1 MONTH PRECEDING AND CURRENT ROW) AS z \

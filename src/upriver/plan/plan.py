@@ -397,7 +397,8 @@ class WindowCall:
     type: of the result, as Spark gives them. frame: of the functions from first_value on. where: a BOOLEAN column; an
     aggregate takes in only rows in which it is true; ``None``: all. number: of ntile, how many groups; of lag and lead,
     how many rows back or ahead; of nth_value, which row. default: a column, whose value lag and lead give where there
-    is no such row; ``None``: null. ignores_nulls: whether rows whose argument is null do not count.
+    is no such row; ``None``: null. ignores_nulls: whether rows whose argument is null do not count. aggregate: the
+    aggregate of the rows of a frame, if window functions have none of that name themselves; it has the columns then.
     """
 
     function: str
@@ -409,11 +410,13 @@ class WindowCall:
     number: int = 0
     default: str | None = None
     ignores_nulls: bool = False
+    aggregate: AggregateCall | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns of the input that it reads."""
-        return tuple(name for name in (self.argument, self.where, self.default) if name is not None)
+        of = () if self.aggregate is None else (*self.aggregate.columns, self.aggregate.where)
+        return tuple(name for name in (self.argument, self.where, self.default, *of) if name is not None)
 
 
 @dataclass(frozen=True, slots=True)

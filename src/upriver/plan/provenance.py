@@ -157,6 +157,8 @@ def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
 
 def windowed(call: WindowCall, name_of: Callable[[str], str]) -> str:
     """``sum(table.column) OVER``, with the number and the default of those functions that have them."""
+    if call.aggregate is not None:
+        return f"{called(call.aggregate, name_of)} OVER"
     numbers = [str(call.number)] if call.function in ("ntile", "lag", "lead", "nth_value") else []
     operands = [name_of(name) for name in (call.argument,) if name is not None]
     operands += numbers + [name_of(name) for name in (call.default,) if name is not None]

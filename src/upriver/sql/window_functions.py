@@ -17,6 +17,7 @@ from sqlglot import exp
 
 from upriver.plan.plan import (
     WHOLE_PARTITION,
+    AggregateCall,
     FrameUnit,
     Order,
     Ranking,
@@ -29,6 +30,7 @@ from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_date, is_decimal, is_instant, is_integer, is_null, is_wall_clock
 from upriver.sql.aggregates import AGGREGATES, aggregate_call
+from upriver.sql.aggregates import called as called_function
 from upriver.sql.casts import cast
 from upriver.sql.operators import DAY_MICROS, interval_of
 from upriver.sql.relations import UNBOUNDED, Output, windowed, with_values
@@ -51,14 +53,23 @@ _ENDS = {
 """Functions that give the value of one row of the frame."""
 _AGGREGATED = frozenset(
     {"count_star", "count", "sum", "avg", "min", "max", "bool_and", "bool_or"}
-    | {"stddev_samp", "stddev_pop", "var_samp", "var_pop"}
+    | {"stddev_samp", "stddev_pop", "var_samp", "var_pop", "collect_list"}
 )
-"""Those aggregates that go over windows, too."""
+"""Those aggregates that window functions have themselves."""
+_FRAMED = frozenset(
+    {"min_by", "max_by", "mode", "percentile", "percentile_disc", "percentile_approx", "approx_count_distinct"}
+    | {"bit_and", "bit_or", "bit_xor", "try_sum", "skewness", "kurtosis", "corr", "covar_pop", "covar_samp"}
+    | {"regr_avgx", "regr_avgy", "regr_r2", "regr_slope", "regr_intercept", "regr_sxx", "regr_syy", "regr_sxy"}
+)
+"""Those that are computed of each frame as of a group."""
 _ORDERED = _RANKINGS.keys() | _SHARES | _NEIGHBOURS | {"ntile"}
 """Functions that mean nothing without ORDER BY, and have no frame."""
 
 _UP_TO_CURRENT = WindowFrame(FrameUnit.RANGE, None, 0)
 _RUNNING = WindowFrame(FrameUnit.ROWS, None, 0)
+
+_OTHER = "other"
+"""The field of a further value of an aggregate begins so."""
 
 _SIDES = {"PRECEDING": -1, "FOLLOWING": 1}
 
@@ -129,7 +140,7 @@ def window_function(context: Context, node: exp.Expr, name: str) -> WindowFuncti
     clause = node.args.get("order")
     order = () if clause is None else tuple(sort_key(context, part, part.this) for part in clause.expressions)
     function, nulls = _function(context, node)
-    called = function.this if isinstance(function, exp.Filter) else function
+    called = called_function(function)
     title = called.name.lower()
     if title in _ORDERED:
         if clause is None:
@@ -158,8 +169,7 @@ def with_window_functions(relation: Relation, functions: Sequence[WindowFunction
         partition = tuple(dict.fromkeys([next(known) for _ in function.partition]))
         order = orders([next(known) for _ in function.order], function.order)
         columns = {field: next(known) for field in function.values}
-        argument, where, default = (columns.get(field) for field in ("argument", "where", "default"))
-        call = replace(function.call, argument=argument, where=where, default=default)
+        call = _of_columns(function.call, columns)
         if call.function in _RANKINGS:
             ranks.append((TopKOp(partition, order, UNBOUNDED, _RANKINGS[call.function], call.output), function.place))
         else:
@@ -170,6 +180,16 @@ def with_window_functions(relation: Relation, functions: Sequence[WindowFunction
         assert op.rank is not None, "a rank has a column"
         relation = Relation(op, (relation,), relation.schema.append(pa.field(op.rank, _RANK_TYPE)), place)
     return relation
+
+
+def _of_columns(call: WindowCall, columns: Mapping[str, str]) -> WindowCall:
+    """The call with the names of its columns, which are given by field."""
+    argument, where, default = (columns.get(field) for field in ("argument", "where", "default"))
+    of = call.aggregate
+    if of is None:
+        return replace(call, argument=argument, where=where, default=default)
+    others = tuple(columns[f"{_OTHER}{number}"] for number in range(len(of.others)))
+    return replace(call, aggregate=replace(of, argument=argument, where=where, others=others))
 
 
 def all_numbered(relation: Relation) -> Relation:
@@ -222,7 +242,7 @@ def _function(context: Context, node: exp.Expr) -> tuple[exp.Expr, bool]:
     ignores = isinstance(function, exp.IgnoreNulls)
     if isinstance(function, exp.IgnoreNulls | exp.RespectNulls):
         function = function.this
-    called = function.this if isinstance(function, exp.Filter) else function
+    called = called_function(function)
     if not isinstance(called, exp.Anonymous):
         raise context.unsupported(node, f"{construct(called)} OVER", ELSEWHERE)
     if any(isinstance(operand, exp.IgnoreNulls | exp.RespectNulls) for operand in called.expressions):
@@ -282,19 +302,36 @@ def _value_of(context: Context, function: exp.Expr, name: str, nulls: bool) -> T
 
 
 def _aggregated(context: Context, node: exp.Expr, function: exp.Expr, name: str, nulls: bool) -> Translated:
-    called = function.this if isinstance(function, exp.Filter) else function
+    called = called_function(function)
     title = called.name
     if nulls or title.lower() not in AGGREGATES:
         raise context.unsupported(node, f"{title}() OVER{' with IGNORE NULLS' if nulls else ''}", _GROUP)
     found = aggregate_call(context, function)
-    if found.distinct or found.function not in _AGGREGATED:
+    own = found.function in _AGGREGATED and not found.distinct
+    if not own and (
+        found.distinct != (found.function == "collect_list") or found.function not in {*_FRAMED, "collect_list"}
+    ):
         raise context.unsupported(node, f"{title}() OVER", _GROUP)
     values: dict[str, Output] = {}
     if found.argument is not None:
-        values["argument"] = Output(worded(called.expressions[0]), found.argument)
+        values["argument"] = Output(worded(called.expressions[0] if called.expressions else called), found.argument)
+    values |= {f"{_OTHER}{number}": Output(title.lower(), other) for number, other in enumerate(found.others)}
     if found.where is not None:
         values["where"] = Output(worded(function.expression.this if called is not function else called), found.where)
-    return WindowCall(found.function, None, name, found.type), values
+    if own:
+        return WindowCall(found.function, None, name, found.type), values
+    aggregate = AggregateCall(
+        found.function,
+        "",
+        "",
+        found.type,
+        found.distinct,
+        None,
+        ("",) * len(found.others),
+        found.fraction,
+        fractions=found.fractions,
+    )
+    return WindowCall(found.function, None, name, found.type, aggregate=aggregate), values
 
 
 def _argument(context: Context, function: exp.Expr, node: exp.Expr) -> Scalar:

@@ -24,13 +24,14 @@ from upriver.engine.operators.accumulators import (
     products_of,
     some_value,
 )
+from upriver.engine.operators.frame_aggregates import over_frames
 from upriver.engine.operators.window_frames import LONG, Longs, RowsInOrder
 from upriver.plan.plan import WindowCall
 from upriver.plan.types import decimal_sum_type
 from upriver.state.columns import Cells, array_of, canonical, cells_of, validity
 from upriver.state.digits import RunSums, join, outside, parts_of, split
 from upriver.state.pair_index import order_keys
-from upriver.state.vectors import Mask, Positions, true_at
+from upriver.state.vectors import Mask, Positions, spread, true_at
 
 Function = Callable[[WindowCall, RowsInOrder, Positions], pa.Array]
 """Gives the results of a call at these places of the rows. Raises OutOfRange, with a place, if one has no room."""
@@ -41,6 +42,8 @@ _LIMB_BITS, _LIMB_MASK = 32, 0xFFFF_FFFF
 
 def results(call: WindowCall, rows: RowsInOrder, at: Positions) -> pa.Array:
     """The results of a call for the rows at these places. Raises OutOfRange, with the place of a row."""
+    if call.aggregate is not None:
+        return over_frames(call.aggregate, call.frame, rows, at)
     return FUNCTIONS[call.function](call, rows, at)
 
 
@@ -247,6 +250,16 @@ def _cell(cells: Cells) -> np.dtype[np.generic]:
     return cells.dtype if cells.dtype.itemsize == _DECIMAL_BYTES else np.dtype(np.int64)
 
 
+def _collected(call: WindowCall, rows: RowsInOrder, at: Positions) -> pa.Array:
+    """collect_list: the values of the frame that are not null, in the window's order."""
+    there = _there(call, rows)
+    starts, ends = (_before(there)[bound] for bound in _frames(call, rows, at))
+    places = true_at(there)[spread(starts, ends - starts)]
+    offsets = np.concatenate([[0], np.cumsum(ends - starts)]).astype(np.int32)
+    values = _argument(call, rows).take(pa.array(places))
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=call.type)
+
+
 # Parts of all ---------------------------------------------------------------------------------------------------------
 
 
@@ -301,6 +314,7 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         "max": _extreme,
         "sum": _sum,
         "avg": _avg,
+        "collect_list": _collected,
         **dict.fromkeys(MOMENTS, _moment),
     }
 )
