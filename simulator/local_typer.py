@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.source import Source
-from upriver.sql.queries import Views, compile_query, output_fields, parsed
+from upriver.sql.queries import Views, output_fields, parsed
 
 
 class LocalTyper:
@@ -23,7 +23,7 @@ class LocalTyper:
     def schema_of(self, sql: str) -> pa.Schema:
         """Raises UnsupportedSql, DeclarationError."""
         source = Source("", sql)
-        rows = compile_query(Views({}, self._tables, self.timezone, self.functions).setting(source), parsed(source))
+        rows = Views({}, self._tables, self.timezone, self.functions).compiled(source, parsed(source))
         fields = []
         for column, type in output_fields(source, rows):
             if column.title is None:

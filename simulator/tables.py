@@ -195,6 +195,11 @@ CLOCKED = (
         ("n",),
     ),
     ViewSpec(
+        "ages",
+        "SELECT (unix_timestamp() - seq) DIV 4 AS age, count(*) AS n, sum(qty) AS qty FROM trades GROUP BY 1",
+        ("age",),
+    ),
+    ViewSpec(
         "renewed",
         "SELECT sym, count(*) AS n FROM offers GROUP BY sym HAVING max(seq) > unix_timestamp() - 10",
         ("sym",),

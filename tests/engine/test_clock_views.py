@@ -131,6 +131,64 @@ VIEWS = {
         f"SELECT k, n FROM events WHERE seen > {NOW} - INTERVAL 30 MINUTES AND k IN (SELECT k FROM tasks WHERE due > "
         f"{TODAY}) UNION ALL SELECT k, n FROM events WHERE CAST({TODAY} AS TIMESTAMP) > CAST(seen AS TIMESTAMP)",
     ),
+    "age in days": (
+        "SELECT id, k, datediff(current_date(), due) AS age, CASE WHEN due < current_date() THEN 'overdue' "
+        "WHEN datediff(now(), due) / 2 > -2 THEN 'soon' END AS state FROM tasks",
+        ("id",),
+        f"SELECT id, k, {TODAY} - due, CASE WHEN due < {TODAY} THEN 'overdue' WHEN ({TODAY} - due) / 2 > -2 THEN "
+        "'soon' END FROM tasks",
+    ),
+    "the clock as a column": (
+        "SELECT k, now() AS at, date_trunc('month', current_date()) AS month, hour(current_timestamp) AS h, n FROM "
+        "events WHERE month(seen) = month(now()) OR until > now()",
+        ("k",),
+        f"SELECT k, {NOW}, CAST(date_trunc('month', {TODAY}) AS TIMESTAMPTZ), hour(TIMESTAMP '{{now}}'), n FROM events "
+        f"WHERE month(CAST(seen AS TIMESTAMP)) = month({TODAY}) OR until > {NOW}",
+    ),
+    "counted with the time": (
+        "SELECT now() AS at, count(*) AS c, max(datediff(now(), seen)) AS oldest FROM events",
+        (),
+        f"SELECT {NOW}, count(*), max({TODAY} - CAST(CAST(seen AS TIMESTAMP) AS DATE)) FROM events",
+    ),
+    "groups by processing time": (
+        "SELECT k, count(*) AS c, window.start AS b, window.end AS e FROM (SELECT *, current_timestamp() AS p "
+        "FROM events) GROUP BY k, window(p, '30 minutes')",
+        ("k",),
+        f"SELECT k, count(*), time_bucket(INTERVAL 30 MINUTES, {NOW}), time_bucket(INTERVAL 30 MINUTES, {NOW}) + "
+        "INTERVAL 30 MINUTES FROM events GROUP BY k",
+    ),
+    "by the month alone": (
+        "SELECT trunc(current_date(), 'MM') AS m, count(*) AS c, sum(CASE WHEN due < current_date() THEN 1 ELSE 0 END) "
+        "AS o FROM tasks GROUP BY trunc(current_date(), 'MM')",
+        ("m",),
+        f"SELECT date_trunc('month', {TODAY}), count(*), sum(CASE WHEN due < {TODAY} THEN 1 ELSE 0 END) FROM tasks "
+        "GROUP BY 1",
+    ),
+    "by age": (
+        "SELECT datediff(current_date(), due) AS age, count(*) AS c, max(id) AS m FROM tasks GROUP BY 1 "
+        "HAVING count(*) < day(now())",
+        ("age",),
+        f"SELECT {TODAY} - due, count(*), max(id) FROM tasks GROUP BY 1 HAVING count(*) < day({TODAY})",
+    ),
+    "joined by the clock": (
+        "SELECT e.k, e.n, t.id FROM events e LEFT JOIN tasks t ON e.k = t.k AND datediff(current_date(), t.due) = e.n",
+        ("k",),
+        f"SELECT e.k, e.n, t.id FROM events e LEFT JOIN tasks t ON e.k = t.k AND {TODAY} - t.due = e.n",
+    ),
+    "over a window, by age": (
+        "SELECT id, k, sum(id) OVER (PARTITION BY k ORDER BY datediff(current_date(), due), id) AS s, "
+        "rank() OVER (PARTITION BY k, due < current_date() ORDER BY id) AS r FROM tasks",
+        ("k",),
+        f"SELECT id, k, CAST(sum(id) OVER (PARTITION BY k ORDER BY {TODAY} - due NULLS FIRST, id) AS BIGINT), "
+        f"rank() OVER (PARTITION BY k, due < {TODAY} ORDER BY id) FROM tasks",
+    ),
+    "the last days": (
+        "SELECT c.day, count(t.id) AS n FROM (SELECT explode(sequence(date_sub(current_date(), 3), current_date())) "
+        "AS day) c LEFT JOIN tasks t ON t.due = c.day GROUP BY c.day",
+        ("day",),
+        f"SELECT c.d, count(t.id) FROM (SELECT CAST(unnest(generate_series({TODAY} - 3, {TODAY}, INTERVAL 1 DAY)) AS "
+        "DATE) AS d) c LEFT JOIN tasks t ON t.due = c.d GROUP BY c.d",
+    ),
 }
 
 MOMENTS = st.none() | st.integers(-400, 1200).map(lambda tens: BEGIN + timedelta(minutes=10 * tens))

@@ -163,8 +163,6 @@ this date_format()          | ^date_format(n, s)
 sha2() of these bits        | ^sha2(s, 128)
 rand(), which gives another answer each time | ^rand()
 uuid(), which gives another answer each time | ^uuid()
-now(), which changes with each epoch | ^now()
-current_date(), which changes with each epoch | ^current_date()
 a cast from DOUBLE to STRING | TRY_CAST(^x AS STRING)
 transform() without a lambda | ^transform(a, i)
 LAMBDA                      | size(^y -> y)
@@ -177,7 +175,6 @@ TIMESTAMP - TIMESTAMP, which is an INTERVAL, | ^t - t
 TIMESTAMP_NTZ - TIMESTAMP_NTZ, which is an INTERVAL, | ^n - n
 TIMESTAMP_NTZ - DATE, which is an INTERVAL, | ^n - d
 TIMESTAMP + INT is not supported | ^t + 1
-unix_timestamp(), which changes with each epoch | ^unix_timestamp()
 unix_timestamp() of INT | ^unix_timestamp(i)
 unix_timestamp() by 'QQ' | ^unix_timestamp(s, 'QQ')
 >>> is not supported | i ^>>> 1

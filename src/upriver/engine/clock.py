@@ -1,4 +1,5 @@
-"""When a row passes a test of the clock: from one instant to before another (:mod:`upriver.plan.clock`).
+"""When a row passes a test of the clock: from one instant to before another (:mod:`upriver.plan.clock`). Also which
+value of the clock a row shows, and until when.
 
 Instants are microseconds since 1970, UTC. The clock's function never goes down, so the least instant at which it
 reaches a value is found by going back through its steps.
@@ -7,15 +8,15 @@ reaches a value is found by going back through its steps.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Self
+from typing import Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.engine.zone_offsets import instants_of, wall_clocks_of
-from upriver.plan.clock import ClockStep, ClockStepKind, ClockTest, Comparison
-from upriver.state.columns import cells_of, validity
+from upriver.plan.clock import ClockColumn, ClockStep, ClockStepKind, ClockTest, Comparison
+from upriver.state.columns import array_of, cells_of, validity
 from upriver.state.vectors import Mask
 
 Instants = npt.NDArray[np.int64]
@@ -30,6 +31,57 @@ _DAY = 86_400_000_000
 _DAYS_FAR = _FAR // _DAY
 _NEAR = np.arange(-5, 6)
 """The days around a guess among which the right one is."""
+
+
+_SHOWN_FROM, _SHOWN_TO = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The instants that values show: the years 1 to 9999."""
+
+
+class ClockResult(Protocol):
+    """One result of the clock for each of some rows, at any instants."""
+
+    def column(self, clock: Instants) -> pa.Array:
+        """At these instants, one for each row."""
+        ...
+
+    def differs(self, before: Instants, after: Instants) -> Mask:
+        """For which rows it is not the same at both instants."""
+        ...
+
+    def following(self, clock: Instants) -> Instants:
+        """The first change of each row after these instants; ``NEVER`` for none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Showing:
+    """A value of the clock. Implements :class:`ClockResult` for any number of rows."""
+
+    of: ClockColumn
+
+    def column(self, clock: Instants) -> pa.Array:
+        numbers = self._numbers(clock)
+        return array_of(self.of.type, np.ascontiguousarray(numbers, np.dtype(f"i{self.of.type.byte_width}")))
+
+    def differs(self, before: Instants, after: Instants) -> Mask:
+        different: Mask = self._numbers(before) != self._numbers(after)
+        return different
+
+    def following(self, clock: Instants) -> Instants:
+        instants, places = _distinct(clock)
+        return least(self.of, shown(self.of, instants) + 1)[places]
+
+    def _numbers(self, clock: Instants) -> Instants:
+        instants, places = _distinct(clock)
+        return shown(self.of, instants)[places]
+
+
+def _distinct(clock: Instants) -> tuple[Instants, npt.NDArray[np.intp]]:
+    """The different instants, all of them such as a value shows, and the place of each row's among them."""
+    if len(clock) and (clock == clock[0]).all():
+        return np.clip(clock[:1], _SHOWN_FROM, _SHOWN_TO), np.zeros(len(clock), np.intp)
+    instants, places = np.unique(clock, return_inverse=True)
+    return np.clip(instants, _SHOWN_FROM, _SHOWN_TO), places
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,23 +125,27 @@ class Passing:
         """As :meth:`at`, with NULL."""
         return pa.array(self.at(clock), pa.bool_(), mask=~self.known)
 
+    def differs(self, before: Instants, after: Instants) -> Mask:
+        different: Mask = self.known & (self.at(before) != self.at(after))
+        return different
+
     def following(self, clock: Instants) -> Instants:
         """The first change of each row after these instants; ``NEVER`` for none."""
         later: Instants = np.where(self.end > clock, self.end, NEVER)
         return np.where(self.begin > clock, self.begin, later)
 
 
-def shown(test: ClockTest, clock: Instants) -> Instants:
+def shown(of: ClockTest | ClockColumn, clock: Instants) -> Instants:
     """The value of the clock's function at these instants."""
-    for step in test.steps:
-        clock = _forward(step, test.zone)(clock)
+    for step in of.steps:
+        clock = _forward(step, of.zone)(clock)
     return clock
 
 
-def least(test: ClockTest, numbers: Instants) -> Instants:
+def least(of: ClockTest | ClockColumn, numbers: Instants) -> Instants:
     """The least instant at which the clock's function is at least this number."""
-    for step in reversed(test.steps):
-        numbers = np.clip(_BACK[step.kind](step, test.zone, numbers), -_FAR, _FAR)
+    for step in reversed(of.steps):
+        numbers = np.clip(_BACK[step.kind](step, of.zone, numbers), -_FAR, _FAR)
     return numbers
 
 
@@ -172,9 +228,9 @@ _BACK: Mapping[ClockStepKind, Callable[[ClockStep, str, Instants], Instants]] = 
 """By kind: the least number for which the step gives at least this one."""
 
 
-def all_changes(passings: Sequence[Passing], clock: Instants) -> Instants:
-    """The first change of any test of each row after these instants."""
+def all_changes(results: Sequence[ClockResult], clock: Instants) -> Instants:
+    """The first change of any result of each row after these instants."""
     first = np.full(len(clock), NEVER, np.int64)
-    for passing in passings:
-        first = np.minimum(first, passing.following(clock))
+    for result in results:
+        first = np.minimum(first, result.following(clock))
     return first

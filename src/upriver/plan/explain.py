@@ -249,8 +249,7 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
         case WindowOp():
             return _window(op, name_of)
         case ClockOp():
-            tests = (f"{name_of(test.column)} {test.comparison} {test.sql}" for test in op.tests)
-            return f"tests of the clock, for which rows wait that will change: {', '.join(tests)}"
+            return _clock(op, name_of)
         case UnionOp():
             return "union"
         case SaltOp():
@@ -270,6 +269,14 @@ def _simple_step(op: Op, name_of: NameOf) -> str:
             return f"stateful map per {op.per} for each {listed(map(name_of, op.key))}"
         case _:
             raise AssertionError(f"{op} is told elsewhere")
+
+
+def _clock(op: ClockOp, name_of: NameOf) -> str:
+    tests = ", ".join(f"{name_of(test.column)} {test.comparison} {test.sql}" for test in op.tests)
+    values = ", ".join(f"{column.sql} {column.pace}" for column in op.columns)
+    parts = [f"tests of the clock, for which rows wait that will change: {tests}"] if tests else []
+    parts += [f"values of the clock, for which all rows change: {values}"] if values else []
+    return "; ".join(parts)
 
 
 def _project(projection: Projection, name_of: NameOf) -> str:

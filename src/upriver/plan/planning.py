@@ -120,7 +120,8 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             sorted_by = {order.column for order in step.op.order} if called or needed & step.op.outputs else set()
             return [(needed - step.op.outputs) | {*step.op.partition, *sorted_by, *called}]
         case ClockOp():
-            return [(needed - step.op.outputs) | {test.column for test in step.op.tests if test.output in needed}]
+            wanted = (needed - step.op.outputs) | {test.column for test in step.op.only(needed).tests}
+            return [wanted or set(step.inputs[0].schema.names[:1])]
         case UnionOp():
             return [needed for _ in step.inputs]
         case SaltOp(column, columns):
@@ -191,9 +192,8 @@ def _rebuilt(step: Step, needed: set[str], inputs: Sequence[Step], steps: Steps)
             results = [step.schema.field(call.output) for call in calls]
             return steps.make(replace(step.op, calls=calls), exact, pa.schema([*exact[0].schema, *results]))
         case ClockOp():
-            tests = tuple(test for test in step.op.tests if test.output in needed)
-            results = [step.schema.field(test.output) for test in tests]
-            return steps.make(ClockOp(tests), exact, pa.schema([*exact[0].schema, *results])) if tests else exact[0]
+            op = step.op.only(needed)
+            return steps.make(op, exact, pa.schema([*exact[0].schema, *op.fields])) if op.outputs else exact[0]
         case _:
             return steps.make(step.op, exact, step.schema)
 

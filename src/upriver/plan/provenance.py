@@ -125,6 +125,9 @@ def origin(op: Op, column: str, inputs: Sequence[pa.Schema], below: Below) -> st
             call = next(call for call in op.calls if call.output == column)
             return windowed(call, lambda name: below(0, name))
         case ClockOp() if column in op.outputs:
+            value = next((value for value in op.columns if value.output == column), None)
+            if value is not None:
+                return value.sql
             test = next(test for test in op.tests if test.output == column)
             return f"{below(0, test.column)} {test.comparison} {test.sql}"
         case StatefulMapOp() if column not in op.key:

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import plain_column
 from upriver.plan.plan import (
     ExplodeOp,
@@ -105,7 +106,7 @@ class Relation:
                 return self.fails | {name for name, text in pairs if plain_column(text) in below}
             case JoinOp(JoinKind.SEMI | JoinKind.ANTI):
                 return self.inputs[0].deferred
-            case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp() | UnionOp() | JoinOp():
+            case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp() | ClockOp() | UnionOp() | JoinOp():
                 return frozenset[str]().union(*(part.deferred for part in self.inputs))
             case _:
                 return frozenset()
@@ -119,6 +120,8 @@ class Relation:
                 return computed | frozenset(name for name, text in pairs if plain_column(text) in below)
             case FilterOp() | SaltOp() | ReplicateOp() | ExplodeOp():
                 return self.inputs[0].certain
+            case ClockOp(columns=columns):
+                return self.inputs[0].certain.union(column.output for column in columns)
             case JoinOp(JoinKind.LEFT | JoinKind.SEMI | JoinKind.ANTI):
                 return self.inputs[0].certain
             case JoinOp(JoinKind.RIGHT):

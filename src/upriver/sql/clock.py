@@ -1,11 +1,12 @@
-"""The clock in SQL: comparisons ``value op f(now())``, and how they are found and written out.
+"""The clock in SQL: comparisons ``value op f(now())``, values ``f(now())``, and how they are found and written out.
 
 A comparison with the clock is detached like a subquery (:mod:`upriver.sql.detached`), and becomes a BOOLEAN column of
 the rows (:mod:`upriver.sql.clock_functions`). BETWEEN and IN are written as comparisons first, and differences such as
-``datediff(current_date(), d) < 7`` as ``current_date() < date_add(d, 7)``.
+``datediff(current_date(), d) < 7`` as ``current_date() < date_add(d, 7)``. What cannot be such a test is left as it is
+written: the values of the clock in it are detached, and become columns of the rows.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
@@ -19,10 +20,11 @@ WORDS = frozenset({"current_date", "current_timestamp", "localtimestamp"})
 """Those that may be written without parentheses."""
 CALLS = NOW | TODAY | {"localtimestamp", "unix_timestamp"}
 """Functions that give the time when they are called without operands."""
-INSTEAD = (
-    "Compare it with a value of the row: WHERE at > now() - INTERVAL 1 HOUR. For the time at which a row came, make it "
-    "a column before app.table(): df.withColumn('came_at', current_timestamp())."
+_OF_DAYS = frozenset(
+    {"datediff", "day", "dayofmonth", "dayofweek", "dayofyear", "month", "quarter", "weekday", "weekofyear"}
 )
+_TEST, _VALUE = "clock_test", "clock_value"
+"""Marks in a node's meta. Of a test: the comparison as it is written."""
 COMPARISONS: Mapping[type[exp.Expr], Comparison] = {
     exp.LT: Comparison.LESS,
     exp.LTE: Comparison.AT_MOST,
@@ -51,13 +53,29 @@ def _is_apart(node: exp.Expr) -> bool:
 
 
 def is_clock_test(node: exp.Expr) -> bool:
+    """Whether the node compares the clock with something else, and :func:`arranged` has found that it is a test."""
+    return _TEST in node.meta
+
+
+def is_clock_value(node: exp.Expr) -> bool:
+    """Whether the node is a value of the clock, which :func:`arranged` has found."""
+    return _VALUE in node.meta
+
+
+def as_written(test: exp.Expr) -> exp.Expr:
+    """A copy of the comparison as it was before it was made a test."""
+    written: exp.Expr = test.meta[_TEST]
+    return written.copy()
+
+
+def _compares(node: exp.Expr) -> bool:
     """Whether the node compares the clock with something else."""
     return type(node) in COMPARISONS and has_clock(node.this) != has_clock(node.expression)
 
 
 def tested(node: exp.Expr) -> exp.Expr:
     """The side of a test that is of the row."""
-    side: exp.Expr = node.expression if has_clock(node.this) else node.this
+    side: exp.Expr = node.expression if node.this is _clock_side(node) else node.this
     return side
 
 
@@ -65,22 +83,76 @@ def tested(node: exp.Expr) -> exp.Expr:
 
 
 def written_out(root: exp.Expr, columns: Collection[str]) -> exp.Expr:
-    """The tree with calls for words such as CURRENT_DATE, and with comparisons for all that can be one. It is changed
-    in place. columns: the names of all columns of tables, which take precedence over the words."""
+    """The tree with calls for words such as CURRENT_DATE. It is changed in place. columns: the names of all columns of
+    tables, which take precedence over the words."""
     aliases = {alias.alias.lower() for alias in root.find_all(exp.Alias)}
     taken = {name.lower() for name in columns} | aliases
     for column in list(root.find_all(exp.Column)):
         name = column.name.lower()
         if len(column.parts) == 1 and not column.this.args.get("quoted") and name in WORDS - taken:
             column.replace(_like(exp.Anonymous(this=name), column))
-    for test in list(root.find_all(exp.Between, exp.In)):
-        found = _as_comparisons(test) if any(map(has_clock, test.iter_expressions())) else None
-        if found is not None:
-            test.replace(exp.Paren(this=found))
-    for comparison in list(root.find_all(*COMPARISONS)):
-        if is_clock_test(comparison):
-            _rearrange(comparison)
     return root
+
+
+def arranged(root: exp.Expr, is_tested: Callable[[exp.Expr], bool], is_shown: Callable[[exp.Expr], bool]) -> exp.Expr:
+    """The tree with marks on tests and values of the clock, and with comparisons for all that can be one. It is changed
+    in place. is_tested, is_shown: whether an expression is a function of the clock of which there are tests, or
+    values."""
+    if not any(map(is_clock, root.walk())):
+        return root
+    for node in list(root.find_all(exp.Between, exp.In)):
+        found = _as_comparisons(node, is_tested) if any(map(has_clock, node.iter_expressions())) else None
+        if found is not None:
+            node.replace(exp.Paren(this=found))
+    for comparison in list(root.find_all(*COMPARISONS)):
+        if _compares(comparison):
+            written = comparison.copy()
+            _rearrange(comparison)
+            if is_tested(_clock_side(comparison)):
+                _mark_values(written, is_shown)
+                comparison.meta[_TEST] = written
+            else:
+                comparison.set("this", written.this)
+                comparison.set("expression", written.expression)
+    _mark_values(root, is_shown)
+    return root
+
+
+def _clock_side(node: exp.Expr) -> exp.Expr:
+    side: exp.Expr = node.this if has_clock(node.this) else node.expression
+    return side
+
+
+def _mark_values(node: exp.Expr, is_shown: Callable[[exp.Expr], bool]) -> None:
+    """Mark the largest expressions that are values of the clock."""
+    if not any(map(is_clock, node.walk())):
+        return
+    if is_shown(node):
+        node.meta[_VALUE] = True
+    elif is_clock(node):
+        _replace_by_cast(node)
+    else:
+        _take_days(node, is_shown)
+        for part in list(node.iter_expressions()):
+            _mark_values(part, is_shown)
+
+
+def _take_days(node: exp.Expr, is_shown: Callable[[exp.Expr], bool]) -> None:
+    """Let a function that takes in nothing but dates have the date of a time: that changes once a day."""
+    if isinstance(node, exp.Anonymous) and node.name.lower() in _OF_DAYS:
+        for operand in node.expressions:
+            day = _call("to_date", operand.copy())
+            if any(is_clock(part) and part.name.lower() not in TODAY for part in operand.walk()) and is_shown(day):
+                operand.replace(_like(day, operand))
+
+
+def _replace_by_cast(call: exp.Expr) -> None:
+    """Compute from now() what goes down in this time zone, when its clocks are put back."""
+    now = exp.Anonymous(this="now")
+    now.meta.update(call.meta)
+    to = "DATE" if call.name.lower() in TODAY else "TIMESTAMPNTZ"
+    call.replace(exp.Cast(this=now, to=exp.DataType.build(to)))
+    now.meta[_VALUE] = True
 
 
 def _like(made: exp.Expr, node: exp.Expr) -> exp.Expr:
@@ -88,7 +160,8 @@ def _like(made: exp.Expr, node: exp.Expr) -> exp.Expr:
     return made
 
 
-def _as_comparisons(node: exp.Expr) -> exp.Expr | None:
+def _as_comparisons(node: exp.Expr, is_tested: Callable[[exp.Expr], bool]) -> exp.Expr | None:
+    """BETWEEN as two comparisons; IN as several, if each with the clock is a test."""
     value = node.this
     if isinstance(node, exp.Between):
         low = exp.GTE(this=value.copy(), expression=node.args["low"].copy())
@@ -96,10 +169,13 @@ def _as_comparisons(node: exp.Expr) -> exp.Expr | None:
         return exp.And(this=low, expression=high)
     if node.args.get("query") is not None or isinstance(value, exp.Tuple) or not node.expressions:
         return None
-    found: exp.Expr | None = None
-    for other in node.expressions:
-        equal = exp.EQ(this=value.copy(), expression=other.copy())
-        found = equal if found is None else exp.Or(this=found, expression=equal)
+    equals = [exp.EQ(this=value.copy(), expression=other.copy()) for other in node.expressions]
+    timed = [equal for equal in equals if has_clock(equal.this) or has_clock(equal.expression)]
+    if not all(_compares(equal) and is_tested(_clock_side(equal)) for equal in timed):
+        return None
+    found: exp.Expr = equals[0]
+    for equal in equals[1:]:
+        found = exp.Or(this=found, expression=equal)
     return found
 
 

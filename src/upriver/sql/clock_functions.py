@@ -1,6 +1,6 @@
-"""Functions of the clock that never go down as time passes, and their comparisons with values of a row.
+"""Functions of the clock that never go down as time passes: their comparisons with values of a row, and their values.
 
-All others are refused, with the construct and a way out: a row would change at every tick, or more often than twice.
+Any other function of the clock is computed from such values, like from columns.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +11,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.engine.zone_offsets import days_go_back
-from upriver.plan.clock import ClockStep, ClockStepKind, ClockTest, Comparison
+from upriver.errors import UserError
+from upriver.plan.clock import ClockColumn, ClockStep, ClockStepKind, ClockTest, Comparison
 from upriver.plan.relation import Scalar
 from upriver.plan.types import is_date, is_instant, is_integer, is_wall_clock
 from upriver.sql.casts import cast
@@ -33,6 +34,8 @@ _DAY = ClockStep(ClockStepKind.DAY)
 _MIDNIGHT = ClockStep(ClockStepKind.MIDNIGHT)
 _DATE, _LONG, _INT = pa.date32(), pa.int64(), pa.int32()
 _WALL = pa.timestamp("us")
+_DAYS_FAR = 100_000
+"""A value of the clock moved by more days or months is computed like any other date, with Spark's errors."""
 _CLOCK_UNITS = {"MICROSECOND": 1, "MILLISECOND": 1_000, "SECOND": _SECOND, "MINUTE": 60 * _SECOND}
 _MONTH_UNITS = {
     **dict.fromkeys(("MONTH", "MON", "MM"), 1),
@@ -63,6 +66,41 @@ def clock_test(context: Context, node: exp.Expr, value: Scalar, column: str, out
     comparison = _TURNED.get(comparison, comparison) if turned else comparison
     sql = side.sql("spark", normalize_functions=False).replace("`", "")
     return ClockTest(column, comparison, found.steps, zone_name(context.timezone), output, sql), value
+
+
+def is_tested(context: Context, node: exp.Expr) -> bool:
+    """Whether the expression is a function of the clock that never goes down."""
+    return _found(context, node) is not None
+
+
+def is_shown(context: Context, node: exp.Expr) -> bool:
+    """Whether the expression is a function of the clock that :func:`clock_column` takes. It takes no sums of numbers,
+    whose type depends on both."""
+    found = _found(context, node)
+    if found is None or (is_integer(found.type) and isinstance(node.unnest(), exp.Add | exp.Sub)):
+        return False
+    in_days = False
+    for step in found.steps:
+        far = _DAYS_FAR if in_days or step.kind is ClockStepKind.MONTHS else _DAYS_FAR * DAY_MICROS
+        if step.kind in (ClockStepKind.MOVED, ClockStepKind.MONTHS) and abs(step.amount) > far:
+            return False
+        in_days = step.kind is not ClockStepKind.TIMES and (in_days or step.kind is ClockStepKind.DAY)
+        in_days = in_days and step.kind is not ClockStepKind.MIDNIGHT
+    return True
+
+
+def _found(context: Context, node: exp.Expr) -> ClockValue | None:
+    try:
+        return _Functions(context).of(node.copy())
+    except UserError:
+        return None
+
+
+def clock_column(context: Context, node: exp.Expr, output: str) -> ClockColumn:
+    """The value as a column of this name."""
+    found = _Functions(context).of(node.copy())
+    sql = node.sql("spark", normalize_functions=False).replace("`", "")
+    return ClockColumn(found.steps, zone_name(context.timezone), found.type, output, sql)
 
 
 def _alike(context: Context, node: exp.Expr, value: Scalar, clock: ClockValue) -> tuple[Scalar, ClockValue]:

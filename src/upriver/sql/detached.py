@@ -1,20 +1,22 @@
-"""Subqueries inside expressions, detached: names of the query around are bound without looking into them. Tests of
-the clock are detached likewise.
+"""Subqueries inside expressions, detached: names of the query around are bound without looking into them. Tests and
+values of the clock are detached likewise.
 
-A detached subquery is a call without a meaning of its own. Its operands are those of IN, and what a test compares the
-clock with. It remembers the subquery, and must be replaced by a column before the expression is translated
-(:mod:`upriver.sql.subqueries`).
+A detached subquery is a call without a meaning of its own. Its operands are those of IN; those of a test are what it
+compares the clock with, and the comparison as it is written. It remembers the subquery, and must be replaced by a
+column before the expression is translated (:mod:`upriver.sql.subqueries`).
 """
 
 from collections.abc import Iterator
 
 from sqlglot import exp
 
-from upriver.sql.clock import is_clock_test, tested
+from upriver.sql.clock import as_written, is_clock_test, is_clock_value, tested
 
 _QUERY = "query"
 ATTACHED = "attached"
 """Marks the column that has replaced a subquery, in its node's meta."""
+_SPARE = "spare"
+"""Marks the operand of a test of the clock that is the comparison as it is written."""
 
 
 def detach(root: exp.Expr) -> exp.Expr:
@@ -27,6 +29,9 @@ def detach(root: exp.Expr) -> exp.Expr:
         elif isinstance(node, exp.In):
             operands = node.this.expressions if isinstance(node.this, exp.Tuple) else [node.this]
         inner = [detach(operand.copy()) for operand in operands]
+        if is_clock_test(node):
+            inner.append(detach(as_written(node)))
+            inner[-1].meta[_SPARE] = True
         call = exp.Anonymous(this=f"subquery {node.sql('spark')}", expressions=inner)
         call.meta[_QUERY] = node
         first = next((part for part in node.walk() if "start" in part.meta), None)
@@ -39,13 +44,32 @@ def detach(root: exp.Expr) -> exp.Expr:
 
 def detached(root: exp.Expr) -> list[exp.Anonymous]:
     """The detached subqueries in a tree, those in operands of others first."""
-    return [node for node in root.find_all(exp.Anonymous, bfs=False) if _QUERY in node.meta][::-1]
+    nodes = root.walk(bfs=False, prune=lambda node: _SPARE in node.meta)
+    return [node for node in nodes if isinstance(node, exp.Anonymous) and _QUERY in node.meta][::-1]
+
+
+def written_of(call: exp.Expr) -> exp.Expr:
+    """The comparison of a detached test of the clock as it is written, with its parts detached."""
+    written: exp.Expr = call.expressions[-1].copy()
+    del written.meta[_SPARE]
+    return written
 
 
 def query_of(call: exp.Expr) -> exp.Expr:
-    """The detached subquery: EXISTS, IN, a query that is a value, or a test of the clock."""
+    """The detached subquery: EXISTS, IN, a query that is a value, or a test or a value of the clock."""
     query: exp.Expr = call.meta[_QUERY]
     return query
+
+
+def without_tests(root: exp.Expr) -> exp.Expr:
+    """A tree with each test of the clock as it is written, so that it needs no more than values of the clock. The tree
+    is changed in place."""
+    holder = exp.Paren(this=root)
+    for call in detached(holder):
+        if is_clock_test(query_of(call)):
+            call.replace(written_of(call))
+    found: exp.Expr = holder.this
+    return found
 
 
 def has_subquery(root: exp.Expr) -> bool:
@@ -63,4 +87,4 @@ def _is_subquery(node: exp.Expr) -> bool:
     if isinstance(node, exp.In):
         return node.args.get("query") is not None
     is_query = isinstance(node, exp.Query) and node.parent is not None
-    return is_query or isinstance(node, exp.Exists | exp.Subquery) or is_clock_test(node)
+    return is_query or isinstance(node, exp.Exists | exp.Subquery) or is_clock_test(node) or is_clock_value(node)

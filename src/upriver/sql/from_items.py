@@ -16,7 +16,7 @@ from upriver.plan.relation import Relation, Scalar
 from upriver.sql.clauses import Clauses
 from upriver.sql.constants import numbers, values
 from upriver.sql.correlation import dependent_rows, same_value
-from upriver.sql.detached import detach, detached, has_subquery
+from upriver.sql.detached import detach, detached, has_subquery, without_tests
 from upriver.sql.generators import exploded, generated, is_generator
 from upriver.sql.joins import ExplodeStep, From, FromMember, JoinOrder, JoinStep
 from upriver.sql.logic import conjuncts
@@ -181,9 +181,12 @@ class _Reader:
         both, setting = self.scope.beside(right), replace(self._setting, around=None)
         for part in queries:
             tree = both.bind(detach(part.copy()))
-            operands = frozenset[str]().union(*(names_in(one) for call in detached(tree) for one in call.expressions))
+            here = set(member.relation.schema.names)
+            if not _operands(tree) <= here and not _operands(tree).isdisjoint(here):
+                tree = without_tests(tree)
+            operands = _operands(tree)
             try:
-                if not operands <= set(member.relation.schema.names):
+                if not operands <= here:
                     raise self._source.wrong(part, "operands of the other side", "")
                 relation, node = setting.attach(setting, member.relation, right, tree.copy(), self._taken, None)
                 self.fields += list(relation.schema)[len(member.relation.schema) :]
@@ -234,8 +237,14 @@ class _Reader:
 
     def _explosion(self, node: exp.Lateral, keeps_empty: bool = False) -> ExplodeStep:
         """LATERAL VIEW, or what stands behind LATERAL."""
+        tree = self.scope.bind(detach(node.this.copy()))
+        if detached(tree):
+            before, setting = self._before(node), replace(self._setting, around=None)
+            relation, tree = setting.attach(setting, before, self.scope, tree, self._taken, None)
+            self.fields += list(relation.schema)[len(before.schema) :]
+            self._first = replace(self._first, relation=relation)
         context = self._setting.context(pa.schema(self.fields))
-        call = generated(context, self.scope.bind(node.this.copy()), keeps_empty or bool(node.args.get("outer")))
+        call = generated(context, tree, keeps_empty or bool(node.args.get("outer")))
         alias = node.args.get("alias")
         titles = [title.name for title in alias.args.get("columns") or ()] if alias is not None else []
         if titles and len(titles) != len(call.titles):
@@ -394,8 +403,10 @@ class _Reader:
 
     def _made(self, node: exp.Table) -> ScopeRows:
         """The rows of a generator by itself, over no other rows."""
-        start = one_row("the row")
-        call = generated(self._setting.context(pa.schema([])), bare(node.this.copy()), False)
+        start, nothing = one_row("the row"), Scope(self._source, (), ())
+        tree = detach(bare(node.this.copy()))
+        start, tree = self._setting.attach(self._setting, start, nothing, tree, {"the row"}, None)
+        call = generated(self._setting.context(start.schema), tree, False)
         rows = exploded(start, call, call.titles, self._source.place(node))
         columns = tuple(ScopeColumn(title, title) for title in call.titles)
         return ScopeRows(projected(rows, [one for one in kept(rows) if one.name in call.titles], None), columns)
@@ -458,3 +469,8 @@ def _is_true(node: exp.Expr) -> bool:
 def _place_of(node: exp.Join, title: str) -> dict[str, object]:
     named = next((name for name in node.args.get("using") or () if name.name == title), node.this)
     return next((dict(part.meta) for part in named.walk() if "start" in part.meta), {})
+
+
+def _operands(tree: exp.Expr) -> frozenset[str]:
+    """The columns that the operands of detached subqueries name."""
+    return frozenset[str]().union(*(names_in(one) for call in detached(tree) for one in call.expressions))

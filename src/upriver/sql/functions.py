@@ -9,7 +9,6 @@ from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import common_type, is_null, same_type, spark_name
 from upriver.sql.aggregates import AGGREGATES, INSTEAD
 from upriver.sql.casts import cast
-from upriver.sql.clock import INSTEAD as NO_CLOCK_HERE
 from upriver.sql.clock import is_clock
 from upriver.sql.constructors import row_value
 from upriver.sql.function_table import CHANGING, CLOCKS, FUNCTIONS, REFUSED
@@ -57,9 +56,8 @@ def _unknown(context: Context, node: exp.Expr) -> Exception:
     if name in AGGREGATES:
         return context.source.wrong(node, f"{name}() cannot stand here", "Aggregates belong in SELECT and HAVING.")
     if is_clock(node):
-        return context.unsupported(
-            node, f"{name}(), which changes with each epoch, outside of a comparison", NO_CLOCK_HERE
-        )
+        instead = f"Select it in a subquery: (SELECT *, {name}() AS clock FROM t)."
+        return context.unsupported(node, f"{name}() in this place", instead)
     if name in CLOCKS or CHANGING.fullmatch(name):
         what = f"{name}(), which gives another answer each time,"
         return context.unsupported(node, what, "A view must depend on its rows alone: make it a column.")

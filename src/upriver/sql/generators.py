@@ -15,6 +15,7 @@ from upriver.plan.plan import ExplodeOp
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.types import array_type, duck_name, is_null, same_type, struct_type
 from upriver.sql.aggregates import has_aggregate
+from upriver.sql.detached import detach
 from upriver.sql.lists import listed
 from upriver.sql.nested_values import each
 from upriver.sql.scalars import Context, construct, null, typed_name
@@ -135,8 +136,9 @@ def explode_items(
     if _is_more(select):
         what = f"{node.name}() in a SELECT that groups rows or has window functions"
         raise setting.source.unsupported(node, what, _SUBQUERY)
+    relation, bound = setting.attach(setting, relation, scope, scope.bind(detach(node.copy())), taken, None)
     context = setting.context(relation.schema, fails=relation.deferred, certain=relation.certain)
-    call = generated(context, scope.bind(node.copy()), False)
+    call = generated(context, bound, False)
     names = [unique(f"{title} of {node.name.lower()}", taken) for title in call.titles]
     titles = _given(item) or list(call.titles)
     if len(titles) != len(names):

@@ -19,6 +19,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import columns_in, inlined, plain_column, quoted, with_columns
 from upriver.plan.plan import (
     AggregateOp,
@@ -157,6 +158,8 @@ def _sunk(relation: Relation, condition: Scalar, place: int | None) -> Relation 
         case TopKOp() | WindowOp() if names and names <= set(relation.op.partition):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
         case SaltOp() | ReplicateOp() if relation.op.column not in names:
+            return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
+        case ClockOp() if names.isdisjoint(relation.op.outputs):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))
         case ExplodeOp() if names and names.isdisjoint(relation.op.made):
             return replace(relation, inputs=(filtered(relation.inputs[0], condition, place),))

@@ -18,6 +18,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import pyarrow as pa
@@ -44,7 +45,8 @@ from upriver.plan.source import Source, Unreadable
 from upriver.plan.types import common_type, is_null, same_type, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.clauses import END, check_reading, check_words, is_sorted, only, read_part, without_ignored
-from upriver.sql.clock import written_out
+from upriver.sql.clock import arranged, written_out
+from upriver.sql.clock_functions import is_shown, is_tested
 from upriver.sql.curves import with_curves
 from upriver.sql.from_items import compiled_inside
 from upriver.sql.operators import CAST_IT
@@ -236,8 +238,14 @@ class Views:
             if name not in self._queries:
                 return None
             source = Source(*self._queries[name], inlined=True)
-            self._known[name] = compile_query(self.setting(source), parsed(source, columns_of(self._tables)))
+            self._known[name] = self.compiled(source, parsed(source, columns_of(self._tables)))
         return self._known[name]
+
+    def compiled(self, source: Source, tree: exp.Expr) -> ScopeRows:
+        """The rows of a query over the tables and views. Its tree is used up."""
+        setting = self.setting(source)
+        context = setting.context()
+        return compile_query(setting, arranged(tree, partial(is_tested, context), partial(is_shown, context)))
 
     def setting(self, source: Source) -> Setting:
         """The setting for a query over the tables and views."""
@@ -333,7 +341,7 @@ def compile_view(
         declared = [*tables, *views]
         tree = _read(source, typer, declared, columns_of(tables))
         schema = _typed(source, tree, views, typer, declared)
-        rows = compile_query(Views(views, tables, typer.timezone, typer.functions).setting(source), tree)
+        rows = Views(views, tables, typer.timezone, typer.functions).compiled(source, tree)
     except RecursionError as error:
         raise _too_deep(source) from error
     schema = _checked(source, rows, schema)

@@ -16,6 +16,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.hashing import is_plain_key_type
+from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import columns_in, operand_of_case, plain_column, plain_columns, quoted
 from upriver.plan.plan import (
     ALL_ALIKE,
@@ -480,7 +481,7 @@ def at_most_one(relation: Relation) -> bool:
         case TopKOp():
             is_first = relation.op.limit == 1 and relation.op.ranking is Ranking.ROW_NUMBER
             return (is_first and not relation.op.partition) or at_most_one(relation.inputs[0])
-        case FilterOp() | ProjectOp() | SaltOp() | JoinOp(JoinKind.SEMI | JoinKind.ANTI):
+        case FilterOp() | ProjectOp() | SaltOp() | ClockOp() | JoinOp(JoinKind.SEMI | JoinKind.ANTI):
             return at_most_one(relation.inputs[0])
         case JoinOp(JoinKind.INNER | JoinKind.LEFT | JoinKind.RIGHT):
             return all(map(at_most_one, relation.inputs))

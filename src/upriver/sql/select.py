@@ -372,7 +372,7 @@ def select(setting: Setting, tree: exp.Select) -> ScopeRows:
     taken: set[str] = set()
     source = read_from(setting, clauses, None, taken)
     relation = selected(setting, source, clauses.where, taken)
-    relation, scope = spread(setting, relation, source.scope, tree)
+    relation, scope = spread(setting, relation, source.scope, tree, taken)
     if scope is not source.scope:
         clauses = _reread(setting, tree, clauses)
     relation, scope, more = *explode_items(setting, relation, scope, tree, taken), scope

@@ -23,10 +23,11 @@ from upriver.plan.relation import Relation, Scalar
 from upriver.plan.types import duck_name
 from upriver.sql.aggregates import has_aggregate, is_aggregate
 from upriver.sql.clauses import END, Clauses, read_clauses
-from upriver.sql.clock import is_clock_test
-from upriver.sql.clock_functions import clock_test
+from upriver.sql.clock import is_clock_test, is_clock_value
+from upriver.sql.clock_columns import clocked, with_clock_column
+from upriver.sql.clock_functions import clock_column, clock_test
 from upriver.sql.correlation import dependent_rows, is_key, same_value
-from upriver.sql.detached import ATTACHED, detached, query_of
+from upriver.sql.detached import ATTACHED, detached, query_of, written_of
 from upriver.sql.from_items import read_from
 from upriver.sql.from_where import Dividing, selected_around, subquery_rows
 from upriver.sql.one_row import of_everything
@@ -46,7 +47,7 @@ from upriver.sql.relations import (
     with_values,
 )
 from upriver.sql.scalars import Context, column_scalar
-from upriver.sql.scope import Scope, Setting, as_node, bare, unique
+from upriver.sql.scope import Scope, Setting, as_node, bare, unique, worded
 from upriver.sql.select import Groups
 
 TRUE = Scalar("TRUE", pa.bool_(), nulls=frozenset())
@@ -112,6 +113,8 @@ class _Attaching:
 
     def attached(self, is_negated: bool) -> tuple[Relation, str]:
         """The rows with the subquery's value in a column, and the column's name."""
+        if is_clock_value(self._query):
+            return self._shown()
         if is_clock_test(self._query):
             return self._timed()
         if isinstance(self._query, exp.In | exp.Exists):
@@ -120,15 +123,40 @@ class _Attaching:
 
     # The clock
 
+    def _shown(self) -> tuple[Relation, str]:
+        value = clock_column(self._context(self._relation), self._query, worded(self._query))
+        return with_clock_column(self._relation, value, self._taken, self._place)
+
     def _timed(self) -> tuple[Relation, str]:
+        try:
+            return self._tested_by_clock()
+        except UserError:
+            return self._compared_as_written()
+
+    def _tested_by_clock(self) -> tuple[Relation, str]:
         around, context = self._relation, self._context(self._relation)
-        (operand,) = self._operands(around)
+        operand = self._operand(around, self._call.expressions[0])
         output = unique("passes", self._taken)
         _, value = clock_test(context, self._query, operand.value, "", output)
         around, (column,) = with_values(around, [Output("compared", value)], self._taken)
         test, _ = clock_test(context, self._query, operand.value, column, output)
-        schema = pa.schema([*around.schema, pa.field(output, pa.bool_())])
-        return Relation(ClockOp((test,)), (around,), schema, self._place), output
+        return clocked(around, ClockOp((test,)), self._place), output
+
+    def _compared_as_written(self) -> tuple[Relation, str]:
+        """A comparison in another type than the clock's."""
+        written = written_of(self._call)
+        relation, node = attach(self._setting, self._relation, self._scope, written, self._taken, self._leaf)
+        context = self._context(relation)
+        leaf = context.leaf if self._leaf is None else self._leaf
+        known = {field.name: column_scalar(field.name, field.type) for field in relation.schema}
+
+        def attached(part: exp.Expr) -> Scalar | None:
+            is_here = isinstance(part, exp.Column) and part.meta.get(ATTACHED)
+            return known[part.name] if is_here else leaf(part)
+
+        value = replace(context, leaf=attached).translate(node)
+        relation, (name,) = with_values(relation, [Output("compared", value)], self._taken)
+        return relation, name
 
     # IN and EXISTS
 
@@ -152,10 +180,13 @@ class _Attaching:
         return union(divided, self._place), name
 
     def _operands(self, around: Relation) -> list[Output]:
+        return [self._operand(around, node) for node in self._call.expressions]
+
+    def _operand(self, around: Relation, node: exp.Expr) -> Output:
         context = self._context(around)
         if self._leaf is not None:
             context = replace(context, leaf=self._leaf)
-        return [Output("operand", context.translate(node)) for node in self._call.expressions]
+        return Output("operand", context.translate(node))
 
     def _context(self, *relations: Relation) -> Context:
         fails = frozenset[str]().union(*(relation.deferred for relation in relations))

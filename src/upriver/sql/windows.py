@@ -16,6 +16,7 @@ from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_instant, is_null, is_ordered, is_wall_clock
 from upriver.sql.clauses import Part
+from upriver.sql.detached import detach
 from upriver.sql.operators import micros_of
 from upriver.sql.pushdown import filtered
 from upriver.sql.relations import Output, computed, projected, union, widened, with_equal_values
@@ -49,20 +50,24 @@ class Windows:
         return f"(epoch_us({self.moment.sql}) - {into} - CAST({number * self.slide} AS BIGINT))"
 
 
-def spread(setting: Setting, relation: Relation, scope: Scope, select: exp.Select) -> tuple[Relation, Scope]:
-    """The rows with their windows, if the SELECT calls window() or session_window(); the calls become names."""
+def spread(
+    setting: Setting, relation: Relation, scope: Scope, select: exp.Select, taken: set[str]
+) -> tuple[Relation, Scope]:
+    """The rows with their windows, if the SELECT calls window() or session_window(); the calls become names. taken:
+    names that no other column may have, lower case; the new names are added."""
     calls = [node for node in select.find_all(exp.Anonymous) if _is_call(node) and node.parent_select is select]
     if not calls:
         return relation, scope
-    first, *others = [scope.bind(node.copy()) for node in calls]
+    first, *others = [scope.bind(detach(node.copy())) for node in calls]
     for node, other in zip(calls[1:], others, strict=True):
         if other != first:
             what = f"a second {node.name}() in one SELECT"
             raise setting.source.unsupported(node, what, "Take it in a subquery.")
-    context = setting.context(relation.schema, fails=relation.deferred)
+    relation, first = setting.attach(setting, relation, scope, first, taken, None)
+    context = setting.context(relation.schema, fails=relation.deferred, certain=relation.certain)
     title = calls[0].name.lower()
     windows = None if title == SESSION else _windows(context, first)
-    taken = {name.lower() for name in relation.schema.names}
+    taken.update(name.lower() for name in relation.schema.names)
     column = ScopeColumn(title, unique(f"{title}.start", taken), unique(f"{title}.end", taken))
     for node in calls:
         _name(node, title)
@@ -115,7 +120,8 @@ def _length(context: Context, node: exp.Expr) -> int:
 
 
 def _spread(relation: Relation, windows: Windows, column: ScopeColumn, place: int | None) -> Relation:
-    present = filtered(relation, Scalar(f"({windows.moment.sql} IS NOT NULL)", pa.bool_(), windows.moment.fails), place)
+    test = Scalar(f"({windows.moment.sql} IS NOT NULL)", pa.bool_(), windows.moment.fails)
+    present = filtered(relation, test, place) if windows.moment.null_by else relation
     copies = [_copy(present, windows, column, number, place) for number in range(windows.per_row)]
     return copies[0] if len(copies) == 1 else union(copies, place)
 

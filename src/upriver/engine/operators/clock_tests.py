@@ -1,8 +1,8 @@
-"""ClockTests: rows with the results of tests of the clock, which change by themselves.
+"""ClockTests: rows with the results of tests of the clock, and with values of the clock, which change by themselves.
 
-A row *waits* while one of its tests will change. The operator keeps waiting rows with their count, and in the order of
-their next change. When the clock passes that, it takes the row back and puts it out with its new results. A row whose
-tests will never change again is passed on and forgotten.
+A row *waits* while one of its results will change. The operator keeps waiting rows with their count, and in the order
+of their next change. When the clock passes that, it takes the row back and puts it out with its new results. A row
+whose results will never change again is passed on and forgotten. Beside a value of the clock, all rows wait.
 
 The results that a row was put out with are as of its key's clock. That is the region's clock, unless the key came from
 a worker, or from a read of the lake, that was ahead: then the key keeps that clock until the region has reached it.
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.engine.batch import Batch, no_rows
-from upriver.engine.clock import BEFORE_ALL, NEVER, Instants, Passing, all_changes
+from upriver.engine.clock import BEFORE_ALL, NEVER, ClockResult, Instants, Passing, Showing, all_changes
 from upriver.engine.operators.compacted import USUAL, CompactionPace, TwoStores
 from upriver.engine.operators.operator import check_new, concatenated, net_changes, part_of
 from upriver.hashing import Hashes
@@ -135,22 +135,24 @@ class ClockTests:
 class _Tests:
     """The tests, over batches."""
 
-    __slots__ = ("_op", "_places", "output", "source")
+    __slots__ = ("_op", "_places", "_values", "output", "source")
 
     def __init__(self, op: ClockOp, source: pa.Schema, output: pa.Schema) -> None:
         self._op = op
         self.source = source
         self.output = output
         self._places = [source.get_field_index(test.column) for test in op.tests]
+        self._values = [Showing(column) for column in op.columns]
 
-    def passings(self, columns: Sequence[pa.Array]) -> list[Passing]:
+    def results(self, columns: Sequence[pa.Array]) -> list[ClockResult]:
         """columns: of the input."""
-        return [Passing.of(test, columns[place]) for test, place in zip(self._op.tests, self._places, strict=True)]
+        tests = zip(self._op.tests, self._places, strict=True)
+        return [*(Passing.of(test, columns[place]) for test, place in tests), *self._values]
 
-    def rows(self, columns: Sequence[pa.Array], passings: Sequence[Passing], clocks: Instants) -> pa.RecordBatch:
+    def rows(self, columns: Sequence[pa.Array], results: Sequence[ClockResult], clocks: Instants) -> pa.RecordBatch:
         """The rows as they are put out at these instants."""
-        results = [passing.column(clocks) for passing in passings]
-        return pa.RecordBatch.from_arrays([*columns, *results], schema=self.output)
+        made = [result.column(clocks) for result in results]
+        return pa.RecordBatch.from_arrays([*columns, *made], schema=self.output)
 
 
 class _WaitingRows:
@@ -182,12 +184,12 @@ class _WaitingRows:
     def take(self, batch: Batch, clocks: Instants) -> Batch:
         """Rows come, as of these instants. No row that is here is due."""
         columns = batch.rows.columns
-        passings = self._tests.passings(columns)
-        following = all_changes(passings, clocks)
+        results = self._tests.results(columns)
+        following = all_changes(results, clocks)
         waits = following < NEVER
         if waits.any():
             self._keep(batch.filtered(waits), clocks[waits], following[waits])
-        return batch.replaced(self._tests.rows(columns, passings, clocks))
+        return batch.replaced(self._tests.rows(columns, results, clocks))
 
     def advance(self, clock: int, clocks_of: ClocksOf) -> Batch:
         """Put the rows that are due out anew, as of their keys' clocks."""
@@ -195,14 +197,14 @@ class _WaitingRows:
         if not len(slots):
             return no_rows(self._tests.output)
         columns, hashes = self._columns(slots), self._hashes(slots)
-        passings, before, after = self._tests.passings(columns), self._put_out.cells[slots], clocks_of(hashes)
+        results, before, after = self._tests.results(columns), self._put_out.cells[slots], clocks_of(hashes)
         counts = self._counts.cells[slots]
         differs = np.zeros(len(slots), np.bool_)
-        for passing in passings:
-            differs |= passing.known & (passing.at(before) != passing.at(after))
-        old, new = (self._tests.rows(columns, passings, when) for when in (before, after))
+        for result in results:
+            differs |= result.differs(before, after)
+        old, new = (self._tests.rows(columns, results, when) for when in (before, after))
         self._put_out.cells[slots] = after
-        following = all_changes(passings, after)
+        following = all_changes(results, after)
         self._queue.add(following[following < NEVER], slots[following < NEVER])
         self._forget(slots[following == NEVER])
         both = [Batch(old, hashes, -counts), Batch(new, hashes, counts)]
@@ -226,7 +228,7 @@ class _WaitingRows:
             known = self.held
             hashes, counts, put_out, *columns = part.columns
             rows = pa.RecordBatch.from_arrays(columns, schema=self._tests.source)
-            following = all_changes(self._tests.passings(columns), cells_of(put_out))
+            following = all_changes(self._tests.results(columns), cells_of(put_out))
             self._keep(Batch(rows, cells_of(hashes), cells_of(counts)), cells_of(put_out), following)
             check_new(self.held == known + part.num_rows)
 
