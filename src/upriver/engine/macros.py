@@ -125,6 +125,10 @@ _STRINGS = {
     # p: 1 is the first character, so is 0; negative counts from the end. A part before the first character is cut off.
     "spark_substring_from(s, start, n)": """CASE WHEN n <= 0 OR start + n <= 0 THEN ''
         WHEN start < 0 THEN substring(s, 1, start + n) ELSE substring(s, start + 1, n) END""",
+    "spark_like(s, p, e)": """CASE WHEN NOT contains(p, e) THEN s LIKE p
+        WHEN contains(replace(replace(replace(p, e || e, ''), e || '%', ''), e || '_', ''), e)
+        THEN error('The pattern ' || p || ' has an escape before a plain letter')
+        ELSE s LIKE p ESCAPE e END""",
     "spark_substring(s, p, n)": """CASE WHEN s IS NULL OR p IS NULL OR n IS NULL THEN NULL
         ELSE spark_substring_from(s, CASE WHEN p > 0 THEN p - 1 WHEN p < 0 THEN length(s) + p ELSE 0 END, n) END""",
     "spark_right(s, n)": "CASE WHEN s IS NOT NULL AND n <= 0 THEN '' ELSE right(s, n) END",

@@ -124,7 +124,9 @@ def within_range(value: Scalar) -> Scalar:
 
 
 def refused(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Exception:
-    return context.unsupported(node, f"a cast from {typed_name(value)} to {spark_name(to)}", ELSEWHERE)
+    is_printed = is_floating(value.type) and is_string(to)
+    instead = "Write format_number(x, 2), or CAST(CAST(x AS DECIMAL(18, 2)) AS STRING)." if is_printed else ELSEWHERE
+    return context.unsupported(node, f"a cast from {typed_name(value)} to {spark_name(to)}", instead)
 
 
 # Constants: folded here, where Python is as exact as Java.

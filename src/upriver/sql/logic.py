@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import DECIMAL_DIGITS_MAX, array_type, is_nested, is_null, is_string, map_type, struct_type
+from upriver.plan.types import DECIMAL_DIGITS_MAX, array_type, is_nested, map_type, struct_type
 from upriver.sql.casts import cast
 from upriver.sql.decimals import are_decimals, least_decimal
 from upriver.sql.nested_values import order_form
@@ -30,8 +30,8 @@ from upriver.sql.scalars import (
     null,
     strict,
     string_sql,
-    typed_name,
 )
+from upriver.sql.signatures import OperandKind, take
 from upriver.sql.tries import tried_cast
 
 
@@ -261,14 +261,19 @@ def _escaped_like(context: Context, node: exp.Expr) -> Scalar:
 def _matches(context: Context, node: exp.Expr, escape: str) -> Scalar:
     context.only(node, "this", "expression", "negate")
     value, pattern = context.translate_all((node.this, node.expression))
-    if is_null(value.type):
-        value = null(pa.string())
-    if not is_string(value.type) or not isinstance(pattern.constant, str):
-        names = f"{typed_name(value)} LIKE an expression of type {typed_name(pattern)}"
-        raise context.unsupported(node, names, "Match a STRING with a pattern in quotes.")
+    value, pattern = (take(context, node, OperandKind.STRING, one) for one in (value, pattern))
+    if not isinstance(pattern.constant, str):
+        return _matches_computed(node, value, pattern, escape)
     _check_pattern(context, node, pattern.constant, escape)
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
     return strict(f"({value.sql} {word} {pattern.sql} ESCAPE {string_sql(escape)})", pa.bool_(), (value, pattern))
+
+
+def _matches_computed(node: exp.Expr, value: Scalar, pattern: Scalar, escape: str) -> Scalar:
+    """``LIKE`` with a pattern of each row, which fails where an escape stands before a plain letter."""
+    value, pattern = in_order(value, pattern)
+    sql = macro("spark_like", value.sql, pattern.sql, string_sql(escape))
+    return strict(f"(NOT {sql})" if node.args.get("negate") else sql, pa.bool_(), (value, pattern), fails=True)
 
 
 def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
@@ -279,9 +284,10 @@ def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
 def _matches_any_case(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expression", "negate")
     value, pattern = context.translate_all((node.this, node.expression))
-    if not is_string(value.type) or not isinstance(pattern.constant, str) or not pattern.constant.isascii():
-        instead = "Match a STRING with a pattern in quotes, of ASCII letters."
-        raise context.unsupported(node, f"{typed_name(value)} ILIKE this", instead)
+    value, pattern = (take(context, node, OperandKind.STRING, one) for one in (value, pattern))
+    if not isinstance(pattern.constant, str) or not pattern.constant.isascii():
+        low, low_pattern = (strict(macro("spark_lower", one.sql), pa.string(), (one,)) for one in (value, pattern))
+        return _matches_computed(node, low, low_pattern, "\\")
     _check_pattern(context, node, pattern.constant, "\\")
     word = "NOT LIKE" if node.args.get("negate") else "LIKE"
     small = macro("spark_lower", (value if value.letters is None else value.letters).sql)

@@ -41,8 +41,10 @@ _ANY_ESCAPE = re.compile(r"\\(?:[pPx]\{[^}]*\}|.)", re.DOTALL)
 _CLASS_PART = re.compile(r"(\\.|[^\\])(?:-(\\.|[^\\]))?", re.DOTALL)
 
 
+_FOLDING = "(?i)"
+"""Begins a pattern in which ASCII letters match in both cases."""
 _INSTEAD = (
-    (re.compile(r"\(\?[a-zA-Z]+"), "Match lower(s), with a pattern in small letters."),
+    (re.compile(r"\(\?[a-zA-Z]+"), "Begin the pattern with (?i), or match lower(s)."),
     (re.compile(r"\(\?<[a-zA-Z]"), "Leave the group's name out: (...)."),
     (re.compile(r"\(\?<?[=!]|\(\?<$"), "Ask by two conditions: s RLIKE '...' AND NOT s RLIKE '...'."),
     (re.compile(r"\(\?"), "Write a plain group: (...) or (?:...)."),
@@ -79,7 +81,8 @@ class Unlike(Exception):
 def to_re2(pattern: str) -> str:
     """The pattern in RE2's syntax, for a search. Raises Unlike if it may mean something else to RE2, or nothing."""
     parts: list[str] = []
-    at, repeatable = 0, False
+    repeatable, folds = False, pattern.startswith(_FOLDING)
+    at = len(_FOLDING) if folds else 0
     while at < len(pattern):
         letter = pattern[at]
         repeat = _REPEAT.match(pattern, at) if repeatable else None
@@ -94,9 +97,11 @@ def to_re2(pattern: str) -> str:
             text, repeatable, end = _AT_END, False, at + 1
         elif letter == "[":
             found = _CLASS.match(pattern, at)
-            text, repeatable, end = ("", False, at) if found is None else (_class(*found.groups()), True, found.end())
+            text = "" if found is None else _class(found[1], found[2], folds)
+            repeatable, end = True, at if found is None else found.end()
         else:
             text, repeatable, end = _one(pattern[at : at + 2]), True, at + 1 + (letter == "\\")
+            text = f"[{letter.upper()}{letter.lower()}]" if folds and _is_letter(letter) else text
         if not text:
             raise Unlike.at(_at_fault(pattern, at))
         parts.append(text)
@@ -108,6 +113,10 @@ def to_re2(pattern: str) -> str:
         what = f"a regular expression with more than {REPEATS_MAX} repetitions"
         raise Unlike(what, "Ask for fewer, and for length(s) beside them.")
     return "".join(parts)
+
+
+def _is_letter(letter: str) -> bool:
+    return letter.isascii() and letter.isalpha()
 
 
 def _at_fault(pattern: str, at: int) -> str:
@@ -131,8 +140,8 @@ def _letter(letter: str) -> str:
     return f"\\{letter}" if letter.isascii() and not letter.isalnum() and letter not in " _" else letter
 
 
-def _class(negated: str, inside: str) -> str:
-    """A class in brackets; empty if a part of it is special."""
+def _class(negated: str, inside: str, folds: bool) -> str:
+    """A class in brackets; empty if a part of it is special. folds: whether it has letters in both cases."""
     parts = [f"[{negated}"]
     if any(pair in inside for pair in ("&&", "--", "||", "~~")):  # Python may one day read them as Java reads &&
         return ""
@@ -141,6 +150,10 @@ def _class(negated: str, inside: str) -> str:
         if "" in ends or (len(ends) == 2 and any(len(end) > 2 or end in _IN_CLASS.values() for end in ends)):
             return ""
         parts.append("-".join(ends))
+        if folds and any(map(_is_letter, ends)):
+            if not all(map(_is_letter, ends)) or len({end.islower() for end in ends}) > 1:
+                return ""
+            parts.append("-".join(end.swapcase() for end in ends))
     return "".join([*parts, "]"])
 
 
@@ -241,8 +254,9 @@ def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``regexp_replace(s, pattern, by)``: replaces all matches."""
     text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
     by = operands[2].constant
-    if not isinstance(by, str) or set(by) & {"$", "\\"}:
-        raise context.unsupported(node, "a replacement with groups", "Write it in quotes, without $ and backslashes.")
+    if not isinstance(by, str):
+        raise context.unsupported(node, "a replacement that is computed", "Write it in quotes.")
+    by = _replacement(context, node, by, pattern)
     written = operands[1].constant
     if isinstance(written, str) and re.search(written, "") is not None:
         what = "replacing what a regular expression finds in nothing"
@@ -254,6 +268,33 @@ def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         pattern, by = f"{pattern}({_AT_END_OF_LINE})\\z", f"{by}\\{last}"
     sql = f"regexp_replace({text.sql}, {string_sql(pattern)}, {string_sql(by)}, 'g')"
     return strict(sql, pa.string(), (text, operands[1]))
+
+
+def _replacement(context: Context, node: exp.Expr, by: str, pattern: str) -> str:
+    """The replacement in RE2's syntax: ``$1`` is ``\\1``. As for Java, $12 is $1 and a 2 if there are fewer groups."""
+    there = _groups(pattern)
+    if "$" in by and _REPEATED_GROUP.search(pattern):
+        raise context.unsupported(node, "a group that may come several times", "Take group 0, or write it out.")
+    parts: list[str] = []
+    at = 0
+    while at < len(by):
+        group = re.match(r"\$(\d)", by[at:], re.ASCII)
+        if group is not None and int(group[1]) <= min(there, GROUPS_MAX):
+            if there > GROUPS_MAX:
+                what = f"'$' of more than {GROUPS_MAX} groups"
+                raise context.unsupported(node, what, "Let groups not count: (?:...).")
+            parts.append(f"\\{group[1]}")
+            at += 2
+        elif by[at] == "\\" and at + 1 < len(by):
+            parts.append("\\\\" if by[at + 1] == "\\" else by[at + 1])
+            at += 2
+        elif by[at] in "$\\":
+            instead = f"There are {there}; for the letter write \\\\$."
+            raise context.unsupported(node, f"{by[at : at + 2]!r} in a replacement, which is no group,", instead)
+        else:
+            parts.append(by[at])
+            at += 1
+    return "".join(parts)
 
 
 def _counted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
@@ -326,7 +367,8 @@ PATTERNS: tuple[Function, ...] = (
         (_TEXT, _PATTERN),
         matches,
         "BOOLEAN",
-        samples=r"regexp_like(s, '\\d'); rlike(s, '^a'); regexp(s, 'a'); rlike(k, 'b$'); regexp(k, '^a')",
+        samples=r"regexp_like(s, '\\d'); rlike(s, '^a'); rlike(s, '(?i)^[a-f]?[^K]S'); rlike(s, '(?i)K'); "
+        r"regexp(s, 'a'); rlike(k, 'b$'); regexp(k, '^a')",
     ),
     Function(
         "regexp_extract",
@@ -358,7 +400,8 @@ PATTERNS: tuple[Function, ...] = (
         (_TEXT, _PATTERN, _PATTERN),
         _replaced,
         "STRING",
-        samples="regexp_replace(s, '[a-c]', 'x'); regexp_replace(k, 'a', 'b')",
+        samples=r"regexp_replace(s, '[a-c]', 'x'); regexp_replace(k, 'a', 'b'); "
+        r"regexp_replace(s, '(.)(b)?', '$2-$1\\$$10'); regexp_replace(s, '(?i)[a-c]|X', '<$0>')",
     ),
     Function(
         "regexp_count",

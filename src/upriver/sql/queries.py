@@ -189,6 +189,7 @@ def _combined(tree: exp.SetOperation, relations: Sequence[Relation], place: int 
     return Relation(op, inputs, inputs[0].schema, place)
 
 
+_FIRST = (TokenType.SELECT, TokenType.FROM, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES)
 A_QUERY = "A view is one query: SELECT ... FROM ..."
 
 
@@ -198,7 +199,7 @@ def parsed(source: Source, columns: Collection[str] = ()) -> exp.Expr:
     Raises UnsupportedSql for anything else, DeclarationError for an empty text.
     """
     first = source.tokens()[0]
-    if first.token_type not in (TokenType.SELECT, TokenType.WITH, TokenType.L_PAREN, TokenType.VALUES):
+    if first.token_type not in _FIRST:
         raise source.unsupported(0, "a statement that does not begin with SELECT or WITH", A_QUERY)
     check_words(source)
     tree = source.parse()
@@ -273,7 +274,7 @@ def _with_queries(setting: Setting, clause: exp.Expr | None) -> Setting:
         return setting
     if clause.args.get("recursive"):
         at = setting.source.keyword("RECURSIVE", clause)
-        raise setting.source.unsupported(at, "WITH RECURSIVE", "A view's queries name only those before them.")
+        raise setting.source.unsupported(at, "WITH RECURSIVE", "Join a table with itself, once for each level.")
     for query in clause.expressions:
         only(setting.source, query, {"this", "alias"})
         rows = compiled_inside(replace(setting, untyped=False), query.this)
