@@ -163,12 +163,13 @@ COMMANDS = [
     "CREATE TABLE made AS SELECT 1 AS a",
     "SET x.y = 1",
     "WITH a AS (SELECT 1) INSERT INTO made SELECT 2",
+    "FROM flights INSERT INTO made SELECT plane",
 ]
 
 
 @pytest.mark.parametrize("sql", COMMANDS)
 def test_spark_is_never_given_a_command(spark: Any, sql: str) -> None:
-    with pytest.raises(UnsupportedSql, match=r"does not begin with SELECT|INSERT is not supported"):
+    with pytest.raises(UnsupportedSql, match=r"does not begin with SELECT|INSERTS? is not supported"):
         compiled(sql, SparkTyper(spark, {"flights": FLIGHTS}))
     assert not spark.catalog.tableExists("made")
 

@@ -42,6 +42,7 @@ a statement that does not begin with SELECT or WITH | ^DROP TABLE t
 a statement that does not begin with SELECT or WITH | ^EXPLAIN SELECT k FROM t
 a statement that does not begin with SELECT or WITH | ^INSERT INTO t SELECT k FROM t
 |> is not supported | FROM t ^|> WHERE i > 1
+MULTITABLE INSERTS is not supported | FROM ^t INSERT INTO made SELECT k
 INSERT is not supported | WITH ^u AS (SELECT k FROM t) INSERT INTO t SELECT k FROM u
 a second statement | SELECT k FROM t; SELECT ^i FROM t
 a name of the query around in the ON of an outer join | SELECT k FROM t z WHERE EXISTS (SELECT 1 FROM t RIGHT JOIN t u ON t.k = u.k AND u.i = z.i WHERE t.k = z.k)
