@@ -125,7 +125,7 @@ class DataflowWorld:
                 if isinstance(entry.edge, ConstantEdge) and not self._has_begun:
                     yield iter([(region.name, port, constant_rows(entry.edge))])
                 if isinstance(entry.edge, LakeEdge) and entry.edge.table in rows:
-                    batch = _run(rows[entry.edge.table], entry.edge, self._tables[entry.edge.table])
+                    batch = run_of(rows[entry.edge.table], entry.edge, self._tables[entry.edge.table])
                     # Between two keys: where the first row comes that has the hash of the one drawn, or one above.
                     cuts = np.searchsorted(batch.hash64, [batch.hash64[cut - 1] for cut in self._cuts(batch) if cut])
                     yield ((region.name, port, piece) for piece in _cut(batch, cuts.tolist()))
@@ -182,7 +182,7 @@ def _cut(batch: Batch, places: Sequence[int]) -> Iterator[Batch]:
     return (batch.slice(start, stop) for start, stop in pairwise(sorted({0, len(batch), *places})))
 
 
-def _run(rows: pa.RecordBatch, edge: LakeEdge, table: TableSpec) -> Batch:
+def run_of(rows: pa.RecordBatch, edge: LakeEdge, table: TableSpec) -> Batch:
     """An epoch's rows as the lake has them for an edge: sorted by hash64, then by ``order_by``."""
     if table.order_by and rows.num_rows:
         order = sorted_by([(column, "ascending") for column in table.order_by], "at_start")

@@ -4,8 +4,9 @@ Records are separated by empty lines; a line that begins with ``#`` is a comment
 
 ``statement ok``
     SQL that DuckDB executes: CREATE TABLE, INSERT, and, of a table with a PRIMARY KEY, UPDATE and DELETE.
-``epoch``
-    The end of an epoch: what has changed since the last one comes as one batch of each table.
+``epoch``, ``epoch 2024-01-01 00:00:00``
+    The end of an epoch: what has changed since the last one comes as one batch of each table. With its instant in UTC,
+    for views that depend on the clock; otherwise it is that of the epoch before.
 ``query KEY ...``
     A view and the columns by which it is looked up. Spark gives its rows after each epoch.
 ``query error WORDS``
@@ -17,6 +18,7 @@ A table with a PRIMARY KEY is an upsert table: it has two more columns, ``seq_``
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import duckdb
@@ -41,11 +43,13 @@ class View:
 
 @dataclass
 class ConformanceFile:
-    """A file, run by DuckDB. contents: of each table after each epoch. changes: the rows that each epoch brings."""
+    """A file, run by DuckDB. contents: of each table after each epoch. changes: the rows that each epoch brings.
+    instants: of each epoch, in microseconds since 1970."""
 
     tables: dict[str, TableSpec] = field(default_factory=dict)
     contents: list[dict[str, pa.Table]] = field(default_factory=list)
     changes: list[dict[str, pa.RecordBatch]] = field(default_factory=list)
+    instants: list[int] = field(default_factory=list)
     views: list[View] = field(default_factory=list)
 
 
@@ -60,6 +64,8 @@ def read_file(path: Path) -> ConformanceFile:
                 if created := _CREATED.match(body):
                     _declare(found, duck, created[1], body)
             elif kind == "epoch":
+                last = found.instants[-1] if found.instants else 0
+                found.instants.append(_instant(rest) if rest else last)
                 _end_epoch(found, duck)
             elif kind == "query":
                 error = rest.removeprefix("error ") if rest.startswith("error ") else None
@@ -67,6 +73,10 @@ def read_file(path: Path) -> ConformanceFile:
             else:
                 raise ValueError(f"{path.name}, line {number}: {head}")
     return found
+
+
+def _instant(text: str) -> int:
+    return int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp() * 1_000_000)
 
 
 def _records(text: str) -> Iterator[tuple[int, str, str]]:
