@@ -9,7 +9,8 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 from query_kit import same_rows
 from random_sql import RandomView, random_views
-from random_tables import RandomRows, RandomTable, random_tables
+from random_tables import START, RandomRows, RandomTable, random_tables
+from random_wide_sql import WideGrammar, at_instant
 from soak import examples
 from state_kit import MANY, Row, plain_rows
 
@@ -21,6 +22,8 @@ from upriver.sql.queries import declare_view
 
 EVALUATOR = Evaluator()
 VIEWS_MAX, EPOCHS = 3, 2
+TICKS = (0, 240_000_000, 300_000_001, 3_660_000_000, 86_400_000_000)
+"""By how many microseconds the clock may move in an epoch."""
 LOTS = st.randoms(use_true_random=False)
 SEEDS = st.integers(0, 2**32)
 
@@ -41,17 +44,19 @@ def test_any_query_is_what_duckdb_says_thousands_of_times(rng: Random, seed: int
 def assert_equals_duckdb(rng: Random, seed: int) -> None:
     """rng: by which tables, views and rows are drawn; seed: of what happens to them."""
     tables = random_tables(rng)
-    views = random_views(tables, rng, rng.randint(1, VIEWS_MAX))
+    views = random_views(tables, rng, rng.randint(1, VIEWS_MAX), grammar=WideGrammar)
     for view in views:
         note(f"view {view.name}, key {view.key}: {view.query.spark}")
     view = views[-1]
     plan = planned(views, tables)
     world = DataflowWorld(plan, {table.spec.name: table.spec for table in tables}, EVALUATOR, Random(seed))
     rows = RandomRows(tables, rng)
+    clock = int(START.timestamp() * 1e6)
     for drawn in rows.epochs(EPOCHS):
+        clock += rng.choice(TICKS)
         note(f"rows: { {name: plain_rows(batch) for name, batch in drawn.items()} }")
-        world.run_epoch(drawn)
-        found, wanted = world.scan(), by_duckdb(view.query.duck, **current(tables, rows))
+        world.run_epoch(drawn, clock if plan.is_clocked else None)
+        found, wanted = world.scan(), by_duckdb(at_instant(view.query.duck, clock), **current(tables, rows))
         expected = plain_rows(wanted.rename_columns(found.schema.names).cast(found.schema))
         assert same_rows(plain_rows(found), expected)
         assert same_rows(looked_up(world, plan, found), expected)

@@ -50,14 +50,19 @@ class RandomView:
 
 
 def random_views(
-    tables: Sequence[RandomTable], rng: Random, views: int = 1, levels: int = LEVELS_MAX, may_be_loose: bool = True
+    tables: Sequence[RandomTable],
+    rng: Random,
+    views: int = 1,
+    levels: int = LEVELS_MAX,
+    may_be_loose: bool = True,
+    grammar: "type[Grammar] | None" = None,
 ) -> list[RandomView]:
     """Views v0, v1, ... over these tables, each of which may read those before it. may_be_loose: some columns may."""
     sources = [_table(table) for table in tables]
     found: list[RandomView] = []
-    grammar = Grammar(sources, rng)
+    made = (grammar or Grammar)(sources, rng)
     for number in range(views):
-        query = grammar.query(rng.randint(1, levels), is_last=may_be_loose)
+        query = made.query(rng.randint(1, levels), is_last=may_be_loose)
         keys = query.exact(*KEYS) or query.exact()
         key = rng.sample(keys, rng.randint(1, min(2, len(keys))))
         found.append(RandomView(f"v{number}", query, tuple(column.name for column in key)))
@@ -88,6 +93,10 @@ class Grammar:
         if not depth:
             return self._rng.choice(self._sources)
         source = self.query(depth - 1)
+        return self._rng.choice(self._productions(source, depth, is_last))()
+
+    def _productions(self, source: Query, depth: int, is_last: bool) -> list[Callable[[], Query]]:
+        """What may be made of a query, the likely ones more than once."""
         productions: list[Callable[[], Query]] = [
             lambda: self._rows(source),
             lambda: self._groups(source, is_last),
@@ -104,7 +113,7 @@ class Grammar:
         likely = [productions[1], productions[5]]
         if source.exact(Kind.TIME):
             likely += [lambda: self._windows(source)] * 2
-        return self._rng.choice([*productions, *likely])()
+        return [*productions, *likely]
 
     def _other(self, depth: int) -> Query:
         return self.query(self._rng.randint(0, depth - 1) // 2)
@@ -115,11 +124,11 @@ class Grammar:
         """Projection and filter."""
         chosen = self._selected(source.exact(), self._rng.randint(1, 3))
         where = self._maybe("WHERE", self._expressions.condition(source.exact()))
-        return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) s {where}", chosen, source)
+        return self._made(f"SELECT {as_list(chosen)} FROM ({{0}}) s {where}", chosen, source)
 
     def _distinct(self, source: Query) -> Query:
         chosen = self._selected(source.exact(), self._rng.randint(1, 2))
-        return self._made(f"SELECT DISTINCT {_listed(chosen)} FROM ({{0}}) s", chosen, source)
+        return self._made(f"SELECT DISTINCT {as_list(chosen)} FROM ({{0}}) s", chosen, source)
 
     def _exploded(self, source: Query) -> Query:
         """Each row once for each of some values."""
@@ -128,7 +137,7 @@ class Grammar:
         element = Column(self._name(), kind)
         if self._rng.random() < 0.5:
             chosen = self._selected(source.exact(), self._rng.randint(1, 2))
-            rows = f"SELECT {_listed(chosen)}, {{}} AS {element.name} FROM ({{}}) s"
+            rows = f"SELECT {as_list(chosen)}, {{}} AS {element.name} FROM ({{}}) s"
             spark = rows.format(f"explode(array({values}))", source.spark)
             duck = rows.format(f"unnest([{values}])", source.duck)
             return Query(spark, duck, (*(column for _, column in chosen), element))
@@ -136,7 +145,7 @@ class Grammar:
         where = self._maybe("WHERE", self._expressions.condition([*source.exact(), element]))
         spark = f"({source.spark}) s LATERAL VIEW explode(array({values})) e AS {element.name}"
         duck = f"(SELECT *, unnest([{values}]) AS {element.name} FROM ({source.duck}) s) s"
-        select = f"SELECT {_listed(chosen)} FROM {{}} {where}"
+        select = f"SELECT {as_list(chosen)} FROM {{}} {where}"
         return Query(select.format(spark), select.format(duck), tuple(column for _, column in chosen))
 
     def _groups(self, source: Query, is_last: bool) -> Query:
@@ -151,7 +160,7 @@ class Grammar:
             # DuckDB has a total of no rows, too.
             having = f"{having} AND count(*) > 0" if having else "HAVING count(*) > 0"
         chosen = [*grouped, *counted]
-        return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) s {where} GROUP BY {by} {having}", chosen, source)
+        return self._made(f"SELECT {as_list(chosen)} FROM ({{0}}) s {where} GROUP BY {by} {having}", chosen, source)
 
     def _having(self, columns: Sequence[Column]) -> str:
         text, column = self._aggregate(columns, is_last=False)
@@ -191,8 +200,8 @@ class Grammar:
         window = f"window({time}, '{width} minutes', '{slide} minutes')"
         last = f"time_bucket(INTERVAL '{slide} minutes', {time}, TIMESTAMP '1970-01-01')"
         starts = ", ".join(f"{last} - INTERVAL '{back} minutes'" for back in range(0, width, slide))
-        spark = f"SELECT {_listed([*grouped, ('window.start', start), *counted])} FROM ({source.spark}) s GROUP BY "
-        duck = f"SELECT {_listed([*grouped, ('w_', start), *counted])} FROM (SELECT *, unnest([{starts}]) AS w_ FROM "
+        spark = f"SELECT {as_list([*grouped, ('window.start', start), *counted])} FROM ({source.spark}) s GROUP BY "
+        duck = f"SELECT {as_list([*grouped, ('w_', start), *counted])} FROM (SELECT *, unnest([{starts}]) AS w_ FROM "
         duck += f"({source.duck}) s WHERE {time} IS NOT NULL) s GROUP BY "
         columns = tuple(column for _, column in [*grouped, ("", start), *counted])
         return Query(spark + ", ".join([*by, window]), duck + ", ".join([*by, "w_"]), columns)
@@ -212,11 +221,11 @@ class Grammar:
         kept = lefts if kind in ("SEMI JOIN", "ANTI JOIN") else [*lefts, *rights]
         chosen = self._selected(kept, self._rng.randint(1, 4))
         join = f"({{0}}) l, ({{1}}) r WHERE {on}" if kind == "," else f"({{0}}) l {kind} ({{1}}) r ON {on}"
-        return self._made(f"SELECT {_listed(chosen)} FROM {join}", chosen, left, right)
+        return self._made(f"SELECT {as_list(chosen)} FROM {join}", chosen, left, right)
 
     def _equal(self, left: Query, right: Query) -> str | None:
         """An equality or two between the sides; ``None`` if there can be none."""
-        shared = _shared(left, right)
+        shared = shared_kinds(left, right)
         if not shared:
             return None
         equalities = []
@@ -240,7 +249,7 @@ class Grammar:
 
     def _there(self, source: Query, other: Query) -> Query:
         """Rows for which there is another, or none."""
-        shared = _shared(source, other)
+        shared = shared_kinds(source, other)
         if not shared:
             return self._rows(source)
         kind = self._rng.choice(shared)
@@ -251,17 +260,17 @@ class Grammar:
         matches = f"(SELECT count(*) FROM ({{1}}) r WHERE {theirs.name} = {mine.name})"
         nested = [f"NOT {within}", f"({within} OR {mine.name} IS NULL)", f"({exists}) IS TRUE", f"{matches} <> 1"]
         where = self._rng.choice([within, exists, f"NOT {exists}", *nested])
-        return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) l WHERE {where}", chosen, source, other)
+        return self._made(f"SELECT {as_list(chosen)} FROM ({{0}}) l WHERE {where}", chosen, source, other)
 
     def _set(self, left: Query, right: Query) -> Query:
-        shared = _shared(left, right)
+        shared = shared_kinds(left, right)
         if not shared:
             return self._distinct(left)
         kinds = [self._rng.choice(shared) for _ in range(self._rng.randint(1, 3))]
         mine = [(self._rng.choice(left.exact(kind)).name, Column(self._name(), kind)) for kind in kinds]
         theirs = [(self._expressions.any_of(column.kind, right.exact()), column) for _, column in mine]
         sides = (
-            f"SELECT {_listed(mine)} FROM ({{0}}) l {self._rng.choice(SETS)} SELECT {_listed(theirs)} FROM ({{1}}) r"
+            f"SELECT {as_list(mine)} FROM ({{0}}) l {self._rng.choice(SETS)} SELECT {as_list(theirs)} FROM ({{1}}) r"
         )
         return self._made(sides, mine, left, right)
 
@@ -275,11 +284,11 @@ class Grammar:
         rank = Column(self._name(), Kind.INT)
         inner = [(column.name, column) for column in columns]
         numbered = (
-            f"SELECT {_listed(inner)}, {function}() OVER ({partition}ORDER BY {order}) AS {rank.name} FROM ({{0}}) s"
+            f"SELECT {as_list(inner)}, {function}() OVER ({partition}ORDER BY {order}) AS {rank.name} FROM ({{0}}) s"
         )
         chosen = self._selected([*columns, rank], self._rng.randint(1, 3))
         where = f"{rank.name} <= {self._rng.randint(1, 3)}"
-        return self._made(f"SELECT {_listed(chosen)} FROM ({numbered}) n WHERE {where}", chosen, source)
+        return self._made(f"SELECT {as_list(chosen)} FROM ({numbered}) n WHERE {where}", chosen, source)
 
     def _over(self, source: Query) -> Query:
         """Window functions over all rows. Those that tell equal rows apart have one window, or it would matter which of
@@ -289,7 +298,7 @@ class Grammar:
         functions = [self._window_function(columns, window) for _ in range(self._rng.randint(1, 3))]
         kept = self._selected(columns, self._rng.randint(1, 2))
         chosen = [[*kept, *(function[side] for function in functions)] for side in range(2)]
-        spark, duck = (f"SELECT {_listed(listed)} FROM ({{}}) s" for listed in chosen)
+        spark, duck = (f"SELECT {as_list(listed)} FROM ({{}}) s" for listed in chosen)
         return Query(spark.format(source.spark), duck.format(source.duck), tuple(column for _, column in chosen[0]))
 
     def _partition(self, columns: Sequence[Column]) -> str:
@@ -358,7 +367,7 @@ class Grammar:
         chosen = self._selected(source.exact(), self._rng.randint(1, 3))
         order = self._order([column for _, column in chosen], all=True)
         limit = self._rng.randint(1, 4)
-        return self._made(f"SELECT {_listed(chosen)} FROM ({{0}}) s ORDER BY {order} LIMIT {limit}", chosen, source)
+        return self._made(f"SELECT {as_list(chosen)} FROM ({{0}}) s ORDER BY {order} LIMIT {limit}", chosen, source)
 
     def _order(self, columns: Sequence[Column], all: bool) -> str:
         """all: by every column, so that only equal rows tie."""
@@ -400,10 +409,10 @@ class Grammar:
         return f"{word} {condition}" if self._rng.random() < 0.35 else ""
 
 
-def _shared(left: Query, right: Query) -> list[Kind]:
+def shared_kinds(left: Query, right: Query) -> list[Kind]:
     """Of what both have a column."""
     return [kind for kind in Kind if left.exact(kind) and right.exact(kind)]
 
 
-def _listed(chosen: Sequence[tuple[str, Column]]) -> str:
+def as_list(chosen: Sequence[tuple[str, Column]]) -> str:
     return ", ".join(f"{text} AS {column.name}" for text, column in chosen)
