@@ -30,6 +30,8 @@ from benchmarks.rescale import RescaleOptions, measure_rescale
 from benchmarks.stages import StageOptions, measure_stages
 from benchmarks.stateful_map import CASES
 from benchmarks.throughput import ThroughputOptions, measure_throughput
+from benchmarks.tpch import measure_tpch
+from benchmarks.tpch_command import add_tpch, render_tpch, tpch_options
 from benchmarks.vote import measure_vote
 from benchmarks.vote_command import add_arguments, options_of, render_vote
 from upriver.client.rescale import STRATEGIES
@@ -50,6 +52,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_latency(_benchmark(benchmarks, "latency", _latency, what))
     _add_rescale(_benchmark(benchmarks, "rescale", _rescale, "what a rescale costs lookups and ingest meanwhile"))
     _add_nexmark(_benchmark(benchmarks, "nexmark", _nexmark, "NEXMark's queries 0 to 8, beside Spark's streaming"))
+    add_tpch(_benchmark(benchmarks, "tpch", _tpch, "queries of TPC-H's shapes, beside Spark's batch and streaming"))
     add_arguments(_benchmark(benchmarks, "vote", _vote, "partial views beside a full one, with less and less memory"))
     add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"))
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
@@ -200,6 +203,12 @@ def _nexmark(options: argparse.Namespace) -> int:
         _say(),
     )
     print(json.dumps(measured) if options.json else render_nexmark(measured))
+    return 0 if measured["equal"] else 1
+
+
+def _tpch(options: argparse.Namespace) -> int:
+    measured = measure_tpch(tpch_options(options), _say())
+    print(json.dumps(measured) if options.json else render_tpch(measured))
     return 0 if measured["equal"] else 1
 
 
