@@ -238,7 +238,7 @@ class Grammar:
 
     def _ranges(self, left: Query, right: Query) -> list[str]:
         """A value of the one side between values of the other."""
-        shared = _shared(left, right)
+        shared = shared_kinds(left, right)
         if not shared:
             return []
         kind = self._rng.choice(shared)
