@@ -41,7 +41,6 @@ SELECT k, concat(k, x / 2) AS z FROM t | CAST(CAST(x AS DECIMAL(18, 2)) AS STRIN
 SELECT k, concat(k, CAST(CAST(x / 2 AS DECIMAL(18, 2)) AS STRING), format_number(x / 2, 2)) AS z FROM t
 WITH RECURSIVE u AS (SELECT k, x FROM t) SELECT k FROM u | once for each level | \
 SELECT a.k, c.k AS above FROM t a LEFT JOIN t b ON b.x = a.x LEFT JOIN t c ON c.x = b.x
-SELECT k, mode(x) AS z FROM t GROUP BY k | Take mode(x, true) | SELECT k, mode(x, true) AS z FROM t GROUP BY k
 SELECT k, approx_count_distinct(x, 0.001) AS z FROM t GROUP BY k | take count(DISTINCT x) | \
 SELECT k, count(DISTINCT x) AS z FROM t GROUP BY k
 SELECT k, count(*) AS n, explode(split(s, ',')) AS z FROM t GROUP BY k | \

@@ -32,14 +32,16 @@ def _call(call: WindowCall, op: WindowOp, schema: pa.Schema) -> str:
     words += [f"ORDER BY {', '.join(order)}"] if order else []
     if call.function in ("first_value", "last_value", "nth_value") or _is_aggregate(call):
         words.append(f"{call.frame.unit} BETWEEN {_bounds(call, op, schema)}")
-    where = "" if call.where is None else f' FILTER (WHERE "{call.where}")'
+    condition = call.where if call.aggregate is None else call.aggregate.where
+    where = "" if condition is None else f' FILTER (WHERE "{condition}")'
     return f"{_function(call)}{where} OVER ({' '.join(words)})"
 
 
 def _function(call: WindowCall) -> str:
     if call.function == "count_star":
         return "count(*)"
-    operands = [] if call.argument is None else [quoted(call.argument)]
+    argument = call.argument if call.aggregate is None else call.aggregate.argument
+    operands = [] if argument is None else [quoted(argument)]
     operands += [str(call.number)] if call.function in ("lag", "lead", "nth_value", "ntile") else []
     operands += [] if call.default is None else [quoted(call.default)]
     return f"{call.function}({', '.join(operands)}{' IGNORE NULLS' if call.ignores_nulls else ''})"

@@ -155,7 +155,7 @@ def called(call: AggregateCall, name_of: Callable[[str], str]) -> str:
     columns = call.columns[call.gives : call.gives + 1] if call.function in ("first", "last") else call.columns
     argument = f"{'DISTINCT ' if call.distinct else ''}{', '.join(map(name_of, columns)) or '*'}"
     where = "" if call.where is None else f" FILTER (WHERE {name_of(call.where)})"
-    return f"{call.function.removesuffix('_star')}({argument}){where}"
+    return f"{call.function.removesuffix('_star').removeprefix('greatest_')}({argument}){where}"
 
 
 def windowed(call: WindowCall, name_of: Callable[[str], str]) -> str:

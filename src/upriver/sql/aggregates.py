@@ -207,18 +207,14 @@ def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence
         raise context.unsupported(node, f"this {name}()", f"Write {name}(x, ',') WITHIN GROUP (ORDER BY x).")
     if SEVERAL[name] == "percentile_approx" and len(operands) in (2, 3):
         return _approximate_percentile(context, node, name, operands)
+    if name == "mode" and len(operands) in (1, 2):
+        return _mode(context, node, operands)
     if len(operands) != 2:
-        instead = "Take mode(x, true), which gives the least of several." if name == "mode" else "Give it two."
-        raise context.unsupported(node, f"{name}() of {len(operands)} operands", instead)
+        raise context.unsupported(node, f"{name}() of {len(operands)} operands", "Give it two.")
     if name == "percentile":
         value = _number(context, node, name, operands[0])
         fractions = _fractions(context, operands[1])
         return _percentile(Call(function, value, pa.float64()), fractions, _is_array(operands[1]))
-    if name == "mode":
-        if not isinstance(operands[1], exp.Boolean) or not operands[1].this:
-            raise context.unsupported(node, "mode() that may give any of several", "Take mode(x, true).")
-        value = group_value(_comparable(context, node, operands[0]))
-        return Call(function, value, value.type)
     if name in ("min_by", "max_by"):
         given, order = (group_value(_comparable(context, node, operand)) for operand in operands)
         return Call(function, order, given.type, others=(given,))
@@ -226,6 +222,14 @@ def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence
     if name == "regr_count":
         return Call("count", _all_of([y, x]), pa.int64())
     return Call(function, y, pa.float64(), others=(x,))
+
+
+def _mode(context: Context, node: exp.Expr, operands: Sequence[exp.Expr]) -> Call:
+    """``mode(x[, least])``. Of several values Spark gives any, or the least one; here it is always that."""
+    if len(operands) == 2 and not isinstance(operands[1], exp.Boolean):
+        raise context.unsupported(node, "mode() by a computed choice", "Write TRUE or FALSE.")
+    value = group_value(_comparable(context, node, operands[0]))
+    return Call("mode", value, value.type)
 
 
 def ordered_call(context: Context, node: exp.Expr) -> Call:
@@ -236,14 +240,15 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
     operands = operands[0].expressions if distinct else operands
     if name not in ("listagg", "string_agg", "percentile_cont", "percentile_disc", "mode"):
         raise context.unsupported(node, f"{name}() WITHIN GROUP", "Leave the order out.")
-    if len(order) != 1 or order[0].args.get("desc"):
+    descends = bool(order[0].args.get("desc"))
+    if len(order) != 1 or (descends and name != "mode"):
         what = f"{name}() WITHIN GROUP by anything but one value, ascending,"
         raise context.unsupported(node, what, "Write ORDER BY x.")
     if name == "mode":
         if operands or distinct:
             raise context.unsupported(node, "this mode()", "Write mode() WITHIN GROUP (ORDER BY x).")
         value = group_value(_comparable(context, node, order[0].this))
-        return Call(name, value, value.type)
+        return Call("greatest_mode" if descends else name, value, value.type)
     if name.startswith("percentile"):
         if len(operands) != 1 or distinct:
             raise context.unsupported(node, f"this {name}()", f"Write {name}(0.5) WITHIN GROUP (ORDER BY x).")

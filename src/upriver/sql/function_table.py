@@ -50,9 +50,8 @@ CHANGING = re.compile(
 """Names of functions that give another answer each time, or in each session."""
 
 REFUSED: Mapping[str, str] = {
-    "to_char": "Write date_format(t, 'yyyy-MM-dd') for a time, format_number(x, 2) for a number.",
-    "to_varchar": "Write date_format(t, 'yyyy-MM-dd') for a time, format_number(x, 2) for a number.",
     "to_number": "Write CAST(replace(s, ',', '') AS DECIMAL(12,2)).",
+    "try_to_number": "Write TRY_CAST(replace(s, ',', '') AS DECIMAL(12,2)).",
     "from_json": "Make the fields columns before app.table(): from_json in the DataFrame.",
     "get_json_object": "Make the field a column before app.table(): get_json_object in the DataFrame.",
     "json_tuple": "Make the fields columns before app.table(): get_json_object in the DataFrame.",

@@ -316,6 +316,15 @@ def _converted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return opaque(in_zone(instant, zones[1], "kernel_wall_clock", pa.timestamp("us")))
 
 
+def _as_text(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``to_char(time, format)``: as ``date_format``."""
+    type = operands[0].type
+    if not (is_date(type) or is_wall_clock(type) or is_instant(type)):
+        instead = "Write format_number(x, 2) for a number, hex(b) or base64(b) for a BINARY."
+        raise context.unsupported(node, f"{node.name.lower()}() of {typed_name(operands[0])}", instead)
+    return formatted(context, node, operands)
+
+
 CLOCK_NAMES = frozenset({"unix_timestamp"})
 _DAY, _COUNT, _CLOCK = OperandKind.DATE, OperandKind.INT, OperandKind.CLOCK
 _INSTANT, _MOMENT, _WRITTEN, _WHOLE = OperandKind.INSTANT, OperandKind.MOMENT, OperandKind.WRITTEN, OperandKind.WHOLE
@@ -430,6 +439,13 @@ TIMES: tuple[Function, ...] = (
         formatted,
         "STRING",
         samples="date_format(n, 'yyyy-MM-dd'); date_format(t, 'HH:mm'); date_format(d, 'E d')",
+    ),
+    Function(
+        "to_char to_varchar",
+        (OperandKind.ANY, _WRITTEN),
+        _as_text,
+        "STRING",
+        samples="to_char(n, 'yyyy-MM-dd'); to_varchar(t, 'HH:mm'); to_char(d, 'E d')",
     ),
     *_readers("to_date", _DATE, "DATE", "days", "yyyy-MM-dd"),
     *_readers("to_timestamp", _AT, "TIMESTAMP", "moments", "yyyy-MM-dd HH:mm:ss"),

@@ -57,7 +57,16 @@ _AGGREGATED = frozenset(
 )
 """Those aggregates that window functions have themselves."""
 _FRAMED = frozenset(
-    {"min_by", "max_by", "mode", "percentile", "percentile_disc", "percentile_approx", "approx_count_distinct"}
+    {
+        "min_by",
+        "max_by",
+        "mode",
+        "greatest_mode",
+        "percentile",
+        "percentile_disc",
+        "percentile_approx",
+        "approx_count_distinct",
+    }
     | {"bit_and", "bit_or", "bit_xor", "try_sum", "skewness", "kurtosis", "corr", "covar_pop", "covar_samp"}
     | {"regr_avgx", "regr_avgy", "regr_r2", "regr_slope", "regr_intercept", "regr_sxx", "regr_syy", "regr_sxy"}
 )

@@ -21,7 +21,7 @@ from upriver.engine.operators.window import Windowed
 from upriver.engine.operators.window_frames import reach_of
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import hash64
-from upriver.plan.plan import FrameUnit, Order, WindowCall, WindowFrame, WindowOp
+from upriver.plan.plan import AggregateCall, FrameUnit, Order, WindowCall, WindowFrame, WindowOp
 
 INT, LONG, REAL = pa.int32(), pa.int64(), pa.float64()
 PLACES = {
@@ -52,6 +52,7 @@ def drawn_call(data: st.DataObject, number: int, schema: pa.Schema, in_distances
     type = schema.field(column).type
     functions = [*VALUES, "count_star"]
     functions += ["sum", "avg"] if pa.types.is_floating(type) or pa.types.is_signed_integer(type) else []
+    functions += ["bit_xor", "bit_or"] if pa.types.is_signed_integer(type) else []
     functions += ["bool_and", "bool_or"] if pa.types.is_boolean(type) else []
     function = data.draw(st.sampled_from(functions))
     ignores = data.draw(st.booleans())
@@ -66,6 +67,9 @@ def drawn_call(data: st.DataObject, number: int, schema: pa.Schema, in_distances
         return WindowCall(function, column, output, type, frame, number=number, ignores_nulls=ignores)
     if function == "count_star":
         return WindowCall(function, None, output, LONG, frame, where)
+    if function in ("bit_xor", "bit_or"):
+        aggregate = AggregateCall(function, column, "", type, where=where)
+        return WindowCall(function, None, output, type, frame, aggregate=aggregate)
     result = {"count": LONG, "avg": REAL, "sum": REAL if pa.types.is_floating(type) else LONG}.get(function, type)
     return WindowCall(function, column, output, result, frame, where)
 

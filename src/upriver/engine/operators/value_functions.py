@@ -61,9 +61,9 @@ def _percentile_approx(call: AggregateCall, found: SortedValues) -> pa.Array:
 
 
 def _mode(call: AggregateCall, found: SortedValues) -> pa.Array:
-    """The most frequent value; of several, the least."""
-    groups = found.groups
-    order = np.lexsort((np.arange(len(groups)), -found.times, groups))
+    """The most frequent value; of several, the least, or the greatest."""
+    groups, turn = found.groups, -1 if call.function == "greatest_mode" else 1
+    order = np.lexsort((turn * np.arange(len(groups)), -found.times, groups))
     first = order[np.minimum(found.bounds[:-1], max(len(order) - 1, 0))] if len(order) else found.bounds[:-1]
     return found.values.take(pa.array(first, mask=~found.some))
 
@@ -151,6 +151,7 @@ VALUE_FUNCTIONS: Mapping[str, ValueFunction] = {
     "percentile_approx": _of_each(_percentile_approx),
     "approx_count_distinct": approx_count_distinct,
     "mode": _mode,
+    "greatest_mode": _mode,
     "listagg": _listagg,
     "collect_list": _collect_list,
     "bit_and": _bits(np.bitwise_and),
