@@ -104,9 +104,8 @@ def test_a_value_far_away_is_computed_as_any_other_date() -> None:
 def test_outside_of_utc_dates_work_and_wall_clocks_are_computed_from_now() -> None:
     for where in ("d >= current_date() - 7", "at > now() - INTERVAL 1 HOUR", "at >= current_date"):
         assert declared(where, InBerlin).is_clocked
-    assert not clock_of(declared("at > localtimestamp()", InBerlin)).tests
-    with pytest.raises(UnsupportedSql, match=r"time zone \(Europe/Berlin\)"):
-        declared("at > now() - INTERVAL 7 DAYS", InBerlin)
+    for where in ("at > now() - INTERVAL 7 DAYS", "at > localtimestamp()"):
+        assert not clock_of(declared(where, InBerlin)).tests
 
 
 def test_a_column_takes_precedence_over_a_word() -> None:
