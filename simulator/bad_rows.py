@@ -45,7 +45,9 @@ class BadRows:
         return cls(views, frozenset(view for view in views if rng.random() < COPIED_SHARE))
 
     def of(self, view: str, rows: pa.RecordBatch) -> Mask:
-        """Which rows of a table are bad."""
+        """Which rows of a table are bad; constant rows never are."""
+        if "seq" not in rows.schema.names:
+            return np.zeros(rows.num_rows, np.bool_)
         every, which = self.views[view]
         bad: Mask = rows.column("seq").to_numpy() % every == which
         return bad

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from simulator.tables import NO_RETENTION, TABLES
 from upriver.engine.batch import Batch, no_rows
+from upriver.engine.constants import constant_rows
 from upriver.engine.retention import (
     Retention,
     gives_up_rows,
@@ -97,6 +98,10 @@ class FakeLake:
         """By epoch, from 0 on: at its end."""
         self._changes: dict[tuple[EpochSpan, Epoch], Mapping[Channel, SimulatedRun]] = {}
         self._indexes = {edge.channel: (edge.table, edge.index) for plan in plans for edge in lake_edges(plan)}
+        self._constants = {
+            channel: self._run_of(constant_rows(edge)) for plan in plans for channel, edge in plan.constants.items()
+        }
+        """The rows of constant edges, which the first epoch brings; no manifest tells of them."""
         self._kept: set[Channel] = set()
         """The edges that manifests tell of, those of old epochs too."""
         self._epochs: list[Mapping[Channel, SimulatedRun]] = []
@@ -143,12 +148,11 @@ class FakeLake:
 
     def changes(self, span: EpochSpan, as_of: Epoch = BEGINNING) -> Mapping[Channel, SimulatedRun]:
         """The changes of an epoch, or of a segment, on each edge: its rows, less those that come too old, and the
-        retractions. as_of: as in ``ReadEpoch``."""
+        retractions; and constant rows. as_of: as in ``ReadEpoch``."""
         runs = self.of(span)
         if (span, as_of) not in self._changes:
-            self._changes[span, as_of] = {
-                channel: self._changed(channel, span, run, as_of) for channel, run in runs.items()
-            }
+            changed = {channel: self._changed(channel, span, run, as_of) for channel, run in runs.items()}
+            self._changes[span, as_of] = {**changed, **self._constants_of(span)}
         return self._changes[span, as_of]
 
     def published_changes(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
@@ -181,6 +185,9 @@ class FakeLake:
         runs, changes = self.of(span), self.changes(span, as_of)
         mine = [channel for channel in channels if channel in runs]
         return {channel: changes[channel].rows_of(vnodes) - runs[channel].rows_of(vnodes) for channel in mine}
+
+    def _constants_of(self, span: EpochSpan) -> Mapping[Channel, SimulatedRun]:
+        return self._constants if span.after == BEGINNING else {}
 
     def runs(self, epoch: Epoch) -> Mapping[Channel, SimulatedRun]:
         """The epoch's rows on each edge that has any part in it, as they were published."""
@@ -320,8 +327,8 @@ class FakeLake:
         return {channel: len(run.batch) for channel, run in self.of(span).items() if channel in self._kept}
 
     def promised(self, span: EpochSpan, vnodes: Sequence[VnodeId], channels: Iterable[Channel]) -> dict[Channel, int]:
-        """What the manifest or segment promises on these edges, for these vnodes."""
-        runs = self.of(span)
+        """What the manifest or segment promises on these edges, for these vnodes, and constant rows."""
+        runs = {**self.of(span), **self._constants_of(span)}
         return {channel: runs[channel].rows_of(vnodes) if channel in runs else 0 for channel in channels}
 
     def all_rows(self) -> dict[str, pa.Table]:

@@ -207,6 +207,29 @@ CLOCKED = (
     ViewSpec("open_offers", "SELECT site, page, sym FROM offers WHERE seq + qty >= unix_timestamp()", ("site", "page")),
 )
 """Views that depend on the clock, whose seconds about count the rows."""
+CONSTANT = (
+    ViewSpec(
+        "marks",
+        "SELECT t.sym, v.mark, count(*) AS n FROM trades t JOIN (VALUES (1, 'a'), (3, 'b'), (3, 'c')) AS v(qty, mark)"
+        " ON t.qty = v.qty GROUP BY t.sym, v.mark",
+        ("sym",),
+    ),
+    ViewSpec(
+        "either", "SELECT sym, qty FROM offers UNION ALL SELECT 'ACME' AS sym, CAST(0 AS BIGINT) AS qty", ("sym",)
+    ),
+    ViewSpec(
+        "above",
+        "SELECT sym, seq FROM trades WHERE qty >= (SELECT avg(qty) FROM offers) AND (SELECT count(*) FROM visits) > 2",
+        ("sym",),
+    ),
+    ViewSpec(
+        "totals",
+        "SELECT n, 420 / n AS share FROM (SELECT count(*) + 1 AS n FROM trades UNION ALL SELECT count(*) + 1 AS n FROM"
+        " offers WHERE qty > 3)",
+        ("n",),
+    ),
+)
+"""Views with rows that are in no table: of VALUES, of a SELECT without FROM, of aggregates without GROUP BY."""
 ALL_VIEWS = (*VIEWS, *EXCHANGED, *TRACED, *SPOILED, *UPSERTED)
 SETS_ASIDE = frozenset({"trades"})
 """Tables whose bad rows are set aside."""
