@@ -23,6 +23,7 @@ from benchmarks.nexmark import NexmarkOptions, measure_nexmark
 from benchmarks.nexmark_contestant import STATE_STORES
 from benchmarks.nexmark_events import NexmarkSpec
 from benchmarks.nexmark_queries import QUERIES
+from benchmarks.ranges import RangesOptions, measure_ranges, render_ranges
 from benchmarks.reads import ReadsOptions, measure_reads, render_reads
 from benchmarks.recovery import measure_recovery
 from benchmarks.recovery_command import add_recovery, recovery_options, render_recovery
@@ -58,6 +59,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
     add_hotkey(_benchmark(benchmarks, "hotkey", _hotkey, "a key of millions of rows: what others wait meanwhile"))
     _add_reads(_benchmark(benchmarks, "reads", _reads, "what it costs to check what is read of the lake"))
+    _add_ranges(_benchmark(benchmarks, "ranges", _ranges, "a join by a range, with a sorted index and without"))
     _add_lake(_benchmark(benchmarks, "lake", _lake, "what a lake costs after 1,000, 10,000 and 100,000 epochs"))
     _add_stages(_benchmark(benchmarks, "stages", _stages, "rows/s of each step on the way to a view, alone"))
 
@@ -331,6 +333,18 @@ def _reads(options: argparse.Namespace) -> int:
         ReadsOptions(runs=options.runs, rows=options.rows, repeat=options.repeat, seed=options.seed), _say()
     )
     print(json.dumps(measured) if options.json else render_reads(measured))
+    return 0 if measured["right"] else 1
+
+
+def _add_ranges(parser: argparse.ArgumentParser) -> None:
+    number(parser, "--rows", 20_000, "rows of each side, all of one key")
+    number(parser, "--length", 20, "of an interval; the points are 10 apart on average")
+    number(parser, "--seed", 1, "of the rows")
+
+
+def _ranges(options: argparse.Namespace) -> int:
+    measured = measure_ranges(RangesOptions(rows=options.rows, length=options.length, seed=options.seed))
+    print(json.dumps(measured) if options.json else render_ranges(measured))
     return 0 if measured["right"] else 1
 
 

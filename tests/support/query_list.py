@@ -118,6 +118,10 @@ SELECT k, i FROM sales WHERE k IN (SELECT k FROM people WHERE j > 1);
 SELECT k, i FROM sales s WHERE EXISTS (SELECT 1 FROM people q WHERE q.k = s.k AND q.j > s.i) AND i > 0;
 SELECT k, i FROM sales s WHERE NOT EXISTS (SELECT 1 FROM people q WHERE q.k = s.k AND q.j > s.i);
 SELECT k, i FROM sales s WHERE i IN (SELECT j FROM people q WHERE q.k = s.k);
+SELECT k, i FROM sales s WHERE (SELECT max(j) FROM people q WHERE q.k = s.k) IN (SELECT i FROM places);
+SELECT k, i FROM sales s WHERE (SELECT min(j) FROM people q WHERE q.k = s.k) NOT IN (SELECT i FROM places r
+    WHERE r.k = s.k);
+SELECT s.k, q.name, count(*) AS n FROM sales s JOIN people q ON s.k = q.k GROUP BY ROLLUP(s.k, q.name);
 SELECT k, i FROM sales WHERE (k, i) IN (SELECT k, max(i) FROM sales GROUP BY k);
 SELECT name FROM people WHERE k IN (SELECT k FROM sales GROUP BY k HAVING count(*) > 10) AND NOT EXISTS (SELECT
     1 FROM places r WHERE r.k = people.k);

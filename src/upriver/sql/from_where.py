@@ -73,8 +73,11 @@ def selected_around(
 
 
 def _is_nested(node: exp.Expr) -> bool:
+    """Whether it is EXISTS, or IN of a subquery whose operands have none, and no part of an expression."""
     inner = node.this if isinstance(node, exp.Not) else node
-    return isinstance(inner, exp.Exists) or (isinstance(inner, exp.In) and inner.args.get("query") is not None)
+    if isinstance(inner, exp.In) and inner.args.get("query") is not None:
+        return not any(map(has_subquery, operands_of(inner)))
+    return isinstance(inner, exp.Exists)
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,8 @@ class Names:
             item = self._aliased(node)
         if item is None:
             window = self._window(node)
-            item = SelectItem(node if window is not None else self._scope.bind(node), None, window=window)
+            # A grouping column may stand in several sets, and binding changes it.
+            item = SelectItem(node if window is not None else self._scope.bind(node.copy()), None, window=window)
         if has_aggregate(item.node):
             raise self._source.wrong(node, "GROUP BY of an aggregate", "Group by what is known before aggregation.")
         yield from self._grouped(item, node)
