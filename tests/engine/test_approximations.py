@@ -103,6 +103,13 @@ def test_an_approximate_percentile_of_few_rows_is_one_of_their_values(epochs: li
             assert least == (values[0] if values else None)
 
 
+def test_a_percentile_has_sparks_last_digit() -> None:
+    """Asked of Spark 4.3: the middle of -20.55 and 100."""
+    epoch = [(1, 0, -2055, None, False), (2, 0, 10_000, None, False)]
+    ((_, found),) = after_each("SELECT k, percentile(a / 100.0D, 0.5) AS m FROM t GROUP BY k", "k", [epoch])
+    assert [tuple(row) for row in found] == [(0, 39.724999999999994)]
+
+
 @some_examples
 @given(EPOCHS)
 def test_lists_have_all_values_or_all_different_ones_in_order(epochs: list[Any]) -> None:
