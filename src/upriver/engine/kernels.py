@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.engine import fdlibm
+from upriver.engine.json_parts import parts_at
 from upriver.engine.macros import MACROS
 from upriver.engine.operators.cardinality import codes_of
 from upriver.engine.wide_decimals import OPERATIONS, computed, low_bits, with_sign
@@ -246,6 +247,10 @@ def _micros(values: pa.Array) -> npt.NDArray[np.int64]:
     return found
 
 
+def _json_parts(documents: pa.ChunkedArray, paths: pa.ChunkedArray) -> pa.Array:
+    return parts_at(_whole(documents), str(paths[0])) if len(paths) else pa.array([], pa.string())
+
+
 def _zone(zones: pa.ChunkedArray) -> str:
     return str(zones[0]) if len(zones) else "UTC"
 
@@ -266,6 +271,7 @@ KERNELS: Mapping[str, Kernel] = {
     "kernel_register_code": Kernel(("BIGINT", "INTEGER"), "BIGINT", _codes),
     "kernel_crc32": Kernel(("BLOB",), "BIGINT", _crc32),
     **{f"kernel_sha{bits}": Kernel(("BLOB",), "VARCHAR", _digested(bits)) for bits in (224, 384, 512)},
+    "kernel_json_part": Kernel(("VARCHAR", "VARCHAR"), "VARCHAR", _json_parts),
     "kernel_wall_clock": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(wall_clocks_of)),
     "kernel_instant": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(instants_of)),
     "kernel_day_start": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(day_starts_of)),

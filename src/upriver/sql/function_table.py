@@ -11,6 +11,7 @@ from upriver.sql.arrays import ARRAYS, MAPS
 from upriver.sql.choices import CHOICES
 from upriver.sql.constructors import CONSTRUCTORS
 from upriver.sql.hashes import HASHES
+from upriver.sql.json_functions import JSON
 from upriver.sql.lambdas import LAMBDAS
 from upriver.sql.lists import LISTS
 from upriver.sql.numbers import BITS, CASTS, NUMBERS
@@ -26,6 +27,7 @@ TABLE: Mapping[str, tuple[Function, ...]] = {
     "Bits": BITS,
     "Texts": TEXTS,
     "URLs": URLS,
+    "JSON": JSON,
     "Regular expressions": PATTERNS,
     "Bytes and hashes": (*BYTES, *HASHES),
     "Dates and times": TIMES,
@@ -52,8 +54,7 @@ CHANGING = re.compile(
 REFUSED: Mapping[str, str] = {
     "to_number": "Write CAST(replace(s, ',', '') AS DECIMAL(12,2)).",
     "try_to_number": "Write TRY_CAST(replace(s, ',', '') AS DECIMAL(12,2)).",
-    "from_json": "Make the fields columns before app.table(): from_json in the DataFrame.",
-    "get_json_object": "Make the field a column before app.table(): get_json_object in the DataFrame.",
-    "json_tuple": "Make the fields columns before app.table(): get_json_object in the DataFrame.",
+    "from_json": "Take the fields one by one: CAST(get_json_object(s, '$.price') AS DOUBLE).",
+    "json_tuple": "Write get_json_object(s, '$.name') for each field.",
 }
 """Functions that are not supported, and what to do instead."""
