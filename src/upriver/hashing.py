@@ -422,7 +422,7 @@ def _values(block: pa.Array, dtype: type[_Number], per_row: int = 1) -> npt.NDAr
 
 
 def _is_micros(type: pa.DataType) -> bool:
-    return bool(pa.types.is_timestamp(type)) and type.unit == "us"
+    return bool(pa.types.is_timestamp(type) or pa.types.is_duration(type)) and type.unit == "us"
 
 
 _CELLS: tuple[tuple[Callable[[pa.DataType], bool], _CellsOf], ...] = (

@@ -68,6 +68,7 @@ TAKEN = [
         [datetime.datetime(1970, 1, 1, 0, 0, 0, 1, datetime.UTC)],
     ),
     (INSTANT, pa.nulls(1), [None]),
+    (pa.duration("us"), [datetime.timedelta(days=1), None], [datetime.timedelta(days=1), None]),
     (pa.string(), pa.table({"k": ["a"]}), ["a"]),
     (pa.string(), pa.RecordBatch.from_pydict({"k": ["a"]}), ["a"]),
 ]

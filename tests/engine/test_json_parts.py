@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.engine.json_parts import parts_at, read_path
+from upriver.engine.json_parts import DEPTH_MAX, parts_at, read_path
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
@@ -56,10 +56,19 @@ def test_parts_are_written_as_spark_writes_them(document: str, path: str, found:
     assert part(document, path) == found
 
 
-@pytest.mark.parametrize("document", ["{'a':1}", '{"a":0.12345678901234567}', "[" * 100_000, '{"a":"\\ud83d"}', "12 x"])
+@pytest.mark.parametrize(
+    "document",
+    ["{'a':1}", '{"a":0.12345678901234567}', "[" * 101 + "]" * 101, f"[{'1' * 1001}]", '{"a":"\\ud83d"}', "12 x"],
+)
 def test_what_spark_may_read_in_another_way_is_an_error(document: str) -> None:
     with pytest.raises(ValueError, match=r"JSON .*too far to compute with"):
         part(document, "$")
+
+
+def test_deep_documents_are_read_up_to_a_bound() -> None:
+    deep = "[" * DEPTH_MAX + "]" * DEPTH_MAX
+    assert part(deep, "$") == deep
+    assert part('{"a":"' + "[" * 1000 + '"}', "$.a") == "[" * 1000
 
 
 @pytest.mark.parametrize("path", ["a", "$a", "$.", "$..a", "$.*", "$[a]", "$[-1]", '$["a"]', "$. a", "$.a[0", ""])

@@ -23,11 +23,8 @@ ADVICE = """
 SELECT k FROM (SELECT k FROM t ORDER BY x) LIMIT 3 | which rows come first: ORDER BY ... LIMIT k | \
 SELECT k FROM t ORDER BY x LIMIT 3
 SELECT k FROM t ORDER BY x LIMIT 1 + 1 | Give how many rows, 1 or more | SELECT k FROM t ORDER BY x LIMIT 2
-SELECT k, ts - ts AS z FROM t | unix_micros(a) - unix_micros(b) | \
-SELECT k, unix_micros(ts) - unix_micros(ts) AS z FROM t
-SELECT k, at - at AS z FROM t | unix_micros(CAST(a AS TIMESTAMP)) | \
-SELECT k, unix_micros(CAST(at AS TIMESTAMP)) AS z FROM t
-SELECT k, d - d AS z FROM t | datediff(a, b) | SELECT k, datediff(d, d) AS z FROM t
+SELECT k, avg(ts - ts) AS z FROM t GROUP BY k | Take a number in its place: timestampdiff(SECOND, a, b) | \
+SELECT k, avg(timestampdiff(SECOND, ts, ts)) AS z FROM t GROUP BY k
 SELECT k, ts + 1 AS z FROM t | t + INTERVAL '5' MINUTE | SELECT k, ts + INTERVAL '5' MINUTE AS z FROM t
 SELECT k, d * 2 AS z FROM t | Use date_add() or datediff() | SELECT k, date_add(d, 2) AS z FROM t
 SELECT k, count(DISTINCT x) OVER (PARTITION BY k) AS z FROM t | \

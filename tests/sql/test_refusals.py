@@ -175,10 +175,12 @@ minus of BOOLEAN            | transform(a, y -> -(^y > 1))
 array_join() by a computed separator | ^array_join(array(s), s)
 sorting ARRAY<MAP<STRING, INT>> | ^sort_array(array(m))
 STRING as the place of an element | ^a[s]
-DATE - DATE, which is an INTERVAL, | ^d - d
-TIMESTAMP - TIMESTAMP, which is an INTERVAL, | ^t - t
-TIMESTAMP_NTZ - TIMESTAMP_NTZ, which is an INTERVAL, | ^n - n
-TIMESTAMP_NTZ - DATE, which is an INTERVAL, | ^n - d
+sum() of INTERVAL DAY TO SECOND | ^sum(n - n)
+arithmetic on INTERVAL DAY TO SECOND | (^t - t) * 2
+a cast from INTERVAL DAY TO SECOND to STRING | CAST(^n - d AS STRING)
+TIMESTAMP + INTERVAL DAY TO SECOND | ^t + (n - n)
+the field year of an INTERVAL | extract(YEAR FROM ^n - n)
+a hash of INTERVAL DAY TO SECOND | ^hash(d - d)
 TIMESTAMP + INT is not supported | ^t + 1
 unix_timestamp() of INT | ^unix_timestamp(i)
 unix_timestamp() by 'QQ' | ^unix_timestamp(s, 'QQ')
@@ -187,7 +189,7 @@ shifting DOUBLE by INT | ^x << 1
 shifting INT by BIGINT | ^i >> l
 mixing ARRAY<INT> with MAP<STRING, INT> | ^coalesce(a, m)
 HEX STRING                  | ^X'1F'
-INTERVAL is not supported   | coalesce(INTERVAL ^'1' DAY)
+this INTERVAL               | coalesce(INTERVAL ^'1' MONTH)
 this INTERVAL               | ^n + INTERVAL '1-2' YEAR TO MONTH
 this INTERVAL               | ^n + INTERVAL '1 month 2 days'
 DATE and INTERVAL of less than days | ^d + INTERVAL '1' HOUR
@@ -207,7 +209,6 @@ mixing BOOLEAN with INT     | ^b = 1
 arithmetic on STRING        | ^s + 1
 arithmetic on BOOLEAN       | ^b * 2
 STRING DIV INT              | ^s DIV 2
-DATE - DATE                 | ^d - d
 round() of DOUBLE to 16 places | ^round(x, 16)
 round() of FLOAT to 0 places | ^round(f)
 pmod() of DOUBLE            | ^pmod(x, i)

@@ -64,6 +64,7 @@ _KINDS: tuple[tuple[str, Callable[[pa.DataType], bool], tuple[type, ...]], ...] 
     ("binary", _is_bytes, (bytes, bytearray)),
     ("timestamp", pa.types.is_timestamp, (datetime.datetime,)),
     ("date", pa.types.is_date, (datetime.date,)),
+    ("interval", pa.types.is_duration, (datetime.timedelta,)),
     ("struct", pa.types.is_struct, (dict,)),
     ("array", pa.types.is_list, (list, tuple)),
 )

@@ -27,7 +27,16 @@ from upriver.engine.user_functions import define_function
 from upriver.errors import ProtocolError, RowError
 from upriver.plan.column_names import plain_column
 from upriver.plan.plan import Projection, UserFunction
-from upriver.plan.types import duck_name, field_name, is_instant, is_nested, parts_of, spark_name, with_parts
+from upriver.plan.types import (
+    duck_name,
+    field_name,
+    is_instant,
+    is_interval,
+    is_nested,
+    parts_of,
+    spark_name,
+    with_parts,
+)
 from upriver.state.columns import elements_of, exact, is_listed, spans_of
 
 GUARD = "Guard against it in the query, by CASE, WHERE or try_divide"
@@ -366,13 +375,13 @@ def _plain(rows: pa.RecordBatch, expression: str) -> pa.Array | None:
 
 
 def _duck_form(type: pa.DataType) -> pa.DataType:
-    """The type as DuckDB sees it: it would read a TIMESTAMP with a time zone of its own, and names the fields of
-    structs by numbers."""
+    """The type as DuckDB sees it: it would read a TIMESTAMP with a time zone of its own, has intervals of another kind,
+    and names the fields of structs by numbers."""
     if pa.types.is_struct(type):
         return pa.struct([pa.field(field_name(place), _duck_form(part)) for place, part in enumerate(parts_of(type))])
     if is_nested(type):
         return with_parts(type, [_duck_form(part) for part in parts_of(type)])
-    return pa.timestamp("us") if is_instant(type) else type
+    return pa.timestamp("us") if is_instant(type) else pa.int64() if is_interval(type) else type
 
 
 def _retyped(values: pa.Array) -> pa.Array:
@@ -384,7 +393,8 @@ def _exactly(values: pa.Array, type: pa.DataType) -> pa.Array:
     """The values as exactly that type; DuckDB's have the same representation."""
     if values.type == type and not is_nested(type):
         return values
-    return values.view(type) if pa.types.is_timestamp(type) or is_nested(type) else values.cast(type)
+    as_they_lie = pa.types.is_timestamp(type) or is_interval(type) or is_nested(type)
+    return values.view(type) if as_they_lie else values.cast(type)
 
 
 def _has(is_kind: Callable[[pa.DataType], bool], type: pa.DataType) -> bool:

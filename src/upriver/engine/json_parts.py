@@ -24,6 +24,11 @@ _DIGITS_MAX = 15
 _LEAST_PRINTED, _MOST_PRINTED = 1e-3, 1e15
 """Between these, and 0, Java's form of a double is known."""
 
+DEPTH_MAX = 100
+"""Lists and objects around a value."""
+_NUMBER_CHARS_MAX = 1000
+"""Spark's parser takes no longer number."""
+
 EACH = None
 """The step ``[*]``."""
 Step = str | int | None
@@ -80,14 +85,16 @@ def parts_at(documents: pa.Array, path: str) -> pa.Array:
 
 def _part(text: str, steps: Sequence[Step]) -> str | None:
     start = len(text) - len(text.lstrip(" \t\r\n"))
+    if text.count("[") + text.count("{") > DEPTH_MAX and _depth(text) > DEPTH_MAX:
+        raise ValueError(f"JSON of more than {DEPTH_MAX} levels is too far to compute with")
     try:
         value, end = _DECODER.raw_decode(text, start)
     except ValueError as error:
         if "'" in text:
             raise ValueError("JSON in single quotes is too far to compute with") from error
         return None
-    except RecursionError as error:
-        raise ValueError("JSON nested so deeply is too far to compute with") from error
+    except _TooFar as error:
+        raise ValueError("JSON with so long a number is too far to compute with") from error
     if text[start] not in "{[" and text[end:].strip(" \t\r\n"):
         raise ValueError("JSON with more behind its value is too far to compute with")
     found, is_found = _Writer(_CONTROLS_AND_WIDE).written(value, steps, _Style.RAW)
@@ -96,6 +103,15 @@ def _part(text: str, steps: Sequence[Step]) -> str | None:
     if any("\ud800" <= letter <= "\udfff" for part in found for letter in part):
         raise ValueError("JSON with half of a surrogate pair is too far to compute with")
     return found[0] if is_found else None
+
+
+def _depth(text: str) -> int:
+    """How many lists and objects are around the innermost value."""
+    depth = deepest = 0
+    for bracket in re.sub(r'"(?:[^"\\]|\\.)*"|[^][{}"]', "", text):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +214,16 @@ def _printed(number: _Double) -> str:
     return f"{minus}{short[0]}.{short[1:] or '0'}E{Decimal(digits).adjusted()}"
 
 
+class _TooFar(Exception):
+    """No ValueError, which the parser's own are."""
+
+
+def _whole(text: str) -> _Whole:
+    if len(text) > _NUMBER_CHARS_MAX:
+        raise _TooFar
+    return _Whole("0" if text == "-0" else text)
+
+
 def _refused(word: str) -> Never:
     """NaN and its kin, which the standard library takes for numbers."""
     raise ValueError(f"{word} is not JSON")
@@ -206,7 +232,7 @@ def _refused(word: str) -> Never:
 _DECODER = json.JSONDecoder(
     object_pairs_hook=_Fields,
     parse_float=_Double,
-    parse_int=lambda text: _Whole("0" if text == "-0" else text),
+    parse_int=_whole,
     parse_constant=_refused,
     strict=False,
 )

@@ -25,20 +25,22 @@ _DUCK_NAMES = {
     pa.string(): "VARCHAR",
     pa.binary(): "BLOB",
     pa.date32(): "DATE",
+    pa.duration("us"): "BIGINT",
 }
 _SPARK_NAMES = _DUCK_NAMES | {
     pa.int32(): "INT",
     pa.string(): "STRING",
     pa.binary(): "BINARY",
     pa.null(): "VOID",
+    pa.duration("us"): "INTERVAL DAY TO SECOND",
 }
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 
 
 def duck_name(type: pa.DataType) -> str | None:
-    """DuckDB's name of the type, or ``None`` if no expression may use it. Timestamps are their UTC wall clock, and the
-    fields of structs are numbered: f0, f1, ... (:func:`field_name`)."""
+    """DuckDB's name of the type, or ``None`` if no expression may use it. Timestamps are their UTC wall clock,
+    intervals their microseconds, and the fields of structs are numbered: f0, f1, ... (:func:`field_name`)."""
     if kinds.is_nested(type):
         return _nested_name(type)
     if kinds.is_decimal128(type):
@@ -194,6 +196,11 @@ def is_string(type: pa.DataType) -> bool:
 
 def is_date(type: pa.DataType) -> bool:
     return bool(kinds.is_date32(type))
+
+
+def is_interval(type: pa.DataType) -> bool:
+    """An INTERVAL of days to microseconds, whichever of these fields Spark gives it."""
+    return bool(type == pa.duration("us"))
 
 
 def is_wall_clock(type: pa.DataType) -> bool:

@@ -22,12 +22,13 @@ from upriver.plan.types import (
     is_floating,
     is_instant,
     is_integer,
+    is_interval,
     is_null,
     is_numeric,
     is_ordered,
     is_wall_clock,
 )
-from upriver.sql.casts import cast, with_clock, within_range
+from upriver.sql.casts import cast, local, with_clock, within_range
 from upriver.sql.decimals import are_decimals, quotient, remainder, total, whole_quotient, with_sign
 from upriver.sql.scalars import Context, Rule, in_order, literal, macro, never_null, null, strict, typed_name
 
@@ -89,14 +90,16 @@ def _read(text: str) -> Interval | None:
 
 
 def moved(context: Context, node: exp.Expr) -> Scalar | None:
-    """``moment + INTERVAL ...`` or ``moment - INTERVAL ...``; ``None`` without an interval."""
+    """``moment + INTERVAL ...`` or ``moment - INTERVAL ...``; ``None`` for other operands."""
     moment, written = node.this, node.args["expression"]
     if isinstance(moment, exp.Interval) and isinstance(node, exp.Add):
         moment, written = written, moment
     if not isinstance(written, exp.Interval):
         return None
     interval = interval_of(written)
-    if interval is None or isinstance(moment, exp.Interval):
+    if isinstance(moment, exp.Interval):
+        return None
+    if interval is None:
         raise context.unsupported(node, "this INTERVAL", "Give it one number and one unit: INTERVAL '5' MINUTE.")
     value = within_range(context.translate(moment))
     sign = -1 if isinstance(node, exp.Sub) else 1
@@ -104,6 +107,8 @@ def moved(context: Context, node: exp.Expr) -> Scalar | None:
         return _date(context, node, value, interval, sign)
     if is_wall_clock(value.type) or is_instant(value.type):
         return _clock(context, node, value, interval, sign)
+    if is_interval(value.type):
+        return None
     raise context.unsupported(node, f"{typed_name(value)} and INTERVAL", ELSEWHERE)
 
 
@@ -132,6 +137,33 @@ def _clock(context: Context, node: exp.Expr, value: Scalar, interval: Interval, 
     return strict(sql, value.type, (value, _WRITTEN), fails=True)
 
 
+def _is_moment(type: pa.DataType) -> bool:
+    return is_date(type) or is_instant(type) or is_wall_clock(type)
+
+
+def between(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    """The INTERVAL from ``right`` to ``left``: days of dates; of times, what their wall clocks differ by."""
+    left, right = in_order(left, right)
+    if is_date(left.type) and is_date(right.type):
+        sql = f"(CAST({left.sql} - {right.sql} AS BIGINT) * CAST({DAY_MICROS} AS BIGINT))"
+        return strict(sql, _INTERVAL, (left, right))
+    type = common_type(left.type, right.type)
+    assert type is not None
+    clocks = [cast(context, node, value, type) for value in (left, right)]
+    if is_instant(type):
+        clocks = [local(context, clock) for clock in clocks]
+    return strict(f"(epoch_us({clocks[0].sql}) - epoch_us({clocks[1].sql}))", _INTERVAL, clocks)
+
+
+def _interval(context: Context, node: exp.Expr) -> Scalar:
+    """``INTERVAL '5' MINUTE`` as a value."""
+    interval = interval_of(node)
+    if interval is None or interval.months:
+        raise context.unsupported(node, "this INTERVAL", "Give it one number and one unit: INTERVAL '5' MINUTE.")
+    return Scalar(f"CAST({interval.micros} AS BIGINT)", _INTERVAL)
+
+
+_INTERVAL = pa.duration("us")
 _WRITTEN = literal(0, pa.int32())
 """Stands for the length, a constant."""
 CAST_IT = "Write the CAST that you mean."
@@ -309,8 +341,10 @@ def _arithmetic(sign: str) -> Rule:
         if shifted is not None:
             return shifted
         left, right = context.translate(node.this), context.translate(node.expression)
-        if is_date(left.type) and is_date(right.type) and sign == "-":
-            raise context.unsupported(node, "DATE - DATE, which is an INTERVAL,", "Write datediff(a, b), in days.")
+        if sign == "-" and _is_moment(left.type) and _is_moment(right.type):
+            return between(context, node, left, right)
+        if sign in "+-" and is_interval(left.type) and is_interval(right.type):
+            return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=True)
         if any(is_instant(side.type) or is_wall_clock(side.type) for side in (left, right)):
             raise _moment_arithmetic(context, node, sign, left, right)
         if is_date(left.type) or is_date(right.type):
@@ -342,15 +376,9 @@ def _date_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, 
 
 
 def _moment_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Exception:
-    """The error for a sum of two times, or of a time and a number."""
+    """The error for a sum of two times, or of a time and a number or an interval that is computed."""
     what = f"{typed_name(left)} {sign} {typed_name(right)}"
-    moments = [is_date(side.type) or is_instant(side.type) or is_wall_clock(side.type) for side in (left, right)]
-    if sign != "-" or not all(moments):
-        return context.unsupported(node, what, "Add or take away an INTERVAL: t + INTERVAL '5' MINUTE.")
-    instead = "Subtract numbers: unix_micros(a) - unix_micros(b)."
-    if not all(is_instant(side.type) for side in (left, right)):
-        instead = "Subtract numbers: unix_micros(CAST(a AS TIMESTAMP)) - unix_micros(CAST(b AS TIMESTAMP))."
-    return context.unsupported(node, f"{what}, which is an INTERVAL,", instead)
+    return context.unsupported(node, what, "Add or take away an INTERVAL: t + INTERVAL '5' MINUTE.")
 
 
 def _need_numbers(context: Context, node: exp.Expr, *values: Scalar) -> None:
@@ -440,6 +468,7 @@ OPERATORS: dict[type[exp.Expr], Rule] = {
     exp.RawString: _raw,
     exp.Concat: _adjacent,
     exp.Neg: _negative,
+    exp.Interval: _interval,
     exp.Add: _arithmetic("+"),
     exp.Sub: _arithmetic("-"),
     exp.Mul: _arithmetic("*"),

@@ -124,7 +124,8 @@ class Context:
                 raise self.unsupported(node, f"{construct(node)} with {part.strip('_').replace('_', ' ')}", ELSEWHERE)
 
     def unsupported(self, node: exp.Expr, what: str, instead: str) -> UnsupportedSql:
-        return self.source.unsupported(node, what, instead)
+        """The error. An interval cannot be cast, whatever the way out is for other types."""
+        return self.source.unsupported(node, what, _NUMBER if _INTERVAL in what else instead)
 
     def need_utc(self, node: exp.Expr, what: str) -> None:
         """Refuse an expression that reads the wall clock of a TIMESTAMP, unless the session's zone is UTC."""
@@ -134,6 +135,10 @@ class Context:
                 f"{what} depends on the session's time zone ({self.timezone}), which",
                 "Set spark.sql.session.timeZone to UTC, or use TIMESTAMP_NTZ.",
             )
+
+
+_INTERVAL = spark_name(pa.duration("us"))
+_NUMBER = "Take a number in its place: timestampdiff(SECOND, a, b)."
 
 
 def _is_conditional(node: exp.Expr) -> bool:

@@ -8,7 +8,7 @@ from sqlglot import exp
 from upriver.errors import DeclarationError
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import is_date, is_floating, is_instant, is_string, is_wall_clock
+from upriver.plan.types import duck_name, is_date, is_floating, is_instant, is_interval, is_string, is_wall_clock
 from upriver.sql.casts import cast, in_zone, local, with_clock
 from upriver.sql.scalars import Context, Rule, in_order, literal, macro, opaque, strict, typed_name
 from upriver.sql.signatures import (
@@ -82,6 +82,8 @@ def _of_date(sql: str) -> str:
 def _part(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
     """``EXTRACT(name FROM value)``."""
     field = name.lower()
+    if is_interval(value.type):
+        return _interval_part(context, node, field, value)
     if field in _OF_CLOCK:
         return _clock_part(_OF_CLOCK[field])(context, node, (value,))
     if field in _SECONDS:
@@ -92,6 +94,27 @@ def _part(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
         raise context.unsupported(node, f"the field {name}", f"Take one of {fields}.")
     day = take(context, node, OperandKind.DATE, value)
     return strict(_of_date(_OF_DATE[field]).format(day.sql), _INT, (day,))
+
+
+def _interval_part(context: Context, node: exp.Expr, field: str, value: Scalar) -> Scalar:
+    """Days, or hours of the day and so on; all negative in a negative interval."""
+    if field in _SECONDS:
+        rest = f"(abs({value.sql}) % CAST(60000000 AS BIGINT) * sign({value.sql}))"
+        return strict(f"CAST({rest} * {_MILLIONTH} AS DECIMAL(8, 6))", pa.decimal128(8, 6), (value,))
+    unit = "day" if _OF_DATE.get(field) == "day({0})" else _OF_CLOCK.get(field)
+    if unit is None:
+        raise context.unsupported(node, f"the field {field} of an INTERVAL", "Take one of day, hour, minute, second.")
+    micros, above, type = _INTERVAL_PARTS[unit]
+    whole = f"abs({value.sql}) // CAST({micros} AS BIGINT)"
+    part = f"({whole} % CAST({above} AS BIGINT))" if above else f"({whole})"
+    return strict(f"CAST({part} * sign({value.sql}) AS {duck_name(type)})", type, (value,))
+
+
+_INTERVAL_PARTS = {
+    "day": (86_400_000_000, None, pa.int32()),
+    "hour": (3_600_000_000, 24, pa.int8()),
+    "minute": (60_000_000, 60, pa.int8()),
+}
 
 
 def _extract(context: Context, node: exp.Expr) -> Scalar:
