@@ -8,7 +8,7 @@ from upriver.errors import UnsupportedSql
 from upriver.plan.plan import TableSpec
 from upriver.sql.queries import declare_view
 
-FIELDS = [("k", pa.int64()), ("tags", pa.map_(pa.string(), pa.int64())), ("gap", pa.duration("us")), ("x", pa.int64())]
+FIELDS = [("k", pa.int64()), ("tags", pa.map_(pa.string(), pa.int64())), ("gap", pa.duration("s")), ("x", pa.int64())]
 TABLES = {name: TableSpec(name, pa.schema(FIELDS), ("k",)) for name in ("t", "u")}
 INNER = "SELECT k, x FROM t"
 

@@ -147,8 +147,8 @@ CASTS = tuple(f"CAST({column} AS {target})" for column in (*COLUMNS, *AWKWARD) f
 """Of every column to every type; the front end refuses some."""
 
 
-NESTED = frozenset({"Arrays, structs and maps", "Lambdas", "URLs"})
-"""Topics of functions over nested values and URLs, which are not drawn."""
+NESTED = frozenset({"Arrays, structs and maps", "Lambdas", "URLs", "JSON"})
+"""Topics of functions over nested values, URLs and JSON, which are not drawn."""
 
 
 @cache
