@@ -65,6 +65,17 @@ def test_views_are_what_spark_says_after_each_epoch(spark: Any, path: Path) -> N
         check_partial(file, plans[view], of_view, f"{path.name}, line {view.line}: {view.sql}")
 
 
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_what_is_refused_says_why(spark: Any, path: Path) -> None:
+    file = read_file(path)
+    typer = SparkTyper(spark, file.tables)
+    for view in file.views:
+        if view.error is not None:
+            with pytest.raises(UserError) as raised:
+                declare_view("v", view.sql, "k", file.tables, {}, typer)
+            assert view.error in str(raised.value), f"{path.name}, line {view.line}"
+
+
 def check_partial(file: ConformanceFile, plan: DataflowPlan, expected: Sequence[Rows], where: str) -> None:
     """Keys are read and evicted after each epoch: those of any epoch so far, so some are new and some have no rows."""
     world = PartialWorld(replace(plan, full_because=None), file.tables, EVALUATOR, Random(where))

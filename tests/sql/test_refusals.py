@@ -81,7 +81,7 @@ a column of nothing but NULL | SELECT k FROM (SELECT k, NULL AS n FROM t)
 CUBE of 8 columns | SELECT k FROM t GROUP BY CUBE(^k, i, l, x, f, p, s, b)
 GROUP BY of 256 sets | SELECT k FROM t GROUP BY CUBE(^k, i, l, x, f), ROLLUP(p, s, b), b, ROLLUP(d)
 a window as a whole in ROLLUP | SELECT k FROM t GROUP BY ROLLUP(^window(n, '1 hour'), k)
-GROUP BY of MAP | SELECT 1 AS k FROM t GROUP BY ^m
+GROUP BY of MAP | SELECT 1 AS k FROM t GROUP BY ROLLUP(^m)
 GROUP BY of NULL | SELECT 1 AS k FROM t GROUP BY NULL
 a star with more than EXCEPT | SELECT ^* REPLACE (i + 1 AS i) FROM t
 EXCEPT of a part of a column | SELECT * EXCEPT (^r.z) FROM t

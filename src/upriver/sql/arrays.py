@@ -231,6 +231,23 @@ def _entries(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return opaque(strict(sql, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,)))
 
 
+def sorted_entries(value: Scalar) -> Scalar:
+    """The entries of a map in the order of its keys: the same for equal maps, by which Spark groups them."""
+    pair = struct_type(["key", "value"], parts_of(value.type))
+    entries = each(f"map_entries({value.sql})", lambda one: struct_sql([f"{one}.key", f"{one}.value"]))
+    return strict(_sorted(False, False)(entries, pair), array_type(pair), (value,))
+
+
+def map_of(entries: Scalar, type: pa.DataType) -> Scalar:
+    """The inverse of :func:`sorted_entries`. type: the map's."""
+
+    def made(a: str) -> str:
+        keys, values = each(a, lambda one: field_sql(one, 0)), each(a, lambda one: field_sql(one, 1))
+        return f"CASE WHEN {a} IS NOT NULL THEN MAP({keys}, {values}) END"
+
+    return strict(once(entries.sql, made), type, (entries,))
+
+
 def _of_text(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``str_to_map(s[, between pairs[, between key and value]])``; a key without a value has NULL."""
     text = take(context, node, _TEXT, operands[0])

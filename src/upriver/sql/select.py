@@ -18,7 +18,7 @@ from upriver.plan.column_names import columns_in
 from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import is_null, is_ordered, is_untyped
+from upriver.plan.types import is_map, is_null, is_ordered, is_untyped, parts_of
 from upriver.sql.aggregates import (
     Call,
     aggregate_call,
@@ -29,6 +29,7 @@ from upriver.sql.aggregates import (
     of_one_row,
     over_no_rows,
 )
+from upriver.sql.arrays import map_of, sorted_entries
 from upriver.sql.clauses import Clauses, SelectItem, read_clauses
 from upriver.sql.detached import ATTACHED, detach, detached, has_subquery
 from upriver.sql.from_items import read_from
@@ -245,7 +246,9 @@ class Groups:
         self._sets = None if sets is None else GroupingSets(sets, self._group, taken)
         self._calls: dict[AggregateCall, AggregateCall] = {}
         """By the same call without a name for its output."""
-        self._inputs: dict[str, Scalar] = {name: self._grouped(node) for node, name in self._group.items()}
+        self._maps: dict[str, pa.DataType] = {}
+        """The types of grouping columns that are maps. Groups have their entries."""
+        self._inputs: dict[str, Scalar] = {name: self._grouped(node, name) for node, name in self._group.items()}
         self._uses = uses_in(self._group)
         """How often the inputs of the groups name each column of the rows."""
 
@@ -253,7 +256,8 @@ class Groups:
         """The value of a node over groups: a group column or an aggregate's result."""
         name = self._group.get(node)
         if name is not None:
-            return column_scalar(name, self._inputs[name].type)
+            column = column_scalar(name, self._inputs[name].type)
+            return map_of(column, self._maps[name]) if name in self._maps else column
         if is_aggregate(node):
             call = self._call(node)
             return column_scalar(call.output, call.type)
@@ -301,8 +305,11 @@ class Groups:
         fields += [pa.field(call.output, call.type) for call in plan.calls]
         return Relation(AggregateOp(plan), (source,), pa.schema(fields), place)
 
-    def _grouped(self, node: exp.Expr) -> Scalar:
+    def _grouped(self, node: exp.Expr, name: str) -> Scalar:
         value = self._rows.translate(node)
+        if is_map(value.type) and self._sets is None and all(map(is_ordered, parts_of(value.type))):
+            self._maps[name] = value.type
+            value = sorted_entries(value)
         if is_null(value.type) or not is_ordered(value.type):
             raise self._rows.unsupported(node, f"GROUP BY of {typed_name(value)}", ELSEWHERE)
         return group_value(value)
