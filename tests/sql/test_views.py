@@ -14,7 +14,7 @@ INNER = "SELECT k, x FROM t"
 
 # The place is marked with a caret.
 UNROUTABLE = [
-    "SELECT k, n FROM (SELECT max(k) AS k, count(*) AS n FROM t\nGROUP BY ^tags)",
+    "SELECT k, n FROM (SELECT max(k) AS k, count(*) AS n FROM t\nGROUP BY ROLLUP(^tags))",
     "SELECT k FROM (SELECT 1 AS k, count(*) AS n FROM t GROUP BY ^gap)",
     "SELECT count(x) AS k FROM (SELECT DISTINCT\n  ^gap, tags FROM t) GROUP BY x",
     "SELECT tags FROM t\nEXCEPT ALL\n SELECT ^tags FROM u",
