@@ -181,6 +181,7 @@ a cast from INTERVAL DAY TO SECOND to STRING | CAST(^n - d AS STRING)
 TIMESTAMP + INTERVAL DAY TO SECOND | ^t + (n - n)
 the field year of an INTERVAL | extract(YEAR FROM ^n - n)
 a hash of INTERVAL DAY TO SECOND | ^hash(d - d)
+typeof() of an interval | ^typeof(n - d)
 TIMESTAMP + INT is not supported | ^t + 1
 unix_timestamp() of INT | ^unix_timestamp(i)
 unix_timestamp() by 'QQ' | ^unix_timestamp(s, 'QQ')

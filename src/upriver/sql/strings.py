@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from upriver.engine.macros import CHARS_MAX
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.types import is_array, is_integer, is_nested, is_null, is_string, spark_name
+from upriver.plan.types import is_array, is_integer, is_interval, is_nested, is_null, is_string, spark_name
 from upriver.sql.casts import cast
 from upriver.sql.logic import choose, compare
 from upriver.sql.nested_values import once
@@ -357,6 +357,9 @@ def _type_name(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     (value,) = operands
     if is_nested(value.type):
         raise context.unsupported(node, "typeof() of a nested value", "Its type is that of the column: see explain().")
+    if is_interval(value.type):
+        # All intervals are kept as one type, and Spark's name has the fields that the interval was made of.
+        raise context.unsupported(node, "typeof() of an interval", "Leave it out: its value is the same in every row.")
     return literal("void" if is_null(value.type) else spark_name(value.type).lower(), _STRING)
 
 
