@@ -1,0 +1,66 @@
+"""Changes of views as tests want them: a random history of a multiset of rows, and what becomes of a table by them."""
+
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+SCHEMA = "k string, n long, _change_type string, _commit_version long, _commit_timestamp timestamp"
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+KEYS = ("a", "b", "c", "d", None)
+
+Rows = Counter[tuple[Any, ...]]
+"""A multiset of rows."""
+Change = tuple[Any, ...]
+"""A row, and how it has changed: type, version, timestamp."""
+
+
+def change(row: Sequence[Any], kind: str, version: int) -> Change:
+    return (*row, kind, version, AT)
+
+
+def random_history(seed: int, versions: int, *, one_row: bool) -> tuple[list[list[Change]], list[Rows]]:
+    """By version: the changes, and the rows after it. one_row: whether each key has one row at most."""
+    draw, now = random.Random(seed), Rows()
+    changes, states = [], []
+    for version in range(1, versions + 1):
+        told = []
+        for key in draw.sample(KEYS, draw.randint(1, 3)):
+            own = [row for row in now.elements() if row[0] == key]
+            row = (key, draw.randint(0, 2))
+            if own and draw.random() < 0.5:
+                before = draw.choice(own)
+                if before != row:
+                    told += [change(before, "update_preimage", version), change(row, "update_postimage", version)]
+                    now[row] += 1
+                    now[before] -= 1
+            elif own and draw.random() < 0.5:
+                gone = draw.choice(own)
+                told.append(change(gone, "delete", version))
+                now[gone] -= 1
+            elif not (own and one_row):
+                copies = 1 if one_row else draw.randint(1, 3)
+                told += [change(row, "insert", version)] * copies
+                now[row] += copies
+        changes.append(told)
+        states.append(+now)
+    return changes, states
+
+
+def merged(table: Rows, rows: Iterable[Sequence[Any]]) -> Rows:
+    """What the MERGE makes of a table. rows: (action, columns ...), the first column being the key."""
+    told = [tuple(row) for row in rows]
+    deleted = [row[1] for row in told if row[0] == "delete"]
+    assert len(deleted) == len(set(deleted))
+    kept = Rows({row: count for row, count in table.items() if row[0] not in deleted})
+    return kept + Rows(row[1:] for row in told if row[0] == "insert")
+
+
+def sum_of(changes: Iterable[Sequence[Any]]) -> Rows:
+    """The rows that a view has after changes from its start. changes: as ``change`` makes them."""
+    total = Rows()
+    for *row, kind, _, _ in changes:
+        total[tuple(row)] += 1 if kind in ("insert", "update_postimage") else -1
+    assert min(total.values(), default=0) >= 0
+    return +total
