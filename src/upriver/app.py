@@ -531,6 +531,13 @@ class App:
         """
         return self._running().status()
 
+    def metrics(self) -> str:
+        """What the app measures, in Prometheus' text format; docs/guide/monitoring.md lists it.
+
+        Raises DeclarationError if the app does not run, or ``prometheus-client`` is not installed.
+        """
+        return self._running().metrics()
+
     def restart_source(self, table: str) -> None:
         """Retry a failed or stalled source now; a source that runs, or is finished, is left alone.
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from upriver.coordinator.freshness import Freshness, FreshnessReport, Progress, ReadThrough
 from upriver.ids import BEGINNING, Epoch, WorkerId
 from upriver.lake.manifests import LakeEpochs
+from upriver.runtime.measures import EpochTimes, LakeTally
 
 COMMITS_KEPT_MAX = 10_000
 """How many epochs, the last ones, have their commit time kept in memory."""
@@ -28,7 +29,11 @@ class AppProgress:
         self._published = published
         self._missing = missing
         self._freshness = Freshness()
+        self._has_begun = False
+        """Whether the epochs that were in the lake at the start are known, and all others are new."""
         self._ended = BEGINNING
+        self.epochs = EpochTimes()
+        self.lake = LakeTally()
         self._commits: dict[Epoch, float] = {}
         """When the last epochs were committed, in seconds since 1970."""
 
@@ -42,9 +47,12 @@ class AppProgress:
         with self._changed:
             self._ended = epoch
             self._changed.notify_all()
+        self.epochs.ended(epoch, time.monotonic())
 
     def commit(self, manifest: LakeEpochs) -> None:
         """An epoch is in the lake."""
+        self.epochs.committed(manifest, time.monotonic())
+        self.lake.add(manifest, is_new=self._has_begun)
         if manifest.committed_at is None:
             return
         with self._changed:
@@ -61,6 +69,8 @@ class AppProgress:
         epoch in the lake."""
         with self._changed:
             self._freshness = Freshness(tables, committed)
+            self._has_begun = True
+        self.epochs.begin()
 
     def read_through(self, table: str, at: float, epoch: Epoch) -> None:
         """Every row that the table's source had offered by ``at``, monotonic, is in epochs up to ``epoch``."""

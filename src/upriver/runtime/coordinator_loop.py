@@ -51,14 +51,14 @@ from upriver.protocol.coordinator_events import (
     WorkerSaid,
     WriteControl,
 )
-from upriver.protocol.messages import FromWorker
+from upriver.protocol.messages import EpochFinished, FromWorker
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.app_progress import AppProgress
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox, PendingRequests
 from upriver.runtime.joined_workers import JoinedWorkers, WorkerEnd
 from upriver.runtime.rescales import Rescales
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
-from upriver.runtime.status import Recoveries, app_status
+from upriver.runtime.status import Recoveries, app_status, view_stats
 from upriver.vnodes import VnodeMap
 
 _LOG = logging.getLogger("upriver")
@@ -132,6 +132,8 @@ class CoordinatorLoop:
     def hear(self, incarnation: Incarnation, message: FromWorker) -> None:
         """A worker has sent a message."""
         self.rescales.hear(self._workers.worker_of(incarnation), message)
+        if isinstance(message, EpochFinished):
+            self.progress.epochs.finished(message.epoch, time.monotonic())
         self._inbox.put(WorkerSaid(incarnation=incarnation, message=message))
 
     def lost(self, incarnation: Incarnation, lease_s: float = 0.0) -> None:
@@ -147,11 +149,14 @@ class CoordinatorLoop:
 
     def compacted(self, segment: Segment) -> None:
         """A segment of epochs that were published apart is in the lake."""
+        self.progress.lake.add(segment)
         self._inbox.put(as_segment(segment))
 
     def rewritten(self, as_of: Epoch, segments: Iterable[Segment]) -> None:
         """These segments are in the lake without rows that have left by the end of an epoch."""
-        self._inbox.put(SegmentsRewritten(as_of=as_of, segments=tuple(map(as_segment, segments))))
+        rewritten = tuple(segments)
+        self.progress.lake.add_all(rewritten)
+        self._inbox.put(SegmentsRewritten(as_of=as_of, segments=tuple(map(as_segment, rewritten))))
 
     def horizon(self, seconds: float) -> Epoch:
         """The last epoch that none needs apart from those before it. Raises WaitTimeout."""
@@ -238,7 +243,9 @@ class CoordinatorLoop:
         seconds; the change happens all the same.
         """
         ticket = self._requests.new_ticket()
-        wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(map(as_published, epochs)))
+        kept = tuple(epochs)
+        self.progress.lake.add_all(kept)  # with the runs of new indexes
+        wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(map(as_published, kept)))
         late = f"the views have not changed in {seconds:g} s: a rescale is on, or a worker is missing"
         self._requests.request(ticket, wanted, seconds, late)
 
@@ -297,6 +304,19 @@ class CoordinatorLoop:
             "clock": self._clock_status(),
             "tables": tables,
             "failure": str(self._failure.error) if self.has_failed else source_failure(tables),
+        }
+
+    def ingested(self) -> dict[str, int]:
+        """As :meth:`SourceSupervisor.ingested`."""
+        return {} if self._sources is None else self._sources.ingested()
+
+    def view_stats(self) -> dict[tuple[str, WorkerId], dict[str, int]]:
+        """What each worker has last reported of each view, as :func:`upriver.runtime.status.view_stats` adds it up."""
+        return {
+            (plan.name, worker): view_stats(plan, (member,))
+            for plan in self._machine.plans
+            for worker, member in self._machine.members.items()
+            if member.stats
         }
 
     def _clock_status(self) -> dict[str, float] | None:

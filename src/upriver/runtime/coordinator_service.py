@@ -22,6 +22,8 @@ from upriver.protocol.messages import ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.coordinator_loop import CoordinatorLoop, SnapshotParts
 from upriver.runtime.leases import USUAL, FailureDetection, WorkerSlots
+from upriver.runtime.measures import LookupTotals
+from upriver.runtime.metrics import Metrics
 from upriver.runtime.snapshots import SharedScans
 
 REGISTER = "register"
@@ -29,6 +31,9 @@ REGISTER = "register"
 "instance": the executor that it is lost with}``."""
 SILENCED = "silenced"
 """Message of a worker that answers no more lookups, and lives on only for scans of the snapshots that it holds."""
+MEASURED = "measured"
+"""Message of a worker with what its process has counted: ``{"views": as ``WorkerMeasures.to_json`` has it,
+"upqueries": {view: number}}``."""
 PROGRESS_WAIT_S_MAX = 1.0
 """At most how many seconds a ``rescale_progress`` call waits for another state."""
 SNAPSHOT_S_MAX = 60.0
@@ -73,9 +78,10 @@ class CoordinatorService:
     """Serves a coordinator from construction until ``stop``.
 
     Actions, JSON in and out: ``routing``, ``freshness`` (``epoch``: the epoch to return the commit time of, or null),
-    ``status``, ``explain`` (``view``), ``source`` (``name``, of a view or a table: what a scan of it must know),
-    ``scan`` (``view``, which may be a table too, and ``scan``, a name of the caller's choice: callers that give the
-    same name read the same snapshot, or the lake as of the same epoch), ``evict`` (``view``, ``keys``),
+    ``status``, ``metrics`` (``text``, for Prometheus), ``explain`` (``view``), ``source`` (``name``, of a view or a
+    table: what a scan of it must know), ``scan`` (``view``, which may be a table too, and ``scan``, a name of the
+    caller's choice: callers that give the same name read the same snapshot, or the lake as of the same epoch),
+    ``evict`` (``view``, ``keys``),
     ``rescales`` and ``views`` (the history of both), and ``rescale`` (``workers`` or ``moves``, ``strategy``,
     ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``, ``rescale_report`` and
     ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it comes when the state is
@@ -100,6 +106,8 @@ class CoordinatorService:
         self._root = root
         self._worker_slots = WorkerSlots(failure_detection)
         self._scans = SharedScans(self._take)
+        self._lookups = LookupTotals()
+        self.metrics = Metrics(loop, self._lookups)
         self._tables = {table.name: table for table in tables}
         self._plans: dict[str, DataflowPlan] = {}
         self._views: dict[str, ViewRoute] = {}
@@ -108,6 +116,7 @@ class CoordinatorService:
             "routing": self._routing,
             "freshness": self._freshness,
             "status": lambda _: loop.status(),
+            "metrics": lambda _: {"text": self.metrics.render().decode()},
             "explain": lambda asked: self.explain(str(asked["view"])),
             "source": self._source,
             "scan": self._scan,
@@ -163,11 +172,14 @@ class CoordinatorService:
         def on_message(message: Message) -> None:
             if message.kind == SILENCED:
                 self._worker_slots.leave(worker, end, is_silenced=True)
+            elif message.kind == MEASURED:
+                self._lookups.hear(worker, incarnation, message.fields)
             else:
                 self._loop.hear(incarnation, decode_from_worker(message))
 
         def on_close(error: UpriverError | None) -> None:
             held_slot = self._worker_slots.leave(worker, end, is_silenced=error is None)
+            self._lookups.forget(incarnation)
             self._loop.lost(Incarnation(incarnation), self._worker_slots.free_in(worker) if held_slot else 0.0)
             if held_slot and error is not None:
                 self._keeper.lost(worker, life, str(error))

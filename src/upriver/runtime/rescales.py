@@ -79,6 +79,11 @@ class Rescales:
         with self._changed:
             return self._reports.status()
 
+    def outcomes(self) -> dict[str, int]:
+        """How many rescales have ended since the start, by outcome."""
+        with self._changed:
+            return dict(self._reports.outcomes)
+
     def hear(self, worker: WorkerId | None, message: FromWorker) -> None:
         """A worker has sent a message; most are not about rescales. worker: ``None`` if its channel has closed."""
         match message:

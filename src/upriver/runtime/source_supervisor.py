@@ -102,6 +102,8 @@ class _Supervised:
         self._last_batch: tuple[str, int] | None = None
         """The query and the number of the last batch."""
         self.ingest: Ingest | None = None
+        self.rows_before = 0
+        """Rows that were in the lake before the app started."""
         self.batches = 0
         """How many batches the attempt had committed at the last look."""
         self.doing = ""
@@ -159,6 +161,7 @@ class SourceSupervisor:
         self._listener = listener
         for table, ingest in ingests.items():
             self._sources[table].ingest = ingest
+            self._sources[table].rows_before = self._sources[table].counts.rows
         for table in ingests:
             self._carry_out(table, self._step(table, SourceStarted(self._now())))
         self._thread.start()
@@ -206,6 +209,11 @@ class SourceSupervisor:
         now, today = self._now(), self._today()
         with self._lock:
             return {table: _told(source, now, today) for table, source in self._sources.items()}
+
+    def ingested(self) -> dict[str, int]:
+        """By table, the rows that were committed since the app started."""
+        with self._lock:
+            return {table: source.counts.rows - source.rows_before for table, source in self._sources.items()}
 
     def stop(self) -> None:
         """End all attempts; no other begins. A batch in flight is abandoned; the next start of the app reads it."""

@@ -8,6 +8,7 @@ are; this class adds the reports up, and looks at the clock.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -224,6 +225,8 @@ class RescaleReports:
         self._changed = changed
         self._cases: dict[int, RescaleCase] = {}
         """In the order of the requests."""
+        self.outcomes = Counter[str]()
+        """How many have ended, by outcome."""
 
     def wanted(self, event: RescaleWanted) -> None:
         over = [ticket for ticket, case in self._cases.items() if case.is_over]
@@ -271,6 +274,7 @@ class RescaleReports:
         case = self._cases[action.ticket]
         case.ended_s, case.vnodes_moved = case.seconds(), action.vnodes
         case.error = None if action.error is None else str(action.error)
+        self.outcomes[str(action.outcome)] += 1
         self._stands(case, str(action.outcome))
 
     def _stands(self, case: RescaleCase, state: str) -> None:
@@ -338,7 +342,7 @@ def app_status(
         "views": {
             plan.name: {
                 **_state(plan.name, machine.cluster.failed.get(plan.name), members.values()),
-                **_total(plan, members.values()),
+                **_in_users_words(view_stats(plan, members.values())),
             }
             for plan in machine.plans
         },
@@ -360,13 +364,16 @@ def _bytes(member: Member) -> int:
     return sum(int(of_one["bytes"]) for of_one in member.stats.values())
 
 
-def _total(plan: DataflowPlan, members: Iterable[Member]) -> Mapping[str, int]:
+def view_stats(plan: DataflowPlan, members: Iterable[Member]) -> dict[str, int]:
     """The numbers that the workers report of all regions of a view, added up. Rows and keys are those of the last
     region: the others report that they have none."""
     total = {"rows": 0, "keys": 0, "bytes": 0}
     for member in members:
         for region in plan.spread:
             for name, number in member.stats.get(region.name, {}).items():
-                told = _IN_USERS_WORDS.get(name, name)
-                total[told] = total.get(told, 0) + int(number)
+                total[name] = total.get(name, 0) + int(number)
     return total
+
+
+def _in_users_words(stats: Mapping[str, int]) -> dict[str, int]:
+    return {_IN_USERS_WORDS.get(name, name): number for name, number in stats.items()}

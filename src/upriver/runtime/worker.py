@@ -28,7 +28,7 @@ from upriver.ids import Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.lake import Lake
 from upriver.migration.messages import Acquire
 from upriver.net import codec, wire
-from upriver.net.channel import Channels, Receiver, open_channel
+from upriver.net.channel import ChannelEnd, Channels, Receiver, open_channel
 from upriver.net.codec import decode_to_worker, encode_message
 from upriver.net.gate import GOODBYE_S_MAX
 from upriver.net.handshake import HandshakeKeys, Purpose
@@ -42,8 +42,9 @@ from upriver.protocol.messages import FromWorker, Meet
 from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import PeerLost, PeersMet
 from upriver.runtime.arenas import share_free_memory
-from upriver.runtime.coordinator_service import REGISTER, SILENCED
+from upriver.runtime.coordinator_service import MEASURED, REGISTER, SILENCED
 from upriver.runtime.leases import USUAL, FailureDetection, Lease
+from upriver.runtime.measures import WorkerMeasures, measures_reported
 from upriver.runtime.memory import trimming_heap
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.worker_loop import WorkerLoop
@@ -199,13 +200,13 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     )
     lease = Lease(config.failure_detection)
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop), limits=config.failure_detection.limits)
-    held = loop.snapshots
+    held, measures = loop.snapshots, WorkerMeasures()
     lost: list[UpriverError] = []
     gets: dict[str, Get] = {SNAPSHOT: partial(_snapshot, held)}
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
     services: dict[Purpose, Service] = {
         Purpose.CHANNEL: Channels(peers.accept, config.failure_detection.limits),
-        Purpose.LOOKUPS: LookupService(lease.guard(loop.lookup)),
+        Purpose.LOOKUPS: LookupService(measures.timed(lease.guard(loop.lookup))),
         Purpose.CALLS: Calls(actions, gets),
     }
     with trimming_heap(), Server(config.keys, services, listen=listen) as server:
@@ -218,7 +219,8 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         def report(message: FromWorker) -> None:
             channel.send(encode_message(message))
 
-        failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
+        with measures_reported(partial(_measured, measures, loop), partial(_send_measures, channel)):
+            failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
         if failure is None:
             with suppress(ClusterError):  # the channel is gone, and ``lost`` was told
                 channel.send(Message(SILENCED))
@@ -236,6 +238,14 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
 def _hello(worker: WorkerId, config: WorkerConfig, address: str) -> Message:
     who = {"worker": worker, "life": config.life, "attempt": config.attempt}
     return Message(REGISTER, {**who, "address": address, "instance": config.instance})
+
+
+def _measured(measures: WorkerMeasures, loop: WorkerLoop) -> dict[str, Any]:
+    return {"views": measures.to_json(), "upqueries": loop.upqueries()}
+
+
+def _send_measures(channel: ChannelEnd, report: dict[str, Any]) -> None:
+    channel.send(Message(MEASURED, report))
 
 
 def _snapshot(held: HeldSnapshots, asked: Mapping[str, Any], first: int) -> pa.Table:

@@ -3,6 +3,7 @@ that were set aside to write.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import assert_never
 
@@ -57,6 +58,8 @@ class WorkerLake:
         self._upqueries = UpqueryReader(lake, hear, fail)
         self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, wake)
         self._rejected = RejectedWriter(lake, report)
+        self.upqueries = Counter[str]()
+        """Upqueries, and reads of cones, that were begun, by view."""
         self.held_up: str | None = None
         """The last report to the coordinator on why the lake cannot be read or written."""
 
@@ -84,6 +87,7 @@ class WorkerLake:
             case SetRowsAside():
                 self._rejected.set_aside(action)
             case ReadKeys() | FetchRows():
+                self.upqueries[action.region if isinstance(action, ReadKeys) else action.view] += 1
                 self._upqueries.ask(action, self._reader.tables)
             case _:
                 assert_never(action)

@@ -281,6 +281,10 @@ class WorkerLoop:
         """Take a message from the coordinator, or another event."""
         self._inbox.put(event)
 
+    def upqueries(self) -> dict[str, int]:
+        """Upqueries, and reads of cones, that were begun, by view."""
+        return dict(self._lake.upqueries)
+
     def fail(self, error: BaseException) -> None:
         """Another thread has failed, and the worker cannot go on."""
         self._failure = error

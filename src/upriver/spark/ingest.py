@@ -112,8 +112,10 @@ class EpochLog:
         on_published: Callable[[Manifest], None],
         clock: Callable[[], float] = time.time,
         retains: Mapping[str, Retain] = NO_RETENTION,
+        wrote: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """retains: by table, for those that declare it. The history must name the same columns for them."""
+        """retains: by table, for those that declare it. The history must name the same columns for them. wrote: is
+        given the seconds that a batch has taken, once it is committed."""
         record = lake.record()
         assert record is not None
         self._lake = lake
@@ -121,6 +123,7 @@ class EpochLog:
         self._on_published = on_published
         self._clock = clock
         self._retains = retains
+        self.wrote = wrote
         self._indexes = dict(record.indexes)
         self._lock = threading.Lock()
         self._is_unsure = False
@@ -266,13 +269,14 @@ def publish_batch(
     write: Callable[[DataFrame, RunWriter], Runs] = write_runs,
 ) -> None:
     """Write a batch's runs, and commit them as the next epoch."""
-    table = layout.table.name
+    table, began = layout.table.name, time.monotonic()
     runs = write(rows, layout.writer(*(Lot(batch, index) for index in log.indexes(table))))
     while lacking := log.publish(table, query, batch, runs):
         # The rows are taken from the runs: if the source were read again, it might not give the same.
         writer, source = layout.writer(*(Lot(batch, index) for index in lacking)), next(iter(runs.values()))
         rewritten = rewrite_runs(rows.sparkSession, [source] * len(lacking), writer)
         runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
+    log.wrote(time.monotonic() - began)
 
 
 @dataclass(frozen=True, slots=True)

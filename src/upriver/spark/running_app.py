@@ -394,7 +394,8 @@ class RunningApp:
         lake.sweep()
         had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
         tables = [source.table for source in self._sources]
-        log = EpochLog(lake, history, self._published, retains=begun_retention(self._spark, lake.root, history, tables))
+        retains = begun_retention(self._spark, lake.root, history, tables)
+        log = EpochLog(lake, history, self._published, retains=retains, wrote=self._coordinator.progress.epochs.wrote)
         log.retire_rows()
         self._coordinator.progress.expect_sources(had_rows, log.last)
         return log
@@ -475,6 +476,10 @@ class RunningApp:
 
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()
+
+    def metrics(self) -> str:
+        assert self._service is not None
+        return self._service.metrics.render().decode()
 
     def rescales(self) -> list[dict[str, Any]]:
         return self._coordinator.rescale_history()
