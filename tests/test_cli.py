@@ -27,6 +27,7 @@ def running(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ap
     with App(spark, str(tmp_path_factory.mktemp("cli")), workers=1) as app:
         app.table("flights", rows, key="o")
         app.view("sums", "SELECT o, sum(v) AS total FROM flights GROUP BY o", key="o", partial=False)
+        app.view("partials", "SELECT o, max(v) AS most FROM flights GROUP BY o", key="o")
         app.view("pairs", "SELECT o, n, count(*) AS c FROM flights GROUP BY o, n", key=["o", "n"], partial=False)
         app.start()
         app.wait()
@@ -71,6 +72,16 @@ def test_lookup_passes_on_how_fresh_an_answer_must_be(running: App, capsys: pyte
 
 
 @pytest.mark.spark
+def test_query_looks_keys_up_or_scans_full_and_partial_views(running: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(running, "query", "SELECT o, total / 2 AS half FROM sums WHERE o IN ('LAX', 'JFK') ORDER BY o") == 0
+    assert capsys.readouterr().out.splitlines() == ["o    half", "---  ----", "JFK  15.0", "LAX   2.5"]
+    assert run(running, "query", "SELECT count(*) AS n, sum(total) AS t FROM sums", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": [{"n": 3, "t": 36}]}
+    assert run(running, "query", "SELECT * FROM partials ORDER BY o NULLS FIRST", "--csv") == 0
+    assert capsys.readouterr().out.splitlines() == ["o,most", ",1", "JFK,20", "LAX,5"]
+
+
+@pytest.mark.spark
 def test_status_and_explain_as_text_and_as_json(
     running: App, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,6 +106,9 @@ def test_status_and_explain_as_text_and_as_json(
     ("arguments", "said"),
     [
         (["lookup", "nothing", "JFK"], "UnknownView: no view 'nothing'"),
+        (["query", "SELECT * FROM nothing"], "UnknownView: no view 'nothing'; there are: pairs, partials, sums"),
+        (["query", "DELETE FROM sums"], "UnsupportedSql: DELETE: views are only read here"),
+        (["query", "SELECT 1", "--csv", "--json"], "UserError: give --json or --csv, not both"),
         (["lookup", "pairs", "JFK"], "KeyTypeError"),
         (["lookup", "pairs", '["JFK"]'], "KeyTypeError"),
         (

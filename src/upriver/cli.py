@@ -1,4 +1,4 @@
-"""The command line: ``upriver demo|status|lookup|explain|views|rescale|lake``.
+"""The command line: ``upriver demo|status|lookup|query|explain|views|rescale|lake``.
 
 With ``--json`` a command's last line is one JSON object; with ``status --watch`` each line is one. Exit status: 0 done;
 1 failed, or a check found a violation or a difference, or a rescale ended differently than requested; 2 usage error;
@@ -98,6 +98,14 @@ def _lookup(lookup: argparse.ArgumentParser) -> None:
     lookup.add_argument("--max-age", type=float, metavar="S", help="fail if the answer may be older than S seconds")
 
 
+def _query(query: argparse.ArgumentParser) -> None:
+    _app(query)
+    query.add_argument(
+        "sql", metavar="SELECT", help="Spark SQL over views: \"SELECT * FROM totals WHERE customer IN ('ada', 'bob')\""
+    )
+    query.add_argument("--csv", action="store_true", help="print the rows as CSV")
+
+
 def _explain(explain: argparse.ArgumentParser) -> None:
     _app(explain)
     explain.add_argument("view")
@@ -160,6 +168,7 @@ _COMMANDS = {
     "demo": _Command("a year of real flights through the whole app", _demo, "upriver.demo:demo"),
     "status": _Command("the state of a running app", _status, "upriver.client_commands:status"),
     "lookup": _Command("rows of a view by key", _lookup, "upriver.client_commands:lookup"),
+    "query": _Command("a SELECT over views, by key or over all rows", _query, "upriver.client_commands:query"),
     "explain": _Command("how a view is kept", _explain, "upriver.client_commands:explain"),
     "views": _Command("the views of a running app, with their SQL", _views, "upriver.client_commands:views"),
     "rescale": _Command(

@@ -1,18 +1,24 @@
-"""``upriver status|lookup|explain|views|rescale``: the commands that query a running app."""
+"""``upriver status|lookup|query|explain|views|rescale``: the commands that query a running app."""
 
 import argparse
+import csv
 import json
 import math
 import os
 import sys
 import time
-from typing import Any
+from decimal import Decimal
+from typing import Any, TextIO
+
+import pyarrow as pa
 
 from upriver.arguments import seconds
 from upriver.cli import TOKEN_VARIABLE
 from upriver.client.client import Client, connect
 from upriver.client.keys import keys_of_texts
 from upriver.client.rescale import STRATEGIES, Rescale
+from upriver.doors.execution import ClientRows, execute
+from upriver.doors.queries import ViewQuery
 from upriver.engine.row_text import readable
 from upriver.errors import UserError, WaitTimeout
 from upriver.plan.explain import render
@@ -85,6 +91,37 @@ def lookup(options: argparse.Namespace) -> int:
     else:
         print(render_table(found))
     return 0
+
+
+def query(options: argparse.Namespace) -> int:
+    """Print the rows of a SELECT."""
+    if options.json and options.csv:
+        raise UserError("give --json or --csv, not both")
+    with _client(options) as client:
+        rows = ClientRows(client)
+        found = execute(ViewQuery.parse(options.sql, "spark", rows.routes()), rows)
+    if options.json:
+        values = zip(*(map(_json_value, readable(column)) for column in found.columns), strict=True)
+        _print_json({"rows": [dict(zip(found.column_names, row, strict=True)) for row in values]})
+    elif options.csv:
+        write_csv(found, sys.stdout)
+    else:
+        print(render_table(found))
+    return 0
+
+
+def _json_value(value: Any) -> Any:
+    """A whole decimal as a number: DuckDB's sum of integers is one."""
+    is_whole = isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0
+    return int(value) if is_whole else value
+
+
+def write_csv(rows: pa.Table, out: TextIO) -> None:
+    """The rows as CSV with a header. NULL is empty; nested values are JSON."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows.column_names)
+    for row in zip(*map(readable, rows.columns), strict=True):
+        writer.writerow(json.dumps(value, default=str) if isinstance(value, list | dict) else value for value in row)
 
 
 def explain(options: argparse.Namespace) -> int:

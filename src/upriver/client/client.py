@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
@@ -17,6 +18,7 @@ from upriver.client.freshness import KnownFreshness
 from upriver.client.keys import KeyColumns, Keys, key_columns
 from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupBatches, LookupStreams, ask_owners
 from upriver.client.rescale import Rescale, rescale_fields
+from upriver.client.scans import ScanReader
 from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
 from upriver.hashing import hash64
@@ -27,6 +29,8 @@ from upriver.net.remote import Connection, Remote
 
 __all__ = ["Client", "Keys", "LookupLimits", "connect"]
 
+SCAN_S = 3600.0
+"""Seconds that reading the rows of a scan may take, unless the caller says otherwise."""
 LOOKUP_S = 10.0
 """Seconds that a lookup may take, unless the caller says otherwise."""
 RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
@@ -280,6 +284,25 @@ class Client:
     def key_schema(self, view: str) -> pa.Schema:
         """Names and types of a view's key columns. Raises UnknownView."""
         return self._route(view).key_schema
+
+    def routes(self) -> Mapping[str, ViewRoute]:
+        """The views of the app, by name: key, schema and the tables that each reads. Asks the coordinator."""
+        self.refresh()
+        return self._known().views
+
+    def scan(
+        self, view: str, *, timeout: float = SCAN_S, store: Mapping[str, str] = MappingProxyType({})
+    ) -> ScanReader:
+        """All rows of a view as of the end of one epoch, in Arrow batches, read as they are pulled.
+
+        A full view is read from its workers. A partial view is computed here, from the lake, whose files this process
+        must be able to read. timeout: seconds in which the rows must have been read. store: settings of the lake's
+        object store, as of a Root. Raises UnknownView, the error of a view that has failed, ClusterError, LakeError.
+        """
+        _check_view(view)
+        if self._closed.is_set():
+            raise ClusterError("the client is closed")
+        return ScanReader.begin(self._coordinator, view, seconds("timeout", timeout), store)
 
     def refresh(self, timeout: float | None = None) -> None:
         """Ask the coordinator again which worker owns which vnodes; lookups do so by themselves when they must.

@@ -1,0 +1,77 @@
+"""Scans from any process, without Spark: all rows of a view as of the end of one epoch.
+
+A full view is read from a snapshot that all workers take at the end of the same epoch. A partial view is computed in
+this process from the lake's tables, so the process must be able to read the lake.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Self
+from uuid import uuid4
+
+import pyarrow as pa
+
+from upriver.errors import DeclarationError, UpriverError, WorkerLost
+from upriver.hashing import HASH64_MAX
+from upriver.ids import Epoch
+from upriver.lake.scan import scan_from_json
+from upriver.net.remote import Connection
+from upriver.plan.plan import schema_from_json
+from upriver.vnodes import VnodeGroup
+
+SOURCE_S_MAX = 10.0
+"""Seconds in which the coordinator must describe the view."""
+SNAPSHOT_S_MAX = 90.0
+"""Seconds to wait for a snapshot: more than the coordinator gives the workers, so that its error comes first."""
+READ_S_MAX = 2.0
+"""Seconds to tell a worker that its part was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScanReader:
+    """The rows of one scan; iterate over it once. schema: the view's. epoch: at whose end the rows were so.
+    tables: those from which this process computes the view's rows; empty for a full view, read from its workers."""
+
+    schema: pa.Schema
+    epoch: int
+    tables: tuple[str, ...]
+    _batches: Iterator[pa.RecordBatch]
+
+    @classmethod
+    def begin(
+        cls, coordinator: Connection, view: str, timeout: float, store: Mapping[str, str] = MappingProxyType({})
+    ) -> Self:
+        """Begin a scan. timeout: seconds in which the rows must have been read. store: settings that open the lake's
+        object store. Raises UnknownView, the error of a view that has failed, ClusterError, WaitTimeout."""
+        source = coordinator.act("source", {"name": view}, timeout=SOURCE_S_MAX)
+        give_up_at = time.monotonic() + timeout
+        told = coordinator.act("scan", {"view": view, "scan": f"q{uuid4().hex}"}, timeout=SNAPSHOT_S_MAX)
+        if told["lake"] != source["lake"]:
+            raise DeclarationError(f"view {view!r} has just been declared anew; query it again")
+        schema, epoch = schema_from_json(source["schema"]), Epoch(told["epoch"])
+        if source["lake"] is None:
+            rows = _of_workers(coordinator, view, told, source["key"], give_up_at)
+            return cls(schema, epoch, (), rows)
+        (everything,) = VnodeGroup.all(source["vnodes"], 1)
+        tables = tuple(table["name"] for table in source["lake"]["tables"])
+        return cls(schema, epoch, tables, scan_from_json(source["lake"], store).rows(epoch, everything))
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        return self._batches
+
+
+def _of_workers(
+    coordinator: Connection, view: str, told: Mapping[str, Any], key: list[str], give_up_at: float
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a snapshot, one worker's after another's."""
+    asked = {"snapshot": told["snapshot"], "view": view, "key": key, "ranges": [[0, HASH64_MAX]]}
+    for address in told["addresses"]:
+        with Connection(coordinator.remote.at(address), WorkerLost) as worker:
+            try:
+                yield from worker.get("snapshot", asked, timeout=max(0.0, give_up_at - time.monotonic()))
+            finally:
+                with suppress(UpriverError):  # a leaving worker need not wait for this call
+                    worker.act("snapshot_read", {"snapshot": told["snapshot"]}, timeout=READ_S_MAX)

@@ -1,0 +1,361 @@
+"""Queries over views, as text: what they may be, which views they read, and by which keys.
+
+A query is one SELECT. Keys that its WHERE names (``=``, ``IN``, ``= ANY``, ``IS NULL``, for all columns of a view's
+key, combined by AND) make a lookup; any other view of the query is scanned. DuckDB evaluates the whole query over the
+rows of either, so a condition that names no key is never lost.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Self
+
+import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.optimizer.scope import Scope, traverse_scope
+
+from upriver.errors import UnknownView, UnsupportedSql
+from upriver.net.lookups import ViewRoute
+from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.types import duck_name, is_instant, is_interval, is_nested
+
+QUERY_CHARS_MAX = 1 << 20
+"""Characters of a query."""
+QUERY_NODES_MAX = 100_000
+"""Nodes of a query's syntax tree."""
+TABLE_FUNCTIONS = ("unnest", "generate_series", "range")
+"""Functions that may stand in FROM."""
+SCHEMAS = ("", "public", "main")
+"""Schemas in which the views are."""
+
+_CONSTANTS = (
+    *(exp.Literal, exp.Null, exp.Boolean, exp.Neg, exp.Paren, exp.Cast, exp.DataType, exp.DataTypeParam),
+    *(exp.Parameter, exp.Placeholder, exp.Array),
+)
+_WRITES = (exp.DML, exp.DDL, exp.Command, exp.Into, exp.Drop, exp.Alter, exp.Set, exp.Pragma, exp.Use)
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Like, exp.ILike, exp.Any)
+
+_IsOf = Callable[[exp.Expr], bool]
+"""Whether an expression is a column of the view whose keys are wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ViewAccess:
+    """How a query reads one view. keys: SQL of DuckDB that gives the named keys, a column for each of the view's key;
+    ``None``: the view is scanned. enough: how many rows of a scan suffice; ``None``: all."""
+
+    view: str
+    keys: str | None
+    enough: int | None = None
+
+
+@dataclass(frozen=True)
+class ViewQuery:
+    """A query whose views are known. tree: in which each view has its own name, and no schema. routes: of its views."""
+
+    tree: exp.Query
+    routes: Mapping[str, ViewRoute]
+
+    @classmethod
+    def parse(cls, text: str, dialect: str, routes: Mapping[str, ViewRoute]) -> Self:
+        """dialect: sqlglot's name. routes: of all views. Raises UnsupportedSql for anything but one SELECT over
+        views, UnknownView."""
+        return cls.of(parsed(text, dialect), routes)
+
+    @classmethod
+    def of(cls, tree: exp.Expr, routes: Mapping[str, ViewRoute]) -> Self:
+        """As :meth:`parse`."""
+        query = _checked(tree)
+        by_name = {name.lower(): name for name in routes}
+        read: dict[str, ViewRoute] = {}
+        for table in _tables(query):
+            name = by_name.get(table.name.lower())
+            if name is None or table.db.lower() not in SCHEMAS:
+                raise UnknownView.among(f"{table.db}.{table.name}" if table.db else table.name, routes)
+            read[name] = routes[name]
+            table.set("this", exp.to_identifier(name, quoted=True))
+            table.set("db", None)
+            table.set("catalog", None)
+        for column in query.find_all(exp.Column):
+            column.set("db", None)
+            column.set("catalog", None)
+        return cls(query, read)
+
+    @cached_property
+    def sql(self) -> str:
+        """As DuckDB takes it. Parameters are ``$1``, ``$2``, ..."""
+        return self.tree.sql("duckdb")
+
+    @cached_property
+    def accesses(self) -> tuple[ViewAccess, ...]:
+        """How each view is read. A view that occurs several times is read once, by the keys of all occurrences."""
+        named: dict[str, list[str | None]] = {}
+        for scope in traverse_scope(self.tree):
+            for alias, (_, source) in scope.selected_sources.items():
+                if isinstance(source, exp.Table) and source.name in self.routes:
+                    keys = _keys_in(scope, alias, self.routes[source.name])
+                    named.setdefault(source.name, []).append(keys)
+        return tuple(self._access(view, named.get(view, [None])) for view in self.routes)
+
+    def _access(self, view: str, occurrences: Sequence[str | None]) -> ViewAccess:
+        keys = [each for each in occurrences if each is not None]
+        if len(keys) < len(occurrences):
+            return ViewAccess(view, None, self._enough)
+        return ViewAccess(view, " UNION ".join(keys))
+
+    @property
+    def _enough(self) -> int | None:
+        """How many rows of the only view suffice, if the query takes its first rows as they are: ``SELECT a, b FROM v
+        LIMIT 10``."""
+        tree = self.tree
+        if not isinstance(tree, exp.Select) or tree.find(
+            exp.AggFunc, exp.Window, exp.Subquery, exp.Unnest, exp.Lateral
+        ):
+            return None
+        others = {name for name, part in tree.args.items() if part} - {
+            "kind",
+            "expressions",
+            "from_",
+            "limit",
+            "offset",
+        }
+        if others or any(isinstance(node, exp.Func) for node in tree.walk()):
+            return None  # an unknown function may be an aggregate
+        counts = [tree.args[part].expression for part in ("limit", "offset") if tree.args.get(part) is not None]
+        if tree.args.get("limit") is None or not all(
+            isinstance(count, exp.Literal) and count.is_int for count in counts
+        ):
+            return None
+        return sum(int(count.name) for count in counts)
+
+    def parameter_types(self) -> dict[int, str]:
+        """DuckDB's types of parameters, by number, as far as the query shows them: beside a column, in a cast, in
+        LIMIT."""
+        columns = {
+            field.name.lower(): type
+            for route in self.routes.values()
+            for field in route.schema
+            if (type := column_type(field.type)) is not None
+        }
+        found: dict[int, str] = {}
+        for parameter in self.tree.find_all(exp.Parameter, exp.Placeholder):
+            number = parameter_number(parameter)
+            if number is not None and (type := _shown_type(parameter, columns)) is not None:
+                found.setdefault(number, type)
+        return found
+
+
+def parsed(text: str, dialect: str) -> exp.Expr:
+    """The only statement of a text. Raises UnsupportedSql."""
+    if len(text) > QUERY_CHARS_MAX:
+        raise UnsupportedSql(f"a query of {len(text):,} characters: at most {QUERY_CHARS_MAX:,} are taken")
+    try:
+        statements = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
+    except (SqlglotError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if isinstance(error, SqlglotError) else "it is nested too deeply"
+        raise UnsupportedSql(f"the query cannot be parsed: {reason}") from error
+    if len(statements) != 1:
+        raise UnsupportedSql(f"a query is one SELECT; {len(statements)} statements are given")
+    return statements[0]
+
+
+def parameter_number(node: exp.Expr) -> int | None:
+    """n of ``$n``; ``None`` for anything else."""
+    is_numbered = isinstance(node, exp.Parameter | exp.Placeholder) and node.name.isdecimal()
+    return int(node.name) if is_numbered else None
+
+
+def column_type(type: pa.DataType) -> str | None:
+    """DuckDB's name of a view's column type; ``None`` for nested types and intervals."""
+    if is_nested(type) or is_interval(type):
+        return None
+    return "TIMESTAMPTZ" if is_instant(type) else duck_name(type)
+
+
+def _checked(tree: exp.Expr) -> exp.Query:
+    """The query, if it only reads."""
+    if isinstance(tree, exp.Values):
+        tree = exp.select("*").from_(tree)
+    for count, node in enumerate(tree.walk(), start=1):
+        if isinstance(node, _WRITES):
+            raise UnsupportedSql(f"{node.key.upper()}: views are only read here; a query is one SELECT")
+        if count > QUERY_NODES_MAX:
+            raise UnsupportedSql(f"a query of more than {QUERY_NODES_MAX:,} nodes")
+    if not isinstance(tree, exp.Query):
+        raise UnsupportedSql(f"{tree.key.upper()}: views are only read here; a query is one SELECT")
+    for select in tree.find_all(exp.Select):
+        select.set("locks", None)  # a reader needs no lock: its rows are as of one epoch
+    return tree
+
+
+def _tables(query: exp.Query) -> list[exp.Table]:
+    """What the query reads besides its own CTEs. Raises UnsupportedSql for a table function."""
+    try:
+        scopes = traverse_scope(query)
+    except SqlglotError as error:
+        raise UnsupportedSql(f"the query cannot be resolved: {error}") from error
+    real = {id(source) for scope in scopes for source in scope.sources.values() if isinstance(source, exp.Table)}
+    of_query = {cte.alias.lower() for cte in query.find_all(exp.CTE)}
+    found: list[exp.Table] = []
+    for table in query.find_all(exp.Table):
+        if not isinstance(table.this, exp.Identifier):
+            _check_function(table.this)
+        elif id(table) in real or table.name.lower() not in of_query:
+            found.append(table)
+    return found
+
+
+def _check_function(call: exp.Expr) -> None:
+    name = call.name if isinstance(call, exp.Anonymous) else call.sql("duckdb").partition("(")[0]
+    if name.lower() not in TABLE_FUNCTIONS:
+        listed = ", ".join(TABLE_FUNCTIONS)
+        raise UnsupportedSql(f"{name}(...): a query reads views; the functions that FROM takes are {listed}")
+
+
+# Keys
+
+
+def _keys_in(scope: Scope, alias: str, route: ViewRoute) -> str | None:
+    """SQL of the keys that the WHERE of this scope names for one of its views; ``None`` if it leaves a column open."""
+    key = route.key_schema
+    if key == EVERYTHING_KEY:
+        return 'SELECT 0 AS "()"'
+    where = scope.expression.args.get("where")
+    types = {field.name: type for field in key if (type := column_type(field.type)) is not None}
+    if where is None or len(types) < len(key):
+        return None
+    is_of = partial(_is_column_of, scope, alias, frozenset(map(str.lower, route.schema.names)))
+    left_open = {name.lower(): name for name in key.names}
+    parts: list[str] = []
+    for condition in _all_of(where.this):
+        values = _named_values(condition, is_of)
+        if values is None or not all(name in left_open for name in values.columns):
+            continue
+        if _is_joined(scope) and values.has_null:
+            continue  # IS NULL also holds where an outer join has found no row
+        named = [types[left_open[name]] for name in values.columns]
+        if values.fits(named):
+            parts.append(values.sql([left_open.pop(name) for name in values.columns], named, len(parts)))
+    return None if left_open else f"SELECT {', '.join(map(quoted, key.names))} FROM {', '.join(parts)}"
+
+
+def _is_joined(scope: Scope) -> bool:
+    return bool(scope.expression.args.get("joins") or scope.expression.args.get("laterals"))
+
+
+def _is_column_of(scope: Scope, alias: str, columns: frozenset[str], value: exp.Expr) -> bool:
+    if not isinstance(value, exp.Column) or value.name.lower() not in columns:
+        return False
+    return value.table.lower() == alias.lower() if value.table else not _is_joined(scope)
+
+
+def _all_of(condition: exp.Expr) -> list[exp.Expr]:
+    """The conditions that AND combines."""
+    condition = condition.unnest()
+    if not isinstance(condition, exp.And):
+        return [condition]
+    return [part for each in condition.flatten() for part in _all_of(each)]
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedValues:
+    """Values that a condition names. columns: in lower case, each once. rows: constants, one for each column. array: of
+    one column, a constant array instead of rows."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[exp.Expr]] = ()
+    array: exp.Expr | None = None
+
+    @property
+    def has_null(self) -> bool:
+        return any(isinstance(value.unnest(), exp.Null) for row in self.rows for value in row)
+
+    def fits(self, types: Sequence[str]) -> bool:
+        """Whether equality with a text means equality of texts: ``text = 1`` compares numbers."""
+        return all(
+            type != "VARCHAR" or not isinstance(value.unnest(), exp.Literal) or value.unnest().is_string
+            for row in self.rows
+            for value, type in zip(row, types, strict=True)
+        )
+
+    def sql(self, names: Sequence[str], types: Sequence[str], place: int) -> str:
+        """An item of FROM with these columns. A value that does not fit its type becomes NULL: the condition itself,
+        evaluated over the rows, keeps what is right."""
+        columns = ", ".join(map(quoted, names))
+        if self.array is not None:
+            array = self.array.sql("duckdb")
+            return f"(SELECT unnest(TRY_CAST({array} AS {types[0]}[]))) AS k{place}({columns})"
+        rows = (
+            ", ".join(f"TRY_CAST({value.sql('duckdb')} AS {type})" for value, type in zip(row, types, strict=True))
+            for row in self.rows
+        )
+        return f"(VALUES {', '.join(f'({row})' for row in rows)}) AS k{place}({columns})"
+
+
+def _named_values(condition: exp.Expr, is_of: _IsOf) -> _NamedValues | None:
+    """The values that a condition leaves for some columns of a view; ``None`` for another condition."""
+    if isinstance(condition, exp.Or):
+        return _of_alternatives([part.unnest() for part in condition.flatten()], is_of)
+    left, right = condition.args.get("this"), condition.args.get("expression")
+    if not isinstance(left, exp.Expr):
+        return None
+    if isinstance(condition, exp.In):
+        return _of_rows(left, condition.expressions, is_of) if condition.expressions else None
+    if not isinstance(right, exp.Expr):
+        return None
+    if isinstance(condition, exp.Is):
+        return _of_rows(left, [right], is_of) if isinstance(right, exp.Null) else None
+    if not isinstance(condition, exp.EQ):
+        return None
+    if isinstance(right, exp.Any):
+        array = right.this.unnest()
+        return _NamedValues((left.name.lower(),), array=array) if is_of(left) and _is_constant(array) else None
+    return _of_rows(left, [right], is_of) or _of_rows(right, [left], is_of)
+
+
+def _of_rows(left: exp.Expr, rows: Sequence[exp.Expr], is_of: _IsOf) -> _NamedValues | None:
+    columns = left.expressions if isinstance(left, exp.Tuple) else [left]
+    names = tuple(column.name.lower() for column in columns)
+    if not all(map(is_of, columns)) or len(set(names)) < len(names):
+        return None
+    values = [row.expressions if isinstance(row, exp.Tuple) else [row] for row in rows]
+    fit = all(len(row) == len(names) and all(map(_is_constant, row)) for row in values)
+    return _NamedValues(names, values) if fit else None
+
+
+def _of_alternatives(parts: Sequence[exp.Expr], is_of: _IsOf) -> _NamedValues | None:
+    """Of ``k = 1 OR k = 2 OR k IS NULL``: conditions on the same columns."""
+    each = [values for part in parts if (values := _named_values(part, is_of)) is not None and values.array is None]
+    if len(each) < len(parts) or any(values.columns != each[0].columns for values in each):
+        return None
+    return _NamedValues(each[0].columns, [row for values in each for row in values.rows])
+
+
+def _is_constant(value: exp.Expr) -> bool:
+    return all(isinstance(node, _CONSTANTS) for node in value.walk())
+
+
+def quoted(name: str) -> str:
+    """The name as an identifier of DuckDB."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _shown_type(parameter: exp.Expr, columns: Mapping[str, str]) -> str | None:
+    """The type of a parameter by what is around it."""
+    node: exp.Expr = parameter
+    above = node.parent
+    while isinstance(above, exp.Paren | exp.Tuple | exp.Neg):
+        node, above = above, above.parent
+    if isinstance(above, exp.Cast) and above.this is node:
+        return str(above.to.sql("duckdb"))
+    if isinstance(above, exp.Limit | exp.Offset):
+        return "BIGINT"
+    if isinstance(above, exp.Any):
+        type = _shown_type(above, columns)
+        return None if type is None else f"{type}[]"
+    if isinstance(above, _COMPARISONS):
+        types = [columns.get(column.name.lower()) for column in above.args.values() if isinstance(column, exp.Column)]
+        return next((type for type in types if type is not None), None)
+    return None

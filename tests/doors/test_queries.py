@@ -1,0 +1,167 @@
+"""Queries over views: the keys that are looked up, the answers, and what is refused."""
+
+import datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from doors_kit import KEYS, KeptRows
+
+from upriver.doors import execution
+from upriver.doors.execution import describe, execute
+from upriver.doors.queries import ViewQuery
+from upriver.errors import DeclarationError, RowError, UnknownView, UnsupportedSql
+
+NAMED: list[tuple[str, str, set[tuple[Any, ...]] | None]] = [
+    ("totals", "SELECT * FROM totals WHERE customer = 'ada'", {("ada",)}),
+    ("totals", "SELECT * FROM public.TOTALS t WHERE 'ada' = t.CUSTOMER AND n > 1", {("ada",)}),
+    ("totals", "SELECT * FROM totals WHERE customer IN ('ada', 'bob', 'ada')", {("ada",), ("bob",)}),
+    ("totals", "SELECT * FROM totals WHERE customer = 'ada' OR customer IS NULL", {("ada",), (None,)}),
+    ("totals", "SELECT * FROM totals WHERE customer = ANY(ARRAY['ada', 'bob'])", {("ada",), ("bob",)}),
+    ("totals", "SELECT * FROM totals WHERE (customer = 'ada') AND (n = 2 OR n = 3)", {("ada",)}),
+    ("totals", "SELECT * FROM totals WHERE customer = 'a' || 'da'", None),
+    ("totals", "SELECT * FROM totals WHERE customer = 'ada' OR n = 1", None),
+    ("totals", "SELECT * FROM totals WHERE customer <> 'ada'", None),
+    ("totals", "SELECT * FROM totals WHERE NOT (customer = 'ada')", None),
+    (
+        "totals",
+        "SELECT * FROM totals WHERE customer = 'ada' UNION SELECT * FROM totals WHERE customer = 'bob'",
+        {("ada",), ("bob",)},
+    ),
+    ("totals", "SELECT * FROM totals WHERE customer = 'ada' UNION ALL SELECT * FROM totals", None),
+    ("totals", "WITH t AS (SELECT * FROM totals WHERE customer = 'ada') SELECT * FROM t WHERE n = 2", {("ada",)}),
+    ("Routes", "SELECT * FROM routes WHERE origin = 'JFK'", None),
+    ("Routes", "SELECT * FROM routes WHERE origin = 'JFK' AND dest IN (1, 2)", {("JFK", 1), ("JFK", 2)}),
+    ("Routes", "SELECT * FROM routes WHERE (dest, origin) IN ((1, 'JFK'), (1, 'LAX'))", {("JFK", 1), ("LAX", 1)}),
+    ("Routes", "SELECT * FROM routes WHERE origin = 'LAX' AND dest IS NULL", {("LAX", None)}),
+    ("everything", "SELECT sum(n) FROM everything", {(0,)}),
+    ("totals", "SELECT * FROM totals t JOIN routes r ON t.customer = r.origin WHERE t.customer = 'ada'", {("ada",)}),
+    ("totals", "SELECT * FROM routes r LEFT JOIN totals t ON t.customer = r.origin WHERE t.customer IS NULL", None),
+]
+
+
+@pytest.mark.parametrize(("view", "text", "keys"), NAMED, ids=[text for _, text, _ in NAMED])
+def test_keys_of_the_where_are_looked_up_and_the_answer_is_that_of_all_rows(
+    view: str, text: str, keys: set[tuple[Any, ...]] | None
+) -> None:
+    rows = KeptRows()
+    query = ViewQuery.parse(text, "postgres", rows.routes())
+    found = execute(query, rows)
+    assert rows.read[view] == keys
+    by_scan = KeptRows(
+        keys={name: ("n",) if name == "everything" else ("total",) for name in KEYS} | {"Routes": ("at",)}
+    )
+    expected = execute(ViewQuery.parse(text, "postgres", by_scan.routes()), by_scan)
+    assert sorted(map(str, found.to_pylist())) == sorted(map(str, expected.to_pylist()))
+
+
+def test_parameters_name_keys_too() -> None:
+    rows = KeptRows()
+    text = "SELECT n FROM totals WHERE customer = ANY($1) AND n < $2 ORDER BY n LIMIT $3"
+    query = ViewQuery.parse(text, "postgres", rows.routes())
+    assert query.parameter_types() == {1: "VARCHAR[]", 2: "BIGINT", 3: "BIGINT"}
+    assert execute(query, rows, [["ada", "bob"], 2, 10]).to_pylist() == [{"n": 1}]
+    assert rows.read["totals"] == {("ada",), ("bob",)}
+
+
+def test_values_have_the_types_of_the_view_and_times_its_zone() -> None:
+    rows = KeptRows()
+    text = "SELECT *, at::varchar AS text FROM routes WHERE origin = 'JFK' AND dest = 1 AND at = '2024-01-01 13:00'"
+    found = execute(
+        ViewQuery.parse(text.replace("at", '"at"').replace('d"at"', "dat"), "postgres", rows.routes()), rows
+    )
+    assert found.schema.field("at").type == pa.timestamp("us", "Europe/Berlin")
+    assert found["at"].to_pylist()[0] == datetime.datetime(2024, 1, 1, 12, tzinfo=datetime.UTC)
+    assert found["text"].to_pylist() == ["2024-01-01 13:00:00+01"]
+    totals = execute(ViewQuery.parse("SELECT total FROM totals WHERE customer = 'ada'", "spark", rows.routes()), rows)
+    assert totals["total"].to_pylist() == [Decimal("17.50")]
+
+
+def test_the_command_line_takes_spark_sql() -> None:
+    rows = KeptRows()
+    text = "SELECT `origin`, size(`delays`) AS n FROM `routes` WHERE origin IN ('JFK') AND dest = 2 ORDER BY dest DESC"
+    assert execute(ViewQuery.parse(text, "spark", rows.routes()), rows).to_pylist() == [{"origin": "JFK", "n": 0}]
+
+
+def test_a_query_is_described_without_its_rows() -> None:
+    rows = KeptRows()
+    query = ViewQuery.parse("SELECT total, count(*) AS c FROM totals GROUP BY total", "postgres", rows.routes())
+    assert describe(query).names == ["total", "c"]
+    assert describe(query).types == [pa.decimal128(10, 2), pa.int64()]
+    assert rows.read == {}
+
+
+def test_first_rows_are_enough_for_a_limit() -> None:
+    many = pa.table({"k": pa.array(range(100_000), pa.int64())})
+    rows = KeptRows({"many": many}, {"many": ("k",)})
+    read: list[int] = []
+    plain = ViewQuery.parse("SELECT k FROM many LIMIT 3 OFFSET 1", "postgres", rows.routes())
+    assert [access.enough for access in plain.accesses] == [4]
+    assert execute(plain, rows).num_rows == 3
+    for text in ("SELECT max(k) FROM many LIMIT 3", "SELECT k FROM many ORDER BY k LIMIT 3", "SELECT k FROM many"):
+        (access,) = ViewQuery.parse(text, "postgres", rows.routes()).accesses
+        read.append(0 if access.enough is None else access.enough)
+    assert read == [0, 0, 0]
+
+
+def test_too_many_rows_name_the_way_out() -> None:
+    many = pa.table({"k": pa.array(range(execution.QUERY_ROWS_MAX + 1), pa.int32())})
+    rows = KeptRows({"many": many}, {"many": ("k",)})
+    with pytest.raises(DeclarationError, match=r"more than 1,000,000 rows.*Name keys.*app\.read\('many'\)"):
+        execute(ViewQuery.parse("SELECT count(*) FROM many", "postgres", rows.routes()), rows)
+    text = f"SELECT * FROM generate_series(1, {execution.QUERY_ROWS_MAX + 1})"
+    with pytest.raises(DeclarationError, match="add a LIMIT"):
+        execute(ViewQuery.parse(text, "postgres", rows.routes()), rows)
+    text = "SELECT * FROM many WHERE k = ANY($1)"
+    with pytest.raises(DeclarationError, match="more than 100,000 keys"):
+        execute(ViewQuery.parse(text, "postgres", rows.routes()), rows, [list(range(execution.QUERY_KEYS_MAX + 1))])
+
+
+REFUSED = [
+    ("INSERT INTO totals VALUES ('a', 1, 2)", UnsupportedSql, "INSERT: views are only read here"),
+    ("WITH x AS (DELETE FROM totals RETURNING *) SELECT * FROM x", UnsupportedSql, "DELETE: views are only read"),
+    ("SELECT * INTO copy FROM totals", UnsupportedSql, "views are only read"),
+    ("COPY totals TO 'file'", UnsupportedSql, "views are only read"),
+    ("SET threads = 1", UnsupportedSql, "views are only read"),
+    ("ATTACH 'file'", UnsupportedSql, "cannot be parsed"),
+    ("PRAGMA threads = 1", UnsupportedSql, "views are only read"),
+    ("CREATE TABLE t AS SELECT 1", UnsupportedSql, "CREATE: views are only read"),
+    ("SELECT 1; SELECT 2", UnsupportedSql, "2 statements are given"),
+    ("SELEC 1", UnsupportedSql, "cannot be parsed|views are only read"),
+    ("SELECT * FROM read_csv('/etc/hosts')", UnsupportedSql, "READ_CSV"),
+    ("SELECT * FROM read_text('/etc/hosts')", UnsupportedSql, "read_text"),
+    ("SELECT * FROM '/etc/hosts'", UnknownView, "/etc/hosts"),
+    ("SELECT * FROM other.totals", UnknownView, "other.totals"),
+    ("SELECT * FROM duckdb_settings()", UnsupportedSql, "duckdb_settings"),
+    ("SELECT * FROM nothing", UnknownView, "there are: Routes, everything, totals"),
+    ("SELECT nothing FROM totals", UnsupportedSql, "nothing"),
+    ("SELECT customer::int FROM totals WHERE customer = 'ada'", RowError, "ada"),
+    (f"SELECT {'(' * 5000}1{')' * 5000}", UnsupportedSql, "nested too deeply"),
+]
+
+
+@pytest.mark.parametrize(("text", "error", "said"), REFUSED, ids=[text[:60] for text, _, _ in REFUSED])
+def test_everything_but_reading_views_is_refused(text: str, error: type[Exception], said: str) -> None:
+    rows = KeptRows()
+    with pytest.raises(error, match=said.replace("(", r"\(")):
+        execute(ViewQuery.parse(text, "postgres", rows.routes()), rows)
+    assert set(rows.read) <= {"totals"}
+
+
+def test_duckdb_has_no_way_to_files_settings_or_variables() -> None:
+    rows = KeptRows()
+    secret = pa.table({"x": [1]})
+    assert secret.num_rows == 1
+    for text in (
+        "SELECT * FROM read_text('/etc/hosts')",
+        "SET threads = 9",
+        "SELECT * FROM secret",
+        "SELECT * FROM glob('*')",
+    ):
+        with (
+            execution._ENGINES.cursor("UTC") as duck,
+            pytest.raises(Exception, match=r"disabled|locked|does not exist"),
+        ):
+            duck.execute(text)
+    assert rows.read == {}

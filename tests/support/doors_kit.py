@@ -1,0 +1,66 @@
+"""What tests of the doors share: views whose rows are in memory, and what was read of them."""
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.client.scans import ScanReader
+from upriver.errors import UnknownView
+from upriver.net.lookups import ViewRoute
+
+ZONE = "Europe/Berlin"
+EPOCH = 7
+TOTALS = pa.table(
+    {
+        "customer": pa.array(["ada", "bob", None, "eve"]),
+        "n": pa.array([2, 1, 5, 0], pa.int64()),
+        "total": pa.array([Decimal("17.50"), Decimal("20.00"), None, Decimal("0.25")], pa.decimal128(10, 2)),
+    }
+)
+ROUTES = pa.table(
+    {
+        "origin": pa.array(["JFK", "JFK", "LAX", "LAX"]),
+        "dest": pa.array([1, 2, 1, None], pa.int32()),
+        "at": pa.array(
+            [datetime.datetime(2024, 1, day, 12, tzinfo=datetime.UTC) for day in (1, 2, 3, 4)], pa.timestamp("us", ZONE)
+        ),
+        "delays": pa.array([[1, 2], [], None, [3]], pa.list_(pa.int32())),
+    }
+)
+EVERYTHING = pa.table({"n": pa.array([10, 20], pa.int64())})
+TABLES = {"totals": TOTALS, "Routes": ROUTES, "everything": EVERYTHING}
+KEYS: Mapping[str, tuple[str, ...]] = {"totals": ("customer",), "Routes": ("origin", "dest"), "everything": ()}
+
+
+@dataclass
+class KeptRows:
+    """Views in memory. read: what was read of each, keys as tuples, or ``None`` for a scan."""
+
+    tables: Mapping[str, pa.Table] = field(default_factory=lambda: TABLES)
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: KEYS)
+    read: dict[str, set[tuple[Any, ...]] | None] = field(default_factory=dict)
+
+    def routes(self) -> Mapping[str, ViewRoute]:
+        return {name: ViewRoute(self.keys[name], table.schema, ("events",)) for name, table in self.tables.items()}
+
+    def lookup(self, view: str, keys: pa.Table) -> pa.Table:
+        route = self.routes()[view]
+        assert keys.schema.equals(route.key_schema)
+        wanted = set(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+        self.read[view] = wanted
+        table = self.tables[view]
+        if not route.key:
+            return table
+        rows = list(zip(*(table[name].to_pylist() for name in route.key), strict=True))
+        return table.filter(pa.array([row in wanted for row in rows], pa.bool_()))
+
+    def scan(self, view: str) -> ScanReader:
+        if view not in self.tables:
+            raise UnknownView.among(view, self.tables)
+        self.read[view] = None
+        table = self.tables[view]
+        return ScanReader(table.schema, EPOCH, (), iter(table.to_batches(max_chunksize=2)))
