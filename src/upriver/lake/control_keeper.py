@@ -21,7 +21,7 @@ from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import ControlUnwritten, ControlWritten, CoordinatorEvent, WriteControl
 from upriver.vnodes import Placement
 
-_LOG = logging.getLogger("upriver")
+_LOG = logging.getLogger("upriver.control")
 
 AGAIN_S_MIN, AGAIN_S_MAX = 0.5, 30.0
 """Seconds between a failed write and the next attempt: doubled each time."""

@@ -15,7 +15,7 @@ from upriver.lake.lake import Lake, OwnedLake, segment_path, supplement_path
 from upriver.lake.spans import EpochSpan, parts_of, single
 from upriver.state.runs import check_length
 
-_LOG = logging.getLogger("upriver")
+_LOG = logging.getLogger("upriver.lake")
 
 
 def replace_damaged(lake: OwnedLake) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from upriver.engine.row_text import error_text
 from upriver.errors import LakeError
 
-_LOG = logging.getLogger("upriver")
+_LOG = logging.getLogger("upriver.clock")
 
 TICK_S = 10.0
 """Seconds between two epochs at most, if a view depends on the clock."""

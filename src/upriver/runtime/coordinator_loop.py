@@ -56,12 +56,13 @@ from upriver.protocol.strategies import Strategy
 from upriver.runtime.app_progress import AppProgress
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox, PendingRequests
 from upriver.runtime.joined_workers import JoinedWorkers, WorkerEnd
+from upriver.runtime.journal import CoordinatorJournal
 from upriver.runtime.rescales import Rescales
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, app_status, view_stats
 from upriver.vnodes import VnodeMap
 
-_LOG = logging.getLogger("upriver")
+_LOG = logging.getLogger("upriver.app")
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,13 +353,16 @@ class CoordinatorLoop:
     # The loop
 
     def _run(self) -> None:
+        journal = CoordinatorJournal(self._machine, self.rescales)
         for event in self._inbox.events():
             if self.has_failed:
                 continue  # the machine may be in the middle of a step
             try:
-                for action in self._machine.step(event):
+                actions = self._machine.step(event)
+                for action in actions:
                     self._carry_out(action)
                 self._recoveries.look(self._machine.cluster)
+                journal.note(event, actions)
             except Exception as error:  # a fault of ours: no caller must wait in vain
                 _LOG.debug("the coordinator has failed", exc_info=error)
                 self.fail(_fault(error))

@@ -3,6 +3,7 @@
 :mod:`upriver.coordinator.sources` decides; this module looks at the clock and carries the actions out.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -31,6 +32,8 @@ from upriver.coordinator.sources import (
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.manifests import LakeEpochs
+
+_LOG = logging.getLogger("upriver.sources")
 
 LOOK_S = 0.5
 """Seconds between two looks at the sources, and so the precision of the ages of answers."""
@@ -108,6 +111,8 @@ class _Supervised:
         """How many batches the attempt had committed at the last look."""
         self.doing = ""
         """What the attempt was doing at the last look."""
+        self.logged = ""
+        """The state that was last logged."""
         self.is_read = False
         """Whether the source was read through once, or has failed."""
 
@@ -261,6 +266,8 @@ class SourceSupervisor:
             self._step_as_seen(table, seen, at)
             read_through = seen.read_through
         told = self.status()[table]
+        _log_state(table, source.logged, told)
+        source.logged = told["state"]
         assert self._listener is not None
         self._listener.source_stands(table, told["state"], told["error"])
         if told["state"] == SourceState.FAILED:
@@ -300,12 +307,30 @@ class SourceSupervisor:
                     source.ingest.stop()
                 case BeginAttempt():
                     source.batches, source.doing = 0, ""
+                    extra = {"table": table, "attempt": action.attempt}
+                    _LOG.info("table %s: attempt %d of its source begins", table, action.attempt, extra=extra)
                     try:
                         source.ingest.start(action.attempt)
                     except Exception as error:
                         failure = source.ingest.failure_of(error)
                         failed = AttemptFailed(self._now(), action.attempt, failure.error, failure.is_permanent)
                         self._step(table, failed)
+
+
+def _log_state(table: str, before: str, told: Mapping[str, Any]) -> None:
+    """Log the state of a table's source, if it is another than before. told: as ``status`` has it."""
+    state, extra = told["state"], {"table": table, "state": told["state"]}
+    if state == before:
+        return
+    match state:
+        case SourceState.FAILED:
+            _LOG.error("%s", _failure_of(table, told), extra=extra)
+        case SourceState.STALLED:
+            _LOG.warning("table %s: its source has stalled: %s", table, told["error"], extra=extra)
+        case SourceState.FINISHED:
+            _LOG.info("table %s: its source is finished, after %d rows", table, told["rows"], extra=extra)
+        case _ if before:
+            _LOG.info("table %s: its source runs again", table, extra=extra)
 
 
 def _told(source: _Supervised, now: float, today: float) -> dict[str, Any]:

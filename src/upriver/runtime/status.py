@@ -7,6 +7,7 @@ machine decides; this class looks at it after each step, and at the clock.
 are; this class adds the reports up, and looks at the clock.
 """
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -22,6 +23,8 @@ from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleWanted
 from upriver.protocol.messages import Moved, TookOver, WorkerLoad
 from upriver.state.failure import ViewFailure
+
+_LOG = logging.getLogger("upriver.workers")
 
 RECOVERIES_KEPT_MAX = 20
 """Recoveries that the status has; the oldest are forgotten first."""
@@ -82,7 +85,9 @@ class Recoveries:
         self._filled = {worker: member.incarnation for worker, member in places.items() if member is not None}
         for recovery in self._kept:
             if recovery.served_again_s is None and recovery.is_over(cluster, places):
-                recovery.served_again_s = self._clock() - recovery.noticed
+                recovery.served_again_s = seconds = self._clock() - recovery.noticed
+                lost = int(recovery.worker)
+                _LOG.info("worker %d: its keys are served again after %.3g s", lost, seconds, extra={"worker": lost})
 
     def end(self) -> None:
         """The app stops: a worker that goes from now on was told to, and is not replaced."""

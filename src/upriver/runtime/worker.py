@@ -6,6 +6,7 @@ which is longer than any key may wait while it moves.
 """
 
 import gc
+import logging
 import os
 import socket
 import sys
@@ -26,6 +27,7 @@ from upriver.errors import ClusterError, ProtocolError, UpriverError
 from upriver.hashing import HASH64_MAX, hash64
 from upriver.ids import Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.lake import Lake
+from upriver.logs import LogSettings
 from upriver.migration.messages import Acquire
 from upriver.net import codec, wire
 from upriver.net.channel import ChannelEnd, Channels, Receiver, open_channel
@@ -51,6 +53,8 @@ from upriver.runtime.worker_loop import WorkerLoop
 from upriver.vnodes import HashRange
 from upriver.worker.regions import BuildRegion
 from upriver.worker.worker import WorkerMachine
+
+_LOG = logging.getLogger("upriver.worker")
 
 NICENESS = 19
 """Niceness of a worker that is not in its slot yet, so that it does not slow down those that are."""
@@ -141,7 +145,7 @@ class WorkerConfig:
     one step of a migration may take. plans: of the views that it will keep. memory_budget: bytes that its state may
     take; ``None`` for no limit. failure_detection: the coordinator's, too. life: number of this worker among those
     started for the slot. attempt: of the Spark task that it runs in. is_local: the driver's own process is the only
-    executor.
+    executor. logs: how the worker's process logs; ``None``: as its Python does.
     """
 
     root: str
@@ -155,6 +159,7 @@ class WorkerConfig:
     life: int = 0
     attempt: int = 0
     is_local: bool = False
+    logs: LogSettings | None = None
 
     @property
     def instance(self) -> str:
@@ -215,12 +220,14 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
             remote, _hello(worker, config, server.address), receiver, limits=config.failure_detection.worker_limits
         )
         lease.begin(channel)
+        _LOG.info("worker %d serves at %s", worker, server.address, extra={"worker": int(worker)})
 
         def report(message: FromWorker) -> None:
             channel.send(encode_message(message))
 
         with measures_reported(partial(_measured, measures, loop), partial(_send_measures, channel)):
             failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
+        _log_end(worker, failure, lost)
         if failure is None:
             with suppress(ClusterError):  # the channel is gone, and ``lost`` was told
                 channel.send(Message(SILENCED))
@@ -233,6 +240,16 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         raise failure
     if lost:
         raise lost[0]
+
+
+def _log_end(worker: WorkerId, failure: Exception | None, lost: Sequence[UpriverError]) -> None:
+    extra = {"worker": int(worker)}
+    if failure is not None:
+        _LOG.error("worker %d has failed: %s: %s", worker, type(failure).__name__, failure, extra=extra)
+    elif lost:
+        _LOG.warning("worker %d ends, because it has lost the coordinator: %s", worker, lost[0], extra=extra)
+    else:
+        _LOG.info("worker %d retires", worker, extra=extra)
 
 
 def _hello(worker: WorkerId, config: WorkerConfig, address: str) -> Message:

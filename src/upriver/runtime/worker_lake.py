@@ -2,6 +2,7 @@
 that were set aside to write.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -30,6 +31,8 @@ from upriver.protocol.worker_events import (
 )
 from upriver.runtime.lake_reader import LakeReader, Piece
 from upriver.state.checkpoint import StateFile
+
+_LOG = logging.getLogger("upriver.worker")
 
 LakeAction = ReadEpoch | ReadState | ReadKeys | FetchRows | WriteState | SealState | ForgetState | SetRowsAside
 """What the worker machine wants of the lake."""
@@ -135,6 +138,7 @@ class WorkerLake:
         held_up = self._rejected.held_up or self._reader.held_up
         if held_up != self.held_up:
             self.held_up = held_up
+            _LOG.warning("the lake cannot be used: %s", held_up) if held_up else _LOG.info("the lake can be used again")
             self._report(HeldUp(error=held_up))
 
     def committed_at(self, epoch: Epoch) -> float | None:

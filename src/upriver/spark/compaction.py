@@ -37,7 +37,7 @@ from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
 from upriver.state.runs import RunInfo
 
-_LOG = logging.getLogger("upriver")
+_LOG = logging.getLogger("upriver.compaction")
 
 POOL = "upriver-compaction"
 """Scheduler pool of the jobs. In a session with ``spark.scheduler.mode=FAIR``, its weight is that of the session's
@@ -181,10 +181,13 @@ class Compactor:
 
     def _publish(self, plan: SegmentPlan, segment: Segment) -> None:
         self._lake.publish_segment(segment)
+        span = (segment.first, segment.epoch)
         if segment.rewritten:
             self._report.rewritten(plan, segment)
+            _LOG.info("epochs %d to %d are written anew without rows that have left", *span)
         else:
             self._report.made(plan)
+            _LOG.info("epochs %d to %d are one segment", *span)
 
     def _merge(self, plans: list[SegmentPlan]) -> list[list[MergeResult]]:
         """Carry out all merges of these plans with one Spark job; the results, by plan."""
@@ -289,6 +292,8 @@ class CompactionReport:
         self._reclaimed_bytes += before - sum(run.bytes for runs in segment.runs.values() for run in runs)
 
     def collected(self, removed: RemovedFiles) -> None:
+        if removed.runs:
+            _LOG.info("%d files of rows are removed, of %d bytes", removed.runs, removed.bytes)
         self._removed += replace(removed, damage=())
         self._damage = removed.damage
 

@@ -12,6 +12,7 @@ This module also finds why a Spark job has failed, as an error of Upriver raised
 and chooses the Python of the executors.
 """
 
+import logging
 import os
 import re
 import sys
@@ -28,6 +29,7 @@ from pyspark import TaskContext
 from pyspark.errors import PythonException
 from pyspark.sql import SparkSession
 
+from upriver import logs
 from upriver.arguments import class_name
 from upriver.coordinator.restarts import (
     Claim,
@@ -42,12 +44,15 @@ from upriver.coordinator.restarts import (
     Restarts,
     StartLife,
     StopRestarts,
+    one_line,
 )
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, UpriverError
 from upriver.ids import WorkerId
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import WorkerConfig, serve_worker
+
+_LOG = logging.getLogger("upriver.workers")
 
 KILLED_S_MAX = 10.0
 """Seconds that a second attempt of a worker's task waits for Spark to kill it, as the coordinator has requested. If it
@@ -57,6 +62,8 @@ ended by itself, Spark would either count a failure of the task, or consider the
 def run_task(config: WorkerConfig, worker: WorkerId, _: Iterable[int]) -> Iterable[int]:
     """Fill a worker's place until it retires. The task's one row stays unread: so Spark ends the process, instead of
     keeping it, with its memory, for another task."""
+    if config.logs is not None:
+        logs.configure(format=config.logs.format, level=config.logs.level)
     pa.set_cpu_count(1)  # the task has one slot
     pa.set_io_thread_count(1)
     context = TaskContext.get()
@@ -189,8 +196,9 @@ class WorkerHost:
         """A worker was given up: fill its place again, and end the old job. Returns at once."""
         if self._spark_is_gone():
             self._on_failure(ClusterError(f"Spark is gone: {why}"))
-        else:
-            self._step(LifeLost(worker=worker, life=life, why=why, at=time.monotonic()))
+        elif self._step(LifeLost(worker=worker, life=life, why=why, at=time.monotonic())):
+            why = one_line(why)
+            _LOG.warning("worker %d was lost, and is started again: %s", worker, why, extra={"worker": int(worker)})
 
     def end_attempt(self, attempt: int, why: str) -> None:
         """Make Spark kill one attempt of a task. This does not count as a failure of the task."""
@@ -226,10 +234,13 @@ class WorkerHost:
         for thread in self._threads:
             thread.join(max(0.0, give_up_at - time.monotonic()))
 
-    def _step(self, event: RestartEvent) -> None:
+    def _step(self, event: RestartEvent) -> bool:
+        """Returns whether anything followed."""
         with self._lock:
-            for action in self._restarts.step(event):
+            actions = self._restarts.step(event)
+            for action in actions:
                 self._carry_out(action)
+            return bool(actions)
 
     def _carry_out(self, action: RestartAction) -> None:
         """Runs with the lock held, and returns at once: calls to Spark run on a thread of their own."""

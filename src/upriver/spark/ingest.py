@@ -37,6 +37,7 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import Retain
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
+from upriver.spark.descriptions import jobs_described
 from upriver.spark.drain import Drain
 from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
 from upriver.spark.sources import failure_of, failure_of_query, source_names
@@ -270,12 +271,14 @@ def publish_batch(
 ) -> None:
     """Write a batch's runs, and commit them as the next epoch."""
     table, began = layout.table.name, time.monotonic()
-    runs = write(rows, layout.writer(*(Lot(batch, index) for index in log.indexes(table))))
-    while lacking := log.publish(table, query, batch, runs):
-        # The rows are taken from the runs: if the source were read again, it might not give the same.
-        writer, source = layout.writer(*(Lot(batch, index) for index in lacking)), next(iter(runs.values()))
-        rewritten = rewrite_runs(rows.sparkSession, [source] * len(lacking), writer)
-        runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
+    # The epoch is known when it is committed: another table's batch may be quicker.
+    with jobs_described(rows.sparkSession.sparkContext, f"Upriver: ingest {table}, epoch {log.last + 1}"):
+        runs = write(rows, layout.writer(*(Lot(batch, index) for index in log.indexes(table))))
+        while lacking := log.publish(table, query, batch, runs):
+            # The rows are taken from the runs: if the source were read again, it might not give the same.
+            writer, source = layout.writer(*(Lot(batch, index) for index in lacking)), next(iter(runs.values()))
+            rewritten = rewrite_runs(rows.sparkSession, [source] * len(lacking), writer)
+            runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
     log.wrote(time.monotonic() - began)
 
 

@@ -217,8 +217,9 @@ class LoadIngest:
         self._running.thread.start()
 
     def _load(self, attempt: _LoadAttempt) -> None:
-        self._rows.sparkSession.sparkContext.addJobTag(attempt.tag)
-        table = self._layout.table
+        table, context = self._layout.table, self._rows.sparkSession.sparkContext
+        context.addJobTag(attempt.tag)
+        context.setJobDescription(f"Upriver: load {table.name}")
         before = self._log.query_of(table.name)
         if before not in (None, LOAD_QUERY):
             raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")

@@ -1,5 +1,6 @@
 """The running app, in the driver: lake, coordinator, workers and ingest, started and stopped together."""
 
+import logging
 import os
 import secrets
 import socket
@@ -12,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
+from upriver import logs
 from upriver.coordinator.checkpoints import OUTGROWN_EPOCHS
 from upriver.coordinator.control import placement_at_start
 from upriver.coordinator.coordinator import CoordinatorMachine
@@ -59,6 +61,8 @@ from upriver.spark.sources import source_digest
 from upriver.spark.startup import Startup
 from upriver.spark.tables import Backfill
 from upriver.vnodes import Placement
+
+_LOG = logging.getLogger("upriver.app")
 
 SECRET_BYTES = 32
 """Bytes of the cluster's secret: made at each start, and kept only in this process and in the workers."""
@@ -153,7 +157,8 @@ class RunningApp:
         startup = Startup(self._spark, seconds, self._abandon)
         try:
             startup.run(partial(self._bring_up, startup), self._why_late)
-        except BaseException:
+        except BaseException as error:
+            _LOG.error("the app has not started: %s: %s", type(error).__name__, error)
             self._stop(FAILED_STOP_S_MAX, 0.0, FAILED_STOP_S_MAX)
             raise
 
@@ -211,6 +216,7 @@ class RunningApp:
         ticks = ClockTicks(self._log.tick, self._is_clocked, self._config.clock_tick_s)
         self._background.append(ticks)
         ticks.start()
+        _LOG.info("the app is up at %s, with %d workers", self.address, len(self._begun_with.workers))
 
     def _is_clocked(self) -> bool:
         """Whether a view depends on the clock."""
@@ -266,6 +272,7 @@ class RunningApp:
             memory_budget=config.memory_budget,
             failure_detection=config.failure_detection,
             is_local=is_local(self._spark),
+            logs=logs.settings(),
         )
         self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
         for worker in self._begun_with.workers:
@@ -501,7 +508,9 @@ class RunningApp:
 
     def stop(self) -> None:
         """Stop ingest, retire the workers, release the root. Published epochs stay."""
+        _LOG.info("the app stops")
         self._stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX, STOP_SECONDS_MAX)
+        _LOG.info("the app has stopped")
 
     def _stop(self, retire_s: float, end_s: float, cancel_s: float) -> None:
         """retire_s: seconds that workers have to retire. end_s: seconds that their tasks have to end after that.

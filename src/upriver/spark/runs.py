@@ -43,7 +43,7 @@ from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_
 from upriver.state.span import TimeSpan
 from upriver.vnodes import vnodes_of
 
-_LOG = logging.getLogger("upriver")
+_LOG = logging.getLogger("upriver.ingest")
 
 SHELVES_PER_GROUP = 8
 """Shelves of one vnode group, unless it has fewer vnodes."""

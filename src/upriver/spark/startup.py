@@ -4,6 +4,7 @@ Its steps run on a thread of their own, because not every step has a timeout. Af
 Spark jobs of the step, which ends nearly all steps at once, and tells the caller which step it was.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -13,6 +14,9 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from upriver.errors import WaitTimeout
+from upriver.spark.descriptions import DESCRIPTION
+
+_LOG = logging.getLogger("upriver.app")
 
 GRACE_S = 0.2
 """Seconds after the deadline in which a step may itself report what it lacks."""
@@ -22,7 +26,6 @@ LINGER_S_MAX = 120.0
 """Seconds for which a step's jobs are cancelled if it takes longer to end: a file system hangs, or Spark plans a query.
 When the step returns, its results are given back."""
 _CANCEL_EVERY_S = 0.1
-_DESCRIPTION = "spark.job.description"
 
 
 class Startup:
@@ -81,8 +84,8 @@ class Startup:
 
     def _run(self, steps: Callable[[], None]) -> None:
         self._context.addJobTag(self._tag)
-        self._described = self._context.getLocalProperty(_DESCRIPTION)
-        self._context.setLocalProperty(_DESCRIPTION, self._described or "Upriver: start")
+        self._described = self._context.getLocalProperty(DESCRIPTION)
+        self._context.setLocalProperty(DESCRIPTION, self._described or "Upriver: start")
         try:
             steps()
         except BaseException as error:
@@ -95,6 +98,8 @@ class Startup:
     def at(self, step: str) -> None:
         """Note that this step begins, such as "reading the lake". Raises WaitTimeout after the deadline."""
         self._at = step
+        _LOG.info("start: %s", step)
+        self._context.setLocalProperty(DESCRIPTION, self._described or f"Upriver: start, {step}")
         self.check()
 
     def check(self) -> None:
@@ -108,4 +113,4 @@ class Startup:
     def outlive(self) -> None:
         """Jobs that are started from now on outlive the start: they inherit neither tag nor description."""
         self._context.removeJobTag(self._tag)
-        self._context.setLocalProperty(_DESCRIPTION, self._described)  # type: ignore[arg-type]  # None unsets it
+        self._context.setLocalProperty(DESCRIPTION, self._described)  # type: ignore[arg-type]  # None unsets it

@@ -42,6 +42,7 @@ from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.lake.scan import TableScan, scan_key
 from upriver.plan.plan import TableSpec, UserFunction, lake_channel
 from upriver.plan.retention import retain_of
+from upriver.spark.descriptions import jobs_described
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
@@ -294,7 +295,8 @@ class Backfill:
             context = self._spark.sparkContext
             context.addJobTag(self._tag)
             try:
-                self._run(layout, index, last)
+                with jobs_described(context, f"Upriver: backfill {layout.table.name} ({', '.join(index)})"):
+                    self._run(layout, index, last)
             except UpriverError:
                 raise
             except Exception as error:
