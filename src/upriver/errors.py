@@ -44,6 +44,10 @@ class UnknownView(UserError):
         return cls(f"no view {view!r}; there are: {', '.join(sorted(views)) or 'none'}")
 
 
+class ChangesGone(UserError):
+    """Changes of a view were asked for that its log has no more; the message says how to start anew."""
+
+
 class RowError(UserError):
     """An expression failed on a row of the input: overflow, a bad cast, division by zero."""
 

@@ -13,6 +13,7 @@
                                                a segment (of the segment's name)
     rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
     checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
+    changes/                                   the logs of views' changes (change_log.py)
     control/<term>.json                        one per driver that has owned the root
     cluster/<term>-<number>.json               workers, vnode map, rescales and views, for the next driver (control.py)
     ingest/<table>/                            Spark's own checkpoint of the table's stream
