@@ -6,7 +6,18 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
+
 SCHEMA = "k string, n long, _change_type string, _commit_version long, _commit_timestamp timestamp"
+ARROW_SCHEMA = pa.schema(
+    [
+        ("k", pa.string()),
+        ("n", pa.int64()),
+        ("_change_type", pa.string()),
+        ("_commit_version", pa.int64()),
+        ("_commit_timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ("a", "b", "c", "d", None)
 
