@@ -15,6 +15,8 @@ from upriver.client.client import Client, Keys, LookupLimits, check_limits, conn
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
 from upriver.coordinator.group import MembershipConfig
+from upriver.doors.doors import DoorAddresses, OpenDoors
+from upriver.doors.gateway import Gateway
 from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
@@ -92,9 +94,15 @@ class App:
     last so long.
     clock_tick: seconds from one epoch to the next at most, if a view depends on the clock: its time moves with the
     epochs (docs/guide/sql.md).
+    http: where the app answers over HTTP, ``"127.0.0.1:8080"``; port 0 takes a free one; ``None``: nowhere. It needs
+    the extra ``http``, and every request must show the token (docs/guide/http.md).
 
     Usable as a context manager, which stops the app at the end.
     """
+
+    _running_app: RunningApp | None = None
+    _client: Client | None = None
+    _doors: OpenDoors | None = None
 
     def __init__(
         self,
@@ -119,9 +127,12 @@ class App:
         compaction: bool = True,
         compaction_grace_s: float = GRACE_S,
         clock_tick: float = TICK_S,
+        http: str | None = None,
     ) -> None:
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
+        grace_s = seconds("compaction_grace_s", compaction_grace_s)
+        self._door_addresses = DoorAddresses.of(http=http)
         use_own_python(spark)
         self._spark = spark
         self._config = AppConfig(
@@ -143,9 +154,7 @@ class App:
                 scale_down_timeout_ms=scale_down_timeout_ms,
                 learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
             ),
-            compaction=CompactionSettings(
-                compacts=flag("compaction", compaction), grace_s=seconds("compaction_grace_s", compaction_grace_s)
-            ),
+            compaction=CompactionSettings(compacts=flag("compaction", compaction), grace_s=grace_s),
             clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
         self._sources: dict[str, StartedSource] = {}
@@ -154,8 +163,6 @@ class App:
         self._typer = SparkTyper(spark, self._tables, self._functions)
         self._plans: dict[str, DataflowPlan] = {}
         self._queries: dict[str, str] = {}  # each view's, over tables only: views that it reads may be dropped
-        self._running_app: RunningApp | None = None
-        self._client: Client | None = None
 
     # Declaring
 
@@ -359,6 +366,8 @@ class App:
         self._running_app = running
         try:
             self._client = connect(running.address, self._config.token)
+            gateway = Gateway(self._client, self._config.token, root=self._config.root)
+            self._doors = OpenDoors(self._door_addresses, gateway)
             if waits:
                 running.wait_ready(max(0.0, give_up_at - time.monotonic()))
         except BaseException:
@@ -371,6 +380,13 @@ class App:
     def address(self) -> str:
         """The address of the running app for ``upriver.connect``: ``host:port``."""
         return self._running().address
+
+    @property
+    def http_address(self) -> str:
+        """Where the running app answers over HTTP: ``host:port``. Raises DeclarationError without ``App(http=...)``."""
+        self._running()
+        assert self._doors is not None
+        return self._doors.address("http")
 
     @property
     def token(self) -> str:
@@ -553,6 +569,9 @@ class App:
     def stop(self) -> None:
         """Stop ingest and workers. The lake stays; an app on the same root continues from there."""
         atexit.unregister(self.stop)
+        if self._doors is not None:
+            self._doors.close()
+            self._doors = None
         if self._client is not None:
             self._client.close()
             self._client = None

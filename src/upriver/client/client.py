@@ -20,7 +20,15 @@ from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupBatch
 from upriver.client.rescale import Rescale, rescale_fields
 from upriver.client.scans import ScanReader
 from upriver.coordinator.freshness import FreshnessReport
-from upriver.errors import ClusterError, DeclarationError, KeyTypeError, UnknownView, UpriverError, WaitTimeout
+from upriver.errors import (
+    ClusterError,
+    DeclarationError,
+    KeyTypeError,
+    NotReady,
+    UnknownView,
+    UpriverError,
+    WaitTimeout,
+)
 from upriver.hashing import hash64
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
@@ -303,6 +311,12 @@ class Client:
         if self._closed.is_set():
             raise ClusterError("the client is closed")
         return ScanReader.begin(self._coordinator, view, seconds("timeout", timeout), store)
+
+    def check_ready(self) -> None:
+        """Raise NotReady unless all views reflect the data from before the start; ``lookup`` does so for its view."""
+        report = self._freshness.ask(self._timeout).report
+        if (lacks := report.lacks(report.tables)) is not None:
+            raise NotReady(f"the app is not ready: {lacks}")
 
     def refresh(self, timeout: float | None = None) -> None:
         """Ask the coordinator again which worker owns which vnodes; lookups do so by themselves when they must.

@@ -1,0 +1,189 @@
+"""The gateway: what every door may ask of an app, by which role, and within which bounds.
+
+HTTP, Arrow Flight and PostgreSQL's wire differ in how they spell a question. Behind them is one client of the app, so
+an answer is the same at each door.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
+from typing import Any, Self, Unpack
+
+import pyarrow as pa
+
+from upriver.client.client import SCAN_S, Client, Keys, LookupLimits
+from upriver.client.freshness import AGE_S, COMMITTED_AT, SOURCES
+from upriver.client.keys import keys_of_texts
+from upriver.client.rescale import Rescale
+from upriver.client.scans import ScanReader
+from upriver.errors import UnknownView, UserError
+from upriver.lake.address import Root
+from upriver.lake.lake import Lake
+from upriver.net.lookups import ViewRoute
+from upriver.net.remote import check_token
+from upriver.plan.explain import render
+from upriver.plan.types import spark_name
+
+
+class Role(IntEnum):
+    """What the holder of a token may do. An operator may do all that a reader may."""
+
+    READER = 1
+    OPERATOR = 2
+
+
+@dataclass(frozen=True, slots=True)
+class DatedRows:
+    """The rows of a lookup, and how old they are. epoch: the one that they reflect; 0 for no keys. committed_at: when
+    that was committed. age_s: seconds that they are old at most. sources: the state of the view's sources. What is not
+    known is ``None``."""
+
+    rows: pa.Table
+    epoch: int
+    committed_at: datetime | None
+    age_s: float | None
+    sources: str | None
+
+    @classmethod
+    def of(cls, rows: pa.Table, epoch: int) -> Self:
+        """From a client's answer."""
+        told = rows.schema.metadata or {}
+        committed, age, sources = (told.get(name) for name in (COMMITTED_AT, AGE_S, SOURCES))
+        return cls(
+            rows,
+            epoch,
+            None if committed is None else datetime.fromisoformat(committed.decode()),
+            None if age is None else float(age),
+            None if sources is None else sources.decode(),
+        )
+
+
+class Gateway:
+    """Answers for all doors of one app. Usable by many threads; every method raises only UpriverErrors."""
+
+    def __init__(
+        self, client: Client, operator_token: str, reader_token: str | None = None, root: str | None = None
+    ) -> None:
+        """root: of the app's lake; ``None``: this process has no access to it, and tells no changes. Raises UserError
+        for a malformed token, and if both tokens are the same."""
+        for token in (operator_token, *([] if reader_token is None else [reader_token])):
+            check_token(token)
+        if operator_token == reader_token:
+            raise UserError("the reader's token is the operator's: give two")
+        self.client = client
+        self.root = root
+        self._pepper = secrets.token_bytes(32)
+        self._operator = self._digest(operator_token)
+        self._reader = secrets.token_bytes(32) if reader_token is None else self._digest(reader_token)
+
+    # Callers
+
+    def role(self, token: str) -> Role | None:
+        """The role of a caller that shows this token; ``None`` if it is no token of the app. Takes as long for a wrong
+        token as for a right one."""
+        digest = self._digest(token)
+        is_operator, is_reader = hmac.compare_digest(digest, self._operator), hmac.compare_digest(digest, self._reader)
+        return Role.OPERATOR if is_operator else Role.READER if is_reader else None
+
+    def _digest(self, token: str) -> bytes:
+        return hmac.digest(self._pepper, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
+
+    # Views
+
+    @property
+    def store(self) -> Mapping[str, str]:
+        """Settings that open the lake's object store."""
+        return self.root.options if isinstance(self.root, Root) else {}
+
+    @property
+    def lake(self) -> Lake | None:
+        """The app's lake, if this process has access to it."""
+        return None if self.root is None else Lake(self.root)
+
+    def routes(self) -> Mapping[str, ViewRoute]:
+        """All views: key, columns, and the tables that each reads."""
+        return self.client.routes()
+
+    def route(self, view: str) -> ViewRoute:
+        """One view. Raises UnknownView."""
+        routes = self.routes()
+        if view not in routes:
+            raise UnknownView.among(view, routes)
+        return routes[view]
+
+    def described(self, view: str) -> dict[str, Any]:
+        """A view as a plain dict: ``view``, ``key``, ``columns`` (name and type of each, as Spark names it), ``tables``
+        that it reads, ``sql``, ``is_partial``, and ``explain``, a text. Raises UnknownView."""
+        route, explained = self.route(view), self.client.explain(view)
+        columns = [{"name": field.name, "type": spark_name(field.type)} for field in route.schema]
+        return {
+            "view": view,
+            "key": list(route.key),
+            "columns": columns,
+            "tables": list(route.tables),
+            "sql": explained["sql"],
+            "is_partial": explained["regions"][-1]["state"] == "partial",
+            "explain": render(explained),
+        }
+
+    # Rows
+
+    def lookup(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> DatedRows:
+        """The rows of these keys, as of one epoch, in the order of the keys; as ``Client.lookup``, which documents
+        keys, limits and errors."""
+        return DatedRows.of(*self.client.lookup_with_epoch(view, keys, **limits))
+
+    def keys_of_texts(self, view: str, texts: Sequence[str]) -> pa.Table:
+        """Keys from their texts, read in the types of the view's key columns: a value, or a JSON list of values.
+
+        Raises UnknownView, KeyTypeError."""
+        return keys_of_texts(view, self.client.key_schema(view), texts)
+
+    def scan(self, view: str, timeout: float = SCAN_S) -> ScanReader:
+        """All rows of a view as of the end of one epoch, in batches, read as they are pulled; as ``Client.scan``."""
+        return self.client.scan(view, timeout=timeout, store=self.store)
+
+    # The app
+
+    def status(self) -> dict[str, Any]:
+        """As ``App.status``."""
+        return self.client.status()
+
+    def check_ready(self) -> None:
+        """Raise NotReady unless every view reflects all rows from before the start; ClusterError if the app does not
+        answer."""
+        self.client.check_ready()
+
+    def rescales(self) -> list[dict[str, Any]]:
+        """The last rescales, oldest first; as ``App.rescales``."""
+        return self.client.rescales()
+
+    def rescale_under_way(self) -> Rescale | None:
+        """The rescale that has begun and has not ended."""
+        told = self.status().get("rescale")
+        return None if told is None else self.client.rescale_of(told["ticket"])
+
+    # Operators' calls; each door checks the role
+
+    def rescale(
+        self,
+        workers: int | None = None,
+        *,
+        moves: Mapping[int, int] | None = None,
+        strategy: str = "icadd",
+        keys_max: int | None = None,
+    ) -> Rescale:
+        """Begin a rescale; as ``App.rescale``."""
+        return self.client.rescale(workers, moves=moves, strategy=strategy, keys_max=keys_max)
+
+    def rescale_of(self, ticket: int) -> Rescale:
+        """A rescale of this run of the app, by its ticket."""
+        return self.client.rescale_of(ticket)
+
+    def evict(self, view: str, keys: Keys | None = None) -> None:
+        """Evict keys of a partial view; as ``Client.evict``."""
+        self.client.evict(view, keys)

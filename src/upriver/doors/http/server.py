@@ -1,0 +1,144 @@
+"""The HTTP server of an app: uvicorn on one daemon thread of the driver."""
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from upriver.doors.doors import cannot_listen
+from upriver.doors.gateway import Gateway
+from upriver.doors.http.application import HttpDoor, page_files
+from upriver.errors import ClusterError
+from upriver.net.server import Listen
+
+CONNECTIONS_MAX = 256
+"""Connections at a time; requests on more are refused with 503."""
+HEAD_S_MAX = 10.0
+"""Seconds in which a request's head must have come, from the first byte or the connection on."""
+HEAD_BYTES_MAX = 64 << 10
+"""Bytes of a request's head: its path, query and headers."""
+IDLE_S_MAX = 60
+"""Seconds for which a connection without requests stays open."""
+START_S_MAX = 10.0
+"""Seconds in which the server must have begun."""
+STOP_S_MAX = 3
+"""Seconds that requests under way have when the server stops."""
+BACKLOG = 128
+"""Connections that wait to be accepted."""
+PAGE = Path(__file__).parent.parent / "page"
+
+
+class BoundedHttp(H11Protocol):
+    """HTTP/1.1, where a client that does not finish a request's head is cut off."""
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        """Begin to wait for a head, unless a request is under way or the wait has begun."""
+        is_in_request = self.cycle is not None and not self.cycle.response_complete
+        if is_in_request or self.timeout_keep_alive_task is not None:
+            self._cancel()
+        elif self._late is None:
+            self._late = self.loop.call_later(HEAD_S_MAX, self.transport.abort)
+
+    def _cancel(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+
+
+class HttpServer:
+    """Serves from construction until ``close``. Raises ClusterError if it cannot listen."""
+
+    def __init__(self, gateway: Gateway, listen: Listen) -> None:
+        self._socket = _listener(listen)
+        port = self._socket.getsockname()[1]
+        self.address = listen.address(port)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._began = threading.Event()
+        self._gateway, self._host, self._port = gateway, listen.host, port
+        self._door: HttpDoor | None = None
+        self._server: uvicorn.Server | None = None
+        self._thread = threading.Thread(target=self._run, name="upriver-http", daemon=True)
+        self._thread.start()
+        if not self._began.wait(START_S_MAX) or self._server is None:
+            self._socket.close()
+            raise ClusterError(f"http={self.address}: the server has not begun in {START_S_MAX:g} s")
+
+    def _run(self) -> None:
+        with contextlib.suppress(asyncio.CancelledError):
+            asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            self._door = HttpDoor(self._gateway, self._host, self._port, page_files(PAGE))
+            self._server = _Uvicorn(self._door)
+            self._loop = asyncio.get_running_loop()
+        finally:
+            self._began.set()
+        await self._server.serve(sockets=[self._socket])
+
+    def close(self) -> None:
+        """Take no more connections, end the streams, and give requests under way ``STOP_S_MAX`` seconds."""
+        server, door, loop = self._server, self._door, self._loop
+        if server is None or door is None or loop is None:
+            return
+        server.should_exit = True
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(door.close)
+        self._thread.join(STOP_S_MAX + 2.0)
+        self._socket.close()
+
+
+class _Uvicorn(uvicorn.Server):
+    """A server on a thread that is not the main one: it takes no signals."""
+
+    def __init__(self, door: HttpDoor) -> None:
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # ours says what matters, without addresses
+        super().__init__(
+            uvicorn.Config(
+                door,
+                http=BoundedHttp,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=CONNECTIONS_MAX,
+                timeout_keep_alive=IDLE_S_MAX,
+                timeout_graceful_shutdown=STOP_S_MAX,
+                h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+            )
+        )
+
+
+def _listener(listen: Listen) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((listen.host, listen.port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise cannot_listen("http", listen, error) from None
+
+
+def serve(gateway: Gateway, listen: Listen) -> Any:
+    """Open the door. Raises ClusterError if it cannot listen."""
+    return HttpServer(gateway, listen)
