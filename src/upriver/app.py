@@ -28,6 +28,7 @@ from upriver.lake.scan import prunable
 from upriver.net.server import listen_for
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
+from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import (
@@ -337,7 +338,8 @@ class App:
         """Make these the app's views, whether it runs or not."""
         seconds_max = seconds("timeout", timeout)
         if self._running_app is not None:
-            self._running_app.replan(list(plans.values()), seconds_max)
+            with progress_shown("changing the views") as told:
+                self._running_app.replan(list(plans.values()), seconds_max, told)
         self._plans = plans
 
     def _check_declaring(self, what: str) -> None:
@@ -362,14 +364,16 @@ class App:
         check_session(self._spark)
         running = RunningApp(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
-        running.start(seconds("timeout", timeout))
+        with progress_shown("start") as told:
+            running.start(seconds("timeout", timeout), told)
         self._running_app = running
         try:
             self._client = connect(running.address, self._config.token)
             gateway = Gateway(self._client, self._config.token, root=self._config.root)
             self._doors = OpenDoors(self._door_addresses, gateway)
             if waits:
-                running.wait_ready(max(0.0, give_up_at - time.monotonic()))
+                with progress_shown("start: waiting until every view is complete", running.left):
+                    running.wait_ready(max(0.0, give_up_at - time.monotonic()))
         except BaseException:
             self.stop()  # startup failed: the caller never receives an app that it could stop
             raise
@@ -408,7 +412,9 @@ class App:
         as soon as one of the sources has failed, while the others may still be read; UnknownView; or the error that
         made the app fail.
         """
-        return self._running().wait(seconds("timeout", timeout), view)
+        running = self._running()
+        with progress_shown("wait", lambda: running.left(view)):
+            return running.wait(seconds("timeout", timeout), view)
 
     def lookup(self, view: str, keys: Keys, *, else_compute: bool = False, **limits: Unpack[LookupLimits]) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are given, as of the end of one epoch.
@@ -576,7 +582,8 @@ class App:
             self._client.close()
             self._client = None
         if self._running_app is not None:
-            self._running_app.stop()
+            with progress_shown("stop") as told:
+                self._running_app.stop(told)
             self._running_app = None
 
     def _running(self) -> RunningApp:

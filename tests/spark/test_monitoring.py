@@ -1,9 +1,10 @@
 """What a real app measures, logs, and calls its Spark jobs."""
 
+import io
 import logging
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from metrics_kit import parsed
 from standby_kit import await_that
 
+from upriver import progress
 from upriver.app import App
 
 pytestmark = pytest.mark.spark
@@ -30,12 +32,13 @@ def descriptions(spark: Any) -> set[str]:
 @dataclass
 class Lived:
     """An app that has lived through all that an app does, and was stopped. log: what it has logged, by logger.
-    mine: the description and the job group of the user's thread, after all of it."""
+    mine: the description and the job group of the user's thread, after all of it. terminal: what it has shown."""
 
     metrics: dict[str, float]
     log: dict[str, list[str]]
     described: set[str]
     mine: tuple[str, str]
+    terminal: str
 
 
 @contextmanager
@@ -70,7 +73,12 @@ def job_group(spark: Any, group: str, description: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def lived(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lived:
     root = tmp_path_factory.mktemp("lived")
-    with logged() as log, App(spark, root / "lake", workers=2, vnodes=16, ingest_tasks=1, token=TOKEN) as app:
+    progress.configure(shown=True)
+    with (
+        redirect_stderr(io.StringIO()) as terminal,
+        logged() as log,
+        App(spark, root / "lake", workers=2, vnodes=16, ingest_tasks=1, token=TOKEN) as app,
+    ):
         app.table("events", spark.createDataFrame([(1, 10), (2, 5), (1, 20)], "k long, v long"), key="k")
         (root / "names").mkdir()
         (root / "names" / "1.json").write_text('{"k": 1, "name": "one"}')
@@ -90,7 +98,8 @@ def lived(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lived:
         await_that(lambda: app.status()["views"]["bad"]["state"] == "failed", app.status)
         await_that(lambda: parsed(app.metrics()).get(LOOKUPS, 0) >= 3, app.metrics)
         measured = dict(parsed(app.metrics()))
-    return Lived(measured, log, descriptions(spark), mine)
+    progress.configure()
+    return Lived(measured, log, descriptions(spark), mine, terminal.getvalue())
 
 
 def test_a_real_app_measures_itself(lived: Lived) -> None:
@@ -107,6 +116,11 @@ def test_a_real_app_measures_itself(lived: Lived) -> None:
     assert found["upriver_checkpoint_epoch"] == 2
     of_workers = [value for name, value in found.items() if name.startswith("upriver_worker_lookups_total")]
     assert sum(of_workers) == found[LOOKUPS]
+
+
+def test_it_shows_its_progress(lived: Lived) -> None:
+    assert re.search(r"Upriver: start: [a-z ]+ \(\d+ s\)", lived.terminal)
+    assert re.search(r"Upriver: start: done after \d+\.\d s", lived.terminal)
 
 
 @pytest.mark.parametrize(

@@ -34,6 +34,7 @@ from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
+from upriver.progress import Told
 from upriver.runtime.clock_ticks import TICK_S, ClockTicks
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
@@ -147,14 +148,14 @@ class RunningApp:
         assert self._service is not None
         return self._service.address
 
-    def start(self, seconds: float) -> None:
+    def start(self, seconds: float, told: Told = lambda _: None) -> None:
         """Bring everything up; returns when every worker has joined. An error is raised, and leaves nothing up.
 
         Raises WaitTimeout if that takes longer than so many seconds. Stopping what has come up by then takes a small
-        multiple of ``FAILED_STOP_S_MAX``.
+        multiple of ``FAILED_STOP_S_MAX``. told: takes each step.
         """
         require_memory(self._plans, self._config.memory_budget)
-        startup = Startup(self._spark, seconds, self._abandon)
+        startup = Startup(self._spark, seconds, self._abandon, told)
         try:
             startup.run(partial(self._bring_up, startup), self._why_late)
         except BaseException as error:
@@ -366,9 +367,9 @@ class RunningApp:
         assert self._backfill is not None
         self._backfill.run(self._layouts[table], index, self._log.keep(table, index))
 
-    def replan(self, plans: Sequence[DataflowPlan], seconds: float) -> None:
+    def replan(self, plans: Sequence[DataflowPlan], seconds: float, told: Told = lambda _: None) -> None:
         """Keep these views from now on. Missing indexes are made first, while everything goes on. Then all workers
-        begin anew, and answer once they have read the existing rows.
+        begin anew, and answer once they have read the existing rows. told: takes each step.
 
         Raises BudgetExceeded, in which case nothing changes; WaitTimeout if this has not begun in so many seconds;
         IngestFailed, LakeError.
@@ -381,8 +382,10 @@ class RunningApp:
         self._plans = tuple(plans)
         for table, indexes in self._indexes().items():
             for index in indexes:
+                told(f"table {table}: completing its index ({', '.join(index)})")
                 self.add_index(table, index)
         assert self._backfill is not None
+        told("giving the workers the views")
         self._host.replan(self._plans)
         with self._backfill.history_lock:  # no segment is made meanwhile
             epochs = [self._lake.epochs(span) for span in self._lake.spans(self._log.last)]
@@ -470,6 +473,17 @@ class RunningApp:
         self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
         return epoch
 
+    def left(self, view: str | None = None) -> list[str]:
+        """What is left of each table, or of those of a view, until its views reflect it: a line each."""
+        assert self._service is not None
+        wanted = None if view is None else self._service.plan_of(view).tables
+        sources, left = self._supervisor.status(), self._coordinator.progress.epochs.left()
+        return [
+            f"{table}: {told['rows']:,} rows, source {told['state']}; {_left_in_words(*left.get(table, (0, 0)))}"
+            for table, told in sources.items()
+            if wanted is None or table in wanted
+        ]
+
     @property
     def is_ready(self) -> bool:
         """Whether every table is ready; see :mod:`upriver.coordinator.freshness`."""
@@ -506,16 +520,17 @@ class RunningApp:
         assert self._service is not None
         return self._service.explain(view)
 
-    def stop(self) -> None:
-        """Stop ingest, retire the workers, release the root. Published epochs stay."""
+    def stop(self, told: Told = lambda _: None) -> None:
+        """Stop ingest, retire the workers, release the root. Published epochs stay. told: takes each step."""
         _LOG.info("the app stops")
-        self._stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX, STOP_SECONDS_MAX)
+        self._stop(STOP_SECONDS_MAX, STOP_SECONDS_MAX, STOP_SECONDS_MAX, told)
         _LOG.info("the app has stopped")
 
-    def _stop(self, retire_s: float, end_s: float, cancel_s: float) -> None:
+    def _stop(self, retire_s: float, end_s: float, cancel_s: float, told: Told = lambda _: None) -> None:
         """retire_s: seconds that workers have to retire. end_s: seconds that their tasks have to end after that.
         cancel_s: the same after their jobs were cancelled."""
         with stop_unlogged(self._spark):
+            told("ending the sources")
             self._supervisor.stop()
             for part in reversed(self._background):
                 part.stop()
@@ -523,6 +538,7 @@ class RunningApp:
                 self._backfill.stop()
             if self._host is not None:
                 self._host.stop_restarts()
+            told("retiring the workers")
             if self._running is not None:
                 self._running.stop(retire_s)
             if self._host is not None:
@@ -531,3 +547,10 @@ class RunningApp:
             self._service.stop()
         if self._lake is not None:
             self._lake.release()
+
+
+def _left_in_words(epochs: int, rows: int) -> str:
+    """What of a table is committed and not reflected."""
+    if not epochs:
+        return "all of them in the views"
+    return f"{rows:,} of them not in the views yet, in {epochs:,} epoch{'s' if epochs > 1 else ''}"

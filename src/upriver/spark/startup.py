@@ -14,6 +14,7 @@ from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
 from upriver.errors import WaitTimeout
+from upriver.progress import Told
 from upriver.spark.descriptions import DESCRIPTION
 
 _LOG = logging.getLogger("upriver.app")
@@ -31,13 +32,15 @@ _CANCEL_EVERY_S = 0.1
 class Startup:
     """One start: the caller uses ``run``, the thread of the steps uses the rest.
 
-    seconds: for all steps together. abandon: gives back the results of a step that returns after the deadline.
+    seconds: for all steps together. abandon: gives back the results of a step that returns after the deadline. told:
+    takes each step.
     """
 
-    def __init__(self, spark: SparkSession, seconds: float, abandon: Callable[[], None]) -> None:
+    def __init__(self, spark: SparkSession, seconds: float, abandon: Callable[[], None], told: Told) -> None:
         self._context = spark.sparkContext
         self._seconds = seconds
         self._abandon = abandon
+        self._told = told
         self._deadline = time.monotonic() + seconds
         self._tag = f"upriver-start-{uuid4().hex}"
         self._at = "starting"
@@ -98,6 +101,7 @@ class Startup:
     def at(self, step: str) -> None:
         """Note that this step begins, such as "reading the lake". Raises WaitTimeout after the deadline."""
         self._at = step
+        self._told(step)
         _LOG.info("start: %s", step)
         self._context.setLocalProperty(DESCRIPTION, self._described or f"Upriver: start, {step}")
         self.check()
