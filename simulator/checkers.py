@@ -323,3 +323,25 @@ def all_go_by_one_map(maps: Mapping[str, VnodeMap | None]) -> str | None:
 def who_is_not_wanted_has_gone(running: Collection[Incarnation], wanted: Collection[Incarnation]) -> str | None:
     stray = sorted(set(running) - set(wanted))
     return f"incarnations {stray} are still running" if stray else None
+
+
+# Changes
+
+
+def versions_go_on(view: str, after: Epoch, at: Epoch, found: Sequence[int]) -> str | None:
+    """after: the last version of the log before. at: the one that is published. found: those that its rows have."""
+    if after >= at:
+        return f"version {at} of {view} is published after {after}"
+    wrong = [version for version in found if not after < version <= at]
+    return f"rows of versions {wrong} of {view} are published after {after} with {at}" if wrong else None
+
+
+def changes_add_up_to_the_view(
+    view: str, version: Epoch, truth: Mapping[str, int], found: Mapping[str, int]
+) -> str | None:
+    """truth, found: rows, and how often there are so."""
+    if truth == found:
+        return None
+    names = {*truth, *found}
+    wrong = {row: (truth.get(row, 0), found.get(row, 0)) for row in names if truth.get(row, 0) != found.get(row, 0)}
+    return f"{view} at version {version}, how often there is a row, and how often by its changes: {wrong}"

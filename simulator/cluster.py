@@ -10,6 +10,7 @@ from typing import assert_never
 
 from simulator import checkers
 from simulator.bad_rows import BadRows
+from simulator.change_store import FakeChangeLog
 from simulator.checkers import require
 from simulator.control_store import FakeControl
 from simulator.fake_checkpoints import FakeCheckpoints
@@ -49,6 +50,7 @@ from upriver.protocol.coordinator_events import (
     HorizonIs,
     LeaseOver,
     PlansTaken,
+    PublishChanges,
     PublishCheckpoint,
     ReplaceWorker,
     RescaleBegun,
@@ -90,6 +92,7 @@ from upriver.protocol.worker_events import (
     Stop,
     WorkerAction,
     WorkerEvent,
+    WriteChanges,
     WriteState,
 )
 from upriver.vnodes import Placement, VnodeMap
@@ -135,6 +138,7 @@ class SimulatedCluster:
         self.lake.keep(kept)
         self.oracle = Oracle([replace(plan, full_because=NOT_WANTED) for plan in possible], vnodes, build_region)
         self.checkpoints = FakeCheckpoints(vnodes)
+        self.change_log = FakeChangeLog(self.oracle)
         self.control = FakeControl()
         self._membership = membership
         chain = () if takes_checkpoints else None
@@ -196,6 +200,7 @@ class SimulatedCluster:
             membership=self._membership,
             workers=placement.workers,
             outgrown_epochs=self._outgrown_epochs,
+            logs=self.change_log.begin_again(self.view_observer.kept, self.lake.is_within_a_segment),
         )
         self.segments.clear()
         for event in self.lake.events():
@@ -389,6 +394,8 @@ class SimulatedCluster:
                 process.writing.queue.append(action)
             case ForgetState():
                 process.writing.forget(action.checkpoint)
+            case WriteChanges():
+                process.changes.append(action)
             case SetRowsAside():
                 self.watcher.set_aside(action)
             case Report():
@@ -464,6 +471,8 @@ class SimulatedCluster:
                 self.watcher.eviction_over(action.ticket)
             case PublishCheckpoint():
                 self.checkpoints.waiting.append(action)
+            case PublishChanges():
+                self.change_log.waiting.append(action)
             case CheckpointReady():
                 self.trace.append(f"  checkpoint of {action.epoch} is ready")
                 self.checkpoints.sweep(action.chain)

@@ -31,6 +31,16 @@ def apart_of(rng: Random) -> Random:
     return apart
 
 
+def drawn_logged(rng: Random, plans: tuple[DataflowPlan, ...], share: float) -> tuple[DataflowPlan, ...]:
+    """The changes of some of the full views are logged. Draws nothing if the share is 0."""
+    if not share:
+        return plans
+    return tuple(
+        replace(plan, logs_changes=True) if plan.full_because is not None and rng.random() < share else plan
+        for plan in plans
+    )
+
+
 def drawn_partial(rng: Random, plans: tuple[DataflowPlan, ...], share: float) -> tuple[DataflowPlan, ...]:
     """Some of the views that can be are partial."""
     return tuple(

@@ -11,6 +11,7 @@ import pyarrow as pa
 from simulator.fake_checkpoints import FakeCheckpoints, Writing
 from simulator.lake import FakeLake
 from simulator.tables import Key
+from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Bye
@@ -46,6 +47,7 @@ from upriver.protocol.worker_events import (
     StateRead,
     StateUnread,
     WorkerEvent,
+    WriteChanges,
 )
 from upriver.vnodes import VnodeMap
 from upriver.worker.serving import Serving
@@ -75,6 +77,8 @@ class Process:
     runs: bool = True
     serves: bool = False
     """Assigned, and not told to retire."""
+    changes: deque[WriteChanges] = field(default_factory=deque)
+    """To be written to the change log."""
     peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
     """The members that it can ask, itself among them: those of the last rescale that have not taken leave; none, if it
     was told of no rescale since it was assigned, or has lost a peer since."""
@@ -121,6 +125,11 @@ class Process:
     def shares(self) -> Mapping[str, Shard]:
         """The process's share of every region, for checkers to look at."""
         return self.machine.phase.regions.shards if isinstance(self.machine.phase, Serving) else {}
+
+    def unlogged(self, view: str) -> frozenset[int]:
+        """hash64 of the keys with changes that the view's log did not have when this process last looked."""
+        pending = self.shares[view].pending
+        return frozenset() if pending is None else frozenset(pending.hashes_between(0, HASH64_MAX).tolist())
 
     def map_of(self, region: str) -> VnodeMap | None:
         """By which the process keeps the region's keys; ``None`` while they move."""

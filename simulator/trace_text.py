@@ -5,6 +5,7 @@ from upriver.protocol.messages import (
     Assign,
     BeginStage,
     CaughtUp,
+    ChangesLogged,
     DropSnapshot,
     EpochFinished,
     EpochOver,
@@ -20,6 +21,7 @@ from upriver.protocol.messages import (
     SnapshotTaken,
     StageDone,
     Still,
+    TakeChanges,
     TakeCheckpoint,
     TakeSnapshot,
     ToWorker,
@@ -95,6 +97,10 @@ def short(message: ToWorker | FromWorker | Envelope | WriteState | SealState | N
             return f"{name} {message.snapshot} of {message.view} at {message.at}"
         case TakeCheckpoint():
             return f"{name} {message.checkpoint} at {message.at}{', whole' if message.whole else ''}"
+        case TakeChanges():
+            return f"{name} {message.taking} at {message.at}, begins {list(message.begins)}"
+        case ChangesLogged():
+            return f"{name} {dict(message.through)}"
         case WriteState():
             return f"{message.region} {message.chunk.keys.tolist()} for checkpoint {message.checkpoint}"
         case Resume():

@@ -325,7 +325,10 @@ class Watcher:
         kept = [hash64 for process in members for hash64 in keys_of.pop(str(process))]
         travelling = [hash64 for keys in keys_of.values() for hash64 in keys]
         if plan.full_because is not None:
-            require(checkers.no_key_is_lost, self._oracle.keys_kept(plan.name, epoch), kept, travelling)
+            unlogged = {key for process in members for key in process.unlogged(plan.name)}
+            needed = self._oracle.keys_kept(plan.name, epoch)
+            with_rows = [key for key in kept if key in needed or key not in unlogged]
+            require(checkers.no_key_is_lost, needed, with_rows, travelling)
         for process in members:
             here = self._shown(process, plan)
             self._check_order(plan, here)

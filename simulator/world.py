@@ -22,7 +22,7 @@ from simulator.checkers import require
 from simulator.checkpoint_store import commit, store
 from simulator.clients import drawn_rescale, drawn_workers
 from simulator.cluster import SimulatedCluster
-from simulator.drawing import apart_of, drawn_budget, drawn_map, drawn_partial, drawn_plans, drawn_views
+from simulator.drawing import apart_of, drawn_budget, drawn_logged, drawn_map, drawn_partial, drawn_plans, drawn_views
 from simulator.event_weights import EventWeights
 from simulator.network import SimulatedLine
 from simulator.process import Process
@@ -37,6 +37,8 @@ from upriver.plan.plan import DataflowPlan
 from upriver.plan.retention import Retain
 from upriver.protocol.coordinator_events import (
     AbortWanted,
+    ChangesPublished,
+    ChangesUnpublished,
     CheckpointWanted,
     LeaversOverdue,
     PlansWanted,
@@ -46,6 +48,8 @@ from upriver.protocol.coordinator_events import (
 from upriver.protocol.messages import OpenEpoch
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
+    ChangesNotStored,
+    ChangesStored,
     PeerSaid,
     RowsFetched,
     TimeToMove,
@@ -85,13 +89,13 @@ class World:
         failing_share: float = FAILING_SHARE,
         retains: Mapping[str, Retain] = NO_RETENTION,
         steps_to_rest_max: int = STEPS_TO_REST_MAX,
+        logged_share: float = 0.0,
     ) -> None:
         """weights: drawn too, unless it is given; faults: the kinds that happen, if not drawn. partial_share: how
         likely views that can be partial are. standbys_share: how likely workers follow each other. failing_share: how
         likely some views can fail. retains: by table, how rows leave; the plans must know. steps_to_rest_max: after
-        which a cluster will never rest."""
-        self.steps = 0
-        self._steps_to_rest_max = steps_to_rest_max
+        which a cluster will never rest. logged_share: of the full views, those whose changes are logged."""
+        self.steps, self._steps_to_rest_max = 0, steps_to_rest_max
         self._rng = rng
         vnode_map = drawn_map(rng, workers)
         self._vnodes = len(vnode_map.owners)
@@ -108,6 +112,7 @@ class World:
             self._weights = self._weights.with_standbys(apart)
         if weights is None and apart.random() < PILED_UP_SHARE:
             self._weights = self._weights.with_epochs_that_pile_up(apart)
+        self._plans = drawn_logged(apart, self._plans, logged_share)
         fails = apart.random() < failing_share
         bad_rows = BadRows.drawn(apart, self._plans) if fails else BadRows()
         if faults is not None:
@@ -166,6 +171,7 @@ class World:
         cluster, kept = self.cluster, list(self.cluster.view_observer.kept.values())
         failed = cluster.coordinator.cluster.failed
         cluster.watcher.came_to_rest(cluster.running, cluster.maps(), failed, database)
+        cluster.change_log.came_to_rest([plan for plan in kept if plan.name not in failed], cluster.lake.published)
         wanted = self._weights.standbys
         standbys_are_right(cluster.running, kept, failed, cluster.oracle, cluster.lake.published, wanted)
 
@@ -198,6 +204,8 @@ class World:
         moves.append((weights.checkpoint, self._checkpoint))
         if cluster.checkpoints.waiting:
             moves.append((weights.store, self._commit))
+        if cluster.change_log.waiting:
+            moves.append((weights.store, self._commit_changes))
         if cluster.control.waiting:
             moves.append((weights.record, self._record))
         if not self._declared:  # the lake's epochs are read for a wish under the lock under which segments are made
@@ -264,6 +272,8 @@ class World:
             moves.append((weights.copy, partial(self._spend, process, "copies")))
         if process.writing.queue:
             moves.append((weights.store, partial(self._store, process)))
+        if process.changes:
+            moves.append((weights.store, partial(self._store_changes, process)))
         at_risk = self.cluster.rescale_observer.is_on and not process.alone
         crash = max(weights.crash, weights.crash_moving) if at_risk else weights.crash
         return [*moves, (crash, partial(self._crash, process))]
@@ -399,6 +409,25 @@ class World:
         fails = self._rng.random() < self._weights.spoil
         self._happened("commits", f"checkpoint of {self.cluster.checkpoints.waiting[0].epoch} is published, {fails=}")
         commit(self.cluster, fails)
+
+    def _store_changes(self, process: Process) -> None:
+        fails = self._rng.random() < self._weights.spoil
+        action = process.changes.popleft()
+        self._happened("changes_stored", f"{process} writes changes {action.taking} through {action.at}, {fails=}")
+        if fails:
+            self.cluster.step_worker(process, ChangesNotStored(taking=action.taking, error="the disk is full"))
+        else:
+            parts = self.cluster.change_log.store(action)
+            self.cluster.step_worker(process, ChangesStored(taking=action.taking, parts=parts))
+
+    def _commit_changes(self) -> None:
+        log, fails = self.cluster.change_log, self._rng.random() < self._weights.spoil
+        self._happened("changes_logged", f"changes through {log.waiting[0].at} are published, {fails=}")
+        if fails:
+            taking = log.waiting.popleft().taking
+            self.cluster.step_coordinator(ChangesUnpublished(taking=taking, error="the disk is full"))
+        else:
+            self.cluster.step_coordinator(ChangesPublished(taking=log.publish().taking))
 
     def _record(self) -> None:
         control = self.cluster.control

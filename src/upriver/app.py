@@ -21,6 +21,7 @@ from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
+from upriver.lake.change_log import with_change_log
 from upriver.lake.collection import GRACE_S
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
@@ -235,21 +236,25 @@ class App:
         key: str | Sequence[str],
         *,
         partial: bool = True,
+        changes: bool = False,
         timeout: float = REPLAN_S_MAX,
     ) -> None:
         """Declare a view in Spark SQL on declared tables and views. Unsupported SQL is refused here.
 
         key: the output column or columns by which the view is looked up; ``[]``: by ``()``, which gives all rows.
-        partial: keep only the keys that are looked
-        up, if the view is eligible; ``explain`` says whether it is, and why not. In a running app, Spark first makes
-        the indexes that the view needs. Then all workers read the tables' history again, and lookups wait for that.
-        timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.
+        partial: keep only the keys that are looked up, if the view is eligible; ``explain`` says whether it is, and why
+        not. changes: write the view's changes to the change log, for streams of them; such a view keeps every key.
+        In a running app, Spark first makes the indexes that the view needs. Then all workers read the tables' history
+        again, and lookups wait for that. timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql;
+        WaitTimeout, BudgetExceeded.
         """
         self._check_free("view", name)
         self._typer.check_name("view", name)
         views = {view: plan.sql for view, plan in self._plans.items()}
         plan = declare_view(name, sql, key, self._tables, views, self._typer)
         sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
+        if flag(f"view {name!r}: changes", changes):
+            plan = with_change_log(plan)
         plan = replace(plan, full_because=why_full(plan, flag(f"view {name!r}: partial", partial), sets_aside))
         self._keep({**self._plans, name: plan}, timeout)
         self._queries[name] = over_tables(sql, views)

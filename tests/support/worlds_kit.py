@@ -70,13 +70,15 @@ def without(rule: str) -> Rules:
 @dataclass(frozen=True, slots=True)
 class Worlds:
     """Worlds of these views. partial_share: of the views that keep only what is read. failing_share: of the
-    worlds, those where views can fail. retains: by table, how rows leave; the plans must know."""
+    worlds, those where views can fail. retains: by table, how rows leave; the plans must know. logged_share: of the
+    full views, those whose changes are logged."""
 
     plans: tuple[DataflowPlan, ...]
     partial_share: float
     database: duckdb.DuckDBPyConnection
     failing_share: float = 0.0
     retains: Mapping[str, Retain] = field(default_factory=lambda: NO_RETENTION)
+    logged_share: float = 0.0
 
     def of(
         self, seed: int, made_for: MadeFor, rules: Rules = ALL_RULES, steps_to_rest_max: int = STEPS_TO_REST_MAX
@@ -95,6 +97,7 @@ class Worlds:
             failing_share=self.failing_share,
             retains=self.retains,
             steps_to_rest_max=steps_to_rest_max,
+            logged_share=self.logged_share,
         )
 
     def play(self, world: World) -> World:

@@ -100,7 +100,7 @@ class Checkpoints:
     def begin(self) -> None:
         """Begin a checkpoint, if one is requested or due. Nothing else is under way; no worker can be past the cut."""
         cluster = self._cluster
-        if self._taking is not None or not self._can_be_cut() or not (self._wanted or self._is_due()):
+        if self._taking is not None or not cluster.can_be_cut() or not (self._wanted or self._is_due()):
             return
         at = cluster.ledger.through if cluster.in_step else cluster.opened
         chain = cluster.chain or ()
@@ -115,14 +115,6 @@ class Checkpoints:
         for worker in cluster.workers:
             ask = TakeCheckpoint(checkpoint=self._last, at=at, whole=base is None)
             cluster.tell(cluster.members[worker], ask)
-
-    def _can_be_cut(self) -> bool:
-        """Whether all workers will come to a cut at or after the last ended epoch. Where workers go in step, they must
-        stand at the cut: no row of the next epoch leaves a worker before all have read it, and so stood there."""
-        cluster, ledger = self._cluster, self._cluster.ledger
-        if not cluster.in_step:
-            return cluster.is_complete()
-        return cluster.is_quiet() and ledger.through >= ledger.ended
 
     def _is_due(self) -> bool:
         last = max(self._newest(), self._begun_at)

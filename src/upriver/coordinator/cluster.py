@@ -241,6 +241,13 @@ class Cluster:
         members = [self.members[worker] for worker in self.workers]
         return all(member.finished == member.sent == self.ledger.through for member in members)
 
+    def can_be_cut(self) -> bool:
+        """Whether all workers will come to a cut at or after the last ended epoch. Where workers go in step, they must
+        stand at the cut: no row of the next epoch leaves a worker before all have read it, and so stood there."""
+        if not self.in_step:
+            return self.is_complete()
+        return self.is_quiet() and self.ledger.through >= self.ledger.ended
+
     def has_caught_up(self, until: Epoch) -> bool:
         """Whether every place is filled, and every worker has finished this epoch."""
         if not self.is_complete() or (self.ledger.is_staged and self.ledger.through < until):
@@ -275,6 +282,7 @@ class Cluster:
             chain=self.chain,
             reversible=self.is_reversible,
             failed=dict(self.failed),
+            logged=dict(self.ledger.logged),
         )
         self.tell(member, assign)
 
@@ -318,6 +326,7 @@ class Cluster:
         before = {plan.name: plan for plan in self.plans}
         same = [plan.name for plan in plans if plan.name in self.failed and plan == before[plan.name]]
         self.failed = {view: self.failed[view] for view in same}
+        self.ledger.log([plan.name for plan in plans if plan.logs_changes and plan == before.get(plan.name)], plans)
         self.plans = plans
         self.chain = None if self.chain is None else ()
         self.maps = {region.name: self.reading for plan in plans for region in plan.spread}
@@ -378,13 +387,21 @@ class Cluster:
         members = [(member.finished, member.sent) for member in self.members.values()]
         through = self.ledger.through
         begin = [(epoch, epoch) for epoch in self._newest_checkpoint]
-        return [(through, Epoch(max(through, self.sent.for_all))), *begin, *members]
+        logged = [(epoch, epoch) for epoch in self._logged]
+        return [(through, Epoch(max(through, self.sent.for_all))), *begin, *logged, *members]
 
     @property
     def _newest_checkpoint(self) -> tuple[Epoch, ...]:
         """The one that workers begin with. The older ones of the chain may be of epochs within segments: they give
         state, and no worker begins there (checkpoints.not_within_a_segment)."""
         return (self.chain or ())[:1]
+
+    @property
+    def _logged(self) -> tuple[Epoch, ...]:
+        """The last versions of change logs: workers need the epochs after them apart (changes.not_within_a_segment)."""
+        if not self.rules.changes_not_within_a_segment:
+            return ()
+        return tuple(epoch for epoch in self.ledger.logged.values() if epoch is not None)
 
     def adopt_segments(self, cuts: Collection[Epoch]) -> None:
         """coordinator.none_within_a_segment: open the epochs of segments as one where no worker stands among them, or
@@ -399,7 +416,7 @@ class Cluster:
         later one or at the first. No segment before it waits. cuts: where workers are to stop, or may begin soon."""
         waits = self.ledger.epochs.first_waiting
         members = [member.finished for member in self.by_worker()]
-        known = [self.ledger.through, self.ledger.ended, *self._newest_checkpoint, *members, *cuts]
+        known = [self.ledger.through, self.ledger.ended, *self._newest_checkpoint, *self._logged, *members, *cuts]
         return Epoch(min(known if waits is None else [*known, waits]))
 
     @property

@@ -13,10 +13,11 @@ A requested eviction is over when every worker that was told has done it or is g
 
 from collections.abc import Sequence
 
+from upriver.coordinator.changes import ChangePublication
 from upriver.coordinator.checkpoints import Checkpoints
 from upriver.coordinator.cluster import Cluster, Member
 from upriver.coordinator.control import Control
-from upriver.coordinator.epochs import Ledger
+from upriver.coordinator.epochs import Ledger, LoggedVersions
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.meetings import Meetings
 from upriver.coordinator.replication import NO_STANDBYS, Leader
@@ -27,6 +28,8 @@ from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     AppFailed,
+    ChangesPublished,
+    ChangesUnpublished,
     CheckpointPublished,
     CheckpointUnpublished,
     CheckpointWanted,
@@ -58,6 +61,8 @@ from upriver.protocol.coordinator_events import (
 from upriver.protocol.messages import (
     BeginStage,
     CaughtUp,
+    ChangesNotWritten,
+    ChangesWritten,
     CheckpointNotTaken,
     CheckpointWritten,
     Counted,
@@ -133,13 +138,14 @@ class CoordinatorMachine:
         membership: MembershipConfig = NO_STANDBYS,
         workers: tuple[WorkerId, ...] | None = None,
         outgrown_epochs: int | None = None,
+        logs: LoggedVersions | None = None,
     ) -> None:
         """checkpoints: a chain, newest first, from which workers restore these views; ``None``: the app has none and
         takes none. checkpoint_epochs: how many epochs end between two; ``None``: only on request. workers: in order;
         by default those that own vnodes. outgrown_epochs: how many epochs end until a checkpoint is dropped if none
-        follows; ``None``: any number."""
+        follows; ``None``: any number. logs: the change logs in the lake."""
         self._rules = rules
-        self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived)
+        self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived, logs)
         failed = checkpoints[0].failed if checkpoints else {}
         self.cluster = Cluster(
             plans=plans,
@@ -155,6 +161,7 @@ class CoordinatorMachine:
             self._ledger.resume(checkpoints[0].epoch)
         self._leader = Leader(self.cluster, membership)
         self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs, outgrown_epochs)
+        self._changes = ChangePublication(self.cluster)
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)
         self._control = Control(self.cluster)
@@ -222,6 +229,10 @@ class CoordinatorMachine:
                 self._checkpoints.published(event)
             case CheckpointUnpublished():
                 self._checkpoints.unpublished(event)
+            case ChangesPublished():
+                self._changes.published(event)
+            case ChangesUnpublished():
+                self._changes.unpublished(event)
             case RescaleWanted():
                 self._rescales.queue.put(event)
             case AbortWanted():
@@ -260,6 +271,8 @@ class CoordinatorMachine:
             self._see_that_all_have_met()
         if self._may_checkpoint():
             self._checkpoints.begin()
+        if self._may_take_changes():
+            self._changes.begin()
         rescales, scans = self._rescales, self._scans
         if rescales.permits.scans:
             scans.take_now()
@@ -276,8 +289,8 @@ class CoordinatorMachine:
 
     @property
     def _cuts(self) -> list[Epoch]:
-        """The epochs as of whose end snapshots and a checkpoint are being taken."""
-        return [*self._scans.cuts, *self._checkpoints.cuts]
+        """The epochs as of whose end snapshots, a checkpoint and changes are being taken."""
+        return [*self._scans.cuts, *self._checkpoints.cuts, *self._changes.cuts]
 
     @property
     def _opens_epochs(self) -> bool:
@@ -290,15 +303,27 @@ class CoordinatorMachine:
             return False
         return self._rescales.is_over or not self._rules.checkpoints_keys_stay
 
+    def _may_take_changes(self) -> bool:
+        """changes.keys_stay: whether no key moves or is about to."""
+        if self._is_torn or not self._leader.is_settled:
+            return False
+        return self._rescales.is_over or not self._rules.changes_keys_stay
+
+    @property
+    def _is_uncut(self) -> bool:
+        """Whether no worker has yet to come to the cut of a checkpoint or of changes."""
+        return self._checkpoints.is_idle and self._changes.is_idle
+
     def _may_replan(self) -> bool:
         """Whether nothing is under way that forbids the views to change."""
-        is_idle = self._scans.is_idle and self._checkpoints.is_idle and not self._leader.takes_over
+        is_idle = self._scans.is_idle and self._is_uncut and not self._leader.takes_over
         return self._rescales.is_over and self.cluster.is_quiet() and is_idle
 
     def _replan(self, wanted: PlansWanted) -> None:
         """The views change: all workers begin anew, and read what there is
         (coordinator.views_change_between_epochs)."""
         self._checkpoints.forget()
+        self._changes.forget()
         self.cluster.replan(wanted.plans, wanted.epochs)
         self._rescales.replanned()
         self._leader.replanned()
@@ -308,10 +333,10 @@ class CoordinatorMachine:
     def _let_slices_change_hands(self) -> None:
         """Slices change hands by a rescale or a decision of the leader. After the latter all workers meet again: they
         speak as another generation."""
-        takes_up = not self._wanted and self._checkpoints.is_idle and self._leader.is_settled
+        takes_up = not self._wanted and self._is_uncut and self._leader.is_settled
         self._rescales.advance(takes_up=takes_up)
         born = self.cluster.generation.born
-        free = self._rescales.permits.rounds and self._scans.is_idle and self._checkpoints.is_idle and not self._is_torn
+        free = self._rescales.permits.rounds and self._scans.is_idle and self._is_uncut and not self._is_torn
         if self._leader.advance(channels=self._meetings.have_all_met, may_change_hands=free):
             self._meetings.forget()
         if born != self.cluster.generation.born:
@@ -351,6 +376,7 @@ class CoordinatorMachine:
         if not (self._stopping or others_take_over):
             self._tear()  # while it is known what was opened for it
         self._checkpoints.torn()
+        self._changes.torn()
         self.cluster.remove(member.worker)
         self._ledger.forget(member.worker)
         self._scans.lost(incarnation)
@@ -376,6 +402,7 @@ class CoordinatorMachine:
         exchanges = self._ledger.is_staged and self.cluster.has_begun and not self._rescales.in_lock_step
         if exchanges and self._rules.coordinator_anew_when_torn:
             self._checkpoints.torn()
+            self._changes.torn()
             self._is_torn = True
 
     # Workers' messages
@@ -417,6 +444,10 @@ class CoordinatorMachine:
                 self._checkpoints.written(member, message)
             case CheckpointNotTaken():
                 self._checkpoints.not_taken(member, message)
+            case ChangesWritten():
+                self._changes.written(member, message)
+            case ChangesNotWritten():
+                self._changes.not_written(message)
             case SnapshotTaken():
                 self._scans.taken(member, message)
             case SnapshotNotTaken():

@@ -32,6 +32,15 @@ class Work:
     stage: int = NO_STAGE
 
 
+@dataclass(frozen=True, slots=True)
+class LoggedVersions:
+    """The change logs that a driver finds in the lake. found: the last version of each that goes on with the views
+    declared. ended: the last version of every log there has ever been, by view."""
+
+    found: Mapping[str, Epoch] = field(default_factory=dict)
+    ended: Mapping[str, Epoch] = field(default_factory=dict)
+
+
 @dataclass(slots=True)
 class Account:
     """An epoch that has not ended. done: the work of each worker that has read its slices. stage: the last one that has
@@ -59,8 +68,15 @@ class Ledger:
     since all workers began. It is behind ``ended`` while all workers repeat epochs, and ahead of it while places are
     still vacant."""
 
-    def __init__(self, plans: Sequence[DataflowPlan], waits_for_all: bool, stages_wait: bool) -> None:
-        """waits_for_all, stages_wait: rules coordinator.all_workers_finish and coordinator.rows_have_arrived."""
+    def __init__(
+        self,
+        plans: Sequence[DataflowPlan],
+        waits_for_all: bool,
+        stages_wait: bool,
+        logs: LoggedVersions | None = None,
+    ) -> None:
+        """waits_for_all, stages_wait: rules coordinator.all_workers_finish and coordinator.rows_have_arrived. logs: the
+        change logs in the lake."""
         self.epochs = PublishedEpochs()
         self.ended = Epoch(0)
         self.through = Epoch(0)
@@ -73,6 +89,12 @@ class Ledger:
         self._take(plans)
         self._coordinator_all_workers_finish = waits_for_all
         self._coordinator_rows_have_arrived = stages_wait
+        logs = logs or LoggedVersions()
+        self.logged: dict[str, Epoch | None] = {}
+        """By logged view: the last version in its change log; ``None`` before the log begins."""
+        self.logged.update((plan.name, logs.found.get(plan.name)) for plan in plans if plan.logs_changes)
+        self.log_ends: dict[str, Epoch] = dict(logs.ended)
+        """The last version of every log that has ended, by view."""
         self._accounts: dict[Epoch, Account] = {}
         """All and only the epochs that have not ended, and that a worker has finished or that were opened mixed."""
 
@@ -83,6 +105,13 @@ class Ledger:
         self.start_anew()
         if not self.is_staged:
             self.through = self.ended
+
+    def log(self, same: Collection[str], plans: Sequence[DataflowPlan]) -> None:
+        """The views have changed. same: those whose change logs go on; logs of other views begin anew."""
+        before = self.logged
+        self.log_ends.update((view, at) for view, at in before.items() if at is not None)
+        views = [plan.name for plan in plans if plan.logs_changes]
+        self.logged = {view: before[view] if view in same else None for view in views}
 
     def _take(self, plans: Sequence[DataflowPlan]) -> None:
         regions = [region for plan in plans for region in plan.spread]

@@ -34,8 +34,10 @@ from upriver.engine.operators.operator import ExpressionEvaluator, Operator, Sta
 from upriver.engine.operators.rows import RowCounts, Rows
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.engine.operators.view import CompactedViewStore, LongRead, Store, View
+from upriver.engine.pending_changes import ChangedRows, PendingChanges
 from upriver.errors import ProtocolError, RowError
 from upriver.hashing import HASH64_MAX, Hashes, hash64
+from upriver.ids import Epoch
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, SendEdge, ViewStore
 from upriver.plan.provenance import table_rows
 from upriver.plan.routing import found_in, routings
@@ -236,15 +238,25 @@ class RegionKeeper(Protocol):
 
 
 class KeptRows:
-    """The store of a view, and its reader. parts: how many batches the store collects."""
+    """The store of a view, and its reader. parts: how many batches the store collects. pending: what the view's change
+    log does not have yet; ``None`` if the view has no log."""
 
-    __slots__ = ("parts", "store", "view")
+    __slots__ = ("key", "parts", "pending", "store", "view")
 
-    def __init__(self, plan: ViewStore, source: pa.Schema, evaluator: ExpressionEvaluator) -> None:
+    def __init__(
+        self, plan: ViewStore, source: pa.Schema, evaluator: ExpressionEvaluator, pending: PendingChanges | None
+    ) -> None:
         """source: of the rows that will come."""
+        self.pending, self.key = pending, plan.key
         self.store = CompactedViewStore(partial(_store_of, plan, source))
         self.view = View(self.store, plan.output, plan.having, evaluator)
         self.parts = len(self.store.collect(np.empty(0, np.uint64)))
+
+    def apply(self, rows: Batch) -> None:
+        """Take in a batch of changes."""
+        if self.pending is not None:
+            self.pending.note(rows.hash64, [rows.rows.column(name) for name in self.key], self.view.lookup)
+        self.store.apply(rows)
 
 
 class Region:
@@ -311,7 +323,7 @@ class Region:
             operators.stateful,
             [Gather(entry.schema) if isinstance(entry.edge, ExchangeEdge) else None for entry in region.inputs],
             {number: [Gather(schema) for schema in _sources_of(region, number)] for number in view.unsure(region)},
-            None if store is None else KeptRows(store, source, evaluator),
+            None if store is None else KeptRows(store, source, evaluator, _pending(view, store, source)),
             view.sends(region.name),
         )
 
@@ -471,7 +483,7 @@ class Region:
         if self._kept is None:
             self._outbox.append(out)
         else:
-            self._kept.store.apply(out)
+            self._kept.apply(out)
 
     def _is_put_off(self, number: int, inputs: Sequence[int], flowing: Flowing) -> bool:
         """Whether the node has failed in this epoch; then its rows wait, since they may take back others that do."""
@@ -485,6 +497,25 @@ class Region:
         for source, gather in zip(inputs, self._unsure[number], strict=True):
             if source in flowing:
                 gather.add(flowing[source])
+
+    # Changes ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> PendingChanges | None:
+        """What the view's change log does not have yet; ``None`` if the view has no log."""
+        return None if self._kept is None else self._kept.pending
+
+    def changes(self) -> ChangedRows:
+        """The changes that the log does not have yet. Raises RowError if an output expression fails."""
+        assert self._kept is not None
+        assert self._kept.pending is not None
+        return self._kept.pending.changes(self._kept.view.lookup)
+
+    def all_inserted(self, version: Epoch) -> ChangedRows:
+        """All rows, as inserts of this version: what a log begins with. Raises RowError as ``changes``."""
+        assert self._kept is not None
+        assert self._kept.pending is not None
+        return self._kept.pending.all_inserted(self.scan(), self._kept.store.hashes_between(0, HASH64_MAX), version)
 
     # Reads ------------------------------------------------------------------------------------------------------------
 
@@ -546,6 +577,7 @@ class Region:
         state = [batch for operator in self._stateful for batch in operator.collect(keys)]
         if self._kept is not None:
             state += self._kept.store.collect(keys)
+            state += () if self._kept.pending is None else self._kept.pending.collect(keys)
         return (*state, *(gather.collect(keys) for gather in self._waiting))
 
     def install(self, state: Sequence[pa.RecordBatch]) -> None:
@@ -558,6 +590,8 @@ class Region:
             operator.install(list(islice(parts, operator.parts)))
         if self._kept is not None:
             self._kept.store.install(list(islice(parts, self._kept.parts)))
+            if self._kept.pending is not None:
+                self._kept.pending.install(list(islice(parts, PendingChanges.parts)))
         for gather in self._waiting:
             gather.install(next(parts))
 
@@ -573,7 +607,9 @@ class Region:
 
     @property
     def _keepers(self) -> tuple[RegionKeeper, ...]:
-        kept = [] if self._kept is None else [self._kept.store]
+        kept: list[RegionKeeper] = [] if self._kept is None else [self._kept.store]
+        if self._kept is not None and self._kept.pending is not None:
+            kept.append(self._kept.pending)
         return (*self._stateful, *kept, *self._waiting)
 
 
@@ -601,6 +637,11 @@ def _goes(batch: Batch) -> Mask:
 
 def _hashed(rows: Batch, key: Sequence[str]) -> Hashes:
     return hash64([rows.rows.column(column) for column in key], len(rows))
+
+
+def _pending(view: DataflowPlan, store: ViewStore, source: pa.Schema) -> PendingChanges | None:
+    routing_key = pa.schema([source.field(name) for name in store.key])
+    return PendingChanges(view.key, view.schema, routing_key) if view.logs_changes else None
 
 
 def _store_of(plan: ViewStore, source: pa.Schema) -> Store:

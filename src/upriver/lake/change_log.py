@@ -13,7 +13,7 @@ number counts, so commits come in the order of their epochs, and no epoch is com
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import uuid4
 
@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.errors import ChangesGone, CorruptFile, LakeInUse, ProtocolError, UnknownView
+from upriver.errors import ChangesGone, CorruptFile, DeclarationError, LakeInUse, ProtocolError, UnknownView
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.lake import Lake, OwnedLake, sealed
 from upriver.plan.plan import DataflowPlan, schema_from_json, schema_to_json
-from upriver.state.changes import COMMIT_VERSION, ChangeCommit, ChangePart, part_schema
+from upriver.state.changes import CHANGE_FIELDS, COMMIT_VERSION, ChangeCommit, ChangePart, part_schema
 from upriver.state.runs import HASH_COLUMN, checksum_of, encode_rows
 from upriver.vnodes import VnodeGroup
 
@@ -186,6 +186,10 @@ class ChangeLog:
             paths[last] = path
         return [self._commit(paths[number]) for number in sorted(paths)]
 
+    def paths(self) -> set[str]:
+        """The files of all commits."""
+        return {part.path for commit in self.commits() for part in commit.parts}
+
     def _folds(self) -> Iterator[tuple[int, int, str]]:
         for name in self._lake.files.names(FOLDS):
             match = _FOLD.fullmatch(name)
@@ -325,3 +329,21 @@ def log_end(lake: Lake) -> LogEnd:
     newest = commits[-1]
     begins = {view: (begins, log.record(view).fingerprint) for view, begins in newest.begins.items()}
     return LogEnd(number=newest.number, through=newest.through, begins=begins, ends=ends)
+
+
+def sweep_changes(lake: OwnedLake) -> None:
+    """Remove the parts that no commit names. No worker may be writing any, and the driver must fold none."""
+    named = ChangeLog(lake).paths()
+    lake.files.remove_all(path for path in lake.files.tree(ROWS) if path not in named)
+
+
+def with_change_log(plan: DataflowPlan) -> DataflowPlan:
+    """The view, with a log of its changes. Raises DeclarationError if a column is named as one of the log's."""
+    own = [field.name for field in CHANGE_FIELDS]
+    taken = [name for name in plan.schema.names if name.lower() in own]
+    if taken:
+        raise DeclarationError(
+            f"view {plan.name!r}: its changes have columns {', '.join(own)} beside the view's own, and it has "
+            f"{', '.join(taken)}: give it another name (AS ...), or leave out changes=True"
+        )
+    return replace(plan, logs_changes=True)

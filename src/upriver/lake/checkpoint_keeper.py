@@ -46,6 +46,8 @@ def fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
             form = plan_to_json(with_used_columns(plan))
             if not plan.functions:
                 del form["functions"]  # plans had none, and keep their fingerprints
+            if not plan.logs_changes:
+                del form["logs_changes"]  # as above
             text = json.dumps([STATE_FORMAT, form], sort_keys=True)
             found |= dict.fromkeys((region.name for region in plan.spread), checksum_of(text.encode()))
     return found

@@ -334,6 +334,8 @@ def why_full(plan: DataflowPlan, wanted: bool, sets_aside: Collection[str]) -> s
 
     wanted: as declared. sets_aside: the tables whose bad rows are set aside.
     """
+    if plan.logs_changes:
+        return "its changes are logged, and readers of them read every key"
     if not wanted:
         return NOT_WANTED
     if plan.constants:

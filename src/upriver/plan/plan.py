@@ -700,7 +700,7 @@ class DataflowPlan:
     A key without columns is ``()``: all rows of the view have it.
     regions: each after those that feed it; the last one has the store, and the view's name. full_because: why all keys
     are kept, in words; ``None``: the view is partial and keeps only looked-up keys. functions: those of the user's that
-    its expressions call.
+    its expressions call. logs_changes: its changes are written to the change log.
     """
 
     name: str
@@ -710,6 +710,7 @@ class DataflowPlan:
     regions: tuple[RegionPlan, ...]
     full_because: str | None = NOT_WANTED
     functions: tuple[UserFunction, ...] = ()
+    logs_changes: bool = False
 
     @cached_property
     def key_schema(self) -> pa.Schema:

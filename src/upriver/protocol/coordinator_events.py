@@ -9,6 +9,7 @@ from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, SnapshotId, Vnod
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import FromWorker, ToWorker
 from upriver.protocol.strategies import Strategy
+from upriver.state.changes import ChangePart
 from upriver.state.checkpoint import StateFile
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import Placement
@@ -147,6 +148,21 @@ class CheckpointUnpublished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesPublished:
+    """The changes are in the log, for its readers."""
+
+    taking: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesUnpublished:
+    """The changes could not be published. error: why, for the user."""
+
+    taking: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RescaleWanted:
     """A request for this many workers, or these vnodes at these workers. ticket: names the request; never used twice.
 
@@ -203,6 +219,8 @@ CoordinatorEvent = (
     | CheckpointWanted
     | CheckpointPublished
     | CheckpointUnpublished
+    | ChangesPublished
+    | ChangesUnpublished
     | RescaleWanted
     | AbortWanted
     | ControlWritten
@@ -302,6 +320,20 @@ class ForgetCheckpoints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PublishChanges:
+    """All parts of the changes are in the lake: make them a version of the log.
+
+    at: the epoch through which they are. views: those whose changes these are; the log of some ``begins`` with them.
+    """
+
+    taking: int
+    at: Epoch
+    views: tuple[str, ...]
+    begins: tuple[str, ...]
+    parts: tuple[ChangePart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StartWorkers:
     """Fill these places, which are new or were given up before."""
 
@@ -383,6 +415,7 @@ CoordinatorAction = (
     | CheckpointReady
     | CheckpointFailed
     | ForgetCheckpoints
+    | PublishChanges
     | StartWorkers
     | RescaleBegun
     | RescaleEnded

@@ -7,6 +7,7 @@ from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, MapVersi
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.strategies import Strategy
+from upriver.state.changes import ChangePart
 from upriver.state.checkpoint import StateFile
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
@@ -97,7 +98,8 @@ class Assign:
     generation: how often all workers have been assigned anew. chain: the epochs of the checkpoints, newest first, from
     which it restores its state before it says ``Restored``; ``()``: it begins with nothing; ``None``: it begins with
     nothing, and no checkpoint will be taken. reversible: standbys may take over at any epoch's end (``Resume``).
-    failed: the views that have failed, and why.
+    failed: the views that have failed, and why. logged: the epoch through which the change log has each logged view's
+    changes; ``None``: the log of that view has not begun.
     """
 
     worker: WorkerId
@@ -110,6 +112,7 @@ class Assign:
     chain: tuple[Epoch, ...] | None = None
     reversible: bool = False
     failed: Mapping[str, ViewFailure] = field(default_factory=dict)
+    logged: Mapping[str, Epoch | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,6 +255,39 @@ class DropCheckpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TakeChanges:
+    """Write the changes of logged views that the log does not have, as of the end of epoch ``at``, and say
+    ``ChangesWritten``. begins: the views whose log begins with this: all their rows are written."""
+
+    taking: int
+    at: Epoch
+    begins: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesLogged:
+    """The change log has all changes of these views through this epoch: forget them."""
+
+    through: Mapping[str, Epoch]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesWritten:
+    """This worker's part of the changes is in the lake, in these parts."""
+
+    taking: int
+    parts: tuple[ChangePart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesNotWritten:
+    """This worker's part of the changes could not be written. error: why, for the user."""
+
+    taking: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retire:
     """Stop and give the task slot back."""
 
@@ -278,6 +314,8 @@ ToWorker = (
     | TakeCheckpoint
     | KeepCheckpoint
     | DropCheckpoint
+    | TakeChanges
+    | ChangesLogged
     | Retire
 )
 
@@ -504,6 +542,8 @@ FromWorker = (
     | TookOver
     | CheckpointWritten
     | CheckpointNotTaken
+    | ChangesWritten
+    | ChangesNotWritten
     | EpochFinished
     | Counted
     | KeysUnfilled

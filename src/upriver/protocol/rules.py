@@ -102,6 +102,19 @@ class Rules:
     since the last one."""
     checkpoints_kept_while_read: bool = True
     """checkpoints.kept_while_read: a checkpoint that is outgrown is dropped when no worker restores from it."""
+    changes_all_parts: bool = True
+    """changes.all_parts: changes are published when every worker has written all of its part."""
+    changes_keys_stay: bool = True
+    """changes.keys_stay: no changes are taken while keys move, and none move while changes are taken."""
+    changes_given_up_when_torn: bool = True
+    """changes.given_up_when_torn: changes that are being taken are given up when a worker that has a part of them is
+    lost, or all begin anew. The next ones have them."""
+    changes_kept_until_logged: bool = True
+    """changes.kept_until_logged: a worker forgets changes when they are in the log, and not when it has written
+    them."""
+    changes_not_within_a_segment: bool = True
+    """changes.not_within_a_segment: epochs after the last version of the log are not opened as one with those before
+    it."""
     replication_taken_in_when_over: bool = True
     """replication.taken_in_when_over: a follower takes in an epoch's changes when the epoch is over everywhere."""
     replication_put_back: bool = True

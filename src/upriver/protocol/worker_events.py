@@ -7,12 +7,14 @@ import pyarrow as pa
 
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, one_batch
+from upriver.engine.pending_changes import ChangedRows
 from upriver.errors import UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, Upquery
 from upriver.protocol.messages import FromWorker, Meet, ToWorker
 from upriver.protocol.peers import Envelope
+from upriver.state.changes import ChangePart
 from upriver.state.checkpoint import StateChunk, StateFile
 
 
@@ -232,6 +234,22 @@ class StateNotWritten:
     error: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesStored:
+    """The changes are in the lake, in these parts."""
+
+    taking: int
+    parts: tuple[ChangePart, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangesNotStored:
+    """The changes cannot be written. error: why, for the user."""
+
+    taking: int
+    error: str
+
+
 WorkerEvent = (
     ToWorker
     | RowsRead
@@ -259,6 +277,8 @@ WorkerEvent = (
     | TimeToSettle
     | StateWritten
     | StateNotWritten
+    | ChangesStored
+    | ChangesNotStored
 )
 
 
@@ -412,6 +432,15 @@ class ForgetSnapshot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteChanges:
+    """Write these changes to the lake, by view, then say ``ChangesStored``."""
+
+    taking: int
+    at: Epoch
+    rows: Mapping[str, ChangedRows]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
     """The worker is done."""
 
@@ -432,5 +461,6 @@ WorkerAction = (
     | Refuse
     | HoldSnapshot
     | ForgetSnapshot
+    | WriteChanges
     | Stop
 )

@@ -12,6 +12,7 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.restarts import PlaceHistory
 from upriver.errors import NotReady, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.lake.change_writer import ChangePublisher
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.manifests import LakeEpochs, Segment
@@ -23,6 +24,7 @@ from upriver.protocol.coordinator_events import (
     CheckpointReady,
     ControlWritten,
     CoordinatorAction,
+    CoordinatorEvent,
     EpochEnded,
     EpochPublished,
     EvictionOver,
@@ -33,6 +35,7 @@ from upriver.protocol.coordinator_events import (
     LeaseOver,
     PlansTaken,
     PlansWanted,
+    PublishChanges,
     PublishCheckpoint,
     ReplaceWorker,
     RescaleBegun,
@@ -74,6 +77,26 @@ class SnapshotParts:
     addresses: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class LakeKeepers:
+    """What writes to the lake for the coordinator, each on a thread of its own. ``None``: nothing does."""
+
+    checkpoints: CheckpointKeeper | None
+    control: ControlKeeper | None
+    changes: ChangePublisher | None
+
+    def start(self, hear: Callable[[CoordinatorEvent], None]) -> None:
+        """hear: tells the coordinator, from any thread."""
+        for keeper in (self.checkpoints, self.control, self.changes):
+            if keeper is not None:
+                keeper.start(hear)
+
+    def stop(self) -> None:
+        for keeper in (self.checkpoints, self.control, self.changes):
+            if keeper is not None:
+                keeper.stop()
+
+
 class CoordinatorLoop:
     """Runs the coordinator. Every public method may be called by any thread."""
 
@@ -86,15 +109,15 @@ class CoordinatorLoop:
         histories: Callable[[], Mapping[WorkerId, PlaceHistory]] = dict,
         sources: SourceSupervisor | None = None,
         control: ControlKeeper | None = None,
+        changes: ChangePublisher | None = None,
     ) -> None:
         """leavers_s: seconds for which a rescale by learners waits for workers that leave; ``None``: as long as it
         takes. sources: those of the app's tables, for the status; without them, the status has no tables. start_worker:
         fills a slot, some time after it has returned; without it, no rescale can add workers. keeper: without it, the
         machine must take no checkpoints. histories: of the workers' slots. control: without it, no control record is
-        written."""
+        written. changes: without it, no view may be logged."""
         self._machine = machine
-        self._keeper = keeper
-        self._control = control
+        self._keepers = LakeKeepers(keeper, control, changes)
         self._start_worker = start_worker
         self._histories = histories
         self._sources = sources
@@ -111,10 +134,7 @@ class CoordinatorLoop:
 
     def start(self) -> None:
         self._thread.start()
-        if self._keeper is not None:
-            self._keeper.start(self._inbox.put)
-        if self._control is not None:
-            self._control.start(self._inbox.put)
+        self._keepers.start(self._inbox.put)
 
     @property
     def lookup_map(self) -> VnodeMap:
@@ -171,8 +191,8 @@ class CoordinatorLoop:
         if not self._failure.set(error):
             return
         _LOG.error("%s: %s", type(error).__name__, error)
-        if self._keeper is not None:
-            self._keeper.fail(error)
+        if self._keepers.checkpoints is not None:
+            self._keepers.checkpoints.fail(error)
         self._requests.refuse_all(error)
         self._workers.close()
 
@@ -261,8 +281,8 @@ class CoordinatorLoop:
 
     def checkpoint(self, seconds: float) -> Epoch:
         """As :meth:`CheckpointKeeper.take`."""
-        assert self._keeper is not None
-        return self._keeper.take(seconds)
+        assert self._keepers.checkpoints is not None
+        return self._keepers.checkpoints.take(seconds)
 
     # Rescales
 
@@ -282,11 +302,11 @@ class CoordinatorLoop:
 
     def rescale_history(self) -> list[dict[str, Any]]:
         """As :meth:`ControlKeeper.rescales`."""
-        return [] if self._control is None else self._control.rescales()
+        return [] if self._keepers.control is None else self._keepers.control.rescales()
 
     def view_history(self) -> list[dict[str, Any]]:
         """As :meth:`ControlKeeper.views`."""
-        return [] if self._control is None else self._control.views()
+        return [] if self._keepers.control is None else self._keepers.control.views()
 
     def addresses(self) -> dict[WorkerId, str]:
         """The address of each worker that is up; of two incarnations, the later one's."""
@@ -299,8 +319,8 @@ class CoordinatorLoop:
             **app_status(self._machine, self.addresses(), self.progress.ended, self._histories()),
             **self.rescales.status(),
             "recoveries": self._recoveries.status(),
-            "checkpoint": None if self._keeper is None else self._keeper.status(),
-            "unrecorded": None if self._control is None else self._control.unwritten(),
+            "checkpoint": None if self._keepers.checkpoints is None else self._keepers.checkpoints.status(),
+            "unrecorded": None if self._keepers.control is None else self._keepers.control.unwritten(),
             "lake": self._lake_status(),
             "clock": self._clock_status(),
             "tables": tables,
@@ -340,10 +360,7 @@ class CoordinatorLoop:
         self._workers.close(but=members)  # the others have left, and wait for scans that will not come any more
         gone = self._workers.wait_gone(seconds)
         self._workers.close()
-        if self._keeper is not None:
-            self._keeper.stop()
-        if self._control is not None:
-            self._control.stop()
+        self._keepers.stop()
         self._inbox.close()
         self._thread.join()
         # Both hold references to the app, and Spark's callback threads hold one to this loop.
@@ -382,8 +399,11 @@ class CoordinatorLoop:
             case PlansTaken() | EvictionOver():
                 self._requests.answer(action.ticket)
             case PublishCheckpoint() | CheckpointReady() | CheckpointFailed() | ForgetCheckpoints():
-                assert self._keeper is not None
-                self._keeper.carry_out(action, self._machine.plans)
+                assert self._keepers.checkpoints is not None
+                self._keepers.checkpoints.carry_out(action, self._machine.plans)
+            case PublishChanges():
+                assert self._keepers.changes is not None
+                self._keepers.changes.carry_out(action, self._machine.plans)
             case StartWorkers():
                 for worker in action.workers:
                     assert self._start_worker is not None
@@ -402,12 +422,12 @@ class CoordinatorLoop:
                 assert_never(action)
 
     def _write_control(self, action: WriteControl) -> None:
-        if self._control is None:
+        if self._keepers.control is None:
             self._inbox.put(ControlWritten(number=action.number))
             return
         strategy = "" if action.begins is None else self.rescales.strategy(action.begins.ticket)
         cost = None if action.ends is None else self.rescales.cost(action.ends.ticket)
-        self._control.carry_out(action, self._machine.plans, strategy, cost)
+        self._keepers.control.carry_out(action, self._machine.plans, strategy, cost)
 
     def _answer_parts(self, ready: SnapshotReady) -> None:
         """Return the parts of all workers, or fail: a worker may be lost without the machine knowing yet."""

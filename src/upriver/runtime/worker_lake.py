@@ -10,6 +10,7 @@ from typing import assert_never
 
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
+from upriver.lake.change_writer import ChangeWriter
 from upriver.lake.checkpoint_writer import CheckpointWriter
 from upriver.lake.history import UpqueryReader
 from upriver.lake.lake import CommitTimes, Lake
@@ -27,6 +28,7 @@ from upriver.protocol.worker_events import (
     StateNotWritten,
     StateWritten,
     WorkerEvent,
+    WriteChanges,
     WriteState,
 )
 from upriver.runtime.lake_reader import LakeReader, Piece
@@ -34,7 +36,9 @@ from upriver.state.checkpoint import StateFile
 
 _LOG = logging.getLogger("upriver.worker")
 
-LakeAction = ReadEpoch | ReadState | ReadKeys | FetchRows | WriteState | SealState | ForgetState | SetRowsAside
+LakeAction = (
+    ReadEpoch | ReadState | ReadKeys | FetchRows | WriteState | SealState | ForgetState | SetRowsAside | WriteChanges
+)
 """What the worker machine wants of the lake."""
 
 
@@ -60,6 +64,7 @@ class WorkerLake:
         self._reader = LakeReader(lake, self._commits)
         self._upqueries = UpqueryReader(lake, hear, fail)
         self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, wake)
+        self._changes = ChangeWriter(lake, hear, self._commits.of)
         self._rejected = RejectedWriter(lake, report)
         self.upqueries = Counter[str]()
         """Upqueries, and reads of cones, that were begun, by view."""
@@ -75,6 +80,7 @@ class WorkerLake:
         channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
         constants = {channel: edge for plan in event.plans for channel, edge in plan.constants.items()}
         self._reader.assign(record.vnodes, channels, constants)
+        self._changes.assign(event.worker)
         self._rejected.assign(record.tables)
 
     def carry_out(self, action: LakeAction) -> None:
@@ -87,6 +93,8 @@ class WorkerLake:
                 self._checkpoints.seal(action.checkpoint, action.at)
             case ForgetState():
                 self._checkpoints.give_up(action.checkpoint)
+            case WriteChanges():
+                self._changes.write(action)
             case SetRowsAside():
                 self._rejected.set_aside(action)
             case ReadKeys() | FetchRows():
@@ -149,6 +157,7 @@ class WorkerLake:
         """End the threads."""
         self._upqueries.close()
         self._checkpoints.close()
+        self._changes.close()
 
     def _written(self, checkpoint: int, files: tuple[StateFile, ...]) -> None:
         self._hear(StateWritten(checkpoint=checkpoint, files=files))

@@ -74,6 +74,7 @@ from upriver.protocol.worker_events import (
     TimeToTakeIn,
     WorkerAction,
     WorkerEvent,
+    WriteChanges,
     WriteState,
 )
 from upriver.runtime.pace import Mover, RowPace, SlicePace
@@ -477,7 +478,7 @@ class WorkerLoop:
         match action:
             case ReadEpoch() | ReadState() | ReadKeys() | FetchRows():
                 self._lake.carry_out(action)
-            case WriteState() | SealState() | ForgetState() | SetRowsAside():
+            case WriteState() | SealState() | ForgetState() | SetRowsAside() | WriteChanges():
                 self._lake.carry_out(action)
             case Report():
                 self._report_load(action.message)

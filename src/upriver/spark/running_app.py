@@ -17,11 +17,13 @@ from upriver import logs
 from upriver.coordinator.checkpoints import OUTGROWN_EPOCHS
 from upriver.coordinator.control import placement_at_start
 from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.epochs import LoggedVersions
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
 from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
+from upriver.lake.change_writer import ChangePublisher
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control import FoundControl, find_control
 from upriver.lake.control_keeper import ControlKeeper
@@ -293,6 +295,7 @@ class RunningApp:
         """A coordinator that begins with the newest checkpoint, if there is one of these views."""
         config = self._config
         keeper = CheckpointKeeper(lake, self._plans, config.checkpoint_interval_s)
+        changes = ChangePublisher(lake, self._plans)
         intervals = (config.checkpoint_interval_s, config.checkpoint_interval_epochs)
         machine = CoordinatorMachine(
             self._begun_with.vnode_map,
@@ -302,11 +305,12 @@ class RunningApp:
             membership=config.membership,
             workers=self._begun_with.workers,
             outgrown_epochs=OUTGROWN_EPOCHS if intervals == (None, None) else None,
+            logs=LoggedVersions(changes.found, changes.ended),
         )
         timeout_ms = config.membership.scale_down_timeout_ms
         leavers_s = None if timeout_ms is None else timeout_ms / 1000
         return CoordinatorLoop(
-            machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor, self._control
+            machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor, self._control, changes
         )
 
     @property

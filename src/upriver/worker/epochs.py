@@ -20,6 +20,7 @@ from upriver.protocol.messages import (
 from upriver.protocol.peers import Portion
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import AllStateRead, EpochRead, ReadEpoch, RowsRead, TimeToSettle
+from upriver.worker.changes import ChangeParts
 from upriver.worker.checkpoints import CheckpointParts
 from upriver.worker.distributors import Distributors
 from upriver.worker.peers import StepOutput
@@ -42,6 +43,7 @@ class Epochs:
         upqueries: Upqueries,
         replication: Replication,
         checkpoints: CheckpointParts,
+        changes: ChangeParts,
         distributors: Distributors,
         output: StepOutput,
         rules: Rules,
@@ -57,6 +59,7 @@ class Epochs:
         self._upqueries = upqueries
         self._replication = replication
         self._checkpoints = checkpoints
+        self.changes = changes
         self._distributors = distributors
         self._output = output
         self._rules = rules
@@ -66,6 +69,7 @@ class Epochs:
         self._checkpoints.end_restore()
         self._regions.stats()  # for ``MemoryBudget.weigh``
         self._checkpoints.take_snapshots()
+        self.changes.take_due()
         self._distributors.ask_again()
         self.read_next()
 
@@ -144,6 +148,7 @@ class Epochs:
         if not self._regions.is_staged:
             self._replication.feed_epoch()
         self._checkpoints.take_due()
+        self.changes.take_due()
         self._distributors.ask_again()
         self.read_next()
 
@@ -161,6 +166,7 @@ class Epochs:
         self._replication.take_in(event.epoch)
         self._replication.feed_between_epochs()
         self._checkpoints.take_due()
+        self.changes.take_due()
         self._distributors.ask_again()
 
     def begin_stage(self, event: BeginStage) -> None:

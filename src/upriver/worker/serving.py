@@ -35,6 +35,7 @@ from upriver.errors import IllegalEvent, WrongOwner
 from upriver.protocol.messages import (
     Assign,
     BeginStage,
+    ChangesLogged,
     CloseInput,
     ContinueEpochs,
     DropCheckpoint,
@@ -52,6 +53,7 @@ from upriver.protocol.messages import (
     ReadVnodes,
     Resume,
     StartedAnew,
+    TakeChanges,
     TakeCheckpoint,
     TakeSnapshot,
     Unfollow,
@@ -59,6 +61,8 @@ from upriver.protocol.messages import (
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
     AllStateRead,
+    ChangesNotStored,
+    ChangesStored,
     EpochRead,
     KeysRead,
     KeysUnread,
@@ -86,6 +90,7 @@ from upriver.protocol.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
+from upriver.worker.changes import ChangeParts
 from upriver.worker.checkpoints import CheckpointParts
 from upriver.worker.distributors import Distributors
 from upriver.worker.epochs import Epochs
@@ -152,6 +157,7 @@ class Serving:
         self.memory = memory = MemoryBudget(settings.memory_budget, regions, rules)
         self.upqueries = upqueries = Upqueries(regions, progress, memory, output, settings.crowd_keys)
         self.checkpoints = checkpoints = CheckpointParts(assignment, regions, progress, output, rules)
+        changes = ChangeParts(assignment, regions, progress, output, rules)
         self.replication = replication = Replication(regions, progress, peers, output, rules)
         self.lookups = lookups = Lookups(
             regions,
@@ -167,7 +173,7 @@ class Serving:
         self.evictions = KeyEvictions(regions, memory, lookups, distributors, output)
         self.failed_views = failed_views = FailedViews(regions, peers, replication, lookups, output, rules)
         self.epochs = epochs = Epochs(
-            progress, regions, upqueries, replication, checkpoints, distributors, output, rules
+            progress, regions, upqueries, replication, checkpoints, changes, distributors, output, rules
         )
         self.fills = Fills(regions, upqueries, lookups, distributors, epochs, output)
         membership = Membership(
@@ -282,6 +288,10 @@ class Serving:
             StateNotWritten: self.checkpoints.state_not_written,
             KeepCheckpoint: self.checkpoints.checkpoint_kept,
             DropCheckpoint: self.checkpoints.checkpoint_dropped,
+            TakeChanges: self.epochs.changes.asked,
+            ChangesStored: self.epochs.changes.stored,
+            ChangesNotStored: self.epochs.changes.not_stored,
+            ChangesLogged: self.epochs.changes.logged,
             Follow: self.replication.follow,
             Unfollow: self.replication.unfollow,
             Probe: self.replication.probed,

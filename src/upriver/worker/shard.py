@@ -15,7 +15,8 @@ from typing import Any
 
 from upriver.engine.batch import Outgoing
 from upriver.engine.operators.operator import concatenated
-from upriver.engine.region import ALL_ROWS, FullRegionState, RegionState, State
+from upriver.engine.pending_changes import ChangedRows, PendingChanges
+from upriver.engine.region import ALL_ROWS, FullRegionState, Region, RegionState, State
 from upriver.errors import ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
@@ -143,6 +144,11 @@ class Shard:
         return self.partial if isinstance(self.partial, Cone) else None
 
     @property
+    def pending(self) -> PendingChanges | None:
+        """The changes that the view's log does not have yet; ``None`` if this region has no log."""
+        return self.region.pending if isinstance(self.region, Region) else None
+
+    @property
     def keeps_every_key(self) -> bool:
         """Whether all keys of this worker's slices have their state here."""
         return self.partial is None and self.failure is None
@@ -182,6 +188,7 @@ class Shard:
                     outcomes += self._copied_before(portion.batch.hash64)
                 self._save(portion.batch.hash64)
                 self.logs.note(portion.batch.hash64)
+                self._begin(portion.epoch)
                 with self.contained(f"epoch {portion.epoch}"):
                     self._apply(portion)
                 self._fall_behind(portion.epoch)
@@ -365,6 +372,7 @@ class Shard:
             outcomes += self._copied_before(due) if self._rules.checkpoints_copy_before_change else []
             self._save(due)
             self.logs.note(due)
+        self._begin(epoch)
         with self.contained(f"epoch {epoch}"):
             self.region.advance(clock)
         return outcomes
@@ -373,11 +381,33 @@ class Shard:
         """Take in about ``rows_max`` gathered rows. Returns how many, and about as many result rows to send, of this
         call or earlier ones."""
         before, settled = self.region.gathered, 0
+        self._begin(epoch)
         with self.contained(f"epoch {epoch}"):
             settled = self.region.settle(rows_max)
             return settled, self.region.drain(rows_max)
         self.region = self._stand_in(before)
         return self.region.settle(rows_max), ()
+
+    # Changes
+
+    def _begin(self, epoch: Epoch) -> None:
+        """What changes from now on changes in this epoch."""
+        if (pending := self.pending) is not None:
+            pending.begin(epoch)
+
+    def changes(self, at: Epoch) -> ChangedRows | None:
+        """The changes through this epoch, whose end is now, that the log does not have; ``None`` if the view fails."""
+        with self.contained(f"its changes through epoch {at}"):
+            if isinstance(self.region, Region):
+                return self.region.changes()
+        return None
+
+    def all_inserted(self, at: Epoch) -> ChangedRows | None:
+        """All rows, as of the end of this epoch, which is now; ``None`` if the view fails."""
+        with self.contained(f"its rows as of epoch {at}"):
+            if isinstance(self.region, Region):
+                return self.region.all_inserted(at)
+        return None
 
     # Failing
 

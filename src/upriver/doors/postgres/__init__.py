@@ -1,1 +1,0 @@
-"""The door that speaks PostgreSQL's wire protocol."""

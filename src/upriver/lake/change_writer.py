@@ -1,0 +1,156 @@
+"""The threads that write changes: a worker's, and the driver's, which commits them.
+
+Both do one thing at a time: the coordinator takes the next changes when the last ones are committed, or given up. After
+a failure the answer waits for ``AGAIN_S``, so that a full disk costs little.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pyarrow as pa
+
+from upriver.engine.pending_changes import ChangedRows, ChangeKind
+from upriver.ids import Epoch, WorkerId
+from upriver.lake.change_log import LogRecord, commit_changes, log_end, sweep_changes, write_part
+from upriver.lake.checkpoint_keeper import fingerprints
+from upriver.lake.lake import Lake, OwnedLake
+from upriver.plan.plan import DataflowPlan
+from upriver.protocol.coordinator_events import (
+    ChangesPublished,
+    ChangesUnpublished,
+    CoordinatorEvent,
+    PublishChanges,
+)
+from upriver.protocol.worker_events import ChangesNotStored, ChangesStored, WorkerEvent, WriteChanges
+from upriver.state.changes import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeCommit, part_schema
+
+_LOG = logging.getLogger("upriver.changes")
+AGAIN_S = 1.0
+"""Seconds after a failure until the coordinator hears of it, and tries again."""
+KINDS: Mapping[ChangeKind, str] = {
+    ChangeKind.DELETE: DELETE,
+    ChangeKind.PREIMAGE: PREIMAGE,
+    ChangeKind.POSTIMAGE: POSTIMAGE,
+    ChangeKind.INSERT: INSERT,
+}
+
+CommittedAt = Callable[[Epoch], float | None]
+"""When an epoch was committed, in seconds since 1970; ``None`` if the lake does not know."""
+
+
+def rows_of_part(changed: ChangedRows, committed_at: CommittedAt) -> pa.Table:
+    """The rows of a part, of ``part_schema``."""
+    versions, places = np.unique(changed.versions, return_inverse=True)
+    seconds = [committed_at(Epoch(version)) for version in versions.tolist()]
+    micros = pa.array([None if s is None else round(s * 1e6) for s in seconds], pa.timestamp("us", tz="UTC"))
+    columns = [
+        pa.array(changed.hash64, pa.uint64()),
+        *changed.rows.columns,
+        pa.array([KINDS[kind] for kind in ChangeKind]).take(pa.array(changed.kinds)),
+        pa.array(changed.versions, pa.int64()),
+        micros.take(pa.array(places)),
+    ]
+    return pa.Table.from_arrays(columns, schema=part_schema(changed.rows.schema))
+
+
+class ChangeWriter:
+    """Writes one worker's changes. hear: takes events for the machine, from any thread."""
+
+    def __init__(self, lake: Lake, hear: Callable[[WorkerEvent], None], committed_at: CommittedAt) -> None:
+        self._lake = lake
+        self._hear = hear
+        self._committed_at = committed_at
+        self._worker = WorkerId(0)
+        self._ended = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "upriver-change-writer")
+
+    def assign(self, worker: WorkerId) -> None:
+        """The place whose changes these are."""
+        self._worker = worker
+
+    def write(self, action: WriteChanges) -> None:
+        """Write these changes soon, and then report it."""
+        self._thread.submit(self._write, action, self._worker)
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self._ended.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _write(self, action: WriteChanges, worker: WorkerId) -> None:
+        name = f"{action.at}-{worker}"
+        try:
+            parts = tuple(
+                write_part(self._lake, view, name, rows_of_part(changed, self._committed_at))
+                for view, changed in action.rows.items()
+                if len(changed)
+            )
+        except Exception as error:  # of any class: the coordinator waits for an answer
+            _LOG.warning("worker %s: the changes through epoch %s could not be written: %s", worker, action.at, error)
+            self._ended.wait(AGAIN_S)
+            self._hear(ChangesNotStored(taking=action.taking, error=str(error)))
+        else:
+            self._hear(ChangesStored(taking=action.taking, parts=parts))
+
+
+class ChangePublisher:
+    """Commits changes for one driver. found: the last version of each log that goes on with these views. ended: the
+    last version of every log there has ever been."""
+
+    def __init__(self, lake: OwnedLake, plans: Iterable[DataflowPlan]) -> None:
+        """Raises CorruptFile."""
+        self._lake = lake
+        self._hear: Callable[[CoordinatorEvent], None] | None = None
+        self._stopping = threading.Event()
+        self._thread = ThreadPoolExecutor(1, "upriver-change-publisher")
+        end, marks = log_end(lake), log_fingerprints(plans)
+        self.ended: Mapping[str, Epoch] = end.ends
+        # A log whose last version is within a segment begins anew: later epochs cannot be told from earlier ones.
+        is_apart = end.through == 0 or lake.ends_a_span(end.through)
+        same = [view for view, (_, mark) in end.begins.items() if marks.get(view) == mark and is_apart]
+        self.found: Mapping[str, Epoch] = dict.fromkeys(same, end.through)
+        self._begins = {view: end.begins[view][0] for view in same}
+        """The version at which each log begins that goes on. The thread's own, as what follows is."""
+        self._number = end.number
+        """Of the last commit."""
+
+    def start(self, hear: Callable[[CoordinatorEvent], None]) -> None:
+        """hear: tells the coordinator, from any thread. No worker is writing changes."""
+        self._hear = hear
+        sweep_changes(self._lake)
+
+    def carry_out(self, action: PublishChanges, plans: Iterable[DataflowPlan]) -> None:
+        """Commit these changes soon, and then report it. plans: the coordinator's at this moment."""
+        self._thread.submit(self._publish, action, tuple(plans))
+
+    def stop(self) -> None:
+        """Commit what is under way, and end."""
+        self._stopping.set()
+        self._thread.shutdown()
+
+    def _publish(self, action: PublishChanges, plans: tuple[DataflowPlan, ...]) -> None:
+        assert self._hear is not None
+        begins = {view: action.at if view in action.begins else self._begins[view] for view in action.views}
+        commit = ChangeCommit(
+            number=self._number + 1, through=action.at, term=self._lake.term, begins=begins, parts=action.parts
+        )
+        marks = log_fingerprints(plans)
+        records = [LogRecord.of(plan, action.at, marks[plan.name]) for plan in plans if plan.name in action.begins]
+        try:
+            commit_changes(self._lake, commit, records)
+        except Exception as error:  # of any class: the coordinator waits for an answer
+            _LOG.warning("the changes through epoch %s could not be committed: %s", action.at, error)
+            self._stopping.wait(AGAIN_S)
+            self._hear(ChangesUnpublished(taking=action.taking, error=str(error)))
+        else:
+            self._number, self._begins = commit.number, begins
+            self._hear(ChangesPublished(taking=action.taking))
+
+
+def log_fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
+    """Of each logged view's plan, by view."""
+    found = fingerprints(plan for plan in plans if plan.logs_changes)
+    return {name: found[name] for name in found if "/" not in name}
