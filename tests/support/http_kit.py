@@ -7,16 +7,19 @@ from typing import Any
 
 import httpx
 import pyarrow as pa
-from client_kit import Cluster, View
+from client_kit import EPOCH, Cluster, View
 from rescale_kit import Coordinator
 from server_kit import SECONDS_MAX, TOKEN
 
+from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.server import HttpServer
+from upriver.ids import Epoch
 from upriver.net.lookups import ViewRoute
 from upriver.net.server import Listen
 
 READER_TOKEN = "only-for-readers"
+COMMITTED_AT = datetime.datetime(2026, 1, 3, 12, tzinfo=datetime.UTC).timestamp()
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 READER = {"authorization": f"Bearer {READER_TOKEN}"}
 EXPLAINED: Mapping[str, Any] = {
@@ -64,22 +67,31 @@ DAYS = View(
 class HttpApp:
     """Two workers and a coordinator, whose views are :mod:`client_kit`'s and ``days``, and a door."""
 
-    def __init__(self) -> None:
+    def __init__(self, root: str | None = None) -> None:
         self.coordinator = Coordinator()
         self.evicted: list[Mapping[str, Any]] = []
         self.told_status: dict[str, Any] = {"epoch": 5, "rescale": None}
-        actions = {
+        self.cluster = Cluster(2, self._actions())
+        self.cluster.views["days"] = DAYS
+        orders = TableFreshness(state="running", age_s=0.4, cause="", lacks=None)
+        self.cluster.freshness = FreshnessReport(Epoch(EPOCH), {"orders": orders})
+        for worker in self.cluster.workers.values():
+            worker.committed_at = COMMITTED_AT
+        self.client = self.cluster.connect()
+        self.gateway = Gateway(self.client, TOKEN, READER_TOKEN, root)
+        self.server = HttpServer(self.gateway, Listen())
+
+    def _actions(self) -> Mapping[str, Any]:
+        """What the coordinator answers."""
+        return {
             **self.coordinator.actions(),
             "explain": lambda asked: {**EXPLAINED, "view": asked["view"]},
             "status": lambda _: self.told_status,
             "rescales": lambda _: {"rescales": []},
+            "views": lambda _: {"views": []},
+            "metrics": lambda _: {"text": "upriver_epoch 5\n"},
             "evict": self._evict,
         }
-        self.cluster = Cluster(2, actions)
-        self.cluster.views["days"] = DAYS
-        self.client = self.cluster.connect()
-        self.gateway = Gateway(self.client, TOKEN, READER_TOKEN)
-        self.server = HttpServer(self.gateway, Listen())
 
     def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self.evicted.append(asked)

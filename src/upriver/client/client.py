@@ -233,6 +233,11 @@ class Client:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
         return self._act("status", {})
 
+    def metrics(self) -> str:
+        """The metrics of the app, in Prometheus' text format. Raises DeclarationError if its driver lacks
+        ``prometheus-client``."""
+        return str(self._act("metrics", {})["text"])
+
     def rescales(self) -> list[dict[str, Any]]:
         """The last rescales of the app, of its earlier starts, too, oldest first; as ``App.rescales``."""
         return list(self._act("rescales", {})["rescales"])

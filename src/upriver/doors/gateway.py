@@ -20,7 +20,8 @@ from upriver.client.freshness import AGE_S, COMMITTED_AT, SOURCES
 from upriver.client.keys import keys_of_texts
 from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
-from upriver.errors import UnknownView, UserError
+from upriver.doors.change_feed import ChangeFeed
+from upriver.errors import DeclarationError, UnknownView, UserError
 from upriver.lake.address import Root
 from upriver.lake.lake import Lake
 from upriver.net.lookups import ViewRoute
@@ -76,6 +77,7 @@ class Gateway:
             raise UserError("the reader's token is the operator's: give two")
         self.client = client
         self.root = root
+        self._changes = None if root is None else ChangeFeed(Lake(root))
         self._pepper = secrets.token_bytes(32)
         self._operator = self._digest(operator_token)
         self._reader = secrets.token_bytes(32) if reader_token is None else self._digest(reader_token)
@@ -98,11 +100,6 @@ class Gateway:
     def store(self) -> Mapping[str, str]:
         """Settings that open the lake's object store."""
         return self.root.options if isinstance(self.root, Root) else {}
-
-    @property
-    def lake(self) -> Lake | None:
-        """The app's lake, if this process has access to it."""
-        return None if self.root is None else Lake(self.root)
 
     def routes(self) -> Mapping[str, ViewRoute]:
         """All views: key, columns, and the tables that each reads."""
@@ -147,11 +144,21 @@ class Gateway:
         """All rows of a view as of the end of one epoch, in batches, read as they are pulled; as ``Client.scan``."""
         return self.client.scan(view, timeout=timeout, store=self.store)
 
+    def changes(self) -> ChangeFeed:
+        """The changes of the app's views. Raises DeclarationError if this process has no access to the lake."""
+        if self._changes is None:
+            raise DeclarationError("this door has no access to the app's lake, which has the changes of views")
+        return self._changes
+
     # The app
 
     def status(self) -> dict[str, Any]:
         """As ``App.status``."""
         return self.client.status()
+
+    def metrics(self) -> str:
+        """The app's metrics, in Prometheus' text format."""
+        return self.client.metrics()
 
     def check_ready(self) -> None:
         """Raise NotReady unless every view reflects all rows from before the start; ClusterError if the app does not

@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 from urllib.parse import parse_qs
 
 import anyio
@@ -25,7 +24,16 @@ from upriver.doors.gateway import Gateway
 from upriver.doors.http.endpoints import ENDPOINTS
 from upriver.doors.http.guard import SECURITY_HEADERS, CallerGuard, check_same_origin
 from upriver.doors.http.json_values import json_bytes
-from upriver.doors.http.messages import BODY_BYTES_MAX, Endpoint, Events, HttpAnswer, HttpQuestion, Json, bad_request
+from upriver.doors.http.messages import (
+    BODY_BYTES_MAX,
+    Endpoint,
+    Events,
+    HttpAnswer,
+    HttpQuestion,
+    Json,
+    bad_request,
+    event_bytes,
+)
 from upriver.doors.http.openapi import described
 from upriver.doors.http.problems import PROBLEM_TYPE, RETRY_S, HttpProblem, fault, problem_of
 from upriver.errors import UpriverError
@@ -160,7 +168,9 @@ class HttpDoor:
         question = HttpQuestion(self._gateway, role, parts, _query(request.url.query), headers)
         endpoint.check_query(question)
         if endpoint.events is not None:
-            return self._stream(endpoint.events(question))
+            async with self._place():
+                events = await anyio.to_thread.run_sync(endpoint.events, question, limiter=self._threads)
+            return self._stream(events)
         async with self._place():
             body = await _body(request, headers, BODY_BYTES_MAX)
             question = HttpQuestion(self._gateway, role, parts, question.query, headers, body)
@@ -265,12 +275,6 @@ class HttpDoor:
                     continue
         finally:
             self._streams -= 1
-
-
-def event_bytes(name: str, data: Any, id: str | None = None) -> bytes:
-    """A server-sent event."""
-    head = b"" if id is None else f"id: {id}\n".encode()
-    return head + f"event: {name}\ndata: ".encode() + json_bytes(data) + b"\n\n"
 
 
 def _query(text: str) -> Mapping[str, Sequence[str]]:

@@ -2,7 +2,7 @@
 
 from upriver.client.rescale import STRATEGIES
 from upriver.doors.gateway import Role
-from upriver.doors.http import operations, views
+from upriver.doors.http import changes, operations, views
 from upriver.doors.http.messages import JSON_TYPE, Endpoint, HttpParameter, Json
 from upriver.doors.http.views import ARROW_TYPE, CSV_TYPE, NDJSON_TYPE
 
@@ -65,8 +65,7 @@ _KEY = HttpParameter(
     "key",
     {"type": "array", "items": {"type": "string"}},
     "A key, any number of times: a value, or a JSON list of values for a key of several columns. Keys may also be "
-    "given by the names of their columns, each equally often: `?customer=1&day=2026-01-01`. Without a key, the view's "
-    "description is the answer.",
+    "given by the names of their columns, each equally often: `?customer=1&day=2026-01-01`.",
     many=True,
 )
 _ROWS = {JSON_TYPE: "Rows", ARROW_TYPE: None, CSV_TYPE: None, NDJSON_TYPE: None}
@@ -91,6 +90,14 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     Endpoint(
         method="GET",
+        path="/metrics",
+        name="getMetrics",
+        summary="Metrics for Prometheus",
+        answer=operations.metrics,
+        gives={operations.METRICS_TYPE: None},
+    ),
+    Endpoint(
+        method="GET",
         path="/v1/views",
         name="listViews",
         summary="All views and their keys",
@@ -102,6 +109,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         path="/v1/views/{view}",
         name="getView",
         summary="A view's description, or its rows by key",
+        description="Without a key, the view's description is the answer.",
         answer=views.view,
         parameters=(_KEY, *_LIMITS),
         takes_any=True,
@@ -118,6 +126,28 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         parameters=_LIMITS,
         body=_LOOKUP,
         gives=_ROWS,
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/views/{view}/changes",
+        name="followChanges",
+        summary="A view's changes, as server-sent events",
+        description="Of a view that was declared with `changes=True`. An event `changes` has a version's changes, with "
+        "`_change_type` in each; its id is the version, so `Last-Event-ID` resumes. A version with many changes comes "
+        "in several events, of which only the last, `is_last`, has the id. An event `through` says through which "
+        "version all changes were sent, and `problem` why the stream ends.",
+        events=changes.changes,
+        parameters=(
+            HttpParameter(
+                "since",
+                {"type": "string"},
+                "The version after which changes are sent; `now` for later ones alone; left out: from the start, with "
+                "all rows as inserts.",
+            ),
+            _KEY,
+        ),
+        takes_any=True,
+        gives={"text/event-stream": None},
     ),
     Endpoint(
         method="POST",

@@ -86,6 +86,12 @@ Events = Iterator[bytes | None]
 """Server-sent events as they come; ``None``: there is none now. Each step may block, though not for long."""
 
 
+def event_bytes(name: str, data: Any, id: str | None = None) -> bytes:
+    """A server-sent event."""
+    head = b"" if id is None else f"id: {id}\n".encode()
+    return head + f"event: {name}\ndata: ".encode() + json_bytes(data) + b"\n\n"
+
+
 @dataclass(frozen=True, slots=True)
 class HttpParameter:
     """A parameter of the query. schema: in JSON Schema."""
@@ -101,7 +107,7 @@ class Endpoint:
     """One operation. name: of the operation, for generated clients. role: that a caller needs. answer: handles it, on a
     thread; or events: gives server-sent events. takes_any: other parameters of the query are the handler's affair.
     body: JSON Schema of its body. gives: content types of the answer, each with the name of its schema, or ``None``.
-    example: a request that OpenAPI's example answers: a path with its query, and the body."""
+    status: of its answer."""
 
     method: str
     path: str

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from upriver.doors.http.messages import Endpoint, Json
+from upriver.doors.http.examples import EXAMPLES
+from upriver.doors.http.messages import JSON_TYPE, Endpoint, Json
 from upriver.doors.http.problems import PROBLEM_TYPE
 
 _TEXT: Json = {"type": "string"}
@@ -148,15 +149,24 @@ def _operation(endpoint: Endpoint) -> Json:
     if parameters:
         found["parameters"] = parameters
     if endpoint.body is not None:
-        found["requestBody"] = {"required": True, "content": {"application/json": {"schema": endpoint.body}}}
+        bodies = [one.body for one in EXAMPLES if one.name == endpoint.name and one.body is not None]
+        content = {"schema": endpoint.body} | ({"example": bodies[0]} if bodies else {})
+        found["requestBody"] = {"required": endpoint.name == "lookUp", "content": {JSON_TYPE: content}}
     return found
 
 
 def _content(endpoint: Endpoint) -> Json:
-    return {
+    found: Json = {
         kind: {} if schema is None else {"schema": {"$ref": f"#/components/schemas/{schema}"}}
         for kind, schema in endpoint.gives.items()
     }
+    examples = [one for one in EXAMPLES if one.name == endpoint.name]
+    if examples:
+        found[JSON_TYPE]["examples"] = {
+            f"{endpoint.name}{number or ''}": {"summary": one.request, "value": one.answer}
+            for number, one in enumerate(examples)
+        }
+    return found
 
 
 def _path_parameters(endpoint: Endpoint) -> list[Json]:

@@ -7,6 +7,7 @@ from upriver.doors.http.messages import HttpAnswer, HttpQuestion, bad_request
 from upriver.doors.http.problems import HttpProblem
 from upriver.doors.http.views import json_keys
 
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVICT_KEYS_MAX = 10_000
 """Keys of one request to evict."""
 
@@ -18,6 +19,11 @@ def session(question: HttpQuestion) -> HttpAnswer:
 
 def status(question: HttpQuestion) -> HttpAnswer:
     return HttpAnswer.of_json(question.gateway.status())
+
+
+def metrics(question: HttpQuestion) -> HttpAnswer:
+    """For Prometheus."""
+    return HttpAnswer(question.gateway.metrics().encode(), METRICS_TYPE)
 
 
 def rescales(question: HttpQuestion) -> HttpAnswer:

@@ -13,6 +13,7 @@ RETRY_S = 1
 STATUSES: tuple[tuple[type[UpriverError], int], ...] = (
     (errors.UnknownView, 404),
     (errors.UnknownTable, 404),
+    (errors.ChangesGone, 410),
     (errors.BudgetExceeded, 409),
     (errors.RowError, 409),
     (errors.AccessDenied, 502),  # the app's servers have refused the gateway, not this caller

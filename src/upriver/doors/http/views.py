@@ -48,8 +48,8 @@ def view(question: HttpQuestion) -> HttpAnswer:
     if not question.query:
         return HttpAnswer.of_json(question.gateway.described(name))
     key = question.gateway.route(name).key_schema
-    texts = _key_texts(question, key)
-    _check_count(len(texts))
+    texts = query_keys(question, key, LIMITS)
+    check_count(len(texts))
     keys = question.gateway.keys_of_texts(name, texts)
     limits = {limit: _limit_of_text(limit, text) for limit in LIMITS if (text := question.one(limit)) is not None}
     return _looked_up(question, name, keys, limits)
@@ -60,7 +60,7 @@ def lookup(question: HttpQuestion) -> HttpAnswer:
     name = question.path["view"]
     if question.headers.get("content-type", "").partition(";")[0].strip().lower() == ARROW_TYPE:
         keys = _arrow_keys(question.body)
-        _check_count(keys.num_rows)
+        check_count(keys.num_rows)
         limits = {limit: _limit_of_text(limit, text) for limit in LIMITS if (text := question.one(limit)) is not None}
         return _looked_up(question, name, keys, limits)
     if question.query:
@@ -69,7 +69,7 @@ def lookup(question: HttpQuestion) -> HttpAnswer:
     given = asked.pop("keys", None)
     if not isinstance(given, list):
         raise bad_request('"keys" is missing, or no list of keys')
-    _check_count(len(given))
+    check_count(len(given))
     return _looked_up(question, name, json_keys(question.gateway, name, given), _checked_limits(asked))
 
 
@@ -103,10 +103,11 @@ def _shown(value: Any) -> str:
     return json.dumps(list(value) if isinstance(value, dict) else value)[:50]
 
 
-def _key_texts(question: HttpQuestion, key: pa.Schema) -> Sequence[str]:
-    """Keys in the query: ``key``, any number of times, or each column of the key, equally often."""
+def query_keys(question: HttpQuestion, key: pa.Schema, others: Sequence[str]) -> Sequence[str]:
+    """Keys in the query: ``key``, any number of times, or each column of the key, equally often. others: the names of
+    its other parameters."""
     names = () if key == EVERYTHING_KEY else tuple(key.names)
-    reserved = ("key", *LIMITS)
+    reserved = ("key", *others)
     columns = () if set(names) & set(reserved) else names
     check_names("the query", question.query, (*reserved, *columns))
     by_column = [question.query[name] for name in columns if name in question.query]
@@ -128,7 +129,8 @@ def _arrow_keys(body: bytes) -> pa.RecordBatch:
         raise bad_request(f"the body is no Arrow stream of one uncompressed batch: {error}") from None
 
 
-def _check_count(keys: int) -> None:
+def check_count(keys: int) -> None:
+    """Raise HttpProblem for too many keys."""
     if keys > KEYS_MAX:
         raise HttpProblem(413, "TooManyKeys", f"{keys:,} keys: give at most {KEYS_MAX:,} in a request")
 

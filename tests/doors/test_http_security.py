@@ -1,0 +1,288 @@
+"""Trust at the HTTP door: tokens, roles, sessions, other sites, and limits."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import httpx
+import pytest
+from http_kit import BEARER, READER, HttpApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from server_kit import SECONDS_MAX, TOKEN
+
+from upriver.doors.gateway import Role
+from upriver.doors.http import application
+from upriver.doors.http.guard import is_loopback
+from upriver.doors.http.messages import BODY_BYTES_MAX
+from upriver.doors.http.sessions import SESSION_S_MAX, SESSIONS_MAX, BrowserSessions
+
+OPEN = {"/healthz", "/readyz", "/login", "/login.css"}
+"""What a caller without a token gets."""
+
+
+@pytest.fixture(scope="module")
+def app() -> Iterator[HttpApp]:
+    running = HttpApp()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def caller(app: HttpApp) -> Iterator[httpx.Client]:
+    """A caller without a token."""
+    with app.caller({}) as anonymous:
+        yield anonymous
+
+
+def log_in(caller: httpx.Client, token: str = TOKEN, headers: Mapping[str, str] | None = None) -> httpx.Response:
+    return caller.post("/login", data={"token": token}, headers=headers)
+
+
+def test_only_health_and_the_login_need_no_token(caller: httpx.Client) -> None:
+    for path in ("/", "/page.js", "/v1/status", "/v1/views", "/v1/openapi.json", "/metrics", "/v1/nothing", *OPEN):
+        status = caller.get(path).status_code
+        assert (status == 200) == (path in OPEN), (path, status)
+    refused = caller.get("/v1/status")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, 'Bearer realm="upriver"')
+    home = caller.get("/", headers={"accept": "text/html"})
+    assert (home.status_code, home.headers["location"]) == (303, "/login")
+
+
+@pytest.mark.parametrize(
+    "shown",
+    ["", "Bearer", f"Basic {TOKEN}", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", "Bearer é"],
+)
+def test_a_wrong_token_is_refused_and_not_repeated(caller: httpx.Client, shown: str) -> None:
+    answer = caller.get("/v1/status", headers={b"authorization": shown.encode()})
+    assert answer.status_code == 401
+    assert "wrong" not in answer.text
+    assert TOKEN[:-1] not in answer.text
+
+
+def test_a_token_in_the_query_opens_nothing(caller: httpx.Client) -> None:
+    assert caller.get(f"/v1/status?token={TOKEN}&access_token={TOKEN}").status_code == 401
+
+
+def test_a_reader_reads_and_changes_nothing(app: HttpApp) -> None:
+    with app.caller(READER) as reader:
+        assert reader.get("/v1/session").json() == {"role": "reader"}
+        assert reader.get("/v1/views/planes?key=N1").status_code == 200
+        for method, path in (("POST", "/v1/rescale"), ("DELETE", "/v1/rescale"), ("POST", "/v1/views/planes/evict")):
+            refused = reader.request(method, path)
+            assert (refused.status_code, refused.json()["detail"]) == (403, "this needs the operator's token")
+    assert app.coordinator.heard() == []
+    assert app.evicted == []
+
+
+def test_a_browser_logs_in_once_and_out_again(app: HttpApp, caller: httpx.Client) -> None:
+    wrong = log_in(caller, "wrong")
+    assert (wrong.status_code, "set-cookie" in wrong.headers) == (401, False)
+    done = log_in(caller)
+    cookie = done.headers["set-cookie"]
+    assert (done.status_code, done.headers["location"]) == (303, "/")
+    assert {"HttpOnly", "SameSite=Strict", "Path=/"} <= set(cookie.split("; "))
+    assert TOKEN not in cookie
+    assert caller.get("/v1/session").json() == {"role": "operator"}
+    kept = dict(caller.cookies)
+    own = {"sec-fetch-site": "same-origin"}
+    assert caller.post("/logout", headers=own).status_code == 303
+    with app.caller({}) as again:
+        again.cookies.update(kept)
+        assert again.get("/v1/session").status_code == 401
+
+
+OTHER_SITES: list[dict[str, str]] = [
+    {},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"origin": "http://evil.example"},
+    {"origin": "null"},
+    {"origin": "http://127.0.0.1:1"},
+]
+
+
+@pytest.mark.parametrize("headers", OTHER_SITES)
+def test_another_site_changes_nothing_with_the_cookie(
+    app: HttpApp, caller: httpx.Client, headers: dict[str, str]
+) -> None:
+    log_in(caller)
+    for method, path in (("POST", "/v1/rescale"), ("POST", "/v1/views/planes/evict"), ("POST", "/logout")):
+        refused = caller.request(method, path, json={"workers": 3}, headers=headers)
+        assert (refused.status_code, refused.json()["title"]) == (403, "OtherSite")
+    assert app.coordinator.heard() == []
+    if headers:
+        with app.caller({}) as other:
+            assert log_in(other, headers=headers).status_code == 403
+
+
+def test_the_door_s_own_page_does(app: HttpApp, caller: httpx.Client) -> None:
+    log_in(caller)
+    own = {"origin": f"http://{app.server.address}"}
+    assert caller.post("/v1/views/planes/evict", headers=own).status_code == 200
+    assert app.evicted.pop() == {"view": "planes", "keys": None}
+
+
+@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "evil.example:8080", "", "[", "10.0.0.1"])
+def test_a_foreign_name_that_points_here_is_refused_first(caller: httpx.Client, host: str) -> None:
+    for path in ("/healthz", "/login", "/v1/status"):
+        answer = caller.get(path, headers={**BEARER, "host": host})
+        assert (answer.status_code, "upriver_session" in str(answer.headers)) == (421, False)
+
+
+def test_names_of_loopback_are_known() -> None:
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.1.2.3", "::1", "LOCALHOST.")))
+    assert not any(map(is_loopback, ("", "0.0.0.0", "localhost.evil.example", "10.0.0.1", "::")))
+
+
+def test_every_answer_keeps_other_sites_out(caller: httpx.Client) -> None:
+    for path in ("/login", "/v1/status", "/healthz", "/v1/nothing"):
+        headers = caller.get(path).headers
+        assert "default-src 'self'" in headers["content-security-policy"]
+        assert (headers["x-content-type-options"], headers["cache-control"]) == ("nosniff", "no-store")
+        assert "access-control-allow-origin" not in headers
+        assert "server" not in headers
+
+
+def test_sessions_are_bounded_and_end() -> None:
+    now = [0.0]
+    sessions = BrowserSessions(lambda: now[0])
+    first = sessions.begin(Role.READER)
+    assert sessions.role(first) is Role.READER
+    others = [sessions.begin(Role.OPERATOR) for _ in range(SESSIONS_MAX)]
+    assert sessions.role(first) is None
+    now[0] = SESSION_S_MAX
+    assert [session for session in others if sessions.role(session)] == []
+
+
+def test_a_body_that_is_too_long_is_refused_unread(app: HttpApp) -> None:
+    with app.caller() as caller:
+        told = caller.post("/v1/views/planes/lookup", content=b" " * (BODY_BYTES_MAX + 1))
+        assert (told.status_code, told.json()["title"]) == (413, "BodyTooLarge")
+        untold = caller.post("/v1/views/planes/lookup", content=iter([b" " * (1 << 20)] * 5))
+        assert untold.status_code == 413
+    with app.caller({}) as anonymous:
+        assert anonymous.post("/login", content=b"token=" + b"x" * 9_000).status_code == 413
+
+
+def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpApp) -> None:
+    go_on, begun = threading.Event(), threading.Semaphore(0)
+
+    def wait(_: int) -> None:
+        begun.release()
+        assert go_on.wait(SECONDS_MAX)
+
+    for worker in app.cluster.workers.values():
+        worker.before = wait
+    statuses: list[int] = []
+    url = f"http://{app.server.address}/v1/views/planes?key=N1"
+
+    def ask() -> None:
+        statuses.append(httpx.get(url, headers=BEARER, timeout=30).status_code)
+
+    threads = [threading.Thread(target=ask) for _ in range(application.REQUESTS_MAX)]
+    try:
+        for thread in threads:
+            thread.start()
+        assert begun.acquire(timeout=SECONDS_MAX)
+        with app.caller() as late:
+            while (busy := late.get("/v1/views")).status_code == 200:
+                pass
+            assert (busy.status_code, busy.json()["title"], busy.headers["retry-after"]) == (503, "Busy", "1")
+            assert late.get("/healthz").status_code == 200
+    finally:
+        go_on.set()
+        for thread in threads:
+            thread.join()
+        for worker in app.cluster.workers.values():
+            worker.before = lambda _: None
+    assert statuses == [200] * application.REQUESTS_MAX
+
+
+PATHS = st.lists(
+    st.sampled_from(
+        [
+            "v1",
+            "views",
+            "planes",
+            "days",
+            "lookup",
+            "evict",
+            "rescale",
+            "status",
+            "changes",
+            "..",
+            "%2e%2e",
+            "%00",
+            "é",
+            "",
+        ]
+    ),
+    max_size=5,
+).map(lambda parts: "/" + "/".join(parts))
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(["N1", "2026-01-01"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(["keys", "at_least", "max_age", "timeout", "workers", "moves", "strategy", "keys_max", "x"])
+BODIES = st.binary(max_size=50) | st.dictionaries(FIELDS, VALUES, max_size=4).map(
+    lambda value: json.dumps(value).encode()
+)
+QUERIES = st.dictionaries(
+    st.sampled_from(["key", "since", "ticket", "timeout", "at_least", "customer", "day", "tailnum"]),
+    st.text(max_size=8) | st.sampled_from(["1", "[1]", '[["a"]]', "now", "-1", "1e400", "9" * 5000]),
+    max_size=3,
+)
+
+
+@settings(max_examples=300)
+@given(st.sampled_from(["GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "BREW"]), PATHS, QUERIES, BODIES)
+def test_no_request_is_answered_with_a_fault(
+    app: HttpApp, method: str, path: str, query: dict[str, str], body: bytes
+) -> None:
+    with app.caller() as caller:
+        answer = caller.request(method, path, params=query, content=body)
+    assert answer.status_code < 500 or answer.status_code in (503, 504), (answer.status_code, answer.text)
+    assert len(answer.content) < 100_000
+    if answer.status_code >= 400 and answer.content:
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert "Traceback" not in answer.text
+
+
+JUNK: list[bytes] = [
+    b"\x16\x03\x01\x02\x00",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\n\r\n",
+    b"GET /healthz HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n",
+    b"POST /login HTTP/1.1\r\nhost: localhost\r\ncontent-length: -1\r\n\r\n",
+    b"POST /login HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    b"GET /" + b"a" * (1 << 17) + b" HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+]
+
+
+@pytest.mark.parametrize("junk", JUNK, ids=range(len(JUNK)))
+def test_bytes_that_are_no_request_are_refused_and_harm_nothing(app: HttpApp, junk: bytes) -> None:
+    host, _, port = app.server.address.partition(":")
+    with socket.create_connection((host, int(port)), SECONDS_MAX) as raw:
+        raw.sendall(junk)
+        raw.shutdown(socket.SHUT_WR)
+        answer: Any = b"".join(iter(lambda: _received(raw), b""))
+    assert not answer or answer.split(b" ")[1] in (b"400", b"421", b"431"), answer[:100]
+    with app.caller({}) as after:
+        assert after.get("/healthz").status_code == 200
+
+
+def _received(raw: socket.socket) -> bytes:
+    try:
+        return raw.recv(4096)
+    except ConnectionError:
+        return b""
