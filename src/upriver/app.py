@@ -1,16 +1,17 @@
 """The app: a user declares, starts and queries it."""
 
 import atexit
+import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self, Unpack
+from typing import Any, Self, SupportsIndex, Unpack
 
 import pyarrow as pa
 
-from upriver.arguments import flag, names, seconds, some_text
+from upriver.arguments import flag, names, seconds, some_text, whole
 from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
@@ -40,6 +41,7 @@ from upriver.settings import (
     check_sizes,
     token_of,
 )
+from upriver.spark.changes import starting_version
 from upriver.spark.compaction import CompactionSettings
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
@@ -47,7 +49,7 @@ from upriver.spark.host import check_session, use_own_python
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
-from upriver.spark.scan import ScanRequest
+from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import spark_hosts
 from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
@@ -464,6 +466,29 @@ class App:
             return request.load(self._spark)
         rows = self._computed(view, request.wanted.keys)
         return request.divide(rows if request.wanted.keys is None else only_keys(rows, request.wanted.keys))
+
+    def changes(
+        self, view: str, since: str | SupportsIndex | None = None, *, partitions: int | None = None
+    ) -> DataFrame:
+        """The changes of a view that was declared with ``changes=True``, as a streaming DataFrame.
+
+        Its columns are the view's, then ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
+        ``delete``), ``_commit_version`` (the epoch) and ``_commit_timestamp``. since: ``None``: first the whole view
+        as inserts, then its changes. ``"now"``: changes from the first start of the query on. A version: the changes
+        of this epoch and later ones. Where a query has a Spark checkpoint, it goes on from there. partitions: tasks of
+        a batch; the rows of a key are in one partition, ordered by version. The app need not run: its lake has the
+        changes. Raises UnknownView; DeclarationError for a view without changes. If a version is no longer in the log,
+        the query fails with ChangesGone.
+        """
+        if not isinstance(view, str) or view not in self._plans:
+            raise UnknownView.among(view, self._plans)
+        root = self._config.root
+        options = {"root": str(root), "view": view, "startingVersion": starting_version(since)}
+        if partitions is not None:
+            options["partitions"] = str(whole("partitions", partitions))
+        if isinstance(root, Root) and root.options:
+            options["lake_secrets"] = json.dumps(dict(root.options))
+        return load_changes(self._spark, options)
 
     def _is_partial(self, name: str) -> bool:
         return name in self._plans and self._plans[name].full_because is None

@@ -11,10 +11,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from changes_kit import ARROW_SCHEMA, Change, Rows, random_history
+from changes_kit import Change, Rows, arrow_changes, random_history
 from confluent_kafka import Consumer
 from servers_kit import kafka_broker, spark_jars
 
@@ -33,10 +32,7 @@ def write(folder: Path, history: Sequence[Sequence[Change]]) -> None:
     (folder / "changes").mkdir()
     for number, (first, last) in enumerate(pairwise(CUTS)):
         rows = [each for version in history[first:last] for each in version]
-        columns = [
-            pa.array(column, field.type) for column, field in zip(zip(*rows, strict=True), ARROW_SCHEMA, strict=True)
-        ]
-        pq.write_table(pa.table(columns, schema=ARROW_SCHEMA), folder / "changes" / f"{number}.parquet")
+        pq.write_table(arrow_changes(rows), folder / "changes" / f"{number}.parquet")
 
 
 def run(folder: Path, sink: str, settings: dict[str, Any]) -> Rows:

@@ -4,20 +4,21 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
+from upriver.hashing import hash64
+from upriver.ids import Epoch
+from upriver.lake.change_log import LogRecord, commit_changes, write_part
+from upriver.lake.lake import LakeRecord, OwnedLake
+from upriver.state.changes import ChangeCommit, changes_schema, part_schema
+
 SCHEMA = "k string, n long, _change_type string, _commit_version long, _commit_timestamp timestamp"
-ARROW_SCHEMA = pa.schema(
-    [
-        ("k", pa.string()),
-        ("n", pa.int64()),
-        ("_change_type", pa.string()),
-        ("_commit_version", pa.int64()),
-        ("_commit_timestamp", pa.timestamp("us", "UTC")),
-    ]
-)
+VIEW = pa.schema([("k", pa.string()), ("n", pa.int64())])
+ARROW_SCHEMA = changes_schema(VIEW)
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ("a", "b", "c", "d", None)
 
@@ -75,3 +76,45 @@ def sum_of(changes: Iterable[Sequence[Any]]) -> Rows:
         total[tuple(row)] += 1 if kind in ("insert", "update_postimage") else -1
     assert min(total.values(), default=0) >= 0
     return +total
+
+
+class WrittenLog:
+    """The log of a view in a lake without tables. It begins with version 1."""
+
+    def __init__(self, root: Path, view: str, vnodes: int = 16) -> None:
+        self.root, self.view = str(root), view
+        self._lake = OwnedLake(self.root, LakeRecord(vnodes, (), {}), {})
+        self._commits = 0
+        self._begins = Epoch(1)
+
+    def commit(self, through: int, changes: Sequence[Change], begins: int | None = None) -> None:
+        """The changes up to a version. begins: a new log does, at this version."""
+        self._begins = self._begins if begins is None else Epoch(begins)
+        self._commits += 1
+        parts = [write_part(self._lake, self.view, "test", _part(changes))] if changes else []
+        made = ChangeCommit(
+            number=self._commits,
+            through=Epoch(through),
+            term=self._lake.term,
+            begins={self.view: self._begins},
+            parts=tuple(parts),
+        )
+        record = LogRecord(view=self.view, begins=self._begins, key=("k",), schema=VIEW, fingerprint="f")
+        commit_changes(self._lake, made, [record])
+
+    def release(self) -> None:
+        self._lake.release()
+
+
+def arrow_changes(changes: Sequence[Change]) -> pa.Table:
+    columns = [
+        pa.array(column, field.type) for column, field in zip(zip(*changes, strict=True), ARROW_SCHEMA, strict=True)
+    ]
+    return pa.table(columns, schema=ARROW_SCHEMA)
+
+
+def _part(changes: Sequence[Change]) -> pa.Table:
+    rows = arrow_changes(changes)
+    hashes = hash64([rows.column("k").combine_chunks()], rows.num_rows)
+    order = np.lexsort((hashes, rows.column("_commit_version").to_numpy()))
+    return pa.table([pa.array(hashes), *rows.columns], schema=part_schema(VIEW)).take(pa.array(order))

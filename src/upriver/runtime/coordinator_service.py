@@ -81,7 +81,7 @@ class CoordinatorService:
     ``status``, ``metrics`` (``text``, for Prometheus), ``explain`` (``view``), ``source`` (``name``, of a view or a
     table: what a scan of it must know), ``scan`` (``view``, which may be a table too, and ``scan``, a name of the
     caller's choice: callers that give the same name read the same snapshot, or the lake as of the same epoch),
-    ``evict`` (``view``, ``keys``),
+    ``change_log`` (``view``: the ``root`` of the lake that has its changes), ``evict`` (``view``, ``keys``),
     ``rescales`` and ``views`` (the history of both), and ``rescale`` (``workers`` or ``moves``, ``strategy``,
     ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``, ``rescale_report`` and
     ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it comes when the state is
@@ -120,6 +120,7 @@ class CoordinatorService:
             "explain": lambda asked: self.explain(str(asked["view"])),
             "source": self._source,
             "scan": self._scan,
+            "change_log": self._change_log,
             "evict": self._evict,
             "rescales": lambda _: {"rescales": loop.rescale_history()},
             "views": lambda _: {"views": loop.view_history()},
@@ -253,6 +254,10 @@ class CoordinatorService:
             "addresses": list(parts.addresses),
             "lake": None if scan is None else scan.to_json(),
         }
+
+    def _change_log(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        self.plan_of(str(asked["view"]))
+        return {"root": str(self._root)}
 
     def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         view, keys = str(asked["view"]), asked["keys"]

@@ -14,8 +14,8 @@ one key is refused.
 from collections.abc import Sequence
 
 from upriver.errors import DeclarationError
+from upriver.state.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 
-CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP = "_change_type", "_commit_version", "_commit_timestamp"
 CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 """The columns behind a view's own, in a DataFrame of its changes."""
 ACTION = "upriver action"

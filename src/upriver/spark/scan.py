@@ -25,7 +25,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -36,6 +36,7 @@ from upriver.ids import Epoch
 from upriver.lake.scan import scan_from_json
 from upriver.net.remote import Connection, Remote
 from upriver.plan.plan import schema_from_json
+from upriver.spark.changes import ChangesPlan, ChangesReader, ChangesSource, means_changes, stream_reader
 from upriver.spark.schema import spark_arrow_schema
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import HashRange, VnodeGroup, hashes_in
@@ -220,12 +221,21 @@ class ScanRequest:
         return rows.repartitionById(groups, group.cast("int"))
 
 
+def load_changes(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """The changes of a view as a streaming DataFrame."""
+    spark.dataSource.register(UpriverDataSource)
+    return spark.readStream.format(FORMAT).options(**options).load()
+
+
 class UpriverDataSource(DataSource):
     """The data source ``upriver``.
 
     Options: ``address`` and ``token`` of a running app; ``view``, the name of a view or a table; ``partitions``, how
     many groups of vnodes; ``keys``, a JSON list of the keys whose rows are read, or ``arrow_keys``, base64 of an Arrow
     stream of them.
+
+    With ``changes`` (``true``), or with ``root`` in place of ``address`` and ``token``, a view's changes are read from
+    its log in the lake, as a batch or as a stream (``spark.readStream``); changes.py has the further options.
 
     Register it with ``spark.dataSource.register(UpriverDataSource)``; ``App.read`` does so by itself.
     """
@@ -235,9 +245,18 @@ class UpriverDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
+        if means_changes(self.options):
+            return ChangesSource.of(self.options).schema()
         return self._asked().source().spark_schema
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        if not means_changes(self.options):
+            raise DeclarationError('a stream has the changes of a view: give option("changes", "true")')
+        return stream_reader(ChangesPlan.of(self.options))
+
     def reader(self, schema: StructType) -> DataSourceReader:
+        if means_changes(self.options):
+            return ChangesReader(ChangesPlan.of(self.options))
         asked = self._asked()
         source = asked.source()
         if _columns(schema) != (own := _columns(source.spark_schema)):

@@ -15,8 +15,6 @@ from upriver.arguments import flag, names, some_text
 from upriver.errors import DeclarationError
 from upriver.spark.merges import (
     CHANGE_COLUMNS,
-    CHANGE_TYPE,
-    COMMIT_VERSION,
     merge,
     quoted,
     rows_by_count,
@@ -24,6 +22,7 @@ from upriver.spark.merges import (
     table_in_sql,
     whole_rows,
 )
+from upriver.state.changes import CHANGE_TYPE, COMMIT_VERSION
 
 FORMATS = ("delta", "iceberg")
 EXISTING = ("refuse", "replace", "continue")

@@ -1,0 +1,318 @@
+"""The changes of a view as a DataFrame, streaming or not: the part of ``spark.read.format("upriver")`` that reads the
+change log in the lake. The app need not run.
+
+A stream's offset is a version, so the rows of a batch depend on its two offsets alone. Two things would spoil that, and
+the offsets carry what prevents them. The log's oldest versions are folded into a base: an offset names the base with
+which the stream began, and a read fails if the log has another one by then. Spark asks for the first offset again if
+the first batch did not end: so the end of each batch says where the stream began, and that counts.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self, SupportsIndex
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+from upriver.arguments import whole
+from upriver.errors import ChangesGone, DeclarationError
+from upriver.ids import Epoch
+from upriver.lake.address import Root, object_address
+from upriver.lake.change_log import ChangeLog, LogRecord
+from upriver.lake.lake import Lake
+from upriver.net.remote import Connection, Remote
+from upriver.spark.schema import spark_arrow_schema
+from upriver.state.changes import changes_schema
+from upriver.vnodes import VnodeGroup
+
+try:  # since Spark 4.2
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxFiles, SupportsTriggerAvailableNow
+except ImportError:  # pragma: no cover
+    ADMITS = False
+else:
+    ADMITS = True
+"""Whether Spark lets a Python source say how much a batch reads."""
+
+EARLIEST, LATEST, NOW = "earliest", "latest", "now"
+CHANGE_OPTIONS = ("root", "startingversion", "endingversion", "maxversionspertrigger")
+"""Options that mean changes, in lower case, as ``changes`` does."""
+ROOT_S_MAX = 10.0
+"""Seconds in which the coordinator must say where the lake is."""
+PARTITIONS_DEFAULT = 2
+"""Groups of vnodes that a batch is read in, unless the caller says otherwise."""
+
+
+def means_changes(options: Mapping[str, str]) -> bool:
+    """Whether a reader with these options reads changes, and not the rows of a view."""
+    given = {name.lower(): value for name, value in options.items()}
+    return given.get("changes", "").lower() == "true" or any(name in given for name in CHANGE_OPTIONS)
+
+
+def starting_version(since: str | SupportsIndex | None) -> str:
+    """The option ``startingVersion`` of a reader. Raises DeclarationError."""
+    if since is None:
+        return EARLIEST
+    if isinstance(since, str):
+        if since not in (EARLIEST, LATEST, NOW):
+            raise DeclarationError(f"since={since!r}: give None, {NOW!r} or a version, which is an epoch")
+        return since
+    return str(whole("since", since))
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesStart:
+    """Where reading begins. version: behind which, or with the base at which."""
+
+    version: Epoch
+    with_base: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": self.version, "base": self.with_base}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        return cls(Epoch(json["version"]), json["base"])
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesOffset:
+    """Where a batch ends, or the first one begins. version: through which all is read; ``None``: nothing is read yet.
+    start: of the stream."""
+
+    version: Epoch | None
+    start: ChangesStart
+
+    @property
+    def after(self) -> ChangesStart:
+        """Where the next batch begins."""
+        return self.start if self.version is None else ChangesStart(self.version, False)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": self.version, "start": self.start.to_json()}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        version = json["version"]
+        return cls(None if version is None else Epoch(version), ChangesStart.from_json(json["start"]))
+
+
+def begin_of(start: ChangesOffset, end: ChangesOffset) -> ChangesStart:
+    """Where the batch between two offsets begins. A first offset may be newer than the one with which the stream began
+    in truth: the end knows that one."""
+    return end.start if start.version is None else start.after
+
+
+def next_version(begin: ChangesStart, last: Epoch, versions_max: int | None) -> Epoch:
+    """Through which version the next batch reads. last: in the log. versions_max: ``None``: no limit."""
+    through = last if versions_max is None else min(last, Epoch(begin.version + versions_max - begin.with_base))
+    return max(through, begin.version)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesSource:
+    """The log of a view, as any process opens it. store: settings that open the lake's object store."""
+
+    root: str
+    view: str
+    store: Mapping[str, str]
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From the options of a reader: ``view``, and ``root``, or ``address`` and ``token`` of a running app, which
+        says where its lake is. Raises DeclarationError, UnknownView, AccessDenied, ClusterError."""
+        view, root, address, token = (options.get(name) or "" for name in ("view", "root", "address", "token"))
+        if not view or not (root or (address and token)):
+            raise DeclarationError(
+                "to read changes, give the options view, and root or both address and token of a running app"
+            )
+        if not root:
+            with Connection(Remote.parse(address, token)) as coordinator:
+                root = str(coordinator.act("change_log", {"view": view}, timeout=ROOT_S_MAX)["root"])
+        elif object_address(root) is None:
+            root = os.path.abspath(root)  # tasks may run elsewhere
+        return cls(root, view, json.loads(options.get("lake_secrets", "{}")))
+
+    def log(self) -> ChangeLog:
+        return ChangeLog(Lake(Root(self.root, self.store)))
+
+    def schema(self) -> StructType:
+        """Raises UnknownView for a view without a log."""
+        return _spark_schema(self.log().record(self.view))
+
+    def start(self, version: str | None) -> ChangesStart:
+        """Where a reader begins that gives this ``startingVersion``. Raises DeclarationError, UnknownView."""
+        log, given = self.log(), (version or EARLIEST).strip().lower()
+        if given == EARLIEST:
+            return ChangesStart(log.first(self.view), True)
+        if given in (LATEST, NOW):
+            return ChangesStart(log.last(self.view), False)
+        wanted = _number("startingVersion", given, 0)
+        if wanted == (first := log.first(self.view)):  # its changes are all rows that the view had then
+            return ChangesStart(first, True)
+        return ChangesStart(Epoch(wanted - 1), False)
+
+    def read(self, begin: ChangesStart, through: Epoch, group: VnodeGroup) -> Iterator[pa.RecordBatch]:
+        """The changes of a group of vnodes, as Spark takes them. Raises ChangesGone."""
+        log = self.log()
+        self.check(log, begin)
+        schema = spark_arrow_schema(_spark_schema(log.record(self.view)), "UTC")
+        for batch in log.changes(self.view, None if begin.with_base else begin.version, through, group):
+            self.check(log, begin)  # as of this batch, the base may be another one
+            yield batch.cast(schema)
+
+    def check(self, log: ChangeLog, begin: ChangesStart) -> None:
+        """Raise ChangesGone unless the log still has what is behind ``begin``."""
+        first = log.first(self.view)
+        if begin.version < first or (begin.with_base and begin.version != first):
+            raise ChangesGone(
+                f"view {self.view!r}: its changes after version {begin.version} are gone, and the oldest version in "
+                f"its log is {first}. Start a query with a new checkpoint, from the start, which gives all rows of "
+                f"that version and what follows"
+            )
+
+
+def _spark_schema(record: LogRecord) -> StructType:
+    return from_arrow_schema(changes_schema(record.schema), prefer_timestamp_ntz=True)
+
+
+@dataclass(frozen=True)
+class ChangesPartition(InputPartition):
+    """What one task reads."""
+
+    begin: ChangesStart
+    through: Epoch
+    group: VnodeGroup
+
+
+@dataclass(frozen=True, slots=True)
+class ChangesPlan:
+    """The options of a reader, checked."""
+
+    source: ChangesSource
+    starting_version: str | None
+    ending_version: Epoch | None
+    partitions: int | None
+    versions_max: int | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Self:
+        """From the options of a reader. Raises as :meth:`ChangesSource.of` does."""
+        limit, ending, groups = (options.get(name) for name in ("maxVersionsPerTrigger", "endingVersion", "partitions"))
+        if limit is not None and not ADMITS:
+            raise DeclarationError("maxVersionsPerTrigger needs Spark 4.2 or newer: leave it out")
+        return cls(
+            ChangesSource.of(options),
+            options.get("startingVersion"),
+            None if ending is None else Epoch(_number("endingVersion", ending, 1)),
+            None if groups is None else _number("partitions", groups, 1),
+            None if limit is None else _number("maxVersionsPerTrigger", limit, 1),
+        )
+
+    def between(self, begin: ChangesStart, through: Epoch) -> list[ChangesPartition]:
+        """The tasks that read what is behind ``begin``. Raises DeclarationError for an impossible number of them."""
+        if through < begin.version or (through == begin.version and not begin.with_base):
+            return []
+        log = self.source.log()
+        self.source.check(log, begin)
+        record = Lake(Root(self.source.root, self.source.store)).record()
+        vnodes = 1 if record is None else record.vnodes
+        groups = VnodeGroup.all(vnodes, min(vnodes, PARTITIONS_DEFAULT) if self.partitions is None else self.partitions)
+        return [ChangesPartition(begin, through, group) for group in groups]
+
+
+class ChangesReader(DataSourceReader):
+    """The changes as they are when the DataFrame is made; not streaming."""
+
+    def __init__(self, plan: ChangesPlan) -> None:
+        self._plan = plan
+        self._begin = plan.source.start(plan.starting_version)
+        last = plan.source.log().last(plan.source.view)
+        self._through = last if plan.ending_version is None else min(last, plan.ending_version)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        nothing = ChangesPartition(replace(self._begin, with_base=False), self._begin.version, VnodeGroup(0, 1, 1))
+        return self._plan.between(self._begin, self._through) or [nothing]  # Spark takes no empty list
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._plan.source, partition)
+
+
+class ChangesStreamReader(DataSourceStreamReader):
+    """The changes as a stream, for Spark 4.1, which asks for all that there is."""
+
+    def __init__(self, plan: ChangesPlan) -> None:
+        self._plan = plan
+        self._start: ChangesStart | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        return ChangesOffset(None, self._begin()).to_json()
+
+    def latestOffset(self) -> dict[str, Any]:  # type: ignore[override]
+        begin = self._begin()
+        return ChangesOffset(max(begin.version, self._last()), begin).to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        ending = ChangesOffset.from_json(end)
+        if ending.version is None:
+            return []
+        return self._plan.between(begin_of(ChangesOffset.from_json(start), ending), ending.version)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(self._plan.source, partition)
+
+    def _begin(self) -> ChangesStart:
+        if self._start is None:
+            self._start = self._plan.source.start(self._plan.starting_version)
+        return self._start
+
+    def _last(self) -> Epoch:
+        return self._plan.source.log().last(self._plan.source.view)
+
+
+if ADMITS:
+
+    class LimitedChangesStreamReader(ChangesStreamReader, SupportsTriggerAvailableNow):
+        """The changes as a stream, some versions at a time."""
+
+        def __init__(self, plan: ChangesPlan) -> None:
+            super().__init__(plan)
+            self._target: Epoch | None = None
+
+        def getDefaultReadLimit(self) -> ReadLimit:
+            # Spark knows limits of rows, files and bytes. A version counts as a file.
+            limit = self._plan.versions_max
+            return ReadAllAvailable() if limit is None else ReadMaxFiles(limit)
+
+        def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]
+            given = ChangesOffset.from_json(start)
+            last = self._last() if self._target is None else self._target
+            versions_max = limit.max_files if isinstance(limit, ReadMaxFiles) else None
+            return ChangesOffset(next_version(given.after, last, versions_max), given.start).to_json()
+
+        def reportLatestOffset(self) -> dict[str, Any]:
+            return ChangesOffset(self._last(), self._begin()).to_json()
+
+        def prepareForTriggerAvailableNow(self) -> None:
+            self._target = self._last()
+
+
+def stream_reader(plan: ChangesPlan) -> DataSourceStreamReader:
+    """The reader that this Spark can use."""
+    return LimitedChangesStreamReader(plan) if ADMITS else ChangesStreamReader(plan)
+
+
+def _read(source: ChangesSource, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    assert isinstance(partition, ChangesPartition)
+    if partition.begin.with_base or partition.begin.version < partition.through:
+        yield from source.read(partition.begin, partition.through, partition.group)
+
+
+def _number(what: str, given: str, least: int) -> int:
+    if not given.strip().isdecimal() or int(given) < least:
+        words = f", {EARLIEST!r} or {LATEST!r}" if what == "startingVersion" else ""
+        raise DeclarationError(f"{what}={given!r}: give a number, {least} or more{words}")
+    return int(given)
