@@ -34,6 +34,7 @@ from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.remote import Connection, Remote
+from upriver.traces import lookup_traced
 
 __all__ = ["Client", "Keys", "LookupLimits", "connect"]
 
@@ -180,8 +181,9 @@ class Client:
             if not allows_warming:
                 self._freshness.check_ready(view, route)
             lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
-            with suppress(_DeclaredAnew):
+            with suppress(_DeclaredAnew), lookup_traced(view, len(columns[0])) as note:
                 found = self._fresh(lookup, columns, max_age)
+                note("upriver.epoch", found.epoch)
                 metadata = self._freshness.metadata(route, found.epoch, found.committed_at)
                 return found.rows.replace_schema_metadata(metadata), found.epoch
 

@@ -21,6 +21,7 @@ from upriver.errors import ClusterError, ProtocolError, UnknownView, UpriverErro
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.lake.manifests import LakeEpochs
 from upriver.net.lookups import Answered, KeysAsked, LookupHandler
+from upriver.traces import trace_epoch
 
 LOOKUP_BOUNDS_S = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -275,13 +276,19 @@ class EpochTimes:
 
     def ended(self, epoch: Epoch, now: float) -> None:
         """All epochs up to this one have ended."""
+        for each, over in self._taken(epoch):
+            if over.committed is not None:
+                finished = now if over.finished is None else over.finished
+                applied_s, ended_s = max(0.0, finished - over.committed), max(0.0, now - finished)
+                with self._lock:
+                    self._stages[APPLY].observe(applied_s)
+                    self._stages[END].observe(ended_s)
+                trace_epoch(each, sum(over.rows.values()), applied_s, ended_s)
+
+    def _taken(self, through: Epoch) -> list[tuple[Epoch, _Unended]]:
+        """Remove and return the epochs up to this one."""
         with self._lock:
-            for each in [each for each in self._unended if each <= epoch]:
-                over = self._unended.pop(each)
-                if over.committed is not None:
-                    finished = now if over.finished is None else over.finished
-                    self._stages[APPLY].observe(max(0.0, finished - over.committed))
-                    self._stages[END].observe(max(0.0, now - finished))
+            return [(each, self._unended.pop(each)) for each in list(self._unended) if each <= through]
 
     def seconds(self) -> dict[str, Buckets]:
         """By stage, the seconds of all epochs so far."""
