@@ -302,8 +302,12 @@ class Client:
 
     def routes(self) -> Mapping[str, ViewRoute]:
         """The views of the app, by name: key, schema and the tables that each reads. Asks the coordinator."""
+        return self.routing().views
+
+    def routing(self) -> Routing:
+        """The worker of each vnode, the views, and how fresh each table is. Asks the coordinator."""
         self.refresh()
-        return self._known().views
+        return self._known()
 
     def scan(
         self, view: str, *, timeout: float = SCAN_S, store: Mapping[str, str] = MappingProxyType({})

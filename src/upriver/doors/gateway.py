@@ -21,6 +21,7 @@ from upriver.client.keys import keys_of_texts
 from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
 from upriver.doors.change_feed import ChangeFeed
+from upriver.doors.river import RiverFeed
 from upriver.errors import DeclarationError, UnknownView, UserError
 from upriver.lake.address import Root
 from upriver.lake.lake import Lake
@@ -76,6 +77,7 @@ class Gateway:
         if operator_token == reader_token:
             raise UserError("the reader's token is the operator's: give two")
         self.client = client
+        self.river = RiverFeed(client)
         self.root = root
         self._changes = None if root is None else ChangeFeed(Lake(root))
         self._pepper = secrets.token_bytes(32)

@@ -2,7 +2,7 @@
 
 from upriver.client.rescale import STRATEGIES
 from upriver.doors.gateway import Role
-from upriver.doors.http import changes, operations, views
+from upriver.doors.http import changes, operations, pictures, views
 from upriver.doors.http.messages import JSON_TYPE, Endpoint, HttpParameter, Json
 from upriver.doors.http.views import ARROW_TYPE, CSV_TYPE, NDJSON_TYPE
 
@@ -95,6 +95,25 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="Metrics for Prometheus",
         answer=operations.metrics,
         gives={operations.METRICS_TYPE: None},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/river",
+        name="getRiver",
+        summary="One picture of the app",
+        description="What the page draws: tables with the age of each, views and their regions, workers, the owner of "
+        "each vnode, the rescale under way, and what is wrong, in plain words.",
+        answer=pictures.river,
+        gives={JSON_TYPE: "River"},
+    ),
+    Endpoint(
+        method="GET",
+        path="/v1/river/events",
+        name="followRiver",
+        summary="A picture of the app each second, as server-sent events",
+        description="Events named `river`. The first has the whole `history`, later ones its new points.",
+        events=pictures.river_events,
+        gives={"text/event-stream": None},
     ),
     Endpoint(
         method="GET",

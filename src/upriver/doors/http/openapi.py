@@ -75,6 +75,15 @@ SCHEMAS: Json = {
         "properties": {"role": {"type": "string", "enum": ["reader", "operator"]}},
     },
     "Status": {"type": "object", "required": ["epoch"], "properties": {"epoch": {"type": "integer"}}},
+    "River": {
+        "type": "object",
+        "required": ["at", "epoch", "published", "summary", "troubles", "tables", "views", "workers", "vnodes"],
+        "properties": {
+            "at": {"type": "number", "description": "When the picture was made, in seconds since 1970."},
+            "summary": {"type": "object", "required": ["level", "text"]},
+            "troubles": {"type": "array", "items": {"type": "object", "required": ["level", "what"]}},
+        },
+    },
     "Views": {
         "type": "object",
         "required": ["views"],

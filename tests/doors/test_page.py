@@ -1,0 +1,256 @@
+"""The page in headless Chromium, over the real HTTP door: what it shows, to a keyboard, a phone and a screen reader."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from http_kit import READER_TOKEN
+from river_kit import NASTY, RiverApp, chromium, fail_flights, flights_app, opened, progress, table, view
+
+CONTRAST_MIN = 4.5
+"""WCAG AA, for text."""
+PHONE = 375
+"""Pixels of width."""
+
+WORST_CONTRAST = """() => {
+  const linear = (part) => { part /= 255; return part <= 0.03928 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4; };
+  const parts = (colour) => colour.match(/[\\d.]+/g).map(Number);
+  const light = ([red, green, blue]) => 0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue);
+  const ground = (node) => {
+    for (let each = node; each; each = each.parentElement) {
+      const [red, green, blue, alpha = 1] = parts(getComputedStyle(each).backgroundColor);
+      if (alpha === 1) return [red, green, blue];
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const node = walker.currentNode.parentElement;
+    const isShown = walker.currentNode.textContent.trim() && node.checkVisibility();
+    if (!isShown || node.closest("svg, option, noscript")) continue;
+    const [one, other] = [light(parts(getComputedStyle(node).color)), light(ground(node))];
+    const contrast = (Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05);
+    found.push([contrast, `${node.tagName}.${node.className}: ${walker.currentNode.textContent}`]);
+  }
+  return found.sort((one, other) => one[0] - other[0])[0];
+}"""
+UNNAMED = """() => {
+  const kinds = "button, a, input, select, progress, [role=img], [role=region], section, dialog[open]";
+  const labelled = (node) => document.getElementById(node.getAttribute("aria-labelledby"))?.textContent;
+  const labels = (node) => [...(node.labels ?? [])].map((label) => label.textContent).join("").trim();
+  const text = (node) => ["BUTTON", "A"].includes(node.tagName) && node.textContent.trim();
+  return [...document.querySelectorAll(kinds)]
+    .filter((node) => node.checkVisibility())
+    .filter((node) => !(node.getAttribute("aria-label") || labelled(node) || labels(node) || text(node)))
+    .map((node) => node.outerHTML.slice(0, 120));
+}"""
+ASKS_FOR_THREE_WORKERS = """() => fetch("/v1/rescale", {
+  method: "POST", body: JSON.stringify({workers: 3}), headers: {"content-type": "application/json"},
+}).then((answer) => answer.status)"""
+REPEATED_IDS = """() => [...document.querySelectorAll("[id]")].map((node) => node.id)
+  .filter((id, place, all) => all.indexOf(id) !== place)"""
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture
+def app() -> Iterator[RiverApp]:
+    running = flights_app()
+    yield running
+    running.stop()
+
+
+def check_page(page: Any) -> None:
+    """What holds of the page in every state: text that can be read, names for all controls, no scrolling sideways."""
+    contrast, text = page.evaluate(WORST_CONTRAST)
+    assert contrast >= CONTRAST_MIN, text
+    assert page.evaluate(UNNAMED) == []
+    assert page.evaluate(REPEATED_IDS) == []
+    width, room = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
+    assert width <= room
+    assert [said for said in page.said if "status of 40" not in said] == []  # without a token, or without metrics
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_failed_source_is_the_first_thing_that_a_viewer_reads(browser: Any, app: RiverApp, dark: bool) -> None:
+    with opened(browser, app, dark=dark) as page:
+        assert page.inner_text("#pill") == "All is well"
+        assert page.locator(".trouble").count() == 0
+        check_page(page)
+        fail_flights(app)
+        trouble = page.locator("main > :first-child .trouble")
+        told = trouble.inner_text()
+        assert "The source of table flights has failed. No new rows of it arrive." in told
+        assert "part-0042.parquet was removed" in told
+        assert "delays_by_hour, flights_by_carrier, flights_of_plane" in told
+        assert "It is tried again in 12 s" in told
+        assert "app.restart_source('flights')" in told
+        assert page.inner_text('[data-node="table:flights"] .state') == "failed"
+        assert page.inner_text('[data-node="view:delays_by_hour"] .state') == "stale"
+        assert page.inner_text('[data-node="view:planes_by_maker"] .state') == ""
+        assert page.locator('.edge[data-level="bad"]').count() == 3
+        page.wait_for_function("document.querySelector('#announcer').textContent.includes('flights has failed')")
+        check_page(page)
+        trouble.get_by_role("button", name="More about table flights").click()
+        assert page.locator("dialog").get_by_text("4", exact=True).count() == 1
+        check_page(page)
+
+
+def test_names_and_errors_are_text_and_nothing_else(browser: Any, app: RiverApp) -> None:
+    app.has_table(NASTY, table("failed", error=f"cannot read {NASTY}"))
+    app.has_view(NASTY, [NASTY], view("failed", error=NASTY))
+    with opened(browser, app) as page:
+        page.on("dialog", lambda _: page.said.append("a script of a name has run"))
+        assert page.inner_text(f'[data-node="view:{NASTY}"] .name') == NASTY
+        page.click(f'[data-node="view:{NASTY}"]')
+        page.wait_for_selector("dialog pre")
+        page.keyboard.press("Escape")
+        page.select_option("#lookup-view", NASTY)
+        page.fill("#key-0", NASTY)
+        page.keyboard.press("Enter")
+        assert page.wait_for_selector("#lookup tbody th").inner_text() == NASTY
+        assert page.locator("img").count() == 0
+        check_page(page)
+
+
+def test_fifty_views_stay_legible_in_groups_that_open_and_filter(browser: Any, app: RiverApp) -> None:
+    for number in range(46):
+        app.has_view(f"report_{number:02}", [["flights"], ["flights", "planes"], ["airlines"]][number % 3])
+    app.has_view("report_07", ["flights", "planes"], view("failed", error="RowError: no number"))
+    with opened(browser, app, width=PHONE) as page:
+        check_page(page)
+    with opened(browser, app) as page:
+        groups = page.locator(".node.group")
+        assert groups.count() == 5
+        height = page.locator("#drawing").bounding_box()["height"]
+        assert height < 800
+        assert (
+            page.locator(".node.view").all_inner_texts() == ["report_07failed"]
+            or page.locator(".node.view").count() == 1
+        )
+        groups.first.click()
+        assert groups.first.get_attribute("aria-expanded") == "true"
+        assert page.locator(".node.view").count() > 10
+        page.fill("#filter", "report_1")
+        assert page.locator(".node.view").count() == 10
+        assert page.locator(".node.group").count() == 0
+        page.fill("#filter", "no such view")
+        assert page.get_by_text("No view of that name.").is_visible()
+        check_page(page)
+
+
+def test_vnodes_move_to_their_new_worker_during_a_rescale(browser: Any, app: RiverApp) -> None:
+    with opened(browser, app, still=False) as page:
+        place = "document.querySelectorAll('.vnode')[7].style.transform"
+        before = page.evaluate(place)
+        app.told_status["rescale"] = progress(moved=2)
+        app.has_workers([0] * 6 + [2] * 2 + [1] * 8)
+        page.wait_for_selector(".vnode.moved")
+        assert page.evaluate(place) != before
+        assert page.locator(".vnode.moved").count() == 2
+        assert "worker 2 has 2" in page.get_attribute(".vnode-map", "aria-label")
+        assert page.inner_text("#vnodes-lead") == "2 of 8 vnodes have moved to another worker."
+        assert page.inner_text(".rescale-now") == "From 2 to 3 workers by icadd: moving"
+        assert page.get_attribute("#rescale progress", "value") == "0.25"
+        check_page(page)
+        page.get_by_role("button", name="Abort the rescale").click()
+        page.wait_for_selector("#rescale .said:not(:empty)")
+        app.told_status["rescale"] = None
+        page.wait_for_selector("#rescale-workers")
+
+
+def test_an_operator_begins_a_rescale_and_a_reader_cannot(browser: Any, app: RiverApp) -> None:
+    with opened(browser, app) as page:
+        page.fill("#rescale-workers", "3")
+        page.get_by_role("button", name="Rescale").click()
+        page.get_by_text("The rescale has begun.").wait_for()
+    with opened(browser, app, token=READER_TOKEN) as page:
+        page.get_by_text("Log in with the operator's token").wait_for()
+        assert page.locator("#rescale button, #rescale input").count() == 0
+        assert page.evaluate(ASKS_FOR_THREE_WORKERS) == 403
+
+
+def test_a_key_is_looked_up_with_its_epoch(browser: Any, app: RiverApp) -> None:
+    with opened(browser, app, width=PHONE) as page:
+        page.fill("#key-0", "a")
+        page.keyboard.press("Enter")
+        said = page.wait_for_selector("#lookup .said:not(:empty)").inner_text()
+        assert said.startswith("1 row of delays_by_hour, as of epoch 5")
+        assert page.locator("#lookup td").all_inner_texts() == ["1"]
+        page.fill("#key-0", "nothing")
+        page.keyboard.press("Enter")
+        page.get_by_text("The view has no rows of this key.").wait_for()
+        check_page(page)
+
+
+def test_the_page_works_by_keyboard_alone(browser: Any, app: RiverApp) -> None:
+    with opened(browser, app) as page:
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.textContent") == "Skip to the river"
+        seen = []
+        for _ in range(24):
+            page.keyboard.press("Tab")
+            seen.append(page.evaluate("document.activeElement.dataset.node ?? document.activeElement.id"))
+        order = [
+            "theme",
+            "filter",
+            "as-table",
+            "table:airlines",
+            "view:delays_by_hour",
+            "worker:0",
+            "rescale-workers",
+            "lookup-view",
+        ]
+        assert [name for name in seen if name in order] == order
+        page.focus('[data-node="view:delays_by_hour"]')
+        page.keyboard.press("Enter")
+        assert page.wait_for_selector("dialog pre").is_visible()
+        assert page.evaluate("document.querySelector('dialog').contains(document.activeElement)")
+        page.keyboard.press("Escape")
+        assert page.evaluate("document.activeElement.dataset.node") == "view:delays_by_hour"
+        page.focus("#as-table")
+        page.keyboard.press("Space")
+        assert page.locator("#tables tbody tr").count() == 3 + 4 + 2
+        assert not page.locator("#drawing").is_visible()
+        check_page(page)
+
+
+def test_colours_follow_the_switch(browser: Any, app: RiverApp) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    with opened(browser, app) as page:
+        light = page.evaluate(ground)
+        page.select_option("#theme", "dark")
+        assert page.evaluate(ground) != light
+        check_page(page)
+        page.reload()
+        page.wait_for_selector("body[data-state=live]")
+        assert page.input_value("#theme") == "dark"
+
+
+def test_an_app_without_views_and_one_that_stops_say_so(browser: Any, app: RiverApp) -> None:
+    for name in list(app.told_status["views"]):
+        app.forget_view(name)
+    app.tables.clear()
+    app.has_table("orders", lacks="its source is still being read (2 epochs so far)")
+    with opened(browser, app, width=PHONE) as page:
+        assert page.inner_text("#pill") == "Getting ready"
+        assert page.get_by_text("No views yet: app.view(name, sql, key=...) declares one.").is_visible()
+        assert page.get_by_text("There are no views to look up in yet.").is_visible()
+        assert page.inner_text('[data-node="table:orders"] .state') == "warming up"
+        check_page(page)
+        app.server.close()
+        page.get_by_text("Connection lost, trying again.").wait_for()
+        assert page.inner_text("#pill") == "Not connected"
+
+
+def test_what_moves_stands_still_for_a_viewer_that_asks_for_less_motion(browser: Any, app: RiverApp) -> None:
+    flows = "[...document.querySelectorAll('.flow')].filter((each) => getComputedStyle(each).display !== 'none').length"
+    with opened(browser, app, still=True) as page:
+        assert page.evaluate(flows) == 0
+    with opened(browser, app, still=False) as page:
+        assert page.evaluate(flows) == 3
