@@ -4,7 +4,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from soak import SOAK
 
 LONG_S_MAX = 3600
 """Seconds after which a long test that hangs fails."""
-WITHOUT_SPARK = "not spark and not cluster"
+WITHOUT_SPARK = "not spark and not cluster and not servers"
 LONG_FILES = frozenset(
     f"test_{name}.py"
     for name in (
@@ -25,7 +25,7 @@ LONG_FILES = frozenset(
     )
 )
 """Files whose tests take half a minute and more."""
-ALL_WITH_SPARK = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster)$", re.MULTILINE)
+ALL_WITH_SPARK = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster|servers)$", re.MULTILINE)
 
 # No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
 _found = settings.get_profile(settings.get_current_profile_name())
@@ -112,3 +112,49 @@ def spark() -> Iterator[Any]:
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def connected(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """The session with connectors, for all tests of the process; see ``servers.connectors``."""
+    from servers.connectors import ConnectedSession
+
+    made = _or_skip(lambda: ConnectedSession(tmp_path_factory.mktemp("ice")))
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def kafka_spark(connected: Any) -> Any:
+    return _or_skip(lambda: connected.having("kafka"))
+
+
+@pytest.fixture
+def delta_spark(connected: Any) -> Any:
+    return _or_skip(lambda: connected.having("delta"))
+
+
+@pytest.fixture
+def iceberg_spark(connected: Any) -> Any:
+    """Its catalog ``ice`` holds Iceberg's tables."""
+    return _or_skip(lambda: connected.having("iceberg"))
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """One broker for all tests of the process; each takes topics of its own."""
+    from servers.kafka import KafkaBroker
+
+    broker = _or_skip(lambda: KafkaBroker(tmp_path_factory.mktemp("kafka")))
+    yield broker
+    broker.stop()
+
+
+def _or_skip(make: Callable[[], Any]) -> Any:
+    """What is made, unless this machine lacks something for it: then the test is skipped with the reason."""
+    from servers.maven import Missing
+
+    try:
+        return make()
+    except Missing as missing:
+        pytest.skip(str(missing))
