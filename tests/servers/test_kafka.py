@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 
 from upriver import App
-from upriver.errors import IngestFailed
 
 pytestmark = pytest.mark.servers
 
@@ -80,17 +79,3 @@ def test_views_equal_spark_over_what_was_sent(kafka: Any, kafka_spark: Any, tmp_
     send(230)
     with running() as app:
         assert_equal(app)
-
-
-def test_a_topic_that_is_not_there_is_named(kafka: Any, kafka_spark: Any, tmp_path: Path) -> None:
-    """The source is tried again, and takes the rows once the topic is there."""
-    with App(kafka_spark, str(tmp_path / "lake"), workers=1) as app:
-        app.table("orders", stream(kafka_spark, kafka, "not-yet"), key="customer")
-        app.view("totals", TOTALS, key="customer", partial=False)
-        app.start()
-        with pytest.raises(IngestFailed, match="not-yet"):
-            app.wait(120)
-        kafka.send(kafka.topic(name="not-yet"), orders(0, 14))
-        app.restart_source("orders")
-        app.wait(120)
-        assert {row["n"] for row in app.lookup("totals", ["c0", "c6"]).to_pylist()} == {2}

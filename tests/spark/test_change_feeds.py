@@ -1,0 +1,181 @@
+"""Envelopes of Debezium and change feeds of Delta: the table equals the database that they come from."""
+
+import base64
+import json
+import random
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from upriver import App
+from upriver.errors import DeclarationError, IngestFailed
+from upriver.sources import debezium, delta_cdf
+
+pytestmark = pytest.mark.spark
+
+PERSON = "id BIGINT, name STRING, team INT"
+TRANSACTIONS = 60
+FEED = f"{PERSON}, _change_type STRING, _commit_version BIGINT"
+
+Row = tuple[int, str, int]
+Step = tuple[str, Row | None, Row | None]
+"""What is done to one row: the operation, and the row before and after."""
+
+
+def random_transactions(draw: random.Random, database: dict[int, Row]) -> Iterator[list[Step]]:
+    """Each has a few steps, and moves keys too. The database has what they leave."""
+    for _ in range(TRANSACTIONS):
+        steps: list[Step] = []
+        for _ in range(draw.randint(1, 4)):
+            key = draw.randint(0, 9)
+            new = (draw.randint(0, 9), draw.choice("abc"), draw.randint(0, 2))
+            before = database.pop(key, None)
+            if before is None:
+                before, new = None, (key, *new[1:])
+                steps.append(("c", None, new))
+            elif draw.random() < 0.3:
+                steps.append(("d", before, None))
+                continue
+            else:
+                new = (key if new[0] in database else new[0], *new[1:])
+                steps.append(("u", before, new))
+            database[new[0]] = new
+        yield steps
+
+
+def envelopes(draw: random.Random, transactions: list[list[Step]]) -> list[str | None]:
+    """As a topic has them. An update that moves a key comes as one envelope, or as two, of one position."""
+    said: list[str | None] = []
+    position = 0
+    for steps in transactions:
+        for op, before, after in steps:
+            position += 1
+            split = op == "u" and before and after and before[0] != after[0] and draw.random() < 0.5
+            for each in [("d", before, None), ("c", None, after)] if split else [(op, before, after)]:
+                said.append(envelope(*each, position, is_wrapped=draw.random() < 0.5))
+                if each[0] == "d":
+                    said.append(None)
+    return said
+
+
+def envelope(op: str, before: Row | None, after: Row | None, position: int, *, is_wrapped: bool) -> str:
+    columns = ("id", "name", "team")
+    payload = {
+        "before": before and dict(zip(columns, before, strict=True)),
+        "after": after and dict(zip(columns, after, strict=True)),
+        "op": op,
+        "source": {"connector": "postgresql", "lsn": position, "ts_ms": 7},
+        "ts_ms": 8,
+        "transaction": {"id": f"{position}", "total_order": position, "data_collection_order": 1},
+    }
+    return json.dumps({"schema": {"type": "struct"}, "payload": payload} if is_wrapped else payload)
+
+
+def feed(transactions: list[list[Step]]) -> list[tuple[Any, ...]]:
+    """As Delta has it: of each version, the changes of the whole transaction, in no order."""
+    rows: list[tuple[Any, ...]] = []
+    for version, steps in enumerate(transactions):
+        first, last = dict[int, Row](), dict[int, Row | None]()
+        for _, before, after in steps:
+            if before:
+                first.setdefault(before[0], before) if before[0] not in last else None
+                last[before[0]] = None
+            if after:
+                last[after[0]] = after
+        rows += [(*row, "update_preimage", version) for row in first.values()]
+        rows += [(*row, "update_postimage", version) for row in last.values() if row]
+    return rows
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_tables_equal_the_database(spark: Any, tmp_path: Path, seed: int) -> None:
+    """The messages come in several batches, and within a batch in no order."""
+    draw, database = random.Random(seed), dict[int, Row]()
+    transactions = list(random_transactions(draw, database))
+    messages, changes = envelopes(draw, transactions), feed(transactions)
+    for part in range(3):
+        some = messages[part::3]
+        draw.shuffle(some)
+        rows = spark.createDataFrame([(value,) for value in some], "value STRING").coalesce(1)
+        rows.write.mode("append").parquet(str(tmp_path / "topic"))
+    raw = spark.readStream.schema("value STRING").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "topic"))
+    draw.shuffle(changes)
+    with App(spark, str(tmp_path / "lake"), workers=2) as app:
+        app.table("people", **debezium(raw, schema=PERSON, key="id"))
+        app.table("copies", **delta_cdf(spark.createDataFrame(changes, FEED), key="id"))
+        for table in ("people", "copies"):
+            app.view(f"all_{table}", f"SELECT id, name, team FROM {table}", key="id", partial=False)
+        app.start(wait=True)
+        for table in ("people", "copies"):
+            assert {tuple(row) for row in app.read(f"all_{table}").collect()} == set(database.values())
+
+
+def test_values_are_read_in_their_declared_types(spark: Any) -> None:
+    row = {
+        "id": 1,
+        "day": 19723,
+        "at": 1704103200123456,
+        "zoned": "2024-01-01T10:00:00.5Z",
+        "price": "12.50",
+        "exact": base64.b64encode((-1234).to_bytes(2, "big", signed=True)).decode(),
+    }
+    schema = "id BIGINT, day DATE, at TIMESTAMP_NTZ, zoned TIMESTAMP, price DECIMAL(10,2), exact STRING"
+    texts = [
+        (json.dumps({"op": "c", "before": None, "after": row, "source": {"file": "bin.000017", "pos": 4}}).encode(),)
+    ]
+    made = debezium(spark.createDataFrame(texts, "value BINARY"), schema=schema, key="id", database="mysql")
+    (found,) = made["rows"].collect()
+    assert found.day == date(2024, 1, 1)
+    assert found.at == datetime(2024, 1, 1, 10, 0, 0, 123456)
+    assert found.zoned.astimezone(UTC) == datetime(2024, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)
+    assert found.price == Decimal("12.50")
+    assert (found._file, found._pos, found._row, found._op) == (17, 4, None, "c")
+    assert made["order_by"][:3] == ["_file", "_pos", "_row"]
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ('{"op": "t", "source": {"lsn": 3}}', "the source table was truncated"),
+        ("no json", "is no envelope of the declared schema"),
+        ('{"op": "c", "after": {"id": "x"}}', "is no envelope of the declared schema"),
+        ('{"op": "d", "before": {"name": "a"}}', "has no value of the key"),
+    ],
+)
+def test_a_bad_envelope_is_shown_or_left_out(spark: Any, message: str, said: str) -> None:
+    good = envelope("c", None, (1, "a", 2), 5, is_wrapped=False)
+    raw = spark.createDataFrame([(good,), (message,)], "value STRING")
+    with pytest.raises(Exception, match=said):
+        debezium(raw, schema=PERSON, key="id")["rows"].collect()
+    kept = debezium(raw, schema=PERSON, key="id", on_bad_envelope="skip")["rows"].collect()
+    assert [tuple(row)[:3] for row in kept] == [(1, "a", 2)]
+
+
+def test_a_truncate_stops_the_source_with_the_way_out(spark: Any, tmp_path: Path) -> None:
+    raw = spark.createDataFrame([('{"op": "t"}',)], "value STRING")
+    with App(spark, str(tmp_path / "lake"), workers=1) as app:
+        app.table("people", **debezium(raw, schema=PERSON, key="id"))
+        app.view("all", "SELECT id, name FROM people", key="id", partial=False)
+        app.start()
+        with pytest.raises(IngestFailed, match=r"was truncated.*on_bad_envelope='skip'"):
+            app.wait()
+
+
+def test_wrong_arguments_are_refused(spark: Any) -> None:
+    raw = spark.createDataFrame([("{}",)], "value STRING")
+    for more, said in [
+        ({"key": "nothing"}, "key names 'nothing'; the schema's columns are id, name, team"),
+        ({"schema": "id NOTHING"}, "is no list of columns"),
+        ({"schema": "id INT, _lsn INT"}, "column '_lsn', which is added"),
+        ({"database": "db2"}, "database='db2': give one of 'postgresql'"),
+        ({"value": "v"}, "has no column 'v' but value"),
+        ({"time_unit": "s"}, "time_unit='s'"),
+    ]:
+        with pytest.raises(DeclarationError, match=said):
+            debezium(raw, **{"schema": PERSON, "key": "id", **more})
+    with pytest.raises(DeclarationError, match="readChangeFeed"):
+        delta_cdf(raw, key="id")
