@@ -1,0 +1,120 @@
+"""The Arrow Flight door, asked from Python and from Go."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+import pytest
+from doors_kit import ROUTES, TOTALS, KeptRows
+
+from upriver.doors.flight import FlightDoor
+from upriver.net.server import Listen
+
+TOKEN = "s3cret-t0ken"
+GO = Path(__file__).parent.parent / "support" / "flight_go"
+GO_S_MAX = 240.0
+"""Seconds in which Go must fetch its modules and build the program."""
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[FlightDoor]:
+    running = FlightDoor(KeptRows(), lambda token: token == TOKEN, Listen("127.0.0.1", 0))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def client(door: FlightDoor) -> Iterator[Any]:
+    with flight.FlightClient(f"grpc://{door.address}") as opened:
+        yield opened
+
+
+BEARER = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + TOKEN.encode())])
+
+
+def rows_of(client: Any, ticket: bytes) -> pa.Table:
+    return client.do_get(flight.Ticket(ticket), BEARER).read_all()
+
+
+def test_views_are_listed_with_their_columns_and_a_ticket_for_all_rows(client: Any) -> None:
+    listed = {info.descriptor.path[0].decode(): info for info in client.list_flights(options=BEARER)}
+    assert sorted(listed) == ["Routes", "everything", "totals"]
+    assert listed["totals"].schema == TOTALS.schema
+    (endpoint,) = listed["Routes"].endpoints
+    found = rows_of(client, endpoint.ticket.ticket)
+    assert found.equals(ROUTES)
+    assert found.schema.metadata[b"upriver.epoch"] == b"7"
+
+
+def test_a_ticket_names_keys(client: Any) -> None:
+    assert rows_of(client, b'{"view": "totals", "keys": [["ada"], "bob", [null]]}')["n"].to_pylist() == [2, 1, 5]
+    assert rows_of(client, b'{"view": "Routes", "keys": [["JFK", 2]]}')["delays"].to_pylist() == [[]]
+
+
+def test_a_command_is_a_query(client: Any) -> None:
+    command = flight.FlightDescriptor.for_command("SELECT n, total FROM totals WHERE customer = 'ada'")
+    info = client.get_flight_info(command, BEARER)
+    assert info.schema == pa.schema([("n", pa.int64()), ("total", pa.decimal128(10, 2))])
+    assert client.get_schema(command, BEARER).schema == info.schema
+    assert rows_of(client, info.endpoints[0].ticket.ticket)["n"].to_pylist() == [2]
+
+
+def test_a_basic_handshake_gives_the_header_of_further_calls(client: Any) -> None:
+    header = client.authenticate_basic_token("anything", TOKEN)
+    options = flight.FlightCallOptions(headers=[header])
+    assert len(list(client.list_flights(options=options))) == 3
+
+
+def test_without_a_token_nothing_is_told(client: Any) -> None:
+    wrong = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer wrong")])
+    for options in (wrong, flight.FlightCallOptions()):
+        with pytest.raises(flight.FlightUnauthenticatedError, match="app's token"):
+            list(client.list_flights(options=options))
+        with pytest.raises(flight.FlightUnauthenticatedError, match="app's token"):
+            client.do_get(flight.Ticket(b'{"view": "totals"}'), options).read_all()
+    with pytest.raises(flight.FlightUnauthenticatedError, match="app's token"):
+        client.authenticate_basic_token("anything", "wrong")
+
+
+@pytest.mark.parametrize(
+    ("ticket", "error", "said"),
+    [
+        (b'{"view": "nothing"}', pa.ArrowKeyError, "there are: Routes, everything, totals"),
+        (b'{"view": "Routes", "keys": ["JFK"]}', pa.ArrowInvalid, "KeyTypeError"),
+        (b'{"query": "DELETE FROM totals"}', pa.ArrowInvalid, "views are only read here"),
+        (b'{"query": "SELECT 1", "view": "totals"}', pa.ArrowInvalid, "is no ticket"),
+        (b"\xff\x00", pa.ArrowInvalid, "is no ticket"),
+        (b"[" * 100_000, pa.ArrowInvalid, "is no ticket"),
+    ],
+)
+def test_a_wrong_ticket_is_refused_clearly(client: Any, ticket: bytes, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        rows_of(client, ticket)
+
+
+@pytest.mark.long
+def test_go_looks_up_scans_and_queries(door: FlightDoor, tmp_path: Path) -> None:
+    if shutil.which("go") is None:
+        pytest.skip("Go is not installed")
+    program = tmp_path / "ask"
+    try:
+        build = ["go", "build", "-mod=mod", "-o", str(program), "."]
+        built = subprocess.run(build, cwd=GO, capture_output=True, text=True, timeout=GO_S_MAX, check=False)
+    except subprocess.TimeoutExpired:
+        pytest.skip("Go could not fetch its modules in time")
+    if built.returncode and "proxy" in built.stderr:
+        pytest.skip("Go cannot fetch its modules")
+    assert built.returncode == 0, built.stderr
+    asked = subprocess.run([str(program), door.address, TOKEN], capture_output=True, text=True, timeout=60, check=False)
+    assert asked.returncode == 0, asked.stderr
+    assert json.loads(asked.stdout) == {
+        "flights": ["Routes", "everything", "totals"],
+        "lookup": ["ada 2", "bob 1"],
+        "scan": 4,
+        "query": ["eve 0"],
+    }
