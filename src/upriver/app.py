@@ -99,7 +99,8 @@ class App:
     clock_tick: seconds from one epoch to the next at most, if a view depends on the clock: its time moves with the
     epochs (docs/guide/sql.md).
     http: where the app answers over HTTP, ``"127.0.0.1:8080"``; port 0 takes a free one; ``None``: nowhere. It needs
-    the extra ``http``, and every request must show the token (docs/guide/http.md).
+    the extra ``http``, and every request must show the token (docs/guide/http.md). postgres, flight: the same for
+    PostgreSQL's wire and for Arrow Flight (docs/guide/queries.md).
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -132,11 +133,13 @@ class App:
         compaction_grace_s: float = GRACE_S,
         clock_tick: float = TICK_S,
         http: str | None = None,
+        postgres: str | None = None,
+        flight: str | None = None,
     ) -> None:
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         grace_s = seconds("compaction_grace_s", compaction_grace_s)
-        self._door_addresses = DoorAddresses.of(http=http)
+        self._door_addresses = DoorAddresses.of(http=http, postgres=postgres, flight=flight)
         use_own_python(spark)
         self._spark = spark
         self._config = AppConfig(
@@ -395,9 +398,22 @@ class App:
     @property
     def http_address(self) -> str:
         """Where the running app answers over HTTP: ``host:port``. Raises DeclarationError without ``App(http=...)``."""
+        return self._door("http")
+
+    @property
+    def postgres_address(self) -> str:
+        """The same for PostgreSQL's wire. Raises DeclarationError without ``App(postgres=...)``."""
+        return self._door("postgres")
+
+    @property
+    def flight_address(self) -> str:
+        """The same for Arrow Flight. Raises DeclarationError without ``App(flight=...)``."""
+        return self._door("flight")
+
+    def _door(self, name: str) -> str:
         self._running()
         assert self._doors is not None
-        return self._doors.address("http")
+        return self._doors.address(name)
 
     @property
     def token(self) -> str:

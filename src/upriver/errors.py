@@ -48,6 +48,10 @@ class ChangesGone(UserError):
     """Changes of a view were asked for that its log has no more; the message says how to start anew."""
 
 
+class QueryCancelled(UserError):
+    """The caller has cancelled the query."""
+
+
 class RowError(UserError):
     """An expression failed on a row of the input: overflow, a bad cast, division by zero."""
 

@@ -16,7 +16,11 @@ from upriver.net.server import Listen
 
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", re.ASCII)
 
-MODULES: Mapping[str, tuple[str, str]] = {"http": ("upriver.doors.http.server", "http")}
+MODULES: Mapping[str, tuple[str, str]] = {
+    "http": ("upriver.doors.http.server", "http"),
+    "postgres": ("upriver.doors.postgres.server", "spark"),
+    "flight": ("upriver.doors.flight", "spark"),
+}
 """By door: its module, which has ``serve(gateway, listen) -> Door``, and the extra with the packages that it needs."""
 
 

@@ -8,6 +8,7 @@ import atexit
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -17,10 +18,9 @@ import pyarrow as pa
 from upriver.client.client import Client
 from upriver.client.scans import ScanReader
 from upriver.doors.queries import ViewAccess, ViewQuery
-from upriver.errors import Busy, DeclarationError, RowError, UnsupportedSql, WaitTimeout
+from upriver.errors import Busy, DeclarationError, QueryCancelled, RowError, UnsupportedSql, WaitTimeout
 from upriver.net.lookups import ViewRoute
 from upriver.plan.plan import EVERYTHING_KEY
-from upriver.plan.types import is_instant
 
 QUERY_ROWS_MAX = 1_000_000
 """Rows of one view that a query reads by a scan, and rows of an answer."""
@@ -35,7 +35,7 @@ QUERY_S_MAX = 60.0
 QUERIES_MAX = 8
 """Queries that one process evaluates at a time."""
 ENGINES_MAX = 8
-"""Time zones for which a process keeps a DuckDB."""
+"""DuckDBs that a process keeps: one for each time zone and door."""
 BATCH_ROWS = 65_536
 """Rows of an answer that are fetched at a time."""
 
@@ -70,8 +70,11 @@ class QueryRows(Protocol):
 class ClientRows:
     """The rows that a client reads."""
 
-    def __init__(self, client: Client, store: Mapping[str, str] = MappingProxyType({})) -> None:
-        """store: settings that open the lake's object store."""
+    def __init__(
+        self, client: Client, store: Mapping[str, str] = MappingProxyType({}), scan_s: float = QUERY_S_MAX
+    ) -> None:
+        """store: settings that open the lake's object store. scan_s: seconds in which a scan must have been read."""
+        self._scan_s = scan_s
         self._client = client
         self._store = store
 
@@ -82,7 +85,7 @@ class ClientRows:
         return self._client.lookup(view, keys)
 
     def scan(self, view: str) -> ScanReader:
-        scan = self._client.scan(view, timeout=QUERY_S_MAX, store=self._store)
+        scan = self._client.scan(view, timeout=self._scan_s, store=self._store)
         if scan.tables:
             tables = self._client.status()["tables"]
             count = sum(int(tables[table]["rows"]) for table in scan.tables if table in tables)
@@ -98,21 +101,70 @@ def _way_out(view: str, schema: pa.Schema) -> str:
     return f"Name keys, by WHERE with = or IN for every column of the view's key, or use app.read({view!r})"
 
 
-def execute(query: ViewQuery, rows: QueryRows, parameters: Sequence[Any] = ()) -> pa.Table:
+class Cancellation:
+    """Ends a query from another thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._under_way: duckdb.DuckDBPyConnection | None = None
+        self.is_requested = False
+
+    def request(self) -> None:
+        """End the query that DuckDB evaluates now, if there is one."""
+        with self._lock:
+            if self._under_way is not None:
+                self.is_requested = True
+                self._under_way.interrupt()
+
+    @contextmanager
+    def covers(self, duck: duckdb.DuckDBPyConnection) -> Iterator[None]:
+        """The query of this connection is under way."""
+        with self._lock:
+            self._under_way, self.is_requested = duck, False
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._under_way = None
+
+
+@dataclass(frozen=True, slots=True)
+class DoorTables:
+    """What a door adds to the views. tables: by name. macros: statements of DuckDB that define functions."""
+
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    macros: tuple[str, ...] = ()
+
+
+NO_TABLES = DoorTables()
+
+
+def execute(
+    query: ViewQuery,
+    rows: QueryRows,
+    parameters: Sequence[Any] = (),
+    added: DoorTables = NO_TABLES,
+    cancellation: Cancellation | None = None,
+) -> pa.Table:
     """The answer of a query. parameters: values of ``$1``, ``$2``, ...
 
     The rows of each view are as of the end of one epoch. Raises UnsupportedSql for what DuckDB refuses, RowError for an
     expression that fails, DeclarationError for too many rows or keys, WaitTimeout, Busy, and the errors of lookups.
     """
-    with _ENGINES.cursor(_zone(query.routes)) as duck:
+    cancellation = cancellation or Cancellation()
+    with _ENGINES.cursor(query.zone, added.macros) as duck, cancellation.covers(duck):
         for access in query.accesses:
             duck.register(access.view, _rows_of(access, query.routes[access.view], rows, duck, parameters))
+        for name, table in added.tables.items():
+            duck.register(name, table)
         return _answer(duck, query.sql, _used(query, parameters))
 
 
-def describe(query: ViewQuery, parameters: Sequence[Any] = ()) -> pa.Schema:
+def describe(query: ViewQuery, parameters: Sequence[Any] = (), added: DoorTables = NO_TABLES) -> pa.Schema:
     """Names and types of the answer's columns. parameters: of the types that they will have."""
-    with _ENGINES.cursor(_zone(query.routes)) as duck:
+    with _ENGINES.cursor(query.zone, added.macros) as duck:
+        for name, table in added.tables.items():
+            duck.register(name, table.slice(0, 0))
         for view, route in query.routes.items():
             duck.register(view, route.schema.empty_table())
         return _answer(duck, query.sql, _used(query, parameters)).schema
@@ -120,12 +172,6 @@ def describe(query: ViewQuery, parameters: Sequence[Any] = ()) -> pa.Schema:
 
 def _used(query: ViewQuery, parameters: Sequence[Any]) -> dict[str, Any]:
     return {str(place): value for place, value in enumerate(parameters, start=1) if f"${place}" in query.sql}
-
-
-def _zone(routes: Mapping[str, ViewRoute]) -> str:
-    """The zone of the views' times, in which DuckDB reads and writes times."""
-    types = (field.type for route in routes.values() for field in route.schema)
-    return next((str(type.tz) for type in types if is_instant(type)), "UTC")
 
 
 def _rows_of(
@@ -182,6 +228,8 @@ def _answer(duck: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, 
         reader = relation.to_arrow_reader(BATCH_ROWS)
         return pa.Table.from_batches(_bounded(reader), reader.schema)
     except duckdb.Error as error:
+        if isinstance(error, duckdb.InterruptException) and not late.is_set():
+            raise QueryCancelled("the query was cancelled by its caller") from None
         if late.is_set():
             raise WaitTimeout(f"the query took longer than {QUERY_S_MAX:g} s: name keys, or read fewer rows") from None
         raise _translated(error) from error
@@ -206,16 +254,16 @@ class _Engines:
     def __init__(self) -> None:
         self._turns = threading.BoundedSemaphore(QUERIES_MAX)
         self._lock = threading.Lock()
-        self._open: dict[str, duckdb.DuckDBPyConnection] = {}
+        self._open: dict[tuple[str, tuple[str, ...]], duckdb.DuckDBPyConnection] = {}
 
     @contextmanager
-    def cursor(self, zone: str) -> Iterator[duckdb.DuckDBPyConnection]:
+    def cursor(self, zone: str, macros: tuple[str, ...] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
         """For one query. Raises Busy if there are too many at a time."""
         if not self._turns.acquire(timeout=QUERY_S_MAX):
             raise Busy(f"{QUERIES_MAX} queries are under way already: try again soon")
         try:
             with self._lock:
-                cursor = self._engine(zone).cursor()
+                cursor = self._engine(zone, macros).cursor()
             try:
                 yield cursor
             finally:
@@ -223,16 +271,18 @@ class _Engines:
         finally:
             self._turns.release()
 
-    def _engine(self, zone: str) -> duckdb.DuckDBPyConnection:
-        if zone not in self._open:
+    def _engine(self, zone: str, macros: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
+        if (zone, macros) not in self._open:
             if len(self._open) >= ENGINES_MAX:
-                self._open.pop(next(iter(self._open))).close()
+                del self._open[next(iter(self._open))]  # cursors of queries under way keep it open
             duck = duckdb.connect(":memory:", config=dict(DUCK_SETTINGS))
             with suppress(duckdb.Error):  # a zone that DuckDB does not know: UTC stays
                 duck.execute(f"SET GLOBAL TimeZone = '{zone.replace(chr(39), chr(39) * 2)}'")
+            for macro in macros:
+                duck.execute(macro)
             duck.execute("SET lock_configuration = true")
-            self._open[zone] = duck
-        return self._open[zone]
+            self._open[zone, macros] = duck
+        return self._open[zone, macros]
 
     def close(self) -> None:
         with self._lock:

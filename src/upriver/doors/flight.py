@@ -19,7 +19,9 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from upriver.client.keys import keys_of_texts
-from upriver.doors.execution import QueryRows, describe, execute
+from upriver.doors.doors import cannot_listen
+from upriver.doors.execution import ClientRows, QueryRows, describe, execute
+from upriver.doors.gateway import Gateway
 from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery
 from upriver.errors import (
     AccessDenied,
@@ -243,3 +245,12 @@ def _raise(error: UpriverError) -> NoReturn:
     if isinstance(error, Busy | NotReady | WorkerLost):
         raise flight.FlightUnavailableError(text) from error
     raise flight.FlightInternalError(text) from error
+
+
+def serve(gateway: Gateway, listen: Listen) -> FlightDoor:
+    """Open the door. Raises ClusterError if it cannot listen."""
+    rows = ClientRows(gateway.client, gateway.store, scan_s=SCAN_S_MAX)
+    try:
+        return FlightDoor(rows, lambda token: gateway.role(token) is not None, listen)
+    except (OSError, pa.ArrowException) as error:
+        raise cannot_listen("flight", listen, OSError(str(error))) from None

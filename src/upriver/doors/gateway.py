@@ -80,6 +80,7 @@ class Gateway:
         self.river = RiverFeed(client)
         self.root = root
         self._changes = None if root is None else ChangeFeed(Lake(root))
+        self._tokens = {"operator": operator_token} | ({} if reader_token is None else {"reader": reader_token})
         self._pepper = secrets.token_bytes(32)
         self._operator = self._digest(operator_token)
         self._reader = secrets.token_bytes(32) if reader_token is None else self._digest(reader_token)
@@ -92,6 +93,11 @@ class Gateway:
         digest = self._digest(token)
         is_operator, is_reader = hmac.compare_digest(digest, self._operator), hmac.compare_digest(digest, self._reader)
         return Role.OPERATOR if is_operator else Role.READER if is_reader else None
+
+    @property
+    def tokens(self) -> Mapping[str, str]:
+        """The app's tokens by role, for a door whose callers prove that they know one without sending it."""
+        return dict(self._tokens)
 
     def _digest(self, token: str) -> bytes:
         return hmac.digest(self._pepper, token.encode("utf-8", "surrogatepass"), hashlib.sha256)

@@ -5,7 +5,7 @@ key, combined by AND) make a lookup; any other view of the query is scanned. Duc
 rows of either, so a condition that names no key is never lost.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Self
@@ -53,10 +53,12 @@ class ViewAccess:
 
 @dataclass(frozen=True)
 class ViewQuery:
-    """A query whose views are known. tree: in which each view has its own name, and no schema. routes: of its views."""
+    """A query whose views are known. tree: in which each view has its own name, and no schema. routes: of its views.
+    zone: in which it reads and writes times."""
 
     tree: exp.Query
     routes: Mapping[str, ViewRoute]
+    zone: str = "UTC"
 
     @classmethod
     def parse(cls, text: str, dialect: str, routes: Mapping[str, ViewRoute]) -> Self:
@@ -65,12 +67,14 @@ class ViewQuery:
         return cls.of(parsed(text, dialect), routes)
 
     @classmethod
-    def of(cls, tree: exp.Expr, routes: Mapping[str, ViewRoute]) -> Self:
-        """As :meth:`parse`."""
+    def of(cls, tree: exp.Expr, routes: Mapping[str, ViewRoute], others: Collection[str] = ()) -> Self:
+        """As :meth:`parse`. others: names of tables that the door adds."""
         query = _checked(tree)
         by_name = {name.lower(): name for name in routes}
         read: dict[str, ViewRoute] = {}
         for table in _tables(query):
+            if table.name in others:
+                continue
             name = by_name.get(table.name.lower())
             if name is None or table.db.lower() not in SCHEMAS:
                 raise UnknownView.among(f"{table.db}.{table.name}" if table.db else table.name, routes)
@@ -81,7 +85,7 @@ class ViewQuery:
         for column in query.find_all(exp.Column):
             column.set("db", None)
             column.set("catalog", None)
-        return cls(query, read)
+        return cls(query, read, zone_of(routes))
 
     @cached_property
     def sql(self) -> str:
@@ -172,6 +176,12 @@ def column_type(type: pa.DataType) -> str | None:
     if is_nested(type) or is_interval(type):
         return None
     return "TIMESTAMPTZ" if is_instant(type) else duck_name(type)
+
+
+def zone_of(routes: Mapping[str, ViewRoute]) -> str:
+    """The zone of the views' times, all of one session; UTC if they have none."""
+    types = (field.type for route in routes.values() for field in route.schema)
+    return next((str(type.tz) for type in types if is_instant(type)), "UTC")
 
 
 def _checked(tree: exp.Expr) -> exp.Query:

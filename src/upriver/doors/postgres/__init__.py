@@ -1,0 +1,1 @@
+"""The door that speaks PostgreSQL's wire protocol."""

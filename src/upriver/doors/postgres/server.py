@@ -1,0 +1,168 @@
+"""The socket loop of the PostgreSQL door: a thread for each caller, each around one session."""
+
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from upriver.doors.doors import cannot_listen
+from upriver.doors.execution import ClientRows, QueryRows
+from upriver.doors.gateway import Gateway
+from upriver.doors.postgres.scram import TokenVerifiers
+from upriver.doors.postgres.session import PostgresSession
+from upriver.net.server import Listen
+
+CONNECTIONS_MAX = 100
+"""Callers at a time."""
+UNPROVED_MAX = 32
+"""Callers at a time that have not proved that they know a token."""
+UNPROVED_S_MAX = 10.0
+"""Seconds that a caller may take for that."""
+IDLE_S_MAX = 3600.0
+"""Seconds after which an idle caller's connection is closed."""
+SEND_S_MAX = 60.0
+"""Seconds without progress after which a caller that does not read is dropped."""
+RECEIVE_BYTES = 65_536
+"""Bytes that are received at a time."""
+CLOSE_S_MAX = 5.0
+"""Seconds that callers' threads have to end when the door closes."""
+BACKLOG = 64
+"""Connections that wait to be accepted."""
+
+
+class PostgresServer:
+    """Listens from construction until ``close``. address: ``host:port``."""
+
+    def __init__(self, rows: QueryRows, tokens: Mapping[str, str], listen: Listen) -> None:
+        """tokens: any name of each. Raises OSError if it cannot listen."""
+        self._rows = rows
+        self._verifiers = TokenVerifiers(tokens)
+        family = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0][0]
+        self._listener = socket.create_server((listen.host, listen.port), family=family, backlog=BACKLOG)
+        self.address = listen.address(self._listener.getsockname()[1])
+        self._lock = threading.Lock()
+        """Guards the callers."""
+        self._callers: dict[int, _Caller] = {}
+        self._is_closed = False
+        self._accepting = threading.Thread(target=self._accept, name="upriver-postgres", daemon=True)
+        self._accepting.start()
+
+    def close(self) -> None:
+        """Take no more callers, and end those that there are. A second call does nothing."""
+        with self._lock:
+            self._is_closed = True
+            callers = list(self._callers.values())
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for caller in callers:
+            caller.end()
+        give_up_at = time.monotonic() + CLOSE_S_MAX
+        for thread in (self._accepting, *(caller.thread for caller in callers)):
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, give_up_at - time.monotonic()))
+
+    def cancel(self, process: int, secret: int) -> None:
+        """Cancel a caller's query, if the secret is that of its session."""
+        with self._lock:
+            caller = self._callers.get(process)
+        if caller is not None and secrets.compare_digest(str(caller.secret), str(secret)):
+            caller.session.cancellation.request()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                if self._is_closed:
+                    return
+                time.sleep(0.1)  # too many files are open: callers that wait stay in the backlog
+                continue
+            self._admit(connection)
+
+    def _admit(self, connection: socket.socket) -> None:
+        with self._lock:
+            unproved = sum(not caller.session.is_trusted for caller in self._callers.values())
+            is_full = len(self._callers) >= CONNECTIONS_MAX or unproved >= UNPROVED_MAX or self._is_closed
+            caller = None if is_full else self._new_caller(connection)
+            if caller is not None:
+                self._callers[caller.process] = caller
+        if caller is None:
+            with suppress(OSError):
+                connection.close()
+            return
+        caller.thread.start()
+
+    def _new_caller(self, connection: socket.socket) -> "_Caller":
+        process = next(number for number in iter(lambda: secrets.randbits(31), -1) if number not in self._callers)
+        return _Caller(self, connection, self._rows, self._verifiers, process)
+
+    def forget(self, caller: "_Caller") -> None:
+        """A caller has gone."""
+        with self._lock:
+            self._callers.pop(caller.process, None)
+
+
+class _Caller:
+    """A connection and its session, on a thread of its own."""
+
+    def __init__(
+        self,
+        server: PostgresServer,
+        connection: socket.socket,
+        rows: QueryRows,
+        verifiers: TokenVerifiers,
+        process: int,
+    ) -> None:
+        self.process, self.secret = process, secrets.randbits(32)
+        self.session = PostgresSession(rows, verifiers, process, self.secret)
+        self.thread = threading.Thread(target=self._serve, name=f"upriver-postgres-{process}", daemon=True)
+        self._server = server
+        self._connection = connection
+
+    def end(self) -> None:
+        """Cancel the query and cut the connection, from another thread."""
+        self.session.cancellation.request()
+        with suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _serve(self) -> None:
+        try:
+            with self._connection, suppress(OSError):
+                self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+                self._converse(time.monotonic() + UNPROVED_S_MAX)
+            if self.session.cancels is not None:
+                self._server.cancel(*self.session.cancels)
+        finally:
+            self._server.forget(self)
+
+    def _converse(self, prove_by: float) -> None:
+        """Serve the caller until either side ends it. prove_by: when the caller must have proved itself, monotonic."""
+        while not self.session.is_over:
+            wait_s = IDLE_S_MAX if self.session.is_trusted else max(0.001, prove_by - time.monotonic())
+            self._connection.settimeout(wait_s)
+            try:
+                data = self._connection.recv(RECEIVE_BYTES)
+            except TimeoutError:
+                why = "the connection was idle for too long" if self.session.is_trusted else "no password came in time"
+                data = b""
+                self._send(self.session.refuse("57P05", why))
+            if not data:
+                return
+            for piece in self.session.receive(data):
+                self._send(piece)
+
+    def _send(self, piece: bytes) -> None:
+        self._connection.settimeout(SEND_S_MAX)
+        self._connection.sendall(piece)
+
+
+def serve(gateway: Gateway, listen: Listen) -> PostgresServer:
+    """Open the door. Raises ClusterError if it cannot listen."""
+    try:
+        return PostgresServer(ClientRows(gateway.client, gateway.store), gateway.tokens, listen)
+    except OSError as error:
+        raise cannot_listen("postgres", listen, error) from None

@@ -1,0 +1,237 @@
+"""Statements of PostgreSQL's wire: queries over views and the catalog, and what a session says about itself.
+
+Everything is read only, so transactions change nothing: each query sees the newest epoch.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from upriver.doors.execution import Cancellation, DoorTables, QueryRows, describe, execute
+from upriver.doors.postgres.catalog import MACROS, SETTINGS, adapted
+from upriver.doors.postgres.messages import WireError
+from upriver.doors.postgres.types import BY_OID, ELEMENTS, TEXT, TYPES, decoded
+from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
+from upriver.errors import UnsupportedSql
+
+PARAMETERS_MAX = 1_000
+"""Parameters of one statement."""
+
+_TRANSACTIONS: Mapping[str, str] = {
+    "BEGIN": "BEGIN",
+    "START": "START TRANSACTION",
+    "COMMIT": "COMMIT",
+    "END": "COMMIT",
+    "ROLLBACK": "ROLLBACK",
+    "ABORT": "ROLLBACK",
+}
+"""What the server says of a statement that begins or ends a transaction, by its first word."""
+_SILENT = ("SET", "RESET", "DISCARD", "DEALLOCATE", "SAVEPOINT", "RELEASE", "LISTEN", "UNLISTEN", "CLOSE", "LOCK")
+"""First words of statements that change nothing here."""
+_QUERIES = ("SELECT", "WITH", "VALUES", "TABLE", "(")
+_SET = re.compile(r"SET\s+(?:SESSION\s+|LOCAL\s+)?([\w.]+)\s*(?:=|\s+TO\s+|\s)\s*(.*)", re.IGNORECASE | re.DOTALL)
+PARAMETER = "upriver_parameter"
+"""The function that stands for a parameter until the query is parsed."""
+_PARTS = re.compile(
+    r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*+(?:'|\Z) | '(?:[^']|'')*+(?:'|\Z) | "(?:[^"]|"")*+(?:"|\Z)
+    | (?P<comment>--[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/|\Z))
+    | (?<![\w$])\$(?P<tag>[A-Za-z_]\w*+|)\$(?:[^$]|\$(?!(?P=tag)\$))*+(?:\$(?P=tag)\$|\Z)
+    | (?<![\w$])\$(?P<number>\d{1,5})(?!\w) | ;""",
+    re.VERBOSE | re.DOTALL,
+)
+"""Texts, names, comments, parameters and semicolons. What has no end goes up to the end of the text."""
+_SHOWN_NAMES = {
+    "TRANSACTION ISOLATION LEVEL": "transaction_isolation",
+    "TIME ZONE": "TimeZone",
+    "SESSION AUTHORIZATION": "session_authorization",
+}
+
+
+@dataclass
+class SessionSettings:
+    """What a session has set; it is told again and has no effect. zone: of the views' times."""
+
+    values: dict[str, str] = field(default_factory=dict)
+    zone: str = "UTC"
+
+    def show(self, name: str) -> tuple[str, str]:
+        """The setting's own spelling, and its value. Raises WireError."""
+        wanted = _SHOWN_NAMES.get(" ".join(name.upper().split()), name.strip().strip('"'))
+        known = {setting.lower(): setting for setting in (*SETTINGS, *self.values)}
+        if wanted.lower() not in known:
+            raise WireError("42704", f'unrecognized configuration parameter "{wanted}"')
+        setting = known[wanted.lower()]
+        if setting == "TimeZone":
+            return setting, self.zone
+        return setting, self.values.get(setting, SETTINGS.get(setting, ""))
+
+    def set(self, statement: str) -> tuple[str, str] | None:
+        """Keep what a SET says; returns the name and the value. Raises WireError for another encoding than UTF-8."""
+        match = _SET.fullmatch(statement.strip().rstrip(";"))
+        if match is None or match[1].upper() in ("TRANSACTION", "SESSION", "LOCAL", "TIME", "CONSTRAINTS"):
+            return None
+        name, value = match[1], match[2].strip().strip("'")
+        name = next((known for known in SETTINGS if known.lower() == name.lower()), name)
+        if name == "client_encoding" and value.upper().replace("-", "") not in ("UTF8", "UNICODE", "DEFAULT"):
+            raise WireError("22023", f"client_encoding {value!r}: texts are UTF8 here")
+        if len(self.values) >= len(SETTINGS) + 100 and name not in self.values:
+            raise WireError("53400", "the session has set too many settings")
+        self.values[name] = value
+        return name, value
+
+
+def split(text: str) -> list[str]:
+    """The statements of a text, without those that are empty and without comments; ``$1`` becomes a call of
+    ``PARAMETER``, because sqlglot takes two parameters for a text in dollars. Raises WireError."""
+    if len(text) > QUERY_CHARS_MAX:
+        raise WireError("54000", f"a query of {len(text):,} characters: at most {QUERY_CHARS_MAX:,} are taken")
+    found = [""]
+    place = 0
+    for match in _PARTS.finditer(text):
+        found[-1] += text[place : match.start()]
+        place = match.end()
+        if match[0] == ";":
+            found.append("")
+        elif match["number"] is not None:
+            found[-1] += f" {PARAMETER}({match['number']}) "
+        elif match["comment"] is None:
+            found[-1] += match[0]
+        else:
+            found[-1] += " "
+    found[-1] += text[place:]
+    return [statement.strip() for statement in found if statement.strip()]
+
+
+def first_word(statement: str) -> str:
+    """In capitals."""
+    found = re.match(r"\(|\w+", statement.lstrip())
+    return found[0].upper() if found else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a statement gives. rows: ``None`` for one that gives none. tag: as CommandComplete has it; the number of
+    rows is put behind that of a query."""
+
+    rows: pa.Table | None
+    tag: str
+
+    def tag_of(self, rows: int) -> str:
+        return f"{self.tag} {rows}" if self.rows is not None and self.tag == "SELECT" else self.tag
+
+
+class PreparedQuery:
+    """A statement that was parsed: it can be described, and run with any parameters of its types."""
+
+    def __init__(self, text: str, rows: QueryRows, settings: SessionSettings, oids: Sequence[int] = ()) -> None:
+        """oids: types of the parameters, as far as the caller knows them; 0 for unknown. Raises WireError,
+        UnsupportedSql, UnknownView."""
+        self.text, self.word = text, first_word(text)
+        self.parameters: tuple[int, ...] = ()
+        self._rows, self._settings = rows, settings
+        self._query: ViewQuery | None = None
+        self._added = DoorTables()
+        self._schema: pa.Schema | None = None
+        if self.word in _QUERIES:
+            self._parse(oids)
+        elif self.word and self.word not in (*_TRANSACTIONS, *_SILENT, "SHOW"):
+            raise WireError("0A000", f"{self.word}: views are only read here; a query is one SELECT")
+
+    def _parse(self, oids: Sequence[int]) -> None:
+        routes = self._rows.routes()
+        self._settings.zone = zone_of(routes)
+        tree, tables = adapted(_with_parameters(parsed(self.text, "postgres")), routes)
+        self._added = DoorTables(tables, MACROS)
+        query = ViewQuery.of(tree, routes, tables)
+        self.parameters = _parameter_oids(query, oids)
+        self._query = ViewQuery(_with_casts(query.tree, self.parameters), query.routes, query.zone)
+
+    def schema(self) -> pa.Schema | None:
+        """Of the rows; ``None`` for a statement that gives none."""
+        if self.word == "SHOW":
+            return pa.schema([(self._settings.show(self.text.strip().rstrip(";")[4:])[0], pa.string())])
+        if self._query is not None and self._schema is None:
+            self._schema = describe(self._query, [None] * len(self.parameters), self._added)
+        return self._schema
+
+    def decode(self, values: Sequence[bytes | None], formats: Sequence[int]) -> list[Any]:
+        """The parameters of a Bind. Raises WireError."""
+        if len(values) != len(self.parameters):
+            raise WireError("08P01", f"{len(values)} parameters are given, and the query has {len(self.parameters)}")
+        if len(formats) not in (0, 1, len(values)):
+            raise WireError("08P01", f"{len(formats)} formats are given for {len(values)} parameters")
+        each = list(formats) * len(values) if len(formats) == 1 else list(formats) or [0] * len(values)
+        return [decoded(value, each[place], self.parameters[place]) for place, value in enumerate(values)]
+
+    def run(self, parameters: Sequence[Any], cancellation: Cancellation) -> Outcome:
+        """Raises as ``execute`` does."""
+        if self._query is not None:
+            return Outcome(execute(self._query, self._rows, parameters, self._added, cancellation), "SELECT")
+        if self.word == "SHOW":
+            name, value = self._settings.show(self.text.strip().rstrip(";")[4:])
+            return Outcome(pa.table({name: [value]}), "SHOW")
+        if self.word == "SET":
+            self._settings.set(self.text)
+        return Outcome(None, _TRANSACTIONS.get(self.word, self.word))
+
+
+def transaction_after(statement: PreparedQuery, before: bytes) -> bytes:
+    """The state of the transaction after a statement: ``I`` for none, ``T`` within one."""
+    words = statement.text.upper().split()
+    if statement.word in ("BEGIN", "START"):
+        return b"T"
+    if statement.word in ("COMMIT", "END", "ABORT") or (statement.word == "ROLLBACK" and "TO" not in words):
+        return b"I"
+    return b"T" if statement.word == "ROLLBACK" and before == b"E" else before
+
+
+def ends_failure(word: str) -> bool:
+    """Whether a statement may come in a transaction that has failed."""
+    return word in ("COMMIT", "END", "ABORT", "ROLLBACK")
+
+
+def _parameter_oids(query: ViewQuery, oids: Sequence[int]) -> tuple[int, ...]:
+    numbers = {parameter_number(node) for node in query.tree.find_all(exp.Parameter, exp.Placeholder)}
+    if None in numbers:
+        raise UnsupportedSql("parameters are $1, $2, ...")
+    count = max([len(oids), *(number for number in numbers if number is not None)])
+    if count > PARAMETERS_MAX or 0 in numbers:
+        raise WireError("54000", f"a statement has at most {PARAMETERS_MAX:,} parameters, from $1 on")
+    shown = query.parameter_types()
+    given = [*oids, *[0] * (count - len(oids))]
+    unknown = (0, 705)
+    return tuple(_oid_of(shown.get(place)) if oid in unknown else oid for place, oid in enumerate(given, start=1))
+
+
+def _oid_of(duck: str | None) -> int:
+    """The OID of a type by DuckDB's name; text if it is not known."""
+    if duck is None:
+        return TEXT.oid
+    name, is_array = duck.removesuffix("[]").upper().split("(")[0], duck.endswith("[]")
+    name = {"INT": "INTEGER", "TEXT": "VARCHAR", "REAL": "FLOAT"}.get(name, name)
+    known = next((type for type in TYPES if type.duck.split("(")[0] == name), TEXT)
+    return known.array if is_array else known.oid
+
+
+def _with_parameters(tree: exp.Expr) -> exp.Expr:
+    """The query with its parameters, for which calls stand."""
+    for call in list(tree.find_all(exp.Anonymous)):
+        if call.name == PARAMETER:
+            call.replace(exp.Parameter(this=call.expressions[0]))
+    return tree
+
+
+def _with_casts(tree: exp.Query, oids: Sequence[int]) -> exp.Query:
+    """The query with each parameter cast to its type."""
+    for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
+        number = parameter_number(node)
+        if number is None:
+            continue
+        oid = oids[number - 1]
+        type = f"{ELEMENTS[oid].duck}[]" if oid in ELEMENTS else BY_OID[oid].duck if oid in BY_OID else "VARCHAR"
+        node.replace(exp.Cast(this=node.copy(), to=exp.DataType.build(type, dialect="duckdb")))
+    return tree
