@@ -406,9 +406,9 @@ SUPPORT = {Path(source.path).stem: source for source in CODE if source.path.star
 PACKAGES = {
     path.parent.relative_to(ROOT / "src" / "upriver").as_posix() for path in ROOT.glob("src/upriver/*/**/__init__.py")
 }
-OTHER_TESTS = {"spark", "cluster", "simulator", "benchmarks"}
+OTHER_TESTS = {"spark", "cluster", "servers", "simulator", "benchmarks"}
 """Folders of tests that need Spark, or processes, and of tests of what is not in the wheel."""
-HELPERS = {"support", "support/programs"}
+HELPERS = {"support", "support/programs", "support/servers"}
 
 Rule = Callable[[Source], Iterator[Fault]]
 CODE_RULES: list[Rule] = [

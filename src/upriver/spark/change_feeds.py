@@ -31,7 +31,7 @@ Key = str | Sequence[str]
 Schema = str | StructType
 
 
-class ChangeFeed(TypedDict):
+class UpsertTable(TypedDict):
     """What ``app.table`` takes: ``app.table("orders", **debezium(...))``."""
 
     rows: DataFrame
@@ -69,7 +69,7 @@ def debezium(
     value: str = "value",
     time_unit: str = "micros",
     on_bad_envelope: str = "fail",
-) -> ChangeFeed:
+) -> UpsertTable:
     """The arguments of ``app.table`` for a topic of Debezium: ``app.table("orders", **debezium(raw, ...))``.
 
     df: a DataFrame whose column ``value`` is the message's value, JSON as text or bytes, with or without the wrapper
@@ -104,12 +104,12 @@ def debezium(
     rows = _versions(changes, unique).select(
         *columns, F.col("op").alias(_OPERATION), *position, order, F.col("step").alias(_STEP)
     )
-    return ChangeFeed(
+    return UpsertTable(
         rows=rows, primary_key=unique, order_by=[*positions, _ORDER, _STEP], deletes=f"{_OPERATION} = 'd'"
     )
 
 
-def delta_cdf(df: DataFrame, *, key: Key, keys_change: bool = True) -> ChangeFeed:
+def delta_cdf(df: DataFrame, *, key: Key, keys_change: bool = True) -> UpsertTable:
     """The arguments of ``app.table`` for a change feed of Delta: ``app.table("people", **delta_cdf(df, key="id"))``.
 
     df: a DataFrame that is read with ``readChangeFeed``, streaming or not, with all columns of the feed. key: a column
@@ -128,7 +128,7 @@ def delta_cdf(df: DataFrame, *, key: Key, keys_change: bool = True) -> ChangeFee
     rows = df if keys_change else df.where("_change_type <> 'update_preimage'")
     gone = "_change_type IN ('delete', 'update_preimage')"
     step = F.when(F.expr(gone), 0).otherwise(1).alias(_STEP)
-    return ChangeFeed(
+    return UpsertTable(
         rows=rows.select("*", step), primary_key=unique, order_by=["_commit_version", _STEP], deletes=gone
     )
 
