@@ -81,9 +81,6 @@ class ChangePublication:
             return
         taking.is_whole = True
         parts = tuple(part for worker in sorted(taking.parts) for part in taking.parts[worker])
-        if not (parts or taking.begins):
-            self._log(taking)
-            return
         self._cluster.act(
             PublishChanges(taking=taking.number, at=taking.at, views=taking.views, begins=taking.begins, parts=parts)
         )
