@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 
-.PHONY: demo test soak check docs clean lock
+.PHONY: demo test soak servers check docs clean lock
 
 demo: $(VENV)/ready
 	$(BIN)/upriver demo
@@ -16,6 +16,12 @@ test: $(VENV)/ready check
 # Everything: the simulations with many more seeds, and the long tests.
 soak: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/test --soak
+
+# The tests with a real Kafka broker, and with the connectors for Kafka, Delta and Iceberg, which Maven fetches.
+servers: $(VENV)/ready
+	PYTHON=$(BIN)/python scripts/test --servers
+	PYTHON=$(BIN)/python scripts/test --spark 4.2 --servers
+	PYTHON=$(BIN)/python scripts/test --spark 4.1 --servers
 
 check: $(VENV)/ready
 	$(BIN)/ruff check src simulator benchmarks examples tests

@@ -60,9 +60,9 @@ class ConnectedSession:
             raise Missing("this process has a Spark session without connectors already: run pytest -m servers")
         self.missing: dict[str, str] = {}
         jars: dict[str, list[Path]] = {}
-        for name, versions in CONNECTORS.items():
+        for name in CONNECTORS:
             try:
-                jars[name] = _jars_for(name, versions)
+                jars[name] = jars_for(name)
             except Missing as missing:
                 self.missing[name] = str(missing)
         settings: dict[str, Any] = {"spark.jars": ",".join(str(jar) for each in jars.values() for jar in each)}
@@ -85,7 +85,9 @@ class ConnectedSession:
         self.spark.stop()
 
 
-def _jars_for(name: str, versions: Mapping[str, Jars]) -> list[Path]:
+def jars_for(name: str) -> list[Path]:
+    """The jars of a connector, for this version of Spark. Raises Missing, with the reason, if there are none."""
+    versions = CONNECTORS[name]
     if VERSION not in versions:
         fits = " and ".join(sorted(versions))
         raise Missing(f"no connector for {name} is released for Spark {VERSION}: the tests run it with {fits}")

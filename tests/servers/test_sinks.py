@@ -9,15 +9,17 @@ import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
 from changes_kit import Change, Rows, arrow_changes, random_history
 from confluent_kafka import Consumer
-from servers_kit import kafka_broker, spark_jars
 
-pytestmark = pytest.mark.cluster
+if TYPE_CHECKING:
+    from servers.kafka import KafkaBroker
+
+pytestmark = pytest.mark.servers
 
 SUPPORT = Path(__file__).parents[1] / "support"
 PROGRAM = SUPPORT / "programs" / "sinks.py"
@@ -33,6 +35,17 @@ def write(folder: Path, history: Sequence[Sequence[Change]]) -> None:
     for number, (first, last) in enumerate(pairwise(CUTS)):
         rows = [each for version in history[first:last] for each in version]
         pq.write_table(arrow_changes(rows), folder / "changes" / f"{number}.parquet")
+
+
+def spark_jars(connector: str) -> str:
+    """For ``spark.jars``. Skips the test where this machine or this version of Spark has none."""
+    from servers.connectors import jars_for
+    from servers.maven import Missing
+
+    try:
+        return ",".join(map(str, jars_for(connector)))
+    except Missing as missing:
+        pytest.skip(str(missing))
 
 
 def run(folder: Path, sink: str, settings: dict[str, Any]) -> Rows:
@@ -71,26 +84,26 @@ def test_an_iceberg_table_equals_a_view_with_one_row_for_each_key(tmp_path: Path
     assert run(tmp_path, "iceberg", settings) == states[-1]
 
 
-def test_a_consumer_of_kafka_counts_each_change_once(tmp_path: Path) -> None:
-    settings = {"spark.jars": spark_jars("spark_kafka")}
+def test_a_consumer_of_kafka_counts_each_change_once(tmp_path: Path, kafka: "KafkaBroker") -> None:
+    settings = {"spark.jars": spark_jars("kafka")}
+    kafka.topic(name="changes")
     history, states = random_history(11, CUTS[-1], one_row=True)
     write(tmp_path, history)
     published = sum(change[2] != "update_preimage" for version in history for change in version)
-    with kafka_broker(tmp_path) as servers:
-        run(tmp_path, servers, settings)
-        consumer = Consumer({"bootstrap.servers": servers, "group.id": "test", "auto.offset.reset": "earliest"})
-        consumer.subscribe(["changes"])
-        view, versions, taken = dict[str, Any](), dict[str, int](), 0
-        give_up_at = time.monotonic() + READ_S_MAX
-        while taken < published and time.monotonic() < give_up_at:
-            messages: list[Any] = consumer.consume(100, timeout=1.0)
-            for message in messages:
-                key, headers = message.key().decode(), {name: text.decode() for name, text in message.headers()}
-                if (version := int(headers["_commit_version"])) <= versions.get(key, 0):
-                    continue  # published again
-                versions[key], taken = version, taken + 1
-                value = message.value()
-                view[key] = None if value is None else json.loads(value)
-        consumer.close()
+    run(tmp_path, kafka.servers, settings)
+    consumer = Consumer({"bootstrap.servers": kafka.servers, "group.id": "test", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["changes"])
+    view, versions, taken = dict[str, Any](), dict[str, int](), 0
+    give_up_at = time.monotonic() + READ_S_MAX
+    while taken < published and time.monotonic() < give_up_at:
+        messages: list[Any] = consumer.consume(100, timeout=1.0)
+        for message in messages:
+            key, headers = message.key().decode(), {name: text.decode() for name, text in message.headers()}
+            if (version := int(headers["_commit_version"])) <= versions.get(key, 0):
+                continue  # published again
+            versions[key], taken = version, taken + 1
+            value = message.value()
+            view[key] = None if value is None else json.loads(value)
+    consumer.close()
     assert taken == published
     assert Rows((row["k"], row["n"]) for row in view.values() if row is not None) == states[-1]
