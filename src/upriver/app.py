@@ -39,7 +39,7 @@ from upriver.settings import (
     check_more_than_none,
     check_name,
     check_sizes,
-    token_of,
+    tokens_of,
 )
 from upriver.spark.changes import starting_version
 from upriver.spark.compaction import CompactionSettings
@@ -75,8 +75,10 @@ class App:
     workers: how many workers keep the views; ``None``: as many as when the app on this root stopped or was killed, or
     as many as a rescale led to that was interrupted then; on a new root two. vnodes: power of two, fixed for the life
     of the lake.
-    token: what every caller must show; made up if ``None``. bind: host that the app's servers listen on; by default
-    loopback. If executors are on other hosts, the default is the host of Spark's driver.
+    token: what an operator must show, and opens everything; made up if ``None``. reader_token: a second token, which
+    opens lookups, scans, changes, status and explain; ``None``: there is none (docs/guide/security.md).
+    bind: host that the app's servers listen on; by default loopback. If executors are on other hosts, the default is
+    the host of Spark's driver.
     ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
     migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, during a rescale. With a
     small number keys wait less; with a large one the rescale ends sooner.
@@ -117,6 +119,7 @@ class App:
         workers: int | None = None,
         vnodes: int = VNODES_DEFAULT,
         token: str | None = None,
+        reader_token: str | None = None,
         bind: str | None = None,
         ingest_tasks: int | None = None,
         migration_step_budget_ms: float = 5.0,
@@ -136,6 +139,10 @@ class App:
         postgres: str | None = None,
         flight: str | None = None,
     ) -> None:
+        at_once = flag("learner_partial_rebalance", learner_partial_rebalance)
+        membership = MembershipConfig(
+            num_standby_replicas, max_warmup_replicas, acceptable_lag_epochs, scale_down_timeout_ms, at_once
+        )
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         grace_s = seconds("compaction_grace_s", compaction_grace_s)
@@ -146,7 +153,7 @@ class App:
             root=checked_root(spark, absolute(root)),
             workers=workers,
             vnodes=vnodes,
-            token=token_of(token),
+            tokens=tokens_of(token, reader_token),
             listen=listen_for(None if bind is None else some_text("bind", bind), spark_hosts(spark)),
             groups=ingest_tasks,
             migration_step_budget_ms=migration_step_budget_ms,
@@ -154,13 +161,7 @@ class App:
             checkpoint_interval_s=checkpoint_interval_s,
             checkpoint_interval_epochs=checkpoint_interval_epochs,
             failure_detection=FailureDetection(worker_silence_s),
-            membership=MembershipConfig(
-                num_standby_replicas=num_standby_replicas,
-                max_warmup_replicas=max_warmup_replicas,
-                acceptable_lag_epochs=acceptable_lag_epochs,
-                scale_down_timeout_ms=scale_down_timeout_ms,
-                learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
-            ),
+            membership=membership,
             compaction=CompactionSettings(compacts=flag("compaction", compaction), grace_s=grace_s),
             clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
@@ -378,8 +379,8 @@ class App:
             running.start(seconds("timeout", timeout), told)
         self._running_app = running
         try:
-            self._client = connect(running.address, self._config.token)
-            gateway = Gateway(self._client, self._config.token, root=self._config.root)
+            self._client = connect(running.address, self.token)
+            gateway = Gateway(self._client, self.token, self._config.tokens.reader, root=self._config.root)
             self._doors = OpenDoors(self._door_addresses, gateway)
             if waits:
                 with progress_shown("start: waiting until every view is complete", running.left):
@@ -417,8 +418,8 @@ class App:
 
     @property
     def token(self) -> str:
-        """The token that callers must show. Keep it secret."""
-        return self._config.token
+        """The operator's token, which opens everything. Keep it secret."""
+        return self._config.tokens.operator
 
     @property
     def ready(self) -> bool:
@@ -454,7 +455,7 @@ class App:
         except WaitTimeout:
             if not computes or running.epoch < (limits.get("at_least") or 0):
                 raise
-        request = ScanRequest.of(running.address, self._config.token, view)
+        request = ScanRequest.of(running.address, self.token, view)
         wanted = key_batch(view, request.source.key_schema, keys)
         rows = self._computed(view, wanted) if self._is_partial(view) else request.load(self._spark)
         return rows_of_keys(rows, wanted)
@@ -477,7 +478,7 @@ class App:
             running.check_view(view)  # fails here for an unknown or failed view, and not in the action
         root = self._config.root
         store = root.options if isinstance(root, Root) else {}
-        request = ScanRequest.of(running.address, self._config.token, view, partitions, keys, store)
+        request = ScanRequest.of(running.address, self.token, view, partitions, keys, store)
         if not self._is_partial(view):
             return request.load(self._spark)
         rows = self._computed(view, request.wanted.keys)

@@ -61,7 +61,8 @@ class BudgetExceeded(UserError):
 
 
 class AccessDenied(UserError):
-    """The caller has not proved that it knows the app's token, or the cluster's secret."""
+    """The caller has not proved that it knows a token of the app, or the cluster's secret; or its token does not open
+    what it asks for."""
 
 
 class LakeError(UpriverError):

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 from upriver.arguments import some_text, whole
 from upriver.errors import DeclarationError
 from upriver.lake.address import object_address
+from upriver.net.handshake import ClientTokens
 from upriver.net.remote import check_token
 from upriver.vnodes import check_vnodes
 
@@ -120,8 +121,12 @@ def _directory(root: str, path: str) -> str:
     return directory
 
 
-def token_of(given: str | None) -> str:
-    """The token that callers must show: the given one, or a generated one."""
-    token = secrets.token_hex(TOKEN_BYTES) if given is None else given
-    check_token(token)
-    return token
+def tokens_of(operator: str | None, reader: str | None) -> ClientTokens:
+    """The given tokens; the operator's is generated if it is ``None``. Raises UserError for a malformed one, and if
+    both are the same."""
+    token = secrets.token_hex(TOKEN_BYTES) if operator is None else operator
+    for given in (token, *([] if reader is None else [reader])):
+        check_token(given)
+    if token == reader:
+        raise DeclarationError("reader_token is the same as token, so readers could do all: give two tokens")
+    return ClientTokens(token, reader)

@@ -24,14 +24,25 @@ from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of
 
 from upriver.client.lookups import LookupStream
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.errors import AccessDenied, Busy, ProtocolError, UpriverError
+from upriver.errors import AccessDenied, Busy, ProtocolError, UnknownView, UpriverError, UserError
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.byte_stream import BUFFER_BYTES, GROWTH_BYTES, ByteStream
 from upriver.net.channel import open_channel
 from upriver.net.frames import MESSAGE_BYTES_MAX, PIECE, Joiner, Traffic
 from upriver.net.gate import HANDSHAKE_S_MAX, Places
-from upriver.net.handshake import GREETING, HELLO, MAGIC, Exchange, Identity, Purpose, greeting, hello, nonce
+from upriver.net.handshake import (
+    GREETING,
+    HELLO,
+    MAGIC,
+    Exchange,
+    HandshakeKeys,
+    Identity,
+    Purpose,
+    greeting,
+    hello,
+    nonce,
+)
 from upriver.net.line import ANSWER_TERMS, KEYS_MAX, LOOKUP_TERMS, Line
 from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Connection, Remote, dial
@@ -40,6 +51,7 @@ from upriver.net.wire import Message, decode, decode_json, encode, encode_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService
 from upriver.runtime.worker import WorkerConfig
+from upriver.settings import tokens_of
 from upriver.vnodes import VnodeMap
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -138,6 +150,52 @@ def test_the_secret_opens_nothing_of_clients(server: Server) -> None:
     """A worker that is broken into does not become an operator by it."""
     with pytest.raises(AccessDenied):
         dial(peer_of(server.address), Purpose.LOOKUPS, SECONDS_MAX)
+
+
+OPERATIONS: dict[str, dict[str, object]] = {
+    "rescale": {"workers": 2, "moves": None, "strategy": "icadd", "keys_max": None},
+    "rescale_abort": {"ticket": 0},
+    "evict": {"view": "v", "keys": None},
+}
+READER = "only-reads"
+
+
+def test_a_reader_s_token_opens_what_reads_and_nothing_else() -> None:
+    loop = CoordinatorLoop(CoordinatorMachine(VnodeMap.initial(4, [WorkerId(0)]), ()))
+    loop.start()
+    service = CoordinatorService(loop, (), (), Listen(), HandshakeKeys(TOKEN, SECRET, READER))
+    reader = Connection(Remote.parse(service.address, READER))
+    try:
+        assert reader.act("status", timeout=SECONDS_MAX)["workers"] is not None
+        for action, fields in OPERATIONS.items():
+            with pytest.raises(AccessDenied, match=f"'{action}' needs the operator's token"):
+                reader.act(action, fields, timeout=SECONDS_MAX)
+        with pytest.raises(AccessDenied):
+            dial(Remote(service.address, READER.encode()), Purpose.CHANNEL, SECONDS_MAX)
+        with Connection(client_of(service.address)) as operator, pytest.raises(UnknownView):  # the action itself
+            operator.act("evict", OPERATIONS["evict"], timeout=SECONDS_MAX)
+    finally:
+        reader.close()
+        service.stop()
+        loop.stop(SECONDS_MAX)
+
+
+def test_readers_look_up_and_a_server_without_their_token_does_not_know_them(server: Server) -> None:
+    services = {Purpose.LOOKUPS: LookupService(echo)}
+    with Server(HandshakeKeys(TOKEN, SECRET, READER), services) as serving:
+        assert is_served(Remote.parse(serving.address, READER))
+        assert is_served(client_of(serving.address))
+        for wrong in (READER + "x", READER.upper(), READER[:-1]):
+            with pytest.raises(AccessDenied):
+                dial(Remote.parse(serving.address, wrong), Purpose.LOOKUPS, SECONDS_MAX)
+    with pytest.raises(AccessDenied):
+        dial(Remote.parse(server.address, READER), Purpose.LOOKUPS, SECONDS_MAX)
+
+
+def test_both_tokens_must_differ_and_be_well_formed() -> None:
+    for operator, reader in (("same", "same"), ("one", " blank"), ("one", "")):
+        with pytest.raises(UserError):
+            tokens_of(operator, reader)
 
 
 def test_the_proof_of_one_purpose_is_none_of_another(server: Server) -> None:

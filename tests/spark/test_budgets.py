@@ -8,6 +8,7 @@ import pytest
 
 from upriver.app import App
 from upriver.errors import BudgetExceeded, WaitTimeout
+from upriver.net.handshake import ClientTokens
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.runtime.fixed_costs import fixed_bytes
@@ -86,6 +87,12 @@ def river_of(spark: Any, root: Path, budget: int, *plans: DataflowPlan) -> Runni
     """One worker with so many bytes."""
     rows = spark.range(10).selectExpr("id AS k", "id AS v")
     config = AppConfig(
-        root=str(root), workers=1, vnodes=8, token="token", listen=Listen(), groups=1, memory_budget=budget
+        root=str(root),
+        workers=1,
+        vnodes=8,
+        tokens=ClientTokens("token"),
+        listen=Listen(),
+        groups=1,
+        memory_budget=budget,
     )
     return RunningApp(spark, config, [StartedSource(table=NUMBERS, rows=rows, trigger={})], plans)

@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import IntEnum
 from typing import Any, Self, Unpack
 
 import pyarrow as pa
@@ -25,17 +24,13 @@ from upriver.doors.river import RiverFeed
 from upriver.errors import DeclarationError, UnknownView, UserError
 from upriver.lake.address import Root
 from upriver.lake.lake import Lake
+from upriver.net.handshake import Role
 from upriver.net.lookups import ViewRoute
 from upriver.net.remote import check_token
 from upriver.plan.explain import render
 from upriver.plan.types import spark_name
 
-
-class Role(IntEnum):
-    """What the holder of a token may do. An operator may do all that a reader may."""
-
-    READER = 1
-    OPERATOR = 2
+__all__ = ["DatedRows", "Gateway", "Role"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,10 @@ from upriver.net.handshake import (
     HandshakeKeys,
     Identity,
     Purpose,
+    Role,
     Session,
     Verdict,
     greeting,
-    is_same,
     nonce,
     read_hello,
 )
@@ -132,8 +132,8 @@ class _PendingCaller:
 class CallerGate:
     """Accepts callers from ``start`` until ``stop``, on a thread of its own, which closes the listener at its end.
 
-    offered: the purposes that callers may have. admit: takes the connection of a caller that has proved its identity;
-    returns soon. clock: in seconds, for the time limit of the handshake.
+    offered: the purposes that callers may have. admit: takes the connection of a caller that has proved its identity,
+    and its role; returns soon. clock: in seconds, for the time limit of the handshake.
     """
 
     def __init__(
@@ -142,7 +142,7 @@ class CallerGate:
         keys: HandshakeKeys,
         offered: Collection[Purpose],
         connections: ServedConnections,
-        admit: Callable[[ByteStream, Session, Purpose], None],
+        admit: Callable[[ByteStream, Session, Purpose, Role | None], None],
         clock: Callable[[], float],
     ) -> None:
         self._listener = listener
@@ -238,16 +238,17 @@ class CallerGate:
             return
         exchange, proof = said
         identity = exchange.purpose.needs
-        key = self._keys.of(identity)
-        if not is_same(proof, exchange.proof_of_caller(key)):
+        proved = self._keys.proved(exchange, proof)
+        if proved is None:
             self._refuse(pending, Verdict.WRONG_KEY)
         elif exchange.purpose not in self._offered:
             self._refuse(pending, Verdict.NOT_SERVED)
         elif not self._connections.has_place(identity):
             self._refuse(pending, Verdict.FULL, self._connections.places.of(identity))
         else:
-            answer = ANSWER.pack(Verdict.WELCOME, 0, exchange.proof_of_server(key))
-            self._welcome(pending, exchange.purpose, exchange.session_of_server(key), answer)
+            answer = ANSWER.pack(Verdict.WELCOME, 0, exchange.proof_of_server(proved.key))
+            if (stream := self._welcome(pending, answer)) is not None:
+                self._admit(stream, exchange.session_of_server(proved.key), exchange.purpose, proved.role)
 
     def _refuse(self, pending: _PendingCaller, verdict: Verdict, number: int = 0) -> None:
         with suppress(OSError):
@@ -262,12 +263,12 @@ class CallerGate:
         self._selector.unregister(caller)
         del self._pending[caller]
 
-    def _welcome(self, pending: _PendingCaller, purpose: Purpose, session: Session, answer: bytes) -> None:
+    def _welcome(self, pending: _PendingCaller, answer: bytes) -> ByteStream | None:
+        """The caller's connection; ``None`` if the caller has gone already."""
         self._forget(pending.caller)
         try:
             pending.caller.send(answer)
-            stream = ByteStream(pending.caller)
-        except OSError:  # the caller has gone already
+            return ByteStream(pending.caller)
+        except OSError:
             pending.caller.close()
-            return
-        self._admit(stream, session, purpose)
+            return None

@@ -6,10 +6,11 @@
     caller   HELLO      magic, purpose, nonce, proof
     server   ANSWER     verdict, number, proof
 
-All three have a fixed size, so the server parses nothing that an unauthenticated caller sends. A proof is an
-HMAC-SHA256 of its maker's role, the purpose and both nonces, under the key that the purpose needs: the app's token for
-clients, the cluster's secret for channels. Both ends derive a session key for each direction from the same key and
-nonces; a channel seals its frames with them (:mod:`.frames`).
+All three have a fixed size, so the server parses nothing that an unauthenticated caller sends. A proof is an HMAC-
+SHA256 of its maker's side, the purpose and both nonces, under the key that the purpose needs: a token of the app for
+clients, the cluster's secret for channels. The token with which a client made its proof decides its role. Both ends
+derive a session key for each direction from the same key and nonces; a channel seals its frames with them
+(:mod:`.frames`).
 """
 
 import hmac
@@ -36,6 +37,13 @@ class Identity(StrEnum):
     CLUSTER = "cluster"
 
 
+class Role(IntEnum):
+    """What the holder of a token may do. An operator may do all that a reader may."""
+
+    READER = 1
+    OPERATOR = 2
+
+
 class Purpose(StrEnum):
     """The purpose of a connection; at most 8 letters."""
 
@@ -60,14 +68,43 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ClientTokens:
+    """The tokens that clients show. reader: opens what only reads; ``None``: there is none."""
+
+    operator: str = field(repr=False)
+    reader: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class HandshakeKeys:
-    """The keys that a server checks its callers' proofs with. token: known to clients. secret: only to the cluster."""
+    """The keys that a server checks its callers' proofs with. token: known to operators. secret: only to the cluster.
+    reader_token: known to clients that may only read; ``None``: there are none."""
 
     token: str = field(repr=False)
     secret: bytes = field(repr=False)
+    reader_token: str | None = field(default=None, repr=False)
 
-    def of(self, identity: Identity) -> bytes:
-        return self.secret if identity is Identity.CLUSTER else self.token.encode()
+    def proved(self, exchange: "Exchange", proof: bytes) -> "ProvedKey | None":
+        """The key that the caller has proved to know, of those that open its purpose; ``None`` if it is none of them.
+
+        Compares with each of these keys, in constant time, so the time tells nothing of a key.
+        """
+        if exchange.purpose.needs is Identity.CLUSTER:
+            candidates = [ProvedKey(self.secret, None)]
+        else:
+            candidates = [ProvedKey(self.token.encode(), Role.OPERATOR)]
+            if self.reader_token is not None:
+                candidates.append(ProvedKey(self.reader_token.encode(), Role.READER))
+        found = [known for known in candidates if is_same(proof, exchange.proof_of_caller(known.key))]
+        return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class ProvedKey:
+    """A key that a caller knows, and the role that this gives it; the cluster has none."""
+
+    key: bytes = field(repr=False)
+    role: Role | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,11 +25,11 @@ from typing import Any, Protocol, Self
 import pyarrow as pa
 
 from upriver.arguments import whole
-from upriver.errors import ClusterError, DeclarationError, ProtocolError, UpriverError
+from upriver.errors import AccessDenied, ClusterError, DeclarationError, ProtocolError, UpriverError
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import SEND_S_MAX, Traffic
 from upriver.net.gate import CallerGate, Places, ServedConnections
-from upriver.net.handshake import HandshakeKeys, Identity, Purpose, Session
+from upriver.net.handshake import HandshakeKeys, Identity, Purpose, Role, Session
 from upriver.net.line import CALL_TERMS, Frame, Line, answer_all
 from upriver.net.remote import check_token
 
@@ -59,11 +59,13 @@ class Listen:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A caller that has proved its identity: its connection, its session keys, and the server's bounds."""
+    """A caller that has proved its identity: its connection, its session keys, and the server's bounds. role: a
+    client's; ``None`` for the cluster."""
 
     stream: ByteStream
     session: Session
     traffic: Traffic
+    role: Role | None
 
 
 class Service(Protocol):
@@ -98,6 +100,8 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_token(keys.token)
+        if keys.reader_token is not None:
+            check_token(keys.reader_token)
         self._services = dict(services)
         self._traffic = traffic or Traffic()
         self._connections = ServedConnections(places or Places.of_process())
@@ -145,11 +149,11 @@ class Server:
         for service in self._services.values():
             service.stop()
 
-    def _admit(self, stream: ByteStream, session: Session, purpose: Purpose) -> None:
+    def _admit(self, stream: ByteStream, session: Session, purpose: Purpose, role: Role | None) -> None:
         """A caller has proved its identity. The gate's thread calls this."""
         if purpose.needs is Identity.CLIENT:
             stream.limit(SEND_S_MAX, IDLE_S_MAX)
-        serve = partial(self._serve, Caller(stream, session, self._traffic), purpose)
+        serve = partial(self._serve, Caller(stream, session, self._traffic, role), purpose)
         thread = threading.Thread(target=serve, name=f"upriver-{purpose}", daemon=True)
         self._connections.begin(stream, purpose.needs, thread)
 
@@ -179,19 +183,26 @@ Get = Callable[[Mapping[str, Any], int], pa.Table]
 
 
 class Calls:
-    """The service of calls. actions, gets: handlers by name; many threads call them at once."""
+    """The service of calls. actions, gets: handlers by name; many threads call them at once. operations: further
+    actions, which readers may not call."""
 
-    def __init__(self, actions: Mapping[str, Action] = _NOTHING, gets: Mapping[str, Get] = _NOTHING) -> None:
-        self._actions: Mapping[str, Action] = {PING: lambda _: {}, **actions}
+    def __init__(
+        self,
+        actions: Mapping[str, Action] = _NOTHING,
+        gets: Mapping[str, Get] = _NOTHING,
+        operations: Mapping[str, Action] = _NOTHING,
+    ) -> None:
+        self._actions: Mapping[str, Action] = {PING: lambda _: {}, **actions, **operations}
         self._gets = dict(gets)
+        self._operations = frozenset(operations)
 
     def serve(self, caller: Caller) -> None:
-        answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), self._answer)
+        answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), partial(self._answer, caller.role))
 
     def stop(self) -> None:
         """Do nothing: calls under way end with their connections."""
 
-    def _answer(self, question: Frame) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
+    def _answer(self, role: Role | None, question: Frame) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
         head = question.head
         fields = head.get("fields", {})
         if not isinstance(fields, dict):
@@ -199,7 +210,13 @@ class Calls:
         if "get" in head:
             get, first = _named(self._gets, "get", head["get"]), whole("from", head.get("from", 0))
             return _rows(str(head["get"]), get(fields, first), first)
-        return {"answer": dict(_named(self._actions, "action", head.get("act"))(fields))}, None
+        action = _named(self._actions, "action", head.get("act"))
+        if head["act"] in self._operations and role is not Role.OPERATOR:
+            raise AccessDenied(
+                f"{head['act']!r} needs the operator's token, app.token; this client has shown the reader's, which "
+                "opens lookups, scans, changes, status and explain"
+            )
+        return {"answer": dict(action(fields))}, None
 
 
 def _rows(name: str, table: pa.Table, first: int) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:

@@ -85,7 +85,8 @@ class CoordinatorService:
     ``rescales`` and ``views`` (the history of both), and ``rescale`` (``workers`` or ``moves``, ``strategy``,
     ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``, ``rescale_report`` and
     ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it comes when the state is
-    another one, or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most.
+    another one, or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most. Only operators may call ``evict``,
+    ``rescale`` and ``rescale_abort``.
     """
 
     def __init__(
@@ -99,7 +100,7 @@ class CoordinatorService:
         failure_detection: FailureDetection = USUAL,
         root: str = "",
     ) -> None:
-        """keys: the clients' token, and the secret of the workers that may register. failure_detection: the workers',
+        """keys: the clients' tokens, and the secret of the workers that may register. failure_detection: the workers',
         too. root: of the lake."""
         self._loop = loop
         self._keeper = keeper
@@ -121,16 +122,21 @@ class CoordinatorService:
             "source": self._source,
             "scan": self._scan,
             "change_log": self._change_log,
-            "evict": self._evict,
             "rescales": lambda _: {"rescales": loop.rescale_history()},
             "views": lambda _: {"views": loop.view_history()},
-            "rescale": self._rescale,
             "rescale_progress": self._rescale_progress,
             "rescale_report": lambda asked: loop.rescales.report(int(asked["ticket"])),
+        }
+        operations: dict[str, Action] = {
+            "evict": self._evict,
+            "rescale": self._rescale,
             "rescale_abort": self._abort_rescale,
         }
         channels = Channels(self._registered, failure_detection.limits)
-        services: dict[Purpose, Service] = {Purpose.CALLS: Calls(actions), Purpose.CHANNEL: channels}
+        services: dict[Purpose, Service] = {
+            Purpose.CALLS: Calls(actions, operations=operations),
+            Purpose.CHANNEL: channels,
+        }
         self._server = Server(keys, services, listen=listen)
 
     @property

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -32,7 +32,7 @@ from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.repair import replace_damaged
 from upriver.lake.source_records import SourceRecord, source_of
-from upriver.net.handshake import HandshakeKeys
+from upriver.net.handshake import ClientTokens, HandshakeKeys
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
@@ -107,7 +107,7 @@ class AppConfig:
     root: str
     workers: int | None
     vnodes: int
-    token: str = field(repr=False)
+    tokens: ClientTokens
     listen: Listen
     groups: int | None
     migration_step_budget_ms: float = 5.0
@@ -248,7 +248,7 @@ class RunningApp:
     def _serve(self) -> None:
         """Start the coordinator's service and the workers."""
         config = self._config
-        keys = HandshakeKeys(config.token, secrets.token_bytes(SECRET_BYTES))
+        keys = HandshakeKeys(config.tokens.operator, secrets.token_bytes(SECRET_BYTES), config.tokens.reader)
         self._service = CoordinatorService(
             self._coordinator,
             self._plans,
