@@ -22,6 +22,14 @@ NOT_RUN: dict[str, list[str]] = {
         "it needs Delta",
         "it needs a Kafka broker",
     ],
+    "docs/guide/sources.md": [
+        "it runs only with a broker",
+        "it runs only with Delta",
+        "it runs only with Delta",
+        "it runs only with Iceberg",
+        "it runs only with those files",
+        "it runs only with a broker",
+    ],
 }
 """By page, the reasons of the examples that no test runs."""
 

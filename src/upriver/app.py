@@ -15,7 +15,6 @@ from upriver.arguments import flag, names, seconds, some_text, whole
 from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
-from upriver.coordinator.group import MembershipConfig
 from upriver.doors.doors import DoorAddresses, OpenDoors
 from upriver.doors.gateway import Gateway
 from upriver.engine.stateful import in_order
@@ -39,6 +38,7 @@ from upriver.settings import (
     check_more_than_none,
     check_name,
     check_sizes,
+    membership_of,
     tokens_of,
 )
 from upriver.spark.changes import starting_version
@@ -139,9 +139,12 @@ class App:
         postgres: str | None = None,
         flight: str | None = None,
     ) -> None:
-        at_once = flag("learner_partial_rebalance", learner_partial_rebalance)
-        membership = MembershipConfig(
-            num_standby_replicas, max_warmup_replicas, acceptable_lag_epochs, scale_down_timeout_ms, at_once
+        membership = membership_of(
+            num_standby_replicas,
+            max_warmup_replicas,
+            acceptable_lag_epochs,
+            scale_down_timeout_ms,
+            learner_partial_rebalance,
         )
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
