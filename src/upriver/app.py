@@ -168,14 +168,18 @@ class App:
             compaction=CompactionSettings(compacts=flag("compaction", compaction), grace_s=grace_s),
             clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
+        self._begin_declaring()
+
+    # Declaring
+
+    def _begin_declaring(self) -> None:
+        """Nothing is declared yet."""
         self._sources: dict[str, StartedSource] = {}
         self._tables: dict[str, TableSpec] = {}
         self._functions: dict[str, UserFunction] = {}  # by name in lower case
-        self._typer = SparkTyper(spark, self._tables, self._functions)
+        self._typer = SparkTyper(self._spark, self._tables, self._functions)
         self._plans: dict[str, DataflowPlan] = {}
         self._queries: dict[str, str] = {}  # each view's, over tables only: views that it reads may be dropped
-
-    # Declaring
 
     def table(
         self,
