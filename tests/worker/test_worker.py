@@ -37,6 +37,7 @@ from upriver.errors import IllegalEvent, LakeError, WrongOwner
 from upriver.ids import Epoch, FeedId, SnapshotId, WorkerId
 from upriver.protocol.messages import (
     BeginStage,
+    ChangesLogged,
     CloseInput,
     ContinueEpochs,
     DropCheckpoint,
@@ -52,6 +53,7 @@ from upriver.protocol.messages import (
     Resume,
     Retire,
     StartedAnew,
+    TakeChanges,
     TakeCheckpoint,
     Unfollow,
     ViewFailed,
@@ -59,6 +61,8 @@ from upriver.protocol.messages import (
 from upriver.protocol.peers import PeerLookupRefused
 from upriver.protocol.worker_events import (
     AllStateRead,
+    ChangesNotStored,
+    ChangesStored,
     KeysRead,
     KeysUnread,
     LookupGivenUp,
@@ -124,6 +128,10 @@ OF_EACH_KIND: list[WorkerEvent] = [
     TimeToSettle(rows_max=1),
     StateWritten(checkpoint=1, files=()),
     StateNotWritten(checkpoint=1, error="the disk is full"),
+    TakeChanges(taking=1, at=Epoch(1), begins=()),
+    ChangesStored(taking=1, parts=()),
+    ChangesNotStored(taking=1, error="the disk is full"),
+    ChangesLogged(through={}),
     KeepCheckpoint(checkpoint=1),
     DropCheckpoint(checkpoint=1),
     Resume(maps={}, reads=(), at=Epoch(0), serve_from=Epoch(0), generation=1),

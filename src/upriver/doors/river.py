@@ -13,7 +13,7 @@
 | `views` | each view: the status of it, and `name`, `level`, `key`, `tables`, `is_partial`, `regions`, `age_s` |
 | `workers` | as in the status, with `level` |
 | `vnodes` | `version` of the map, and `owners`: the worker of each vnode |
-| `rescale`, `rescales_waiting`, `rescales` | as in the status; and the last rescales of the app, oldest first |
+| `rescale`, `rescales_waiting`, `rescales` | as in the status; and the last ended rescales of the app, oldest first |
 | `history` | `at`, `epoch`, `published`, `age_s`, `rows_per_s` and `map_version` over time, a list each, oldest first |
 """
 
@@ -62,7 +62,7 @@ def picture(
     at: float,
 ) -> Json:
     """The picture without its history. explained: as ``Client.explain``, of the views that are explained so far.
-    rescales: ended ones, oldest first. at: seconds since 1970."""
+    rescales: as in ``Client.rescales``. at: seconds since 1970."""
     tables = [_table(name, told, routing.freshness) for name, told in sorted(status.get("tables", {}).items())]
     levels = {table["name"]: table["level"] for table in tables}
     views = [
@@ -86,7 +86,7 @@ def picture(
         },
         "rescale": status.get("rescale"),
         "rescales_waiting": status.get("rescales_waiting", 0),
-        "rescales": list(rescales)[-RESCALES_SHOWN_MAX:],
+        "rescales": [rescale for rescale in rescales if rescale["outcome"] is not None][-RESCALES_SHOWN_MAX:],
     }
 
 
@@ -239,10 +239,11 @@ def _of_table(table: Json, views: Sequence[Json]) -> Json:
     return _trouble(
         level,
         of,
-        f"Table {name} is behind: its newest rows are {table['age_s']:.0f} s old.",
+        f"Table {name} is behind: rows of the last {table['age_s']:.0f} s may be missing.",
         why=table["cause"],
         views=stale,
-        hint="If it stays so, give the app more workers, or Spark more cores.",
+        hint="If it stays so, let each batch take more rows (limits such as maxFilesPerTrigger), or give Spark more "
+        "cores, or the app more workers.",
     )
 
 
