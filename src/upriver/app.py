@@ -21,7 +21,7 @@ from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
-from upriver.lake.change_log import with_change_log
+from upriver.lake.change_log import wait_begun, with_change_log
 from upriver.lake.collection import GRACE_S
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
@@ -501,12 +501,17 @@ class App:
         as inserts, then its changes. ``"now"``: changes from the first start of the query on. A version: the changes
         of this epoch and later ones. Where a query has a Spark checkpoint, it goes on from there. partitions: tasks of
         a batch; the rows of a key are in one partition, ordered by version. The app need not run: its lake has the
-        changes. Raises UnknownView; DeclarationError for a view without changes. If a version is no longer in the log,
-        the query fails with ChangesGone.
+        changes. Raises UnknownView; DeclarationError for a view without changes; WaitTimeout if the log of a running
+        app has not begun in ``BEGIN_S_MAX`` seconds. If a version is no longer in the log, the query fails with
+        ChangesGone.
         """
         if not isinstance(view, str) or view not in self._plans:
             raise UnknownView.among(view, self._plans)
+        if not self._plans[view].logs_changes:
+            raise DeclarationError(f"view {view!r} has no log of its changes: declare it with changes=True")
         root = self._config.root
+        if self._running_app is not None:
+            wait_begun(Lake(root), view)
         options = {"root": str(root), "view": view, "startingVersion": starting_version(since)}
         if partitions is not None:
             options["partitions"] = str(whole("partitions", partitions))

@@ -97,6 +97,12 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (checkers.snapshots_are_consistent_cuts, [(VIEW, dict(VIEW))], [(VIEW, OTHER)]),
     (checkers.snapshots_have_what_had_ended, [(2, 2), (2, 3)], [(2, 1)]),
     (checkers.checkpoints_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER)]),
+    (
+        checkers.versions_go_on,
+        [("v", 2, 5, []), ("v", 2, 5, [3, 5])],
+        [("v", 2, 2, []), ("v", 2, 5, [2]), ("v", 2, 5, [6])],
+    ),
+    (checkers.changes_add_up_to_the_view, [("v", 2, {"a": 2}, {"a": 2})], [("v", 2, {"a": 2}, {"a": 1, "b": 1})]),
     (checkers.checkpoints_have_no_rows_on_their_way, [(0,)], [(2,)]),
     (checkers.a_snapshot_that_is_ready_is_held, [([],)], [([3],)]),
     (checkers.snapshots_that_are_dropped_are_forgotten, [([1, 2], {3})], [([1, 2], {2})]),

@@ -15,7 +15,7 @@ from partial_kit import stream, write_file
 
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
-from upriver.errors import ChangesGone
+from upriver.errors import ChangesGone, DeclarationError
 from upriver.ids import Epoch
 from upriver.lake.change_log import ChangeLog
 from upriver.lake.lake import Lake
@@ -50,6 +50,7 @@ class Logged:
         app.table("events", stream(self._spark, self._files, "k string, seq long, v long"), key="k", order_by="seq")
         app.view("counts", counts, key="k", changes=True)
         app.view("sizes", SIZES, key="n", changes=True)
+        app.view("plain", COUNTS, key="k")
         return app
 
     def check(self, app: App) -> None:
@@ -72,6 +73,14 @@ def logged(spark: Any, tmp_path: Path) -> Logged:
 
 def test_the_log_is_the_view_over_restarts_rescales_and_lost_workers(logged: Logged) -> None:
     with logged.app().start() as app:
+        assert app.changes("counts").columns == [
+            "k",
+            "n",
+            "total",
+            "_change_type",
+            "_commit_version",
+            "_commit_timestamp",
+        ]
         logged.check(app)
         assert "its changes are logged" in app.explain("counts")
         begins = ChangeLog(Lake(logged.root)).first("counts")
@@ -101,6 +110,8 @@ def test_the_log_is_the_view_over_restarts_rescales_and_lost_workers(logged: Log
 def test_a_view_that_is_declared_otherwise_begins_a_new_log(logged: Logged) -> None:
     with logged.app().start() as app:
         logged.check(app)
+        with pytest.raises(DeclarationError, match="'plain' has no log of its changes: declare it with changes=True"):
+            app.changes("plain")
         log = ChangeLog(Lake(logged.root))
         sizes, last = log.first("sizes"), log.last("counts")
         app.drop_view("counts")

@@ -12,6 +12,8 @@ number counts, so commits come in the order of their epochs, and no epoch is com
 """
 
 import re
+import threading
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -21,7 +23,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.errors import ChangesGone, CorruptFile, DeclarationError, LakeInUse, ProtocolError, UnknownView
+from upriver.errors import (
+    ChangesGone,
+    CorruptFile,
+    DeclarationError,
+    LakeInUse,
+    ProtocolError,
+    UnknownView,
+    WaitTimeout,
+)
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.lake import Lake, OwnedLake, sealed
@@ -33,6 +43,8 @@ from upriver.vnodes import VnodeGroup
 COMMITS, FOLDS, ROWS, VIEWS = "changes/commits", "changes/folds", "changes/rows", "changes/views"
 BATCH_ROWS_MAX = 65_536
 """Rows of one batch that a reader gets."""
+BEGIN_S_MAX, BEGIN_POLL_S = 60.0, 0.1
+"""Seconds to wait for the beginning of a log, and between two looks."""
 READS_MAX = 3
 """How often a reader looks for the files anew, if one is gone because it was folded meanwhile."""
 _FOLD = re.compile(r"(\d{12})-(\d{12})\.json")
@@ -329,6 +341,18 @@ def log_end(lake: Lake) -> LogEnd:
     newest = commits[-1]
     begins = {view: (begins, log.record(view).fingerprint) for view, begins in newest.begins.items()}
     return LogEnd(number=newest.number, through=newest.through, begins=begins, ends=ends)
+
+
+def wait_begun(lake: Lake, view: str) -> None:
+    """Block until the view has a log. Raises WaitTimeout after ``BEGIN_S_MAX`` seconds."""
+    give_up_at, log, pause = time.monotonic() + BEGIN_S_MAX, ChangeLog(lake), threading.Event()
+    while view not in log.views():
+        if time.monotonic() >= give_up_at:
+            raise WaitTimeout(
+                f"the log of view {view!r} has not begun in {BEGIN_S_MAX:.0f} s: it begins when all workers have read "
+                f"what there was at the start, between two rescales; app.status() shows how far they are"
+            )
+        pause.wait(BEGIN_POLL_S)
 
 
 def sweep_changes(lake: OwnedLake) -> None:
