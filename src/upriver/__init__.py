@@ -9,21 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from upriver.app import App
+    from upriver.client.asyncio_client import AsyncClient, connect_async
     from upriver.client.client import Client, connect
     from upriver.client.rescale import Rescale
     from upriver.errors import UpriverError
 
 __version__ = "0.2.0"
-__all__ = ["App", "Client", "Rescale", "UpriverError", "connect"]
+__all__ = ["App", "AsyncClient", "Client", "Rescale", "UpriverError", "connect", "connect_async"]
 
 
 def __getattr__(name: str) -> Any:
     homes = {
         "App": "upriver.app",
+        "AsyncClient": "upriver.client.asyncio_client",
         "Client": "upriver.client.client",
         "Rescale": "upriver.client.rescale",
         "UpriverError": "upriver.errors",
         "connect": "upriver.client.client",
+        "connect_async": "upriver.client.asyncio_client",
     }
     if name in homes:
         return getattr(import_module(homes[name]), name)

@@ -16,7 +16,7 @@ from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.handshake import Purpose
 from upriver.net.lookups import Answered, KeysAsked, LookupService, Routing, ViewRoute
-from upriver.net.server import Action, Calls, Server, Service
+from upriver.net.server import Action, Calls, Piece, Server, Service
 from upriver.vnodes import VnodeMap, vnodes_of
 
 VNODES = 16
@@ -98,9 +98,12 @@ class Worker:
 
 
 class Cluster:
-    """A coordinator that knows the routing, and some workers. actions: what the coordinator has besides, or instead."""
+    """A coordinator that knows the routing, and some workers. actions: what the coordinator has besides, or instead.
+    pieces: its actions that give rows, too."""
 
-    def __init__(self, workers: int, actions: Mapping[str, Action] | None = None) -> None:
+    def __init__(
+        self, workers: int, actions: Mapping[str, Action] | None = None, pieces: Mapping[str, Piece] | None = None
+    ) -> None:
         self.vnode_map = VnodeMap.initial(VNODES, [WorkerId(number) for number in range(workers)])
         self.views = dict(VIEWS)
         self.freshness = FreshnessReport(Epoch(EPOCH), {})
@@ -109,13 +112,20 @@ class Cluster:
         self.asked_freshness: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         self.workers = {WorkerId(number): Worker(WorkerId(number), self) for number in range(workers)}
         self.addresses = {number: worker.server.address for number, worker in self.workers.items()}
-        known: dict[str, Action] = {
+        self._pieces = dict(pieces or {})
+        self._actions: dict[str, Action] = {
             "routing": self._routing,
             "freshness": self._told_freshness,
             "status": lambda _: {"epoch": EPOCH},
             "explain": self._explain,
+            **(actions or {}),
         }
-        self.coordinator = calls_server({**known, **(actions or {})})
+        self.coordinator = calls_server(self._actions, pieces=self._pieces)
+
+    def restart(self) -> None:
+        """Stop the coordinator, and start another one at its address."""
+        self.coordinator.stop()
+        self.coordinator = calls_server(self._actions, pieces=self._pieces, port=self.coordinator.port)
 
     def _routing(self, _: Mapping[str, Any]) -> Mapping[str, Any]:
         views = {name: view.route for name, view in self.views.items()}

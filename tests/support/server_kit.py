@@ -8,7 +8,7 @@ from typing import Any
 
 from upriver.net.handshake import HandshakeKeys, Purpose, Session
 from upriver.net.remote import Remote
-from upriver.net.server import Action, Calls, Get, Server
+from upriver.net.server import Action, Calls, Get, Listen, Piece, Server
 
 TOKEN = "s3cret-t0ken"
 SECRET = bytes(range(32))
@@ -30,9 +30,14 @@ def peer_of(address: str) -> Remote:
     return Remote(address, SECRET)
 
 
-def calls_server(actions: Mapping[str, Action] = _NOTHING, gets: Mapping[str, Get] = _NOTHING) -> Server:
+def calls_server(
+    actions: Mapping[str, Action] = _NOTHING,
+    gets: Mapping[str, Get] = _NOTHING,
+    pieces: Mapping[str, Piece] = _NOTHING,
+    port: int = 0,
+) -> Server:
     """A server that is called and nothing else."""
-    return Server(KEYS, {Purpose.CALLS: Calls(actions, gets)})
+    return Server(KEYS, {Purpose.CALLS: Calls(actions, gets, pieces=pieces)}, listen=Listen(port=port))
 
 
 def cut_connections(port: int) -> int:

@@ -14,11 +14,13 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.arguments import flag, seconds, whole
+from upriver.client.dated_rows import DatedRows
 from upriver.client.freshness import KnownFreshness
-from upriver.client.keys import KeyColumns, Keys, key_columns
+from upriver.client.keys import KeyColumns, Keys, key_batch, key_columns
 from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupBatches, LookupStreams, ask_owners
 from upriver.client.rescale import Rescale, rescale_fields
 from upriver.client.scans import ScanReader
+from upriver.client.subscriptions import NOW, UNREACHABLE_S, Subscription
 from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import (
     ClusterError,
@@ -27,13 +29,18 @@ from upriver.errors import (
     NotReady,
     UnknownView,
     UpriverError,
+    UserError,
     WaitTimeout,
 )
 from upriver.hashing import hash64
+from upriver.ids import Epoch
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.remote import Connection, Remote
+from upriver.runtime.change_pieces import KEYS_MAX as SUBSCRIBED_KEYS_MAX
+from upriver.runtime.change_pieces import ChangePosition
+from upriver.state.key_filter import KeyFilter
 from upriver.traces import lookup_traced
 
 __all__ = ["Client", "Keys", "LookupLimits", "connect"]
@@ -186,6 +193,56 @@ class Client:
                 note("upriver.epoch", found.epoch)
                 metadata = self._freshness.metadata(route, found.epoch, found.committed_at)
                 return found.rows.replace_schema_metadata(metadata), found.epoch
+
+    def lookup_rows(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> DatedRows:
+        """As :meth:`lookup`, with what the metadata say as fields, and with ``to_pandas`` and ``to_polars``."""
+        return DatedRows.of(*self.lookup_with_epoch(view, keys, **limits))
+
+    def lookup_one(self, view: str, key: Any, **limits: Unpack[LookupLimits]) -> dict[str, Any] | None:
+        """The only row of a key, by column name; ``None`` if the view has none.
+
+        key: a value, or for several key columns a tuple, or a dict by column name. limits, errors: as of
+        :meth:`lookup`; UserError if the key has several rows.
+        """
+        rows, _ = self.lookup_with_epoch(view, [key], **limits)
+        if rows.num_rows > 1:
+            raise UserError(f"view {view!r}: key {key!r} has {rows.num_rows} rows: use lookup, which gives all")
+        return dict(rows.to_pylist()[0]) if rows.num_rows else None
+
+    def subscribe(
+        self, view: str, keys: Keys | None = None, since: int | str | None = None, *, timeout: float = UNREACHABLE_S
+    ) -> Subscription:
+        """The view's changes, in Arrow batches, without end: iterate over it, on one thread. The view must be declared
+        with ``changes=True``.
+
+        A batch has the view's columns, then ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
+        ``delete``), ``_commit_version`` (the epoch) and ``_commit_timestamp``; at most 65,536 rows, in the order of the
+        versions. The metadata of its schema say through which version all changes have come (``upriver.through``): a
+        consumer that remembers that, together with what it has done, gets each change once. keys: as for
+        :meth:`lookup`; only their changes. since: a version, after which changes are given; ``"now"``: later ones
+        alone; ``None``: from the start of the log, which begins with all rows as inserts. timeout: seconds for which
+        the app may give no answer: until then the client asks again.
+
+        Raises UnknownView for a view without a log, DeclarationError, KeyTypeError; when iterated over, also
+        ChangesGone if the log has these changes no more, AccessDenied, ClusterError.
+        """
+        wanted = None if keys is None else KeyFilter(key_batch(view, self._route(view).key_schema, keys))
+        if wanted is not None and len(wanted.hashes) > SUBSCRIBED_KEYS_MAX:
+            raise DeclarationError(
+                f"view {view!r}: {len(wanted.hashes):,} keys are too many for a subscription: give at most "
+                f"{SUBSCRIBED_KEYS_MAX:,}, or none, and filter the changes"
+            )
+        self._route(view)
+        if isinstance(since, str):
+            if since != NOW:
+                raise DeclarationError(f"since={since!r}: give None, {NOW!r} or a version, which is an epoch")
+            begin = ChangePosition(Epoch(self._act("change_last", {"view": view})["last"]))
+        else:
+            begin = ChangePosition(None if since is None else Epoch(whole("since", since)))
+        return Subscription(self._ask_piece, self._closed, view, wanted, begin, seconds("timeout", timeout))
+
+    def _ask_piece(self, fields: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], pa.RecordBatch | None]:
+        return self._coordinator.piece("changes", fields, timeout=timeout)
 
     def _fresh(self, lookup: Lookup, columns: KeyColumns, max_age: float | None) -> FoundRows:
         """The rows of the keys, not older than ``max_age``."""

@@ -8,18 +8,15 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import pyarrow as pa
 
 from upriver.client.client import SCAN_S, Client, Keys, LookupLimits
-from upriver.client.freshness import AGE_S, COMMITTED_AT, SOURCES
+from upriver.client.dated_rows import DatedRows
 from upriver.client.keys import keys_of_texts
 from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
-from upriver.doors.change_feed import ChangeFeed
 from upriver.doors.river import RiverFeed
 from upriver.errors import DeclarationError, UnknownView, UserError
 from upriver.lake.address import Root
@@ -29,34 +26,9 @@ from upriver.net.lookups import ViewRoute
 from upriver.net.remote import check_token
 from upriver.plan.explain import render
 from upriver.plan.types import spark_name
+from upriver.runtime.change_feed import ChangeFeed
 
 __all__ = ["DatedRows", "Gateway", "Role"]
-
-
-@dataclass(frozen=True, slots=True)
-class DatedRows:
-    """The rows of a lookup, and how old they are. epoch: the one that they reflect; 0 for no keys. committed_at: when
-    that was committed. age_s: seconds that they are old at most. sources: the state of the view's sources. What is not
-    known is ``None``."""
-
-    rows: pa.Table
-    epoch: int
-    committed_at: datetime | None
-    age_s: float | None
-    sources: str | None
-
-    @classmethod
-    def of(cls, rows: pa.Table, epoch: int) -> Self:
-        """From a client's answer."""
-        told = rows.schema.metadata or {}
-        committed, age, sources = (told.get(name) for name in (COMMITTED_AT, AGE_S, SOURCES))
-        return cls(
-            rows,
-            epoch,
-            None if committed is None else datetime.fromisoformat(committed.decode()),
-            None if age is None else float(age),
-            None if sources is None else sources.decode(),
-        )
 
 
 class Gateway:
@@ -135,7 +107,7 @@ class Gateway:
     def lookup(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> DatedRows:
         """The rows of these keys, as of one epoch, in the order of the keys; as ``Client.lookup``, which documents
         keys, limits and errors."""
-        return DatedRows.of(*self.client.lookup_with_epoch(view, keys, **limits))
+        return self.client.lookup_rows(view, keys, **limits)
 
     def keys_of_texts(self, view: str, texts: Sequence[str]) -> pa.Table:
         """Keys from their texts, read in the types of the view's key columns: a value, or a JSON list of values.

@@ -198,6 +198,13 @@ class Connection:
             if frame.batch is None or done >= frame.head["rows"]:
                 return
 
+    def piece(
+        self, name: str, fields: Mapping[str, Any], *, timeout: float
+    ) -> tuple[dict[str, Any], pa.RecordBatch | None]:
+        """The answer of an action that gives rows, too. Raises as :meth:`act` does."""
+        frame = self._ask({"piece": name, "fields": dict(fields)}, time.monotonic() + timeout)
+        return dict(frame.head["answer"]), frame.batch
+
     def close(self) -> None:
         """Drop the connection; calls of other threads go on."""
         with self._lock:

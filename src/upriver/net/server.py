@@ -1,8 +1,9 @@
 """A process's one server: a gate (:mod:`.gate`) that authenticates callers, and a thread for each that it admits.
 
 ``Calls``: actions and gets by name. A question ``{"act": name, "fields": object}`` is answered with an object, a
-question ``{"get": name, "fields": object, "from": row}`` with rows from that row on. The client pulls rows, a bounded
-batch at a time: a client that stops reading holds nothing here.
+question ``{"get": name, "fields": object, "from": row}`` with rows from that row on, a question ``{"piece": name,
+"fields": object}`` with an object and rows. The client pulls rows, a bounded batch at a time: a client that stops
+reading holds nothing here.
 
 ``listen_for``: where an app's servers listen, and the address by which other processes reach them. The coordinator
 listens on loopback if all executors are on its machine, or if Spark itself is on loopback. Otherwise it listens as
@@ -180,21 +181,25 @@ Action = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 """JSON object in, JSON object out. An UpriverError goes to the caller."""
 Get = Callable[[Mapping[str, Any], int], pa.Table]
 """JSON object and first row in, the whole table out: the same table at each pull of the same get."""
+Piece = Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], pa.RecordBatch | None]]
+"""JSON object in; JSON object and perhaps rows out, as much as one answer may have."""
 
 
 class Calls:
     """The service of calls. actions, gets: handlers by name; many threads call them at once. operations: further
-    actions, which readers may not call."""
+    actions, which readers may not call. pieces: actions that give rows, too."""
 
     def __init__(
         self,
         actions: Mapping[str, Action] = _NOTHING,
         gets: Mapping[str, Get] = _NOTHING,
         operations: Mapping[str, Action] = _NOTHING,
+        pieces: Mapping[str, Piece] = _NOTHING,
     ) -> None:
         self._actions: Mapping[str, Action] = {PING: lambda _: {}, **actions, **operations}
         self._gets = dict(gets)
         self._operations = frozenset(operations)
+        self._pieces = dict(pieces)
 
     def serve(self, caller: Caller) -> None:
         answer_all(Line(caller.stream, CALL_TERMS, caller.traffic), partial(self._answer, caller.role))
@@ -210,6 +215,9 @@ class Calls:
         if "get" in head:
             get, first = _named(self._gets, "get", head["get"]), whole("from", head.get("from", 0))
             return _rows(str(head["get"]), get(fields, first), first)
+        if "piece" in head:
+            told, rows = _named(self._pieces, "piece", head["piece"])(fields)
+            return {"view": str(head["piece"]), "answer": dict(told)}, rows
         action = _named(self._actions, "action", head.get("act"))
         if head["act"] in self._operations and role is not Role.OPERATOR:
             raise AccessDenied(

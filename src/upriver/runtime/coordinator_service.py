@@ -4,11 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from upriver.arguments import seconds, whole
 from upriver.coordinator.restarts import Claim
 from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, UnknownView, UpriverError, WorkerLost
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.lake.lake import Lake
 from upriver.lake.scan import LakeScan, TableScan, ViewScan, scan_key
 from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode_message
@@ -20,6 +23,7 @@ from upriver.plan.explain import explain
 from upriver.plan.plan import DataflowPlan, TableSpec, schema_to_json
 from upriver.protocol.messages import ToWorker
 from upriver.protocol.strategies import Strategy
+from upriver.runtime.change_pieces import ChangePieces
 from upriver.runtime.coordinator_loop import CoordinatorLoop, SnapshotParts
 from upriver.runtime.leases import USUAL, FailureDetection, WorkerSlots
 from upriver.runtime.measures import LookupTotals
@@ -81,12 +85,13 @@ class CoordinatorService:
     ``status``, ``metrics`` (``text``, for Prometheus), ``explain`` (``view``), ``source`` (``name``, of a view or a
     table: what a scan of it must know), ``scan`` (``view``, which may be a table too, and ``scan``, a name of the
     caller's choice: callers that give the same name read the same snapshot, or the lake as of the same epoch),
-    ``change_log`` (``view``: the ``root`` of the lake that has its changes), ``evict`` (``view``, ``keys``),
-    ``rescales`` and ``views`` (the history of both), and ``rescale`` (``workers`` or ``moves``, ``strategy``,
-    ``keys_max``). ``rescale`` returns the ``ticket`` that ``rescale_progress``, ``rescale_report`` and
-    ``rescale_abort`` take. The progress comes at once. If a state is given as ``unless``, it comes when the state is
-    another one, or after ``wait_s`` seconds, ``PROGRESS_WAIT_S_MAX`` at most. Only operators may call ``evict``,
-    ``rescale`` and ``rescale_abort``.
+    ``change_log`` (``view``: the ``root`` of the lake that has its changes), ``change_last`` (``view``: its ``last``
+    version), ``evict`` (``view``, ``keys``), ``rescales`` and ``views`` (the history of both), and ``rescale``
+    (``workers`` or ``moves``, ``strategy``, ``keys_max``). ``rescale`` returns the ``ticket`` that
+    ``rescale_progress``, ``rescale_report`` and ``rescale_abort`` take. The progress comes at once. If a state is
+    given as ``unless``, it comes when the state is another one, or after ``wait_s`` seconds,
+    ``PROGRESS_WAIT_S_MAX`` at most. The piece ``changes`` is that of :class:`.ChangePieces`. Only operators may
+    call ``evict``, ``rescale`` and ``rescale_abort``.
     """
 
     def __init__(
@@ -107,6 +112,7 @@ class CoordinatorService:
         self._root = root
         self._worker_slots = WorkerSlots(failure_detection)
         self._scans = SharedScans(self._take)
+        self._pieces = ChangePieces(Lake(root))
         self._lookups = LookupTotals()
         self.metrics = Metrics(loop, self._lookups)
         self._tables = {table.name: table for table in tables}
@@ -122,6 +128,7 @@ class CoordinatorService:
             "source": self._source,
             "scan": self._scan,
             "change_log": self._change_log,
+            "change_last": lambda asked: self._pieces.last(asked),
             "rescales": lambda _: {"rescales": loop.rescale_history()},
             "views": lambda _: {"views": loop.view_history()},
             "rescale_progress": self._rescale_progress,
@@ -134,7 +141,7 @@ class CoordinatorService:
         }
         channels = Channels(self._registered, failure_detection.limits)
         services: dict[Purpose, Service] = {
-            Purpose.CALLS: Calls(actions, operations=operations),
+            Purpose.CALLS: Calls(actions, operations=operations, pieces={"changes": self._changes}),
             Purpose.CHANNEL: channels,
         }
         self._server = Server(keys, services, listen=listen)
@@ -146,6 +153,7 @@ class CoordinatorService:
 
     def stop(self) -> None:
         """Refuse further calls and end those under way."""
+        self._pieces.stop()
         self._server.stop()
 
     def replan(self, plans: Sequence[DataflowPlan]) -> None:
@@ -264,6 +272,10 @@ class CoordinatorService:
     def _change_log(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self.plan_of(str(asked["view"]))
         return {"root": str(self._root)}
+
+    def _changes(self, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], pa.RecordBatch | None]:
+        self.plan_of(str(asked["view"]))
+        return self._pieces.piece(asked)
 
     def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         view, keys = str(asked["view"]), asked["keys"]

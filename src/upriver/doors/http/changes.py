@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from upriver.client.keys import key_batch
-from upriver.doors.change_feed import ChangeFeed
 from upriver.doors.http.json_values import json_values, rows_of
 from upriver.doors.http.messages import Events, HttpQuestion, Json, bad_request, event_bytes
 from upriver.doors.http.views import check_count, query_keys
 from upriver.errors import ChangesGone
 from upriver.ids import Epoch
 from upriver.plan.plan import EVERYTHING_KEY
+from upriver.runtime.change_feed import ChangeFeed
 from upriver.state.changes import COMMIT_TIMESTAMP, COMMIT_VERSION
 from upriver.state.key_filter import KeyFilter
 

@@ -1,4 +1,4 @@
-"""Changes of views for callers of the doors, read from the lake."""
+"""Changes of views for callers of an app, read from the lake."""
 
 import threading
 import time
