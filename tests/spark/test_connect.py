@@ -13,7 +13,7 @@ import pytest
 from upriver import App, connect
 from upriver.errors import AccessDenied
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 PROGRAM = Path(__file__).parents[1] / "support/programs/connect_reader.py"
 SESSION_S_MAX = 240.0
