@@ -11,7 +11,7 @@ import pytest
 from upriver.errors import ChangesGone, CorruptFile, LakeInUse, ProtocolError, UnknownView
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.lake.change_log import ROWS, ChangeLog, LogRecord, commit_changes, log_end, write_part
+from upriver.lake.change_log import ROWS, ChangeLog, LogRecord, commit_changes, write_part
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.state.changes import ChangeCommit, ChangePart, changes_schema, part_schema
 from upriver.vnodes import VnodeGroup
@@ -140,7 +140,7 @@ def test_the_first_write_of_a_commit_counts(three: OwnedLake) -> None:
 
 def test_the_end_of_the_logs_is_found(three: OwnedLake) -> None:
     commit(three, 4, 9, [], view="w", begins=9)  # which drops v
-    end = log_end(three)
+    end = ChangeLog(three).end()
     assert (end.number, end.through) == (4, 9)
     assert end.begins == {"w": (9, "of w")}
     assert end.ends == {"v": 7, "w": 9}

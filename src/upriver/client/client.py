@@ -20,7 +20,7 @@ from upriver.client.keys import KeyColumns, Keys, key_batch, key_columns
 from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupBatches, LookupStreams, ask_owners
 from upriver.client.rescale import Rescale, rescale_fields
 from upriver.client.scans import ScanReader
-from upriver.client.subscriptions import NOW, UNREACHABLE_S, Subscription
+from upriver.client.subscriptions import UNREACHABLE_S, Subscription
 from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import (
     ClusterError,
@@ -36,10 +36,11 @@ from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
-from upriver.net.lookups import Routing, ViewRoute
+from upriver.net.lookups import Routing, ViewRoute, route_among
 from upriver.net.remote import Connection, Remote
 from upriver.runtime.change_pieces import KEYS_MAX as SUBSCRIBED_KEYS_MAX
 from upriver.runtime.change_pieces import ChangePosition
+from upriver.state.changes import NOW
 from upriver.state.key_filter import KeyFilter
 from upriver.traces import lookup_traced
 
@@ -432,10 +433,7 @@ class Client:
         _check_view(view)
         if view not in self._known().views:
             self.refresh()
-        views = self._known().views
-        if view not in views:
-            raise UnknownView.among(view, views)
-        return views[view]
+        return route_among(view, self._known().views)
 
     def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, KeyColumns]:
         """The keys as columns of the view's key types. If they do not fit, the view may have been declared anew."""

@@ -12,10 +12,8 @@ from upriver.runtime.change_pieces import ChangePosition
 from upriver.state.key_filter import KeyFilter
 
 THROUGH = b"upriver.through"
-"""Key of the schema metadata of every batch of changes: the last version of which all changes have come. Not there as
-long as there is none."""
-NOW = "now"
-"""``since`` of a reader that wants later changes alone."""
+"""Key of the schema metadata of every batch of changes: the last version whose changes the client has all got. A
+batch before the end of the first version lacks it."""
 POLL_S = 1.0
 """Seconds that the coordinator waits for newer changes, in one call."""
 CALL_S_MAX = 60.0
@@ -61,7 +59,7 @@ class Subscription:
 
     @property
     def through(self) -> int | None:
-        """The last version of which all changes have come: to be given as ``since`` to go on from here."""
+        """The last version whose changes the client has all got: ``since=`` of a subscription that goes on here."""
         return self._position.after
 
     def __iter__(self) -> Self:

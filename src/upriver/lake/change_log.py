@@ -3,7 +3,7 @@
 ::
 
     changes/views/<view>/<version>.json      a log that begins at that version: the view's key, columns and fingerprint
-    changes/rows/<view>/<begins>-<last>-<worker>-<incarnation>-<id>.arrow     parts
+    changes/rows/<view>/<cut>-<worker>-<id>.arrow     parts: one worker's changes of one view
     changes/commits/<number>.json            a commit: its existence makes the changes of its epochs readable
     changes/folds/<last>-<first>.json        these commits as one, with fewer and larger parts
 
@@ -14,7 +14,7 @@ number counts, so commits come in the order of their epochs, and no epoch is com
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 from uuid import uuid4
@@ -36,7 +36,7 @@ from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.lake import Lake, OwnedLake, sealed
 from upriver.plan.plan import DataflowPlan, schema_from_json, schema_to_json
-from upriver.state.changes import CHANGE_FIELDS, COMMIT_VERSION, ChangeCommit, ChangePart, part_schema
+from upriver.state.changes import CHANGE_COLUMNS, COMMIT_VERSION, ChangeCommit, ChangePart, part_schema
 from upriver.state.runs import HASH_COLUMN, checksum_of, encode_rows
 from upriver.vnodes import VnodeGroup
 
@@ -52,10 +52,6 @@ _FOLD = re.compile(r"(\d{12})-(\d{12})\.json")
 
 def commit_path(number: int) -> str:
     return f"{COMMITS}/{number:012d}.json"
-
-
-def fold_path(first: int, last: int) -> str:
-    return f"{FOLDS}/{last:012d}-{first:012d}.json"
 
 
 def view_path(view: str, begins: Epoch) -> str:
@@ -97,7 +93,7 @@ class LogRecord:
 
 
 class ChangeLog:
-    """The logs of one lake, for one thread. It remembers the commits that it has read."""
+    """The logs of one lake. It remembers the commits that it has read, which never change. Usable by many threads."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
@@ -111,23 +107,16 @@ class ChangeLog:
 
     def record(self, view: str) -> LogRecord:
         """The newest log of a view. Raises UnknownView."""
-        return self._record(view, self._newest(view).begins[view])
+        return self._record(view, _newest(view, self.commits()).begins[view])
 
     def first(self, view: str) -> Epoch:
         """The version at which the log begins: it has all rows of the view at that version, as inserts. Raises
         UnknownView for a view without a log."""
-        newest = self._newest(view)
-        begins = newest.begins[view]
-        folded = (
-            commit.earliest[view]
-            for commit in self.commits()
-            if view in commit.earliest and commit.begins.get(view) == begins
-        )
-        return max([begins, *folded])
+        return _first(view, self.commits())
 
     def last(self, view: str) -> Epoch:
         """The newest version that may be read. Raises UnknownView."""
-        return self._newest(view).through
+        return _newest(view, self.commits()).through
 
     def changes(
         self,
@@ -160,7 +149,8 @@ class ChangeLog:
         self, view: str, after: Epoch | None, through: Epoch, group: VnodeGroup | None, keys: Hashes | None
     ) -> Iterator[tuple[Epoch, pa.RecordBatch]]:
         """The versions that have changes, each with its rows."""
-        newest, first = self._newest(view), self.first(view)
+        commits = self.commits()
+        newest, first = _newest(view, commits), _first(view, commits)
         if through > newest.through:
             raise ProtocolError(
                 f"view {view!r}: changes through {through} were asked for, and {newest.through} is last"
@@ -172,7 +162,7 @@ class ChangeLog:
             )
         record = self._record(view, newest.begins[view])
         since = Epoch(-1) if after is None else after
-        for commit in self.commits():
+        for commit in commits:
             if commit.through <= since or commit.begins.get(view) != record.begins:
                 continue
             parts = [part for part in commit.parts if part.view == view and part.last > since and part.first <= through]
@@ -210,25 +200,27 @@ class ChangeLog:
             yield int(match[2]), int(match[1]), f"{FOLDS}/{name}"
 
     def _commit(self, path: str) -> ChangeCommit:
-        if path not in self._commits:
-            self._commits[path] = ChangeCommit.from_json(self._lake.read_record(path))
-        return self._commits[path]
-
-    def _newest(self, view: str) -> ChangeCommit:
-        commits = self.commits()
-        for commit in reversed(commits):
-            if view in commit.begins:
-                return commit
-        raise UnknownView(
-            f"view {view!r} has no log of changes: declare it with changes=True, and wait for the next epoch; logs are "
-            f"kept of: {', '.join(sorted({name for commit in commits for name in commit.begins})) or 'none'}"
-        )
+        commit = self._commits.get(path)
+        if commit is None:
+            commit = self._commits[path] = ChangeCommit.from_json(self._lake.read_record(path))
+        return commit
 
     def _record(self, view: str, begins: Epoch) -> LogRecord:
-        if (view, begins) not in self._records:
+        record = self._records.get((view, begins))
+        if record is None:
             record = LogRecord.from_json(self._lake.read_record(view_path(view, begins)))
             self._records[view, begins] = record
-        return self._records[view, begins]
+        return record
+
+    def end(self) -> "LogEnd":
+        """Where the logs end. Raises CorruptFile."""
+        commits = self.commits()
+        ends = {view: commit.through for commit in commits for view in commit.begins}
+        if not commits:
+            return LogEnd(begins={}, ends={})
+        newest = commits[-1]
+        marks = {view: (at, self._record(view, at).fingerprint) for view, at in newest.begins.items()}
+        return LogEnd(number=newest.number, through=newest.through, begins=marks, ends=ends)
 
     def _read(self, part: ChangePart, record: LogRecord) -> pa.RecordBatch:
         """The rows of a part, verified."""
@@ -240,6 +232,26 @@ class ChangeLog:
         if not rows.schema.equals(part_schema(record.schema)):
             raise CorruptFile(f"{path}: its columns are not those of the log of view {record.view!r}")
         return rows
+
+
+def _newest(view: str, commits: Sequence[ChangeCommit]) -> ChangeCommit:
+    """The newest commit that has the view's log. Raises UnknownView."""
+    for commit in reversed(commits):
+        if view in commit.begins:
+            return commit
+    raise UnknownView(
+        f"view {view!r} has no log of changes: declare it with changes=True, and wait for the next epoch; logs are "
+        f"kept of: {', '.join(sorted({name for commit in commits for name in commit.begins})) or 'none'}"
+    )
+
+
+def _first(view: str, commits: Sequence[ChangeCommit]) -> Epoch:
+    """As :meth:`ChangeLog.first`."""
+    begins = _newest(view, commits).begins[view]
+    folded = (
+        commit.earliest[view] for commit in commits if view in commit.earliest and commit.begins.get(view) == begins
+    )
+    return max([begins, *folded])
 
 
 def _filtered(
@@ -331,18 +343,6 @@ class LogEnd:
     ends: Mapping[str, Epoch]
 
 
-def log_end(lake: Lake) -> LogEnd:
-    """Where the logs end. Raises CorruptFile."""
-    log = ChangeLog(lake)
-    commits = log.commits()
-    ends = {view: commit.through for commit in commits for view in commit.begins}
-    if not commits:
-        return LogEnd(begins={}, ends={})
-    newest = commits[-1]
-    begins = {view: (begins, log.record(view).fingerprint) for view, begins in newest.begins.items()}
-    return LogEnd(number=newest.number, through=newest.through, begins=begins, ends=ends)
-
-
 def wait_begun(lake: Lake, view: str) -> None:
     """Block until the view has a log. Raises WaitTimeout after ``BEGIN_S_MAX`` seconds."""
     give_up_at, log, pause = time.monotonic() + BEGIN_S_MAX, ChangeLog(lake), threading.Event()
@@ -355,19 +355,18 @@ def wait_begun(lake: Lake, view: str) -> None:
         pause.wait(BEGIN_POLL_S)
 
 
-def sweep_changes(lake: OwnedLake) -> None:
+def sweep_changes(lake: OwnedLake, log: ChangeLog) -> None:
     """Remove the parts that no commit names. No worker may be writing any, and the driver must fold none."""
-    named = ChangeLog(lake).paths()
+    named = log.paths()
     lake.files.remove_all(path for path in lake.files.tree(ROWS) if path not in named)
 
 
 def with_change_log(plan: DataflowPlan) -> DataflowPlan:
     """The view, with a log of its changes. Raises DeclarationError if a column is named as one of the log's."""
-    own = [field.name for field in CHANGE_FIELDS]
-    taken = [name for name in plan.schema.names if name.lower() in own]
+    taken = [name for name in plan.schema.names if name.lower() in CHANGE_COLUMNS]
     if taken:
         raise DeclarationError(
-            f"view {plan.name!r}: its changes have columns {', '.join(own)} beside the view's own, and it has "
-            f"{', '.join(taken)}: give it another name (AS ...), or leave out changes=True"
+            f"view {plan.name!r}: its changes have columns {', '.join(CHANGE_COLUMNS)} beside the view's own, and it "
+            f"has {', '.join(taken)}: give it another name (AS ...), or leave out changes=True"
         )
     return replace(plan, logs_changes=True)

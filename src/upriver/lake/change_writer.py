@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from upriver.engine.pending_changes import ChangedRows, ChangeKind
 from upriver.ids import Epoch, WorkerId
-from upriver.lake.change_log import LogRecord, commit_changes, log_end, sweep_changes, write_part
+from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, sweep_changes, write_part
 from upriver.lake.checkpoint_keeper import fingerprints
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.plan.plan import DataflowPlan
@@ -101,16 +101,19 @@ class ChangePublisher:
     last version of every log there has ever been."""
 
     def __init__(self, lake: OwnedLake, plans: Iterable[DataflowPlan]) -> None:
-        """Raises CorruptFile."""
+        """Also removes what no commit names: no worker is writing changes yet. Raises CorruptFile."""
         self._lake = lake
         self._hear: Callable[[CoordinatorEvent], None] | None = None
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, "upriver-change-publisher")
-        end, marks = log_end(lake), log_fingerprints(plans)
+        log, marks = ChangeLog(lake), log_fingerprints(plans)
+        end = log.end()
+        sweep_changes(lake, log)
         self.ended: Mapping[str, Epoch] = end.ends
         # A log whose last version is within a segment begins anew: later epochs cannot be told from earlier ones.
-        is_apart = end.through == 0 or lake.ends_a_span(end.through)
-        same = [view for view, (_, mark) in end.begins.items() if marks.get(view) == mark and is_apart]
+        same = [view for view, (_, mark) in end.begins.items() if marks.get(view) == mark]
+        if same and end.through and not lake.ends_a_span(end.through):
+            same = []
         self.found: Mapping[str, Epoch] = dict.fromkeys(same, end.through)
         self._begins = {view: end.begins[view][0] for view in same}
         """The version at which each log begins that goes on. The thread's own, as what follows is."""
@@ -118,9 +121,8 @@ class ChangePublisher:
         """Of the last commit."""
 
     def start(self, hear: Callable[[CoordinatorEvent], None]) -> None:
-        """hear: tells the coordinator, from any thread. No worker is writing changes."""
+        """hear: tells the coordinator, from any thread."""
         self._hear = hear
-        sweep_changes(self._lake)
 
     def carry_out(self, action: PublishChanges, plans: Iterable[DataflowPlan]) -> None:
         """Commit these changes soon, and then report it. plans: the coordinator's at this moment."""

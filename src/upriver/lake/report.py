@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from upriver.errors import CorruptFile
 from upriver.ids import Channel, Epoch
-from upriver.lake.change_log import log_end
+from upriver.lake.change_log import ChangeLog
 from upriver.lake.checkpoints import newest
 from upriver.lake.collection import RemovedFiles, collectable, superseded
 from upriver.lake.compaction import VNODE_BYTES_MAX, Compaction
@@ -83,7 +83,7 @@ def horizon_of_stopped(lake: Lake) -> Epoch:
     """The last epoch that nothing needs apart from those before it, if no app runs: a restore begins at the end of the
     newest checkpoint's epoch, and the change log goes on after its last version, so no segment may contain such an end
     and epochs after it. Raises CorruptFile."""
-    logged = log_end(lake)
+    logged = ChangeLog(lake).end()
     ends = [lake.last_epoch(), newest(lake), logged.through if logged.begins else None]
     return min(end for end in ends if end is not None)
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from upriver.arguments import seconds, whole
 from upriver.coordinator.freshness import NOTHING_KNOWN, FreshnessReport
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, UnknownView
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.line import LOOKUP_TERMS, Frame, Line, answer_all
@@ -130,6 +130,13 @@ class ViewRoute:
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         return cls(tuple(json["key"]), schema_from_json(json["schema"]), tuple(json["tables"]))
+
+
+def route_among(view: str, routes: Mapping[str, ViewRoute]) -> ViewRoute:
+    """The route of one view. Raises UnknownView, which names those that there are."""
+    if view not in routes:
+        raise UnknownView.among(view, routes)
+    return routes[view]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,10 @@ class ChangeFeed:
     """The changes of one app's views. Usable by many threads. clock: seconds, monotonic."""
 
     def __init__(self, lake: Lake, clock: Callable[[], float] = time.monotonic) -> None:
-        self._lake = lake
+        self.log = ChangeLog(lake)
         self._clock = clock
         self._lock = threading.Lock()
-        """Held while a thread looks into the lake; guards all that follows."""
-        self._log = ChangeLog(lake)
+        """Held while a thread looks for newer changes; guards what follows."""
         self._last: OrderedDict[str, tuple[Epoch, float]] = OrderedDict()
         """By view: its last version, and when that was looked up."""
 
@@ -35,7 +34,7 @@ class ChangeFeed:
         with self._lock:
             known, looked_at = self._last.get(view, (Epoch(0), None))
             if looked_at is None or self._clock() >= looked_at + LOOK_S:
-                known = self._log.last(view)
+                known = self.log.last(view)
                 self._last[view] = known, self._clock()
                 self._last.move_to_end(view)
                 if len(self._last) > VIEWS_MAX:
@@ -46,6 +45,5 @@ class ChangeFeed:
         self, view: str, after: Epoch | None, through: Epoch, keys: KeyFilter | None = None
     ) -> Iterator[pa.RecordBatch]:
         """As ``ChangeLog.changes``. keys: only changes of these."""
-        log = ChangeLog(self._lake)
-        for batch in log.changes(view, after, through, keys=None if keys is None else keys.hashes):
+        for batch in self.log.changes(view, after, through, keys=None if keys is None else keys.hashes):
             yield batch if keys is None else keys.rows_of(batch)

@@ -22,7 +22,6 @@ from upriver.arguments import seconds, whole
 from upriver.errors import Busy, ChangesGone, ProtocolError
 from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch
-from upriver.lake.change_log import ChangeLog
 from upriver.lake.lake import Lake
 from upriver.runtime.change_feed import ChangeFeed
 from upriver.state.changes import COMMIT_VERSION
@@ -59,9 +58,9 @@ class PieceLimits:
 
 @dataclass(frozen=True, slots=True)
 class ChangePosition:
-    """Where the next piece begins. after: the last version of which all changes were given; ``None``: none, so the log
-    is read from its base. skip: rows of the following version that were given already. first: the base's version, once
-    rows of it were given."""
+    """Where the next piece begins. after: the last version whose changes the client has all got; ``None``: none yet, so
+    the reader begins with the log's base. skip: rows of the following version that were given already. first: the
+    base's version, once rows of it were given."""
 
     after: Epoch | None = None
     skip: int = 0
@@ -145,7 +144,6 @@ class ChangePieces:
     def __init__(
         self, lake: Lake, limits: PieceLimits = PieceLimits(), clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._lake = lake
         self._limits = limits
         self._clock = clock
         self._feed = ChangeFeed(lake, clock)
@@ -203,7 +201,7 @@ class ChangePieces:
             known = self._readers.pop((view, position, _named(keys)), None)
         if known is not None:
             return known
-        log = ChangeLog(self._lake)
+        log = self._feed.log
         first = log.first(view)
         if position.after is None and position.skip and position.first != first:
             raise ChangesGone(

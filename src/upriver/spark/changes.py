@@ -26,7 +26,7 @@ from upriver.lake.change_log import ChangeLog, LogRecord
 from upriver.lake.lake import Lake
 from upriver.net.remote import Connection, Remote
 from upriver.spark.schema import spark_arrow_schema
-from upriver.state.changes import changes_schema
+from upriver.state.changes import NOW, changes_schema
 from upriver.vnodes import VnodeGroup
 
 try:  # since Spark 4.2
@@ -37,7 +37,7 @@ else:
     ADMITS = True
 """Whether Spark lets a Python source say how much a batch reads."""
 
-EARLIEST, LATEST, NOW = "earliest", "latest", "now"
+EARLIEST, LATEST = "earliest", "latest"
 CHANGE_OPTIONS = ("root", "startingversion", "endingversion", "maxversionspertrigger")
 """Options that mean changes, in lower case, as ``changes`` does."""
 ROOT_S_MAX = 10.0
@@ -179,6 +179,23 @@ def _spark_schema(record: LogRecord) -> StructType:
     return from_arrow_schema(changes_schema(record.schema), prefer_timestamp_ntz=True)
 
 
+class OpenedLog:
+    """The log of a source, opened once in each process: it remembers the commits that it has read. A task, which gets a
+    reader, opens it anew."""
+
+    def __init__(self, source: ChangesSource) -> None:
+        self._source = source
+        self._log: ChangeLog | None = None
+
+    def get(self) -> ChangeLog:
+        if self._log is None:
+            self._log = self._source.log()
+        return self._log
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_log": None}
+
+
 @dataclass(frozen=True)
 class ChangesPartition(InputPartition):
     """What one task reads."""
@@ -212,11 +229,10 @@ class ChangesPlan:
             None if limit is None else _number("maxVersionsPerTrigger", limit, 1),
         )
 
-    def between(self, begin: ChangesStart, through: Epoch) -> list[ChangesPartition]:
+    def between(self, log: ChangeLog, begin: ChangesStart, through: Epoch) -> list[ChangesPartition]:
         """The tasks that read what is behind ``begin``. Raises DeclarationError for an impossible number of them."""
         if through < begin.version or (through == begin.version and not begin.with_base):
             return []
-        log = self.source.log()
         self.source.check(log, begin)
         record = Lake(Root(self.source.root, self.source.store)).record()
         vnodes = 1 if record is None else record.vnodes
@@ -230,12 +246,13 @@ class ChangesReader(DataSourceReader):
     def __init__(self, plan: ChangesPlan) -> None:
         self._plan = plan
         self._begin = plan.source.start(plan.starting_version)
-        last = plan.source.log().last(plan.source.view)
+        self._log = OpenedLog(plan.source)
+        last = self._log.get().last(plan.source.view)
         self._through = last if plan.ending_version is None else min(last, plan.ending_version)
 
     def partitions(self) -> Sequence[InputPartition]:
         nothing = ChangesPartition(replace(self._begin, with_base=False), self._begin.version, VnodeGroup(0, 1, 1))
-        return self._plan.between(self._begin, self._through) or [nothing]  # Spark takes no empty list
+        return self._plan.between(self._log.get(), self._begin, self._through) or [nothing]  # Spark takes no empty list
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._plan.source, partition)
@@ -246,6 +263,7 @@ class ChangesStreamReader(DataSourceStreamReader):
 
     def __init__(self, plan: ChangesPlan) -> None:
         self._plan = plan
+        self._log = OpenedLog(plan.source)
         self._start: ChangesStart | None = None
 
     def initialOffset(self) -> dict[str, Any]:
@@ -259,7 +277,8 @@ class ChangesStreamReader(DataSourceStreamReader):
         ending = ChangesOffset.from_json(end)
         if ending.version is None:
             return []
-        return self._plan.between(begin_of(ChangesOffset.from_json(start), ending), ending.version)
+        begin = begin_of(ChangesOffset.from_json(start), ending)
+        return self._plan.between(self._log.get(), begin, ending.version)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(self._plan.source, partition)
@@ -270,7 +289,7 @@ class ChangesStreamReader(DataSourceStreamReader):
         return self._start
 
     def _last(self) -> Epoch:
-        return self._plan.source.log().last(self._plan.source.view)
+        return self._log.get().last(self._plan.source.view)
 
 
 if ADMITS:

@@ -14,19 +14,13 @@ one key is refused.
 from collections.abc import Sequence
 
 from upriver.errors import DeclarationError
-from upriver.state.changes import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from upriver.spark.runs import quoted
+from upriver.state.changes import CHANGE_TYPE, COMMIT_VERSION
 
-CHANGE_COLUMNS = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
-"""The columns behind a view's own, in a DataFrame of its changes."""
 ACTION = "upriver action"
 """The column that says what the MERGE does with a row: ``delete`` all rows of its key, or ``insert`` it."""
 _ADDS = f"`{CHANGE_TYPE}` IN ('insert', 'update_postimage')"
 _COUNT, _PLACE = "`upriver count`", "`upriver place`"
-
-
-def quoted(name: str) -> str:
-    """A name in SQL."""
-    return "`{}`".format(name.replace("`", "``"))
 
 
 def listed(names: Sequence[str], prefix: str = "") -> str:

@@ -14,15 +14,14 @@ from pyspark.sql.window import Window
 from upriver.arguments import flag, names, some_text
 from upriver.errors import DeclarationError
 from upriver.spark.merges import (
-    CHANGE_COLUMNS,
     merge,
-    quoted,
     rows_by_count,
     rows_by_last_state,
     table_in_sql,
     whole_rows,
 )
-from upriver.state.changes import CHANGE_TYPE, COMMIT_VERSION
+from upriver.spark.runs import quoted
+from upriver.state.changes import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 
 FORMATS = ("delta", "iceberg")
 EXISTING = ("refuse", "replace", "continue")
@@ -57,9 +56,9 @@ def keep_equal(
     """Keep a table equal to a view: ``app.changes(view).writeStream.foreachBatch(keep_equal(...))``.
 
     table: its name, or for Delta its path. It is made at the first batch if it is absent, with the view's columns. key:
-    the view's key, or any columns of which a change touches few rows: each batch replaces the rows of the touched keys,
-    by one MERGE. format: ``delta`` or ``iceberg``. With Delta, equal rows and several rows of a key are kept as often
-    as the view has them. With Iceberg, each key must have one row; a batch that shows several is refused.
+    the view's key, or any columns whose values few rows share: each batch replaces all rows of the keys that its
+    changes name, by one MERGE. format: ``delta`` or ``iceberg``. With Delta, equal rows and several rows of a key are
+    kept as often as the view has them. With Iceberg, each key must have one row; a batch that shows several is refused.
 
     existing: what happens to a table that another writer has made. With ``refuse``, the query fails and says so. With
     ``replace``, its rows are replaced by the view's, in the first batch of the query; the changes must be read from the

@@ -21,6 +21,9 @@ CHANGE_FIELDS = (
     pa.field(COMMIT_TIMESTAMP, pa.timestamp("us", tz="UTC")),
 )
 """The columns of changes behind the view's."""
+NOW = "now"
+"""``since`` of a reader that wants later changes alone."""
+CHANGE_COLUMNS = tuple(field.name for field in CHANGE_FIELDS)
 
 
 def changes_schema(view: pa.Schema) -> pa.Schema:

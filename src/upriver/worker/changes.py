@@ -83,6 +83,6 @@ class ChangeParts:
         return {name: shard for name, shard in self._regions.shards.items() if shard.pending is not None}
 
     def _log_through(self, view: str, through: Epoch | None) -> None:
-        shard = self._logged.get(view)
+        shard = self._regions.shards.get(view)
         if shard is not None and shard.pending is not None:
             shard.pending.log_through(through)

@@ -20,15 +20,13 @@ from upriver.errors import ChangesGone
 from upriver.ids import Epoch
 from upriver.plan.plan import EVERYTHING_KEY
 from upriver.runtime.change_feed import ChangeFeed
-from upriver.state.changes import COMMIT_TIMESTAMP, COMMIT_VERSION
+from upriver.state.changes import COMMIT_TIMESTAMP, COMMIT_VERSION, NOW
 from upriver.state.key_filter import KeyFilter
 
 EVENT_ROWS_MAX = 1_000
 """Changes of one event."""
 THROUGH_EVERY_S = 5.0
 """Seconds between two events that say only through which version there were no changes."""
-NOW = "now"
-"""``since`` of a reader that wants later changes alone."""
 OTHERS = ("since",)
 """Parameters beside keys."""
 
