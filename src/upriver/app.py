@@ -15,6 +15,7 @@ from upriver.arguments import flag, names, seconds, some_text, whole
 from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
+from upriver.coordinator.group import MembershipConfig
 from upriver.doors.doors import DoorAddresses, OpenDoors
 from upriver.doors.gateway import Gateway
 from upriver.engine.stateful import in_order
@@ -38,7 +39,6 @@ from upriver.settings import (
     check_more_than_none,
     check_name,
     check_sizes,
-    membership_of,
     tokens_of,
 )
 from upriver.spark.changes import starting_version
@@ -139,13 +139,6 @@ class App:
         postgres: str | None = None,
         flight: str | None = None,
     ) -> None:
-        membership = membership_of(
-            num_standby_replicas,
-            max_warmup_replicas,
-            acceptable_lag_epochs,
-            scale_down_timeout_ms,
-            learner_partial_rebalance,
-        )
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         grace_s = seconds("compaction_grace_s", compaction_grace_s)
@@ -164,7 +157,13 @@ class App:
             checkpoint_interval_s=checkpoint_interval_s,
             checkpoint_interval_epochs=checkpoint_interval_epochs,
             failure_detection=FailureDetection(worker_silence_s),
-            membership=membership,
+            membership=MembershipConfig(
+                num_standby_replicas=num_standby_replicas,
+                max_warmup_replicas=max_warmup_replicas,
+                acceptable_lag_epochs=acceptable_lag_epochs,
+                scale_down_timeout_ms=scale_down_timeout_ms,
+                learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
+            ),
             compaction=CompactionSettings(compacts=flag("compaction", compaction), grace_s=grace_s),
             clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
@@ -387,7 +386,7 @@ class App:
         self._running_app = running
         try:
             self._client = connect(running.address, self.token)
-            gateway = Gateway(self._client, self.token, self._config.tokens.reader, root=self._config.root)
+            gateway = Gateway(self._client, self._config.tokens, self._config.root)
             self._doors = OpenDoors(self._door_addresses, gateway)
             if waits:
                 with progress_shown("start: waiting until every view is complete", running.left):

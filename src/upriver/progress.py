@@ -125,9 +125,9 @@ def progress_shown(
     open_screen: Callable[[], ProgressScreen] | None = None,
     pace: ProgressPace = USUAL_PACE,
 ) -> Iterator[Told]:
-    """Show the progress of this block, if it is to be shown; gives what takes each step.
+    """Show the progress of this block where the setting allows it; gives a function that takes each step.
 
-    doing: what the call does, such as "start". lines: what else is to be said now; any error means nothing.
+    doing: what the call does, such as "start". lines: gives the lines below the first; after an error there are none.
     open_screen: by default of :func:`found_screen`.
     """
     screen = open_screen or found_screen(_Setting.shown)

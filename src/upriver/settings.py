@@ -7,8 +7,7 @@ import secrets
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
-from upriver.arguments import flag, some_text, whole
-from upriver.coordinator.group import MembershipConfig
+from upriver.arguments import some_text, whole
 from upriver.errors import DeclarationError
 from upriver.lake.address import object_address
 from upriver.net.handshake import ClientTokens
@@ -131,16 +130,3 @@ def tokens_of(operator: str | None, reader: str | None) -> ClientTokens:
     if token == reader:
         raise DeclarationError("reader_token is the same as token, so readers could do all: give two tokens")
     return ClientTokens(token, reader)
-
-
-def membership_of(
-    standbys: int, warmups: int, lag_epochs: int, leavers_ms: int | None, partial: bool
-) -> MembershipConfig:
-    """The options of ``App`` for standbys and learners, in its order. Raises DeclarationError."""
-    return MembershipConfig(
-        num_standby_replicas=standbys,
-        max_warmup_replicas=warmups,
-        acceptable_lag_epochs=lag_epochs,
-        scale_down_timeout_ms=leavers_ms,
-        learner_partial_rebalance=flag("learner_partial_rebalance", partial),
-    )

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_kit import SECONDS_MAX, TOKEN
 
-from upriver.doors.gateway import Role
 from upriver.doors.http import application
 from upriver.doors.http.guard import is_loopback
 from upriver.doors.http.messages import BODY_BYTES_MAX
 from upriver.doors.http.sessions import SESSION_S_MAX, SESSIONS_MAX, BrowserSessions
+from upriver.net.handshake import Role
 
 OPEN = {"/healthz", "/readyz", "/login", "/login.css"}
 """What a caller without a token gets."""

@@ -1,4 +1,5 @@
-"""Tables fed by a real Kafka broker: nothing is lost or twice, whatever the broker and the topic go through."""
+"""Tables fed by a real Kafka broker: views have each row once, over restarts of the broker and new
+partitions."""
 
 from pathlib import Path
 from typing import Any

@@ -15,6 +15,7 @@ from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.server import HttpServer
 from upriver.ids import Epoch
+from upriver.net.handshake import ClientTokens
 from upriver.net.lookups import ViewRoute
 from upriver.net.server import Listen
 
@@ -78,7 +79,7 @@ class HttpApp:
         for worker in self.cluster.workers.values():
             worker.committed_at = COMMITTED_AT
         self.client = self.cluster.connect()
-        self.gateway = Gateway(self.client, TOKEN, READER_TOKEN, root)
+        self.gateway = Gateway(self.client, ClientTokens(TOKEN, READER_TOKEN), root)
         self.server = HttpServer(self.gateway, Listen())
 
     def _actions(self) -> Mapping[str, Any]:

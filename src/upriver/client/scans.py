@@ -18,7 +18,7 @@ from upriver.errors import DeclarationError, UpriverError, WorkerLost
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch
 from upriver.lake.scan import scan_from_json
-from upriver.net.remote import Connection
+from upriver.net.remote import Connection, Remote
 from upriver.plan.plan import schema_from_json
 from upriver.vnodes import VnodeGroup
 
@@ -69,9 +69,15 @@ def _of_workers(
     """The rows of a snapshot, one worker's after another's."""
     asked = {"snapshot": told["snapshot"], "view": view, "key": key, "ranges": [[0, HASH64_MAX]]}
     for address in told["addresses"]:
-        with Connection(coordinator.remote.at(address), WorkerLost) as worker:
-            try:
-                yield from worker.get("snapshot", asked, timeout=max(0.0, give_up_at - time.monotonic()))
-            finally:
-                with suppress(UpriverError):  # a leaving worker need not wait for this call
-                    worker.act("snapshot_read", {"snapshot": told["snapshot"]}, timeout=READ_S_MAX)
+        yield from snapshot_part(coordinator.remote.at(address), asked, max(0.0, give_up_at - time.monotonic()))
+
+
+def snapshot_part(worker: Remote, asked: Mapping[str, Any], timeout: float) -> Iterator[pa.RecordBatch]:
+    """The rows that one worker holds of a snapshot, and then tell it that they were read. asked: ``snapshot``,
+    ``view``, ``key``, and ``ranges`` of hash64. timeout: seconds for all rows. Raises WorkerLost, WaitTimeout."""
+    with Connection(worker, WorkerLost) as connection:
+        try:
+            yield from connection.get("snapshot", asked, timeout=timeout)
+        finally:
+            with suppress(UpriverError):  # a leaving worker need not wait for this call
+                connection.act("snapshot_read", {"snapshot": asked["snapshot"]}, timeout=READ_S_MAX)

@@ -34,7 +34,7 @@ from upriver.errors import (
     WaitTimeout,
     WorkerLost,
 )
-from upriver.net.lookups import ViewRoute
+from upriver.net.lookups import route_among
 from upriver.net.server import Listen
 
 STREAMS_MAX = 32
@@ -198,24 +198,18 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         endpoint = flight.FlightEndpoint(flight.Ticket(ticket.to_json()), [])  # no location: this same server
         return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
 
-    def _route(self, view: str) -> ViewRoute:
-        routes = self._rows.routes()
-        if view not in routes:
-            raise UnknownView.among(view, routes)
-        return routes[view]
-
     def _schema(self, ticket: RowsTicket) -> pa.Schema:
         if ticket.query is not None:
             return describe(ViewQuery.parse(ticket.query, DIALECT, self._rows.routes()))
         assert ticket.view is not None
-        return self._route(ticket.view).schema
+        return route_among(ticket.view, self._rows.routes()).schema
 
     def _stream(self, ticket: RowsTicket) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if ticket.query is not None:
             found = execute(ViewQuery.parse(ticket.query, DIALECT, self._rows.routes()), self._rows)
             return found.schema, iter(found.to_batches())
         assert ticket.view is not None
-        route = self._route(ticket.view)
+        route = route_among(ticket.view, self._rows.routes())
         if ticket.keys is None:
             scan = self._rows.scan(ticket.view)
             return scan.schema.with_metadata({"upriver.epoch": str(scan.epoch)}), iter(scan)

@@ -18,39 +18,30 @@ from upriver.client.keys import keys_of_texts
 from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
 from upriver.doors.river import RiverFeed
-from upriver.errors import DeclarationError, UnknownView, UserError
+from upriver.errors import DeclarationError
 from upriver.lake.address import Root
 from upriver.lake.lake import Lake
-from upriver.net.handshake import Role
-from upriver.net.lookups import ViewRoute
-from upriver.net.remote import check_token
+from upriver.net.handshake import ClientTokens, Role
+from upriver.net.lookups import ViewRoute, route_among
 from upriver.plan.explain import render
 from upriver.plan.types import spark_name
 from upriver.runtime.change_feed import ChangeFeed
-
-__all__ = ["DatedRows", "Gateway", "Role"]
 
 
 class Gateway:
     """Answers for all doors of one app. Usable by many threads; every method raises only UpriverErrors."""
 
-    def __init__(
-        self, client: Client, operator_token: str, reader_token: str | None = None, root: str | None = None
-    ) -> None:
-        """root: of the app's lake; ``None``: this process has no access to it, and tells no changes. Raises UserError
-        for a malformed token, and if both tokens are the same."""
-        for token in (operator_token, *([] if reader_token is None else [reader_token])):
-            check_token(token)
-        if operator_token == reader_token:
-            raise UserError("the reader's token is the operator's: give two")
+    def __init__(self, client: Client, tokens: ClientTokens, root: str | None = None) -> None:
+        """tokens: checked, as ``settings.tokens_of`` gives them. root: of the app's lake; ``None``: this process has no
+        access to it, and tells no changes."""
         self.client = client
         self.river = RiverFeed(client)
         self.root = root
         self._changes = None if root is None else ChangeFeed(Lake(root))
-        self._tokens = {"operator": operator_token} | ({} if reader_token is None else {"reader": reader_token})
+        self._tokens = tokens
         self._pepper = secrets.token_bytes(32)
-        self._operator = self._digest(operator_token)
-        self._reader = secrets.token_bytes(32) if reader_token is None else self._digest(reader_token)
+        self._operator = self._digest(tokens.operator)
+        self._reader = secrets.token_bytes(32) if tokens.reader is None else self._digest(tokens.reader)
 
     # Callers
 
@@ -64,7 +55,8 @@ class Gateway:
     @property
     def tokens(self) -> Mapping[str, str]:
         """The app's tokens by role, for a door whose callers prove that they know one without sending it."""
-        return dict(self._tokens)
+        reader = self._tokens.reader
+        return {"operator": self._tokens.operator} | ({} if reader is None else {"reader": reader})
 
     def _digest(self, token: str) -> bytes:
         return hmac.digest(self._pepper, token.encode("utf-8", "surrogatepass"), hashlib.sha256)
@@ -82,10 +74,7 @@ class Gateway:
 
     def route(self, view: str) -> ViewRoute:
         """One view. Raises UnknownView."""
-        routes = self.routes()
-        if view not in routes:
-            raise UnknownView.among(view, routes)
-        return routes[view]
+        return route_among(view, self.routes())
 
     def described(self, view: str) -> dict[str, Any]:
         """A view as a plain dict: ``view``, ``key``, ``columns`` (name and type of each, as Spark names it), ``tables``

@@ -18,6 +18,7 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from upriver.errors import UnknownView, UnsupportedSql
 from upriver.net.lookups import ViewRoute
+from upriver.plan.column_names import quoted
 from upriver.plan.plan import EVERYTHING_KEY
 from upriver.plan.types import duck_name, is_instant, is_interval, is_nested
 
@@ -345,11 +346,6 @@ def _of_alternatives(parts: Sequence[exp.Expr], is_of: _IsOf) -> _NamedValues | 
 
 def _is_constant(value: exp.Expr) -> bool:
     return all(isinstance(node, _CONSTANTS) for node in value.walk())
-
-
-def quoted(name: str) -> str:
-    """The name as an identifier of DuckDB."""
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _shown_type(parameter: exp.Expr, columns: Mapping[str, str]) -> str | None:

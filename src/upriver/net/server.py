@@ -117,8 +117,7 @@ class Server:
     def _listener(self, listen: Listen) -> socket.socket:
         host = listen.host.strip("[]")
         try:
-            family = socket.getaddrinfo(host, listen.port, type=socket.SOCK_STREAM)[0][0]
-            return socket.create_server((host, listen.port), family=family)
+            return listening_socket(host, listen.port)
         except (OSError, UnicodeError, OverflowError) as error:
             self._stop_services()
             why = getattr(error, "strerror", None) or error
@@ -247,6 +246,13 @@ REACH_S_MAX = 5.0
 """Seconds that a worker tries to reach the coordinator's address."""
 _ELSEWHERE = ("192.0.2.1", 9)
 """An address for documentation (RFC 5737). Nothing is sent to it: the system only says which interface it would use."""
+
+
+def listening_socket(host: str, port: int, backlog: int | None = None) -> socket.socket:
+    """A socket that listens there, in the host's family. backlog: connections that wait to be accepted; ``None``: as
+    many as the system likes. Raises OSError, UnicodeError, OverflowError if it cannot."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ DataFrame, whatever their filters, which would give wrong answers (docs/internal
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
@@ -30,7 +29,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from upriver.client.keys import Keys, key_batch, keys_of_texts
-from upriver.errors import DeclarationError, KeyTypeError, UpriverError, WorkerLost
+from upriver.client.scans import SNAPSHOT_S_MAX, SOURCE_S_MAX, snapshot_part
+from upriver.errors import DeclarationError, KeyTypeError
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch
 from upriver.lake.scan import scan_from_json
@@ -42,12 +42,6 @@ from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import HashRange, VnodeGroup, hashes_in
 
 FORMAT = "upriver"
-PLAN_S_MAX = 10.0
-"""Seconds in which the coordinator must say what is to be read."""
-READ_S_MAX = 2.0
-"""Seconds to tell a worker that its part was read."""
-SNAPSHOT_S_MAX = 90.0
-"""Seconds to wait for a snapshot: more than the coordinator gives the workers, so that its error comes first."""
 PART_S_MAX = 24 * 3600.0
 """Seconds that reading a worker's part may take: Spark reads no faster than it can use the rows."""
 SCAN_KEYS_MAX = 100_000
@@ -95,7 +89,7 @@ class _Asked:
     def source(self) -> _Source:
         """Raises UnknownView, AccessDenied, ClusterError."""
         with Connection(self.remote) as coordinator:
-            return _Source.from_json(coordinator.act("source", {"name": self.name}, timeout=PLAN_S_MAX))
+            return _Source.from_json(coordinator.act("source", {"name": self.name}, timeout=SOURCE_S_MAX))
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,12 +321,7 @@ class GroupReader(DataSourceReader):
     def _read_worker(self, address: str, snapshot: int, ranges: Sequence[HashRange]) -> Iterator[pa.RecordBatch]:
         asked: dict[str, Any] = {"snapshot": snapshot, "view": self._asked.name}
         asked |= {"key": list(self._source.key), "ranges": [list(range) for range in ranges]}
-        with Connection(self._asked.remote.at(address), WorkerLost) as worker:
-            try:
-                yield from worker.get("snapshot", asked, timeout=PART_S_MAX)
-            finally:
-                with suppress(UpriverError):  # a leaving worker need not wait for this call
-                    worker.act("snapshot_read", {"snapshot": snapshot}, timeout=READ_S_MAX)
+        return snapshot_part(self._asked.remote.at(address), asked, PART_S_MAX)
 
 
 def _action() -> str:

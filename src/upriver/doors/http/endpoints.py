@@ -1,10 +1,10 @@
 """The table of the API: every operation once. The routes and the OpenAPI description are made from it."""
 
 from upriver.client.rescale import STRATEGIES
-from upriver.doors.gateway import Role
 from upriver.doors.http import changes, operations, pictures, views
 from upriver.doors.http.messages import JSON_TYPE, Endpoint, HttpParameter, Json
 from upriver.doors.http.views import ARROW_TYPE, CSV_TYPE, NDJSON_TYPE
+from upriver.net.handshake import Role
 
 _LIMITS: tuple[HttpParameter, ...] = (
     HttpParameter("at_least", {"type": "integer", "minimum": 0}, "An epoch that the rows must reflect."),
@@ -153,8 +153,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="A view's changes, as server-sent events",
         description="Of a view that was declared with `changes=True`. An event `changes` has a version's changes, with "
         "`_change_type` in each; its id is the version, so `Last-Event-ID` resumes. A version with many changes comes "
-        "in several events, of which only the last, `is_last`, has the id. An event `through` says through which "
-        "version all changes were sent, and `problem` why the stream ends.",
+        "in several events; only its last event, `is_last`, has the id. An event `through` names the version through "
+        "which the app has sent all changes, and `problem` why the stream ends.",
         events=changes.changes,
         parameters=(
             HttpParameter(

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
-from upriver.doors.gateway import Gateway, Role
+from upriver.doors.gateway import Gateway
 from upriver.doors.http.problems import HttpProblem
 from upriver.doors.http.sessions import SESSION_S_MAX, BrowserSessions
+from upriver.net.handshake import Role
 
 SAFE_METHODS = ("GET", "HEAD")
 """Methods that change nothing."""

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from upriver.doors.gateway import Gateway, Role
+from upriver.doors.gateway import Gateway
 from upriver.doors.http.json_values import json_bytes
 from upriver.doors.http.problems import HttpProblem
+from upriver.net.handshake import Role
 
 JSON_TYPE = "application/json"
 BODY_BYTES_MAX = 4 << 20

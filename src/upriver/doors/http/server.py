@@ -15,7 +15,7 @@ from upriver.doors.doors import cannot_listen
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.application import HttpDoor, page_files
 from upriver.errors import ClusterError
-from upriver.net.server import Listen
+from upriver.net.server import Listen, listening_socket
 
 CONNECTIONS_MAX = 256
 """Connections at a time; requests on more are refused with 503."""
@@ -133,8 +133,7 @@ class _Uvicorn(uvicorn.Server):
 
 def _listener(listen: Listen) -> socket.socket:
     try:
-        family = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((listen.host, listen.port), family=family, backlog=BACKLOG)
+        return listening_socket(listen.host, listen.port, BACKLOG)
     except OSError as error:
         raise cannot_listen("http", listen, error) from None
 

@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 
-from upriver.doors.gateway import Role
+from upriver.net.handshake import Role
 
 SESSIONS_MAX = 1_000
 """Sessions that are open at a time; a further one ends the oldest."""

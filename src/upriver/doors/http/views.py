@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.client.client import LookupLimits
-from upriver.doors.gateway import DatedRows, Gateway
+from upriver.client.dated_rows import DatedRows
+from upriver.doors.gateway import Gateway
 from upriver.doors.http.json_values import arrow_bytes, csv_bytes, json_bytes, ndjson_bytes, rows_of
 from upriver.doors.http.messages import (
     JSON_TYPE,

@@ -12,7 +12,7 @@ from upriver.doors.execution import ClientRows, QueryRows
 from upriver.doors.gateway import Gateway
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.session import PostgresSession
-from upriver.net.server import Listen
+from upriver.net.server import Listen, listening_socket
 
 CONNECTIONS_MAX = 100
 """Callers at a time."""
@@ -39,8 +39,7 @@ class PostgresServer:
         """tokens: any name of each. Raises OSError if it cannot listen."""
         self._rows = rows
         self._verifiers = TokenVerifiers(tokens)
-        family = socket.getaddrinfo(listen.host, listen.port, type=socket.SOCK_STREAM)[0][0]
-        self._listener = socket.create_server((listen.host, listen.port), family=family, backlog=BACKLOG)
+        self._listener = listening_socket(listen.host, listen.port, BACKLOG)
         self.address = listen.address(self._listener.getsockname()[1])
         self._lock = threading.Lock()
         """Guards the callers."""
