@@ -27,6 +27,9 @@ from upriver.lake.manifests import Manifest
 from upriver.runtime.source_supervisor import SourceSupervisor
 from upriver.spark.runs import PACK_ROWS_MAX
 
+FILES_MAX = 40
+"""Files of a source that has another one after each batch."""
+
 
 @pytest.fixture
 def drive(tmp_path: Path) -> Iterator[Drive]:
@@ -266,6 +269,21 @@ def test_drain_returns_beside_a_source_that_never_pauses(
         assert numbers == list(range(len(numbers)))
         if len(numbers) > taken[-1]:
             taken.append(len(numbers))
+
+
+@pytest.mark.spark
+def test_drain_returns_beside_files_that_never_pause(drive: Drive, source: Source) -> None:
+    told: list[Manifest] = []
+
+    def put_another(manifest: Manifest) -> None:
+        told.append(manifest)
+        if len(told) < FILES_MAX:
+            source.put(events(10 * len(told), 10 * len(told) + 10))
+
+    source.put(events(0, 10))
+    driver = drive(put_another)
+    driver.stream(source.stream()).drain(in_time)
+    assert 2 <= len(told) < FILES_MAX
 
 
 @pytest.mark.spark

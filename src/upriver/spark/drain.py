@@ -21,15 +21,20 @@ IDLE_S = 5.0
 """Seconds after which the thread that waits for pauses ends without another request."""
 STOP_S_MAX = 5.0
 """Seconds in which Spark tells the thread that waits for pauses that the query is over."""
-_HOLDS_BACK = "FileStreamSource"
-"""The one source that takes a bounded share of its rows and does not report how many there are."""
+_FILES = "FileStreamSource"
+"""The one source that may take a bounded share of its rows and does not report how many there are."""
 
 
 class Drain:
     """The progress of one query. Usable by many threads."""
 
-    def __init__(self, query: StreamingQuery) -> None:
+    def __init__(self, query: StreamingQuery, *, takes_all_files: bool = False) -> None:
+        """takes_all_files: each batch takes all files that are there when it is planned."""
         self._query = query
+        self._takes_all_files = takes_all_files
+        self._first_batch: int | None = None
+        """The first batch whose progress was seen. An earlier run of the query may have planned it, which its progress
+        does not tell; so it says nothing of the files that came since."""
         self._changed = threading.Condition()
         """Guards and announces all fields below."""
         self._read_through: float | None = None
@@ -60,9 +65,21 @@ class Drain:
         if self._query.isActive:
             self._want_pause()
         progress = self._query.lastProgress
-        if progress is not None and _took_all(progress):
+        if progress is not None and self._took_all(progress):
             self._is_read_through(datetime.fromisoformat(progress.timestamp).timestamp())
         return self._read_through
+
+    def _took_all(self, progress: StreamingQueryProgress) -> bool:
+        """Whether no source held rows back from the batch."""
+        if self._first_batch is None:
+            self._first_batch = progress.batchId
+        takes_files = self._takes_all_files and progress.batchId > self._first_batch
+        return all(
+            source.endOffset == source.latestOffset
+            if source.latestOffset not in (None, "null")
+            else takes_files or _FILES not in source.description
+            for source in progress.sources
+        )
 
     def _is_read_through(self, until: float) -> None:
         with self._changed:
@@ -105,13 +122,3 @@ class Drain:
             is_wanted = self._changed.wait_for(lambda: self._is_pause_wanted or self._is_over, IDLE_S)
             self._is_pause_wanted = False
             return is_wanted and not self._is_over
-
-
-def _took_all(progress: StreamingQueryProgress) -> bool:
-    """Whether no source held rows back from the batch."""
-    return all(
-        source.endOffset == source.latestOffset
-        if source.latestOffset not in (None, "null")
-        else _HOLDS_BACK not in source.description
-        for source in progress.sources
-    )

@@ -40,7 +40,7 @@ from upriver.spark.callback import BatchCallback
 from upriver.spark.descriptions import jobs_described
 from upriver.spark.drain import Drain
 from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
-from upriver.spark.sources import failure_of, failure_of_query, source_names
+from upriver.spark.sources import failure_of, failure_of_query, source_names, takes_all_files
 from upriver.state.runs import RunInfo
 
 ALONE_S_MAX = 2.0
@@ -355,7 +355,8 @@ class StreamIngest:
             writer = writer.trigger(**self._trigger)
         query = writer.option("checkpointLocation", self._checkpoint).start()
         ids.append(str(query.id))
-        self._running = _QueryAttempt(attempt, query, Drain(query), outcome, callback)
+        drain = Drain(query, takes_all_files=takes_all_files(self._rows, self._trigger))
+        self._running = _QueryAttempt(attempt, query, drain, outcome, callback)
         started.set()
 
     @property

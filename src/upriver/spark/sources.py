@@ -133,6 +133,8 @@ def _first_line(error: Exception) -> str:
 
 
 _SERVERS = ("kafka.bootstrap.servers",)
+_FILE_LIMITS = ("maxfilespertrigger", "maxbytespertrigger")
+"""Options of Spark's source of files that bound a batch, in lower case."""
 _THINGS = ("subscribe", "subscribePattern", "assign", "path")
 """Options of readers that name a source. Other options may hold secrets: they are not shown, and kept as a digest."""
 NAMED_MAX = 3
@@ -143,6 +145,12 @@ def source_names(rows: DataFrame) -> str:
     """The topics with their servers, and the paths, that a streaming DataFrame reads; empty if its plan has none."""
     named = dict.fromkeys(name for _, options in _sources(rows) if (name := _name(options)))
     return ", ".join(list(named)[:NAMED_MAX])
+
+
+def takes_all_files(rows: DataFrame, trigger: Mapping[str, Any]) -> bool:
+    """Whether each batch of a streaming DataFrame takes all files that are there when it is planned."""
+    has_limit = any(limit in options for _, options in _sources(rows) for limit in _FILE_LIMITS)
+    return not has_limit and "availableNow" not in trigger
 
 
 def source_digest(rows: DataFrame) -> str:
