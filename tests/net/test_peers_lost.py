@@ -170,7 +170,7 @@ def test_a_cut_channel_is_lost_once_on_both_sides(node: Nodes) -> None:
     meet_all(1, one, two, three)
     one.say(two, 1)
     assert two.hear(1) == [(1, 1)]
-    cut_connections(two.server.port)
+    assert cut_connections(two.server.port) == 1
     for each, other in ((one, 2), (two, 1)):
         worker, error = each.lost.get(timeout=SECONDS_MAX)
         assert (worker, isinstance(error, ClusterError)) == (other, True)

@@ -14,7 +14,7 @@ TOKEN = "s3cret-t0ken"
 SECRET = bytes(range(32))
 KEYS = HandshakeKeys(TOKEN, SECRET)
 SESSION = Session(b"one way", b"the other way")
-SECONDS_MAX = 10.0
+SECONDS_MAX = 30.0
 """Seconds that a test waits for what must come at once."""
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
