@@ -3,7 +3,9 @@
 import json
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pyarrow.flight as flight
 import pytest
 from doors_kit import ROUTES, TOTALS, KeptRows
 
+from upriver.client.scans import ScanReader
 from upriver.doors.flight import FlightDoor
+from upriver.errors import AccessDenied, Busy, LakeError, WaitTimeout
 from upriver.net.server import Listen
 
 TOKEN = "s3cret-t0ken"
@@ -81,20 +85,85 @@ def test_without_a_token_nothing_is_told(client: Any) -> None:
         client.authenticate_basic_token("anything", "wrong")
 
 
+def refusal(error: type[Exception] | tuple[type[Exception], ...], said: str, call: Callable[[], Any]) -> Exception:
+    """The error of a call: one line that tells nothing of the server's files."""
+    with pytest.raises(error, match=said) as caught:
+        call()
+    text = str(caught.value)
+    assert "Traceback" not in text
+    assert ".py" not in text
+    assert "\n" not in text
+    return caught.value
+
+
 @pytest.mark.parametrize(
-    ("ticket", "error", "said"),
+    ("ticket", "name", "said"),
     [
-        (b'{"view": "nothing"}', pa.ArrowKeyError, "there are: Routes, everything, totals"),
-        (b'{"view": "Routes", "keys": ["JFK"]}', pa.ArrowInvalid, "KeyTypeError"),
-        (b'{"query": "DELETE FROM totals"}', pa.ArrowInvalid, "views are only read here"),
-        (b'{"query": "SELECT 1", "view": "totals"}', pa.ArrowInvalid, "is no ticket"),
-        (b"\xff\x00", pa.ArrowInvalid, "is no ticket"),
-        (b"[" * 100_000, pa.ArrowInvalid, "is no ticket"),
+        (b'{"view": "nothing"}', b"UnknownView", "there are: Routes, everything, totals"),
+        (b'{"view": "' + b"n" * 100_000 + b'"}', b"UnknownView", "no view 'nnn"),
+        (b'{"view": "Routes", "keys": ["JFK"]}', b"KeyTypeError", "KeyTypeError"),
+        (b'{"query": "DELETE FROM totals"}', b"UnsupportedSql", "views are only read here"),
+        (b'{"query": "SELECT nothing FROM totals"}', b"UnsupportedSql", "nothing"),
+        (b'{"query": "SELECT CAST(customer AS INT) FROM totals"}', b"RowError", "ada"),
+        (b'{"query": "SELECT 1", "view": "totals"}', b"DeclarationError", "is no ticket"),
+        (b"\xff\x00", b"DeclarationError", "is no ticket"),
+        (b"[" * 100_000, b"DeclarationError", "is no ticket"),
     ],
 )
-def test_a_wrong_ticket_is_refused_clearly(client: Any, ticket: bytes, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        rows_of(client, ticket)
+def test_a_wrong_ticket_is_refused_in_one_line(client: Any, ticket: bytes, name: bytes, said: str) -> None:
+    refused = refusal(flight.FlightServerError, said, lambda: rows_of(client, ticket))
+    assert refused.extra_info == name  # type: ignore[attr-defined]
+
+
+def test_what_the_door_does_not_do_is_refused_in_one_line(client: Any) -> None:
+    path = flight.FlightDescriptor.for_path("nothing")
+    assert list(client.list_actions(BEARER)) == []
+    for call in (
+        lambda: client.get_flight_info(path, BEARER),
+        lambda: client.get_schema(path, BEARER),
+        lambda: list(client.do_action(flight.Action("stop", b""), BEARER)),
+        lambda: client.do_put(path, TOTALS.schema, BEARER)[0].close(),
+        lambda: client.do_exchange(path, BEARER)[0].close(),
+    ):
+        refusal((flight.FlightServerError, pa.ArrowInvalid), "UnknownView|DeclarationError", call)
+
+
+@dataclass
+class FailingRows(KeptRows):
+    """Views that cannot be read. error: what reading them raises, at the call, or within the stream."""
+
+    error: Exception = field(default_factory=ValueError)
+
+    def scan(self, view: str) -> ScanReader:
+        if view == "everything":
+            raise self.error
+        return ScanReader(TOTALS.schema, 7, (), self._batches())
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        yield TOTALS.to_batches()[0]
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("raised", "error", "said"),
+    [
+        (Busy("too many"), flight.FlightUnavailableError, "Busy: too many"),
+        (WaitTimeout("too late"), flight.FlightTimedOutError, "WaitTimeout: too late"),
+        (AccessDenied("not yours"), flight.FlightUnauthenticatedError, "AccessDenied: not yours"),
+        (LakeError("no file\nat all"), flight.FlightInternalError, "LakeError: no file at all"),
+        (ValueError("/secret/path.py"), flight.FlightInternalError, "ValueError: a fault of Upriver"),
+    ],
+)
+def test_a_failure_is_told_in_one_line_at_the_call_and_within_a_stream(
+    raised: Exception, error: type[Exception], said: str
+) -> None:
+    failing = FlightDoor(FailingRows(error=raised), lambda token: token == TOKEN, Listen("127.0.0.1", 0))
+    try:
+        with flight.FlightClient(f"grpc://{failing.address}") as opened:
+            for ticket in (b'{"view": "everything"}', b'{"view": "totals"}'):
+                refusal(error, said, partial(rows_of, opened, ticket))
+    finally:
+        failing.close()
 
 
 @pytest.mark.long

@@ -9,11 +9,13 @@ password of a Basic handshake.
 import base64
 import binascii
 import json
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NoReturn, Self
+from types import UnionType
+from typing import Any, Self
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -28,7 +30,7 @@ from upriver.errors import (
     Busy,
     DeclarationError,
     NotReady,
-    UnknownView,
+    QueryCancelled,
     UpriverError,
     UserError,
     WaitTimeout,
@@ -37,12 +39,15 @@ from upriver.errors import (
 from upriver.net.lookups import route_among
 from upriver.net.server import Listen
 
+_LOG = logging.getLogger(__name__)
 STREAMS_MAX = 32
 """Streams of rows at a time."""
 KEYS_MAX = 100_000
 """Keys of one ticket."""
 SCAN_S_MAX = 3600.0
 """Seconds in which a caller must have read a scan."""
+ERROR_CHARS_MAX = 2_000
+"""Characters of an error's text: it is sent in a header, and a long one is dropped with all that it says."""
 DIALECT = "postgres"
 """The SQL of queries: as at the PostgreSQL door."""
 
@@ -173,8 +178,12 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return self._info(descriptor, ticket, self._schema(ticket))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        with _flight_errors():
-            return flight.SchemaResult(self._schema(RowsTicket.of_descriptor(descriptor)))
+        try:
+            with _flight_errors():
+                return flight.SchemaResult(self._schema(RowsTicket.of_descriptor(descriptor)))
+        except flight.FlightError as error:
+            told = UntracedError(str(error))
+        raise told
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         if not self._streams.acquire(blocking=False):
@@ -186,6 +195,21 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             self._streams.release()
             raise
         return flight.GeneratorStream(schema, self._counted(batches))
+
+    def list_actions(self, context: Any) -> list[Any]:
+        return []
+
+    def do_action(self, context: Any, action: Any) -> Any:
+        with _flight_errors():
+            raise DeclarationError(f"action {action.type[:100]!r}: there are none here; read by DoGet")
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with _flight_errors():
+            raise DeclarationError("DoPut: views are only read here, by DoGet")
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with _flight_errors():
+            raise DeclarationError("DoExchange: views are only read here, by DoGet")
 
     def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -219,26 +243,49 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
 
 @contextmanager
 def _flight_errors() -> Iterator[None]:
-    """Errors as Flight's clients know them."""
+    """Errors as Flight's clients know them, each on one line.
+
+    Arrow shows a client the whole traceback of any exception that is not Flight's own, also of its ArrowInvalid and
+    ArrowKeyError. So only Flight's own leave a method of the server."""
     try:
         yield
+    except flight.FlightError:
+        raise
     except UpriverError as error:
-        _raise(error)
+        told = _told(error)
+    except Exception as error:
+        _LOG.exception("a call over Arrow Flight has failed")
+        told = flight.FlightInternalError(f"{type(error).__name__}: a fault of Upriver; the app's log has more", b"")
+    else:
+        return
+    raise told
 
 
-def _raise(error: UpriverError) -> NoReturn:
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, AccessDenied):
-        raise flight.FlightUnauthenticatedError(text) from error
-    if isinstance(error, UnknownView):
-        raise pa.ArrowKeyError(text) from error
-    if isinstance(error, UserError):
-        raise pa.ArrowInvalid(text) from error
-    if isinstance(error, WaitTimeout):
-        raise flight.FlightTimedOutError(text) from error
-    if isinstance(error, Busy | NotReady | WorkerLost):
-        raise flight.FlightUnavailableError(text) from error
-    raise flight.FlightInternalError(text) from error
+class UntracedError(pa.ArrowInvalid):  # type: ignore[misc]
+    """An error without a traceback for the client. Of GetSchema, pyarrow shows the traceback of Flight's errors, too.
+    Arrow sends only the name of the class if the traceback cannot be formatted."""
+
+    @property
+    def __cause__(self) -> None:
+        raise AttributeError("the traceback is not for the client")
+
+
+def _told(error: UpriverError) -> Exception:
+    """extra_info of the result is the name of the error's class."""
+    name = type(error).__name__
+    kind = next((kind for ours, kind in _KINDS if isinstance(error, ours)), flight.FlightInternalError)
+    told: Exception = kind(f"{name}: {' '.join(str(error).split())}"[:ERROR_CHARS_MAX], name.encode())
+    return told
+
+
+_KINDS: tuple[tuple[type[UpriverError] | UnionType, type[Exception]], ...] = (
+    (AccessDenied, flight.FlightUnauthenticatedError),
+    (QueryCancelled, flight.FlightCancelledError),
+    (WaitTimeout, flight.FlightTimedOutError),
+    (Busy | NotReady | WorkerLost, flight.FlightUnavailableError),
+    (UserError, flight.FlightServerError),
+)
+"""Flight's error by kind of ours; the first match counts."""
 
 
 def serve(gateway: Gateway, listen: Listen) -> FlightDoor:
