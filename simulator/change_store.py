@@ -50,7 +50,7 @@ class FakeChangeLog:
                 self.seen[view], after = Counter(), max(Epoch(wish.at - 1), self.logged.get(view, Epoch(-1)))
             else:
                 after = self.logged[view]
-            require(checkers.versions_go_on, view, after, wish.at, sorted(by_version))
+            require(checkers.versions_go_on, view, after, wish.at, sorted(by_version), view in wish.begins)
             for version in range(after + 1, wish.at + 1):
                 self.seen[view].update(by_version.get(version, Counter()))
                 self._check(view, Epoch(version))

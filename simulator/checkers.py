@@ -328,9 +328,10 @@ def who_is_not_wanted_has_gone(running: Collection[Incarnation], wanted: Collect
 # Changes
 
 
-def versions_go_on(view: str, after: Epoch, at: Epoch, found: Sequence[int]) -> str | None:
-    """after: the last version of the log before. at: the one that is published. found: those that its rows have."""
-    if after >= at:
+def versions_go_on(view: str, after: Epoch, at: Epoch, found: Sequence[int], begins: bool) -> str | None:
+    """after: the last version of the log before. at: the one that is published; the same again if only other views'
+    logs begin there. found: those that its rows have. begins: whether the log does."""
+    if after > at or (begins and after == at):
         return f"version {at} of {view} is published after {after}"
     wrong = [version for version in found if not after < version <= at]
     return f"rows of versions {wrong} of {view} are published after {after} with {at}" if wrong else None

@@ -27,6 +27,7 @@ DENSE: MadeFor = {
     "spoil": 0.1,
     "driver": 0.02,
 }
+REPLANNED: MadeFor = {**DENSE, "replan": 0.5, "store": 1.0}
 CALM: MadeFor = {**DENSE, "crash": 0.0, "spoil": 0.0, "driver": 0.0}
 SEGMENTED: MadeFor = {
     **DENSE,
@@ -45,6 +46,7 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
     "changes_keys_stay": (WRONG, {**CALM, "rescale": 1.0}),
     "changes_given_up_when_torn": ({*WRONG, "nobody_is_left_waiting"}, {**DENSE, "crash": 0.1}),
     "changes_kept_until_logged": (WRONG, {**DENSE, "spoil": 0.3}),
+    "changes_settled_before_views_change": (WRONG, REPLANNED),
     "changes_not_within_a_segment": (WRONG, {**SEGMENTED, "spoil": 0.5, "store": 1.0}),
 }
 """By rule: which checkers may see that it is off, and the event weights under which they do."""
@@ -57,7 +59,8 @@ def test_the_log_is_right_whatever_happens(
     worlds = Worlds(views(), 0.2, database, logged_share=LOGGED_SHARE)
     counters = worlds.counted(repeat(DENSE, seeds(request.config)))
     counters += worlds.counted(repeat({**SEGMENTED, "checkpoint": 0.3}, seeds(request.config)))
-    seen = ["changes_logged", "rescales_live", "checkpoints", "segments"]
+    counters += worlds.counted(repeat(REPLANNED, seeds(request.config)))
+    seen = ["changes_logged", "rescales_live", "checkpoints", "segments", "views_changed"]
     assert [what for what in seen if not counters[what]] == []
 
 

@@ -1,5 +1,5 @@
 """The coordinator's part of the change log: one version after the other, each through a cut of all workers; rules
-changes.all_parts, changes.keys_stay and changes.given_up_when_torn.
+changes.all_parts, changes.keys_stay, changes.given_up_when_torn and changes.settled_before_views_change.
 
 ``docs/internals/changes.md``. The changes through a cut are requested, written by every worker, and published. If that
 fails it is given up: workers keep all changes until they are in the log, so the next version has them.
@@ -40,6 +40,12 @@ class ChangePublication:
     def is_idle(self) -> bool:
         """Whether no worker has yet to write its part, so that keys may move (changes.keys_stay)."""
         return self._taking is None or self._taking.is_whole or not self._cluster.rules.changes_keys_stay
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no changes are on their way into the log, so that views may change
+        (changes.settled_before_views_change)."""
+        return self._taking is None or not self._cluster.rules.changes_settled_before_views_change
 
     @property
     def cuts(self) -> list[Epoch]:

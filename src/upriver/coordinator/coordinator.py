@@ -316,7 +316,7 @@ class CoordinatorMachine:
 
     def _may_replan(self) -> bool:
         """Whether nothing is under way that forbids the views to change."""
-        is_idle = self._scans.is_idle and self._is_uncut and not self._leader.takes_over
+        is_idle = self._scans.is_idle and self._is_uncut and self._changes.is_settled and not self._leader.takes_over
         return self._rescales.is_over and self.cluster.is_quiet() and is_idle
 
     def _replan(self, wanted: PlansWanted) -> None:

@@ -1,18 +1,19 @@
 """The threads that write changes: a worker's, and the driver's, which commits them.
 
 Both do one thing at a time: the coordinator takes the next changes when the last ones are committed, or given up. After
-a failure the answer waits for ``AGAIN_S``, so that a full disk costs little.
+a failure the worker's answer, or the driver's next attempt, waits for ``AGAIN_S``, so that a full disk costs little.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 
 from upriver.engine.pending_changes import ChangedRows, ChangeKind
+from upriver.errors import NotRead, NotWritten
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, sweep_changes, write_part
 from upriver.lake.checkpoint_keeper import fingerprints
@@ -142,7 +143,7 @@ class ChangePublisher:
         marks = log_fingerprints(plans)
         records = [LogRecord.of(plan, action.at, marks[plan.name]) for plan in plans if plan.name in action.begins]
         try:
-            commit_changes(self._lake, commit, records)
+            self._commit(commit, records)
         except Exception as error:  # of any class: the coordinator waits for an answer
             _LOG.warning("the changes through epoch %s could not be committed: %s", action.at, error)
             self._stopping.wait(AGAIN_S)
@@ -150,6 +151,17 @@ class ChangePublisher:
         else:
             self._number, self._begins = commit.number, begins
             self._hear(ChangesPublished(taking=action.taking))
+
+    def _commit(self, commit: ChangeCommit, records: Sequence[LogRecord]) -> None:
+        """Commit until the lake says yes, or the app stops. A lake that has refused a file may have it all the same:
+        readers may have seen the commit, so no commit with other changes may have its number."""
+        while True:
+            try:
+                return commit_changes(self._lake, commit, records)
+            except (NotRead, NotWritten) as error:
+                _LOG.warning("the changes through epoch %s are not committed yet: %s", commit.through, error)
+                if self._stopping.wait(AGAIN_S):
+                    raise
 
 
 def log_fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:

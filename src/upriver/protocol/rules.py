@@ -112,6 +112,9 @@ class Rules:
     changes_kept_until_logged: bool = True
     """changes.kept_until_logged: a worker forgets changes when they are in the log, and not when it has written
     them."""
+    changes_settled_before_views_change: bool = True
+    """changes.settled_before_views_change: no view is declared or dropped while the driver commits changes: the next
+    ones would have them again."""
     changes_not_within_a_segment: bool = True
     """changes.not_within_a_segment: epochs after the last version of the log are not opened as one with those before
     it."""
