@@ -63,6 +63,7 @@ def test_a_failed_source_says_why_which_views_are_stale_and_what_to_do(app: Rive
         ({"tables": {"t": table("failed", error="no")}}, "bad", "The source of table t has failed"),
         ({"tables": {"t": table("stalled", stalled_for_s=40.0)}}, "warning", "has finished no batch for 40 s"),
         ({"tables": {"t": table("stalled")}}, "warning", "makes no progress"),
+        ({"tables": {"t": table("stalled", error="no")}}, "bad", "The source of table t has failed"),
         ({"tables": {"old": table()}}, "warning", "Table old is behind: rows of the last 45 s may be missing."),
         ({"tables": {"new": table()}}, "note", "Table new is warming up"),
         ({"views": {"v": view("failed", error="x")}}, "bad", "View v has failed. Its lookups raise the error"),
@@ -81,6 +82,20 @@ def test_each_trouble_is_told_in_plain_words(status: Mapping[str, Any], level: s
     assert trouble["level"] == level
     assert what in trouble["what"]
     assert told["summary"]["level"] == level
+
+
+def test_an_error_of_spark_is_told_without_its_codes() -> None:
+    error = (
+        "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file /p/1.json. SQLSTATE: KD001 "
+        "([CANNOT_PARSE_JSON_FIELD] Cannot parse the field name 'paid'. SQLSTATE: 2203G) Repair the file [1]."
+    )
+    told = picture({"epoch": 5, "tables": {"t": table("stalled", error=error, attempts=3)}}, ROUTING, {}, [], 1.0)
+    (trouble,) = told["troubles"]
+    assert trouble["why"] == (
+        "Encountered error while reading file /p/1.json. (Cannot parse the field name 'paid'.) Repair the file [1]."
+    )
+    assert trouble["then"] == "It is being tried again: attempt 3 has begun."
+    assert told["tables"][0]["error"] == error
 
 
 def test_the_worst_trouble_comes_first() -> None:

@@ -144,10 +144,12 @@ class RiverApp(HttpApp):
             del views[name]
 
     def has_workers(self, owners: Sequence[int]) -> None:
-        """The worker of each vnode; the map is a version later, unless nothing has changed."""
+        """The worker of each vnode. The map is a version later if that has changed and no rescale is on: it only grows
+        at the end of a rescale, as in a coordinator."""
         before = self.cluster.vnode_map
-        if tuple(owners) != tuple(before.owners):
-            self.cluster.vnode_map = VnodeMap(type(before.version)(before.version + 1), tuple(map(WorkerId, owners)))
+        is_later = tuple(owners) != tuple(before.owners) and self.told_status["rescale"] is None
+        version = type(before.version)(before.version + is_later)
+        self.cluster.vnode_map = VnodeMap(version, tuple(map(WorkerId, owners)))
         self.told_status["workers"] = [worker(number, list(owners).count(number)) for number in sorted(set(owners))]
 
 

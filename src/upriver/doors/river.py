@@ -11,15 +11,16 @@
 | `troubles` | worst first: `level`, `kind` and `name` of what has it; `what`, `why`, `then`, stale `views`, `hint` |
 | `tables` | each table with its source: the status of it, and `name`, `level`, `age_s`, `cause`, `lacks` |
 | `views` | each view: the status of it, and `name`, `level`, `key`, `tables`, `is_partial`, `regions`, `age_s` |
-| `workers` | as in the status, with `level` |
+| `workers` | as in the status, with `level`; `vnodes` counted in `owners`, which change during a rescale |
 | `vnodes` | `version` of the map, and `owners`: the worker of each vnode |
 | `rescale`, `rescales_waiting`, `rescales` | as in the status; and the last ended rescales of the app, oldest first |
 | `history` | `at`, `epoch`, `published`, `age_s`, `rows_per_s` and `map_version` over time, a list each, oldest first |
 """
 
+import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -69,7 +70,11 @@ def picture(
         _view(name, told, routing, explained.get(name), levels)
         for name, told in sorted(status.get("views", {}).items())
     ]
-    workers = [{**worker, "level": _worker_level(worker)} for worker in status.get("workers", ())]
+    owned = Counter(int(each) for each in routing.vnode_map.owners)
+    workers = [
+        {**worker, "vnodes": owned[worker["worker"]], "level": _worker_level(worker)}
+        for worker in status.get("workers", ())
+    ]
     troubles = _troubles(status, tables, views, workers)
     return {
         "at": at,
@@ -96,7 +101,7 @@ def _table(name: str, told: Mapping[str, Any], report: FreshnessReport) -> Json:
     lacks = freshness.lacks if freshness else None
     state = told.get("state", "running")
     level = GOOD
-    if state == "failed":
+    if state == "failed" or _is_failing(told):
         level = BAD
     elif state == "stalled":
         level = WARNING
@@ -106,6 +111,11 @@ def _table(name: str, told: Mapping[str, Any], report: FreshnessReport) -> Json:
         level = WARNING
     cause = freshness.cause if freshness else None
     return {**told, "name": name, "level": level, "age_s": _rounded(age_s), "cause": cause, "lacks": lacks}
+
+
+def _is_failing(told: Mapping[str, Any]) -> bool:
+    """Whether a table's source is tried again after an error, and has shown nothing since."""
+    return told.get("state") == "stalled" and told.get("error") is not None and told.get("stalled_for_s") is None
 
 
 def _view(
@@ -170,6 +180,9 @@ def _worse(one: str, other: str) -> str:
 
 # In plain words
 
+_SPARK_CODES = re.compile(r"\[[A-Z][A-Z0-9_]+(\.[A-Z0-9_]+)*\] ?| ?SQLSTATE: [0-9A-Z]{5}")
+"""Codes in errors of Spark. The sentences around them say the same; a table's own ``error`` keeps them."""
+
 
 def _trouble(
     level: str,
@@ -183,6 +196,7 @@ def _trouble(
 ) -> Json:
     """of: kind and name of what has the trouble."""
     kind, name = of
+    why = None if why is None else _SPARK_CODES.sub("", why).strip()
     words = {"what": what, "why": why, "then": then, "views": list(views), "hint": hint}
     return {"level": level, "kind": kind, "name": name, **words}
 
@@ -201,10 +215,12 @@ def _of_table(table: Json, views: Sequence[Json]) -> Json:
     name = table["name"]
     stale = [view["name"] for view in views if name in view["tables"]]
     of, level = ("table", name), table["level"]
-    if table.get("state") == "failed":
+    if table.get("state") == "failed" or _is_failing(table):
         retry_in_s, attempts = table.get("retry_in_s"), table.get("attempts")
         then = "It is not tried again by itself."
-        if retry_in_s is not None:
+        if table.get("state") == "stalled":
+            then = f"It is being tried again: attempt {attempts} has begun."
+        elif retry_in_s is not None:
             then = f"It is tried again in {retry_in_s:.0f} s. Attempts so far: {attempts}."
         return _trouble(
             level,

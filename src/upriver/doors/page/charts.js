@@ -4,6 +4,7 @@ import { html, redraw, setText, svg, table } from "/dom.js";
 import { clock, compact, count, milliseconds, rate, seconds } from "/words.js";
 
 const WIDTH = 320, HEIGHT = 96, ROWS_MAX = 12;
+const GAP_S = 15; // seconds without a point after which a line begins anew: no page was open meanwhile
 
 const CHARTS = [
   { id: "age", title: "Age of answers", say: seconds, help: "Seconds by which the oldest table is behind its source.", of: (history) => [{ values: history.age_s, name: "age" }] },
@@ -32,6 +33,7 @@ function path(at, values, top) {
   let text = "", pen = false;
   values.forEach((value, place) => {
     if (value === null || value === undefined) { pen = false; return; }
+    if (place && at[place] - at[place - 1] > GAP_S) pen = false;
     const x = ((at[place] - start) / span) * WIDTH, y = HEIGHT - 4 - (value / top) * (HEIGHT - 14);
     text += `${pen ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`;
     pen = true;
@@ -77,7 +79,7 @@ export class Charts {
         lines.map((line, place) => {
           const drawn = path(at, line.values, top);
           return [
-            place === 0 && lines.length === 1 && drawn && !line.values.includes(null)
+            place === 0 && lines.length === 1 && drawn.lastIndexOf("M") === 0 && line.values.at(-1) !== null && line.values[0] !== null
               ? svg("path", { class: "area", d: `${drawn}L${WIDTH} ${HEIGHT - 4}L0 ${HEIGHT - 4}Z` }) : null,
             svg("path", { class: `line line-${place}`, d: drawn }),
           ];

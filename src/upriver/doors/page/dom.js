@@ -28,6 +28,12 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+/** Show a name, which may break after a dot, a dash or an underscore. What is copied stays the name. */
+export function setName(node, name) {
+  if (node.textContent === String(name)) return;
+  node.replaceChildren(...String(name).split(/(?<=[._/-])/).flatMap((part, place) => (place ? [document.createElement("wbr"), part] : [part])));
+}
+
 /** Rebuild a node only if what it shows has changed; the focus returns to the element of the same `data-focus`. */
 export function redraw(node, shown, build) {
   const text = JSON.stringify(shown);

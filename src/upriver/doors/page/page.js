@@ -8,13 +8,13 @@ import { LookupBox } from "/lookup.js";
 import { buckets, metricsText, percentile } from "/metrics.js";
 import { RescalePanel } from "/rescale.js";
 import { River } from "/river.js";
+import { Troubles } from "/troubles.js";
 import { VnodeMap } from "/vnodes.js";
-import { count, plural } from "/words.js";
+import { count, plural, standing } from "/words.js";
 
 const METRICS_MS = 5000;
 const LATENCIES_MAX = 120;
 const SAY_MS_MIN = 5000; // a screen reader hears at most one thing in so long
-const VIEWS_NAMED_MAX = 8;
 
 let picture = null, role = "reader";
 
@@ -49,29 +49,25 @@ function theme() {
 const charts = new Charts(byId("charts"));
 const lookup = new LookupBox(byId("lookup"));
 const open = (kind, name) => openDetails(byId("details"), kind, name, picture, (view) => lookup.choose(view));
+const troubles = new Troubles(byId("troubles"), open);
 const river = new River(byId("drawing"), byId("tables"), open);
 const vnodes = new VnodeMap(byId("vnodes"), byId("vnodes-lead"));
 const rescale = new RescalePanel(byId("rescale"), announce);
 const lookups = { at: [], p50: [], p99: [] };
 
-function showTroubles(troubles) {
-  const shown = troubles.map((each) => ({ ...each }));
-  redraw(byId("troubles"), shown, () => shown.map((trouble, place) => html("article", { class: "trouble", "data-level": trouble.level },
-    html("h2", {}, html("span", { class: "dot", "aria-hidden": "true" }), trouble.what),
-    trouble.why ? html("p", { class: "why" }, html("span", { class: "key", text: "Why" }), html("code", { text: trouble.why })) : null,
-    trouble.views.length ? html("p", {}, html("span", { class: "key", text: "Stale by it" }), named(trouble.views)) : null,
-    trouble.then ? html("p", {}, html("span", { class: "key", text: "Next" }), trouble.then) : null,
-    trouble.hint ? html("p", {}, html("span", { class: "key", text: "What to do" }), trouble.hint) : null,
-    ["table", "view", "worker"].includes(trouble.kind) ? html("button", {
-      type: "button", class: "link", "data-focus": `trouble ${place}`, onclick: () => open(trouble.kind, trouble.kind === "worker" ? Number(trouble.name) : trouble.name),
-      text: `More about ${trouble.kind} ${trouble.name}`,
-    }) : null)));
+const TABLES_NAMED_MAX = 4;
+
+/** The sentence above the drawing: which tables need attention, and how many views are stale. */
+function overview() {
+  const { tables, views, summary } = picture, isBad = (each) => each.level === "warning" || each.level === "bad";
+  const troubled = tables.filter(isBad), stale = views.filter(isBad).length;
+  if (!troubled.length) return summary.level === "good" ? `${summary.text} Rows flow from sources through tables into views, which the workers keep.` : summary.text;
+  const names = troubled.slice(0, TABLES_NAMED_MAX).map((each) => `${each.name} (${standing(each)})`), more = troubled.length - names.length;
+  const which = more > 0 ? `${names.join(", ")} and ${plural(more, "other")}` : names.join(", ");
+  return `${troubled.length} of ${plural(tables.length, "table")} ${troubled.length === 1 ? "needs" : "need"} attention: ${which}. ${stale} of ${plural(views.length, "view")} ${stale === 1 ? "is" : "are"} stale or failed.`;
 }
 
-function named(views) {
-  const rest = views.length - VIEWS_NAMED_MAX;
-  return rest > 0 ? `${views.slice(0, VIEWS_NAMED_MAX).join(", ")} and ${plural(rest, "other view")}` : views.join(", ");
-}
+const share = ({ vnodes_moved: moved, vnodes_moving: all }) => (all ? Math.floor((100 * moved) / all) : 0);
 
 const lastMinutes = (at) => {
   const minutes = Math.max(1, Math.round((at.at(-1) - at[0]) / 60));
@@ -85,9 +81,12 @@ function showTop() {
   document.body.dataset.state = "live";
   byId("pill").dataset.level = level;
   setText(byId("pill-text"), short);
-  setText(byId("river-lead"), level === "good" ? `${text} Rows flow from sources through tables into views, which the workers keep.` : text);
+  setText(byId("river-lead"), overview());
   const behind = picture.published - picture.epoch;
   setText(byId("epoch"), `Epoch ${count(picture.epoch)}${behind > 0 ? `, ${count(behind)} behind the lake` : ""}`);
+  const rescale = picture.rescale, moving = byId("moving");
+  moving.hidden = !rescale;
+  if (rescale) setText(moving, `Rescaling from ${rescale.from ?? "?"} to ${rescale.to ?? "?"} workers: ${share(rescale)} %`);
   document.title = level === "good" ? "Upriver" : `${short} – Upriver`;
   const heard = `${level} ${picture.troubles.map((each) => `${each.kind} ${each.name}`).join()}`;
   if (heardLevel !== null && heard !== heardLevel) announce(text);
@@ -98,7 +97,7 @@ function showTop() {
 function showPicture(next) {
   picture = next;
   showTop();
-  showTroubles(picture.troubles);
+  troubles.show(picture.troubles);
   river.show(picture);
   vnodes.show(picture);
   rescale.show(picture, role);

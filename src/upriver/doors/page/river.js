@@ -1,6 +1,6 @@
 // The river: tables with their sources, views, workers, and the edges between them; or the same as tables.
 
-import { byId, html, redraw, setText, svg, table } from "/dom.js";
+import { byId, html, redraw, setName, setText, svg, table } from "/dom.js";
 import { bytes, compact, count, plural, rate, seconds, standing } from "/words.js";
 
 const UNGROUPED_MAX = 12; // views that are drawn one by one; more are grouped by the tables that they read
@@ -21,16 +21,16 @@ function keyed(parent, items, keyOf, create, update) {
 }
 
 function box(kind, name, open) {
-  const parts = { name: html("span", { class: "name" }), state: html("span", { class: "state" }), facts: html("span", { class: "facts" }), more: html("span", { class: "chips" }) };
+  const parts = { name: html("span", { class: "name" }), state: html("span", { class: "state" }), facts: html("span", { class: "facts" }), more: html("span", { class: "chips" }), reads: html("span", { class: "visually-hidden" }) };
   const button = html("button", { type: "button", class: `node ${kind}`, "data-node": `${kind}:${name}`, onclick: () => open(kind, name) },
-    html("span", { class: "node-head" }, html("span", { class: "dot", "aria-hidden": "true" }), parts.name, parts.state), parts.facts, parts.more);
+    html("span", { class: "node-head" }, html("span", { class: "dot", "aria-hidden": "true" }), parts.name, parts.state), parts.facts, parts.more, parts.reads);
   const item = html("li", {}, button);
   return Object.assign(item, { button, parts });
 }
 
 function show(item, level, name, state, facts) {
   item.button.dataset.level = level;
-  setText(item.parts.name, name);
+  setName(item.parts.name, name);
   setText(item.parts.state, state);
   setText(item.parts.facts, facts);
 }
@@ -41,9 +41,11 @@ const tableFacts = (each) => {
   return [old, each.state === "failed" || each.state === "finished" ? `${compact(each.rows)} rows` : rate(each.rows_per_s)].join(" · ");
 };
 
+const inMemory = (keys) => (keys ? `${compact(keys)} ${keys === 1 ? "key" : "keys"} in memory` : "no key looked up yet");
+
 const viewFacts = (view) => {
   const age = view.age_s === null ? null : `${seconds(view.age_s)} old`;
-  const size = view.is_partial ? `${compact(view.cached_keys ?? 0)} keys kept` : plural(view.rows ?? 0, "row").replace(/^[\d,]+/, compact(view.rows ?? 0));
+  const size = view.is_partial ? inMemory(view.cached_keys ?? 0) : plural(view.rows ?? 0, "row").replace(/^[\d,]+/, compact(view.rows ?? 0));
   return [size, age].filter(Boolean).join(" · ");
 };
 
@@ -69,6 +71,13 @@ export function grouped(views) {
   return [...groups].map(([name, members]) => ({ name, members, tables: members[0].tables, level: worst(members) }));
 }
 
+/** An order of views in which few edges cross: by the middle of their tables, then by name. */
+function besideTables(tables) {
+  const places = new Map(tables.map((each, place) => [each.name, place]));
+  const middle = (view) => view.tables.reduce((sum, name) => sum + (places.get(name) ?? 0), 0) / Math.max(1, view.tables.length);
+  return (one, other) => middle(one) - middle(other) || (one.name < other.name ? -1 : 1);
+}
+
 const LEVELS = ["good", "note", "warning", "bad"];
 const worst = (nodes) => LEVELS[Math.max(0, ...nodes.map((node) => LEVELS.indexOf(node.level)))];
 
@@ -84,9 +93,9 @@ export class River {
       const section = html("section", { class: `lane lane-${name}`, "aria-label": title }, html("h3", {}, title, html("small", { text: note })), list, empty);
       return { section, list, empty };
     };
-    this.tables = lane("tables", "Sources and tables", "age and rate");
-    this.views = lane("views", "Views", "and the keys of their regions");
-    this.workers = lane("workers", "Workers", "each keeps its vnodes");
+    this.tables = lane("tables", "Sources and tables", "how old their rows are, and how many come");
+    this.views = lane("views", "Views", "and the keys by which their rows are kept");
+    this.workers = lane("workers", "Workers", "each keeps its share of all keys");
     this.stage = html("div", { class: "stage" }, this.edges, this.tables.section, this.views.section, this.workers.section);
     node.append(this.stage);
     new ResizeObserver(() => this.drawEdges()).observe(this.stage);
@@ -98,6 +107,7 @@ export class River {
     this.picture = picture;
     const matches = (text) => text.toLowerCase().includes(this.filter);
     const views = picture.views.filter((view) => !this.filter || matches(view.name) || view.tables.some(matches));
+    views.sort(besideTables(picture.tables));
     const read = new Set(views.flatMap((view) => view.tables));
     const tables = picture.tables.filter((each) => !this.filter || matches(each.name) || read.has(each.name));
     this.shown = { tables, views, isGrouped: views.length > UNGROUPED_MAX };
@@ -124,6 +134,7 @@ export class River {
     const makeView = (each) => box("view", each.name, this.open);
     const update = (isCompact) => (item, each) => {
       show(item, each.level, each.name, stateOf(each), isCompact ? "" : viewFacts(each));
+      setText(item.parts.reads, each.tables.length ? `reads ${each.tables.join(", ")}` : "");
       redraw(item.parts.more, isCompact ? [] : [each.regions, each.is_partial], () => (isCompact ? [] : chips(each)));
     };
     const items = this.shown.isGrouped ? grouped(views).map((group) => ({ ...group, isGroup: true })) : views;
@@ -133,7 +144,7 @@ export class River {
   }
 
   makeGroup(group) {
-    const parts = { name: html("span", { class: "name", text: group.name }), state: html("span", { class: "state" }), facts: html("span", { class: "facts" }) };
+    const parts = { name: html("span", { class: "name" }), state: html("span", { class: "state" }), facts: html("span", { class: "facts" }) };
     const list = html("ul", { class: "members" });
     const button = html("button", {
       type: "button", class: "node group", "data-node": `group:${group.name}`, "aria-expanded": "false",
@@ -147,6 +158,7 @@ export class River {
     const troubled = group.members.filter((view) => view.state === "failed" || view.error);
     const shown = isOpen ? group.members : troubled;
     item.button.dataset.level = group.level;
+    setName(item.parts.name, group.name);
     item.button.setAttribute("aria-expanded", String(isOpen));
     setText(item.parts.state, group.level === "good" ? "" : troubled.length ? `${troubled.length} failed` : standing(group.members.find((view) => view.level === group.level)));
     setText(item.parts.facts, `${plural(group.members.length, "view")} of ${group.tables.length > 1 ? "these tables" : "this table"} · ${isOpen ? "hide" : "show"} ${group.members.length === 1 ? "it" : "them"}`);

@@ -47,12 +47,13 @@ export class VnodeMap {
     owners.forEach((worker, vnode) => {
       if (this.owners[vnode] !== undefined && this.owners[vnode] !== worker) this.movedAt.set(vnode, now);
     });
-    const changed = this.version !== version || this.workers !== picture.workers.length;
-    [this.owners, this.version, this.workers] = [owners, version, picture.workers.length];
+    // While a rescale is on, owners change and the version does not.
+    const drawn = JSON.stringify([owners, picture.workers.map((worker) => worker.worker)]), changed = this.drawn !== drawn;
+    [this.owners, this.drawn] = [owners, drawn];
     const rescale = picture.rescale;
     setText(this.lead, rescale
       ? `${count(rescale.vnodes_moved)} of ${plural(rescale.vnodes_moving, "vnode")} have moved to another worker.`
-      : `Keys are hashed to ${plural(owners.length, "vnode")}. ${version ? `The map has changed ${plural(version, "time")}.` : "Each is one worker's."}`);
+      : `Keys are hashed to ${plural(owners.length, "vnode")}. ${version ? `The map has changed ${plural(version, "time")}.` : "Each belongs to one worker."}`);
     if (changed) this.place();
     for (const [vnode, at] of this.movedAt) {
       const isOld = now - at > MOVED_MS;

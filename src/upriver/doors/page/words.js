@@ -10,7 +10,7 @@ export const plural = (number, one, many = `${one}s`) => `${count(number)} ${num
 /** Seconds: "0.4 s", "12 s", "3 min", "2 h", "5 d". */
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
-  if (value < 1) return `${value.toFixed(1)} s`;
+  if (value < 1) return value < 0.05 ? "0 s" : `${value.toFixed(1)} s`;
   if (value < 120) return `${Math.round(value)} s`;
   if (value < 7200) return `${Math.round(value / 60)} min`;
   return value < 172800 ? `${Math.round(value / 3600)} h` : `${Math.round(value / 86400)} d`;
@@ -36,7 +36,7 @@ export function rate(rowsPerSecond) {
 /** What a level means of a table or a view; never by colour alone. */
 export function standing(node) {
   if (node.state === "failed") return "failed";
-  if (node.state === "stalled") return "stalled";
+  if (node.state === "stalled") return node.level === "bad" ? "failing" : "stalled"; // failing: tried again after an error
   if (node.lacks) return "warming up";
   if (node.state === "finished") return "finished";
   if (node.level === "note") return "warming up";
