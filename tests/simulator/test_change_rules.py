@@ -28,6 +28,7 @@ DENSE: MadeFor = {
     "driver": 0.02,
 }
 REPLANNED: MadeFor = {**DENSE, "replan": 0.5, "store": 1.0}
+SLOWLY_COMMITTED: MadeFor = {**DENSE, "publish": 3.0, "hear": 1.0, "store": 0.3}
 CALM: MadeFor = {**DENSE, "crash": 0.0, "spoil": 0.0, "driver": 0.0}
 SEGMENTED: MadeFor = {
     **DENSE,
@@ -47,6 +48,7 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
     "changes_given_up_when_torn": ({*WRONG, "nobody_is_left_waiting"}, {**DENSE, "crash": 0.1}),
     "changes_kept_until_logged": (WRONG, {**DENSE, "spoil": 0.3}),
     "changes_settled_before_views_change": (WRONG, REPLANNED),
+    "changes_noted_from_the_cut": (WRONG, SLOWLY_COMMITTED),
     "changes_not_within_a_segment": (WRONG, {**SEGMENTED, "spoil": 0.5, "store": 1.0}),
 }
 """By rule: which checkers may see that it is off, and the event weights under which they do."""

@@ -1,5 +1,6 @@
 """The coordinator's part of the change log: one version after the other, each through a cut of all workers; rules
-changes.all_parts, changes.keys_stay, changes.given_up_when_torn and changes.settled_before_views_change.
+changes.all_parts, changes.keys_stay, changes.given_up_when_torn, changes.settled_before_views_change and
+changes.noted_from_the_cut.
 
 ``docs/internals/changes.md``. The changes through a cut are requested, written by every worker, and published. If that
 fails it is given up: workers keep all changes until they are in the log, so the next version has them.
@@ -86,6 +87,8 @@ class ChangePublication:
         if taking.parts.keys() < set(taking.workers) and self._cluster.rules.changes_all_parts:
             return
         taking.is_whole = True
+        if self._cluster.rules.changes_noted_from_the_cut:
+            self._cluster.ledger.log_begins = dict.fromkeys(taking.begins, taking.at)
         parts = tuple(part for worker in sorted(taking.parts) for part in taking.parts[worker])
         self._cluster.act(
             PublishChanges(taking=taking.number, at=taking.at, views=taking.views, begins=taking.begins, parts=parts)
@@ -93,7 +96,7 @@ class ChangePublication:
 
     def not_written(self, message: ChangesNotWritten) -> None:
         if self._of(message.taking) is not None:
-            self._taking = None
+            self.forget()
 
     def published(self, event: ChangesPublished) -> None:
         """Readers of the log have the changes from now on, and workers may forget them."""
@@ -103,10 +106,10 @@ class ChangePublication:
 
     def unpublished(self, event: ChangesUnpublished) -> None:
         if self._of(event.taking) is not None:
-            self._taking = None
+            self.forget()
 
     def _log(self, taking: TakingChanges) -> None:
-        self._taking = None
+        self.forget()
         logged = self._cluster.ledger.logged
         through = {view: taking.at for view in taking.views if view in logged}
         logged.update(through)
@@ -117,11 +120,12 @@ class ChangePublication:
         same."""
         is_whole = self._taking is not None and self._taking.is_whole
         if not is_whole and self._cluster.rules.changes_given_up_when_torn:
-            self._taking = None
+            self.forget()
 
     def forget(self) -> None:
-        """The views have changed."""
+        """The changes are in the log, or given up; or the views have changed."""
         self._taking = None
+        self._cluster.ledger.log_begins = {}
 
     def _of(self, number: int) -> TakingChanges | None:
         return self._taking if self._taking is not None and self._taking.number == number else None

@@ -282,7 +282,7 @@ class Cluster:
             chain=self.chain,
             reversible=self.is_reversible,
             failed=dict(self.failed),
-            logged=dict(self.ledger.logged),
+            logged=self.ledger.noted,
         )
         self.tell(member, assign)
 

@@ -93,6 +93,8 @@ class Ledger:
         self.logged: dict[str, Epoch | None] = {}
         """By logged view: the last version in its change log; ``None`` before the log begins."""
         self.logged.update((plan.name, logs.found.get(plan.name)) for plan in plans if plan.logs_changes)
+        self.log_begins: dict[str, Epoch] = {}
+        """By view whose change log begins with changes that the driver is committing: the first version."""
         self.log_ends: dict[str, Epoch] = dict(logs.ended)
         """The last version of every log that has ended, by view."""
         self._accounts: dict[Epoch, Account] = {}
@@ -105,6 +107,11 @@ class Ledger:
         self.start_anew()
         if not self.is_staged:
             self.through = self.ended
+
+    @property
+    def noted(self) -> dict[str, Epoch | None]:
+        """By logged view: the version after which a worker that begins notes changes; ``None``: not at all."""
+        return {**self.logged, **self.log_begins}
 
     def log(self, same: Collection[str], plans: Sequence[DataflowPlan]) -> None:
         """The views have changed. same: those whose change logs go on; logs of other views begin anew."""

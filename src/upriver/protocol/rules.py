@@ -115,6 +115,9 @@ class Rules:
     changes_settled_before_views_change: bool = True
     """changes.settled_before_views_change: no view is declared or dropped while the driver commits changes: the next
     ones would have them again."""
+    changes_noted_from_the_cut: bool = True
+    """changes.noted_from_the_cut: a worker that begins while the driver commits the beginning of a log notes the
+    changes after that version."""
     changes_not_within_a_segment: bool = True
     """changes.not_within_a_segment: epochs after the last version of the log are not opened as one with those before
     it."""
