@@ -600,8 +600,8 @@ class App:
         checkpoint, and the workers lost recently, with the seconds until their keys were served again; as a plain dict.
 
         ``["tables"][name]`` has the ``state`` of the table's source: ``running``, ``stalled`` (at work for
-        ``STALLED_S`` without finishing a batch, or retrying after a failure), ``failed`` or ``finished``. It has
-        ``epoch``, its last one, and ``epoch_age_s``, seconds since that was committed; ``rows`` so far and
+        ``STALLED_S`` without finishing a batch), ``failed``, ``failing`` (retried after a failure) or ``finished``. It
+        has ``epoch``, its last one, and ``epoch_age_s``, seconds since that was committed; ``rows`` so far and
         ``rows_per_s``, over the last minute. It has ``error``, one line, ``retry_in_s``, seconds until the next retry,
         if there is one, ``stalled_for_s``, seconds without a finished batch, if it has not failed, and ``attempts`` so
         far. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why

@@ -167,7 +167,7 @@ def render_status(status: Mapping[str, Any]) -> str:
     """The result of ``App.status``: workers, views, workers that were lost, and the current rescale."""
     lines = [f"epoch {status['epoch']} of {status['published']} published, map version {status['map_version']}"]
     if status["tables"]:
-        lines.append(_tables(status["tables"]))
+        lines += [_tables(status["tables"]), *_source_errors(status["tables"])]
     lines += [_workers(status["workers"]), _views(status["views"]), *_view_errors(status["views"])]
     if status["failure"] is not None:
         lines.append(f"FAILED: {status['failure']}")
@@ -187,7 +187,7 @@ def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
     rows = [
         [
             name,
-            table["state"],
+            "failing" if table["retry_in_s"] is not None else table["state"],
             _amount(table["epoch"]),
             "" if table["epoch_age_s"] is None else f"{table['epoch_age_s']:.1f} s ago",
             _amount(table["rows"]),
@@ -198,6 +198,11 @@ def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     names = ["table", "source", "last epoch", "committed", "rows", "rows/s", "tried again"]
     return render_rows(names, rows, [False, False, True, True, True, True, True])
+
+
+def _source_errors(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """A line for each source that is stalled: why. Those that have failed are in the app's failure."""
+    return [f"source of {name}: {table['error']}" for name, table in tables.items() if table["state"] == "stalled"]
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> str:

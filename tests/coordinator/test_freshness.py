@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from upriver.coordinator.freshness import (
     FAILED,
+    FAILING,
     MARKS_MAX,
     NOTHING_KNOWN,
     STALLED,
@@ -64,8 +65,9 @@ def test_a_table_whose_source_has_failed_says_so_or_serves_the_rows_that_it_had(
     report = freshness.report(at(4), 1.0)
     assert report.lacks(["old"]) is None
     assert report.lacks(["old", "new"]) == "table 'new': its source has failed: a file is damaged"
-    freshness.stands("new", STALLED, "a file is damaged")  # it is being tried again
-    assert freshness.report(at(4), 1.0).lacks(["new"]) == "table 'new': its source has stalled: a file is damaged"
+    freshness.stands("new", FAILING, "a file is damaged")
+    again = "table 'new': its source has failed, and is being tried again: a file is damaged"
+    assert freshness.report(at(4), 1.0).lacks(["new"]) == again
     freshness.read_through("new", mark(2.0, 5))
     assert freshness.report(at(4), 2.0).lacks(["new"]) == "table 'new': epoch 4 of 5 is reflected"
 

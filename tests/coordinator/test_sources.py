@@ -78,11 +78,11 @@ def test_a_permanent_failure_waits_for_a_user() -> None:
     assert machine.step(RestartAsked(1e6)) == [BeginAttempt(2)]
 
 
-def test_an_attempt_after_a_failure_is_stalled_until_it_shows_something() -> None:
+def test_an_attempt_after_a_failure_is_failing_until_it_shows_something() -> None:
     machine = started()
     fail(machine, 0.0)
     machine.step(TimePassed(1.0))
-    assert (machine.state(1.0), machine.error) == (SourceState.STALLED, "no room")
+    assert (machine.state(1.0), machine.error) == (SourceState.FAILING, "no room")
     machine.step(AttemptProgressed(2.0, 2, has_committed=False))
     assert (machine.state(2.0), machine.error) == (SourceState.RUNNING, None)
 
@@ -102,7 +102,7 @@ def test_what_an_attempt_says_that_is_over_does_not_count() -> None:
     machine.step(TimePassed(1.0))
     for late in (AttemptFinished(2.0, 1), AttemptFailed(2.0, 1, "late", True), AttemptProgressed(2.0, 1, True)):
         machine.step(late)
-    assert (machine.state(2.0), machine.error) == (SourceState.STALLED, "no room")
+    assert (machine.state(2.0), machine.error) == (SourceState.FAILING, "no room")
 
 
 def test_a_finished_source_is_left_alone() -> None:

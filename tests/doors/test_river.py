@@ -63,7 +63,7 @@ def test_a_failed_source_says_why_which_views_are_stale_and_what_to_do(app: Rive
         ({"tables": {"t": table("failed", error="no")}}, "bad", "The source of table t has failed"),
         ({"tables": {"t": table("stalled", stalled_for_s=40.0)}}, "warning", "has finished no batch for 40 s"),
         ({"tables": {"t": table("stalled")}}, "warning", "makes no progress"),
-        ({"tables": {"t": table("stalled", error="no")}}, "bad", "The source of table t has failed"),
+        ({"tables": {"t": table("failing", error="no")}}, "bad", "The source of table t has failed"),
         ({"tables": {"old": table()}}, "warning", "Table old is behind: rows of the last 45 s may be missing."),
         ({"tables": {"new": table()}}, "note", "Table new is warming up"),
         ({"views": {"v": view("failed", error="x")}}, "bad", "View v has failed. Its lookups raise the error"),
@@ -89,7 +89,7 @@ def test_an_error_of_spark_is_told_without_its_codes() -> None:
         "[FAILED_READ_FILE.NO_HINT] Encountered error while reading file /p/1.json. SQLSTATE: KD001 "
         "([CANNOT_PARSE_JSON_FIELD] Cannot parse the field name 'paid'. SQLSTATE: 2203G) Repair the file [1]."
     )
-    told = picture({"epoch": 5, "tables": {"t": table("stalled", error=error, attempts=3)}}, ROUTING, {}, [], 1.0)
+    told = picture({"epoch": 5, "tables": {"t": table("failing", error=error, attempts=3)}}, ROUTING, {}, [], 1.0)
     (trouble,) = told["troubles"]
     assert trouble["why"] == (
         "Encountered error while reading file /p/1.json. (Cannot parse the field name 'paid'.) Repair the file [1]."
@@ -112,7 +112,7 @@ REPORT = FreshnessReport(
     },
 )
 ROUTING = Routing(VnodeMap(MapVersion(0), (WorkerId(0),) * 4), {}, {}, Epoch(5), REPORT)
-STATES = st.sampled_from(["running", "stalled", "failed", "finished"])
+STATES = st.sampled_from(["running", "stalled", "failing", "failed", "finished"])
 MAYBE = st.none() | st.floats(0, 1e6)
 TABLES = st.builds(table, STATES, error=st.none() | st.text(), retry_in_s=MAYBE, stalled_for_s=MAYBE)
 STATUSES = st.fixed_dictionaries(

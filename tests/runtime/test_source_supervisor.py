@@ -11,6 +11,7 @@ from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.manifests import Manifest
 from upriver.runtime.source_supervisor import Seen, SourceSupervisor, source_failure
 from upriver.state.runs import RunInfo
+from upriver.text import render_status
 
 GOES_AWAY = SourceFailure("the disk is full.", is_permanent=False)
 STAYS = SourceFailure("another schema.", is_permanent=True)
@@ -125,7 +126,7 @@ def test_one_failed_source_leaves_the_others_alone_and_is_tried_again(world: Wor
     assert world.other.begun == [1]
     world.later(0.25)
     assert (world.good.begun, world.other.begun) == ([1], [1, 2])
-    assert world.states() == ["running", "stalled"]
+    assert world.states() == ["running", "failing"]
     world.other.now(is_idle=True)
     world.later(0.5)
     assert world.states() == ["running", "running"]
@@ -144,6 +145,20 @@ def test_the_failure_of_the_app_names_each_source_that_has_failed(world: World) 
     world.later(1.0)
     said = source_failure(world.supervisor.status())
     assert said == f"{good} table 'other': its source has failed: the disk is full. It is being tried again."
+
+
+def test_the_status_says_failing_of_a_source_that_is_tried_again_and_why(world: World) -> None:
+    rest = {"epoch": 0, "published": 0, "map_version": 1, "workers": [], "views": {}, "unrecorded": None}
+    rest |= {"recoveries": [], "rescale": None, "rescales_waiting": 0}
+    world.start()
+    world.good.now(ended=STAYS)
+    world.other.now(ended=GOES_AWAY)
+    for at in (0.5, 1.0):
+        world.later(at)
+        tables = world.supervisor.status()
+        lines = render_status({**rest, "tables": tables, "failure": source_failure(tables)}).splitlines()
+        assert [line.split()[:2] for line in lines[3:5]] == [["good", "failed"], ["other", "failing"]]
+        assert "the disk is full" in lines[-1]
 
 
 def test_a_start_that_raises_is_a_failed_attempt(world: World) -> None:
@@ -207,7 +222,7 @@ def test_a_stall_after_a_failure_tells_the_failure(world: World) -> None:
     world.later(1.0)
     world.later(STALLED_S + 1)
     told = world.supervisor.status()["other"]
-    assert (told["state"], told["stalled_for_s"], told["error"]) == ("stalled", None, GOES_AWAY.error)
+    assert (told["state"], told["stalled_for_s"], told["error"]) == ("failing", None, GOES_AWAY.error)
 
 
 def test_a_load_is_finished_in_the_end(world: World) -> None:

@@ -344,7 +344,7 @@ def test_a_failed_source_is_told_and_is_started_again_while_all_else_goes_on(spa
         assert re.fullmatch(told + "tried again in [0-9]+ s[^\n]*", str(failed.value))
         assert failed.value.__cause__ is None
         status = app.status()
-        assert status["tables"]["events"]["state"] in ("failed", "stalled")
+        assert status["tables"]["events"]["state"] in ("failed", "failing")
         assert re.fullmatch(told, status["failure"])
         while not (epoch := app.status()["tables"]["others"]["epoch"]):
             pass

@@ -21,7 +21,7 @@ from upriver.ids import BEGINNING, Epoch, WorkerId
 
 MARKS_MAX = 64
 """Marks of one source that wait for their epochs to end. If there are more, every second one is forgotten."""
-RUNNING, STALLED, FAILED, FINISHED = SourceState
+RUNNING, STALLED, FAILING, FAILED, FINISHED = SourceState
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +133,8 @@ def _trouble(source: _TableSource) -> str | None:
     """Why a table's source does not go on, or has not gone on yet after a failure; ``None`` if it does."""
     if source.state == FAILED:
         return f"its source has failed: {source.error}"
+    if source.state == FAILING:
+        return f"its source has failed, and is being tried again: {source.error}"
     if source.state == STALLED:
         return "its source has stalled" + (f": {source.error}" if source.error else "")
     return None
@@ -199,7 +201,7 @@ class FreshnessReport:
         for table in tables:
             if table in self.tables:
                 states.setdefault(self.tables[table].state, []).append(table)
-        troubled = [f"{state}: {', '.join(states[state])}" for state in (FAILED, STALLED) if state in states]
+        troubled = [f"{state}: {', '.join(states[state])}" for state in (FAILED, FAILING, STALLED) if state in states]
         return "; ".join(troubled) or (RUNNING if states else None)
 
     def to_json(self) -> dict[str, Any]:

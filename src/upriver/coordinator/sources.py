@@ -1,4 +1,4 @@
-"""One table's source: whether it runs, is stalled, has failed or is finished, and when it is started again.
+"""One table's source: whether it runs, is stalled, fails or is finished, and when it is started again.
 
 A source runs in *attempts*: each is one Spark query, or one load, numbered from 1. After an attempt that has ended with
 an error, another one follows, with a back-off that doubles from ``BACKOFF_S_MIN`` to ``BACKOFF_S_MAX``. After a
@@ -28,8 +28,9 @@ class SourceState(StrEnum):
     RUNNING = "running"
     """Its attempt is alive, and takes rows or waits for some."""
     STALLED = "stalled"
-    """Its attempt is alive and has work, but no batch has been finished for ``STALLED_S``; or the attempt follows a
-    failure and has shown nothing yet."""
+    """Its attempt is alive and has work, but no batch has been finished for ``STALLED_S``."""
+    FAILING = "failing"
+    """Its attempt follows a failure, and has shown nothing yet."""
     FAILED = "failed"
     """Its last attempt ended with an error; the next one, if there will be one, has not begun."""
     FINISHED = "finished"
@@ -148,13 +149,13 @@ class SourceMachine:
             return SourceState.FINISHED
         if not self._is_alive:
             return SourceState.RUNNING if self._error is None else SourceState.FAILED
-        is_late = at - self._progressed_at > STALLED_S
-        return SourceState.STALLED if is_late or self._error is not None else SourceState.RUNNING
+        if self._error is not None:
+            return SourceState.FAILING
+        return SourceState.STALLED if at - self._progressed_at > STALLED_S else SourceState.RUNNING
 
     def stalled_for_s(self, at: float) -> float | None:
-        """Seconds since a stalled source last progressed; ``None`` if it is not stalled, or follows a failure."""
-        is_stalled = self._error is None and self.state(at) is SourceState.STALLED
-        return at - self._progressed_at if is_stalled else None
+        """Seconds since a stalled source last progressed; ``None`` if it is not stalled."""
+        return at - self._progressed_at if self.state(at) is SourceState.STALLED else None
 
     def retry_in_s(self, at: float) -> float | None:
         """Seconds until the next attempt; ``None`` if none is due."""

@@ -101,7 +101,7 @@ def _table(name: str, told: Mapping[str, Any], report: FreshnessReport) -> Json:
     lacks = freshness.lacks if freshness else None
     state = told.get("state", "running")
     level = GOOD
-    if state == "failed" or _is_failing(told):
+    if state in ("failed", "failing"):
         level = BAD
     elif state == "stalled":
         level = WARNING
@@ -111,11 +111,6 @@ def _table(name: str, told: Mapping[str, Any], report: FreshnessReport) -> Json:
         level = WARNING
     cause = freshness.cause if freshness else None
     return {**told, "name": name, "level": level, "age_s": _rounded(age_s), "cause": cause, "lacks": lacks}
-
-
-def _is_failing(told: Mapping[str, Any]) -> bool:
-    """Whether a table's source is tried again after an error, and has shown nothing since."""
-    return told.get("state") == "stalled" and told.get("error") is not None and told.get("stalled_for_s") is None
 
 
 def _view(
@@ -215,10 +210,10 @@ def _of_table(table: Json, views: Sequence[Json]) -> Json:
     name = table["name"]
     stale = [view["name"] for view in views if name in view["tables"]]
     of, level = ("table", name), table["level"]
-    if table.get("state") == "failed" or _is_failing(table):
+    if table.get("state") in ("failed", "failing"):
         retry_in_s, attempts = table.get("retry_in_s"), table.get("attempts")
         then = "It is not tried again by itself."
-        if table.get("state") == "stalled":
+        if table["state"] == "failing":
             then = f"It is being tried again: attempt {attempts} has begun."
         elif retry_in_s is not None:
             then = f"It is tried again in {retry_in_s:.0f} s. Attempts so far: {attempts}."

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The HTTP content type of :meth:`Metrics.render`."""
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
-SOURCE_STATES = ("running", "stalled", "failed", "finished")
+SOURCE_STATES = ("running", "stalled", "failing", "failed", "finished")
 
 Number = int | float | bool
 Labels = tuple[str, ...]

@@ -325,6 +325,8 @@ def _log_state(table: str, before: str, told: Mapping[str, Any]) -> None:
     match state:
         case SourceState.FAILED:
             _LOG.error("%s", _failure_of(table, told), extra=extra)
+        case SourceState.FAILING:
+            pass  # that the attempt begins is logged
         case SourceState.STALLED:
             _LOG.warning("table %s: its source has stalled: %s", table, told["error"], extra=extra)
         case SourceState.FINISHED:

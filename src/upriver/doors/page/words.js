@@ -36,7 +36,8 @@ export function rate(rowsPerSecond) {
 /** What a level means of a table or a view; never by colour alone. */
 export function standing(node) {
   if (node.state === "failed") return "failed";
-  if (node.state === "stalled") return node.level === "bad" ? "failing" : "stalled"; // failing: tried again after an error
+  if (node.state === "failing") return "failing";
+  if (node.state === "stalled") return "stalled";
   if (node.lacks) return "warming up";
   if (node.state === "finished") return "finished";
   if (node.level === "note") return "warming up";
