@@ -84,6 +84,79 @@ def test_the_command_line_takes_spark_sql() -> None:
     assert execute(ViewQuery.parse(text, "spark", rows.routes()), rows).to_pylist() == [{"origin": "JFK", "n": 0}]
 
 
+POSTGRES_TITLES = {
+    "count(*)": "count",
+    "sum(n)": "sum",
+    "max(n) + 1": "?column?",
+    "1": "?column?",
+    "'x'": "?column?",
+    "upper(max(customer))": "upper",
+    "max(n)::text": "max",
+    "'1'::int": "int4",
+    "CASE WHEN count(*) > 1 THEN 1 END": "case",
+    "(SELECT max(n) FROM totals)": "max",
+    "EXISTS (SELECT 1)": "exists",
+    "count(DISTINCT n) FILTER (WHERE n > 0)": "count",
+    "row_number() OVER ()": "row_number",
+    "(max(ARRAY[n]))[1]": "max",
+    "max(n) IS NULL": "?column?",
+    "now()": "now",
+}
+SPARK_TITLES = {
+    "count(*)": "count(1)",
+    "sum(totals.n)": "sum(n)",
+    "max(n) + 1 * 2": "(max(n) + (1 * 2))",
+    "1": "1",
+    "'x'": "x",
+    "coalesce(max(customer), 'z')": "coalesce(max(customer), z)",
+    "cast(max(n) AS string)": "CAST(max(n) AS STRING)",
+    "count(DISTINCT n)": "count(DISTINCT n)",
+}
+
+
+@pytest.mark.parametrize(("dialect", "titles"), [("postgres", POSTGRES_TITLES), ("spark", SPARK_TITLES)])
+def test_columns_that_the_query_does_not_name_are_called_as_its_dialect_calls_them(
+    dialect: str, titles: dict[str, str]
+) -> None:
+    rows = KeptRows()
+    found = execute(ViewQuery.parse(f"SELECT {', '.join(titles)} FROM totals", dialect, rows.routes()), rows)
+    assert dict(zip(titles, found.column_names, strict=True)) == titles
+
+
+def test_names_that_postgresql_gives_can_be_used() -> None:
+    rows = KeptRows()
+    text = "SELECT count, column1 FROM (SELECT count(*) FROM totals) t, (VALUES (7)) v"
+    assert execute(ViewQuery.parse(text, "postgres", rows.routes()), rows).to_pylist() == [{"count": 4, "column1": 7}]
+    text = "SELECT n % 2, count(*) FROM totals GROUP BY 1 ORDER BY count DESC, 1"
+    assert execute(ViewQuery.parse(text, "postgres", rows.routes()), rows)["count"].to_pylist() == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "expression", "expected"),
+    [
+        ("postgres", "7 / 2", 3),
+        ("postgres", "-7 / 2", -3),
+        ("postgres", "7 / 2.0", 3.5),
+        ("postgres", "interval '2 hours' / 2 = interval '1 hour'", True),
+        ("spark", "7 / 2", 3.5),
+        ("spark", "7 DIV 2", 3),
+        ("spark", "try_cast('x' AS int)", None),
+    ],
+)
+def test_division_and_casts_are_those_of_the_dialect(dialect: str, expression: str, expected: Any) -> None:
+    rows = KeptRows()
+    found = execute(ViewQuery.parse(f"SELECT {expression} AS x", dialect, rows.routes()), rows)
+    assert found["x"].to_pylist() == [expected]
+
+
+@pytest.mark.parametrize("dialect", ["postgres", "spark"])
+@pytest.mark.parametrize("expression", ["1 / (n - 2)", "1.5 / (n - 2)", "1 % (n - 2)"])
+def test_a_division_by_zero_is_an_error(dialect: str, expression: str) -> None:
+    rows = KeptRows()
+    with pytest.raises(RowError, match="division by zero"):
+        execute(ViewQuery.parse(f"SELECT {expression} FROM totals", dialect, rows.routes()), rows)
+
+
 def test_a_query_is_described_without_its_rows() -> None:
     rows = KeptRows()
     query = ViewQuery.parse("SELECT total, count(*) AS c FROM totals GROUP BY total", "postgres", rows.routes())

@@ -47,6 +47,9 @@ class KeptRows:
     def routes(self) -> Mapping[str, ViewRoute]:
         return {name: ViewRoute(self.keys[name], table.schema, ("events",)) for name, table in self.tables.items()}
 
+    def definitions(self) -> Mapping[str, str]:
+        return {name: f"SELECT {', '.join(table.schema.names)} FROM events" for name, table in self.tables.items()}
+
     def lookup(self, view: str, keys: pa.Table) -> pa.Table:
         route = self.routes()[view]
         assert keys.schema.equals(route.key_schema)

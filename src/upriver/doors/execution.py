@@ -46,9 +46,14 @@ DUCK_SETTINGS: Mapping[str, Any] = MappingProxyType(
         "temp_directory": "",
         "memory_limit": "1GB",
         "threads": 2,
+        "ieee_floating_point_ops": False,  # division by zero is an error
     }
 )
 """Of every DuckDB that sees a user's query."""
+
+
+DIVISION = "Division by zero"
+"""What DuckDB says of it."""
 
 
 class QueryRows(Protocol):
@@ -56,6 +61,10 @@ class QueryRows(Protocol):
 
     def routes(self) -> Mapping[str, ViewRoute]:
         """All views."""
+        ...
+
+    def definitions(self) -> Mapping[str, str]:
+        """The SQL of all views, as they were declared."""
         ...
 
     def lookup(self, view: str, keys: pa.Table, /) -> pa.Table:
@@ -80,6 +89,9 @@ class ClientRows:
 
     def routes(self) -> Mapping[str, ViewRoute]:
         return self._client.routes()
+
+    def definitions(self) -> Mapping[str, str]:
+        return {view["name"]: view["sql"].strip() for view in self._client.views() if view["ended"] is None}
 
     def lookup(self, view: str, keys: pa.Table) -> pa.Table:
         return self._client.lookup(view, keys)
@@ -298,6 +310,8 @@ atexit.register(_ENGINES.close)
 def _translated(error: duckdb.Error) -> Exception:
     """DuckDB's error as ours, on one line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if DIVISION in text:
+        return RowError(DIVISION.lower())
     if isinstance(error, duckdb.ConversionException | duckdb.OutOfRangeException):
         return RowError(text)
     if isinstance(error, duckdb.OutOfMemoryException):

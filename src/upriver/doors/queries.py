@@ -16,6 +16,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
+from upriver.doors.column_titles import with_postgres_names, with_spark_names
 from upriver.errors import UnknownView, UnsupportedSql
 from upriver.net.lookups import ViewRoute
 from upriver.plan.column_names import quoted
@@ -63,9 +64,9 @@ class ViewQuery:
 
     @classmethod
     def parse(cls, text: str, dialect: str, routes: Mapping[str, ViewRoute]) -> Self:
-        """dialect: sqlglot's name. routes: of all views. Raises UnsupportedSql for anything but one SELECT over
-        views, UnknownView."""
-        return cls.of(parsed(text, dialect), routes)
+        """dialect: ``spark`` or ``postgres``. routes: of all views. Raises UnsupportedSql for anything but one SELECT
+        over views, UnknownView."""
+        return cls.of(_NAMES[dialect](parsed(text, dialect)), routes)
 
     @classmethod
     def of(cls, tree: exp.Expr, routes: Mapping[str, ViewRoute], others: Collection[str] = ()) -> Self:
@@ -163,7 +164,35 @@ def parsed(text: str, dialect: str) -> exp.Expr:
         raise UnsupportedSql(f"the query cannot be parsed: {reason}") from error
     if len(statements) != 1:
         raise UnsupportedSql(f"a query is one SELECT; {len(statements)} statements are given")
-    return statements[0]
+    return _postgres_division(statements[0]) if dialect == "postgres" else _as_ansi(statements[0])
+
+
+_NAMES: Mapping[str, Callable[[exp.Expr], exp.Expr]] = {"spark": with_spark_names, "postgres": with_postgres_names}
+"""What names the columns that a query does not name, by dialect."""
+
+
+def _postgres_division(tree: exp.Expr) -> exp.Expr:
+    """The query in which ``/`` of two whole numbers is one: DuckDB's ``//``, which divides other numbers as ``/`` does,
+    but no intervals."""
+    for node in reversed(list(tree.find_all(exp.Div))):
+        if not (_is_of_time(node.this) or _is_of_time(node.expression)):
+            node.replace(exp.IntDiv(this=node.this, expression=node.expression))
+    return tree
+
+
+def _is_of_time(value: exp.Expr) -> bool:
+    return isinstance(value, exp.Interval) or (isinstance(value, exp.Cast) and value.to.is_type(exp.DType.INTERVAL))
+
+
+def _as_ansi(tree: exp.Expr) -> exp.Expr:
+    """The query in which a division by zero, and a CAST that cannot be, are errors, as in Spark 4; sqlglot takes
+    them for NULL, as in Spark 3."""
+    for division in tree.find_all(exp.Div):
+        division.set("safe", False)
+    for node in reversed(list(tree.find_all(exp.TryCast))):
+        if not node.args.get("safe"):
+            node.replace(exp.Cast(this=node.this, to=node.to))
+    return tree
 
 
 def parameter_number(node: exp.Expr) -> int | None:

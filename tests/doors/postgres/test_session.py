@@ -117,7 +117,10 @@ def test_a_transaction_fails_with_its_first_error_and_ends_by_rollback() -> None
         ("INSERT INTO totals VALUES (1)", "0A000"),
         ("COPY totals TO STDOUT", "0A000"),
         ("SELECT * FROM nothing", "42P01"),
-        ("SELECT 'x'::int", "22000"),
+        ("SELECT 'x'::int", "22P02"),
+        ("SELECT 1 / 0", "22012"),
+        ("SELECT n % 0 FROM totals", "22012"),
+        ("SELECT 5000000000::int", "22003"),
         ("SELECT nothing(1)", "42883"),
         ("SELECT (", "42601"),
         ("SET client_encoding = 'LATIN1'", "22023"),
@@ -126,6 +129,19 @@ def test_a_transaction_fails_with_its_first_error_and_ends_by_rollback() -> None
 )
 def test_errors_have_codes(text: str, expected: str) -> None:
     assert code(said(trusted_session(), query(text))[0]) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT pg_catalog.pg_get_viewdef('totals'::regclass::oid, true)",
+        "SELECT definition FROM pg_matviews WHERE matviewname = 'totals'",
+        "SELECT view_definition FROM information_schema.views WHERE table_name = 'totals'",
+    ],
+)
+def test_a_view_is_shown_with_its_sql(text: str) -> None:
+    (row,) = (body for kind, body in said(trusted_session(), query(text)) if kind == b"D")
+    assert row.endswith(b"SELECT customer, n, total FROM events")
 
 
 def test_statements_and_portals_are_bounded() -> None:

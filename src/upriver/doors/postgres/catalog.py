@@ -4,6 +4,7 @@ A view is a materialized view with an index of its key. A catalog's table is an 
 reads it; many have no rows. Functions that only PostgreSQL has are macros of DuckDB, or are replaced in the query.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -334,10 +335,22 @@ _ROWS: Mapping[str, Callable[[_Views], Iterator[dict[str, Any]]]] = {
 }
 
 
-def catalog_table(name: str, views: _Views) -> pa.Table:
-    """A table of the catalog, as of now. name: one of ``catalog_names``."""
+def catalog_table(name: str, views: _Views, definitions: Callable[[], Mapping[str, str]]) -> pa.Table:
+    """A table of the catalog, as of now. name: one of ``CATALOG_NAMES``. definitions: gives the SQL of the views."""
     schema = pa.schema([(column, _TYPES[type]) for column, type in _columns(name)])
-    return pa.Table.from_pylist(list(_ROWS[name](views)) if name in _ROWS else [], schema)
+    rows = list(_ROWS[name](views)) if name in _ROWS else []
+    if name in _DEFINITION_COLUMNS:
+        named, column = _DEFINITION_COLUMNS[name]
+        sql = definitions()
+        rows = [{**row, column: sql.get(row[named])} for row in rows]
+    return pa.Table.from_pylist(rows, schema)
+
+
+_DEFINITION_COLUMNS: Mapping[str, tuple[str, str]] = {
+    "pg_matviews": ("matviewname", "definition"),
+    "information_schema.views": ("table_name", "view_definition"),
+}
+"""By table: its column that names the view, and the one that has the view's SQL."""
 
 
 CATALOG_NAMES = frozenset(_COLUMNS)
@@ -352,7 +365,6 @@ _MACROS = (
     "pg_get_userbyid(a) AS 'upriver'",
     "pg_get_expr(a, b) AS NULL::VARCHAR, (a, b, c) AS NULL::VARCHAR",
     "pg_get_constraintdef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",
-    "pg_get_viewdef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",
     "pg_get_ruledef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",
     "pg_get_triggerdef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",
     "pg_get_statisticsobjdef_columns(a) AS NULL::VARCHAR",
@@ -390,6 +402,7 @@ _MACROS = (
     "set_config(a, b, c) AS b",
     "quote_ident(a) AS '\"' || replace(a, '\"', '\"\"') || '\"'",
     "_pg_expandarray(a) AS unnest([{'x': a[i], 'n': i} for i in range(1, len(a) + 1)])",
+    "array_remove(a, b) AS list_filter(a, lambda x: x IS DISTINCT FROM b)",
     "array_upper(a, b) AS nullif(len(a), 0)",
     "array_lower(a, b) AS CASE WHEN len(a) > 0 THEN 1 END",
     "current_schema() AS 'public'",
@@ -444,8 +457,11 @@ _NAMED_TYPES = {
 """DuckDB's types for the catalog's own."""
 
 
-def adapted(tree: exp.Expr, views: _Views) -> tuple[exp.Expr, dict[str, pa.Table]]:
-    """The query as DuckDB can evaluate it, and the tables of the catalog that it reads, by the names there."""
+def adapted(
+    tree: exp.Expr, views: _Views, definitions: Callable[[], Mapping[str, str]]
+) -> tuple[exp.Expr, dict[str, pa.Table]]:
+    """The query as DuckDB can evaluate it, and the tables of the catalog that it reads, by the names there.
+    definitions: gives the SQL of the views, if a table has it."""
     for node in reversed(list(tree.walk())):  # what is inside comes first
         if (new := _adapted_node(node, views)) is not node:
             tree = new if node is tree else tree
@@ -462,7 +478,7 @@ def adapted(tree: exp.Expr, views: _Views) -> tuple[exp.Expr, dict[str, pa.Table
         if not schema and any(name == view.lower() for view in views):
             continue
         own = PREFIX + full.replace(".", "_")
-        tables[own] = catalog_table(full, views)
+        tables[own] = catalog_table(full, views, definitions)
         if not table.alias:
             table.set("alias", exp.TableAlias(this=exp.to_identifier(name)))
         table.set("this", exp.to_identifier(own))
@@ -506,7 +522,22 @@ def _call(node: exp.Anonymous) -> exp.Expr:
     name = node.name.lower()
     if name == "pg_get_indexdef" and node.expressions:
         return _index_definition(*node.expressions[:2])
+    if name == "pg_get_viewdef" and node.expressions:
+        return _view_definition(node.expressions[0])
     return _macro(name, node.expressions) if name in _NAMES else node
+
+
+def _view_definition(view: exp.Expr) -> exp.Expr:
+    """The SQL of a view, by its OID or its name."""
+    name = exp.select("max(relname)").from_("pg_class")
+    name = name.where(
+        exp.EQ(this=exp.cast(exp.column("oid", "pg_class"), "VARCHAR"), expression=exp.cast(view, "VARCHAR"))
+    )
+    is_it = [
+        exp.EQ(this=exp.column("matviewname"), expression=each)
+        for each in (exp.Subquery(this=name), exp.cast(view.copy(), "VARCHAR"))
+    ]
+    return exp.Subquery(this=exp.select("max(definition)").from_("pg_matviews").where(exp.or_(*is_it)))
 
 
 def _index_definition(index: exp.Expr, column: exp.Expr | None = None) -> exp.Expr:
@@ -536,6 +567,10 @@ def _operator(node: exp.Operator) -> exp.Expr:
     return _OPERATORS[symbol](this=left, expression=right) if symbol in _OPERATORS else node
 
 
+_HEXADECIMAL = re.compile(r"\\x(?:[0-9A-Fa-f]{2})*")
+"""PostgreSQL's form of bytes."""
+
+
 def _cast(node: exp.Cast, views: _Views) -> exp.Expr:
     """A cast to a type that only the catalog has."""
     full = node.to.sql("postgres").lower()
@@ -550,6 +585,8 @@ def _cast(node: exp.Cast, views: _Views) -> exp.Expr:
             return exp.Literal.number(named.get(given, 0))
         relation = exp.select("max(relname)").from_("pg_class")
         return exp.Subquery(this=relation.where(exp.EQ(this=exp.column("oid", "pg_class"), expression=node.this)))
+    if full == "bytea" and isinstance(node.this, exp.Literal) and _HEXADECIMAL.fullmatch(node.this.name):
+        return exp.Anonymous(this="unhex", expressions=[exp.Literal.string(node.this.name[2:])])
     if name in _NAMED_TYPES:
         return exp.Cast(this=node.this, to=exp.DataType.build(_NAMED_TYPES[name], dialect="duckdb"))
     return node

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from upriver.doors.execution import Cancellation, QueryRows
+from upriver.doors.execution import DIVISION, Cancellation, QueryRows
 from upriver.doors.postgres import messages
 from upriver.doors.postgres.catalog import SETTINGS
 from upriver.doors.postgres.messages import (
@@ -86,11 +86,22 @@ def sqlstate(error: UpriverError) -> str:
     if isinstance(error, WireError):
         return error.code
     cause = error.__cause__
+    if isinstance(error, RowError):
+        return _row_state(str(error), cause)
     if isinstance(cause, duckdb.CatalogException):
         return "42883"
     if isinstance(cause, duckdb.BinderException):
         return "42703"
     return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def _row_state(text: str, cause: BaseException | None) -> str:
+    """Of an expression that fails."""
+    if text == DIVISION.lower():
+        return "22012"
+    if isinstance(cause, duckdb.OutOfRangeException) or "out of range" in text:
+        return "22003"
+    return "22P02" if isinstance(cause, duckdb.ConversionException) else "22000"
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.doors.column_titles import with_postgres_names
 from upriver.doors.execution import Cancellation, DoorTables, QueryRows, describe, execute
 from upriver.doors.postgres.catalog import MACROS, SETTINGS, adapted
 from upriver.doors.postgres.messages import WireError
@@ -144,7 +145,8 @@ class PreparedQuery:
     def _parse(self, oids: Sequence[int]) -> None:
         routes = self._rows.routes()
         self._settings.zone = zone_of(routes)
-        tree, tables = adapted(_with_parameters(parsed(self.text, "postgres")), routes)
+        tree = with_postgres_names(_with_parameters(parsed(self.text, "postgres")))
+        tree, tables = adapted(tree, routes, self._rows.definitions)
         self._added = DoorTables(tables, MACROS)
         query = ViewQuery.of(tree, routes, tables)
         self.parameters = _parameter_oids(query, oids)

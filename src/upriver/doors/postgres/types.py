@@ -156,7 +156,8 @@ def _text_of(value: Any) -> bytes:
 
 
 def _float_text(value: Any) -> bytes:
-    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(repr(value), repr(value)).encode()
+    text = repr(value).removesuffix(".0")
+    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}.get(text, text).encode()
 
 
 def _bytea_text(value: Any) -> bytes:
