@@ -7,8 +7,9 @@ DOCS := .venv-docs
 
 .PHONY: demo test soak servers check docs clean lock
 
+# With the page: make demo HTTP=127.0.0.1:8080
 demo: $(VENV)/ready
-	$(BIN)/upriver demo
+	$(BIN)/upriver demo $(if $(HTTP),--http $(HTTP))
 
 test: $(VENV)/ready check
 	PYTHON=$(BIN)/python scripts/test

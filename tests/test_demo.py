@@ -16,7 +16,7 @@ from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
 from upriver.errors import WorkerLost
 
 ROOT = Path(__file__).parents[1]
-LINES_MAX = 300
+LINES_MAX = 320
 LOOKUPS_S_MAX = 60.0
 
 

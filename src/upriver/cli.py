@@ -74,6 +74,7 @@ def _app(parser: argparse.ArgumentParser) -> None:
 def _demo(demo: argparse.ArgumentParser) -> None:
     _json(demo)
     demo.add_argument("--workers", type=int, default=2, help="workers that keep the views (default 2)")
+    demo.add_argument("--http", metavar="HOST:PORT", help="show the page there, such as 127.0.0.1:8080, until Ctrl-C")
 
 
 def _status(status: argparse.ArgumentParser) -> None:

@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Self, TextIO
@@ -113,7 +114,7 @@ def demo(options: argparse.Namespace) -> int:
     """``upriver demo``; returns the exit status."""
     tables = demo_tables()  # before Spark starts: an error about missing data comes at once
     with local_session(options.workers + 2) as spark, tempfile.TemporaryDirectory(prefix="upriver-demo-") as directory:
-        result = run_demo(spark, tables, Path(directory), workers=options.workers)
+        result = run_demo(spark, tables, Path(directory), workers=options.workers, http=options.http)
     if options.json:
         print(json.dumps(result))
     return 0 if result["matches_spark"] and not result["lookups_wrong"] else 1
@@ -126,19 +127,23 @@ def run_demo(
     *,
     workers: int = 2,
     batches: int = BATCHES,
+    http: str | None = None,
     out: TextIO = sys.stdout,
 ) -> dict[str, Any]:
     """Run the demo over ``tables``, with files below ``directory``; returns what ``upriver demo --json`` prints.
 
     It starts with ``workers``, adds two after a third of the flights, and removes one after two thirds.
+    http: where the page is to be seen, meanwhile and until Ctrl-C; ``None``: nowhere.
     """
     total = tables["flights"].num_rows
     print(f"{total:,} flights stream in; {PROBED_KEYS:,} aircraft are looked up all the while\n", file=out)
     paths = write_tables(tables, directory, batches)
-    with App(spark, directory / "lake", workers=workers) as app:
+    with App(spark, directory / "lake", workers=workers, http=http) as app:
         _declare(app, spark, paths)
         began = time.perf_counter()
         app.start()
+        if http is not None:
+            print(f"the page: http://{app.http_address}/ (log in with {app.token})\n", file=out, flush=True)
         aircraft = tables["flights"]["tailnum"].unique().to_pylist()[:PROBED_KEYS]
         with DemoProber(lambda key: app.lookup("aircraft", [key], allow_warming=True), aircraft) as prober:
             _watch(app, total // 3, total, out)
@@ -151,6 +156,8 @@ def run_demo(
         print(f"{total:,} flights in {seconds:.1f} s: {total / seconds:,.0f} a second", file=out)
         _show_lookups(app, prober, out)
         compared = {name: _compare(app, spark, name, out) for name in VIEWS}
+        if http is not None and out.isatty():
+            _stay(app, out)
     return {
         "rows": total,
         "workers": workers,
@@ -202,6 +209,13 @@ def _rescale(app: App, workers: int, prober: DemoProber, out: TextIO) -> dict[st
     slowest = f"slowest lookup meanwhile {max(prober.seconds[before:], default=0.0) * 1000:.0f} ms"
     print(f"{report['from']} -> {report['to']} workers: {moved}; {waits}, {slowest}", file=out)
     return report
+
+
+def _stay(app: App, out: TextIO) -> None:
+    """Leave the app running for viewers of its page, until Ctrl-C."""
+    print(f"\nhttp://{app.http_address}/ stays open until Ctrl-C", file=out, flush=True)
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
 
 
 def _show_lookups(app: App, prober: DemoProber, out: TextIO) -> None:

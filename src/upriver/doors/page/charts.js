@@ -43,11 +43,11 @@ function path(at, values, top) {
 
 function figure(chart) {
   const now = html("strong", { class: "now" });
-  const drawing = html("div", { class: "plot" }), points = html("details", {}, html("summary", { text: "Points" }));
+  const drawing = html("div", { class: "plot" }), points = html("details", {}, html("summary", {}, "Points", html("span", { class: "visually-hidden", text: ` of ${chart.title}` })));
   const rows = html("div", {});
   points.append(rows);
-  const node = html("figure", { class: "chart", "data-chart": chart.id },
-    html("figcaption", {}, html("span", { text: chart.title }), now), drawing, html("p", { class: "help", text: chart.help }), points);
+  const node = html("figure", { class: "chart", "data-chart": chart.id, "aria-labelledby": `chart-${chart.id}` },
+    html("figcaption", {}, html("span", { id: `chart-${chart.id}`, text: chart.title }), now), drawing, html("p", { class: "help", text: chart.help }), points);
   return { node, now, drawing, points, rows };
 }
 

@@ -77,7 +77,7 @@ const lastMinutes = (at) => {
 let heardLevel = null;
 function showTop() {
   const { level, text } = picture.summary, short = { good: "All is well", note: "Getting ready", warning: "Needs attention", bad: "Something has failed" }[level];
-  byId("lost").hidden = true;
+  if (!byId("lost").hidden) byId("lost").hidden = true;
   document.body.dataset.state = "live";
   byId("pill").dataset.level = level;
   setText(byId("pill-text"), short);

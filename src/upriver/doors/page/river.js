@@ -93,7 +93,7 @@ export class River {
       const section = html("section", { class: `lane lane-${name}`, "aria-label": title }, html("h3", {}, title, html("small", { text: note })), list, empty);
       return { section, list, empty };
     };
-    this.tables = lane("tables", "Sources and tables", "how old their rows are, and how many come");
+    this.tables = lane("tables", "Sources and tables", "their age, and rows a second");
     this.views = lane("views", "Views", "and the keys by which their rows are kept");
     this.workers = lane("workers", "Workers", "each keeps its share of all keys");
     this.stage = html("div", { class: "stage" }, this.edges, this.tables.section, this.views.section, this.workers.section);

@@ -27,7 +27,7 @@ export class VnodeMap {
     this.labels = svg("g", {});
     this.ground = svg("g", {});
     this.drawing.append(this.labels, this.ground);
-    this.words = html("details", {}, html("summary", { text: "As a table" }));
+    this.words = html("details", {}, html("summary", {}, "As a table", html("span", { class: "visually-hidden", text: ": vnodes by worker" })));
     this.rows = html("div", {});
     this.words.append(this.rows);
     this.holder = html("div", { class: "vnode-holder" }, this.drawing);
@@ -93,7 +93,7 @@ export class VnodeMap {
       svg("text", { x: 0, y: lane.y + 12, class: "lane-name", text: `Worker ${lane.worker}` }),
       svg("text", { x: LABEL - 12, y: lane.y + 12, class: "lane-count", text: String(lane.vnodes) }),
     ]));
-    redraw(this.rows, found, () => table("Vnodes by worker", [["Worker", false], ["Vnodes", true], ["Which", false]],
+    redraw(this.rows, found, () => table("Vnodes of each worker", [["Worker", false], ["Vnodes", true], ["Which", false]],
       found.map(([worker, vnodes]) => [`Worker ${worker}`, count(vnodes.length), ranges(vnodes)])));
   }
 }
