@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 from jvm import start_quickly
-from soak import SOAK
+from soak import SOAK, examples
 
 LONG_S_MAX = 3600
 """Seconds after which a long test that hangs fails."""
@@ -27,11 +27,6 @@ LONG_FILES = frozenset(
 """Files whose tests take half a minute and more."""
 ALL_WITH_SPARK = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster|servers)$", re.MULTILINE)
 
-# No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
-_found = settings.get_profile(settings.get_current_profile_name())
-settings.register_profile("upriver", _found, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("upriver")
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="many more seeds for the simulator, and the long tests")
@@ -43,6 +38,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """A process started in the background ignores Ctrl-C, and so would all that the tests start or interrupt."""
     if config.getoption("--soak"):
         os.environ[SOAK] = "1"
+    # No test is judged by its speed. What else holds (in CI, that nothing is random) stays.
+    found = settings.get_profile(settings.get_current_profile_name())
+    quiet = [HealthCheck.too_slow]
+    settings.register_profile("upriver", found, deadline=None, max_examples=examples(25), suppress_health_check=quiet)
+    settings.load_profile("upriver")
     signal.signal(signal.SIGINT, signal.default_int_handler)
     start_quickly()
 

@@ -13,6 +13,7 @@ import xxhash
 from hashing_kit import KEY_VALUES, MICROS, MICROS_UTC
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.errors import KeyTypeError
 from upriver.hashing import check_hashable, hash64, hash_bytes
@@ -149,7 +150,7 @@ def test_golden_vectors_of_several_columns() -> None:
     assert hash64([a, one]).tolist() == [0xBD3D806EB1D80FBE]
 
 
-@settings(derandomize=True, deadline=None, max_examples=200)
+@settings(derandomize=True, deadline=None, max_examples=examples(60))
 @given(key_columns())
 def test_equals_the_library_row_by_row(columns: list[pa.Array]) -> None:
     hashes = hash64(columns)
@@ -157,7 +158,7 @@ def test_equals_the_library_row_by_row(columns: list[pa.Array]) -> None:
     assert hashes.tolist() == hashed_one_by_one(columns)
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=examples(30))
 @given(key_columns())
 def test_the_form_of_a_column_does_not_matter(columns: list[pa.Array]) -> None:
     expected = hash64(columns).tolist()

@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.vnodes import VnodeGroup, VnodeMap, check_vnodes, hashes_in, offsets_by_vnode, vnodes_of
 
 VNODE_COUNTS = [2**bits for bits in range(8, 17)]
-MANY = settings(derandomize=True, deadline=None, max_examples=100)
+MANY = settings(derandomize=True, deadline=None, max_examples=examples(25))
 
 
 def workers(*ids: int) -> list[WorkerId]:

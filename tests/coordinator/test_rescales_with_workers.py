@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from coordinator_kit import Recorded
 from machines_kit import CHANNEL, KEYS, PLAN, VNODES, Seen, asked, rows
+from soak import examples
 
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.protocol.coordinator_events import (
@@ -357,7 +358,7 @@ def test_a_restart_reads_everything_again(pick: Pick) -> None:
 
 
 @PICKS
-@pytest.mark.parametrize("deliveries", range(0, 180, 12))
+@pytest.mark.parametrize("deliveries", range(0, 180, 180 // examples(5)))
 def test_a_worker_that_is_lost_at_any_time_takes_nothing_with_it(pick: Pick, deliveries: int) -> None:
     cluster = LoopbackCluster(pick)
     cluster.rescale(2)

@@ -12,6 +12,7 @@ from http_kit import BEARER, READER, HttpApp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from server_kit import SECONDS_MAX, TOKEN
+from soak import examples
 
 from upriver.doors.http import application
 from upriver.doors.http.guard import is_loopback
@@ -243,7 +244,7 @@ QUERIES = st.dictionaries(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(50))
 @given(st.sampled_from(["GET", "POST", "DELETE", "PUT", "HEAD", "OPTIONS", "BREW"]), PATHS, QUERIES, BODIES)
 def test_no_request_is_answered_with_a_fault(
     app: HttpApp, method: str, path: str, query: dict[str, str], body: bytes

@@ -6,6 +6,7 @@ from dataflow_kit import TABLES
 from dataflow_lake import check_while_keys_move
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from soak import examples
 from state_kit import MANY
 
 from simulator.local_typer import LocalTyper
@@ -13,7 +14,7 @@ from upriver.engine.expressions import Evaluator
 
 TYPER = LocalTyper(TABLES)
 EVALUATOR = Evaluator()
-SEVERAL = settings(MANY, max_examples=4, phases=[Phase.generate])
+SEVERAL = settings(MANY, max_examples=examples(2), phases=[Phase.generate])
 
 AGGREGATES = {
     "counts": "SELECT count(*) AS n, count(item) AS items, sum(amount) AS total, max(price) AS most FROM sales",

@@ -8,9 +8,10 @@ from itertools import product
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from region_kit import region_of
+from soak import examples
 from sql_kit import local_plan, parts_of
 from state_kit import MANY, Row, table_batch, through_the_wire
 
@@ -183,7 +184,7 @@ def _drawn_batch(data: st.DataObject, plan: DataflowPlan, hasher: Hasher, presen
 
 
 @pytest.mark.parametrize("name", PLANS)
-@MANY
+@settings(MANY, max_examples=examples(8))
 @given(data=st.data(), hasher=st.sampled_from([hash64, _few_hashes, _one_hash]))
 def test_regions_that_share_the_keys_answer_as_one(name: str, data: st.DataObject, hasher: Hasher) -> None:
     fleet, present = Fleet.of(PLANS[name]), list[Row]()

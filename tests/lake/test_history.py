@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.engine.batch import Batch
 from upriver.errors import CorruptFile, ProtocolError
@@ -107,7 +108,7 @@ ASKS = st.tuples(
 )
 
 
-@settings(derandomize=True, deadline=None, max_examples=40)
+@settings(derandomize=True, deadline=None, max_examples=examples(20))
 @given(
     vnodes=st.sampled_from([1, 16, 1024]),
     runs_max=st.integers(1, 9),

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.engine.retention import Retention
 from upriver.errors import CorruptFile, DeclarationError, LakeInUse, NotWritten
@@ -109,7 +110,7 @@ def test_a_manifest_from_before_commit_times_were_kept_is_read(lake: OwnedLake) 
     assert manifest(lake, 1).committed_at is None
 
 
-@settings(derandomize=True, deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None, max_examples=examples(20))
 @given(hashes=st.lists(st.lists(st.integers(0, 2**64 - 1), max_size=9), max_size=3), owned=st.sets(st.integers(0, 15)))
 def test_a_worker_reads_the_rows_of_its_vnodes(
     tmp_path_factory: pytest.TempPathFactory, hashes: list[list[int]], owned: set[int]

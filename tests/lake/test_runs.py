@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from runs_kit import PATH, before_there_were_blocks, run_table, run_tables
+from soak import examples
 from store_kit import files_in_store_at
 
 from upriver.errors import CorruptFile
@@ -22,7 +23,7 @@ from upriver.lake.runs import FEW_KEYS_MAX, STRETCH_BYTES_MAX, WHOLE_BYTES_MAX, 
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.runs import BLOCK_BYTES, RunInfo, cut, describe_run, encode_run, ends_in, run_schema
 
-MANY = settings(derandomize=True, deadline=None, max_examples=80)
+MANY = settings(derandomize=True, deadline=None, max_examples=examples(30))
 BLOCKS = st.sampled_from([8, 64, 200 * 8])
 SEED = 33
 

@@ -359,7 +359,7 @@ def assert_no_key_is_missing(plan: DataflowPlan, epochs: Iterable[Mapping[str, p
 
 
 @pytest.mark.parametrize("name", TRACED)
-@settings(MANY, max_examples=20)
+@settings(MANY, max_examples=examples(6))
 @given(data=st.data())
 def test_no_key_that_a_row_comes_out_of_is_missing(name: str, data: st.DataObject) -> None:
     sql, key, _ = TRACED[name]
@@ -374,7 +374,7 @@ def test_no_key_of_a_simulated_view_is_missing(plan: DataflowPlan, seed: int) ->
     assert_no_key_is_missing(plan, ({table.name: crowd.rows(table, 30)} for table in (*SIMULATED, *SIMULATED)))
 
 
-@settings(MANY, max_examples=examples(100))
+@settings(MANY, max_examples=examples(40))
 @given(rng=st.randoms(use_true_random=False))
 def test_no_key_of_any_query_is_missing(rng: Random) -> None:
     tables = random_tables(rng)

@@ -73,7 +73,10 @@ def owners(world: World) -> set[WorkerId]:
 
 
 @pytest.mark.parametrize("strategy", Strategy)
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (4, 2)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [(1, 3), (3, 1), pytest.param(2, 4, marks=pytest.mark.long), pytest.param(4, 2, marks=pytest.mark.long)],
+)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int, strategy: Strategy) -> None:
     world = fair_world(seed, before)

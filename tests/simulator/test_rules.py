@@ -104,7 +104,8 @@ keys move fast, or leavers are slow to read, all the time."""
 
 FIRST_SEEDS = {
     "coordinator_anew_when_torn": 22,
-    "coordinator_rows_have_arrived": 29,
+    "coordinator_rows_have_arrived": 36,
+    "coordinator_still_while_cut": 16,
     "lookups_one_moment": 29,
     "worker_settle_what_comes_late": 21,
 }

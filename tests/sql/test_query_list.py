@@ -17,7 +17,7 @@ from upriver.sql.queries import compile_view
 
 TABLES = tables()
 EVALUATOR = Evaluator()
-EPOCHS = 3
+EPOCHS = 2
 
 
 @pytest.mark.parametrize("sql", queries(DUCK + SPARK))

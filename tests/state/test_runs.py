@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runs_kit import HASHES, PATH, before_there_were_blocks, run_table, run_tables
+from soak import examples
 
 from upriver.errors import CorruptFile
 from upriver.ids import VnodeId
@@ -25,7 +26,7 @@ from upriver.state.runs import (
 )
 from upriver.vnodes import vnodes_of
 
-MANY = settings(derandomize=True, deadline=None, max_examples=100)
+MANY = settings(derandomize=True, deadline=None, max_examples=examples(30))
 VNODES = st.integers(0, 9).map(lambda bits: 2**bits)
 
 

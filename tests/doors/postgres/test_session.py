@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from postgres_kit import first_proof, framed, kinds, last_proof, new_session, said, startup, trusted_session
+from soak import examples
 
 from upriver.doors.postgres import session as sessions
 from upriver.doors.postgres.messages import MESSAGE_BYTES_MAX, STARTUP_BYTES_MAX
@@ -154,7 +155,7 @@ def test_statements_and_portals_are_bounded() -> None:
     assert kinds(said(session, many)) == "2" * sessions.PORTALS_MAX + "E"
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.binary(max_size=200))
 def test_random_bytes_do_not_break_a_new_session(data: bytes) -> None:
     session = new_session()
@@ -168,7 +169,7 @@ _FIELDS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.lists(st.tuples(st.sampled_from(list(b"QPBDECHFSdcfp?")), st.lists(_FIELDS, max_size=6)), max_size=8))
 def test_random_messages_do_not_break_a_known_session(sent: list[tuple[int, list[bytes]]]) -> None:
     session = trusted_session()

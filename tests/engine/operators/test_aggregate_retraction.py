@@ -27,7 +27,7 @@ from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
 
 ROUTING = ("k0",)
-SOME = settings(MANY, max_examples=examples(10))
+SOME = settings(MANY, max_examples=examples(5))
 
 
 def schema_of(type: pa.DataType) -> pa.Schema:
