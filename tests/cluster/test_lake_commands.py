@@ -8,10 +8,13 @@ from random import Random
 import pytest
 from drivers_kit import Driver, await_change, has_not_ended
 from segments_kit import BY_ID, BY_K, BY_N, EVENTS, USERS, Row, check_clean, owned, publish, rows_through
+from soak import examples
 
 from upriver.lake.lake import Lake, OwnedLake
 
 COMMAND_S_MAX = 60
+KILLED = [("compact", "tables/events/k"), ("compact", "segments"), ("collect", "epochs")]
+"""Commands, and the directory of a root whose change says that it is time to kill them."""
 
 pytestmark = pytest.mark.cluster
 
@@ -46,7 +49,7 @@ def ended(process: Driver) -> str:
 
 def test_commands_that_are_killed_lose_no_row_and_the_next_ones_finish_their_work(tmp_path: Path) -> None:
     root, random = tmp_path / "lake", Random(1)
-    for action, sign in [("compact", "tables/events/k"), ("compact", "segments"), ("collect", "epochs")] * 2:
+    for action, sign in KILLED * examples(1):
         with owned(root) as lake:
             publish_some(lake, 32)
         rows = all_rows(root)
@@ -59,4 +62,4 @@ def test_commands_that_are_killed_lose_no_row_and_the_next_ones_finish_their_wor
     ended(upriver_lake("compact", root))
     ended(upriver_lake("collect", root))
     assert all_rows(root) == rows
-    check_clean(root, [16] * 12)
+    check_clean(root, [16] * 2 * len(KILLED) * examples(1))

@@ -14,8 +14,8 @@ from upriver.errors import DeclarationError
 from upriver.protocol.rules import Rules
 
 STEPS = 200
-SEEDS_BY_WORKERS = {5: 6, 2: 18, 3: 18, 1: 8}
-SOAK_FACTOR = 160
+SEEDS_BY_WORKERS = {5: 5, 2: 9, 3: 9, 1: 4}
+SOAK_FACTOR = 300
 
 HAPPENINGS = (
     "epochs",

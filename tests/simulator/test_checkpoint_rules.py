@@ -60,7 +60,11 @@ CAUGHT_BY: Mapping[str, tuple[set[str], MadeFor]] = {
     ),
 }
 """By rule: which checkers may see that it is off, and the event weights under which they do."""
-FIRST_SEEDS = {"checkpoints_damaged_is_skipped": 62, "checkpoints_restore_first": 11}
+FIRST_SEEDS = {
+    "checkpoints_damaged_is_skipped": 63,
+    "checkpoints_given_up_when_torn": 6,
+    "checkpoints_restore_first": 11,
+}
 """Seeds before these find nothing without the rule, and are played last."""
 
 

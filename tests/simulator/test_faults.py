@@ -11,7 +11,7 @@ from simulator.campaign import Simulator
 from simulator.event_weights import FAULTS
 
 STEPS, WORKERS = 250, 3
-SEEDS, SOAK_SEEDS = 24, 100_000
+SEEDS, SOAK_SEEDS = 12, 100_000
 SHOWN_BY = {
     "crash": "crashes",
     "hang": "takeovers",

@@ -61,8 +61,9 @@ CAUGHT_BY = {
     "cones_join_between_epochs": {"views_equal_the_oracle", "lookups_equal_the_oracle"},
 }
 FIRST_SEEDS = {
-    "partial_pending_keys_retain": 35,
-    "partial_own_upquery_only": 14,
+    "partial_ask_where_the_key_goes": 7,
+    "partial_pending_keys_retain": 36,
+    "partial_own_upquery_only": 15,
     "cones_catch_up_first": 4,
     "cones_join_between_epochs": 89,
 }

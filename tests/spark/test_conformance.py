@@ -35,7 +35,7 @@ pytestmark = pytest.mark.spark
 
 FILES = sorted(Path(__file__).parents[1].glob("conformance/*.test"))
 VIEWS_OF_A_QUERY = 8
-PARTIAL_VIEWS = 6
+PARTIAL_VIEWS = 4
 """Of each file, as many views are kept as partial ones, too; ten times as many with ``--soak``."""
 EVICTED_SHARE = 0.3
 """Of all keys: how many are evicted after each read."""

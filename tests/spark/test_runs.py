@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from soak import examples
 
 from upriver.errors import DeclarationError
 from upriver.hashing import hash64
@@ -241,7 +242,7 @@ def test_a_failing_batch_raises(spark: Any, tmp_path: Path) -> None:
         write_runs(rows.where("ok is null"), plan)
 
 
-@settings(derandomize=True, deadline=None, max_examples=100)
+@settings(derandomize=True, deadline=None, max_examples=examples(25))
 @given(st.lists(st.integers(0, 12), max_size=12), st.integers(1, 20), st.integers(8, 200))
 def test_batches_are_gathered_up_to_the_limits(sizes: list[int], rows_max: int, bytes_max: int) -> None:
     numbers = iter(range(sum(sizes)))
