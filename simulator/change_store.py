@@ -36,7 +36,9 @@ class FakeChangeLog:
     def _file(self, view: str, changed: ChangedRows) -> ChangePart:
         path = f"{view} {next(self._numbers)}"
         self._files[path] = changed
-        return ChangePart(view=view, path=path, rows=len(changed), bytes=0, checksum="", first=Epoch(0), last=Epoch(0))
+        return ChangePart(
+            view=view, path=path, rows=len(changed), bytes=0, checksum="", first=Epoch(0), last=Epoch(0), start=0, end=0
+        )
 
     def publish(self) -> PublishChanges:
         """The next changes are in the log; a reader reads them. Raises Violated unless they are what has changed."""

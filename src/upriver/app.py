@@ -42,7 +42,7 @@ from upriver.settings import (
     tokens_of,
 )
 from upriver.spark.changes import starting_version
-from upriver.spark.compaction import CompactionSettings
+from upriver.spark.compaction import CHANGES_RETENTION, CompactionSettings
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import check_session, use_own_python
@@ -98,6 +98,8 @@ class App:
     compaction: merge the files of old epochs in the background, so that no cost grows with the app's age.
     compaction_grace_s: seconds for which files stay that larger ones have replaced: a read of the lake by Spark may
     last so long.
+    changes_retention: how long each version of the views' changes can be read, as a text or a timedelta; ``None``: for
+    good. Versions that are older become one (docs/guide/changes.md).
     clock_tick: seconds from one epoch to the next at most, if a view depends on the clock: its time moves with the
     epochs (docs/guide/sql.md).
     http: where the app answers over HTTP, ``"127.0.0.1:8080"``; port 0 takes a free one; ``None``: nowhere. It needs
@@ -134,6 +136,7 @@ class App:
         learner_partial_rebalance: bool = True,
         compaction: bool = True,
         compaction_grace_s: float = GRACE_S,
+        changes_retention: str | timedelta | None = CHANGES_RETENTION,
         clock_tick: float = TICK_S,
         http: str | None = None,
         postgres: str | None = None,
@@ -141,7 +144,6 @@ class App:
     ) -> None:
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
-        grace_s = seconds("compaction_grace_s", compaction_grace_s)
         self._door_addresses = DoorAddresses.of(http=http, postgres=postgres, flight=flight)
         use_own_python(spark)
         self._spark = spark
@@ -164,7 +166,7 @@ class App:
                 scale_down_timeout_ms=scale_down_timeout_ms,
                 learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
             ),
-            compaction=CompactionSettings(compacts=flag("compaction", compaction), grace_s=grace_s),
+            compaction=CompactionSettings.of(compaction, compaction_grace_s, changes_retention),
             clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
         self._begin_declaring()

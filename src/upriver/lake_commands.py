@@ -3,6 +3,7 @@
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from upriver.arguments import seconds
@@ -10,7 +11,7 @@ from upriver.errors import CorruptFile, LakeInUse, UserError
 from upriver.lake.address import object_address
 from upriver.lake.collection import GRACE_S
 from upriver.lake.report import horizon_of_stopped, report_of
-from upriver.lake.upkeep import collect_all, compact, existing, taken
+from upriver.lake.upkeep import collect_all, collect_changes, compact, existing, taken
 from upriver.settings import absolute
 from upriver.text import render_bytes, render_rows
 
@@ -55,8 +56,8 @@ def _compacted(root: str) -> tuple[dict[str, Any], str]:
 def _collected(root: str, grace_s: float) -> tuple[dict[str, Any], str]:
     """The same of collection."""
     with taken(root) as owned:
-        removed = collect_all(owned, grace_s)
-        return {"removed": removed.to_json()}, "; ".join(removed.damage)
+        removed, changes = collect_all(owned, grace_s), collect_changes(owned, grace_s)
+        return {"removed": removed.to_json(), "changes": asdict(changes)}, "; ".join(removed.damage)
 
 
 def render_lake(told: Mapping[str, Any]) -> str:
@@ -91,8 +92,14 @@ def render_work(told: Mapping[str, Any]) -> str:
     """What compaction or collection has done, for a person."""
     if "removed" not in told:
         return f"made {told['made']:,} segments up to epoch {told['horizon']:,}: {told['spans']:,} spans"
-    removed = told["removed"]
-    return (
+    removed, changes = told["removed"], told["changes"]
+    lines = [
         f"removed {removed['epochs']:,} manifests and segments, {removed['runs']:,} runs "
         f"({render_bytes(removed['bytes'])} of those named)"
-    )
+    ]
+    if changes["files"]:
+        lines.append(
+            f"removed from the change log: {changes['files']:,} commits and folds, {changes['parts']:,} files of "
+            f"changes ({render_bytes(changes['bytes'])})"
+        )
+    return "\n".join(lines)

@@ -16,11 +16,13 @@ from http_kit import HttpApp
 from upriver.doors.http.changes import EVENT_ROWS_MAX
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.lake.change_log import LogRecord, commit_changes, write_part
+from upriver.lake.change_log import LogRecord, commit_changes
+from upriver.lake.change_parts import write_parts
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.state.changes import ChangeCommit, part_schema
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
+ORDER = [("_commit_version", "ascending"), ("hash64", "ascending")]
 Change = tuple[str, int, str, int]
 """tail, flights, type of the change, version."""
 Event = tuple[str | None, str, Any]
@@ -59,9 +61,15 @@ def commit(lake: OwnedLake, number: int, through: int, changes: list[Change]) ->
         pa.array([change[3] for change in changes], pa.int64()),
         pa.array([AT] * len(changes), pa.timestamp("us", tz="UTC")),
     ]
-    part = write_part(lake, "planes", "test", pa.Table.from_arrays(columns, schema=part_schema(PLANES.route.schema)))
+    rows = pa.Table.from_arrays(columns, schema=part_schema(PLANES.route.schema))
     made = ChangeCommit(
-        number=number, through=Epoch(through), term=lake.term, begins={"planes": Epoch(3)}, parts=(part,)
+        number=number,
+        through=Epoch(through),
+        term=lake.term,
+        made_at=float(through),
+        begins={"planes": Epoch(3)},
+        parts=write_parts(lake, "planes", "test", rows.sort_by(ORDER)),
+        first=number,
     )
     commit_changes(lake, made, [record])
 

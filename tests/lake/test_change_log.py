@@ -11,7 +11,8 @@ import pytest
 from upriver.errors import ChangesGone, CorruptFile, LakeInUse, ProtocolError, UnknownView
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.lake.change_log import ROWS, ChangeLog, LogRecord, commit_changes, write_part
+from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes
+from upriver.lake.change_parts import ROWS, write_parts
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.state.changes import ChangeCommit, ChangePart, changes_schema, part_schema
 from upriver.vnodes import VnodeGroup
@@ -39,7 +40,8 @@ def part(lake: OwnedLake, rows: Sequence[Row], view: str = "v") -> ChangePart:
         pa.array([row[3] for row in rows], pa.int64()),
         pa.array([AT] * len(rows), pa.timestamp("us", tz="UTC")),
     ]
-    return write_part(lake, view, "test", pa.Table.from_arrays(columns, schema=part_schema(VIEW)))
+    (written,) = write_parts(lake, view, "test", pa.Table.from_arrays(columns, schema=part_schema(VIEW)))
+    return written
 
 
 def commit(
@@ -47,7 +49,13 @@ def commit(
 ) -> None:
     record = LogRecord(view=view, begins=Epoch(begins), key=("k",), schema=VIEW, fingerprint=f"of {view}")
     made = ChangeCommit(
-        number=number, through=Epoch(through), term=lake.term, begins={view: Epoch(begins)}, parts=tuple(parts)
+        number=number,
+        through=Epoch(through),
+        term=lake.term,
+        made_at=float(through),
+        begins={view: Epoch(begins)},
+        parts=tuple(parts),
+        first=number,
     )
     commit_changes(lake, made, [record])
 

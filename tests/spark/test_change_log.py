@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from change_log_kit import replayed, versions_of
 from partial_kit import stream, write_file
+from standby_kit import await_that
 
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
@@ -45,8 +46,8 @@ class Logged:
         rows = [(f"key-{seq * 7919 % 200}", seq, seq % 101) for seq in range(first, first + ROWS)]
         write_file(self._files, self._written, EVENTS, rows)
 
-    def app(self, counts: str = COUNTS) -> App:
-        app = App(self._spark, self.root, workers=2, vnodes=64, ingest_tasks=1, checkpoint_interval_s=None)
+    def app(self, counts: str = COUNTS, **settings: Any) -> App:
+        app = App(self._spark, self.root, workers=2, vnodes=64, ingest_tasks=1, checkpoint_interval_s=None, **settings)
         app.table("events", stream(self._spark, self._files, "k string, seq long, v long"), key="k", order_by="seq")
         app.view("counts", counts, key="k", changes=True)
         app.view("sizes", SIZES, key="n", changes=True)
@@ -105,6 +106,26 @@ def test_the_log_is_the_view_over_restarts_rescales_and_lost_workers(logged: Log
         logged.write()
         logged.check(app)
         assert all(version > last for version, _ in versions_of(log, "counts", last))
+
+
+def test_versions_that_are_older_than_the_retention_become_one(logged: Logged) -> None:
+    log = ChangeLog(Lake(logged.root))
+    with logged.app(changes_retention="1 second", compaction_grace_s=0.0).start() as app:
+        logged.check(app)
+        begins = log.first("counts")
+        logged.write()
+        logged.check(app)
+        await_that(lambda: log.first("counts") > begins, lambda: app.status()["changes"])
+        with pytest.raises(ChangesGone, match=f"after version {begins} are gone"):
+            list(log.changes("counts", begins, log.last("counts")))
+        logged.write()
+        logged.check(app)
+        await_that(lambda: app.status()["changes"]["views"]["counts"]["last"] == log.last("counts"))
+        assert app.status()["changes"]["failure"] is None
+    logged.write()
+    with logged.app().start() as app:
+        logged.check(app)
+        assert log.first("counts") > begins
 
 
 def test_a_view_that_is_declared_otherwise_begins_a_new_log(logged: Logged) -> None:

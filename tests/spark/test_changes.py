@@ -1,5 +1,6 @@
 """Where the batches of a stream of changes begin and end."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from upriver.spark.changes import (
     next_version,
     starting_version,
 )
+from upriver.spark.compaction import CompactionSettings
 
 WHOLE = ChangesStart(Epoch(5), with_base=True)
 BEHIND = ChangesStart(Epoch(5), with_base=False)
@@ -56,3 +58,17 @@ def test_since_is_a_version_or_one_of_two_words() -> None:
     for since in bad:
         with pytest.raises(DeclarationError, match="since="):
             starting_version(since)
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [("7 days", 604_800.0), (timedelta(minutes=2), 120.0), ("1 hour 30 minutes", 5_400.0), (None, None)],
+)
+def test_the_retention_of_changes_is_an_interval(given: object, seconds: float | None) -> None:
+    assert CompactionSettings.of(True, 1.0, given).changes_retention_s == seconds
+
+
+@pytest.mark.parametrize("given", ["soon", 7, "0 days", "1 month", timedelta(0)])
+def test_another_retention_is_refused(given: object) -> None:
+    with pytest.raises(DeclarationError, match="changes_retention="):
+        CompactionSettings.of(True, 1.0, given)

@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.lake.change_log import LogRecord, commit_changes, write_part
+from upriver.lake.change_log import LogRecord, commit_changes
+from upriver.lake.change_parts import write_parts
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.state.changes import ChangeCommit, changes_schema, part_schema
 
@@ -91,13 +92,15 @@ class WrittenLog:
         """The changes up to a version. begins: a new log does, at this version."""
         self._begins = self._begins if begins is None else Epoch(begins)
         self._commits += 1
-        parts = [write_part(self._lake, self.view, "test", _part(changes))] if changes else []
+        parts = write_parts(self._lake, self.view, "test", _part(changes)) if changes else ()
         made = ChangeCommit(
             number=self._commits,
             through=Epoch(through),
             term=self._lake.term,
+            made_at=float(through),
             begins={self.view: self._begins},
-            parts=tuple(parts),
+            parts=parts,
+            first=self._commits,
         )
         record = LogRecord(view=self.view, begins=self._begins, key=("k",), schema=VIEW, fingerprint="f")
         commit_changes(self._lake, made, [record])

@@ -3,9 +3,9 @@
 ::
 
     changes/views/<view>/<version>.json      a log that begins at that version: the view's key, columns and fingerprint
-    changes/rows/<view>/<cut>-<worker>-<id>.arrow     parts: one worker's changes of one view
+    changes/rows/<view>/<name>-<id>.arrow    parts: changes of one view (change_parts.py)
     changes/commits/<number>.json            a commit: its existence makes the changes of its epochs readable
-    changes/folds/<last>-<first>.json        these commits as one, with fewer and larger parts
+    changes/folds/<last>-<first>.json        a fold: these commits as one (change_folding.py)
 
 ChangeLog reads it: any process may, without Spark. The driver that owns the root commits. The first write of a commit's
 number counts, so commits come in the order of their epochs, and no epoch is committed twice.
@@ -17,11 +17,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from upriver.errors import (
     ChangesGone,
@@ -34,19 +32,20 @@ from upriver.errors import (
 )
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
+from upriver.lake.change_parts import ROWS, in_order, read_part
 from upriver.lake.lake import Lake, OwnedLake, sealed
 from upriver.plan.plan import DataflowPlan, schema_from_json, schema_to_json
-from upriver.state.changes import CHANGE_COLUMNS, COMMIT_VERSION, ChangeCommit, ChangePart, part_schema
-from upriver.state.runs import HASH_COLUMN, checksum_of, encode_rows
+from upriver.state.changes import CHANGE_COLUMNS, COMMIT_VERSION, ChangeCommit, ChangePart
+from upriver.state.runs import HASH_COLUMN
 from upriver.vnodes import VnodeGroup
 
-COMMITS, FOLDS, ROWS, VIEWS = "changes/commits", "changes/folds", "changes/rows", "changes/views"
+COMMITS, FOLDS, VIEWS = "changes/commits", "changes/folds", "changes/views"
 BATCH_ROWS_MAX = 65_536
 """Rows of one batch that a reader gets."""
 BEGIN_S_MAX, BEGIN_POLL_S = 60.0, 0.1
 """Seconds to wait for the beginning of a log, and between two looks."""
 READS_MAX = 3
-"""How often a reader looks for the files anew, if one is gone because it was folded meanwhile."""
+"""How often in turn a reader finds a file gone because it was folded meanwhile, until it takes that for damage."""
 _FOLD = re.compile(r"(\d{12})-(\d{12})\.json")
 
 
@@ -54,8 +53,34 @@ def commit_path(number: int) -> str:
     return f"{COMMITS}/{number:012d}.json"
 
 
+def fold_path(first: int, last: int) -> str:
+    return f"{FOLDS}/{last:012d}-{first:012d}.json"
+
+
 def view_path(view: str, begins: Epoch) -> str:
     return f"{VIEWS}/{view}/{begins:012d}.json"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CommitFile:
+    """A commit or a fold. first, last: the numbers of its commits."""
+
+    first: int
+    last: int
+    path: str
+
+
+def cover(files: Iterable[CommitFile]) -> list[CommitFile]:
+    """The fewest of these files with all commits, oldest first. Raises FileNotFoundError if none has a commit."""
+    longest = {file.first: file for file in sorted(files)}
+    chosen: list[CommitFile] = []
+    at, last = 1, max((file.last for file in longest.values()), default=0)
+    while at <= last:
+        if at not in longest:
+            raise FileNotFoundError(commit_path(at))
+        chosen.append(longest[at])
+        at = longest[at].last + 1
+    return chosen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,77 +158,92 @@ class ChangeLog:
         group, keys: only keys of these vnodes, with one of these hash64. Raises UnknownView, ChangesGone if changes
         after ``after`` are in the lake no more, CorruptFile.
         """
-        done: Epoch | None = after
-        for attempt in range(READS_MAX):
+        given: _Given | None = None
+        first, misses = self.first(view), 0
+        while True:
             try:
-                for version, rows in self._versions(view, done, through, group, keys):
+                for rows in self._rows(view, after, through, _WantedKeys(group, keys), first, given):
                     yield from _cut(rows)
-                    done = version
+                    given, misses = _Given.through(rows), 0
                 return
-            except FileNotFoundError as error:  # folded since the commit was read
-                self._commits.clear()
-                if attempt == READS_MAX - 1:
+            except FileNotFoundError as error:  # folded since the commits were read
+                misses += 1
+                if misses == READS_MAX:
                     raise CorruptFile(f"{self._lake.root}: a file of the changes of view {view!r} is gone") from error
 
-    def _versions(
-        self, view: str, after: Epoch | None, through: Epoch, group: VnodeGroup | None, keys: Hashes | None
-    ) -> Iterator[tuple[Epoch, pa.RecordBatch]]:
-        """The versions that have changes, each with its rows."""
+    def _rows(
+        self,
+        view: str,
+        after: Epoch | None,
+        through: Epoch,
+        wanted: "_WantedKeys",
+        begun: Epoch,
+        given: "_Given | None",
+    ) -> Iterator[pa.RecordBatch]:
+        """The wanted rows of these versions in order, in pieces of one version, but those that were given already.
+        begun: at which version the log began when the reader did."""
         commits = self.commits()
         newest, first = _newest(view, commits), _first(view, commits)
         if through > newest.through:
             raise ProtocolError(
                 f"view {view!r}: changes through {through} were asked for, and {newest.through} is last"
             )
-        if after is not None and after < first:
-            raise ChangesGone(
-                f"view {view!r}: its changes after version {after} are gone. The oldest version that its log has is "
-                f"{first}: read it from the start (without a version) to get all rows of that version, and what follows"
-            )
+        if after is not None and given is None and after < first:
+            raise _gone(view, after, first)
+        if given is not None and given.version <= first != begun:
+            raise _gone(view, given.version, first)
         record = self._record(view, newest.begins[view])
-        since = Epoch(-1) if after is None else after
+        since = Epoch(given.version - 1) if given is not None else Epoch(-1) if after is None else after
+
+        def read(part: ChangePart) -> pa.RecordBatch:
+            return wanted.of(_of_versions(read_part(self._lake, part, record.schema), since, through))
+
         for commit in commits:
-            if commit.through <= since or commit.begins.get(view) != record.begins:
-                continue
-            parts = [part for part in commit.parts if part.view == view and part.last > since and part.first <= through]
-            if parts:
-                read = [_filtered(self._read(part, record), since, through, group, keys) for part in parts]
-                yield from _by_version(pa.Table.from_batches(read))
-            if commit.through >= through:
-                return
+            parts = commit.parts_of(view, record.begins)
+            some = [p for p in parts if p.last > since and p.first <= through and wanted.may_be_in(p)]
+            for rows in in_order(some, read):
+                for piece in _by_version(rows):
+                    rest = piece if given is None else given.rest_of(piece)
+                    if rest.num_rows:
+                        yield rest
 
     def commits(self) -> list[ChangeCommit]:
-        """All commits, oldest first; those that were folded as one."""
-        found = {int(name.removesuffix(".json")): f"{COMMITS}/{name}" for name in self._lake.files.names(COMMITS)}
-        folds = sorted(self._folds(), key=lambda fold: (-(fold[1] - fold[0]), fold))
-        paths: dict[int, str] = dict(found)
-        hidden: set[int] = set()
-        for first, last, path in folds:  # the longest first: shorter ones are within
-            if last in hidden:
-                continue
-            numbers = range(first, last + 1)
-            hidden.update(numbers)
-            for number in numbers:
-                paths.pop(number, None)
-            paths[last] = path
-        return [self._commit(paths[number]) for number in sorted(paths)]
+        """All commits, oldest first; those that were folded, as one. Raises CorruptFile."""
+        for _ in range(READS_MAX):
+            files = self.files()
+            try:
+                commits = {file.path: self._commit(file.path) for file in cover(files)}
+            except FileNotFoundError as error:  # folded since the files were listed
+                missing = error
+            else:
+                self._commits = commits
+                return list(commits.values())
+        raise CorruptFile(f"{self._lake.root}: a commit of the change log is gone ({missing})")
 
-    def paths(self) -> set[str]:
-        """The files of all commits."""
-        return {part.path for commit in self.commits() for part in commit.parts}
+    def files(self) -> list[CommitFile]:
+        """All commits and folds that are there, those that were folded too. Raises CorruptFile."""
+        names = self._lake.files.names(COMMITS)  # before the folds, which take the place of those that go
+        commits = [CommitFile(int(n), int(n), f"{COMMITS}/{n}.json") for n in (n.removesuffix(".json") for n in names)]
+        return [*commits, *self._folds()]
 
-    def _folds(self) -> Iterator[tuple[int, int, str]]:
+    def _folds(self) -> Iterator[CommitFile]:
         for name in self._lake.files.names(FOLDS):
             match = _FOLD.fullmatch(name)
             if match is None:
                 raise CorruptFile(f"{self._lake.root}/{FOLDS}/{name}: not a file of this lake")
-            yield int(match[2]), int(match[1]), f"{FOLDS}/{name}"
+            yield CommitFile(int(match[2]), int(match[1]), f"{FOLDS}/{name}")
+
+    def commit_of(self, file: CommitFile) -> ChangeCommit:
+        """What a file says. Raises CorruptFile, FileNotFoundError."""
+        return self._commit(file.path)
 
     def _commit(self, path: str) -> ChangeCommit:
         commit = self._commits.get(path)
-        if commit is None:
-            commit = self._commits[path] = ChangeCommit.from_json(self._lake.read_record(path))
-        return commit
+        return ChangeCommit.from_json(self._lake.read_record(path)) if commit is None else commit
+
+    def log_of(self, view: str, begins: Epoch) -> LogRecord:
+        """The log of a view that begins at a version. Raises CorruptFile."""
+        return self._record(view, begins)
 
     def _record(self, view: str, begins: Epoch) -> LogRecord:
         record = self._records.get((view, begins))
@@ -215,23 +255,12 @@ class ChangeLog:
     def end(self) -> "LogEnd":
         """Where the logs end. Raises CorruptFile."""
         commits = self.commits()
-        ends = {view: commit.through for commit in commits for view in commit.begins}
+        ends = {view: at for commit in commits for view, at in ends_of(commit).items()}
         if not commits:
             return LogEnd(begins={}, ends={})
         newest = commits[-1]
         marks = {view: (at, self._record(view, at).fingerprint) for view, at in newest.begins.items()}
         return LogEnd(number=newest.number, through=newest.through, begins=marks, ends=ends)
-
-    def _read(self, part: ChangePart, record: LogRecord) -> pa.RecordBatch:
-        """The rows of a part, verified."""
-        path = f"{self._lake.root}/{part.path}"
-        encoded = self._lake.files.read(part.path)
-        if checksum_of(encoded) != part.checksum:
-            raise CorruptFile(f"{path}: its checksum is not that of its commit")
-        rows = pa.ipc.open_file(encoded).get_batch(0)
-        if not rows.schema.equals(part_schema(record.schema)):
-            raise CorruptFile(f"{path}: its columns are not those of the log of view {record.view!r}")
-        return rows
 
 
 def _newest(view: str, commits: Sequence[ChangeCommit]) -> ChangeCommit:
@@ -247,39 +276,78 @@ def _newest(view: str, commits: Sequence[ChangeCommit]) -> ChangeCommit:
 
 def _first(view: str, commits: Sequence[ChangeCommit]) -> Epoch:
     """As :meth:`ChangeLog.first`."""
-    begins = _newest(view, commits).begins[view]
-    folded = (
-        commit.earliest[view] for commit in commits if view in commit.earliest and commit.begins.get(view) == begins
+    return first_of(view, _newest(view, commits).begins[view], commits)
+
+
+def first_of(view: str, begins: Epoch, commits: Iterable[ChangeCommit]) -> Epoch:
+    """The version at which a log begins by now. begins: at which it began at first."""
+    later = (commit.earliest[view] for commit in commits if view in commit.earliest and commit.begins[view] == begins)
+    return max([begins, *later])
+
+
+def ends_of(commit: ChangeCommit) -> dict[str, Epoch]:
+    """The last versions of all logs that a commit knows of, by view."""
+    return {**commit.ended, **dict.fromkeys(commit.begins, commit.through)}
+
+
+def _gone(view: str, after: Epoch, first: Epoch) -> ChangesGone:
+    return ChangesGone(
+        f"view {view!r}: its changes after version {after} are gone. The oldest version that its log has is {first}: "
+        f"read it from the start (without a version) to get all rows of that version, and what follows"
     )
-    return max([begins, *folded])
 
 
-def _filtered(
-    rows: pa.RecordBatch, since: Epoch, through: Epoch, group: VnodeGroup | None, keys: Hashes | None
-) -> pa.RecordBatch:
-    """The rows of these versions and keys."""
-    versions = rows.column(COMMIT_VERSION).to_numpy()
-    mask = (versions > since) & (versions <= through)
-    hashes = rows.column(HASH_COLUMN).to_numpy()
-    if group is not None:
-        least, most = map(np.uint64, group.hashes)
-        mask &= (hashes >= least) & (hashes <= most)
-    if keys is not None:
-        mask &= np.isin(hashes, keys)
-    return rows if mask.all() else rows.filter(pa.array(mask))
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """How far a reader has got: through all rows up to this version and, within it, this hash64."""
+
+    version: Epoch
+    hash64: int
+
+    @classmethod
+    def through(cls, rows: pa.RecordBatch) -> Self:
+        """rows: one or more, of one version."""
+        return cls(Epoch(rows.column(COMMIT_VERSION)[0].as_py()), rows.column(HASH_COLUMN)[-1].as_py())
+
+    def rest_of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        """Those that come later. rows: of one version."""
+        if rows.column(COMMIT_VERSION)[0].as_py() > self.version:
+            return rows
+        return rows.slice(int(np.searchsorted(rows.column(HASH_COLUMN).to_numpy(), np.uint64(self.hash64), "right")))
 
 
-def _by_version(rows: pa.Table) -> Iterator[tuple[Epoch, pa.RecordBatch]]:
-    """The rows of each version, by hash64; the rows of one key come in the order in which they lie in their part."""
-    rows = rows.combine_chunks()
-    if not rows.num_rows:
-        return
-    versions, hashes = rows.column(COMMIT_VERSION).to_numpy(), rows.column(HASH_COLUMN).to_numpy()
-    order = np.lexsort((hashes, versions))  # stable
-    (batch,) = rows.take(pa.array(order)).combine_chunks().to_batches()
-    starts = np.flatnonzero(np.diff(versions[order], prepend=np.int64(-1)))
-    for start, stop in zip(starts, [*starts[1:], len(order)], strict=True):
-        yield Epoch(int(versions[order[start]])), batch.slice(start, stop - start)
+def _of_versions(rows: pa.RecordBatch, since: Epoch, through: Epoch) -> pa.RecordBatch:
+    """rows: sorted by version."""
+    start, stop = np.searchsorted(rows.column(COMMIT_VERSION).to_numpy(), (since, through), "right")
+    return rows.slice(start, stop - start)
+
+
+@dataclass(frozen=True, slots=True)
+class _WantedKeys:
+    """Which keys a reader wants. ``None``: all."""
+
+    group: VnodeGroup | None
+    keys: Hashes | None
+
+    def may_be_in(self, part: ChangePart) -> bool:
+        return self.group is None or part.may_have(*self.group.hashes)
+
+    def of(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+        hashes = rows.column(HASH_COLUMN).to_numpy()
+        mask = np.ones(len(hashes), np.bool_)
+        if self.group is not None:
+            least, most = map(np.uint64, self.group.hashes)
+            mask &= (hashes >= least) & (hashes <= most)
+        if self.keys is not None:
+            mask &= np.isin(hashes, self.keys)
+        return rows if mask.all() else rows.filter(pa.array(mask))
+
+
+def _by_version(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The rows of each version. rows: sorted by version."""
+    starts = np.flatnonzero(np.diff(rows.column(COMMIT_VERSION).to_numpy(), prepend=-1))
+    for start, stop in zip(starts, [*starts[1:], rows.num_rows], strict=True):
+        yield rows.slice(start, stop - start)
 
 
 def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
@@ -292,24 +360,6 @@ def _cut(rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 # Writing --------------------------------------------------------------------------------------------------------------
 
 
-def write_part(lake: Lake, view: str, name: str, rows: pa.Table) -> ChangePart:
-    """Write a part; when this returns it is in the lake, and nothing names it. rows: of ``part_schema``, one or more,
-    sorted by version and hash64. name: what is unique about it, but for a random number. Raises NotWritten."""
-    encoded = encode_rows(rows)
-    path = f"{ROWS}/{view}/{name}-{uuid4().hex[:16]}.arrow"
-    lake.files.create(path, encoded)
-    versions = pc.min_max(rows.column(COMMIT_VERSION)).as_py()
-    return ChangePart(
-        view=view,
-        path=path,
-        rows=rows.num_rows,
-        bytes=encoded.size,
-        checksum=checksum_of(encoded),
-        first=Epoch(versions["min"]),
-        last=Epoch(versions["max"]),
-    )
-
-
 def commit_changes(lake: OwnedLake, commit: ChangeCommit, records: Iterable[LogRecord]) -> None:
     """Make the changes of a commit readable. records: of the logs that may begin with it.
 
@@ -320,6 +370,17 @@ def commit_changes(lake: OwnedLake, commit: ChangeCommit, records: Iterable[LogR
         if commit.begins.get(record.view) == record.begins:
             _create_once(lake, view_path(record.view, record.begins), record.to_json())
     _create_once(lake, commit_path(commit.number), commit.to_json())
+
+
+def commit_fold(lake: OwnedLake, fold: ChangeCommit) -> bool:
+    """Put a fold in the place of its commits. Returns whether there was none of the same commits yet. Raises LakeInUse
+    if another driver has taken the root, NotWritten."""
+    lake.check_owner()
+    try:
+        lake.files.create(fold_path(fold.first, fold.number), sealed(fold.to_json()))
+    except FileExistsError:
+        return False
+    return True
 
 
 def _create_once(lake: OwnedLake, path: str, record: Mapping[str, Any]) -> None:
@@ -356,8 +417,9 @@ def wait_begun(lake: Lake, view: str) -> None:
 
 
 def sweep_changes(lake: OwnedLake, log: ChangeLog) -> None:
-    """Remove the parts that no commit names. No worker may be writing any, and the driver must fold none."""
-    named = log.paths()
+    """Remove the parts that neither a commit nor a fold names; those that were folded stay for their readers. No worker
+    may be writing any, and the driver must fold nothing. Raises CorruptFile."""
+    named = {part.path for file in log.files() for part in log.commit_of(file).parts}
     lake.files.remove_all(path for path in lake.files.tree(ROWS) if path not in named)
 
 

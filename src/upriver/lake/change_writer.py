@@ -6,6 +6,7 @@ a failure the worker's answer, or the driver's next attempt, waits for ``AGAIN_S
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -15,7 +16,8 @@ import pyarrow as pa
 from upriver.engine.pending_changes import ChangedRows, ChangeKind
 from upriver.errors import NotRead, NotWritten
 from upriver.ids import Epoch, WorkerId
-from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, sweep_changes, write_part
+from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, sweep_changes
+from upriver.lake.change_parts import write_parts
 from upriver.lake.checkpoint_keeper import fingerprints
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.plan.plan import DataflowPlan
@@ -85,9 +87,9 @@ class ChangeWriter:
         name = f"{action.at}-{worker}"
         try:
             parts = tuple(
-                write_part(self._lake, view, name, rows_of_part(changed, self._committed_at))
+                part
                 for view, changed in action.rows.items()
-                if len(changed)
+                for part in write_parts(self._lake, view, name, rows_of_part(changed, self._committed_at))
             )
         except Exception as error:  # of any class: the coordinator waits for an answer
             _LOG.warning("worker %s: the changes through epoch %s could not be written: %s", worker, action.at, error)
@@ -101,9 +103,11 @@ class ChangePublisher:
     """Commits changes for one driver. found: the last version of each log that goes on with these views. ended: the
     last version of every log there has ever been."""
 
-    def __init__(self, lake: OwnedLake, plans: Iterable[DataflowPlan]) -> None:
-        """Also removes what no commit names: no worker is writing changes yet. Raises CorruptFile."""
+    def __init__(self, lake: OwnedLake, plans: Iterable[DataflowPlan], clock: Callable[[], float] = time.time) -> None:
+        """Also removes what no commit names: no worker is writing changes yet. clock: seconds since 1970. Raises
+        CorruptFile."""
         self._lake = lake
+        self._clock = clock
         self._hear: Callable[[CoordinatorEvent], None] | None = None
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, "upriver-change-publisher")
@@ -137,8 +141,15 @@ class ChangePublisher:
     def _publish(self, action: PublishChanges, plans: tuple[DataflowPlan, ...]) -> None:
         assert self._hear is not None
         begins = {view: action.at if view in action.begins else self._begins[view] for view in action.views}
+        number = self._number + 1
         commit = ChangeCommit(
-            number=self._number + 1, through=action.at, term=self._lake.term, begins=begins, parts=action.parts
+            number=number,
+            through=action.at,
+            term=self._lake.term,
+            made_at=self._clock(),
+            begins=begins,
+            parts=action.parts,
+            first=number,
         )
         marks = log_fingerprints(plans)
         records = [LogRecord.of(plan, action.at, marks[plan.name]) for plan in plans if plan.name in action.begins]

@@ -11,6 +11,8 @@ from typing import Any
 from upriver.engine.expressions import Evaluator
 from upriver.errors import CorruptFile, DeclarationError
 from upriver.ids import Epoch, Term
+from upriver.lake.change_folding import ChangeFolding, RemovedChanges
+from upriver.lake.change_log import sweep_changes
 from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
 from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, remove_strays, try_merge
 from upriver.lake.ingest_history import IngestHistory, check_taken
@@ -100,6 +102,15 @@ def _carried_out(
     else:
         lake.publish_segment(segment)
     return segment
+
+
+def collect_changes(lake: OwnedLake, grace_s: float) -> RemovedChanges:
+    """Remove what has been folded of the change log, and the parts that nothing names. grace_s: as for ``collect_all``.
+    Raises CorruptFile, LakeInUse."""
+    folding = ChangeFolding(lake, None)
+    removed = folding.remove(grace_s)
+    sweep_changes(lake, folding.log)
+    return removed
 
 
 def collect_all(lake: OwnedLake, grace_s: float) -> RemovedFiles:

@@ -61,7 +61,7 @@ def retain_of(table: str, schema: pa.Schema, given: object) -> Retain | None:
     if pa.types.is_signed_integer(type):
         length = _whole(about, column, interval)
     else:
-        length = _microseconds(about, interval)
+        length = interval_us(about, interval)
         length = length if pa.types.is_timestamp(type) else -(-length // DAY_US)
     if not 0 < length <= INTERVAL_MAX:
         raise DeclarationError(
@@ -79,7 +79,9 @@ def _whole(about: str, column: str, interval: object) -> int:
     return interval
 
 
-def _microseconds(about: str, interval: object) -> int:
+def interval_us(about: str, interval: object) -> int:
+    """Microseconds of an interval: a text such as ``"30 days"``, or a timedelta. about: begins the message of an error.
+    Raises DeclarationError."""
     if isinstance(interval, timedelta):
         return interval // timedelta(microseconds=1)
     if not isinstance(interval, str):

@@ -77,6 +77,10 @@ class SnapshotParts:
     addresses: tuple[str, ...]
 
 
+def _no_lake_status() -> dict[str, Any]:
+    return {"lake": {}, "changes": {}}
+
+
 @dataclass(frozen=True, slots=True)
 class LakeKeepers:
     """What writes to the lake for the coordinator, each on a thread of its own. ``None``: nothing does."""
@@ -121,7 +125,7 @@ class CoordinatorLoop:
         self._start_worker = start_worker
         self._histories = histories
         self._sources = sources
-        self._lake_status: Callable[[], dict[str, Any]] = dict
+        self._lake_status: Callable[[], dict[str, Any]] = _no_lake_status
         self._inbox = CoordinatorInbox()
         self._thread = threading.Thread(target=self._run, name="upriver-coordinator", daemon=True)
         changed = threading.Condition()
@@ -321,7 +325,7 @@ class CoordinatorLoop:
             "recoveries": self._recoveries.status(),
             "checkpoint": None if self._keepers.checkpoints is None else self._keepers.checkpoints.status(),
             "unrecorded": None if self._keepers.control is None else self._keepers.control.unwritten(),
-            "lake": self._lake_status(),
+            **self._lake_status(),
             "clock": self._clock_status(),
             "tables": tables,
             "failure": str(self._failure.error) if self.has_failed else source_failure(tables),
@@ -348,9 +352,9 @@ class CoordinatorLoop:
             return None
         return {"at": shown, "age_s": round(max(0.0, time.time() - shown), 1)}
 
-    def show_lake(self, status: Callable[[], dict[str, Any]]) -> None:
-        """status: of compaction, from now on."""
-        self._lake_status = status
+    def show_lake(self, lake: Callable[[], dict[str, Any]], changes: Callable[[], dict[str, Any]]) -> None:
+        """The status of compaction and of the change log, from now on."""
+        self._lake_status = lambda: {"lake": lake(), "changes": changes()}
 
     def stop(self, seconds: float) -> bool:
         """Retire all workers and end the loop; returns whether all have gone in time."""
@@ -364,7 +368,7 @@ class CoordinatorLoop:
         self._inbox.close()
         self._thread.join()
         # Both hold references to the app, and Spark's callback threads hold one to this loop.
-        self._start_worker, self._histories, self._lake_status = None, dict, dict
+        self._start_worker, self._histories, self._lake_status = None, dict, _no_lake_status
         return gone
 
     # The loop

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,9 +21,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
+from upriver.arguments import flag, seconds
 from upriver.engine.expressions import Evaluator
 from upriver.engine.row_text import error_text
-from upriver.errors import LakeInUse, ProtocolError
+from upriver.errors import DeclarationError, LakeInUse, ProtocolError
 from upriver.ids import Epoch
 from upriver.lake.collection import GRACE_S, RemovedFiles, collect, remove_litter, superseded
 from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, Unmerged, remove_strays, try_merge
@@ -33,6 +34,7 @@ from upriver.lake.reclamation import Reclamation
 from upriver.lake.spans import EpochSpan, level_of, newest_rewrite
 from upriver.lake.told_segments import EpochReaders, ToldSegments
 from upriver.plan.plan import TableSpec, table_of
+from upriver.plan.retention import interval_us
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
 from upriver.state.runs import RunInfo
@@ -61,13 +63,34 @@ _MERGED_SQL = "merge int, run string, why string"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionSettings:
     """compacts: whether segments are made. grace_s: seconds for which superseded files stay, for readers that have
-    begun."""
+    begun. changes_retention_s: seconds for which the versions of views' changes are kept; ``None``: for good."""
 
     compacts: bool
     grace_s: float
+    changes_retention_s: float | None
+
+    @classmethod
+    def of(cls, compaction: bool, grace_s: float, changes_retention: object) -> Self:
+        """As the user gives them to the app. Raises DeclarationError."""
+        return cls(
+            compacts=flag("compaction", compaction),
+            grace_s=seconds("compaction_grace_s", grace_s),
+            changes_retention_s=_retention_s(changes_retention),
+        )
 
 
-USUAL_COMPACTION = CompactionSettings(compacts=True, grace_s=GRACE_S)
+def _retention_s(given: object) -> float | None:
+    if given is None:
+        return None
+    about = f"changes_retention={given!r}"
+    if (length := interval_us(about, given)) <= 0:
+        raise DeclarationError(f"{about}: give an interval above 0, or None to keep all versions")
+    return length / 1e6
+
+
+CHANGES_RETENTION = "7 days"
+"""How long the versions of views' changes are kept, unless the user says otherwise."""
+USUAL_COMPACTION = CompactionSettings.of(True, GRACE_S, CHANGES_RETENTION)
 
 
 class Compactor:

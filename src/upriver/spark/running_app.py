@@ -23,6 +23,7 @@ from upriver.coordinator.replication import NO_STANDBYS
 from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
+from upriver.lake.change_upkeep import ChangeUpkeep
 from upriver.lake.change_writer import ChangePublisher
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control import FoundControl, find_control
@@ -140,7 +141,7 @@ class RunningApp:
         self._log: EpochLog | None = None
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
-        self._background: list[ClockTicks | Compactor] = []
+        self._background: list[ClockTicks | Compactor | ChangeUpkeep] = []
         """What goes on beside ingest and the workers."""
         self._supervisor = SourceSupervisor(source.table.name for source in sources)
 
@@ -212,9 +213,12 @@ class RunningApp:
             self._config.compaction,
             replaced,
         )
-        self._coordinator.show_lake(compactor.status)
-        self._background.append(compactor)
+        files = self._config.compaction
+        changes = ChangeUpkeep(self._lake, files.changes_retention_s, files.grace_s)
+        self._coordinator.show_lake(compactor.status, changes.status)
+        self._background += [compactor, changes]
         compactor.start(self._lake.run_paths())
+        changes.start()
         self._start_ingest(self._lake, self._log)
         ticks = ClockTicks(self._log.tick, self._is_clocked, self._config.clock_tick_s)
         self._background.append(ticks)

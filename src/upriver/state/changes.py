@@ -1,7 +1,7 @@
 """The log of a view's changes: what its commits and parts say, and the form of its rows.
 
-A *commit* of the log makes the changes of some epochs readable, of every view that has a log. A *part* is a file of one
-worker with rows of one view. ``docs/internals/changes.md``.
+A *commit* of the log makes the changes of some epochs readable, of every view that has a log. A *part* is a file with
+rows of one view. A *fold* takes the place of adjacent commits. ``docs/internals/changes.md``.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,8 @@ def part_schema(view: pa.Schema) -> pa.Schema:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangePart:
     """A file of changes of one view, sorted by version, then by hash64. path: under the lake's root. rows, bytes: of
-    the file. checksum: xxh3_64, in hexadecimal. first, last: its versions."""
+    the file. checksum: xxh3_64, in hexadecimal. first, last: its versions. start, end: hash64 of its first and of its
+    last row."""
 
     view: str
     path: str
@@ -48,6 +49,12 @@ class ChangePart:
     checksum: str
     first: Epoch
     last: Epoch
+    start: int
+    end: int
+
+    def may_have(self, least: int, most: int) -> bool:
+        """Whether a key with a hash64 between these two, both included, may have rows here."""
+        return self.first < self.last or (self.start <= most and self.end >= least)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -58,6 +65,8 @@ class ChangePart:
             CHECKSUM: self.checksum,
             "first": self.first,
             "last": self.last,
+            "start": self.start,
+            "end": self.end,
         }
 
     @classmethod
@@ -70,33 +79,51 @@ class ChangePart:
             checksum=json[CHECKSUM],
             first=Epoch(json["first"]),
             last=Epoch(json["last"]),
+            start=json["start"],
+            end=json["end"],
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeCommit:
-    """A commit of the log. number: counts up from 1. through: the last of its epochs. begins: for each view whose log
-    is going on, the version at which it begins: all rows of that version are inserts. parts: with all rows of its
-    epochs. earliest: a commit that folds others may have, for each view, a later version at which the log begins."""
+    """A commit of the log, or a fold, which has the numbers of several.
+
+    number: counts up from 1. through: the last of its epochs. made_at: when the changes through that epoch were
+    committed, in seconds since 1970. begins: for each view whose log is going on, the version at which it begins: all
+    rows of that version are inserts. parts: with all rows of its epochs.
+
+    Of a fold: first: its first commit; ``number`` is its last. earliest: for views whose old versions it has no longer,
+    the version at which the log begins now. ended: the last versions of logs of which it has no rows any more.
+    folded_at: when it was made; 0 for a commit.
+    """
 
     number: int
     through: Epoch
     term: Term
+    made_at: float
     begins: Mapping[str, Epoch]
     parts: tuple[ChangePart, ...] = ()
-    first: int = 0
-    """The first commit that this one replaces, if it folds several: all from there to ``number``."""
+    first: int
     earliest: Mapping[str, Epoch] = field(default_factory=dict)
+    ended: Mapping[str, Epoch] = field(default_factory=dict)
+    folded_at: float = 0.0
+
+    def parts_of(self, view: str, begins: Epoch) -> tuple[ChangePart, ...]:
+        """The parts of that log of a view, which begins at this version."""
+        return tuple(part for part in self.parts if part.view == view) if self.begins.get(view) == begins else ()
 
     def to_json(self) -> dict[str, Any]:
         return {
             "number": self.number,
             "through": self.through,
             "term": self.term,
+            "made_at": self.made_at,
             "begins": dict(self.begins),
             "parts": [part.to_json() for part in self.parts],
-            "first": self.first or self.number,
+            "first": self.first,
             "earliest": dict(self.earliest),
+            "ended": dict(self.ended),
+            "folded_at": self.folded_at,
         }
 
     @classmethod
@@ -105,8 +132,15 @@ class ChangeCommit:
             number=json["number"],
             through=Epoch(json["through"]),
             term=Term(json["term"]),
-            begins={view: Epoch(epoch) for view, epoch in json["begins"].items()},
+            made_at=json["made_at"],
+            begins=_versions(json["begins"]),
             parts=tuple(map(ChangePart.from_json, json["parts"])),
             first=json["first"],
-            earliest={view: Epoch(epoch) for view, epoch in json["earliest"].items()},
+            earliest=_versions(json["earliest"]),
+            ended=_versions(json["ended"]),
+            folded_at=json["folded_at"],
         )
+
+
+def _versions(of_views: Mapping[str, int]) -> dict[str, Epoch]:
+    return {view: Epoch(version) for view, version in of_views.items()}
