@@ -100,14 +100,14 @@ def test_on_a_terminal_the_progress_stays_in_its_place(
 ) -> None:
     share = {"worker": 1, "view": "planes", "phase": "Collecting", "keys_moved": 400, "keys_left": 600}
     moving = progress("moving", 400, 600, seconds_left=1.5, workers=[{**share, "bytes_moved": 40_000}])
-    coordinator.script = [progress("starting"), moving, progress("finished", 1000)]
+    coordinator.script = [progress("starting", waits_for="worker 2 to start"), moving, progress("finished", 1000)]
     terminal = Terminal()
     monkeypatch.setenv("COLUMNS", "58")
     with redirect_stdout(terminal):
         assert run(cluster, "rescale", "3") == 0
     first, second, last = terminal.getvalue().replace("\x1b[J", "").split("\x1b[")
     assert first.splitlines() == [
-        "rescale 7 (icadd, 2 -> 3 workers): starting",
+        "rescale 7 (icadd, 2 -> 3 workers): starting, waits for worker 2 to start"[:57],
         "[..............................] 0/5 vnodes",
         "0 B of 0 B, 0.5 s",
     ]

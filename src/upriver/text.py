@@ -79,7 +79,7 @@ def render_progress(progress: Mapping[str, Any]) -> str:
         ]
         for share in progress["workers"]
     ]
-    lines = [f"{_rescale_name(progress)}: {progress['state']}"]
+    lines = [_headline(progress)]
     if progress["state"] != "queued":  # nothing is known before
         lines += [_bar(progress), _amounts(progress)]
     if workers:
@@ -90,8 +90,13 @@ def render_progress(progress: Mapping[str, Any]) -> str:
 
 def render_progress_line(progress: Mapping[str, Any]) -> str:
     """A rescale's progress in one line, for a log."""
-    headline = f"{_rescale_name(progress)}: {progress['state']}"
+    headline = _headline(progress)
     return headline if progress["state"] == "queued" else f"{headline}, {_bar(progress)}, {_amounts(progress)}"
+
+
+def _headline(progress: Mapping[str, Any]) -> str:
+    waits = "" if progress["waits_for"] is None else f", waits for {progress['waits_for']}"
+    return f"{_rescale_name(progress)}: {progress['state']}{waits}"
 
 
 def _rescale_name(rescale: Mapping[str, Any]) -> str:

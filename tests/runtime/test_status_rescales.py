@@ -31,6 +31,16 @@ def test_all_that_was_taken_over_is_added_up_and_what_is_left_is_as_much_per_sli
     assert desk.case(1).progress()["bytes_left"] == 80
 
 
+def test_the_oldest_rescale_that_is_not_over_says_what_it_waits_for() -> None:
+    desk = begun()
+    desk.wanted(wanted(2, workers=2))
+    desk.waits("worker 2 to start")
+    assert [desk.case(ticket).progress()["waits_for"] for ticket in (1, 2)] == ["worker 2 to start", "its turn"]
+    desk.ended(RescaleEnded(ticket=1, outcome=RescaleOutcome.ABORTED, vnodes=0))
+    desk.waits("the lake, to record the rescale")
+    assert [desk.case(ticket).progress()["waits_for"] for ticket in (1, 2)] == [None, "the lake, to record the rescale"]
+
+
 def test_nothing_is_left_when_more_was_taken_over_than_there_was() -> None:
     desk = begun()
     desk.took_over(TookOver(vnodes=6, keys=10, bytes=80))

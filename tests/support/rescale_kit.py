@@ -18,7 +18,7 @@ def progress(state: str, moved: int = 0, left: int = 0, **fields: Any) -> Json:
     known = {"ticket": TICKET, "strategy": "icadd", "from": 2, "to": 3, "state": state, "error": None, "workers": []}
     vnodes = {"vnodes_moving": 5, "vnodes_moved": 0}
     amounts = {"keys_moved": moved, "keys_left": left, "bytes_moved": 100 * moved, "bytes_left": 100 * left}
-    return {**known, **vnodes, **amounts, "seconds": 0.5, "seconds_left": None, **fields}
+    return {**known, **vnodes, **amounts, "seconds": 0.5, "seconds_left": None, "waits_for": None, **fields}
 
 
 def report(outcome: str, error: str | None = None) -> Json:

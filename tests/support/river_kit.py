@@ -66,6 +66,7 @@ def progress(moved: int = 5, moving: int = 8, **told: Any) -> Json:
         "bytes_left": 600_000,
         "seconds": 1.9,
         "seconds_left": 1.2,
+        "waits_for": None,
         **told,
     }
 

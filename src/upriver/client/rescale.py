@@ -92,7 +92,8 @@ class Rescale:
         ``state`` (queued, starting, moving; finished, aborted, refused, failed), ``strategy``, ``from`` and ``to``
         (workers; ``None`` while not known yet), ``vnodes_moving`` and ``vnodes_moved``, ``keys_moved`` and
         ``keys_left``, ``bytes_moved`` and ``bytes_left``, ``seconds``, ``seconds_left`` (``None`` if not known),
-        ``error``; and ``workers``: for each worker and view its ``phase`` and its share of keys and bytes.
+        ``waits_for`` (a text: what it waits for before keys move; else ``None``), ``error``; and ``workers``: for each
+        worker and view its ``phase`` and its share of keys and bytes.
         """
         return self._ask("rescale_progress")
 

@@ -178,6 +178,11 @@ class CoordinatorMachine:
         return self.cluster.plans
 
     @property
+    def rescale_waits_for(self) -> str | None:
+        """As :attr:`RescaleMachine.waits_for`."""
+        return self._rescales.waits_for
+
+    @property
     def vnode_map(self) -> VnodeMap:
         """The owner of each vnode; while a rescale is on, the owner before it."""
         return self.cluster.vnode_map

@@ -1,7 +1,7 @@
 """Meetings: before workers speak to each other, each opens a channel to every other."""
 
 from upriver.coordinator.cluster import Cluster, Member
-from upriver.ids import Incarnation
+from upriver.ids import Incarnation, WorkerId
 from upriver.protocol.messages import Meet, MetPeers
 from upriver.protocol.strategies import Strategy
 
@@ -21,6 +21,11 @@ class Meetings:
     def is_over(self) -> bool:
         """Whether all workers that were called have met."""
         return not self._waiting
+
+    @property
+    def lacking(self) -> frozenset[WorkerId]:
+        """The workers that lack a channel."""
+        return frozenset(m.worker for m in self._cluster.by_worker() if m.incarnation in self._waiting)
 
     @property
     def is_of_all(self) -> bool:

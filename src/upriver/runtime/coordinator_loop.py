@@ -383,6 +383,7 @@ class CoordinatorLoop:
                 for action in actions:
                     self._carry_out(action)
                 self._recoveries.look(self._machine.cluster)
+                self.rescales.waits(self._machine.rescale_waits_for)
                 journal.note(event, actions)
             except Exception as error:  # a fault of ours: no caller must wait in vain
                 _LOG.debug("the coordinator has failed", exc_info=error)

@@ -27,6 +27,7 @@ class Rescales:
         self._inbox = inbox
         self._leavers_s = leavers_s
         self._reports = RescaleReports(changed.notify_all)
+        self._waits_for: str | None = None
 
     def request(self, wanted: RescaleWanted) -> None:
         """Request a rescale. Its report says if anything is wrong with it."""
@@ -96,6 +97,13 @@ class Rescales:
             case TookOver():
                 with self._changed:
                     self._reports.took_over(message)
+
+    def waits(self, waits_for: str | None) -> None:
+        """What the current rescale waits for by now. Called by the coordinator's thread only."""
+        if waits_for != self._waits_for:
+            self._waits_for = waits_for
+            with self._changed:
+                self._reports.waits(waits_for)
 
     def begun(self, action: RescaleBegun) -> None:
         """The coordinator has begun with a rescale."""

@@ -133,6 +133,8 @@ class RescaleCase:
     vnodes: int = 0
     vnodes_moved: int = 0
     error: str | None = None
+    waits_for: str | None = None
+    """What it waits for before keys move."""
     moved: dict[tuple[WorkerId, str], Moved] = field(default_factory=dict)
     loads: dict[WorkerId, WorkerLoad] = field(default_factory=dict)
     handed: TookOver = NOTHING
@@ -178,6 +180,7 @@ class RescaleCase:
             "seconds": round(seconds, 3),
             "seconds_left": round(seconds * left / keys, 3) if keys and not self.is_over else None,
             "workers": [self._of_worker(*at) for at in sorted(self.moved)],
+            "waits_for": "its turn" if self.state == QUEUED and self.waits_for is None else self.waits_for,
             "error": self.error,
         }
 
@@ -244,6 +247,12 @@ class RescaleReports:
         case.before, case.after, case.vnodes, case.began = action.before, action.after, action.vnodes, time.monotonic()
         self._stands(case, STARTING)
 
+    def waits(self, waits_for: str | None) -> None:
+        """What the oldest rescale that is not over waits for by now."""
+        case = next((case for case in self._cases.values() if not case.is_over), None)
+        if case is not None:
+            case.waits_for = waits_for
+
     def workers_wanted(self) -> int | None:
         """How many workers there will be after all requested rescales; ``None``: as many as there are."""
         wanted = [case.wanted.workers for case in self._cases.values() if not case.is_over]
@@ -278,7 +287,7 @@ class RescaleReports:
     def ended(self, action: RescaleEnded) -> None:
         case = self._cases[action.ticket]
         case.ended_s, case.vnodes_moved = case.seconds(), action.vnodes
-        case.error = None if action.error is None else str(action.error)
+        case.error, case.waits_for = None if action.error is None else str(action.error), None
         self.outcomes[str(action.outcome)] += 1
         self._stands(case, str(action.outcome))
 

@@ -63,6 +63,24 @@ def test_up_the_workers_that_join_are_asked_for_while_everything_goes_on() -> No
     assert machine.step(published(1)) == [*opened(1, 1), *opened(2, 1)]
 
 
+def test_it_says_what_it_waits_for_until_keys_move() -> None:
+    machine = coordinator(*BOTH, published(1), finished(1, 1))
+    said = [machine.rescale_waits_for]
+    for event in (wanted(1, workers=3), came(2, 3), met(1), met(2), met(3), finished(2, 1), finished(3, 1)):
+        machine.step(event)
+        said.append(machine.rescale_waits_for)
+    assert said == [
+        None,
+        "worker 2 to start",
+        "workers 0, 1, 2 to reach all other workers",
+        "workers 1, 2 to reach all other workers",
+        "worker 2 to reach all other workers",
+        "workers 1, 2 to finish epoch 1",
+        "worker 2 to finish epoch 1",
+        None,
+    ]
+
+
 def test_up_a_joiner_is_assigned_nothing_as_of_the_last_epoch_and_meets_the_others() -> None:
     before = [*BOTH, published(1), finished(1, 1), finished(2, 1), wanted(1, workers=3)]
     first, *others = coordinator(*before).step(came(2, 3))

@@ -12,7 +12,7 @@ without the leavers, so that none of them depends on a leaver (``Parting``). ``d
 ``RescaleQueue``: the rescales that wait, in the order of the requests (icadd.one_rescale_at_a_time).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from upriver.coordinator.cluster import Cluster, Member
 from upriver.coordinator.control import Control
@@ -240,6 +240,31 @@ class RescaleMachine:
             case Meeting(rescale, left) | Draining(rescale, left):
                 self.stage = Starting(rescale, left - 1)
 
+    @property
+    def waits_for(self) -> str | None:
+        """What the current rescale waits for before keys move, in words for users; ``None`` once they move, and if no
+        rescale is on."""
+        cluster = self._cluster
+        match self.stage:
+            case Recording():
+                return "the lake, to record the rescale"
+            case Starting(rescale):
+                missing = {*cluster.workers, *rescale.plan.joining} - cluster.members.keys()
+                return f"{_listed(missing)} to start" if missing else self._open_epochs
+            case Meeting():
+                return f"{_listed(self._meetings.lacking)} to reach all other workers"
+            case Draining():
+                return self._open_epochs if cluster.is_complete() else "all workers to restore their state"
+        return None
+
+    @property
+    def _open_epochs(self) -> str:
+        late = [member for member in self._cluster.members.values() if member.finished < member.sent]
+        if not late:
+            return "the last epoch to end" if self._scans.is_idle else "snapshots to be taken"
+        through = max(member.sent for member in late)
+        return f"{_listed(member.worker for member in late)} to finish epoch {through}"
+
     # From stage to stage
 
     def open_next(self) -> None:
@@ -443,3 +468,9 @@ class RescaleMachine:
     ) -> None:
         self.stage = Idle()
         self._control.end(RescaleEnded(ticket=rescale.request.ticket, outcome=outcome, vnodes=vnodes, error=error))
+
+
+def _listed(workers: Iterable[WorkerId]) -> str:
+    """``worker 2``, ``workers 2, 3``."""
+    found = sorted(workers)
+    return f"worker{'' if len(found) == 1 else 's'} {', '.join(map(str, found))}"

@@ -55,6 +55,7 @@ EXAMPLES: tuple[HttpExample, ...] = (
             "bytes_left": 0,
             "seconds": 0.5,
             "seconds_left": None,
+            "waits_for": None,
         },
         {"workers": 3, "strategy": "icadd"},
     ),

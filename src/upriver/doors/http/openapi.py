@@ -58,6 +58,7 @@ _PROGRESS: Json = {
         "bytes_left": {"type": "integer"},
         "seconds": {"type": "number"},
         "seconds_left": _MAYBE,
+        "waits_for": {"type": ["string", "null"]},
         "workers": {"type": "array", "items": {"type": "object"}},
         "error": {"type": ["string", "null"]},
     },

@@ -43,7 +43,7 @@ export class RescalePanel {
       if (!on) return html("p", { class: "calm", text: `${plural(picture.workers.length, "worker")}. No rescale is under way.` });
       const share = on.vnodes_moving ? on.vnodes_moved / on.vnodes_moving : 0;
       return [
-        html("p", { class: "rescale-now" }, html("strong", { text: `From ${on.from} to ${plural(on.to, "worker")}` }), ` by ${on.strategy}: ${on.state}`),
+        html("p", { class: "rescale-now" }, html("strong", { text: `From ${on.from} to ${plural(on.to, "worker")}` }), ` by ${on.strategy}: ${on.state}${on.waits_for ? `, waits for ${on.waits_for}` : ""}`),
         html("progress", { max: 1, value: share, "aria-label": "Vnodes that have moved" }),
         html("p", { class: "calm", text: `${count(on.vnodes_moved)} of ${plural(on.vnodes_moving, "vnode")} · ${count(on.keys_moved)} keys moved, ${count(on.keys_left)} left · ${bytes(on.bytes_moved)} · ${seconds(on.seconds)} so far${on.seconds_left === null ? "" : `, about ${seconds(on.seconds_left)} left`}` }),
         picture.rescales_waiting ? html("p", { class: "calm", text: `${plural(picture.rescales_waiting, "more rescale")} waiting.` }) : null,

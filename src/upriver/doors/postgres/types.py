@@ -374,6 +374,12 @@ def _numeric(value: bytes) -> Decimal:
     return -total if sign == 0x4000 else total
 
 
+def _interval(value: bytes) -> str:
+    """As a text that DuckDB casts."""
+    micros, days, months = struct.unpack("!qii", value)
+    return f"{months} months {days} days {micros} microseconds"
+
+
 _FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
     "bool": lambda value: value != b"\0",
     "bytea": bytes,
@@ -384,6 +390,10 @@ _FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
     "float4": lambda value: struct.unpack("!f", value)[0],
     "float8": lambda value: struct.unpack("!d", value)[0],
     "numeric": _numeric,
+    "interval": _interval,
+    "time": lambda value: (
+        datetime.datetime.min + datetime.timedelta(microseconds=struct.unpack("!q", value)[0])
+    ).time(),
     "date": lambda value: _DAY_ZERO + datetime.timedelta(days=struct.unpack("!i", value)[0]),
     "timestamp": lambda value: (
         datetime.datetime(2000, 1, 1) + datetime.timedelta(microseconds=struct.unpack("!q", value)[0])
