@@ -35,7 +35,8 @@ class ChangeUpkeep:
     def stop(self) -> None:
         """End the work under way. What it has written is in the lake, or is removed at the next start."""
         self._stopping.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def status(self) -> dict[str, Any]:
         """As of the last look: by view, the versions that its log has, and their files and bytes. failure: why the last
