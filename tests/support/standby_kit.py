@@ -17,9 +17,13 @@ Status = Callable[[], Mapping[str, Any]]
 """As ``App.status`` and ``Client.status``."""
 
 
-def await_that(it_is_so: Callable[[], bool], what: Callable[[], object] = lambda: "it does not come to be so") -> None:
-    """Block until it is. what: to be told if it does not come to be so."""
-    paused, give_up_at = threading.Event(), time.monotonic() + AWAIT_S_MAX
+def await_that(
+    it_is_so: Callable[[], bool],
+    what: Callable[[], object] = lambda: "it does not come to be so",
+    seconds: float = AWAIT_S_MAX,
+) -> None:
+    """Block until it is. what: to be told if it does not come to be so, in so many seconds."""
+    paused, give_up_at = threading.Event(), time.monotonic() + seconds
     while not it_is_so():
         if time.monotonic() > give_up_at:
             raise AssertionError(what())
