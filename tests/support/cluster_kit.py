@@ -30,6 +30,8 @@ class RunningCluster:
     settings: of the app. log: what the driver, and Spark, say of themselves.
     """
 
+    program = PROGRAM
+
     def __init__(self, directory: Path, master: str = CLUSTER, files: int = FILES, **settings: Any) -> None:
         self.feed = Feed(directory / "events", files)
         self._root, self._settings = directory / "lake", json.dumps(settings)
@@ -38,7 +40,7 @@ class RunningCluster:
         self.start(master)
 
     def start(self, master: str) -> None:
-        command = [sys.executable, str(PROGRAM), master, str(self._root), str(self.feed.directory), self._settings]
+        command = [sys.executable, str(self.program), master, str(self._root), str(self.feed.directory), self._settings]
         with self.log.open("a") as log:
             self.driver = subprocess.Popen(
                 command,

@@ -1,0 +1,116 @@
+"""A driver of its own, whose processes a test harms while a query reads the changes of its view.
+
+usage: changes.py MASTER ROOT EVENTS SETTINGS. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON. The
+query's checkpoint and a file for each batch lie beside ROOT, in ``query`` and ``batches``. Prints one JSON object for
+each line that it reads: first, unasked, where it is reached; for ``query``, when the query is stopped and begins again;
+for ``extra``, when one more logged view is declared, or dropped; for ``check FILES``, when all of so many files are
+taken, the rows of the view, how many of them differ from Spark's own answer, and why the query has failed so far.
+"""
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from pyspark.errors import PySparkException
+from session import OUR_DAEMON, session
+
+from upriver.app import App
+from upriver.errors import UpriverError
+from upriver.spark.frames import differing_rows
+
+SCHEMA = "k long, v long"
+SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
+EXTRA = "SELECT k, max(v) AS most FROM events GROUP BY k"
+WAIT_S = 120.0
+
+
+class BatchFiles:
+    """A sink with one file for each batch. A batch that is repeated must have the same rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(exist_ok=True)
+
+    def __call__(self, rows: Any, batch: int) -> None:
+        content = "".join(f"{json.dumps([*row[:5]])}\n" for row in rows.collect())
+        path, hidden = self._folder / f"{batch:06d}", self._folder / f".{batch:06d}"
+        if path.exists():
+            if path.read_text() != content:
+                raise AssertionError(f"batch {batch} has other rows than when it was read first")
+            return
+        hidden.write_text(content)
+        hidden.rename(path)
+
+
+class LastingQuery:
+    """A query that begins again from its checkpoint whenever it ends. failures: why it has ended, each time."""
+
+    def __init__(self, app: App, folder: Path) -> None:
+        self._app = app
+        self._checkpoint = str(folder / "query")
+        self._sink = BatchFiles(folder / "batches")
+        self._query: Any = None
+        self.failures: list[str] = []
+        threading.Thread(target=self._run, name="query", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                writer = self._app.changes("sums").writeStream.foreachBatch(self._sink)
+                self._query = writer.option("checkpointLocation", self._checkpoint).start()
+                self._query.awaitTermination()
+            except (PySparkException, UpriverError) as error:
+                self.failures.append(str(error))
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+
+def main(master: str, root: str, events: str, settings: str) -> None:
+    spark = session(master, {**OUR_DAEMON, "spark.sql.streaming.stopTimeout": "60s"})
+    app = App(spark, root, ingest_tasks=1, **json.loads(settings))
+    app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
+    app.view("sums", SUMS, key="k", changes=True)
+    app.start(wait=True)
+    query, has_extra = LastingQuery(app, Path(root).parent), False
+    say({"address": app.address, "token": app.token})
+    for line in sys.stdin:
+        try:
+            match line.split():
+                case ["query"]:
+                    query.stop()
+                    say({})
+                case ["extra"]:
+                    if has_extra:
+                        app.drop_view("extra")
+                    else:
+                        app.view("extra", EXTRA, key="k", changes=True)
+                    has_extra = not has_extra
+                    say({"extra": has_extra})
+                case "check", files:
+                    say({**check(spark, app, events, int(files)), "failures": query.failures})
+                case _:
+                    break
+        except (UpriverError, PySparkException) as error:
+            say({"error": str(error)})
+    app.stop()
+    spark.stop()
+
+
+def check(spark: Any, app: App, events: str, files: int) -> dict[str, Any]:
+    while app.wait(WAIT_S) < files:
+        pass
+    spark.read.schema(SCHEMA).parquet(events).createOrReplaceTempView("events")
+    rows = [list(row) for row in app.read("sums").collect()]
+    return {"rows": rows, "differing": differing_rows(app.read("sums"), spark.sql(SUMS))}
+
+
+def say(what: dict[str, Any]) -> None:
+    print(json.dumps(what), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
