@@ -72,7 +72,7 @@ def job_group(spark: Any, group: str, description: str) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def lived(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lived:
-    root = tmp_path_factory.mktemp("lived")
+    root, spark = tmp_path_factory.mktemp("lived"), spark.newSession()  # in another, an app may have warmed up before
     progress.configure(shown=True)
     with (
         redirect_stderr(io.StringIO()) as terminal,

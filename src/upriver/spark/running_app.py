@@ -6,12 +6,13 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from upriver import logs
 from upriver.coordinator.checkpoints import OUTGROWN_EPOCHS
@@ -51,7 +52,7 @@ from upriver.spark.ingest import EpochLog, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.probe import check_executors, packages_for
 from upriver.spark.retention import begun_retention
-from upriver.spark.runs import Lot, warm_up
+from upriver.spark.runs import Lot, RunWriter, warm_up
 from upriver.spark.session import (
     checked_settings,
     free_slots,
@@ -192,10 +193,7 @@ class RunningApp:
         startup.at("starting workers")
         self._serve()
         startup.at("warming up")
-        for source in self._sources:
-            startup.check()
-            lots = (Lot(0, index) for index in self._log.indexes(source.table.name))
-            warm_up(self._spark, source.rows.schema, self._layouts[source.table.name].writer(*lots))
+        warm_up(self._spark, self._ways_of_batches(self._log, startup.check))
         startup.at("waiting for workers")
         try:
             self._coordinator.wait_joined(max(0.0, startup.seconds_left()))
@@ -224,6 +222,13 @@ class RunningApp:
         self._background.append(ticks)
         ticks.start()
         _LOG.info("the app is up at %s, with %d workers", self.address, len(self._begun_with.workers))
+
+    def _ways_of_batches(self, log: EpochLog, check: Callable[[], None]) -> Iterator[tuple[StructType, RunWriter]]:
+        """Spark's schema of each table, and the writer of its batches. check: called before each."""
+        for source in self._sources:
+            check()
+            lots = (Lot(0, index) for index in log.indexes(source.table.name))
+            yield source.rows.schema, self._layouts[source.table.name].writer(*lots)
 
     def _is_clocked(self) -> bool:
         """Whether a view depends on the clock."""

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
+from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
@@ -165,6 +166,8 @@ _WRITTEN_SQL = "lot int, run string"
 
 WARM_UP_ROWS = 100_000
 """Made-up rows that test a table's way into the lake before the first batch."""
+_WARM: WeakSet[SparkSession] = WeakSet()
+"""Sessions in which an app has warmed up: their Python processes run, and the JVM has compiled most of its code."""
 
 REWRITE_ROWS = 10_000
 """Rows of a run that are read before the task decides whether to pack them."""
@@ -287,10 +290,19 @@ def _partitioned(packed: DataFrame, writer: RunWriter) -> DataFrame:
     return packed.repartitionById(writer.groups * len(writer.lots), F.col("partition")).sortWithinPartitions("shelf")
 
 
-def warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
-    """Pass made-up rows through both ways of a batch, and write nothing: the first batch then finds running Python
-    processes and compiled code. A failure is logged, because only time is lost. ``rows``: Spark's schema of the table.
+def warm_up(spark: SparkSession, tables: Iterable[tuple[StructType, RunWriter]]) -> None:
+    """Pass made-up rows of each table through both ways of a batch, and write nothing: the first batch then finds
+    running Python processes and compiled code. An app that starts later in the same session finds both, so nothing
+    runs for it. A failure is logged, because only time is lost. tables: Spark's schema of each, and its writer.
     """
+    if spark in _WARM:
+        return
+    for rows, writer in tables:
+        _warm_up(spark, rows, writer)
+    _WARM.add(spark)
+
+
+def _warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
     made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
     try:
