@@ -194,6 +194,7 @@ def test_too_many_rows_name_the_way_out() -> None:
 REFUSED = [
     ("INSERT INTO totals VALUES ('a', 1, 2)", UnsupportedSql, "INSERT: views are only read here"),
     ("WITH x AS (DELETE FROM totals RETURNING *) SELECT * FROM x", UnsupportedSql, "DELETE: views are only read"),
+    (f"SELECT {'1 + ' * 2_000}1", UnsupportedSql, "nested too deeply"),
     ("SELECT * INTO copy FROM totals", UnsupportedSql, "views are only read"),
     ("COPY totals TO 'file'", UnsupportedSql, "views are only read"),
     ("SET threads = 1", UnsupportedSql, "views are only read"),
@@ -220,6 +221,13 @@ def test_everything_but_reading_views_is_refused(text: str, error: type[Exceptio
     with pytest.raises(error, match=said.replace("(", r"\(")):
         execute(ViewQuery.parse(text, "postgres", rows.routes()), rows)
     assert set(rows.read) <= {"totals"}
+
+
+def test_a_long_chain_of_alternatives_names_keys() -> None:
+    rows = KeptRows()
+    text = " OR ".join(f"customer = 'ada{number}'" for number in range(1_500))
+    execute(ViewQuery.parse(f"SELECT * FROM totals WHERE {text}", "postgres", rows.routes()), rows)
+    assert len(rows.read["totals"] or ()) == 1_500
 
 
 def test_duckdb_has_no_way_to_files_settings_or_variables() -> None:

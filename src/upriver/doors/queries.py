@@ -27,6 +27,8 @@ QUERY_CHARS_MAX = 1 << 20
 """Characters of a query."""
 QUERY_NODES_MAX = 100_000
 """Nodes of a query's syntax tree."""
+QUERY_DEPTH_MAX = 1_000
+"""Levels of a query's syntax tree, as DuckDB has it; a chain of AND or OR is one."""
 TABLE_FUNCTIONS = ("unnest", "generate_series", "range")
 """Functions that may stand in FROM."""
 SCHEMAS = ("", "public", "main")
@@ -164,7 +166,19 @@ def parsed(text: str, dialect: str) -> exp.Expr:
         raise UnsupportedSql(f"the query cannot be parsed: {reason}") from error
     if len(statements) != 1:
         raise UnsupportedSql(f"a query is one SELECT; {len(statements)} statements are given")
+    _check_depth(statements[0])
     return _postgres_division(statements[0]) if dialect == "postgres" else _as_ansi(statements[0])
+
+
+def _check_depth(tree: exp.Expr) -> None:
+    """Refuse at once what DuckDB would refuse after long work of ours."""
+    left = [(tree, 0)]
+    while left:
+        node, depth = left.pop()
+        if depth > QUERY_DEPTH_MAX:
+            raise UnsupportedSql(f"the query is nested too deeply: more than {QUERY_DEPTH_MAX:,} levels")
+        is_chain = isinstance(node, exp.Connector)
+        left += [(each, depth + (not is_chain or type(each) is not type(node))) for each in node.iter_expressions()]
 
 
 _NAMES: Mapping[str, Callable[[exp.Expr], exp.Expr]] = {"spark": with_spark_names, "postgres": with_postgres_names}
