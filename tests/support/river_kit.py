@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -66,7 +66,6 @@ def progress(moved: int = 5, moving: int = 8, **told: Any) -> Json:
         "bytes_left": 600_000,
         "seconds": 1.9,
         "seconds_left": 1.2,
-        "waits_for": None,
         **told,
     }
 
@@ -196,17 +195,17 @@ def chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def opened(
+def viewed(
     browser: Any,
-    app: RiverApp,
+    address: str,
+    token: str,
     *,
-    token: str = TOKEN,
     width: int = 1280,
     height: int = 900,
     dark: bool = False,
     still: bool = True,
 ) -> Iterator[Any]:
-    """A page of the app, logged in. ``said``: the errors that its console has. still: without motion."""
+    """The page at an address, logged in. ``said``: the errors that its console has. still: without motion."""
     context = browser.new_context(
         viewport={"width": width, "height": height},
         color_scheme="dark" if dark else "light",
@@ -217,9 +216,14 @@ def opened(
     page.said = []
     page.on("console", lambda told: page.said.append(told.text) if told.type == "error" else None)
     page.on("pageerror", lambda error: page.said.append(str(error)))
-    page.goto(f"http://{app.server.address}/")
+    page.goto(f"http://{address}/")
     page.fill("#token", token)
     page.click("button[type=submit]")
     page.wait_for_selector("body[data-state=live]")
     yield page
     context.close()
+
+
+def opened(browser: Any, app: RiverApp, *, token: str = TOKEN, **view: Any) -> AbstractContextManager[Any]:
+    """As ``viewed``, of an app whose status a test writes."""
+    return viewed(browser, app.server.address, token, **view)
