@@ -1,6 +1,7 @@
 """Queries over views: the keys that are looked up, the answers, and what is refused."""
 
 import datetime
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -221,6 +222,45 @@ def test_everything_but_reading_views_is_refused(text: str, error: type[Exceptio
     with pytest.raises(error, match=said.replace("(", r"\(")):
         execute(ViewQuery.parse(text, "postgres", rows.routes()), rows)
     assert set(rows.read) <= {"totals"}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"), [("1 / (i - 150000)", "division by zero"), ("CAST('x' || i AS INT)", "Conversion Error")]
+)
+def test_an_error_in_a_late_row_is_told_as_in_an_early_one(value: str, said: str) -> None:
+    rows = KeptRows()
+    late = f"CASE WHEN i >= 150000 THEN {value} END"
+    query = ViewQuery.parse(f"SELECT {late} FROM generate_series(1, 200000) AS t(i)", "postgres", rows.routes())
+    with pytest.raises(RowError, match=said):
+        execute(query, rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        ("repeat(customer, n)", "bob"),
+        ("lpad(customer, 5, '*')", "**bob"),
+        ("rpad(customer, 4)", "bob "),
+        ("repeat(customer, NULL)", None),
+        ("generate_series(1, 1)", 1),
+        ("repeat(customer, n * 100000000)", "repeat(): a text of more than 65,536 bytes"),
+        ("repeat('x', 2000000000)", "repeat(): a text of more than 65,536 bytes"),
+        ("repeat(repeat('x', 60000), 60000)", "repeat(): a text of more than 65,536 bytes"),
+        ("rpad('x', 200000000)", "a text of more than 65,536 bytes"),
+        ("range(1, 300000000)", "an array of more than 65,536 elements"),
+        ("range(n)", "an array is counted up between whole numbers only"),
+        ("printf('%999999999d', n)", "printf() makes texts or arrays without a bound: use || and lpad()"),
+    ],
+)
+def test_no_function_makes_a_large_value_of_a_small_one(value: str, answer: object) -> None:
+    rows = KeptRows()
+    text = f"SELECT {value} AS x FROM totals WHERE customer = 'bob'"
+    if isinstance(answer, str) and " " in answer.strip():
+        with pytest.raises(UnsupportedSql, match=re.escape(answer)):
+            execute(ViewQuery.parse(text, "postgres", rows.routes()), rows)
+    else:
+        found = execute(ViewQuery.parse(text, "postgres", rows.routes()), rows)
+        assert found.column("x").to_pylist() == [answer]
 
 
 def test_a_long_chain_of_alternatives_names_keys() -> None:

@@ -239,8 +239,8 @@ def _answer(duck: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, 
             raise UnsupportedSql("the query gives no rows to return: a query is one SELECT")
         reader = relation.to_arrow_reader(BATCH_ROWS)
         return pa.Table.from_batches(_bounded(reader), reader.schema)
-    except duckdb.Error as error:
-        if isinstance(error, duckdb.InterruptException) and not late.is_set():
+    except (duckdb.Error, OSError, pa.ArrowException) as error:  # Arrow's, if it comes while rows are fetched
+        if _is(error, "INTERRUPT Error") and not late.is_set():
             raise QueryCancelled("the query was cancelled by its caller") from None
         if late.is_set():
             raise WaitTimeout(f"the query took longer than {QUERY_S_MAX:g} s: name keys, or read fewer rows") from None
@@ -307,13 +307,18 @@ _ENGINES = _Engines()
 atexit.register(_ENGINES.close)
 
 
-def _translated(error: duckdb.Error) -> Exception:
+def _is(error: Exception, kind: str) -> bool:
+    """Whether this is DuckDB's error of a kind. What Arrow raises in its place has its text alone."""
+    return str(error).startswith(kind)
+
+
+def _translated(error: Exception) -> Exception:
     """DuckDB's error as ours, on one line."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     if DIVISION in text:
         return RowError(DIVISION.lower())
-    if isinstance(error, duckdb.ConversionException | duckdb.OutOfRangeException):
+    if _is(error, "Conversion Error") or _is(error, "Out of Range Error"):
         return RowError(text)
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if _is(error, "Out of Memory Error"):
         return DeclarationError(f"the query needs more than {DUCK_SETTINGS['memory_limit']} of memory: read fewer rows")
     return UnsupportedSql(text)

@@ -87,7 +87,7 @@ def sqlstate(error: UpriverError) -> str:
         return error.code
     cause = error.__cause__
     if isinstance(error, RowError):
-        return _row_state(str(error), cause)
+        return _row_state(str(error))
     if isinstance(cause, duckdb.CatalogException):
         return "42883"
     if isinstance(cause, duckdb.BinderException):
@@ -95,13 +95,13 @@ def sqlstate(error: UpriverError) -> str:
     return next(code for kind, code in _CODES if isinstance(error, kind))
 
 
-def _row_state(text: str, cause: BaseException | None) -> str:
+def _row_state(text: str) -> str:
     """Of an expression that fails."""
     if text == DIVISION.lower():
         return "22012"
-    if isinstance(cause, duckdb.OutOfRangeException) or "out of range" in text:
+    if text.startswith("Out of Range Error") or "out of range" in text:
         return "22003"
-    return "22P02" if isinstance(cause, duckdb.ConversionException) else "22000"
+    return "22P02" if text.startswith("Conversion Error") else "22000"
 
 
 @dataclass
