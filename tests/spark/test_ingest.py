@@ -197,7 +197,7 @@ def test_a_query_that_was_stopped_by_another_is_a_failed_source(spark: Any, driv
     assert ingest.status()["events"]["retry_in_s"] is None
     ingest.restart("events")
     ingest.drain(in_time)
-    assert state(ingest) in ("running", "stalled")  # on a busy machine its next batch may be late
+    assert state(ingest) in ("running", "failing", "stalled")  # on a busy machine its next batch may be late
 
 
 @pytest.mark.spark
