@@ -31,6 +31,8 @@ class RunningCluster:
     """
 
     program = PROGRAM
+    arguments: tuple[str, ...] = ()
+    """Further ones of the program."""
 
     def __init__(self, directory: Path, master: str = CLUSTER, files: int = FILES, **settings: Any) -> None:
         self.feed = Feed(directory / "events", files)
@@ -40,7 +42,8 @@ class RunningCluster:
         self.start(master)
 
     def start(self, master: str) -> None:
-        command = [sys.executable, str(self.program), master, str(self._root), str(self.feed.directory), self._settings]
+        given = [master, str(self._root), str(self.feed.directory), self._settings, *self.arguments]
+        command = [sys.executable, str(self.program), *given]
         with self.log.open("a") as log:
             self.driver = subprocess.Popen(
                 command,

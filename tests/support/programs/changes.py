@@ -1,15 +1,19 @@
 """A driver of its own, whose processes a test harms while a query reads the changes of its view.
 
-usage: changes.py MASTER ROOT EVENTS SETTINGS. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON. The
-query's checkpoint and a file for each batch lie beside ROOT, in ``query`` and ``batches``. Prints one JSON object for
-each line that it reads: first, unasked, where it is reached; for ``query``, when the query is stopped and begins again;
-for ``extra``, when one more logged view is declared, or dropped; for ``check FILES``, when all of so many files are
-taken, the rows of the view, how many of them differ from Spark's own answer, and why the query has failed so far.
+usage: changes.py MASTER ROOT EVENTS SETTINGS DELTA. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
+DELTA: settings of a Spark session with Delta, as JSON: a second query then keeps a table equal to the view. The
+queries' checkpoints, a file for each batch and the table lie beside ROOT, in ``query``, ``batches`` and ``table``.
+Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``query``, when the query
+is stopped and begins again; for ``extra``, when one more logged view is declared, or dropped; for ``check FILES``, when
+all of so many files are taken, the rows of the view, how many of them differ from Spark's own answer, how many rows of
+the table differ from the view once it has had time, and why the queries have failed so far.
 """
 
 import json
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +22,7 @@ from session import OUR_DAEMON, session
 
 from upriver.app import App
 from upriver.errors import UpriverError
+from upriver.sinks import keep_equal
 from upriver.spark.frames import differing_rows
 
 SCHEMA = "k long, v long"
@@ -47,10 +52,10 @@ class BatchFiles:
 class LastingQuery:
     """A query that begins again from its checkpoint whenever it ends. failures: why it has ended, each time."""
 
-    def __init__(self, app: App, folder: Path) -> None:
+    def __init__(self, app: App, checkpoint: Path, sink: Callable[[Any, int], None]) -> None:
         self._app = app
-        self._checkpoint = str(folder / "query")
-        self._sink = BatchFiles(folder / "batches")
+        self._checkpoint = str(checkpoint)
+        self._sink = sink
         self._query: Any = None
         self.failures: list[str] = []
         threading.Thread(target=self._run, name="query", daemon=True).start()
@@ -69,19 +74,25 @@ class LastingQuery:
             self._query.stop()
 
 
-def main(master: str, root: str, events: str, settings: str) -> None:
-    spark = session(master, {**OUR_DAEMON, "spark.sql.streaming.stopTimeout": "60s"})
+def main(master: str, root: str, events: str, settings: str, delta: str) -> None:
+    with_delta = json.loads(delta)
+    spark = session(master, {**OUR_DAEMON, "spark.sql.streaming.stopTimeout": "60s", **with_delta})
     app = App(spark, root, ingest_tasks=1, **json.loads(settings))
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     app.view("sums", SUMS, key="k", changes=True)
     app.start(wait=True)
-    query, has_extra = LastingQuery(app, Path(root).parent), False
+    folder, has_extra = Path(root).parent, False
+    queries = [LastingQuery(app, folder / "query", BatchFiles(folder / "batches"))]
+    table = str(folder / "table") if with_delta else None
+    if table is not None:
+        queries.append(LastingQuery(app, folder / "table-query", keep_equal(table, key="k")))
     say({"address": app.address, "token": app.token})
     for line in sys.stdin:
         try:
             match line.split():
                 case ["query"]:
-                    query.stop()
+                    for query in queries:
+                        query.stop()
                     say({})
                 case ["extra"]:
                     if has_extra:
@@ -91,7 +102,10 @@ def main(master: str, root: str, events: str, settings: str) -> None:
                     has_extra = not has_extra
                     say({"extra": has_extra})
                 case "check", files:
-                    say({**check(spark, app, events, int(files)), "failures": query.failures})
+                    checked = check(spark, app, events, int(files))
+                    differing = 0 if table is None else differing_of_table(spark, app, table)
+                    failures = [why for query in queries for why in query.failures]
+                    say({**checked, "differing_of_table": differing, "failures": failures})
                 case _:
                     break
         except (UpriverError, PySparkException) as error:
@@ -106,6 +120,15 @@ def check(spark: Any, app: App, events: str, files: int) -> dict[str, Any]:
     spark.read.schema(SCHEMA).parquet(events).createOrReplaceTempView("events")
     rows = [list(row) for row in app.read("sums").collect()]
     return {"rows": rows, "differing": differing_rows(app.read("sums"), spark.sql(SUMS))}
+
+
+def differing_of_table(spark: Any, app: App, table: str) -> int:
+    give_up_at, pause = time.monotonic() + WAIT_S, threading.Event()
+    while differing := differing_rows(spark.read.format("delta").load(table), app.read("sums")):
+        if time.monotonic() > give_up_at:
+            break
+        pause.wait(1.0)
+    return differing
 
 
 def say(what: dict[str, Any]) -> None:

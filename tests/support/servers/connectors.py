@@ -52,6 +52,12 @@ _EXTENSIONS = {
 }
 
 
+def delta_settings() -> dict[str, str]:
+    """Spark's settings for a session of its own with Delta. Raises Missing, with the reason, if there are no jars."""
+    jars = ",".join(map(str, jars_for("delta")))
+    return {"spark.jars": jars, "spark.sql.extensions": _EXTENSIONS["delta"], **_SETTINGS["delta"]}
+
+
 class ConnectedSession:
     """The session, and the reason for each connector that it lacks. warehouse: of Iceberg's catalog, ``ice``."""
 
