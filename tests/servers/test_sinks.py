@@ -68,6 +68,7 @@ def test_a_delta_table_equals_a_view_with_equal_rows(tmp_path: Path) -> None:
     }
     history, states = random_history(11, CUTS[-1], one_row=False)
     write(tmp_path, history)
+    (tmp_path / "table" / "_delta_log" / "_staged_commits").mkdir(parents=True)  # as a kill leaves it
     assert run(tmp_path, "delta", settings) == states[-1]
 
 

@@ -122,7 +122,11 @@ class _KeptTable:
         """Make the table if it is absent, and refuse it if this query may not write it."""
         spark = rows.sparkSession
         if not _exists(spark, self.table):
-            rows.limit(0).writeTo(self.table).using(self.format).tableProperty(WRITER, writer).create()
+            making = rows.limit(0).writeTo(self.table).using(self.format).tableProperty(WRITER, writer)
+            if self.format == "delta":
+                making.createOrReplace()  # a kill may leave a log without a commit, which create() takes for a table
+            else:
+                making.create()
             return
         own, theirs = _types(rows), _types(spark.table(self.table))
         if own != theirs:
