@@ -99,8 +99,8 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (checkers.checkpoints_equal_the_oracle, [(VIEW, dict(VIEW))], [(VIEW, OTHER)]),
     (
         checkers.versions_go_on,
-        [("v", 2, 5, []), ("v", 2, 5, [3, 5])],
-        [("v", 2, 2, []), ("v", 2, 5, [2]), ("v", 2, 5, [6])],
+        [("v", 2, 5, [], False), ("v", 2, 5, [3, 5], True), ("v", 2, 2, [], False)],
+        [("v", 3, 2, [], False), ("v", 2, 2, [], True), ("v", 2, 5, [2], False), ("v", 2, 5, [6], False)],
     ),
     (checkers.changes_add_up_to_the_view, [("v", 2, {"a": 2}, {"a": 2})], [("v", 2, {"a": 2}, {"a": 1, "b": 1})]),
     (checkers.checkpoints_have_no_rows_on_their_way, [(0,)], [(2,)]),
