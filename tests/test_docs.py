@@ -77,8 +77,11 @@ def parser_and_arguments(command: list[str]) -> tuple[ArgumentParser, list[str]]
 def is_accepted(command: list[str]) -> bool:
     """Whether the command line is one that its program takes. Of others' programs: whether it names what is there."""
     match command:
-        case ["make", *targets]:
-            return all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+        case ["make", *words]:
+            variables = [word.partition("=")[0] for word in words if "=" in word]
+            targets = [word for word in words if "=" not in word]
+            are_there = all(re.search(rf"^{target}:", MAKEFILE, re.MULTILINE) for target in targets)
+            return are_there and all(f"$({variable})" in MAKEFILE for variable in variables)
         case ["pip", "install", package]:
             name, _, extras = package.rstrip("]").partition("[")
             return name == "upriver" and set(filter(None, extras.split(","))) <= EXTRAS
@@ -132,6 +135,7 @@ def test_commands_are_found_and_wrong_ones_are_noticed(capsys: pytest.CaptureFix
     status, tea = command_lines(text)
     assert (status, tea) == (["upriver", "status", "--address", "h:1", "--watched"], ["make", "tea"])
     assert not any(map(is_accepted, (status, tea, ["pip", "install", "upriver[sparks]"], ["python", "-m", "nothing"])))
+    assert not is_accepted(["make", "demo", "TEA=green"])
     assert is_accepted(["upriver", "lookup", "--help"])
     (reads,) = inline_commands(text)
     assert unknown_options(reads, capsys) == ["--keys"]
