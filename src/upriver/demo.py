@@ -133,7 +133,7 @@ def run_demo(
     """Run the demo over ``tables``, with files below ``directory``; returns what ``upriver demo --json`` prints.
 
     It starts with ``workers``, adds two after a third of the flights, and removes one after two thirds.
-    http: where the page is to be seen, meanwhile and until Ctrl-C; ``None``: nowhere.
+    http: the address at which the driver shows the page until Ctrl-C; ``None``: it shows none.
     """
     total = tables["flights"].num_rows
     print(f"{total:,} flights stream in; {PROBED_KEYS:,} aircraft are looked up all the while\n", file=out)

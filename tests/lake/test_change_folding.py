@@ -55,7 +55,7 @@ class Written:
         return ChangeFolding(self.lake, retention_s, clock=lambda: float(self.now), limits=self.limits)
 
     def version(self, rows: dict[int, float | None], workers: int = 1, view: str = "v") -> None:
-        """The next version of a view, of which each worker writes its keys; the other views stay."""
+        """The next version of a view. Each worker writes the changes of its keys; the other views stay."""
         self.now += 1
         version = self.now
         told: list[Change] = []

@@ -101,7 +101,7 @@ def due(
 
 
 def _expired(commits: tuple[ChangeCommit, ...]) -> Fold | None:
-    """The fold of commits of which no version is kept, if there is anything to add up, or a log that has ended."""
+    """The fold of commits whose versions are all too old, if it has changes to add up, or a log that has ended."""
     fold = Fold(commits=commits)
     fold = replace(fold, added_up=tuple(view for view in sorted(fold.newest.begins) if _is_worth_it(fold, view)))
     kept = {part.path for view in fold.newest.begins for part in fold.parts_of(view)}
@@ -191,17 +191,23 @@ class ChangeFolding:
         """Remove what was folded that many seconds ago or earlier. Raises CorruptFile, LakeInUse."""
         files = self._log.files()
         folded_before = self._clock() - grace_s
-        said = {file: self._log.commit_of(file) for file in files}
-        old = [file for file in cover(files) if 0 < said[file].folded_at <= folded_before]
-        gone = [
+        old = [file for file in cover(files) if 0 < self._log.commit_of(file).folded_at <= folded_before]
+        gone = {
             file
             for file in files
             if any(fold.first <= file.first and file.last <= fold.last and fold != file for fold in old)
-        ]
+        }
         if not gone:
             return RemovedChanges()
-        named = {part.path for file in files if file not in gone for part in said[file].parts}
-        parts = {part.path: part.bytes for file in gone for part in said[file].parts if part.path not in named}
+        # A fold may have taken over a part as it is; no other file names one of theirs.
+        others = [
+            file
+            for file in files
+            if file not in gone and any(file.first <= each.last and each.first <= file.last for each in gone)
+        ]
+        named = {part.path for file in others for part in self._log.commit_of(file).parts}
+        of_gone = [part for file in gone for part in self._log.commit_of(file).parts]
+        parts = {part.path: part.bytes for part in of_gone if part.path not in named}
         self._lake.check_owner()
         self._lake.files.remove_all(file.path for file in gone)  # first, so that no commit names a part that is gone
         self._lake.files.remove_all(parts)

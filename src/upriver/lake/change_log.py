@@ -132,7 +132,7 @@ class ChangeLog:
 
     def record(self, view: str) -> LogRecord:
         """The newest log of a view. Raises UnknownView."""
-        return self._record(view, _newest(view, self.commits()).begins[view])
+        return self.log_of(view, _newest(view, self.commits()).begins[view])
 
     def first(self, view: str) -> Epoch:
         """The version at which the log begins: it has all rows of the view at that version, as inserts. Raises
@@ -192,7 +192,7 @@ class ChangeLog:
             raise _gone(view, after, first)
         if given is not None and given.version <= first != begun:
             raise _gone(view, given.version, first)
-        record = self._record(view, newest.begins[view])
+        record = self.log_of(view, newest.begins[view])
         since = Epoch(given.version - 1) if given is not None else Epoch(-1) if after is None else after
 
         def read(part: ChangePart) -> pa.RecordBatch:
@@ -212,7 +212,7 @@ class ChangeLog:
         for _ in range(READS_MAX):
             files = self.files()
             try:
-                commits = {file.path: self._commit(file.path) for file in cover(files)}
+                commits = {file.path: self.commit_of(file) for file in cover(files)}
             except FileNotFoundError as error:  # folded since the files were listed
                 missing = error
             else:
@@ -235,17 +235,11 @@ class ChangeLog:
 
     def commit_of(self, file: CommitFile) -> ChangeCommit:
         """What a file says. Raises CorruptFile, FileNotFoundError."""
-        return self._commit(file.path)
-
-    def _commit(self, path: str) -> ChangeCommit:
-        commit = self._commits.get(path)
-        return ChangeCommit.from_json(self._lake.read_record(path)) if commit is None else commit
+        commit = self._commits.get(file.path)
+        return ChangeCommit.from_json(self._lake.read_record(file.path)) if commit is None else commit
 
     def log_of(self, view: str, begins: Epoch) -> LogRecord:
         """The log of a view that begins at a version. Raises CorruptFile."""
-        return self._record(view, begins)
-
-    def _record(self, view: str, begins: Epoch) -> LogRecord:
         record = self._records.get((view, begins))
         if record is None:
             record = LogRecord.from_json(self._lake.read_record(view_path(view, begins)))
@@ -259,7 +253,7 @@ class ChangeLog:
         if not commits:
             return LogEnd(begins={}, ends={})
         newest = commits[-1]
-        marks = {view: (at, self._record(view, at).fingerprint) for view, at in newest.begins.items()}
+        marks = {view: (at, self.log_of(view, at).fingerprint) for view, at in newest.begins.items()}
         return LogEnd(number=newest.number, through=newest.through, begins=marks, ends=ends)
 
 

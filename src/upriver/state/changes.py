@@ -92,8 +92,8 @@ class ChangeCommit:
     committed, in seconds since 1970. begins: for each view whose log is going on, the version at which it begins: all
     rows of that version are inserts. parts: with all rows of its epochs.
 
-    Of a fold: first: its first commit; ``number`` is its last. earliest: for views whose old versions it has no longer,
-    the version at which the log begins now. ended: the last versions of logs of which it has no rows any more.
+    Of a fold: first: its first commit; ``number`` is its last. earliest: for views whose old versions the fold lacks,
+    the version at which the log begins now. ended: by view, the last version of each log whose rows the fold lacks.
     folded_at: when it was made; 0 for a commit.
     """
 
