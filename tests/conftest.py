@@ -14,7 +14,7 @@ from jvm import start_quickly
 from soak import SOAK, examples
 
 LONG_S_MAX = 3600
-"""Seconds after which a long test that hangs fails."""
+"""Seconds after which a long test that hangs fails, beside ``--soak-minutes``."""
 WITHOUT_SPARK = "not spark and not cluster and not servers"
 LONG_FILES = frozenset(
     f"test_{name}.py"
@@ -30,6 +30,7 @@ ALL_WITH_SPARK = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster|serve
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="many more seeds for the simulator, and the long tests")
+    parser.addoption("--soak-minutes", type=float, default=15.0, help="how long the soaks of real processes harm them")
     parser.addoption("--campaign-seed", type=int, help="the only seed of the long campaign of faults")
     parser.addoption("--sql-seed", type=int, help="the seed of the random queries on Spark, which is drawn otherwise")
 
@@ -66,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: (item.path not in clusters, item.path.name not in LONG_FILES))
     long = [item for item in items if item.get_closest_marker("long")]
     for item in long:
-        item.add_marker(pytest.mark.timeout(LONG_S_MAX))
+        item.add_marker(pytest.mark.timeout(LONG_S_MAX + 60 * config.getoption("--soak-minutes")))
     if config.getoption("--soak"):
         return
     if long:

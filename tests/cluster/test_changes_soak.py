@@ -1,6 +1,7 @@
-"""A query reads the changes of a view for minutes, while all that can be killed is: each change comes once.
+"""A query and a subscriber read the changes of a view for minutes, while all that can be killed is: each change
+comes once.
 
-``pytest -s`` shows what was done, and when; ``--campaign-seed`` repeats it.
+``pytest -s`` shows what was done, and when; ``--campaign-seed`` repeats it, ``--soak-minutes`` says for how long.
 """
 
 from pathlib import Path
@@ -12,4 +13,4 @@ pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 
 def test_each_change_comes_once_whatever_is_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    harm(tmp_path, request.config.getoption("--campaign-seed"))
+    harm(tmp_path, request.config)

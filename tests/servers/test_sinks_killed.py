@@ -1,22 +1,31 @@
-"""A Delta table is kept equal to a view for minutes, while all that can be killed is.
+"""A Delta table is kept equal to a view for minutes, while all that can be killed is. A consumer of Kafka counts the
+changes that are published.
 
-``pytest -s`` shows what was done, and when; ``--campaign-seed`` repeats it.
+``pytest -s`` shows what was done, and when; ``--campaign-seed`` repeats it, ``--soak-minutes`` says for how long.
 """
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from harmed_query_kit import harm
+from harmed_query_kit import Sinks, harm
 
 pytestmark = [pytest.mark.servers, pytest.mark.long]
 
 
-def test_a_delta_table_equals_the_view_whatever_is_killed(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    from servers.connectors import delta_settings
+def settings_with(*connectors: str) -> dict[str, str]:
+    """Of a Spark session. Skips the test where this machine or this version of Spark lacks a connector."""
+    from servers.connectors import settings_of
     from servers.maven import Missing
 
     try:
-        settings = delta_settings()
+        return settings_of(*connectors)
     except Missing as missing:
         pytest.skip(str(missing))
-    harm(tmp_path, request.config.getoption("--campaign-seed"), settings)
+
+
+@pytest.mark.parametrize("connectors", [("kafka",), ("delta", "kafka")], ids="-".join)
+def test_sinks_are_right_whatever_is_killed(
+    connectors: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest, kafka: Any
+) -> None:
+    harm(tmp_path, request.config, Sinks(settings_with(*connectors), delta="delta" in connectors, broker=kafka))

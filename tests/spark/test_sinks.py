@@ -2,16 +2,18 @@
 
 import json
 import random
+import re
+import traceback
 from typing import Any
 
 import pytest
 from changes_kit import SCHEMA, Change, Rows, change, merged, random_history
 from pyspark.errors import PySparkException
 
-from upriver.errors import DeclarationError
+from upriver.errors import ClusterError, DeclarationError
 from upriver.sinks import keep_equal, publish_to_kafka
 from upriver.spark.merges import rows_by_count, rows_by_last_state, whole_rows
-from upriver.spark.sinks import kafka_messages
+from upriver.spark.sinks import kafka_messages, short_errors
 
 pytestmark = pytest.mark.spark
 
@@ -123,3 +125,18 @@ def test_sinks_refuse_what_they_cannot_do(spark: Any) -> None:
         publish_to_kafka("localhost:1", "t", "x")(rows, 0)
     with pytest.raises(DeclarationError, match="writer="):
         keep_equal("t", "k")(rows, 0)
+
+
+def test_an_error_of_java_is_told_in_one_line_and_an_interruption_as_spark_knows_it(spark: Any) -> None:
+    """Spark searches the text by a regular expression that overflows the stack of the query's thread on a long one."""
+    java = spark.sparkContext._jvm.java
+    with pytest.raises(ClusterError, match=r"^batch 3: java\.lang\.NullPointer") as refused, short_errors("batch 3"):
+        java.util.Objects.requireNonNull(None, "x" * 10_000)
+    java.lang.Thread.currentThread().interrupt()
+    with pytest.raises(ClusterError, match=r"^batch 3: the query is stopped") as stopped, short_errors("batch 3"):
+        java.lang.Thread.sleep(1)
+    as_spark_has_it = "".join(traceback.format_exception(stopped.value))
+    assert re.search(
+        r"py4j\.protocol\.Py4JJavaError: An error occurred while calling.*InterruptedException", as_spark_has_it
+    )
+    assert max(len(str(each.value)) for each in (refused, stopped)) < 1100

@@ -1,21 +1,25 @@
-"""A query that reads the changes of a view, and what harms it: workers, the query, its processes and the driver are
-killed, the app is rescaled, and another logged view comes and goes. At the end each change has come once, their sum is
-the view, and so is the Delta table that is kept equal to it, if there is one.
+"""Queries and a subscriber that read the changes of a view, and what harms them: workers, the queries, their processes
+and the driver are killed, the app is rescaled, another logged view comes and goes, and Kafka's broker restarts. At the
+end each change has come once, and their sum is the view. So is the Delta table that is kept equal to it, if there is
+one, and what a consumer has counted of a topic to which the changes are published.
 """
 
 import json
 import os
 import random
+import re
 import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+import pytest
+from change_readers_kit import TOKEN, CountedTopic, Subscriber, Told, check_once
 from changes_kit import Rows
 from cluster_kit import PROGRAM, RunningCluster
 from drivers_kit import kill_session, live_processes, session_of
@@ -27,55 +31,76 @@ from upriver.errors import ClusterError, UpriverError
 
 MASTER = "local[8]"
 FILES = 3000
-"""More than can be fed."""
-SOAK_S = 900.0
 PAUSES_S = (0.0, 0.2, 1.0, 3.0, 8.0)
 """Between two steps, in seconds."""
 FEED_S = 0.3
-"""Seconds between two looks whether the next file may come."""
+"""Seconds between two looks whether the next file may come, at least."""
 KILLS_MAX = 3
 """Kills of one worker: an app fails when one of its workers is lost too often."""
 BATCH_S_MAX = 60.0
 REST_S_MAX = 240.0
-STEPS = {"worker": 4, "rescale": 4, "query": 3, "source": 2, "extra": 3, "driver": 2}
+STEPS = {"worker": 4, "rescale": 4, "query": 3, "source": 2, "extra": 3, "driver": 2, "broker": 2}
 """What is done, and how often."""
 SOURCE = "python_streaming_source_runner"
 """In the command line of the process that gives the query its offsets."""
-COMES = {"insert": 1, "update_postimage": 1, "update_preimage": -1, "delete": -1}
+OURS = re.compile(r"AssertionError|upriver\.errors\.(?!ClusterError)")
+"""In why a query has failed: it is no kill of a process."""
+
+
+@dataclass(frozen=True)
+class Sinks:
+    """What the changes are written to. session: Spark's settings for it. delta: whether a table of Delta is kept.
+    broker: of Kafka, to which they are published."""
+
+    session: Mapping[str, str] = field(default_factory=dict)
+    delta: bool = False
+    broker: Any = None
 
 
 class ChangesDriver(RunningCluster):
     program = PROGRAM.with_name("changes.py")
 
-    def __init__(self, folder: Path, delta: Mapping[str, str]) -> None:
-        self.arguments = (json.dumps(dict(delta)),)
-        super().__init__(folder, MASTER, FILES, workers=2, checkpoint_interval_epochs=3)
+    def __init__(self, folder: Path, sinks: Sinks, topic: CountedTopic | None) -> None:
+        told: dict[str, Any] = {"session": dict(sinks.session), "delta": sinks.delta, "topic": None}
+        if topic is not None:
+            told |= {"servers": topic.servers, "topic": topic.name}
+        self.arguments = (json.dumps(told),)
+        super().__init__(folder, MASTER, FILES, workers=2, checkpoint_interval_epochs=3, token=TOKEN)
 
 
 class HarmedQuery:
-    """log: what was done, and when, in seconds. delta: Spark's settings with which a Delta table is kept, if any."""
+    """log: what was done, and when, in seconds. done: how often."""
 
-    def __init__(self, folder: Path, seed: int, delta: Mapping[str, str] = MappingProxyType({})) -> None:
+    def __init__(self, folder: Path, seed: int, sinks: Sinks) -> None:
         self.log = [f"seed {seed}"]
+        self.done = Counter[str]()
         self._began = time.monotonic()
         self._random = random.Random(seed)
         self._folder = folder
-        self.cluster = ChangesDriver(folder, delta)
+        self.broker = sinks.broker
+        self._topic = None if sinks.broker is None else CountedTopic(sinks.broker)
+        self._steps = STEPS if sinks.broker is not None else {**STEPS, "broker": 0}
+        self.subscriber = Subscriber()
+        self.cluster = ChangesDriver(folder, sinks, self._topic)
+        self.subscriber.follow(self.cluster.told["address"])
         self._kills = Counter[int]()
         self._ended = 0
         """Batches of the query that had ended when it was harmed last."""
 
     def note(self, what: str) -> None:
         self.log.append(f"{time.monotonic() - self._began:8.2f} {what}")
+        with (self._folder / "harm.log").open("a") as log:
+            log.write(f"{self.log[-1]}\n")
 
     def run(self, seconds: float) -> None:
         """Harm it for so long, and then let it come to rest."""
         give_up_at = time.monotonic() + seconds
-        with feeding(self.cluster.feed, self._status, FEED_S):
+        with feeding(self.cluster.feed, self._status, max(FEED_S, seconds / FILES)):
             while time.monotonic() < give_up_at:
-                (step,) = self._random.choices(list(STEPS), list(STEPS.values()))
+                (step,) = self._random.choices(list(self._steps), list(self._steps.values()))
                 with suppress(ClusterError):  # a process has gone, and that is not noticed yet
                     getattr(self, f"_{step}")()
+                    self.done[step] += 1
                 threading.Event().wait(self._random.choice(PAUSES_S))
 
     def _status(self) -> dict[str, Any]:
@@ -120,9 +145,15 @@ class HarmedQuery:
         self.note("kill -9 of the driver")
         self.cluster.driver.communicate(timeout=60)
         self.cluster.client.close()
+        self.subscriber.follow(None)
         self.cluster.start(MASTER)
+        self.subscriber.follow(self.cluster.told["address"])
         self._kills.clear()
         self.note("another driver is up")
+
+    def _broker(self) -> None:
+        self.broker.restart()
+        self.note("the broker of Kafka is killed and started again")
 
     def _await_batch(self) -> None:
         """Let the query end a batch before it is harmed again, or else it may get nowhere."""
@@ -137,43 +168,43 @@ class HarmedQuery:
     # At the end
 
     def close(self) -> None:
+        self.subscriber.close()
         self.cluster.client.close()
         kill_session(self.cluster.driver)
         self.cluster.driver.communicate(timeout=60)
 
-    def changes(self) -> Iterator[list[Any]]:
-        """All changes, once for each batch: the columns, type and version."""
+    def changes(self) -> Iterator[Told]:
+        """All changes that the query has had, in the order of its batches."""
         for number, path in enumerate(self._batches()):
             assert path.name == f"{number:06d}"
-            yield from map(json.loads, path.read_text().splitlines())
+            yield from (tuple(json.loads(line)) for line in path.read_text().splitlines())
 
     def check(self) -> None:
         fed = self.cluster.feed.fed
         told = self.cluster.ask(f"check {fed}")
         assert (told["differing"], told["differing_of_table"]) == (0, 0)
-        self.note(f"{fed} epochs, {len(told['rows'])} keys; the query has failed {len(told['failures'])} times")
-        assert [why for why in told["failures"] if "upriver.errors" in why or "AssertionError" in why] == []
+        self.note(f"{fed} epochs, {len(told['rows'])} keys; the queries have failed {len(told['failures'])} times")
+        assert [why for why in told["failures"] if OURS.search(why)] == []
         await_that(lambda: max((row[4] for row in self.changes()), default=0) >= fed, seconds=REST_S_MAX)
-        total, once = Rows(), Counter[tuple[int, int, str]]()
-        newest: dict[int, int] = {}
-        for key, n, value, kind, version in self.changes():
-            total[key, n, value] += COMES[kind]
-            once[key, version, kind] += 1
-            assert version >= newest.get(key, 0), (key, version)
-            newest[key] = version
-        assert {each: times for each, times in once.items() if times > 1} == {}
-        assert {row: times for row, times in total.items() if times} == Rows(map(tuple, told["rows"]))
-        self.note(f"{once.total()} changes in {len(self._batches())} batches, each once")
+        view = Rows(map(tuple, told["rows"]))
+        self.note(f"{check_once(self.changes(), view)} changes in {len(self._batches())} batches, each once")
+        await_that(lambda: self.subscriber.through >= fed or self.subscriber.fault is not None, seconds=REST_S_MAX)
+        self.note(f"{self.subscriber.check(view)} changes by subscription, each once")
+        if self._topic is not None:
+            counted, repeated = self._topic.check(self.changes(), view)
+            self.note(f"{counted} messages counted, {repeated} repeated")
+        self.note(f"done: {dict(self.done)}")
 
 
-def harm(folder: Path, given: int | None, delta: Mapping[str, str] = MappingProxyType({})) -> None:
-    """given: the seed; ``None`` for a random one."""
-    harmed = HarmedQuery(folder, random.randrange(1_000_000) if given is None else given, delta)
+def harm(folder: Path, options: pytest.Config, sinks: Sinks | None = None) -> None:
+    """For as long as ``--soak-minutes`` says, with the seed that ``--campaign-seed`` gives, or a random one."""
+    given, minutes = options.getoption("--campaign-seed"), options.getoption("--soak-minutes")
+    harmed = HarmedQuery(folder, random.randrange(1_000_000) if given is None else given, sinks or Sinks())
     with ExitStack() as at_end:
         at_end.callback(lambda: print("", *harmed.log, sep="\n"))
         at_end.callback(harmed.close)
         try:
-            harmed.run(SOAK_S)
+            harmed.run(60 * minutes)
             harmed.check()
         except (AssertionError, OSError, UpriverError, ValueError) as error:
             error.add_note("\n".join([*harmed.log, f"the driver's log: {harmed.cluster.log}"]))

@@ -1,18 +1,20 @@
 """Sinks for the changes of a view, in the form that ``DataStreamWriter.foreachBatch`` takes."""
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from upriver.arguments import flag, names, some_text
-from upriver.errors import DeclarationError
+from upriver.errors import ClusterError, DeclarationError
 from upriver.spark.merges import (
     merge,
     rows_by_count,
@@ -23,6 +25,7 @@ from upriver.spark.merges import (
 from upriver.spark.runs import quoted
 from upriver.state.changes import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 
+_LOG = logging.getLogger("upriver.sinks")
 FORMATS = ("delta", "iceberg")
 EXISTING = ("refuse", "replace", "continue")
 WRITER = "upriver.writer"
@@ -33,6 +36,12 @@ _TXN_APP, _TXN_VERSION = "spark.databricks.delta.write.txnAppId", "spark.databri
 """Settings of Delta: a transaction of an application and a version that a table has had is skipped."""
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND")
 """Conditions of errors by which Delta says that a path has no table."""
+_INTERRUPTIONS = ("java.lang.InterruptedException", "java.io.InterruptedIOException", "ClosedByInterruptException")
+"""Errors of Java that mean that the query is stopped."""
+_PROXY_ERROR = "py4j.protocol.Py4JJavaError: An error occurred while calling Spark"
+"""How an error begins in which Spark looks for an interruption."""
+_REASON_CHARS_MAX = 1000
+"""Characters of an error of Java that are told."""
 _VALUE = "upriver value"
 """A column of messages in the making."""
 _CHANGES, _ROWS = "upriver_changes", "upriver_rows"
@@ -87,6 +96,10 @@ class _KeptTable:
     """Whether the table has been looked at."""
 
     def __call__(self, rows: DataFrame, batch: int) -> None:
+        with short_errors(f"batch {batch} into table {self.table}"):
+            self._apply(rows, batch)
+
+    def _apply(self, rows: DataFrame, batch: int) -> None:
         columns = _own_columns(rows, self.key)
         spark = rows.sparkSession
         writer = self.writer or _query_id(spark)
@@ -161,6 +174,24 @@ def _query_id(spark: SparkSession) -> str:
 
 
 @contextmanager
+def short_errors(what: str) -> Iterator[None]:
+    """Raise ClusterError for an error of Java, and log its stack trace.
+
+    When a query is stopped amid a batch, Spark looks for the interruption in the text of the sink's error. It does so
+    by a regular expression that overflows the thread's stack on a text as long as a stack trace.
+    """
+    try:
+        yield
+    except Py4JJavaError as error:
+        text = str(error)
+        _LOG.debug("%s: %s", what, text)
+        name = next((name for name in _INTERRUPTIONS if name in text), None)
+        if name is not None:
+            raise ClusterError(f"{what}: the query is stopped. {_PROXY_ERROR}: {name}") from None
+        raise ClusterError(f"{what}: {error.java_exception!s:.{_REASON_CHARS_MAX}}") from None
+
+
+@contextmanager
 def _once(spark: SparkSession, writer: str, batch: int) -> Iterator[None]:
     """Delta skips what is written meanwhile if this writer's batch, or a later one, is in the table. Other formats do
     not know these settings."""
@@ -220,8 +251,9 @@ def publish_to_kafka(
     columns, deletes = names("key", key), flag("tombstones", tombstones)
 
     def publish(rows: DataFrame, batch: int) -> None:
-        messages = kafka_messages(rows, columns, tombstones=deletes)
-        messages.write.format("kafka").options(**{**options, **where}).save()
+        with short_errors(f"batch {batch} into topic {topic}"):
+            messages = kafka_messages(rows, columns, tombstones=deletes)
+            messages.write.format("kafka").options(**{**options, **where}).save()
 
     return publish
 

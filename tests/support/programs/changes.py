@@ -1,12 +1,14 @@
 """A driver of its own, whose processes a test harms while a query reads the changes of its view.
 
-usage: changes.py MASTER ROOT EVENTS SETTINGS DELTA. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
-DELTA: settings of a Spark session with Delta, as JSON: a second query then keeps a table equal to the view. The
-queries' checkpoints, a file for each batch and the table lie beside ROOT, in ``query``, ``batches`` and ``table``.
-Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``query``, when the query
-is stopped and begins again; for ``extra``, when one more logged view is declared, or dropped; for ``check FILES``, when
-all of so many files are taken, the rows of the view, how many of them differ from Spark's own answer, how many rows of
-the table differ from the view once it has had time, and why the queries have failed so far.
+usage: changes.py MASTER ROOT EVENTS SETTINGS SINKS. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
+SINKS: as ``harmed_query_kit.ChangesDriver`` makes it, in JSON: settings of the Spark session, whether a query keeps a
+table of Delta equal to the view, and the topic of Kafka to which a query publishes the changes, if any. The queries'
+checkpoints, a file for each batch and the table lie beside ROOT, in ``*query``, ``batches`` and ``table``.
+
+Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``query``, when the
+queries are stopped and begin again; for ``extra``, when one more logged view is declared, or dropped; for ``check
+FILES``, when all of so many files are taken, the rows of the view, how many of them differ from Spark's own answer, how
+many rows of the table differ from the view once it has had time, and why the queries have failed so far.
 """
 
 import json
@@ -22,7 +24,7 @@ from session import OUR_DAEMON, session
 
 from upriver.app import App
 from upriver.errors import UpriverError
-from upriver.sinks import keep_equal
+from upriver.sinks import keep_equal, publish_to_kafka
 from upriver.spark.frames import differing_rows
 
 SCHEMA = "k long, v long"
@@ -74,18 +76,20 @@ class LastingQuery:
             self._query.stop()
 
 
-def main(master: str, root: str, events: str, settings: str, delta: str) -> None:
-    with_delta = json.loads(delta)
-    spark = session(master, {**OUR_DAEMON, "spark.sql.streaming.stopTimeout": "60s", **with_delta})
+def main(master: str, root: str, events: str, settings: str, given: str) -> None:
+    sinks = json.loads(given)
+    spark = session(master, {**OUR_DAEMON, "spark.sql.streaming.stopTimeout": "60s", **sinks["session"]})
     app = App(spark, root, ingest_tasks=1, **json.loads(settings))
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     app.view("sums", SUMS, key="k", changes=True)
     app.start(wait=True)
     folder, has_extra = Path(root).parent, False
     queries = [LastingQuery(app, folder / "query", BatchFiles(folder / "batches"))]
-    table = str(folder / "table") if with_delta else None
+    table = str(folder / "table") if sinks["delta"] else None
     if table is not None:
         queries.append(LastingQuery(app, folder / "table-query", keep_equal(table, key="k")))
+    if (topic := sinks["topic"]) is not None:
+        queries.append(LastingQuery(app, folder / "topic-query", publish_to_kafka(sinks["servers"], topic, key="k")))
     say({"address": app.address, "token": app.token})
     for line in sys.stdin:
         try:

@@ -52,10 +52,15 @@ _EXTENSIONS = {
 }
 
 
-def delta_settings() -> dict[str, str]:
-    """Spark's settings for a session of its own with Delta. Raises Missing, with the reason, if there are no jars."""
-    jars = ",".join(map(str, jars_for("delta")))
-    return {"spark.jars": jars, "spark.sql.extensions": _EXTENSIONS["delta"], **_SETTINGS["delta"]}
+def settings_of(*connectors: str) -> dict[str, str]:
+    """Spark's settings for a session of its own with connectors, of which one may have extensions. Raises Missing, with
+    the reason, if there are no jars."""
+    settings = {"spark.jars": ",".join(str(jar) for name in connectors for jar in jars_for(name))}
+    for name in connectors:
+        settings |= _SETTINGS[name]
+        if name in _EXTENSIONS:
+            settings["spark.sql.extensions"] = _EXTENSIONS[name]
+    return settings
 
 
 class ConnectedSession:
