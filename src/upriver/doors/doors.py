@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from upriver.doors.gateway import Gateway
+from upriver.doors.query_processes import PROCESSES
 from upriver.errors import ClusterError, DeclarationError
 from upriver.net.remote import PORT_MAX
 from upriver.net.server import Listen
@@ -93,6 +94,7 @@ class OpenDoors:
         """Close all; a second call does nothing."""
         while self._open:
             self._open.popitem()[1].close()
+        PROCESSES.close()
 
 
 def cannot_listen(door: str, listen: Listen, error: OSError) -> ClusterError:

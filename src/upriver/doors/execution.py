@@ -1,13 +1,14 @@
 """Executes queries over views: fetches the rows that a query needs, and has DuckDB evaluate it over them.
 
-DuckDB has no access to files, the network or Python's variables, its settings are locked, and its memory, threads and
-time are bounded. Only a text that :mod:`.queries` has made from a checked syntax tree reaches it.
+DuckDB runs in a process of its own (:mod:`.query_processes`). It has no access to files, the network or Python's
+variables, its settings are locked, and its memory, threads and time are bounded. Only a text that :mod:`.queries` has
+made from a checked syntax tree reaches it.
 """
 
-import atexit
+import signal
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -18,40 +19,27 @@ import pyarrow as pa
 from upriver.client.client import Client
 from upriver.client.scans import ScanReader
 from upriver.doors.queries import ViewAccess, ViewQuery
-from upriver.errors import Busy, DeclarationError, QueryCancelled, RowError, UnsupportedSql, WaitTimeout
+from upriver.doors.query_processes import PROCESSES, QUERY_S_MAX, ProcessEnded, QueryProcess, QueryProcesses
+from upriver.doors.query_program import (
+    MEMORY_STATUS,
+    NO_ROWS,
+    OUT_OF_MEMORY,
+    QUERY_BYTES_MAX,
+    QUERY_ROWS_MAX,
+    TOO_LARGE,
+    QueryFault,
+    QueryTask,
+)
+from upriver.errors import DeclarationError, QueryCancelled, RowError, UnsupportedSql, WaitTimeout
 from upriver.net.lookups import ViewRoute
 from upriver.plan.plan import EVERYTHING_KEY
 
-QUERY_ROWS_MAX = 1_000_000
-"""Rows of one view that a query reads by a scan, and rows of an answer."""
-QUERY_BYTES_MAX = 256 << 20
-"""Bytes of the same."""
 QUERY_KEYS_MAX = 100_000
 """Keys of one view that a query names."""
 COMPUTED_ROWS_MAX = 10_000_000
 """Rows of tables from which a query without keys computes a partial view."""
-QUERY_S_MAX = 60.0
-"""Seconds that DuckDB may take for one query, and that a query waits for its turn."""
-QUERIES_MAX = 8
-"""Queries that one process evaluates at a time."""
-ENGINES_MAX = 8
-"""DuckDBs that a process keeps: one for each time zone and door."""
-BATCH_ROWS = 65_536
-"""Rows of an answer that are fetched at a time."""
-
-DUCK_SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {
-        "enable_external_access": False,
-        "python_enable_replacements": False,
-        "temp_directory": "",
-        "memory_limit": "1GB",
-        "threads": 2,
-        "ieee_floating_point_ops": False,  # division by zero is an error
-    }
-)
-"""Of every DuckDB that sees a user's query."""
-
-
+_MEMORY_STATUSES = (MEMORY_STATUS, -signal.SIGABRT, -signal.SIGKILL)
+"""How a process ends that takes too much memory: by itself, by C++, or by the operating system."""
 DIVISION = "Division by zero"
 """What DuckDB says of it."""
 
@@ -118,21 +106,27 @@ class Cancellation:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._under_way: duckdb.DuckDBPyConnection | None = None
-        self.is_requested = False
+        self._under_way: QueryProcess | None = None
+        self._is_requested = False
 
     def request(self) -> None:
-        """End the query that DuckDB evaluates now, if there is one."""
+        """End the query under way, if there is one."""
         with self._lock:
             if self._under_way is not None:
-                self.is_requested = True
-                self._under_way.interrupt()
+                self._is_requested = True
+                self._under_way.kill()
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether the last query was to end."""
+        with self._lock:
+            return self._is_requested
 
     @contextmanager
-    def covers(self, duck: duckdb.DuckDBPyConnection) -> Iterator[None]:
-        """The query of this connection is under way."""
+    def covers(self, process: QueryProcess) -> Iterator[None]:
+        """The query of this process is under way."""
         with self._lock:
-            self._under_way, self.is_requested = duck, False
+            self._under_way, self._is_requested = process, False
         try:
             yield
         finally:
@@ -157,29 +151,34 @@ def execute(
     parameters: Sequence[Any] = (),
     added: DoorTables = NO_TABLES,
     cancellation: Cancellation | None = None,
+    processes: QueryProcesses = PROCESSES,
 ) -> pa.Table:
-    """The answer of a query. parameters: values of ``$1``, ``$2``, ...
+    """The answer of a query. parameters: values of ``$1``, ``$2``, ... processes: evaluate it.
 
     The rows of each view are as of the end of one epoch. Raises UnsupportedSql for what DuckDB refuses, RowError for an
     expression that fails, DeclarationError for too many rows or keys, WaitTimeout, Busy, and the errors of lookups.
     """
     cancellation = cancellation or Cancellation()
-    with _ENGINES.cursor(query.zone, added.macros) as duck, cancellation.covers(duck):
+    with processes.process() as process, cancellation.covers(process):
+        evaluation = _Evaluation(process, query.zone, added.macros, cancellation)
+        tables = dict(added.tables)
+        left = QUERY_BYTES_MAX
         for access in query.accesses:
-            duck.register(access.view, _rows_of(access, query.routes[access.view], rows, duck, parameters))
-        for name, table in added.tables.items():
-            duck.register(name, table)
-        return _answer(duck, query.sql, _used(query, parameters))
+            route = query.routes[access.view]
+            tables[access.view] = _rows_of(access, route, rows, evaluation, parameters, left)
+            left -= tables[access.view].nbytes
+            if left < 0:
+                raise _too_much(access.view, route.schema)
+        return evaluation.answer(query.sql, _used(query, parameters), tables)
 
 
 def describe(query: ViewQuery, parameters: Sequence[Any] = (), added: DoorTables = NO_TABLES) -> pa.Schema:
     """Names and types of the answer's columns. parameters: of the types that they will have."""
-    with _ENGINES.cursor(query.zone, added.macros) as duck:
-        for name, table in added.tables.items():
-            duck.register(name, table.slice(0, 0))
-        for view, route in query.routes.items():
-            duck.register(view, route.schema.empty_table())
-        return _answer(duck, query.sql, _used(query, parameters)).schema
+    tables = {name: table.slice(0, 0) for name, table in added.tables.items()}
+    tables |= {view: route.schema.empty_table() for view, route in query.routes.items()}
+    with PROCESSES.process() as process:
+        evaluation = _Evaluation(process, query.zone, added.macros, Cancellation())
+        return evaluation.answer(query.sql, _used(query, parameters), tables, is_described=True).schema
 
 
 def _used(query: ViewQuery, parameters: Sequence[Any]) -> dict[str, Any]:
@@ -187,16 +186,22 @@ def _used(query: ViewQuery, parameters: Sequence[Any]) -> dict[str, Any]:
 
 
 def _rows_of(
-    access: ViewAccess, route: ViewRoute, rows: QueryRows, duck: duckdb.DuckDBPyConnection, parameters: Sequence[Any]
+    access: ViewAccess,
+    route: ViewRoute,
+    rows: QueryRows,
+    evaluation: "_Evaluation",
+    parameters: Sequence[Any],
+    nbytes_max: int,
 ) -> pa.Table:
+    """nbytes_max: bytes that a scan may have."""
     if access.keys is None:
-        return _scanned(access, rows.scan(access.view))
+        return _scanned(access, rows.scan(access.view), nbytes_max)
     if route.key_schema == EVERYTHING_KEY:
         keys = pa.table({"()": pa.array([0], EVERYTHING_KEY.field(0).type)})
         return rows.lookup(access.view, keys)
     limited = f"SELECT DISTINCT * FROM ({access.keys}) LIMIT {QUERY_KEYS_MAX + 1}"
     used = {str(place): value for place, value in enumerate(parameters, start=1) if f"${place}" in access.keys}
-    keys = _answer(duck, limited, used)
+    keys = evaluation.answer(limited, used, {})
     if keys.num_rows > QUERY_KEYS_MAX:
         raise DeclarationError(
             f"view {access.view!r}: the query names more than {QUERY_KEYS_MAX:,} keys; give them in several queries"
@@ -204,7 +209,7 @@ def _rows_of(
     return rows.lookup(access.view, keys.cast(route.key_schema))
 
 
-def _scanned(access: ViewAccess, scan: ScanReader) -> pa.Table:
+def _scanned(access: ViewAccess, scan: ScanReader, nbytes_max: int) -> pa.Table:
     """The rows of a scan, or as many as are enough."""
     batches: list[pa.RecordBatch] = []
     count = nbytes = 0
@@ -214,111 +219,70 @@ def _scanned(access: ViewAccess, scan: ScanReader) -> pa.Table:
             break
         batches.append(batch)
         count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
-        if count > QUERY_ROWS_MAX or nbytes > QUERY_BYTES_MAX:
-            raise DeclarationError(
-                f"view {access.view!r} has more than {QUERY_ROWS_MAX:,} rows, or {QUERY_BYTES_MAX >> 20} MiB: too many "
-                f"for a query without keys. {_way_out(access.view, scan.schema)}"
-            )
+        if count > QUERY_ROWS_MAX or nbytes > nbytes_max:
+            raise _too_much(access.view, scan.schema)
     return pa.Table.from_batches(batches, scan.schema)
 
 
-def _answer(duck: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any]) -> pa.Table:
-    """The rows of a query in DuckDB, within the bounds."""
-    late = threading.Event()
-
-    def interrupt() -> None:
-        late.set()
-        duck.interrupt()
-
-    timer = threading.Timer(QUERY_S_MAX, interrupt)
-    timer.daemon = True
-    timer.start()
-    try:
-        relation = duck.sql(sql, params=dict(parameters)) if parameters else duck.sql(sql)
-        if relation is None:
-            raise UnsupportedSql("the query gives no rows to return: a query is one SELECT")
-        reader = relation.to_arrow_reader(BATCH_ROWS)
-        return pa.Table.from_batches(_bounded(reader), reader.schema)
-    except (duckdb.Error, OSError, pa.ArrowException) as error:  # Arrow's, if it comes while rows are fetched
-        if _is(error, "INTERRUPT Error") and not late.is_set():
-            raise QueryCancelled("the query was cancelled by its caller") from None
-        if late.is_set():
-            raise WaitTimeout(f"the query took longer than {QUERY_S_MAX:g} s: name keys, or read fewer rows") from None
-        raise _translated(error) from error
-    finally:
-        timer.cancel()
+def _too_much(view: str, schema: pa.Schema) -> DeclarationError:
+    return DeclarationError(
+        f"view {view!r} has more than {QUERY_ROWS_MAX:,} rows, or the views of the query more than "
+        f"{QUERY_BYTES_MAX >> 20} MiB: too many for a query. {_way_out(view, schema)}"
+    )
 
 
-def _bounded(reader: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    count = nbytes = 0
-    for batch in reader:
-        count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
-        if count > QUERY_ROWS_MAX or nbytes > QUERY_BYTES_MAX:
-            raise DeclarationError(
-                f"the answer has more than {QUERY_ROWS_MAX:,} rows, or {QUERY_BYTES_MAX >> 20} MiB: add a LIMIT"
-            )
-        yield batch
+@dataclass(frozen=True, slots=True)
+class _Evaluation:
+    """What one query has evaluated, step by step. zone: of times. macros: of the door."""
 
+    process: QueryProcess
+    zone: str
+    macros: tuple[str, ...]
+    cancellation: Cancellation
 
-class _Engines:
-    """A DuckDB for each time zone. Queries share its memory; each has a cursor with tables of its own."""
-
-    def __init__(self) -> None:
-        self._turns = threading.BoundedSemaphore(QUERIES_MAX)
-        self._lock = threading.Lock()
-        self._open: dict[tuple[str, tuple[str, ...]], duckdb.DuckDBPyConnection] = {}
-
-    @contextmanager
-    def cursor(self, zone: str, macros: tuple[str, ...] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
-        """For one query. Raises Busy if there are too many at a time."""
-        if not self._turns.acquire(timeout=QUERY_S_MAX):
-            raise Busy(f"{QUERIES_MAX} queries are under way already: try again soon")
+    def answer(
+        self, sql: str, parameters: Mapping[str, Any], tables: Mapping[str, pa.Table], is_described: bool = False
+    ) -> pa.Table:
+        """The rows of a query in DuckDB, within the bounds; is_described: none of them, but their schema."""
+        task = QueryTask(sql, parameters, self.zone, self.macros, tuple(tables), is_described)
         try:
-            with self._lock:
-                cursor = self._engine(zone, macros).cursor()
-            try:
-                yield cursor
-            finally:
-                cursor.close()
-        finally:
-            self._turns.release()
-
-    def _engine(self, zone: str, macros: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
-        if (zone, macros) not in self._open:
-            if len(self._open) >= ENGINES_MAX:
-                del self._open[next(iter(self._open))]  # cursors of queries under way keep it open
-            duck = duckdb.connect(":memory:", config=dict(DUCK_SETTINGS))
-            with suppress(duckdb.Error):  # a zone that DuckDB does not know: UTC stays
-                duck.execute(f"SET GLOBAL TimeZone = '{zone.replace(chr(39), chr(39) * 2)}'")
-            for macro in macros:
-                duck.execute(macro)
-            duck.execute("SET lock_configuration = true")
-            self._open[zone, macros] = duck
-        return self._open[zone, macros]
-
-    def close(self) -> None:
-        with self._lock:
-            for duck in self._open.values():
-                duck.close()
-            self._open.clear()
+            return self.process.answer(task, tables)
+        except QueryFault as fault:
+            raise _translated(fault, self.process.memory) from getattr(duckdb, fault.kind, duckdb.Error)(str(fault))
+        except ProcessEnded as ended:
+            if self.cancellation.is_requested:
+                raise QueryCancelled("the query was cancelled by its caller") from None
+            if ended.is_late:
+                raise WaitTimeout(
+                    f"the query took longer than {QUERY_S_MAX:g} s: name keys, or read fewer rows"
+                ) from None
+            if ended.status in _MEMORY_STATUSES:
+                raise _too_much_memory(self.process.memory) from ended
+            raise UnsupportedSql(
+                f"DuckDB fails on this query (its process ended with status {ended.status}): write it in another way"
+            ) from ended
 
 
-_ENGINES = _Engines()
-atexit.register(_ENGINES.close)
+def _too_much_memory(memory: int) -> DeclarationError:
+    return DeclarationError(
+        f"the query needs more than {memory >> 20:,} MiB of memory: read fewer rows, or make shorter texts and lists"
+    )
 
 
-def _is(error: Exception, kind: str) -> bool:
-    """Whether this is DuckDB's error of a kind. What Arrow raises in its place has its text alone."""
-    return str(error).startswith(kind)
-
-
-def _translated(error: Exception) -> Exception:
-    """DuckDB's error as ours, on one line."""
-    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+def _translated(fault: QueryFault, memory: int) -> Exception:
+    """DuckDB's error as ours, on one line. What Arrow raises in its place has its text alone.
+    memory: bytes that the query might take."""
+    if fault.kind == NO_ROWS:
+        return UnsupportedSql("the query gives no rows to return: a query is one SELECT")
+    if fault.kind == TOO_LARGE:
+        return DeclarationError(
+            f"the answer has more than {QUERY_ROWS_MAX:,} rows, or {QUERY_BYTES_MAX >> 20} MiB: add a LIMIT"
+        )
+    text = str(fault).splitlines()[0] if str(fault) else fault.kind
     if DIVISION in text:
         return RowError(DIVISION.lower())
-    if _is(error, "Conversion Error") or _is(error, "Out of Range Error"):
+    if text.startswith(("Conversion Error", "Out of Range Error")):
         return RowError(text)
-    if _is(error, "Out of Memory Error"):
-        return DeclarationError(f"the query needs more than {DUCK_SETTINGS['memory_limit']} of memory: read fewer rows")
+    if fault.kind == OUT_OF_MEMORY or text.startswith("Out of Memory Error"):
+        return _too_much_memory(memory)
     return UnsupportedSql(text)

@@ -17,7 +17,6 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from upriver.doors.column_titles import with_postgres_names, with_spark_names
-from upriver.doors.value_limits import with_bounded_values
 from upriver.errors import UnknownView, UnsupportedSql
 from upriver.net.lookups import ViewRoute
 from upriver.plan.column_names import quoted
@@ -168,8 +167,7 @@ def parsed(text: str, dialect: str) -> exp.Expr:
     if len(statements) != 1:
         raise UnsupportedSql(f"a query is one SELECT; {len(statements)} statements are given")
     _check_depth(statements[0])
-    bounded = with_bounded_values(statements[0])
-    return _postgres_division(bounded) if dialect == "postgres" else _as_ansi(bounded)
+    return _postgres_division(statements[0]) if dialect == "postgres" else _as_ansi(statements[0])
 
 
 def _check_depth(tree: exp.Expr) -> None:

@@ -1,0 +1,152 @@
+"""The processes that evaluate queries: started when they are needed, few at a time, each under a limit of memory.
+
+A query that takes too long, is cancelled, or takes more memory than it may, loses its process. The driver loses
+nothing.
+"""
+
+import atexit
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import duckdb
+import pyarrow as pa
+
+from upriver.doors.query_program import OUT_OF_MEMORY, QueryFault, QueryTask, received_answer, send_task
+from upriver.errors import Busy, ClusterError
+
+PROCESS_BYTES_MAX = 1 << 30
+"""Bytes of memory that a process may take beyond what it has when idle (about 100 MB). Linux keeps the count."""
+QUERY_S_MAX = 60.0
+"""Seconds that one evaluation may take, and that a query waits for its turn."""
+QUERIES_MAX = 4
+"""Queries under way at a time, each with a process and the rows that it reads."""
+IDLE_MAX = 2
+"""Processes that wait for the next query."""
+END_S_MAX = 5.0
+"""Seconds that a process that was killed has to end."""
+_PROGRAM = "from upriver.doors.query_program import main; main()"
+_LAST_FAULTS = (OUT_OF_MEMORY, duckdb.InternalException.__name__, duckdb.FatalException.__name__)
+"""Kinds of errors after which a process takes no other query."""
+
+
+class ProcessEnded(Exception):
+    """The process has ended in place of an answer. is_late: because the query took too long. status: as Popen gives
+    it."""
+
+    def __init__(self, is_late: bool, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.is_late, self.status = is_late, status
+
+
+class QueryProcess:
+    """One process. It answers one task after the other, and is killed to end one early."""
+
+    def __init__(self, memory: int) -> None:
+        """memory: bytes that it may take. Raises ClusterError."""
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        environment["ARROW_DEFAULT_MEMORY_POOL"] = "system"  # Arrow's own one reserves 1 GiB at once, which counts
+        command = [sys.executable, "-P", "-c", _PROGRAM, str(memory)]
+        try:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            )
+        except OSError as error:
+            raise ClusterError(f"a query's process cannot be started: {command[0]}: {error}") from None
+        self.memory = memory
+        self.is_spent = False
+        """Whether it takes no further task."""
+
+    def answer(self, task: QueryTask, tables: Mapping[str, pa.Table], seconds: float = QUERY_S_MAX) -> pa.Table:
+        """The rows of a task. Raises QueryFault, ProcessEnded."""
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            self.kill()
+
+        timer = threading.Timer(seconds, give_up)
+        timer.daemon = True
+        timer.start()
+        sent, received = self._process.stdin, self._process.stdout
+        assert sent is not None
+        assert received is not None
+        try:
+            send_task(sent, task, tables)
+            found, is_spent = received_answer(received)
+            self.is_spent = self.is_spent or is_spent
+        except QueryFault as fault:
+            self.is_spent = self.is_spent or fault.kind in _LAST_FAULTS
+            raise
+        except (OSError, EOFError, ValueError, pa.ArrowException):
+            self.kill()
+            raise ProcessEnded(late.is_set(), self._process.wait(END_S_MAX)) from None
+        except BaseException:
+            self.kill()  # what it sends next would be taken for the answer of another task
+            raise
+        finally:
+            timer.cancel()
+        return found
+
+    def kill(self) -> None:
+        """End it, from any thread."""
+        self.is_spent = True
+        self._process.kill()
+
+    def close(self) -> None:
+        """End it, and wait until it has ended."""
+        self.kill()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                assert pipe is not None
+                pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(END_S_MAX)
+
+
+class QueryProcesses:
+    """All of this process: a few at a time, and fewer that wait."""
+
+    def __init__(self, memory: int = PROCESS_BYTES_MAX) -> None:
+        """memory: bytes that each process may take."""
+        self.memory = memory
+        self._turns = threading.BoundedSemaphore(QUERIES_MAX)
+        self._lock = threading.Lock()
+        self._idle: list[QueryProcess] = []
+
+    @contextmanager
+    def process(self) -> Iterator[QueryProcess]:
+        """For one query. Raises Busy if there are too many at a time."""
+        if not self._turns.acquire(timeout=QUERY_S_MAX):
+            raise Busy(f"{QUERIES_MAX} queries are under way already: try again soon")
+        try:
+            with self._lock:
+                process = self._idle.pop() if self._idle else None
+            process = process or QueryProcess(self.memory)
+            try:
+                yield process
+            finally:
+                self._put_back(process)
+        finally:
+            self._turns.release()
+
+    def _put_back(self, process: QueryProcess) -> None:
+        with self._lock:
+            if not process.is_spent and len(self._idle) < IDLE_MAX:
+                self._idle.append(process)
+                return
+        process.close()
+
+    def close(self) -> None:
+        """End those that wait. Later queries start others."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.close()
+
+
+PROCESSES = QueryProcesses()
+atexit.register(PROCESSES.close)

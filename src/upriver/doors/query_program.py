@@ -1,0 +1,274 @@
+"""The program of a process that evaluates queries for the doors: DuckDB under a limit of the operating system.
+
+DuckDB counts its tables, and not the texts and lists that an expression makes on the way. So the process has a limit of
+its own: what does not fit is an error of the query, and not the end of the driver. A task comes as JSON and Arrow
+streams on the standard input; its answer goes out in the same form.
+"""
+
+import datetime
+import json
+import os
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from decimal import Decimal
+from types import MappingProxyType
+from typing import IO, Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.ipc as ipc
+
+QUERY_ROWS_MAX = 1_000_000
+"""Rows of one view that a query reads by a scan, and rows of an answer."""
+QUERY_BYTES_MAX = 256 << 20
+"""Bytes of an answer, and of all rows that a query reads."""
+BATCH_ROWS = 65_536
+"""Rows of an answer that are fetched at a time."""
+ENGINES_MAX = 4
+"""DuckDBs that a process keeps: one for each time zone and door."""
+DUCK_SETTINGS: Mapping[str, Any] = MappingProxyType(
+    {
+        "enable_external_access": False,
+        "python_enable_replacements": False,
+        "temp_directory": "",
+        "memory_limit": "768MB",
+        "threads": 2,
+        "ieee_floating_point_ops": False,  # division by zero is an error
+    }
+)
+"""Of every DuckDB that sees a user's query."""
+SIZE = struct.Struct("!Q")
+"""The size of what comes next, in bytes."""
+TOO_LARGE = "too large"
+"""The kind of the error of an answer beyond the bounds."""
+NO_ROWS = "no rows"
+"""The kind of the error of a statement that is no query."""
+OUT_OF_MEMORY = duckdb.OutOfMemoryException.__name__
+"""The kind of the error of a query that takes more memory than it may."""
+MEMORY_STATUS = 86
+"""With what a process ends that cannot even say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTask:
+    """What a process evaluates. parameters: by name. zone: of times. macros: statements that define functions. tables:
+    names of the Arrow tables that follow. is_described: only the schema is wanted."""
+
+    sql: str
+    parameters: Mapping[str, Any]
+    zone: str
+    macros: tuple[str, ...]
+    tables: tuple[str, ...]
+    is_described: bool
+
+
+class QueryFault(Exception):
+    """Why there is no answer. kind: DuckDB's class of error, or one of this module."""
+
+    def __init__(self, kind: str, text: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+class Engines:
+    """A DuckDB for each time zone and door; each query has a cursor with tables of its own."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[str, tuple[str, ...]], duckdb.DuckDBPyConnection] = {}
+
+    @contextmanager
+    def cursor(self, zone: str, macros: tuple[str, ...] = ()) -> Iterator[duckdb.DuckDBPyConnection]:
+        """For one query."""
+        cursor = self._engine(zone, macros).cursor()
+        try:
+            yield cursor
+        finally:
+            cursor.close()
+
+    def _engine(self, zone: str, macros: tuple[str, ...]) -> duckdb.DuckDBPyConnection:
+        if (zone, macros) not in self._open:
+            if len(self._open) >= ENGINES_MAX:
+                self._open.pop(next(iter(self._open))).close()
+            duck = duckdb.connect(":memory:", config=dict(DUCK_SETTINGS))
+            with suppress(duckdb.Error):  # a zone that DuckDB does not know: UTC stays
+                duck.execute(f"SET GLOBAL TimeZone = '{zone.replace(chr(39), chr(39) * 2)}'")
+            for macro in macros:
+                duck.execute(macro)
+            duck.execute("SET lock_configuration = true")
+            self._open[zone, macros] = duck
+        return self._open[zone, macros]
+
+    def answer(self, task: QueryTask, tables: Mapping[str, pa.Table]) -> pa.Table:
+        """The rows of a task, within the bounds. Raises QueryFault."""
+        try:
+            with self.cursor(task.zone, task.macros) as duck:
+                for name, table in tables.items():
+                    duck.register(name, table)
+                relation = duck.sql(task.sql, params=dict(task.parameters)) if task.parameters else duck.sql(task.sql)
+                if relation is None:
+                    raise QueryFault(NO_ROWS)
+                reader = relation.to_arrow_reader(BATCH_ROWS)
+                if task.is_described:
+                    return reader.schema.empty_table()
+                return pa.Table.from_batches(_bounded(reader), reader.schema)
+        except MemoryError:
+            raise QueryFault(OUT_OF_MEMORY) from None
+        except (duckdb.Error, OSError, pa.ArrowException) as error:  # Arrow's, if it comes while rows are fetched
+            raise QueryFault(type(error).__name__, str(error)) from None
+
+
+def _bounded(reader: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    count = nbytes = 0
+    for batch in reader:
+        count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
+        if count > QUERY_ROWS_MAX or nbytes > QUERY_BYTES_MAX:
+            raise QueryFault(TOO_LARGE)
+        yield batch
+
+
+# What goes between the processes
+
+
+def send_task(out: IO[bytes], task: QueryTask, tables: Mapping[str, pa.Table]) -> None:
+    """tables: in the order of the task's names."""
+    told = asdict(task) | {"parameters": {name: _told(value) for name, value in task.parameters.items()}}
+    _send_sized(out, json.dumps(told).encode())
+    for table in tables.values():
+        _send_table(out, table)
+    out.flush()
+
+
+_VALUE_FORMS: Mapping[type, tuple[Callable[[Any], str], Callable[[str], Any]]] = MappingProxyType(
+    {
+        bytes: (bytes.hex, bytes.fromhex),
+        Decimal: (str, Decimal),
+        datetime.datetime: (datetime.datetime.isoformat, datetime.datetime.fromisoformat),
+        datetime.date: (datetime.date.isoformat, datetime.date.fromisoformat),
+        datetime.time: (datetime.time.isoformat, datetime.time.fromisoformat),
+    }
+)
+"""By type of a parameter that JSON does not have: to a text, and back."""
+_FORM_TYPES = {type.__name__: type for type in _VALUE_FORMS}
+
+
+def _told(value: Any) -> Any:
+    """A parameter as JSON."""
+    if isinstance(value, list):
+        return list(map(_told, value))
+    if type(value) in _VALUE_FORMS:
+        return {type(value).__name__: _VALUE_FORMS[type(value)][0](value)}
+    return value
+
+
+def _value_of(told: Any) -> Any:
+    if isinstance(told, list):
+        return list(map(_value_of, told))
+    if isinstance(told, dict):
+        ((name, text),) = told.items()
+        return _VALUE_FORMS[_FORM_TYPES[name]][1](text)
+    return told
+
+
+def received_answer(source: IO[bytes]) -> tuple[pa.Table, bool]:
+    """An answer, and whether the process holds too much memory to go on. Raises QueryFault; EOFError, OSError,
+    pa.ArrowException if the process has ended."""
+    head = json.loads(_received_sized(source))
+    if head["kind"] is not None:
+        raise QueryFault(head["kind"], head["text"])
+    with ipc.open_stream(source) as stream:
+        return stream.read_all(), head["is_spent"]
+
+
+def _send_sized(out: IO[bytes], data: bytes) -> None:
+    out.write(SIZE.pack(len(data)) + data)
+
+
+def _received_sized(source: IO[bytes]) -> bytes:
+    (size,) = SIZE.unpack(_exactly(source, SIZE.size))
+    return _exactly(source, size)
+
+
+def _exactly(source: IO[bytes], size: int) -> bytes:
+    data = source.read(size)
+    if len(data) < size:
+        raise EOFError("the other process has ended")
+    return data
+
+
+def _send_table(out: IO[bytes], table: pa.Table) -> None:
+    with ipc.new_stream(out, table.schema) as stream:
+        stream.write_table(table, max_chunksize=BATCH_ROWS)
+
+
+# The program
+
+
+def _data_bytes() -> int:
+    """Bytes of memory that count for the limit, as Linux tells; 0 elsewhere."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            pages = int(file.read().split()[5])
+    except OSError:
+        return 0
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _limit_memory(more: int) -> None:
+    """Let this process take so many bytes more, of which the operating system keeps the count. Linux keeps it; other
+    systems take the call, and may do nothing."""
+    import resource  # there is none on Windows
+
+    limit = _data_bytes() + more
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def main() -> None:
+    """Answer tasks until the standard input ends. The argument: bytes of memory that queries may take."""
+    memory = int(sys.argv[1])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's terminal means the driver
+    source, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no answer
+    engines = Engines()
+    with engines.cursor("UTC") as duck:
+        duck.execute("SELECT 1").fetchall()  # DuckDB's threads are there before the count begins
+    begun = _data_bytes()
+    _limit_memory(memory)
+    try:
+        while True:
+            task, tables = _received_task(source)
+            _answer(out, engines, task, tables, begun + memory // 2)
+            del task, tables
+    except (EOFError, BrokenPipeError):
+        os._exit(0)  # the driver has ended
+    except MemoryError:
+        os._exit(MEMORY_STATUS)
+
+
+def _received_task(source: IO[bytes]) -> tuple[QueryTask, dict[str, pa.Table]]:
+    told = json.loads(_received_sized(source))
+    parameters = {name: _value_of(value) for name, value in told["parameters"].items()}
+    lists = {name: tuple(told[name]) for name in ("macros", "tables")}
+    task = QueryTask(**{**told, "parameters": parameters, **lists})
+    tables = {}
+    for name in task.tables:
+        with ipc.open_stream(source) as stream:
+            tables[name] = stream.read_all()
+    return task, tables
+
+
+def _answer(out: IO[bytes], engines: Engines, task: QueryTask, tables: Mapping[str, pa.Table], spent_from: int) -> None:
+    found: pa.Table | None = None
+    head: dict[str, Any] = {"kind": None, "text": ""}
+    try:
+        found = engines.answer(task, tables)
+    except QueryFault as fault:
+        head = {"kind": fault.kind, "text": str(fault)}
+    head["is_spent"] = _data_bytes() > spent_from
+    _send_sized(out, json.dumps(head).encode())
+    if found is not None:
+        _send_table(out, found)
+    out.flush()
