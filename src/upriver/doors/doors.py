@@ -20,7 +20,7 @@ _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0
 MODULES: Mapping[str, tuple[str, str]] = {
     "http": ("upriver.doors.http.server", "http"),
     "postgres": ("upriver.doors.postgres.server", "spark"),
-    "flight": ("upriver.doors.flight", "spark"),
+    "flight": ("upriver.doors.flight.server", "spark"),
 }
 """By door: its module, which has ``serve(gateway, listen) -> Door``, and the extra with the packages that it needs."""
 

@@ -13,14 +13,12 @@ from sqlglot import exp
 
 from upriver.doors.column_titles import with_postgres_names
 from upriver.doors.execution import Cancellation, DoorTables, QueryRows, describe, execute
+from upriver.doors.parameters import PARAMETER, PARAMETERS_MAX, QUERY_PARTS, with_casts, with_parameters
 from upriver.doors.postgres.catalog import MACROS, SETTINGS, adapted
 from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, TEXT, TYPES, decoded
 from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
 from upriver.errors import UnsupportedSql
-
-PARAMETERS_MAX = 1_000
-"""Parameters of one statement."""
 
 _TRANSACTIONS: Mapping[str, str] = {
     "BEGIN": "BEGIN",
@@ -35,16 +33,6 @@ _SILENT = ("SET", "RESET", "DISCARD", "DEALLOCATE", "SAVEPOINT", "RELEASE", "LIS
 """First words of statements that change nothing here."""
 _QUERIES = ("SELECT", "WITH", "VALUES", "TABLE", "(")
 _SET = re.compile(r"SET\s+(?:SESSION\s+|LOCAL\s+)?([\w.]+)\s*(?:=|\s+TO\s+|\s)\s*(.*)", re.IGNORECASE | re.DOTALL)
-PARAMETER = "upriver_parameter"
-"""The function that stands for a parameter until the query is parsed."""
-_PARTS = re.compile(
-    r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*+(?:'|\Z) | '(?:[^']|'')*+(?:'|\Z) | "(?:[^"]|"")*+(?:"|\Z)
-    | (?P<comment>--[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/|\Z))
-    | (?<![\w$])\$(?P<tag>[A-Za-z_]\w*+|)\$(?:[^$]|\$(?!(?P=tag)\$))*+(?:\$(?P=tag)\$|\Z)
-    | (?<![\w$])\$(?P<number>\d{1,5})(?!\w) | ;""",
-    re.VERBOSE | re.DOTALL,
-)
-"""Texts, names, comments, parameters and semicolons. What has no end goes up to the end of the text."""
 _SHOWN_NAMES = {
     "TRANSACTION ISOLATION LEVEL": "transaction_isolation",
     "TIME ZONE": "TimeZone",
@@ -92,7 +80,7 @@ def split(text: str) -> list[str]:
         raise WireError("54000", f"a query of {len(text):,} characters: at most {QUERY_CHARS_MAX:,} are taken")
     found = [""]
     place = 0
-    for match in _PARTS.finditer(text):
+    for match in QUERY_PARTS.finditer(text):
         found[-1] += text[place : match.start()]
         place = match.end()
         if match[0] == ";":
@@ -145,12 +133,13 @@ class PreparedQuery:
     def _parse(self, oids: Sequence[int]) -> None:
         routes = self._rows.routes()
         self._settings.zone = zone_of(routes)
-        tree = with_postgres_names(_with_parameters(parsed(self.text, "postgres")))
+        tree = with_postgres_names(with_parameters(parsed(self.text, "postgres")))
         tree, tables = adapted(tree, routes, self._rows.definitions)
         self._added = DoorTables(tables, MACROS)
         query = ViewQuery.of(tree, routes, tables)
         self.parameters = _parameter_oids(query, oids)
-        self._query = ViewQuery(_with_casts(query.tree, self.parameters), query.routes, query.zone)
+        tree = with_casts(query.tree, [_duck_type(oid) for oid in self.parameters])
+        self._query = ViewQuery(tree, query.routes, query.zone)
 
     def schema(self) -> pa.Schema | None:
         """Of the rows; ``None`` for a statement that gives none."""
@@ -219,21 +208,5 @@ def _oid_of(duck: str | None) -> int:
     return known.array if is_array else known.oid
 
 
-def _with_parameters(tree: exp.Expr) -> exp.Expr:
-    """The query with its parameters, for which calls stand."""
-    for call in list(tree.find_all(exp.Anonymous)):
-        if call.name == PARAMETER:
-            call.replace(exp.Parameter(this=call.expressions[0]))
-    return tree
-
-
-def _with_casts(tree: exp.Query, oids: Sequence[int]) -> exp.Query:
-    """The query with each parameter cast to its type."""
-    for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
-        number = parameter_number(node)
-        if number is None:
-            continue
-        oid = oids[number - 1]
-        type = f"{ELEMENTS[oid].duck}[]" if oid in ELEMENTS else BY_OID[oid].duck if oid in BY_OID else "VARCHAR"
-        node.replace(exp.Cast(this=node.copy(), to=exp.DataType.build(type, dialect="duckdb")))
-    return tree
+def _duck_type(oid: int) -> str:
+    return f"{ELEMENTS[oid].duck}[]" if oid in ELEMENTS else BY_OID[oid].duck if oid in BY_OID else "VARCHAR"

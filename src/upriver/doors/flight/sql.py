@@ -1,0 +1,140 @@
+"""Flight SQL, as far as reading needs it: the commands, tickets and actions that ADBC's and JDBC's drivers send.
+
+Each is a protobuf message within ``google.protobuf.Any``. Names and fields are those of FlightSql.proto.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from upriver.doors.execution import QueryRows
+from upriver.doors.flight.errors import UnsupportedCommand
+from upriver.doors.flight.protobuf import ProtobufMessage, encoded, is_wrapped, unwrapped, wrapped
+from upriver.doors.flight.sql_catalog import CATALOG_COMMANDS
+from upriver.doors.flight.sql_statements import (
+    PARAMETER_BYTES_MAX,
+    FlightStatement,
+    PreparedStatement,
+    bound_parameters,
+)
+from upriver.doors.queries import QUERY_CHARS_MAX
+from upriver.errors import DeclarationError
+
+PACKAGE = "arrow.flight.protocol.sql."
+COMMAND_BYTES_MAX = 4 * QUERY_CHARS_MAX + 2 * PARAMETER_BYTES_MAX
+"""Bytes of a command, a ticket, or an action's body."""
+QUERY, PREPARED_QUERY, TICKET = "CommandStatementQuery", "CommandPreparedStatementQuery", "TicketStatementQuery"
+CREATE, CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
+ACTIONS: Mapping[str, str] = {
+    CREATE: "Checks a SELECT, and gives a handle of it, with the schemas of its rows and of its parameters.",
+    CLOSE: "Does nothing: a handle needs no server's memory.",
+}
+UNSUPPORTED_ACTIONS = (
+    *("BeginTransaction", "BeginSavepoint", "EndTransaction", "EndSavepoint", "CreatePreparedSubstraitPlan"),
+    *("CancelQuery", "CancelFlightInfo", "RenewFlightEndpoint"),
+    *("SetSessionOptions", "GetSessionOptions", "CloseSession"),
+)
+"""Actions of Flight and of Flight SQL that are not served."""
+
+
+def is_sql(text: bytes) -> bool:
+    """Whether a command or a ticket is Flight SQL's."""
+    return is_wrapped(text, PACKAGE.encode())
+
+
+class FlightSql:
+    """Answers commands over an app's views."""
+
+    def __init__(self, rows: QueryRows) -> None:
+        self._rows = rows
+
+    def schema(self, command: bytes) -> pa.Schema:
+        """Of the rows that a command gives. Raises UnsupportedCommand, DeclarationError, and the errors of queries."""
+        return self._ticketed(command)[0]
+
+    def info(self, command: bytes, descriptor: Any) -> Any:
+        """The FlightInfo of a command. Raises as :meth:`schema`."""
+        schema, ticket = self._ticketed(command)
+        endpoint = flight.FlightEndpoint(flight.Ticket(ticket), [])  # no location: this same server
+        return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
+
+    def stream(self, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The rows of a ticket. Raises as :meth:`schema`."""
+        name, message = _command(ticket)
+        if name in CATALOG_COMMANDS:
+            found = CATALOG_COMMANDS[name](message, self._rows.routes())
+        elif name == TICKET:
+            found = PreparedStatement(FlightStatement.of(message.data(1)), self._rows).run()
+        else:
+            raise UnsupportedCommand(f"a ticket of kind {name}: get one by GetFlightInfo")
+        return found.schema, iter(found.to_batches())
+
+    def act(self, action: str, body: bytes) -> list[bytes]:
+        """The results of an action. Raises as :meth:`schema`."""
+        if action == CLOSE:
+            return []
+        if action != CREATE:
+            raise UnsupportedCommand(f"{action}: {_ONLY_READ}")
+        _, message = _command(body)
+        _refuse_transaction(message)
+        statement = FlightStatement(message.text(1))
+        prepared = PreparedStatement(statement, self._rows)
+        schema, parameters = prepared.schema(), prepared.parameter_schema
+        fields = [(1, statement.to_handle()), (2, bytes(schema.serialize())), (3, bytes(parameters.serialize()))]
+        return [wrapped(f"{PACKAGE}ActionCreatePreparedStatementResult", encoded(fields))]
+
+    def bind(self, command: bytes, reader: Any) -> bytes:
+        """Bind the parameters that a caller puts; the result has the statement's new handle. reader: a
+        FlightStreamReader. Raises as :meth:`schema`."""
+        name, message = _command(command)
+        if name != PREPARED_QUERY:
+            raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
+        statement = FlightStatement.of(message.data(1))
+        bound = FlightStatement(statement.query, bound_parameters(_batches(reader), reader.schema))
+        PreparedStatement(bound, self._rows).schema()  # refuses parameters that do not fit
+        return encoded([(1, bound.to_handle())])
+
+    def _ticketed(self, command: bytes) -> tuple[pa.Schema, bytes]:
+        name, message = _command(command)
+        if name in CATALOG_COMMANDS:
+            return CATALOG_COMMANDS[name](message, self._rows.routes()).schema, command
+        if name == QUERY:
+            _refuse_transaction(message)
+            statement = FlightStatement(message.text(1))
+        elif name == PREPARED_QUERY:
+            statement = FlightStatement.of(message.data(1))
+        else:
+            raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
+        schema = PreparedStatement(statement, self._rows).schema()
+        return schema, wrapped(PACKAGE + TICKET, encoded([(1, statement.to_handle())]))
+
+
+_ONLY_READ = "this server of Flight SQL only reads: queries in SQL, prepared statements, and the catalog of views"
+
+
+def _command(text: bytes) -> tuple[str, ProtobufMessage]:
+    """The name of a message, without its package, and its fields."""
+    if len(text) > COMMAND_BYTES_MAX:
+        raise DeclarationError(f"a message of {len(text):,} bytes: at most {COMMAND_BYTES_MAX:,} are taken")
+    name, message = unwrapped(text)
+    return name.removeprefix(PACKAGE)[:100], message
+
+
+def _refuse_transaction(message: ProtobufMessage) -> None:
+    if message.data(2):
+        raise UnsupportedCommand(f"a transaction: {_ONLY_READ}; every query reads the newest epoch")
+
+
+def _batches(reader: Any) -> list[pa.RecordBatch]:
+    """What a caller puts, within the bound."""
+    found: list[pa.RecordBatch] = []
+    size = 0
+    for chunk in reader:
+        size += chunk.data.nbytes
+        if size > PARAMETER_BYTES_MAX or len(found) > 1:
+            raise DeclarationError(f"more than one row, or {PARAMETER_BYTES_MAX >> 20} MiB, of parameters")
+        if chunk.data.num_rows:
+            found.append(chunk.data)
+    return found

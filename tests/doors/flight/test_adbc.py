@@ -1,0 +1,99 @@
+"""Flight SQL as ADBC's driver speaks it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import polars as pl
+import pytest
+from doors_kit import TOTALS, KeptRows
+
+from upriver.doors.flight.server import FlightDoor
+from upriver.net.server import Listen
+
+TOKEN = "s3cret-t0ken"
+HEADER = "adbc.flight.sql.authorization_header"
+ROWS = KeptRows()
+
+dbapi = pytest.importorskip("adbc_driver_flightsql.dbapi", reason="ADBC's driver of Flight SQL is not installed")
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[FlightDoor]:
+    running = FlightDoor(ROWS, lambda token: token == TOKEN, Listen("127.0.0.1", 0))
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module")
+def connection(door: FlightDoor) -> Iterator[Any]:
+    login = {HEADER: f"Bearer {TOKEN}"}
+    with dbapi.connect(f"grpc://{door.address}", db_kwargs=login, autocommit=True) as opened:
+        yield opened
+
+
+def test_queries_and_parameters_read_by_key(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT * FROM totals WHERE customer = 'ada'")
+        assert cursor.fetch_arrow_table().equals(TOTALS.slice(0, 1))
+        ROWS.read.clear()
+        cursor.execute("SELECT n FROM totals WHERE customer = ? AND total > ?", ("bob", 0.5))
+        assert cursor.fetchall() == [(1,)]
+        assert ROWS.read == {"totals": {("bob",)}}
+        cursor.execute("SELECT n FROM totals WHERE customer = ANY(?)", (["ada", "bob"],))
+        assert sorted(cursor.fetchall()) == [(1,), (2,)]
+        assert ROWS.read == {"totals": {("ada",), ("bob",)}}
+
+
+def test_a_password_is_a_token(door: FlightDoor) -> None:
+    login = {"username": "reader", "password": TOKEN}
+    with (
+        dbapi.connect(f"grpc://{door.address}", db_kwargs=login, autocommit=True) as opened,
+        opened.cursor() as cursor,
+    ):
+        cursor.execute("SELECT count(*) FROM totals")
+        assert cursor.fetchall() == [(4,)]
+
+
+def test_the_catalog_is_shown(connection: Any) -> None:
+    assert connection.adbc_get_table_schema("totals") == TOTALS.schema
+    (catalog,) = connection.adbc_get_objects(depth="all").read_all().to_pylist()
+    (schema,) = catalog["catalog_db_schemas"]
+    columns = {
+        table["table_name"]: [column["column_name"] for column in table["table_columns"]]
+        for table in schema["db_schema_tables"]
+    }
+    assert (catalog["catalog_name"], schema["db_schema_name"]) == ("upriver", "public")
+    assert columns == {
+        "Routes": ["origin", "dest", "at", "delays"],
+        "everything": ["n"],
+        "totals": ["customer", "n", "total"],
+    }
+    assert connection.adbc_get_table_types() == ["VIEW"]
+    assert connection.adbc_get_info()["vendor_name"] == "Upriver"
+
+
+def test_polars_reads_a_query(connection: Any) -> None:
+    query, options = "SELECT customer, n FROM totals WHERE customer = ?", {"parameters": ["ada"]}
+    found = pl.read_database(query, connection, execute_options=options)
+    assert found.to_dicts() == [{"customer": "ada", "n": 2}]
+
+
+def test_mistakes_and_writes_have_errors_of_their_own(connection: Any) -> None:
+    with connection.cursor() as cursor:
+        with pytest.raises(dbapi.ProgrammingError, match="UnknownView: no view 'nothing'"):
+            cursor.execute("SELECT * FROM nothing")
+        with pytest.raises(dbapi.ProgrammingError, match="views are only read here"):
+            cursor.execute("DELETE FROM totals")
+        with pytest.raises(dbapi.NotSupportedError, match="this server of Flight SQL only reads"):
+            cursor.adbc_ingest("totals", TOTALS)
+        cursor.execute("SELECT 1")
+        assert cursor.fetchall() == [(1,)]
+
+
+def test_a_wrong_token_is_refused(door: FlightDoor) -> None:
+    with (
+        dbapi.connect(f"grpc://{door.address}", db_kwargs={HEADER: "Bearer wrong"}, autocommit=True) as opened,
+        opened.cursor() as cursor,
+        pytest.raises(dbapi.ProgrammingError, match="show the app's token"),
+    ):
+        cursor.execute("SELECT 1")
