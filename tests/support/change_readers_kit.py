@@ -3,8 +3,9 @@ each change once, and the view as their sum."""
 
 import json
 import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -149,10 +150,15 @@ class CountedTopic:
         consumer.close()
         return found
 
-    def check(self, changes: Iterable[Told], view: Rows) -> tuple[int, int]:
-        """How many changes were counted, and how many messages were repetitions."""
+    def check(self, changes: Sequence[Told], view: Rows, seconds: float) -> tuple[int, int]:
+        """How many changes were counted, and how many messages were repetitions. seconds: until all must be there."""
+        wanted = {(key, version) for key, _, _, kind, version in changes if kind != "update_preimage"}
+        give_up_at = time.monotonic() + seconds
+        messages = self.messages()
+        while time.monotonic() < give_up_at and not wanted <= {(each.key, each.version) for each in messages}:
+            messages = self.messages()
         consumer, last = CountingConsumer(), dict[int, Message]()
-        for message in self.messages():
+        for message in messages:
             consumer.take(message)
             last[message.key] = message
         consumer.check(last, changes, view)

@@ -127,11 +127,12 @@ class HarmedQuery:
 
     def _source(self) -> None:
         self._await_batch()
-        for pid, command in live_processes():
-            if SOURCE in command and session_of(pid) == self.cluster.driver.pid:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                    self.note("kill -9 of the query's source")
+        sources = [pid for pid, command in live_processes() if SOURCE in command]
+        own = [pid for pid in sources if session_of(pid) == self.cluster.driver.pid]
+        for pid in own:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.note(f"kill -9 of {len(own)} sources of queries")
 
     def _extra(self) -> None:
         self.note(f"another view: {self.cluster.ask('extra')}")
@@ -191,7 +192,7 @@ class HarmedQuery:
         await_that(lambda: self.subscriber.through >= fed or self.subscriber.fault is not None, seconds=REST_S_MAX)
         self.note(f"{self.subscriber.check(view)} changes by subscription, each once")
         if self._topic is not None:
-            counted, repeated = self._topic.check(self.changes(), view)
+            counted, repeated = self._topic.check(list(self.changes()), view, REST_S_MAX)
             self.note(f"{counted} messages counted, {repeated} repeated")
         self.note(f"done: {dict(self.done)}")
 

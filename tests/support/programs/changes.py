@@ -31,6 +31,10 @@ SCHEMA = "k long, v long"
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 EXTRA = "SELECT k, max(v) AS most FROM events GROUP BY k"
 WAIT_S = 120.0
+REST_S_MAX = 240.0
+START_S_MAX = 30.0
+PAUSE_S_MIN, PAUSE_S_MAX = 1.0, 16.0
+"""Seconds between two attempts of a query."""
 
 
 class BatchFiles:
@@ -52,7 +56,12 @@ class BatchFiles:
 
 
 class LastingQuery:
-    """A query that begins again from its checkpoint whenever it ends. failures: why it has ended, each time."""
+    """A query that begins again from its checkpoint whenever it ends. failures: why it has ended, each time.
+
+    Spark gives the Python process of a source 10 s to start. So one query starts at a time, and pauses if it fails.
+    """
+
+    _starting = threading.Lock()
 
     def __init__(self, app: App, checkpoint: Path, sink: Callable[[Any, int], None]) -> None:
         self._app = app
@@ -63,13 +72,26 @@ class LastingQuery:
         threading.Thread(target=self._run, name="query", daemon=True).start()
 
     def _run(self) -> None:
+        pause_s, pause = PAUSE_S_MIN, threading.Event()
         while True:
             try:
-                writer = self._app.changes("sums").writeStream.foreachBatch(self._sink)
-                self._query = writer.option("checkpointLocation", self._checkpoint).start()
+                with self._starting:
+                    self._start()
                 self._query.awaitTermination()
+                pause_s = PAUSE_S_MIN
             except (PySparkException, UpriverError) as error:
                 self.failures.append(str(error))
+                has_progressed = self._query is not None and self._query.lastProgress is not None
+                pause_s = PAUSE_S_MIN if has_progressed else min(2 * pause_s, PAUSE_S_MAX)
+                pause.wait(pause_s)
+
+    def _start(self) -> None:
+        """Start it, and wait until it has looked for a batch."""
+        writer = self._app.changes("sums").writeStream.foreachBatch(self._sink)
+        self._query = writer.option("checkpointLocation", self._checkpoint).start()
+        give_up_at, pause = time.monotonic() + START_S_MAX, threading.Event()
+        while self._query.isActive and self._query.lastProgress is None and time.monotonic() < give_up_at:
+            pause.wait(0.3)
 
     def stop(self) -> None:
         if self._query is not None:
@@ -127,7 +149,7 @@ def check(spark: Any, app: App, events: str, files: int) -> dict[str, Any]:
 
 
 def differing_of_table(spark: Any, app: App, table: str) -> int:
-    give_up_at, pause = time.monotonic() + WAIT_S, threading.Event()
+    give_up_at, pause = time.monotonic() + REST_S_MAX, threading.Event()
     while differing := differing_rows(spark.read.format("delta").load(table), app.read("sums")):
         if time.monotonic() > give_up_at:
             break
