@@ -179,7 +179,7 @@ class Metrics:
     def _of_app(self, status: Mapping[str, Any]) -> dict[str, Samples]:
         checkpoint, standbys = status["checkpoint"] or {}, status["standbys"]
         return {
-            "upriver_build_info": [((_version(),), 1)],
+            "upriver_build_info": [((installed_version(),), 1)],
             "upriver_app_ready": _one(self._loop.progress.lacks() is None),
             "upriver_app_failed": _one(self._loop.has_failed),
             "upriver_published_epoch": _one(status["published"]),
@@ -247,7 +247,7 @@ class Metrics:
         }
 
 
-def _version() -> str:
+def installed_version() -> str:
     """Upriver's version; ``unknown`` if it runs without being installed."""
     try:
         return version("upriver")

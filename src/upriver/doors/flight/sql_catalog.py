@@ -11,11 +11,11 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-import upriver
 from upriver.doors.flight.protobuf import ProtobufMessage
 from upriver.doors.queries import QUERY_CHARS_MAX
 from upriver.errors import DeclarationError
 from upriver.net.lookups import ViewRoute
+from upriver.runtime.metrics import installed_version
 
 CATALOG, DB_SCHEMA, TABLE_TYPE = "upriver", "public", "VIEW"
 PATTERN_CHARS_MAX = 1_000
@@ -125,7 +125,7 @@ _INFO: Mapping[int, SqlInfo] = MappingProxyType(
         **dict.fromkeys((556, 563, 565, 566, 572, 573, 574, 575, 576), False),  # transactions, savepoints, batches
         **dict.fromkeys((568, 570, 571), 0),
         0: "Upriver",
-        1: upriver.__version__,
+        1: installed_version(),
         2: pa.__version__,
         3: True,  # read only
         4: True,  # SQL
