@@ -37,7 +37,7 @@ FEED_S = 0.3
 """Seconds between two looks whether the next file may come, at least."""
 KILLS_MAX = 3
 """Kills of one worker: an app fails when one of its workers is lost too often."""
-BATCH_S_MAX = 60.0
+BATCH_S_MAX = 90.0
 REST_S_MAX = 240.0
 STEPS = {"worker": 4, "rescale": 4, "query": 3, "source": 2, "extra": 3, "driver": 2, "broker": 2}
 """What is done, and how often."""
@@ -84,8 +84,9 @@ class HarmedQuery:
         self.cluster = ChangesDriver(folder, sinks, self._topic)
         self.subscriber.follow(self.cluster.told["address"])
         self._kills = Counter[int]()
-        self._ended = 0
-        """Batches of the query that had ended when it was harmed last."""
+        self._queries = ["query", *["table-query"] * sinks.delta, *["topic-query"] * (sinks.broker is not None)]
+        self._ended = [0] * len(self._queries)
+        """Batches that each query had ended when it was harmed last."""
 
     def note(self, what: str) -> None:
         self.log.append(f"{time.monotonic() - self._began:8.2f} {what}")
@@ -157,11 +158,17 @@ class HarmedQuery:
         self.note("the broker of Kafka is killed and started again")
 
     def _await_batch(self) -> None:
-        """Let the query end a batch before it is harmed again, or else it may get nowhere."""
+        """Let each query end a batch before it is harmed again, or else it may get nowhere."""
         give_up_at = time.monotonic() + BATCH_S_MAX
-        while len(self._batches()) <= self._ended and time.monotonic() < give_up_at:
+        while not all(now > ended for now, ended in zip(self._commits(), self._ended, strict=True)):
+            if time.monotonic() > give_up_at:
+                break
             threading.Event().wait(FEED_S)
-        self._ended = len(self._batches())
+        self._ended = self._commits()
+
+    def _commits(self) -> list[int]:
+        """How many batches each query has ended."""
+        return [sum(1 for _ in self._folder.glob(f"{query}/commits/[0-9]*")) for query in self._queries]
 
     def _batches(self) -> list[Path]:
         return sorted(self._folder.glob("batches/[0-9]*"))
@@ -194,7 +201,9 @@ class HarmedQuery:
         if self._topic is not None:
             counted, repeated = self._topic.check(list(self.changes()), view, REST_S_MAX)
             self.note(f"{counted} messages counted, {repeated} repeated")
-        self.note(f"done: {dict(self.done)}")
+        self.note(
+            f"done: {dict(self.done)}; batches by query: {dict(zip(self._queries, self._commits(), strict=True))}"
+        )
 
 
 def harm(folder: Path, options: pytest.Config, sinks: Sinks | None = None) -> None:
