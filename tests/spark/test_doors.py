@@ -9,6 +9,8 @@ import pyarrow.flight as flight
 import pytest
 
 from upriver import App
+from upriver.doors.flight.protobuf import encoded, wrapped
+from upriver.doors.flight.sql import PACKAGE
 from upriver.errors import ClusterError, DeclarationError
 
 pytestmark = pytest.mark.spark
@@ -39,6 +41,10 @@ def test_an_app_answers_at_both_doors_as_long_as_it_runs(spark: Any, tmp_path: P
             found = client.do_get(flight.Ticket(b'{"view": "totals", "keys": [[3], [2]]}'), options).read_all()
             assert found["customer"].to_pylist() == [3, 2]
             assert found.schema.metadata[b"upriver.sources"] == b"running"
+            query = encoded([(1, b"SELECT n FROM totals WHERE customer IN (1, 9)")])
+            command = flight.FlightDescriptor.for_command(wrapped(f"{PACKAGE}CommandStatementQuery", query))
+            (endpoint,) = client.get_flight_info(command, options).endpoints
+            assert client.do_get(endpoint.ticket, options).read_all().to_pylist() == [{"n": 25}]
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((host, int(port)))
 
