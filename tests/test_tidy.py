@@ -391,7 +391,7 @@ ALL = CODE + _texts(
 )
 FILES = [
     path.relative_to(ROOT).as_posix()
-    for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts")
+    for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts", "examples")
     for path in ROOT.glob(f"{top}/**/*.*")
 ] + [path.name for path in ROOT.glob("*.*")]
 

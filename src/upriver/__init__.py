@@ -29,7 +29,16 @@ def __getattr__(name: str) -> Any:
         "connect_async": "upriver.client.asyncio_client",
     }
     if name in homes:
-        return getattr(import_module(homes[name]), name)
+        try:
+            return getattr(import_module(homes[name]), name)
+        except ModuleNotFoundError as missing:
+            if (missing.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+                raise
+            raise ImportError(
+                f"upriver.{name} runs where Spark's driver is, and needs PySpark with its JVM: pip install "
+                "'upriver[spark]'. A client of Spark Connect reads views with spark.read.format(\"upriver\"), and any "
+                "other program with upriver.connect(address, token)"
+            ) from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

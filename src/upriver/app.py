@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self, SupportsIndex, Unpack
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ from upriver.settings import (
     check_sizes,
     tokens_of,
 )
-from upriver.spark.changes import starting_version
+from upriver.spark.changes import starting_option
 from upriver.spark.compaction import CHANGES_RETENTION, CompactionSettings
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
@@ -493,18 +493,18 @@ class App:
         return request.divide(rows if request.wanted.keys is None else only_keys(rows, request.wanted.keys))
 
     def changes(
-        self, view: str, since: str | SupportsIndex | None = None, *, partitions: int | None = None
+        self, view: str, since: str | SupportsIndex | datetime | None = None, *, partitions: int | None = None
     ) -> DataFrame:
         """The changes of a view that was declared with ``changes=True``, as a streaming DataFrame.
 
         Its columns are the view's, then ``_change_type`` (``insert``, ``update_preimage``, ``update_postimage``,
         ``delete``), ``_commit_version`` (the epoch) and ``_commit_timestamp``. since: ``None``: first the whole view
         as inserts, then its changes. ``"now"``: changes from the first start of the query on. A version: the changes
-        of this epoch and later ones. Where a query has a Spark checkpoint, it goes on from there. partitions: tasks of
-        a batch; the rows of a key are in one partition, ordered by version. The app need not run: its lake has the
-        changes. Raises UnknownView; DeclarationError for a view without changes; WaitTimeout if the log of a running
-        app has not begun in ``BEGIN_S_MAX`` seconds. If a version is no longer in the log, the query fails with
-        ChangesGone.
+        of this epoch and later ones. A datetime with a time zone: changes that were committed then or later. Where a
+        query has a Spark checkpoint, it goes on from there. partitions: tasks of a batch; the rows of a key are in one
+        partition, ordered by version. The app need not run: its lake has the changes. Raises UnknownView;
+        DeclarationError for a view without changes; WaitTimeout if the log of a running app has not begun in
+        ``BEGIN_S_MAX`` seconds. If a version is no longer in the log, the query fails with ChangesGone.
         """
         if not isinstance(view, str) or view not in self._plans:
             raise UnknownView.among(view, self._plans)
@@ -513,7 +513,7 @@ class App:
         root = self._config.root
         if self._running_app is not None:
             wait_begun(Lake(root), view)
-        options = {"root": str(root), "view": view, "startingVersion": starting_version(since)}
+        options = {"root": str(root), "view": view, **starting_option(since)}
         if partitions is not None:
             options["partitions"] = str(whole("partitions", partitions))
         if isinstance(root, Root) and root.options:

@@ -139,11 +139,12 @@ def run_demo(
     print(f"{total:,} flights stream in; {PROBED_KEYS:,} aircraft are looked up all the while\n", file=out)
     paths = write_tables(tables, directory, batches)
     with App(spark, directory / "lake", workers=workers, http=http) as app:
-        _declare(app, spark, paths)
+        _declare(app, spark, paths, changes=http is not None)
         began = time.perf_counter()
         app.start()
         if http is not None:
-            print(f"the page: http://{app.http_address}/ (log in with {app.token})\n", file=out, flush=True)
+            print(f"the page: http://{app.http_address}/ (log in with {app.token})", file=out)
+            print(f"for readers: UPRIVER_ADDRESS={app.address} UPRIVER_TOKEN={app.token}\n", file=out, flush=True)
         aircraft = tables["flights"]["tailnum"].unique().to_pylist()[:PROBED_KEYS]
         with DemoProber(lambda key: app.lookup("aircraft", [key], allow_warming=True), aircraft) as prober:
             _watch(app, total // 3, total, out)
@@ -171,8 +172,9 @@ def run_demo(
     }
 
 
-def _declare(app: App, spark: SparkSession, paths: Mapping[str, Path]) -> None:
-    """All tables, with the flights as a stream that takes one file at a time; and all views."""
+def _declare(app: App, spark: SparkSession, paths: Mapping[str, Path], *, changes: bool) -> None:
+    """All tables, with the flights as a stream that takes one file at a time; and all views. changes: of ``routes`` are
+    kept for readers (``examples/spark_connect.py``)."""
     for name, path in paths.items():
         rows = spark.read.parquet(str(path))
         rows.createOrReplaceTempView(name)  # for Spark's own answer
@@ -182,7 +184,8 @@ def _declare(app: App, spark: SparkSession, paths: Mapping[str, Path]) -> None:
         else:
             app.table(name, rows, key=TABLE_KEYS[name])
     for name, view in VIEWS.items():
-        app.view(name, view.sql, key=view.key, partial=name == "aircraft")
+        keeps = changes and name == "routes"
+        app.view(name, view.sql, key=view.key, partial=name == "aircraft", changes=keeps)
 
 
 def _watch(app: App, rows: int, total: int, out: TextIO) -> None:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -148,6 +149,11 @@ class Written:
             found = read(log.changes(view, Epoch(after), last))
             assert sorted(map(repr, found)) == sorted(repr(c) for c in self.changes[view] if c[3] > after)
             assert [change[3] for change in found] == sorted(change[3] for change in found)
+        stamps = [(c[4], c[3]) for c in [*base, *(c for c in self.changes[view] if c[3] > first)]]
+        for second in range(max(first - 2, 1), last + 2):
+            later = [version for at, version in stamps if at >= second]
+            version = log.version_at(view, datetime.fromtimestamp(second, UTC))
+            assert (version and version.version) == (later[0] if later else None)
         if first > self.begins[view]:
             with pytest.raises(ChangesGone):
                 read(log.changes(view, Epoch(first - 1), last))

@@ -1,11 +1,12 @@
 """The changes of a view as Spark reads them, out of a log that the test writes."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from changes_kit import Change, Rows, WrittenLog, change, random_history, sum_of
+from changes_kit import AT, Change, Rows, WrittenLog, change, random_history, stamped, sum_of
 from pyspark.errors import PySparkException
 
 from upriver.spark.changes import ADMITS
@@ -25,8 +26,8 @@ def told(first: int, last: int) -> list[Change]:
 def log(tmp_path: Path) -> Iterator[WrittenLog]:
     """The versions 1 to 5."""
     written = WrittenLog(tmp_path / "lake", "planes")
-    written.commit(3, told(1, 3))
-    written.commit(5, told(4, 5))
+    written.commit(3, stamped(told(1, 3)))
+    written.commit(5, stamped(told(4, 5)))
     yield written
     written.release()
 
@@ -107,6 +108,9 @@ def test_a_batch_reader_ends_with_a_version(spark: Any, log: WrittenLog) -> None
     some = spark.read.format("upriver").options(**options, startingVersion="3", endingVersion="4").load()
     assert Rows(tuple(row)[:-1] for row in some.collect()) == exactly(3, 4)
     assert spark.read.format("upriver").options(**options, startingVersion="9").load().collect() == []
+    moment = (AT + timedelta(seconds=4)).isoformat()
+    of_moment = spark.read.format("upriver").options(**options, startingTimestamp=moment, endingTimestamp=moment)
+    assert Rows(tuple(row)[:-1] for row in of_moment.load().collect()) == exactly(4, 4)
     with pytest.raises(PySparkException, match=r"startingVersion='x': give a number.*'earliest' or 'latest'"):
         spark.read.format("upriver").options(**options, startingVersion="x").load().collect()
     with pytest.raises(PySparkException, match=r"'boats' has no log of changes.*planes"):

@@ -1,19 +1,23 @@
 """Where the batches of a stream of changes begin and end."""
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
+from changes_kit import AT, WrittenLog, change, stamped
 
-from upriver.errors import DeclarationError
+from upriver.errors import ChangesGone, DeclarationError
 from upriver.ids import Epoch
 from upriver.spark.changes import (
     ChangesOffset,
+    ChangesPlan,
+    ChangesSource,
     ChangesStart,
     begin_of,
     means_changes,
     next_version,
-    starting_version,
+    starting_option,
 )
 from upriver.spark.compaction import CompactionSettings
 
@@ -52,12 +56,60 @@ def test_options_say_whether_changes_are_meant() -> None:
     assert not means_changes({"view": "v", "address": "a:1", "token": "t", "changes": "false"})
 
 
-def test_since_is_a_version_or_one_of_two_words() -> None:
-    assert [starting_version(since) for since in (None, "now", 7)] == ["earliest", "now", "7"]
-    bad: list[Any] = ["yesterday", 1.5, True]
+def test_since_is_a_version_a_moment_or_one_of_two_words() -> None:
+    assert [starting_option(since)["startingVersion"] for since in (None, "now", 7)] == ["earliest", "now", "7"]
+    moment = datetime(2026, 1, 31, 12, tzinfo=timezone(timedelta(hours=1)))
+    assert starting_option(moment) == {"startingTimestamp": "2026-01-31T11:00:00+00:00"}
+    bad: list[Any] = ["yesterday", 1.5, True, datetime(2026, 1, 31)]
     for since in bad:
         with pytest.raises(DeclarationError, match="since="):
-            starting_version(since)
+            starting_option(since)
+
+
+def test_a_reader_begins_with_what_was_committed_at_a_moment_or_later(tmp_path: Path) -> None:
+    """The log begins with version 1; 3 and 6 have changes."""
+    log = WrittenLog(tmp_path / "lake", "planes")
+    log.commit(4, stamped([change(("a", 1), "insert", 1), change(("a", 1), "delete", 3)]))
+    log.commit(9, stamped([change(("b", 1), "insert", 6)]))
+    source = ChangesSource.of({"root": log.root, "view": "planes"})
+
+    def start(seconds: float) -> tuple[int, bool]:
+        begin = source.start(None, AT + timedelta(seconds=seconds))
+        return begin.version, begin.with_base
+
+    assert [start(seconds) for seconds in (-9, 1)] == [(1, True)] * 2
+    assert [start(seconds) for seconds in (1.5, 3)] == [(2, False)] * 2
+    assert [start(seconds) for seconds in (3.000001, 6)] == [(5, False)] * 2
+    assert start(6.5) == (9, False)  # what comes from now on
+    assert [source.end(None, AT + timedelta(seconds=seconds)) for seconds in (0, 2.9, 3, 99)] == [0, 2, 5, 9]
+    with pytest.raises(DeclarationError, match=r"startingTimestamp='2999.*future: give 'latest' as startingVersion"):
+        source.start(None, datetime(2999, 1, 1, tzinfo=UTC))
+    log.release()
+
+
+def test_a_moment_of_which_changes_are_gone_is_refused(tmp_path: Path) -> None:
+    log = WrittenLog(tmp_path / "lake", "planes")
+    log.commit(4, stamped([change(("a", 1), "insert", 1), change(("b", 1), "insert", 3)]))
+    log.commit(5, stamped([change(("a", 1), "insert", 5)]), earliest=5)
+    source = ChangesSource.of({"root": log.root, "view": "planes"})
+    with pytest.raises(ChangesGone, match=r"oldest version, 5, was committed at 2026-01-01T00:00:05\+00:00"):
+        source.start(None, AT + timedelta(seconds=4))
+    assert source.start(None, AT + timedelta(seconds=5)) == ChangesStart(Epoch(5), with_base=True)
+    log.release()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingTimestamp": "2026-01-31"}, r"startingTimestamp='2026-01-31': give a time with its zone"),
+        ({"endingTimestamp": "noon"}, r"endingTimestamp='noon': give a time with its zone, such as '2026-"),
+        ({"startingVersion": "3", "startingTimestamp": "2026-01-31T12:00Z"}, "startingVersion or startingTimestamp"),
+        ({"endingVersion": "3", "endingTimestamp": "2026-01-31T12:00Z"}, "endingVersion or endingTimestamp, not both"),
+    ],
+)
+def test_a_moment_has_a_zone_and_stands_alone(options: dict[str, str], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        ChangesPlan.of({"root": "/lake", "view": "v", **options})
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,35 @@
-"""Sessions of Spark Connect read views and streams of changes; and clients subscribe to an app's changes."""
+"""The demo's reader runs in a session of Spark Connect: views as DataFrames, and a stream of changes. An app does not.
+
+The server runs in the JVM of the tests' session, as Spark's plugin for it has it. So it costs no start of a JVM.
+"""
 
 import importlib.util
-import json
+import os
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyspark
 import pytest
 
 from upriver import App, connect
-from upriver.errors import AccessDenied
+from upriver.demo import VIEWS
+from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
+from upriver.errors import AccessDenied, DeclarationError
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
-PROGRAM = Path(__file__).parents[1] / "support/programs/connect_reader.py"
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests/support/programs/connect_reader.py"
+EXAMPLE = ROOT / "examples/spark_connect.py"
 SESSION_S_MAX = 240.0
 NEEDS = ("grpc", "grpc_status", "google.protobuf", "pandas")
+READER = "only-reads"
 
 
 def why_not() -> str | None:
@@ -34,40 +46,93 @@ def why_not() -> str | None:
     return None
 
 
-@pytest.fixture
-def app(spark: Any, tmp_path: Path) -> Any:
-    app = App(spark, str(tmp_path / "lake"), workers=1, vnodes=8, reader_token="only-reads")
-    app.table("orders", spark.range(12).selectExpr("id", "id % 4 AS customer"), key="id")
-    app.view("counts", "SELECT customer, count(*) AS n FROM orders GROUP BY customer", "customer", changes=True)
-    with app.start(wait=True):
-        yield app
+with_connect = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
 
 
-def test_a_reader_subscribes_looks_up_and_operates_nothing(app: App) -> None:
-    with connect(app.address, "only-reads") as client:
-        rows: dict[int, int] = {}
-        subscription = client.subscribe("counts")
-        while len(rows) < 4:
+@pytest.fixture(scope="module")
+def remote(spark: Any) -> Iterator[str]:
+    """The URL of a server of Spark Connect."""
+    context, scala = spark.sparkContext._jsc.sc(), spark._jvm.scala
+    context.conf().set("spark.connect.grpc.binding.address", "127.0.0.1").set("spark.connect.grpc.binding.port", "0")
+    package = spark._jvm.org.apache.spark.sql.connect.service
+    package.SparkConnectService.start(context)
+    service = getattr(getattr(package, "SparkConnectService$"), "MODULE$")
+    yield f"sc://127.0.0.1:{service.localPort()}"
+    service.stop(scala.Option.empty(), scala.Option.empty())
+
+
+@pytest.fixture(scope="module")
+def flights() -> pa.Table:
+    """Those of New Year's Day."""
+    every = demo_tables()["flights"]
+    return every.filter(pc.and_(pc.equal(every["month"], 1), pc.equal(every["day"], 1)))
+
+
+@pytest.fixture(scope="module")
+def app(spark: Any, flights: pa.Table, tmp_path_factory: pytest.TempPathFactory) -> Iterator[App]:
+    """Two of the demo's views, over its flights of a day; the changes of one are kept."""
+    folder = tmp_path_factory.mktemp("demo")
+    tables = {"flights": flights, "airports": demo_tables()["airports"]}
+    made = App(spark, folder / "lake", workers=1, vnodes=8, reader_token=READER)
+    for name, path in write_tables(tables, folder, batches=1).items():
+        made.table(name, spark.read.parquet(str(path)), key=TABLE_KEYS[name])
+    made.view("aircraft", VIEWS["aircraft"].sql, key="tailnum", partial=True)
+    made.view("routes", VIEWS["routes"].sql, key=VIEWS["routes"].key, changes=True)
+    with made.start(wait=True):
+        yield made
+
+
+def of_aircraft(flights: pa.Table, tail: str) -> str:
+    own = flights.filter(pc.equal(flights["tailnum"], tail))
+    return f"{tail} flew {own.num_rows} times, {pc.sum(own['distance'])} miles"
+
+
+def test_a_reader_subscribes_looks_up_and_operates_nothing(app: App, flights: pa.Table) -> None:
+    with connect(app.address, READER) as client:
+        counts: dict[tuple[str, str], int] = {}
+        subscription = client.subscribe("routes")
+        while sum(counts.values()) < flights.num_rows:
             for row in next(subscription).to_pylist():
                 if row["_change_type"] in ("insert", "update_postimage"):
-                    rows[row["customer"]] = row["n"]
-        assert rows == {0: 3, 1: 3, 2: 3, 3: 3}
-        assert client.lookup_one("counts", 2) == {"customer": 2, "n": 3}
-        assert client.lookup_rows("counts", [2]).sources == "running"
+                    counts[row["origin"], row["dest"]] = row["flights"]
+        assert sum(counts.values()) == flights.num_rows
+        assert (client.lookup_one("routes", ("JFK", "LAX")) or {})["flights"] == counts["JFK", "LAX"]
+        assert client.lookup_rows("routes", [("JFK", "LAX")]).sources == "running"
         with pytest.raises(AccessDenied, match="'rescale' needs the operator's token"):
             client.rescale(2)
         assert app.status()["rescale"] is None
 
 
-@pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
-def test_a_session_of_spark_connect_reads_a_view_and_its_changes(app: App, tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAM), app.address, "only-reads", "counts", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SESSION_S_MAX, check=False)
+@with_connect
+def test_the_demos_reader_runs_on_spark_connect(app: App, flights: pa.Table, remote: str) -> None:
+    known = {"SPARK_REMOTE": remote, "UPRIVER_ADDRESS": app.address, "UPRIVER_TOKEN": READER}
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(EXAMPLE)],
+        env=os.environ | known,
+        capture_output=True,
+        text=True,
+        timeout=SESSION_S_MAX,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
-    said = json.loads(done.stdout.splitlines()[-1])
-    assert ".connect." in said["session"]
-    assert "session of Spark Connect, which is not supported" in said["app"]
-    assert said["rows"] == [[customer, 3] for customer in range(4)]
-    assert said["some"] == [[2, 3]]
-    assert [row for row in said["changes"] if row[2] != "update_preimage"][-1][1] == 3
-    assert {row[0] for row in said["changes"]} == set(range(4))
+    *said, refused = done.stdout.splitlines()
+    origins = Counter(flights["origin"].to_pylist())
+    routes = {(row["origin"], row["dest"]) for row in flights.select(["origin", "dest"]).to_pylist()}
+    assert sorted(said) == sorted(
+        [
+            *(of_aircraft(flights, tail) for tail in ("N14228", "N24211")),
+            *(f"{count} flights left {origin}" for origin, count in origins.items()),
+            f"{len(routes)} changes are of the type insert",
+        ]
+    )
+    assert refused.startswith("upriver.App runs where Spark's driver is")
+    assert 'spark.read.format("upriver")' in refused
+
+
+@with_connect
+def test_an_app_on_spark_connect_is_refused_in_its_first_line(tmp_path: Path) -> None:
+    from pyspark.sql.connect.session import SparkSession
+
+    session: Any = object.__new__(SparkSession)  # as it is before it asks its server anything
+    with pytest.raises(DeclarationError, match=r'cannot run an app.*master\(.*spark\.read\.format\("upriver"\)'):
+        App(session, tmp_path / "lake", workers=1)

@@ -13,8 +13,10 @@ from documents_kit import GUIDE, PREAMBLE, README, ROOT, examples_of, printed_li
 
 import upriver
 
-PROGRAMS = [path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem != "first_program"]
-"""The first program is that of the README, and runs there."""
+PROGRAMS = [
+    path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem not in ("first_program", "spark_connect")
+]
+"""The first program is that of the README, and runs there; ``test_connect.py`` runs the one on Spark Connect."""
 PAGES = [path for path in sorted(GUIDE.glob("*.md")) if path != PREAMBLE and examples_of(path.read_text())]
 
 pytestmark = pytest.mark.spark

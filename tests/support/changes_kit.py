@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,11 @@ Change = tuple[Any, ...]
 
 def change(row: Sequence[Any], kind: str, version: int) -> Change:
     return (*row, kind, version, AT)
+
+
+def stamped(changes: Iterable[Change]) -> list[Change]:
+    """Each version was committed as many seconds after ``AT``."""
+    return [(*rest, version, AT + timedelta(seconds=version)) for *rest, version, _ in changes]
 
 
 def random_history(seed: int, versions: int, *, one_row: bool) -> tuple[list[list[Change]], list[Rows]]:
@@ -88,8 +93,10 @@ class WrittenLog:
         self._commits = 0
         self._begins = Epoch(1)
 
-    def commit(self, through: int, changes: Sequence[Change], begins: int | None = None) -> None:
-        """The changes up to a version. begins: a new log does, at this version."""
+    def commit(
+        self, through: int, changes: Sequence[Change], begins: int | None = None, earliest: int | None = None
+    ) -> None:
+        """The changes up to a version. begins: a new log does, at this version. earliest: older versions are gone."""
         self._begins = self._begins if begins is None else Epoch(begins)
         self._commits += 1
         parts = write_parts(self._lake, self.view, "test", _part(changes)) if changes else ()
@@ -97,10 +104,11 @@ class WrittenLog:
             number=self._commits,
             through=Epoch(through),
             term=self._lake.term,
-            made_at=float(through),
+            made_at=AT.timestamp() + through,
             begins={self.view: self._begins},
             parts=parts,
             first=self._commits,
+            earliest={} if earliest is None else {self.view: Epoch(earliest)},
         )
         record = LogRecord(view=self.view, begins=self._begins, key=("k",), schema=VIEW, fingerprint="f")
         commit_changes(self._lake, made, [record])

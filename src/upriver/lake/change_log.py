@@ -16,10 +16,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from datetime import datetime
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from upriver.errors import (
     ChangesGone,
@@ -35,7 +37,7 @@ from upriver.ids import BEGINNING, Epoch
 from upriver.lake.change_parts import ROWS, in_order, read_part
 from upriver.lake.lake import Lake, OwnedLake, sealed
 from upriver.plan.plan import DataflowPlan, schema_from_json, schema_to_json
-from upriver.state.changes import CHANGE_COLUMNS, COMMIT_VERSION, ChangeCommit, ChangePart
+from upriver.state.changes import CHANGE_COLUMNS, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeCommit, ChangePart
 from upriver.state.runs import HASH_COLUMN
 from upriver.vnodes import VnodeGroup
 
@@ -117,6 +119,13 @@ class LogRecord:
         )
 
 
+class StampedVersion(NamedTuple):
+    """A version of a view, and when it was committed."""
+
+    version: Epoch
+    at: datetime
+
+
 class ChangeLog:
     """The logs of one lake. It remembers the commits that it has read, which never change. Usable by many threads."""
 
@@ -142,6 +151,21 @@ class ChangeLog:
     def last(self, view: str) -> Epoch:
         """The newest version that may be read. Raises UnknownView."""
         return _newest(view, self.commits()).through
+
+    def version_at(self, view: str, at: datetime) -> StampedVersion | None:
+        """The first version with changes that was committed at a moment or later; ``None``: there is none yet.
+
+        at: with a time zone. The answer is as right as the driver's clock was. Raises UnknownView, ChangesGone,
+        CorruptFile.
+        """
+        first, last = self.first(view), self.last(view)
+        older = [each.through for each in self.commits() if each.made_at < at.timestamp() and each.through >= first]
+        for rows in self.changes(view, max(older, default=None), last):
+            stamps = rows.column(COMMIT_TIMESTAMP)
+            place = pc.index(pc.greater_equal(stamps, pa.scalar(at, stamps.type)), True).as_py()
+            if place >= 0:
+                return StampedVersion(Epoch(rows.column(COMMIT_VERSION)[place].as_py()), stamps[place].as_py())
+        return None
 
     def changes(
         self,

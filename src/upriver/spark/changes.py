@@ -9,8 +9,10 @@ the first batch did not end: so the end of each batch says where the stream bega
 
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Self, SupportsIndex
 
 import pyarrow as pa
@@ -38,7 +40,10 @@ else:
 """Whether Spark lets a Python source say how much a batch reads."""
 
 EARLIEST, LATEST = "earliest", "latest"
-CHANGE_OPTIONS = ("root", "startingversion", "endingversion", "maxversionspertrigger")
+CHANGE_OPTIONS = (
+    *("root", "startingversion", "endingversion", "startingtimestamp", "endingtimestamp"),
+    "maxversionspertrigger",
+)
 """Options that mean changes, in lower case, as ``changes`` does."""
 ROOT_S_MAX = 10.0
 """Seconds in which the coordinator must say where the lake is."""
@@ -52,15 +57,14 @@ def means_changes(options: Mapping[str, str]) -> bool:
     return given.get("changes", "").lower() == "true" or any(name in given for name in CHANGE_OPTIONS)
 
 
-def starting_version(since: str | SupportsIndex | None) -> str:
-    """The option ``startingVersion`` of a reader. Raises DeclarationError."""
-    if since is None:
-        return EARLIEST
-    if isinstance(since, str):
-        if since not in (EARLIEST, LATEST, NOW):
-            raise DeclarationError(f"since={since!r}: give None, {NOW!r} or a version, which is an epoch")
-        return since
-    return str(whole("since", since))
+def starting_option(since: str | SupportsIndex | datetime | None) -> dict[str, str]:
+    """The option ``startingVersion`` or ``startingTimestamp`` of a reader. Raises DeclarationError."""
+    if isinstance(since, datetime):
+        return {"startingTimestamp": _moment("since", since.isoformat()).isoformat()}
+    if isinstance(since, str) and since not in (EARLIEST, LATEST, NOW):
+        raise DeclarationError(f"since={since!r}: give None, {NOW!r}, a version, which is an epoch, or a datetime")
+    words = since if isinstance(since, str) else EARLIEST if since is None else str(whole("since", since))
+    return {"startingVersion": words}
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +147,11 @@ class ChangesSource:
         """Raises UnknownView for a view without a log."""
         return _spark_schema(self.log().record(self.view))
 
-    def start(self, version: str | None) -> ChangesStart:
-        """Where a reader begins that gives this ``startingVersion``. Raises DeclarationError, UnknownView."""
+    def start(self, version: str | None, at: datetime | None) -> ChangesStart:
+        """Where a reader begins that gives this ``startingVersion`` or ``startingTimestamp``. Raises DeclarationError,
+        UnknownView, ChangesGone."""
+        if at is not None:
+            return self._start_at(at)
         log, given = self.log(), (version or EARLIEST).strip().lower()
         if given == EARLIEST:
             return ChangesStart(log.first(self.view), True)
@@ -154,6 +161,36 @@ class ChangesSource:
         if wanted == (first := log.first(self.view)):  # its changes are all rows that the view had then
             return ChangesStart(first, True)
         return ChangesStart(Epoch(wanted - 1), False)
+
+    def _start_at(self, at: datetime) -> ChangesStart:
+        """Where a reader begins that wants what was committed at a moment or later."""
+        if at.timestamp() > time.time():
+            raise DeclarationError(
+                f"startingTimestamp={at.isoformat()!r} lies in the future: give {LATEST!r} as "
+                "startingVersion for what comes from now on"
+            )
+        log = self.log()
+        first, last, found = log.first(self.view), log.last(self.view), log.version_at(self.view, at)
+        if found is None:
+            return ChangesStart(last, False)
+        if found.version > first:
+            return ChangesStart(Epoch(found.version - 1), False)
+        if at < found.at and log.record(self.view).begins < first:
+            raise ChangesGone(
+                f"view {self.view!r}: not all of its changes since {at.isoformat()} are in its log, whose oldest "
+                f"version, {first}, was committed at {found.at.isoformat()}. Give that time, or read from the start: "
+                f"both give all rows of that version and what follows"
+            )
+        return ChangesStart(first, True)
+
+    def end(self, version: Epoch | None, at: datetime | None) -> Epoch:
+        """The last version that a reader gives which names a last one, or a last moment, or neither."""
+        log = self.log()
+        last = log.last(self.view)
+        if at is not None:
+            found = log.version_at(self.view, at + timedelta(microseconds=1))
+            return last if found is None else Epoch(found.version - 1)
+        return last if version is None else min(last, version)
 
     def read(self, begin: ChangesStart, through: Epoch, group: VnodeGroup) -> Iterator[pa.RecordBatch]:
         """The changes of a group of vnodes, as Spark takes them. Raises ChangesGone."""
@@ -211,7 +248,9 @@ class ChangesPlan:
 
     source: ChangesSource
     starting_version: str | None
+    starting_at: datetime | None
     ending_version: Epoch | None
+    ending_at: datetime | None
     partitions: int | None
     versions_max: int | None
 
@@ -219,12 +258,17 @@ class ChangesPlan:
     def of(cls, options: Mapping[str, str]) -> Self:
         """From the options of a reader. Raises as :meth:`ChangesSource.of` does."""
         limit, ending, groups = (options.get(name) for name in ("maxVersionsPerTrigger", "endingVersion", "partitions"))
+        for end in ("starting", "ending"):
+            if None not in (options.get(f"{end}Version"), options.get(f"{end}Timestamp")):
+                raise DeclarationError(f"give {end}Version or {end}Timestamp, not both")
         if limit is not None and not ADMITS:
             raise DeclarationError("maxVersionsPerTrigger needs Spark 4.2 or newer: leave it out")
         return cls(
             ChangesSource.of(options),
             options.get("startingVersion"),
+            _moment_of(options, "startingTimestamp"),
             None if ending is None else Epoch(_number("endingVersion", ending, 1)),
+            _moment_of(options, "endingTimestamp"),
             None if groups is None else _number("partitions", groups, 1),
             None if limit is None else _number("maxVersionsPerTrigger", limit, 1),
         )
@@ -245,10 +289,9 @@ class ChangesReader(DataSourceReader):
 
     def __init__(self, plan: ChangesPlan) -> None:
         self._plan = plan
-        self._begin = plan.source.start(plan.starting_version)
+        self._begin = plan.source.start(plan.starting_version, plan.starting_at)
         self._log = OpenedLog(plan.source)
-        last = self._log.get().last(plan.source.view)
-        self._through = last if plan.ending_version is None else min(last, plan.ending_version)
+        self._through = plan.source.end(plan.ending_version, plan.ending_at)
 
     def partitions(self) -> Sequence[InputPartition]:
         nothing = ChangesPartition(replace(self._begin, with_base=False), self._begin.version, VnodeGroup(0, 1, 1))
@@ -285,7 +328,7 @@ class ChangesStreamReader(DataSourceStreamReader):
 
     def _begin(self) -> ChangesStart:
         if self._start is None:
-            self._start = self._plan.source.start(self._plan.starting_version)
+            self._start = self._plan.source.start(self._plan.starting_version, self._plan.starting_at)
         return self._start
 
     def _last(self) -> Epoch:
@@ -328,6 +371,22 @@ def _read(source: ChangesSource, partition: InputPartition) -> Iterator[pa.Recor
     assert isinstance(partition, ChangesPartition)
     if partition.begin.with_base or partition.begin.version < partition.through:
         yield from source.read(partition.begin, partition.through, partition.group)
+
+
+def _moment_of(options: Mapping[str, str], name: str) -> datetime | None:
+    given = options.get(name)
+    return None if given is None else _moment(name, given)
+
+
+def _moment(what: str, given: str) -> datetime:
+    """A moment in UTC. A session's time zone is not known where its options are read, so a text must have one."""
+    try:
+        moment = datetime.fromisoformat(given.strip())
+    except ValueError:
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise DeclarationError(f"{what}={given!r}: give a time with its zone, such as '2026-01-31T12:00:00Z'")
+    return moment.astimezone(UTC)
 
 
 def _number(what: str, given: str, least: int) -> int:

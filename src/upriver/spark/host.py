@@ -330,8 +330,10 @@ def use_own_python(spark: SparkSession) -> None:
     if not isinstance(spark, SparkSession):
         if ".connect." in type(spark).__module__:
             raise DeclarationError(
-                "spark is a session of Spark Connect, which is not supported: workers are tasks that the driver itself "
-                "starts. Run the program where the driver is, with SparkSession.builder.master(...).getOrCreate()"
+                "spark is a session of Spark Connect, which cannot run an app: its workers are tasks that the driver "
+                "itself starts. Run the app where the driver is, with SparkSession.builder.master(...).getOrCreate(). "
+                'Here, read its views with spark.read.format("upriver"), and their changes with '
+                'spark.readStream.format("upriver")'
             )
         raise DeclarationError(f"spark={spark!r}: give a pyspark.sql.SparkSession, not a {class_name(spark)}")
     check_session(spark)

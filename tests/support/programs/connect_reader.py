@@ -1,43 +1,19 @@
-"""Reads a view and its changes in a session of Spark Connect: ADDRESS TOKEN VIEW FOLDER. Prints one JSON object."""
+"""Runs the demo's reader as the package pyspark-client has it: without py4j and the classic session: EXAMPLE.
 
-import json
+At the end prints why ``App`` cannot be had there.
+"""
+
+import os
+import runpy
 import sys
+from typing import Any
 
-from pyspark.sql import SparkSession
-from pyspark.sql.types import Row
+absent: dict[str, Any] = {"py4j": None, "pyspark.core": None}
+sys.modules |= absent
+os.environ["SPARK_SKIP_CONNECT_COMPAT_TESTS"] = "1"  # so PySpark knows that its classic half is not there
 
-from upriver import App
-from upriver.errors import DeclarationError
-from upriver.spark.scan import UpriverDataSource
-
-address, token, view, folder = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").getOrCreate()
-spark.dataSource.register(UpriverDataSource)
-options = {"address": address, "token": token, "view": view}
-
-
-def plain(rows: list[Row]) -> list[list[object]]:
-    return sorted([list(row) for row in rows], key=str)
-
-
-said = {"session": type(spark).__module__}
+runpy.run_path(sys.argv[1])
 try:
-    App(spark, f"{folder}/lake", workers=1)
-except DeclarationError as error:
-    said["app"] = str(error)
-
-found = plain(spark.read.format("upriver").options(**options).load().collect())
-some = plain(spark.read.format("upriver").options(**options, keys="[2]").load().collect())
-
-changes = spark.readStream.format("upriver").options(**options, changes="true").load()
-kept = changes.select(view_column := changes.columns[0], "n", "_change_type")
-query = (
-    kept.writeStream.format("parquet")
-    .option("checkpointLocation", f"{folder}/checkpoint")
-    .trigger(availableNow=True)
-    .start(f"{folder}/changes")
-)
-query.awaitTermination()
-told = plain(spark.read.parquet(f"{folder}/changes").select(view_column, "n", "_change_type").collect())
-print(json.dumps({**said, "rows": found, "some": some, "changes": told}))
-spark.stop()
+    from upriver import App  # noqa: F401
+except ImportError as error:
+    print(error)
