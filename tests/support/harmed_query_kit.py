@@ -33,8 +33,9 @@ MASTER = "local[8]"
 FILES = 3000
 PAUSES_S = (0.0, 0.2, 1.0, 3.0, 8.0)
 """Between two steps, in seconds."""
-FEED_S = 0.3
-"""Seconds between two looks whether the next file may come, at least."""
+LOOK_S = 0.3
+FEED_S = 2.0
+"""Seconds between two looks whether the next file may come, at least: the queries need time, too."""
 KILLS_MAX = 3
 """Kills of one worker: an app fails when one of its workers is lost too often."""
 BATCH_S_MAX = 90.0
@@ -163,7 +164,7 @@ class HarmedQuery:
         while not all(now > ended for now, ended in zip(self._commits(), self._ended, strict=True)):
             if time.monotonic() > give_up_at:
                 break
-            threading.Event().wait(FEED_S)
+            threading.Event().wait(LOOK_S)
         self._ended = self._commits()
 
     def _commits(self) -> list[int]:
