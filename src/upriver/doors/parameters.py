@@ -17,10 +17,22 @@ QUERY_PARTS = re.compile(
     r"""(?<!\w)[eE]'(?:[^'\\]|\\.|'')*+(?:'|\Z) | '(?:[^']|'')*+(?:'|\Z) | "(?:[^"]|"")*+(?:"|\Z)
     | (?P<comment>--[^\n]*+ | /\*(?:[^*]|\*(?!/))*+(?:\*/|\Z))
     | (?<![\w$])\$(?P<tag>[A-Za-z_]\w*+|)\$(?:[^$]|\$(?!(?P=tag)\$))*+(?:\$(?P=tag)\$|\Z)
-    | (?<![\w$])\$(?P<number>\d{1,5})(?!\w) | (?P<mark>\?) | ;""",
-    re.VERBOSE | re.DOTALL,
+    | (?<![\w$])\$(?P<number>\d{1,5})(?!\w) | (?P<mark>\?) | ;
+    | (?P<label>(?:(?<!\w)AS\s+|(?<=\w)\.)SELECT(?!\w))
+    | (?P<types>::\s*(?:pg_catalog\.)?reg\w+\[\])""",
+    re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
-"""Texts, names, comments, parameters and semicolons. What has no end goes up to the end of the text."""
+"""Texts, names, comments, parameters and semicolons; and what sqlglot does not take: SELECT as a column's name, and
+arrays of the catalog's references. What has no end goes up to the end of the text."""
+
+
+def part_as_parsed(match: re.Match[str]) -> str:
+    """A part of a query, but for parameters and semicolons, as sqlglot takes it."""
+    if match["comment"] is not None:
+        return " "
+    if match["label"] is not None:
+        return f'{match[0][:-6]}"{match[0][-6:].lower()}"'
+    return match[0] if match["types"] is None else "::text[]"
 
 
 def with_calls(text: str) -> str:
@@ -38,7 +50,7 @@ def with_calls(text: str) -> str:
         if match["mark"] or match["number"]:
             parts.append(f" {PARAMETER}({marks if match['mark'] else match['number']}) ")
         else:
-            parts.append(" " if match["comment"] else match[0])
+            parts.append(part_as_parsed(match))
     if marks and numbers:
         raise UnsupportedSql("the query has parameters as ? and as $1: use one of both")
     return "".join(parts) + text[place:]

@@ -5,6 +5,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import uuid
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -78,12 +79,19 @@ def test_values_of_all_types_come_as_texts_and_in_binary(door: PostgresServer, b
 
 def test_parameters_of_all_types(door: PostgresServer) -> None:
     values: list[Any] = [True, 7, 2**40, 1.5, Decimal("1.25"), "it's", b"\0\xff", datetime.date(2024, 1, 2)]
-    values += [datetime.datetime(2024, 1, 2, 3, 4, 5), [1, 2], ["a", 'b"c'], None]
+    values += [
+        datetime.datetime(2024, 1, 2, 3, 4, 5),
+        datetime.time(3, 4, 5, 6),
+        datetime.timedelta(days=-1, seconds=2),
+    ]
+    values += [uuid.UUID(int=7), [1, 2], ["a", 'b"c', None, "NULL"], None]
     for form in ("%s", "%b", "%t"):
         with connected(door) as connection:
-            types = ("bool", "int", "bigint", "float8", "numeric(10,2)", "text", "bytea", "date", "timestamp")
-            places = [f"{form}::{type}" for type in (*types, "int[]", "text[]", "text")]
-            assert connection.execute(f"SELECT {', '.join(places)}", values).fetchall() == [tuple(values)]
+            types = ["bool", "int", "bigint", "float8", "numeric(10,2)", "text", "bytea", "date", "timestamp"]
+            types += ["time", "interval", "uuid", "int[]", "text[]", "text"]
+            places = [f"{form}::{type}" for type in types]
+            (found,) = connection.execute(f"SELECT {', '.join(places)}", values).fetchall()
+            assert [str(each) for each in found] == [str(each) for each in values]
 
 
 def test_a_wrong_password_and_a_missing_view_are_told(door: PostgresServer) -> None:

@@ -12,7 +12,9 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.doors.postgres.types import TYPES, field_of, is_array
+from upriver.doors.postgres.catalog_columns import COLUMN_NAMES, COLUMNS, RESERVED, RESERVED_BUT_FUNCTIONS
+from upriver.doors.postgres.types import INT2_VECTOR, OID_VECTOR, TYPES, elements_of_text, field_of, is_array
+from upriver.doors.queries import TABLE_FUNCTIONS
 from upriver.net.lookups import ViewRoute
 
 SERVER_VERSION, SERVER_VERSION_NUMBER = "15.0", "150000"
@@ -25,90 +27,8 @@ _OWN_OID_MIN = 16_384
 """OIDs below are PostgreSQL's own."""
 
 _TYPES = {"oid": pa.int64(), "int": pa.int32(), "text": pa.string(), "bool": pa.bool_(), "real": pa.float32()}
-_TYPES |= {"ints": pa.list_(pa.int32()), "texts": pa.list_(pa.string())}
+_TYPES |= {"ints": pa.list_(pa.int32()), "texts": pa.list_(pa.string()), "int2s": INT2_VECTOR, "oids": OID_VECTOR}
 _DEFAULTS: Mapping[str, Any] = {"oid": 0, "int": 0, "bool": False, "real": 0.0}
-
-_COLUMNS = {
-    "pg_namespace": "oid:oid nspname nspowner:oid nspacl:texts",
-    "pg_class": "oid:oid relname relnamespace:oid reltype:oid reloftype:oid relowner:oid relam:oid relfilenode:oid "
-    "reltablespace:oid relpages:int reltuples:real relallvisible:int reltoastrelid:oid relhasindex:bool "
-    "relisshared:bool relpersistence relkind relnatts:int relchecks:int relhasrules:bool relhastriggers:bool "
-    "relhassubclass:bool relrowsecurity:bool relforcerowsecurity:bool relispopulated:bool relreplident "
-    "relispartition:bool relrewrite:oid relfrozenxid:oid relminmxid:oid relacl:texts reloptions:texts relpartbound "
-    "relhasoids:bool",
-    "pg_attribute": "attrelid:oid attname atttypid:oid attstattarget:int attlen:int attnum:int attndims:int "
-    "attcacheoff:int atttypmod:int attbyval:bool attalign attstorage attcompression attnotnull:bool atthasdef:bool "
-    "atthasmissing:bool attidentity attgenerated attisdropped:bool attislocal:bool attinhcount:int attcollation:oid "
-    "attacl:texts attoptions:texts attfdwoptions:texts attmissingval",
-    "pg_type": "oid:oid typname typnamespace:oid typowner:oid typlen:int typbyval:bool typtype typcategory "
-    "typispreferred:bool typisdefined:bool typdelim typrelid:oid typsubscript typelem:oid typarray:oid typinput "
-    "typoutput typreceive typsend typmodin typmodout typanalyze typalign typstorage typnotnull:bool typbasetype:oid "
-    "typtypmod:int typndims:int typcollation:oid typdefaultbin typdefault typacl:texts",
-    "pg_index": "indexrelid:oid indrelid:oid indnatts:int indnkeyatts:int indisunique:bool indnullsnotdistinct:bool "
-    "indisprimary:bool indisexclusion:bool indimmediate:bool indisclustered:bool indisvalid:bool indcheckxmin:bool "
-    "indisready:bool indislive:bool indisreplident:bool indkey:ints indcollation:ints indclass:ints indoption:ints "
-    "indexprs indpred indexdef",
-    "pg_database": "oid:oid datname datdba:oid encoding:int datlocprovider datistemplate:bool datallowconn:bool "
-    "datconnlimit:int datfrozenxid:oid datminmxid:oid dattablespace:oid datcollate datctype daticulocale datacl:texts",
-    "pg_roles": "oid:oid rolname rolsuper:bool rolinherit:bool rolcreaterole:bool rolcreatedb:bool rolcanlogin:bool "
-    "rolreplication:bool rolconnlimit:int rolpassword rolvaliduntil rolbypassrls:bool rolconfig:texts",
-    "pg_am": "oid:oid amname amhandler:oid amtype",
-    "pg_settings": "name setting unit category short_desc context vartype source min_val max_val enumvals:texts "
-    "boot_val reset_val",
-    "pg_matviews": "schemaname matviewname matviewowner tablespace hasindexes:bool ispopulated:bool definition",
-    "pg_indexes": "schemaname tablename indexname tablespace indexdef",
-    "information_schema.schemata": "catalog_name schema_name schema_owner",
-    "information_schema.tables": "table_catalog table_schema table_name table_type self_referencing_column_name "
-    "is_insertable_into is_typed commit_action",
-    "information_schema.views": "table_catalog table_schema table_name view_definition check_option is_updatable",
-    "information_schema.columns": "table_catalog table_schema table_name column_name ordinal_position:int "
-    "column_default is_nullable data_type character_maximum_length:int character_octet_length:int "
-    "numeric_precision:int numeric_precision_radix:int numeric_scale:int datetime_precision:int interval_type "
-    "character_set_name collation_name domain_name udt_catalog udt_schema udt_name is_identity identity_generation "
-    "is_generated generation_expression is_updatable",
-    # Without rows:
-    "pg_attrdef": "oid:oid adrelid:oid adnum:int adbin",
-    "pg_auth_members": "roleid:oid member:oid grantor:oid admin_option:bool",
-    "pg_collation": "oid:oid collname collnamespace:oid collprovider collcollate collctype collisdeterministic:bool",
-    "pg_constraint": "oid:oid conname connamespace:oid contype condeferrable:bool condeferred:bool convalidated:bool "
-    "conrelid:oid contypid:oid conindid:oid conparentid:oid confrelid:oid confupdtype confdeltype confmatchtype "
-    "conislocal:bool coninhcount:int connoinherit:bool conkey:ints confkey:ints conbin",
-    "pg_depend": "classid:oid objid:oid objsubid:int refclassid:oid refobjid:oid refobjsubid:int deptype",
-    "pg_description": "objoid:oid classoid:oid objsubid:int description",
-    "pg_enum": "oid:oid enumtypid:oid enumsortorder:real enumlabel",
-    "pg_extension": "oid:oid extname extowner:oid extnamespace:oid extrelocatable:bool extversion",
-    "pg_foreign_server": "oid:oid srvname srvowner:oid srvfdw:oid srvtype srvversion srvacl:texts srvoptions:texts",
-    "pg_foreign_table": "ftrelid:oid ftserver:oid ftoptions:texts",
-    "pg_inherits": "inhrelid:oid inhparent:oid inhseqno:int inhdetachpending:bool",
-    "pg_language": "oid:oid lanname lanowner:oid",
-    "pg_policy": "oid:oid polname polrelid:oid polcmd polpermissive:bool polroles:ints polqual polwithcheck",
-    "pg_proc": "oid:oid proname pronamespace:oid proowner:oid prolang:oid prokind proretset:bool prorettype:oid "
-    "proargtypes:ints proallargtypes:ints proargmodes:texts proargnames:texts pronargs:int prosrc provolatile "
-    "proisstrict:bool prosecdef:bool proparallel proacl:texts proleakproof:bool",
-    "pg_publication": "oid:oid pubname puballtables:bool",
-    "pg_publication_namespace": "oid:oid pnpubid:oid pnnspid:oid",
-    "pg_publication_rel": "oid:oid prpubid:oid prrelid:oid prqual prattrs:ints",
-    "pg_range": "rngtypid:oid rngsubtype:oid rngmultitypid:oid",
-    "pg_rewrite": "oid:oid rulename ev_class:oid ev_type ev_enabled is_instead:bool",
-    "pg_sequence": "seqrelid:oid seqtypid:oid seqstart:int seqincrement:int",
-    "pg_shdescription": "objoid:oid classoid:oid description",
-    "pg_statistic_ext": "oid:oid stxrelid:oid stxname stxnamespace:oid stxkeys:ints stxkind:texts stxstattarget:int",
-    "pg_stat_user_tables": "relid:oid schemaname relname n_live_tup:int",
-    "pg_tables": "schemaname tablename tableowner tablespace hasindexes:bool hasrules:bool hastriggers:bool",
-    "pg_tablespace": "oid:oid spcname spcowner:oid",
-    "pg_trigger": "oid:oid tgrelid:oid tgparentid:oid tgname tgfoid:oid tgtype:int tgenabled tgisinternal:bool "
-    "tgconstraint:oid",
-    "pg_views": "schemaname viewname viewowner definition",
-    "information_schema.constraint_column_usage": "table_schema table_name column_name constraint_schema "
-    "constraint_name",
-    "information_schema.key_column_usage": "constraint_schema constraint_name table_schema table_name column_name "
-    "ordinal_position:int position_in_unique_constraint:int",
-    "information_schema.referential_constraints": "constraint_schema constraint_name unique_constraint_schema "
-    "unique_constraint_name match_option update_rule delete_rule",
-    "information_schema.routines": "routine_schema routine_name routine_type data_type",
-    "information_schema.table_constraints": "constraint_schema constraint_name table_schema table_name constraint_type",
-}
-"""Names and types of the columns of each table; a column without a type is text."""
 
 SETTINGS: Mapping[str, str] = {
     "server_version": SERVER_VERSION,
@@ -156,7 +76,7 @@ def _row(table: str, **values: Any) -> dict[str, Any]:
 
 
 def _columns(table: str) -> list[tuple[str, str]]:
-    return [(name, type or "text") for name, _, type in (each.partition(":") for each in _COLUMNS[table].split())]
+    return [(name, type or "text") for name, _, type in (each.partition(":") for each in COLUMNS[table].split())]
 
 
 _Views = Mapping[str, ViewRoute]
@@ -251,6 +171,22 @@ def _roles(views: _Views) -> Iterator[dict[str, Any]]:
     yield _row("pg_roles", oid=_OWNER_OID, rolname=OWNER, rolinherit=True, rolcanlogin=True, rolconnlimit=-1)
 
 
+def _users(views: _Views) -> Iterator[dict[str, Any]]:
+    yield _row("pg_user", usename=OWNER, usesysid=_OWNER_OID)
+
+
+def _keywords(views: _Views) -> Iterator[dict[str, Any]]:
+    kinds = (
+        ("R", "reserved", RESERVED),
+        ("T", "reserved (can be function or type name)", RESERVED_BUT_FUNCTIONS),
+        ("C", "unreserved (cannot be function or type name)", COLUMN_NAMES),
+    )
+    for code, meaning, words in kinds:
+        for word in words.split():
+            known = {"catcode": code, "catdesc": meaning, "barelabel": False, "baredesc": "requires AS"}
+            yield _row("pg_get_keywords", word=word, **known)
+
+
 def _access_methods(views: _Views) -> Iterator[dict[str, Any]]:
     yield _row("pg_am", oid=2, amname="heap", amtype="t")
     yield _row("pg_am", oid=405, amname="hash", amtype="i")
@@ -323,7 +259,8 @@ _ROWS: Mapping[str, Callable[[_Views], Iterator[dict[str, Any]]]] = {
     "pg_index": _indexes,
     "pg_database": _databases,
     "pg_roles": _roles,
-    "pg_user": _roles,
+    "pg_user": _users,
+    "pg_get_keywords": _keywords,
     "pg_am": _access_methods,
     "pg_settings": _settings,
     "pg_matviews": _matviews,
@@ -353,15 +290,23 @@ _DEFINITION_COLUMNS: Mapping[str, tuple[str, str]] = {
 """By table: its column that names the view, and the one that has the view's SQL."""
 
 
-CATALOG_NAMES = frozenset(_COLUMNS)
+CATALOG_NAMES = frozenset(COLUMNS)
 _SCHEMAS = ("pg_catalog", "information_schema")
 
 # Queries of the catalog
 
+_KEYWORDS_LISTED = ", ".join(f"'{word}'" for word in f"{RESERVED} {RESERVED_BUT_FUNCTIONS} {COLUMN_NAMES}".split())
+_VISIBLE = (
+    *("table", "type", "function", "operator", "opclass", "opfamily", "collation", "conversion", "statistics_obj"),
+    *("ts_config", "ts_dict", "ts_parser", "ts_template"),
+)
+"""Kinds of objects that pg_..._is_visible asks of."""
+_PRIVILEGES = (
+    *("table", "schema", "database", "function", "language", "sequence", "server", "tablespace", "type"),
+    *("foreign_data_wrapper", "parameter"),
+)
+"""Kinds of objects that has_..._privilege asks of."""
 _MACROS = (
-    "pg_table_is_visible(a) AS true",
-    "pg_type_is_visible(a) AS true",
-    "pg_function_is_visible(a) AS true",
     "pg_get_userbyid(a) AS 'upriver'",
     "pg_get_expr(a, b) AS NULL::VARCHAR, (a, b, c) AS NULL::VARCHAR",
     "pg_get_constraintdef(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR",
@@ -378,9 +323,6 @@ _MACROS = (
     "col_description(a, b) AS NULL::VARCHAR",
     "shobj_description(a, b) AS NULL::VARCHAR",
     "pg_encoding_to_char(a) AS 'UTF8'",
-    "has_table_privilege(a, b) AS true, (a, b, c) AS true",
-    "has_schema_privilege(a, b) AS true, (a, b, c) AS true",
-    "has_database_privilege(a, b) AS true, (a, b, c) AS true",
     "has_column_privilege(a, b, c) AS true, (a, b, c, d) AS true",
     "has_any_column_privilege(a, b) AS true, (a, b, c) AS true",
     "pg_has_role(a, b) AS true, (a, b, c) AS true",
@@ -400,7 +342,38 @@ _MACROS = (
     "inet_server_port() AS NULL::INTEGER",
     "inet_client_addr() AS NULL::VARCHAR",
     "set_config(a, b, c) AS b",
-    "quote_ident(a) AS '\"' || replace(a, '\"', '\"\"') || '\"'",
+    f"quote_ident(a) AS CASE WHEN regexp_full_match(a, '[a-z_][a-z0-9_$]*') AND a NOT IN ({_KEYWORDS_LISTED}) THEN a "
+    """ELSE '"' || replace(a, '"', '""') || '"' END""",
+    "quote_literal(a) AS '''' || replace(a::VARCHAR, '''', '''''') || ''''",
+    """parse_ident(a) AS list_transform(regexp_extract_all(a, '"(?:[^"]|"")*"|[^.]+'), """
+    """lambda x: CASE WHEN x[1] = '"' THEN replace(x[2:-2], '""', '"') ELSE lower(trim(x)) END)""",
+    "pg_get_function_sqlbody(a) AS NULL::VARCHAR",
+    "pg_get_function_arg_default(a, b) AS NULL::VARCHAR",
+    "pg_get_functiondef(a) AS NULL::VARCHAR",
+    "pg_get_partition_constraintdef(a) AS NULL::VARCHAR",
+    "pg_get_statisticsobjdef(a) AS NULL::VARCHAR",
+    "pg_get_statisticsobjdef_expressions(a) AS NULL::VARCHAR[]",
+    "pg_get_replica_identity_index(a) AS NULL::BIGINT",
+    "pg_char_to_encoding(a) AS CASE WHEN upper(a) IN ('UTF8', 'UTF-8') THEN 6 ELSE -1 END",
+    "pg_client_encoding() AS 'UTF8'",
+    "getdatabaseencoding() AS 'UTF8'",
+    "pg_partition_ancestors(a) AS a::BIGINT",
+    "pg_stat_get_numscans(a) AS 0::BIGINT",
+    "pg_indexes_size(a) AS 0::BIGINT",
+    "pg_tablespace_size(a) AS 0::BIGINT",
+    "pg_describe_object(a, b, c) AS NULL::VARCHAR",
+    "pg_blocking_pids(a) AS []::INTEGER[]",
+    "pg_conf_load_time() AS NULL::TIMESTAMPTZ",
+    "pg_last_xact_replay_timestamp() AS NULL::TIMESTAMPTZ",
+    "pg_is_wal_replay_paused() AS false",
+    "pg_cancel_backend(a) AS false",
+    "pg_terminate_backend(a) AS false",
+    "txid_current_if_assigned() AS NULL::BIGINT",
+    "acldefault(a, b) AS NULL::VARCHAR[]",
+    "clock_timestamp() AS now()",
+    "statement_timestamp() AS now()",
+    *(f"pg_{kind}_is_visible(a) AS true" for kind in _VISIBLE),
+    *(f"has_{kind}_privilege(a, b) AS true, (a, b, c) AS true" for kind in _PRIVILEGES),
     "_pg_expandarray(a) AS unnest([{'x': a[i], 'n': i} for i in range(1, len(a) + 1)])",
     "array_remove(a, b) AS list_filter(a, lambda x: x IS DISTINCT FROM b)",
     "array_upper(a, b) AS nullif(len(a), 0)",
@@ -422,6 +395,21 @@ def _format_type() -> str:
     return f"format_type(a, b) AS CASE a {numeric} {names} {arrays} ELSE '???' END"
 
 
+def _to_regtype() -> str:
+    """The macro that gives a type's OID by its name."""
+    names = " ".join(f"WHEN '{name}' THEN {oid}" for name, oid in _TYPE_OIDS.items())
+    return f"to_regtype(a) AS CASE lower(a::VARCHAR) {names} END"
+
+
+_TYPE_OIDS: Mapping[str, int] = {
+    **{f"{type.shown}[]": type.array for type in TYPES if type.array},
+    **{f"{type.name}[]": type.array for type in TYPES if type.array},
+    **{type.shown: type.oid for type in TYPES},
+    **{type.name: type.oid for type in TYPES},
+}
+"""OIDs by both names that a type has."""
+
+
 def _current_setting() -> str:
     values = " ".join(f"WHEN '{name.lower()}' THEN '{value}'" for name, value in SETTINGS.items())
     chosen = f"CASE lower(a) {values} ELSE '' END"
@@ -432,10 +420,10 @@ PREFIX = "postgres_"
 """Of the macros' names, which DuckDB may have, too, with another meaning."""
 MACROS = tuple(
     f"CREATE MACRO {PREFIX}{macro[: macro.index('(')]}{macro[macro.index('(') :]}"
-    for macro in (*_MACROS, _format_type(), _current_setting())
+    for macro in (*_MACROS, _format_type(), _to_regtype(), _current_setting())
 )
 """Statements of DuckDB that define them."""
-_NAMES = frozenset(macro[: macro.index("(")] for macro in (*_MACROS, _format_type(), _current_setting()))
+_NAMES = frozenset(macro[: macro.index("(")] for macro in (*_MACROS, _format_type(), _to_regtype(), _current_setting()))
 _WORDS: Mapping[type[exp.Expr], str] = {
     exp.CurrentSchema: "current_schema",
     exp.CurrentDatabase: "current_database",
@@ -444,8 +432,20 @@ _WORDS: Mapping[type[exp.Expr], str] = {
     exp.SessionUser: "current_user",
     exp.CurrentVersion: "version",
 }
+_RENAMED: Mapping[str, str] = {
+    **dict.fromkeys(("json_build_object", "jsonb_build_object"), "json_object"),
+    **dict.fromkeys(("json_build_array", "jsonb_build_array"), "json_array"),
+    **dict.fromkeys(("json_agg", "jsonb_agg"), "json_group_array"),
+    **dict.fromkeys(("json_object_agg", "jsonb_object_agg"), "json_group_object"),
+    "to_jsonb": "to_json",
+    "every": "bool_and",
+    "date_bin": "time_bucket",
+}
+"""DuckDB's names of PostgreSQL's functions."""
+_SYSTEM_COLUMNS = frozenset(("tableoid", "xmin", "xmax", "cmin", "cmax", "ctid"))
+"""Columns that every table of PostgreSQL has, and that no star shows."""
 _NAMED_TYPES = {
-    **dict.fromkeys(("text", "name", "char", "varchar", "bpchar", "regtype", "regproc", "regnamespace"), "VARCHAR"),
+    **dict.fromkeys(("text", "name", "char", "varchar", "bpchar"), "VARCHAR"),
     "oid": "BIGINT",
     "int4": "INTEGER",
     "int8": "BIGINT",
@@ -468,10 +468,12 @@ def adapted(
             node.replace(new)
     tables: dict[str, pa.Table] = {}
     for table in tree.find_all(exp.Table):
-        if not isinstance(table.this, exp.Identifier):
-            _name_values(table)
-            continue
         schema, name = table.db.lower(), table.name.lower()
+        if not isinstance(table.this, exp.Identifier):
+            name = _function_name(table)
+            if name not in CATALOG_NAMES:
+                _name_values(table, name)
+                continue
         full = f"information_schema.{name}" if schema == "information_schema" else name
         if full not in CATALOG_NAMES or schema not in ("", "pg_catalog", "information_schema"):
             continue
@@ -487,12 +489,29 @@ def adapted(
     return tree, tables
 
 
-def _name_values(table: exp.Table) -> None:
-    """Of a function in FROM: PostgreSQL calls its only column as it calls the table."""
+def _function_name(table: exp.Table) -> str:
+    call = table.this
+    name = call.name if isinstance(call, exp.Anonymous) else call.sql_name() if isinstance(call, exp.Func) else ""
+    return str(name).lower().removeprefix(PREFIX)
+
+
+def _name_values(table: exp.Table, name: str) -> None:
+    """Of a function in FROM: PostgreSQL calls its only column as it calls the table. A function that gives no rows, but
+    a value, is a row there."""
     table.set("db", None)
     alias = table.args.get("alias")
-    if alias is not None and not alias.columns:
+    is_unknown = isinstance(table.this, exp.Anonymous) and not table.this.name.startswith(PREFIX)
+    if name not in _ROW_FUNCTIONS and not is_unknown and not name.startswith("read_"):
+        title = exp.to_identifier(alias.this.name if alias is not None and alias.this else name)
+        value = exp.select(exp.alias_(table.this.copy(), title.copy()))
+        named = exp.TableAlias(this=title, columns=alias.columns if alias is not None else [])
+        table.replace(exp.Subquery(this=value, alias=named))
+    elif alias is not None and not alias.columns:
         alias.set("columns", [alias.this.copy()])
+
+
+_ROW_FUNCTIONS = (*TABLE_FUNCTIONS, "generate_subscripts", "explodinggenerateseries", "generateseries", "")
+"""Functions that give rows, by the names that sqlglot has, too."""
 
 
 def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
@@ -505,13 +524,42 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
         return inner
     if isinstance(node, exp.Cast):
         return _cast(node, views)
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "to_regclass" and node.expressions:
+        known = _cast(exp.cast(node.expressions[0], "regclass", dialect="postgres"), views)
+        return exp.Nullif(this=known, expression=exp.Literal.number(0))
     if isinstance(node, exp.Anonymous):
         return _call(node)
     if isinstance(node, exp.Column) and not node.table and node.name.lower() == "user" and not node.this.quoted:
         return _macro("current_user")
+    if isinstance(node, exp.Column) and node.name.lower() in _SYSTEM_COLUMNS and not _is_of_view(node, views):
+        hidden = exp.cast(exp.Literal.number(0), "BIGINT")
+        return exp.alias_(hidden, node.name) if isinstance(node.parent, exp.Select) else hidden
+    if isinstance(node, exp.Any | exp.All) and (elements := _elements(node.this.unnest())) is not None:
+        return type(node)(this=exp.Paren(this=elements))
+    if isinstance(node, exp.JSONArrayAgg):
+        return exp.Anonymous(this="json_group_array", expressions=[node.this])
+    if isinstance(node, exp.ArraySize) and node.args.get("expression") is not None:
+        return _macro("array_upper", [node.this, node.expression])
     if (word := _WORDS.get(type(node))) is not None:
         return _macro(word)
     return node
+
+
+def _is_of_view(column: exp.Column, views: _Views) -> bool:
+    return any(column.name.lower() in map(str.lower, route.schema.names) for route in views.values())
+
+
+def _elements(value: exp.Expr) -> exp.Expr | None:
+    """The array that a text such as ``'{a,NULL}'`` is; ``None`` for another value."""
+    if not isinstance(value, exp.Literal) or not value.is_string or not value.name.startswith("{"):
+        return None
+    try:
+        texts = elements_of_text(value.name)
+    except ValueError:
+        return None
+    is_whole = all(text is None or re.fullmatch(r"-?\d{1,18}", text) for text in texts)
+    literal = exp.Literal.number if is_whole else exp.Literal.string
+    return exp.Array(expressions=[exp.Null() if text is None else literal(text) for text in texts])
 
 
 def _macro(name: str, arguments: Sequence[exp.Expr] = ()) -> exp.Anonymous:
@@ -524,31 +572,41 @@ def _call(node: exp.Anonymous) -> exp.Expr:
         return _index_definition(*node.expressions[:2])
     if name == "pg_get_viewdef" and node.expressions:
         return _view_definition(node.expressions[0])
+    if name in _RENAMED:
+        return exp.Anonymous(this=_RENAMED[name], expressions=node.expressions)
     return _macro(name, node.expressions) if name in _NAMES else node
+
+
+def _inner(table: str, *columns: str) -> exp.Subquery:
+    """Columns of a catalog table, renamed, so that no column of the query around is taken for one of them."""
+    named = [exp.alias_(exp.column(column), f"upriver_{column}") for column in columns]
+    return exp.select(*named).from_(table).subquery("upriver_inner")
+
+
+def _equal(column: str, value: exp.Expr) -> exp.Expr:
+    return exp.EQ(this=exp.cast(exp.column(column), "VARCHAR"), expression=exp.cast(value.copy(), "VARCHAR"))
+
+
+def _name_of_relation(oid: exp.Expr) -> exp.Subquery:
+    found = exp.select("max(upriver_relname)").from_(_inner("pg_class", "oid", "relname"))
+    return exp.Subquery(this=found.where(_equal("upriver_oid", oid)))
 
 
 def _view_definition(view: exp.Expr) -> exp.Expr:
     """The SQL of a view, by its OID or its name."""
-    name = exp.select("max(relname)").from_("pg_class")
-    name = name.where(
-        exp.EQ(this=exp.cast(exp.column("oid", "pg_class"), "VARCHAR"), expression=exp.cast(view, "VARCHAR"))
-    )
-    is_it = [
-        exp.EQ(this=exp.column("matviewname"), expression=each)
-        for each in (exp.Subquery(this=name), exp.cast(view.copy(), "VARCHAR"))
-    ]
-    return exp.Subquery(this=exp.select("max(definition)").from_("pg_matviews").where(exp.or_(*is_it)))
+    found = exp.select("max(upriver_definition)").from_(_inner("pg_matviews", "matviewname", "definition"))
+    is_it = [_equal("upriver_matviewname", each) for each in (_name_of_relation(view), view)]
+    return exp.Subquery(this=found.where(exp.or_(*is_it)))
 
 
 def _index_definition(index: exp.Expr, column: exp.Expr | None = None) -> exp.Expr:
     """The text of an index, or the name of one of its columns."""
-    texts = exp.select("max(indexdef)").from_("pg_index")
-    whole = exp.Subquery(this=texts.where(exp.EQ(this=exp.column("indexrelid"), expression=index.copy())))
+    texts = exp.select("max(upriver_indexdef)").from_(_inner("pg_index", "indexrelid", "indexdef"))
+    whole = exp.Subquery(this=texts.where(_equal("upriver_indexrelid", index)))
     if column is None:
         return whole
-    names = exp.select("max(attname)").from_("pg_attribute")
-    names = names.where(exp.EQ(this=exp.column("attrelid"), expression=index.copy()))
-    names = names.where(exp.EQ(this=exp.column("attnum"), expression=column.copy()))
+    names = exp.select("max(upriver_attname)").from_(_inner("pg_attribute", "attrelid", "attnum", "attname"))
+    names = names.where(_equal("upriver_attrelid", index)).where(_equal("upriver_attnum", column))
     is_whole = exp.EQ(this=column.copy(), expression=exp.Literal.number(0))
     return exp.Case(ifs=[exp.If(this=is_whole, true=whole)], default=exp.Subquery(this=names))
 
@@ -567,6 +625,46 @@ def _operator(node: exp.Operator) -> exp.Expr:
     return _OPERATORS[symbol](this=left, expression=right) if symbol in _OPERATORS else node
 
 
+def _relation_reference(value: exp.Expr, views: _Views) -> exp.Expr:
+    """The OID of a relation by its name, and the name by its OID."""
+    is_text = isinstance(value, exp.Parameter | exp.Placeholder)
+    while isinstance(value, exp.Paren | exp.Cast):
+        is_text = is_text or (isinstance(value, exp.Cast) and value.to.is_type(*exp.DataType.TEXT_TYPES))
+        value = value.this
+    if isinstance(value, exp.Literal) and value.is_string:
+        given = value.name.rpartition(".")[2].strip('"').lower()
+        named = {each.lower(): oid_of(each) for view in views for each in (view, index_of(view))}
+        return exp.Literal.number((named | {"pg_class": 1259}).get(given, 0))
+    if not is_text:
+        return _name_of_relation(value)
+    text = exp.cast(value, "VARCHAR")
+    bare = exp.func("replace", exp.func("replace", text, exp.Literal.string('"'), exp.Literal.string("")), *_NO_SCHEMA)
+    found = exp.select("max(upriver_oid)").from_(_inner("pg_class", "oid", "relname"))
+    is_named = exp.EQ(this=exp.func("lower", exp.column("upriver_relname")), expression=exp.func("lower", bare))
+    return exp.Subquery(this=found.where(exp.or_(_equal("upriver_oid", text), is_named)))
+
+
+_NO_SCHEMA = (exp.Literal.string("public."), exp.Literal.string(""))
+
+
+def _type_reference(node: exp.Cast) -> exp.Expr:
+    """The name of a type by its OID; of a literal the OID, unless it is compared with such a name."""
+    if not isinstance(node.this, exp.Literal) or not node.this.is_string:
+        return _macro("format_type", [node.this, exp.Null()])
+    oid = _TYPE_OIDS.get(node.this.name.lower().removeprefix("pg_catalog."), 0)
+    compared = node.parent.args.values() if isinstance(node.parent, exp.EQ | exp.NEQ) else ()
+    if any(_is_type_name(each) for each in compared):
+        return _macro("format_type", [exp.Literal.number(oid), exp.Null()])
+    return exp.Literal.number(oid)
+
+
+def _is_type_name(value: object) -> bool:
+    """Whether it is the name of a type by its OID, or will be."""
+    if isinstance(value, exp.Cast):
+        return value.to.sql("postgres").lower() == "regtype" and not isinstance(value.this, exp.Literal)
+    return isinstance(value, exp.Anonymous) and value.name == f"{PREFIX}format_type"
+
+
 _HEXADECIMAL = re.compile(r"\\x(?:[0-9A-Fa-f]{2})*")
 """PostgreSQL's form of bytes."""
 
@@ -577,16 +675,14 @@ def _cast(node: exp.Cast, views: _Views) -> exp.Expr:
     name = full.removesuffix("[]").rpartition(".")[2].strip('"')
     if full.endswith("[]"):
         element = _NAMED_TYPES.get(name)
-        return node if element is None else exp.Cast(this=node.this, to=exp.DataType.build(f"{element}[]", "duckdb"))
+        to = node.to if element is None else exp.DataType.build(f"{element}[]", "duckdb")
+        return exp.Cast(this=_elements(node.this) or node.this, to=to)
+    if name == "regtype":
+        return _type_reference(node)
     if name == "regclass":
-        if isinstance(node.this, exp.Literal) and node.this.is_string:
-            given = node.this.name.rpartition(".")[2].strip('"').lower()
-            named = {view.lower(): oid_of(view) for view in views} | {"pg_class": 1259}
-            return exp.Literal.number(named.get(given, 0))
-        relation = exp.select("max(relname)").from_("pg_class")
-        return exp.Subquery(this=relation.where(exp.EQ(this=exp.column("oid", "pg_class"), expression=node.this)))
+        return _relation_reference(node.this, views)
     if full == "bytea" and isinstance(node.this, exp.Literal) and _HEXADECIMAL.fullmatch(node.this.name):
         return exp.Anonymous(this="unhex", expressions=[exp.Literal.string(node.this.name[2:])])
-    if name in _NAMED_TYPES:
-        return exp.Cast(this=node.this, to=exp.DataType.build(_NAMED_TYPES[name], dialect="duckdb"))
+    if name in _NAMED_TYPES or name.startswith("reg"):  # regtype, regproc and the like are names
+        return exp.Cast(this=node.this, to=exp.DataType.build(_NAMED_TYPES.get(name, "VARCHAR"), dialect="duckdb"))
     return node

@@ -13,7 +13,14 @@ from sqlglot import exp
 
 from upriver.doors.column_titles import with_postgres_names
 from upriver.doors.execution import Cancellation, DoorTables, QueryRows, describe, execute
-from upriver.doors.parameters import PARAMETER, PARAMETERS_MAX, QUERY_PARTS, with_casts, with_parameters
+from upriver.doors.parameters import (
+    PARAMETER,
+    PARAMETERS_MAX,
+    QUERY_PARTS,
+    part_as_parsed,
+    with_casts,
+    with_parameters,
+)
 from upriver.doors.postgres.catalog import MACROS, SETTINGS, adapted
 from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, TEXT, TYPES, decoded
@@ -87,10 +94,8 @@ def split(text: str) -> list[str]:
             found.append("")
         elif match["number"] is not None:
             found[-1] += f" {PARAMETER}({match['number']}) "
-        elif match["comment"] is None:
-            found[-1] += match[0]
         else:
-            found[-1] += " "
+            found[-1] += part_as_parsed(match)
     found[-1] += text[place:]
     return [statement.strip() for statement in found if statement.strip()]
 
@@ -144,10 +149,21 @@ class PreparedQuery:
     def schema(self) -> pa.Schema | None:
         """Of the rows; ``None`` for a statement that gives none."""
         if self.word == "SHOW":
-            return pa.schema([(self._settings.show(self.text.strip().rstrip(";")[4:])[0], pa.string())])
+            return self._shown().schema
         if self._query is not None and self._schema is None:
             self._schema = describe(self._query, [None] * len(self.parameters), self._added)
         return self._schema
+
+    def _shown(self) -> pa.Table:
+        name = self.text.strip().rstrip(";")[4:]
+        if name.strip().upper() != "ALL":
+            setting, value = self._settings.show(name)
+            return pa.table({setting: [value]})
+        all_of = [
+            self._settings.show(each) for each in (*SETTINGS, *sorted(set(self._settings.values) - set(SETTINGS)))
+        ]
+        names, values = zip(*all_of, strict=True)
+        return pa.table({"name": names, "setting": values, "description": pa.nulls(len(names), pa.string())})
 
     def decode(self, values: Sequence[bytes | None], formats: Sequence[int]) -> list[Any]:
         """The parameters of a Bind. Raises WireError."""
@@ -163,8 +179,7 @@ class PreparedQuery:
         if self._query is not None:
             return Outcome(execute(self._query, self._rows, parameters, self._added, cancellation), "SELECT")
         if self.word == "SHOW":
-            name, value = self._settings.show(self.text.strip().rstrip(";")[4:])
-            return Outcome(pa.table({name: [value]}), "SHOW")
+            return Outcome(self._shown(), "SHOW")
         if self.word == "SET":
             self._settings.set(self.text)
         return Outcome(None, _TRANSACTIONS.get(self.word, self.word))

@@ -6,9 +6,11 @@ Arrays of plain values are arrays; structs, maps and arrays of them are json. Wh
 import datetime
 import json
 import struct
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -68,6 +70,10 @@ TYPES = (
     *(BOOL, BYTEA, INT8, INT2, INT4, TEXT, JSON, FLOAT4, FLOAT8, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, INTERVAL, NUMERIC),
     *_ALSO,
 )
+INT2_VECTOR, OID_VECTOR = pa.list_(pa.uint16()), pa.list_(pa.uint32())
+"""Of columns of the catalog: PostgreSQL's int2vector and oidvector. No view has unsigned numbers."""
+_VECTORS: tuple[tuple[pa.DataType, int, PostgresType], ...] = ((INT2_VECTOR, 22, INT2), (OID_VECTOR, 30, _ALSO[2]))
+"""Their OIDs, and the types of their elements."""
 BY_OID = {type.oid: type for type in TYPES}
 ELEMENTS = {type.array: type for type in TYPES if type.array}
 """The type of an array's elements, by the array's OID."""
@@ -103,6 +109,9 @@ def is_array(type: pa.DataType) -> bool:
 
 def field_of(field: pa.Field) -> FieldShown:
     """A column as a row description shows it."""
+    for vector, oid, _ in _VECTORS:
+        if field.type == vector:
+            return FieldShown(field.name, oid, -1)
     if is_array(field.type):
         return FieldShown(field.name, type_of(field.type.value_type).array, -1)
     known = type_of(field.type)
@@ -120,6 +129,9 @@ def encoded(column: pa.ChunkedArray, format: int) -> list[bytes | None]:
     if format not in (0, 1):
         raise WireError("22023", f"format {format} of a column: there are 0 for text and 1 for binary")
     type = column.type
+    for vector, _, element in _VECTORS:
+        if type == vector:
+            return _each(column, partial(_binary_array, element) if format else _vector_text)
     if is_array(type):
         element = type_of(type.value_type)
         if format:
@@ -246,6 +258,7 @@ _TEXTS: dict[str, Callable[[Any], bytes]] = {
 _BINARY: dict[str, Callable[[Any], bytes]] = {
     "bool": lambda value: b"\1" if value else b"\0",
     "bytea": bytes,
+    "oid": struct.Struct("!I").pack,
     "int2": struct.Struct("!h").pack,
     "int4": struct.Struct("!i").pack,
     "int8": struct.Struct("!q").pack,
@@ -272,6 +285,10 @@ def _array_text(element: PostgresType, values: Sequence[Any]) -> str:
     encode = _TEXTS.get(element.name, _text_of)
     texts = ("NULL" if value is None else _quoted(encode(value).decode("utf-8", "replace")) for value in values)
     return "{" + ",".join(texts) + "}"
+
+
+def _vector_text(values: Sequence[Any]) -> bytes:
+    return " ".join(map(str, values)).encode()
 
 
 def _quoted(text: str) -> str:
@@ -303,7 +320,7 @@ def decoded(value: bytes | None, format: int, oid: int) -> Any:
             return _from_binary(value, oid)
         text = value.decode()
         if oid in ELEMENTS:
-            return _from_array_text(text)
+            return elements_of_text(text)
         if oid == BYTEA.oid:
             return bytes.fromhex(text[2:]) if text.startswith("\\x") else value
     except (ValueError, struct.error, OverflowError) as error:
@@ -315,9 +332,9 @@ def _from_binary(value: bytes, oid: int) -> Any:
     if oid in ELEMENTS:
         return _from_binary_array(value)
     known = BY_OID.get(oid)
-    if known is None or known.name not in _FROM_BINARY:
-        return value.decode()
-    return _FROM_BINARY[known.name](value)
+    if known is None:
+        raise ValueError("this type is taken as a text, not in binary")
+    return _FROM_BINARY.get(known.name, bytes.decode)(value)
 
 
 def _from_binary_array(value: bytes) -> list[Any]:
@@ -342,11 +359,11 @@ def _from_binary_array(value: bytes) -> list[Any]:
     return found
 
 
-def _from_array_text(text: str) -> list[Any]:
-    """``{a,"b c",NULL}``: the elements as texts."""
+def elements_of_text(text: str) -> list[str | None]:
+    """Of ``{a,"b c",NULL}``: the elements as texts. Raises ValueError."""
     if not (text.startswith("{") and text.endswith("}")):
         raise ValueError("an array is written {a,b}")
-    found: list[Any] = []
+    found: list[str | None] = []
     letters, part, is_quoted, is_in = iter(text[1:-1]), "", False, False
     for letter in letters:
         if letter == "\\":
@@ -381,6 +398,8 @@ def _interval(value: bytes) -> str:
 
 
 _FROM_BINARY: dict[str, Callable[[bytes], Any]] = {
+    "uuid": lambda value: str(uuid.UUID(bytes=value)),
+    "jsonb": lambda value: value.removeprefix(b"\1").decode(),  # a number of its form, and the text
     "bool": lambda value: value != b"\0",
     "bytea": bytes,
     "int2": lambda value: struct.unpack("!h", value)[0],
