@@ -1,6 +1,8 @@
 """Flight SQL: the messages of its drivers, sent by a plain client of Arrow Flight."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -8,11 +10,14 @@ import pyarrow.flight as flight
 import pytest
 from doors_kit import ROUTES, TOTALS, KeptRows
 
+from upriver.client.scans import ScanReader
 from upriver.doors.flight.protobuf import FieldValue, ProtobufMessage, encoded, unwrapped, wrapped
 from upriver.doors.flight.server import FlightDoor
 from upriver.doors.flight.sql import PACKAGE
 from upriver.doors.flight.sql_statements import PARAMETER_BYTES_MAX, FlightStatement
 from upriver.doors.queries import QUERY_CHARS_MAX
+from upriver.doors.query_program import QUERY_ROWS_MAX
+from upriver.errors import RowError
 from upriver.net.server import Listen
 
 TOKEN = "s3cret-t0ken"
@@ -261,6 +266,64 @@ BOUND = FlightStatement("SELECT ?", pa.record_batch({"a": ["x"]})).to_handle()
 def test_a_forged_handle_is_one_clear_error(client: Any, handle: bytes) -> None:
     ticket = flight.Ticket(message("TicketStatementQuery", (1, handle)))
     refusal(pa.ArrowInvalid, "DeclarationError|UnsupportedSql", lambda: client.do_get(ticket, BEARER).read_all())
+
+
+@dataclass
+class LargeRows(KeptRows):
+    """A view with more rows than a query takes, one that fails while it is read, and one that is refused then."""
+
+    tables: Mapping[str, pa.Table] = field(
+        default_factory=lambda: {
+            "large": pa.table({"n": pa.array(range(QUERY_ROWS_MAX + 1), pa.int64())}),
+            "refused": TOTALS,
+            "broken": TOTALS,
+        }
+    )
+    keys: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {"large": ("n",), "refused": ("customer",), "broken": ("customer",)}
+    )
+
+    def scan(self, view: str) -> ScanReader:
+        table = self.tables[view]
+        return ScanReader(table.schema, 7, (), iter(table.to_batches()) if view == "large" else self._failing(view))
+
+    def _failing(self, view: str) -> Iterator[pa.RecordBatch]:
+        yield TOTALS.to_batches()[0]
+        raise RowError("no such value") if view == "refused" else ValueError("/secret/path.py")
+
+
+@pytest.fixture(scope="module")
+def large() -> Iterator[Any]:
+    door = FlightDoor(LargeRows(), lambda token: token == TOKEN, Listen("127.0.0.1", 0))
+    with flight.FlightClient(f"grpc://{door.address}") as opened:
+        yield opened
+    door.close()
+
+
+def test_all_rows_of_a_view_are_streamed_and_may_be_more_than_a_query_takes(large: Any) -> None:
+    found = asked(large, "CommandStatementQuery", (1, b'SELECT * FROM public."large"'))
+    assert found["n"].to_pylist() == list(range(QUERY_ROWS_MAX + 1))
+    for query in (b"SELECT n FROM large", b"SELECT DISTINCT * FROM large", b"SELECT * FROM large ORDER BY n"):
+        refusal(
+            pa.ArrowInvalid,
+            "DeclarationError: .* more than 1,000,000 rows",
+            partial(asked, large, "CommandStatementQuery", (1, query)),
+        )
+
+
+def test_the_one_row_of_a_view_without_key_is_looked_up(client: Any) -> None:
+    ROWS.read.clear()
+    assert asked(client, "CommandStatementQuery", (1, b"SELECT * FROM everything")).num_rows == 2
+    assert ROWS.read == {"everything": {(0,)}}
+
+
+def test_a_failure_within_a_stream_is_one_line(large: Any) -> None:
+    for view, error, said in (
+        ("refused", pa.ArrowInvalid, "RowError: no such value"),
+        ("broken", flight.FlightInternalError, "ValueError: a fault of Upriver"),
+    ):
+        query = (1, f"SELECT * FROM {view}".encode())
+        refusal(error, said, partial(asked, large, "CommandStatementQuery", query))
 
 
 def test_nothing_is_told_without_a_token(client: Any) -> None:

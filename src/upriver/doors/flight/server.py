@@ -10,6 +10,7 @@ import base64
 import binascii
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -137,7 +138,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         except BaseException:
             self._streams.release()
             raise
-        return flight.GeneratorStream(schema, self._counted(batches))
+        return flight.GeneratorStream(schema, self._counted(batches, told))
 
     def list_actions(self, context: Any) -> list[Any]:
         return list(ACTIONS.items())
@@ -161,9 +162,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with flight_errors():
             raise DeclarationError("DoExchange: views are only read here, by DoGet")
 
-    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _counted(
+        self, batches: Iterator[pa.RecordBatch], told: Callable[[], AbstractContextManager[None]]
+    ) -> Iterator[pa.RecordBatch]:
         try:
-            with flight_errors():
+            with told():
                 yield from batches
         finally:
             self._streams.release()

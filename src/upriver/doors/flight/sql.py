@@ -65,11 +65,10 @@ class FlightSql:
         name, message = _command(ticket)
         if name in CATALOG_COMMANDS:
             found = CATALOG_COMMANDS[name](message, self._rows.routes())
-        elif name == TICKET:
-            found = PreparedStatement(FlightStatement.of(message.data(1)), self._rows).run()
-        else:
+            return found.schema, iter(found.to_batches())
+        if name != TICKET:
             raise UnsupportedCommand(f"a ticket of kind {name}: get one by GetFlightInfo")
-        return found.schema, iter(found.to_batches())
+        return PreparedStatement(FlightStatement.of(message.data(1)), self._rows).stream()
 
     def act(self, action: str, body: bytes) -> list[bytes]:
         """The results of an action. Raises as :meth:`schema`."""

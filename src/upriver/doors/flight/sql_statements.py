@@ -4,7 +4,7 @@ The handle of a prepared statement is the statement itself. When a caller binds 
 holds them. So there is nothing to expire, and every handle is checked as the query that it is.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +26,8 @@ PARAMETER_BYTES_MAX = 1 << 20
 """Bytes of a statement's bound parameters, as Arrow's IPC stream."""
 _QUERY, _BOUND = 1, 2
 """Fields of a handle."""
+_OF_A_SCAN = {"expressions", "from_"}
+"""Parts of the syntax tree of ``SELECT * FROM view``."""
 UNKNOWN_TYPE = "VARCHAR"
 """What a caller is told of a parameter whose type the query does not show."""
 
@@ -84,15 +86,36 @@ class PreparedStatement:
         ]
         return describe(ViewQuery(exp.select(*columns), {}, self._query.zone))
 
+    @cached_property
+    def _scanned_view(self) -> str | None:
+        """The view of which the query wants all rows as they are: ``SELECT * FROM view``."""
+        tree = self._query.tree
+        if not isinstance(tree, exp.Select) or {name for name, part in tree.args.items() if part} != _OF_A_SCAN:
+            return None
+        table, columns = tree.args["from_"].this, tree.expressions
+        is_plain = isinstance(table, exp.Table) and not any(part for name, part in table.args.items() if name != "this")
+        is_all = len(columns) == 1 and isinstance(columns[0], exp.Star) and not any(columns[0].args.values())
+        if not is_plain or not is_all or self._bound is not None:
+            return None
+        return table.name if self._query.routes[table.name].key else None  # without a key, a lookup is cheaper
+
     def schema(self) -> pa.Schema:
         """Of the rows. Parameters that are not bound are NULL, of the types that the query shows."""
+        if self._scanned_view is not None:
+            return self._query.routes[self._scanned_view].schema
         query, values = self._typed(must_be_bound=False)
         return describe(query, values)
 
-    def run(self) -> pa.Table:
-        """Raises as ``execute`` does, and DeclarationError if parameters are not bound."""
+    def stream(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The rows. All rows of a view are read as they are pulled, so they may be more than a query takes.
+
+        Raises as ``execute`` does, and DeclarationError if parameters are not bound."""
+        if self._scanned_view is not None:
+            scan = self._rows.scan(self._scanned_view)
+            return scan.schema, iter(scan)
         query, values = self._typed(must_be_bound=True)
-        return execute(query, self._rows, values)
+        found = execute(query, self._rows, values)
+        return found.schema, iter(found.to_batches())
 
     def _typed(self, must_be_bound: bool) -> tuple[ViewQuery, list[Any]]:
         """The query with the types of its parameters, and their values."""
