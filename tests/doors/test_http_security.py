@@ -174,7 +174,7 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpAp
 
     def wait(_: int) -> None:
         begun.release()
-        assert go_on.wait(SECONDS_MAX)
+        assert go_on.wait(6 * SECONDS_MAX)
 
     for worker in app.cluster.workers.values():
         worker.before = wait
@@ -182,7 +182,9 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpAp
     url = f"http://{app.server.address}/v1/views/planes?key=N1"
 
     def ask() -> None:
-        statuses.append(httpx.get(url, headers=BEARER, timeout=30).status_code)
+        while (answer := httpx.get(url, headers=BEARER, timeout=30)).status_code == 503:
+            pass  # the late caller's request had the last room for a moment
+        statuses.append(answer.status_code)
 
     threads = [threading.Thread(target=ask) for _ in range(application.REQUESTS_MAX)]
     try:
