@@ -7,7 +7,7 @@ from checkpoints_kit import checkpointing, found, happens, restored, want
 from coordinator_kit import BOTH, CHANNEL, came, coordinator, finished, gone, only, published, said
 
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.coordinator.published import PublishedEpochs
+from upriver.coordinator.published import Compacted, PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch
 from upriver.protocol.coordinator_events import (
@@ -15,6 +15,8 @@ from upriver.protocol.coordinator_events import (
     ForgetCheckpoints,
     HorizonAsked,
     HorizonIs,
+    PlansTaken,
+    PlansWanted,
     SegmentPublished,
     SegmentsRewritten,
 )
@@ -48,7 +50,7 @@ def test_epochs_follow_each_other_singly_and_in_segments() -> None:
 def test_a_segment_waits_while_a_worker_stands_or_is_on_its_way_among_its_epochs() -> None:
     for finished_, sent, is_taken in [(2, 2, False), (0, 3, False), (1, 9, False), (4, 4, True), (0, 0, True)]:
         known = epochs(1, 2, 3, 4, 5)
-        known.segment(segment(0, 4))
+        known.compacted(segment(0, 4))
         known.adopt([(Epoch(9), Epoch(9)), (Epoch(finished_), Epoch(sent))])
         assert known.between(Epoch(0), Epoch(9)) == ([4, 5] if is_taken else [1, 2, 3, 4, 5])
         assert known.first_waiting == (None if is_taken else 0)
@@ -56,7 +58,7 @@ def test_a_segment_waits_while_a_worker_stands_or_is_on_its_way_among_its_epochs
 
 def test_a_segment_of_segments_takes_their_place() -> None:
     known = epochs(2, 4, 5)
-    known.segment(segment(0, 4, rows=7))
+    known.compacted(segment(0, 4, rows=7))
     known.adopt([])
     assert known.between(Epoch(0), Epoch(9)) == [4, 5]
     assert known[Epoch(4)].rows == {CHANNEL: 7}
@@ -175,7 +177,7 @@ def rewritten(as_of: int, *segments: SegmentPublished) -> SegmentsRewritten:
 def test_rewritten_segments_wait_together_until_no_worker_stands_before_their_epoch() -> None:
     for finished_, sent, is_taken in [(4, 5, False), (2, 2, False), (1, 9, False), (6, 9, True), (0, 0, True)]:
         known = epochs(2, 4, 5, 6, 7)
-        known.rewrite(rewritten(6, segment(0, 2, rows=1), segment(2, 4, rows=2)))
+        known.compacted(rewritten(6, segment(0, 2, rows=1), segment(2, 4, rows=2)))
         known.adopt_rewritten([(Epoch(9), Epoch(9)), (Epoch(finished_), Epoch(sent))])
         assert known.between(Epoch(0), Epoch(9)) == [2, 4, 5, 6, 7]
         assert [known[Epoch(end)].rows for end in (2, 4)] == ([{CHANNEL: 1}, {CHANNEL: 2}] if is_taken else [{}, {}])
@@ -210,9 +212,37 @@ def test_c19_rewritten_segments_wait_for_a_worker_that_has_read_them_as_they_wer
 def test_nothing_waits_when_epochs_are_given_anew() -> None:
     """What waits may lack the rows of an index that has been added since."""
     known = epochs(2, 3)
-    known.segment(segment(0, 2))
-    known.rewrite(rewritten(3, segment(0, 2)))
+    known.compacted(segment(0, 2))
+    known.compacted(rewritten(3, segment(0, 2)))
     known.replace([EpochPublished(epoch=Epoch(2), rows={CHANNEL: 4}, after=Epoch(0), rewritten=Epoch(3))])
     known.adopt([])
     known.adopt_rewritten([])
     assert (known[Epoch(2)].rows, known.as_of, known.has_waiting) == ({CHANNEL: 4}, 3, False)
+
+
+def test_what_the_lake_got_since_the_epochs_were_read_waits_on() -> None:
+    since: list[Compacted] = [segment(0, 2), rewritten(4, segment(0, 2, rows=1))]
+    known = epochs(1, 2, 3, 4)
+    for event in since:
+        known.compacted(event)
+    known.replace([EpochPublished(epoch=Epoch(epoch), rows={}) for epoch in (1, 2, 3)], since)
+    assert (known.between(Epoch(0), Epoch(9)), known.as_of, known.has_waiting) == ([1, 2, 3, 4], 0, True)
+    known.adopt([])
+    known.adopt_rewritten([])
+    assert (known.between(Epoch(0), Epoch(9)), known.as_of, known[Epoch(2)].rows) == ([2, 3, 4], 4, {CHANNEL: 1})
+
+
+def test_a_segment_that_comes_while_views_wait_to_change_is_opened_as_one_then() -> None:
+    """Its epochs may be removed as soon as none needs them apart, and the request names them so."""
+    machine = coordinator(*BOTH, *(published(epoch) for epoch in (1, 2, 3)))
+    for worker in (1, 2):
+        for epoch in (1, 2):
+            machine.step(finished(worker, epoch))
+    machine.step(finished(1, 3))
+    there = tuple(EpochPublished(epoch=Epoch(epoch), rows={}) for epoch in (1, 2, 3))
+    machine.step(PlansWanted(ticket=7, plans=machine.plans, epochs=there))
+    machine.step(segment(0, 2))
+    assert horizon(machine) == 0
+    actions = machine.step(finished(2, 3))
+    assert only(PlansTaken, actions) == [PlansTaken(ticket=7)]
+    assert [opened.epoch for opened in only(OpenEpoch, actions)] == [2, 3, 2, 3]

@@ -42,7 +42,7 @@ class Readers:
     def compacted(self, segment: Segment) -> None:
         self.heard.append(segment.span)
         told = SegmentPublished(epoch=segment.epoch, after=segment.span.after, rows=segment.rows())
-        self.epochs.segment(told)
+        self.epochs.compacted(told)
         self.epochs.adopt([])
 
     def rewritten(self, as_of: Epoch, segments: Iterable[Segment]) -> None:

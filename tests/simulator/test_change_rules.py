@@ -62,6 +62,7 @@ def test_the_log_is_right_whatever_happens(
     counters = worlds.counted(repeat(DENSE, seeds(request.config)))
     counters += worlds.counted(repeat({**SEGMENTED, "checkpoint": 0.3}, seeds(request.config)))
     counters += worlds.counted(repeat(REPLANNED, seeds(request.config)))
+    counters += worlds.counted(repeat({**SEGMENTED, "replan": 0.5, "store": 1.0}, seeds(request.config)))
     seen = ["changes_logged", "rescales_live", "checkpoints", "segments", "views_changed"]
     assert [what for what in seen if not counters[what]] == []
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from itertools import dropwhile
 
 from upriver.coordinator.epochs import Ledger
+from upriver.coordinator.published import Compacted
 from upriver.ids import BEGINNING, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import CoordinatorAction, EpochPublished, Tell
@@ -320,9 +321,11 @@ class Cluster:
             )
             self.tell(member, resume)
 
-    def replan(self, plans: tuple[DataflowPlan, ...], epochs: Sequence[EpochPublished]) -> None:
-        """Keep these views, by the map that there is. epochs: from the first on. A failed view that stays the same
-        stays failed."""
+    def replan(
+        self, plans: tuple[DataflowPlan, ...], epochs: Sequence[EpochPublished], since: Sequence[Compacted]
+    ) -> None:
+        """Keep these views, by the map that there is. epochs: from the first on. since: as in
+        ``PublishedEpochs.replace``. A failed view that stays the same stays failed."""
         before = {plan.name: plan for plan in self.plans}
         same = [plan.name for plan in plans if plan.name in self.failed and plan == before[plan.name]]
         self.failed = {view: self.failed[view] for view in same}
@@ -330,7 +333,7 @@ class Cluster:
         self.plans = plans
         self.chain = None if self.chain is None else ()
         self.maps = {region.name: self.reading for plan in plans for region in plan.spread}
-        self.ledger.replan(plans, epochs)
+        self.ledger.replan(plans, epochs, since)
 
     def go_by(self, maps: Mapping[str, VnodeMap]) -> None:
         """These are the maps of the regions, all the same."""

@@ -23,6 +23,7 @@ from upriver.coordinator.meetings import Meetings
 from upriver.coordinator.replication import NO_STANDBYS, Leader
 from upriver.coordinator.rescale.machine import RescaleMachine
 from upriver.coordinator.scans import Scans
+from upriver.coordinator.view_changes import ViewChange, ViewChanges
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
@@ -169,8 +170,7 @@ class CoordinatorMachine:
         self._evictions = Evictions(self.cluster)
         self._is_torn = False
         """coordinator.anew_when_torn: exchanged rows may be lost, so all workers must begin anew."""
-        self._wanted: list[PlansWanted] = []
-        """Requested changes of the app's views, in order."""
+        self._wanted = ViewChanges()
         self._stopping = False
 
     @property
@@ -214,10 +214,9 @@ class CoordinatorMachine:
                 self._rescales.overdue(event.ticket)
             case EpochPublished():
                 self._ledger.epochs.add(event)
-            case SegmentPublished():
-                self._ledger.epochs.segment(event)
-            case SegmentsRewritten():
-                self._ledger.epochs.rewrite(event)
+            case SegmentPublished() | SegmentsRewritten():
+                self._ledger.epochs.compacted(event)
+                self._wanted.compacted(event)
             case HorizonAsked():
                 self.cluster.act(HorizonIs(ticket=event.ticket, epoch=self.cluster.horizon(self._cuts)))
             case WorkerSaid():
@@ -225,7 +224,7 @@ class CoordinatorMachine:
             case SnapshotAsked():
                 self._scans.asked(event)
             case PlansWanted():
-                self._wanted.append(event)
+                self._wanted.put(event)
             case EvictWanted():
                 self._evictions.wanted(event)
             case CheckpointWanted():
@@ -264,13 +263,12 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
-        if self._ledger.epochs.has_waiting and not self._wanted:  # a wish for other views names the epochs as they are
-            self.cluster.adopt_segments(self._cuts)
+        self._adopt_segments()
         self._let_slices_change_hands()
         if self._leader.has_learned:  # perhaps by a round that moves nothing: no message follows it
             self._let_slices_change_hands()
         while self._wanted and (self._may_replan() or not self._rules.coordinator_views_change_between_epochs):
-            self._replan(self._wanted.pop(0))
+            self._replan(self._wanted.take())
         self._checkpoints.drop_outgrown()
         if self.cluster.in_step:
             self._see_that_all_have_met()
@@ -291,6 +289,10 @@ class CoordinatorMachine:
                 rescales.open_next()
         else:  # while nothing new is opened, workers that are behind get the epochs that other workers had
             self.cluster.open_ahead(self._ledger.published if self._opens_epochs else self.cluster.opened)
+
+    def _adopt_segments(self) -> None:
+        if self._ledger.epochs.has_waiting and not self._wanted:  # a wish for other views names the epochs as they are
+            self.cluster.adopt_segments(self._cuts)
 
     @property
     def _cuts(self) -> list[Epoch]:
@@ -324,15 +326,17 @@ class CoordinatorMachine:
         is_idle = self._scans.is_idle and self._is_uncut and self._changes.is_settled and not self._leader.takes_over
         return self._rescales.is_over and self.cluster.is_quiet() and is_idle
 
-    def _replan(self, wanted: PlansWanted) -> None:
+    def _replan(self, change: ViewChange) -> None:
         """The views change: all workers begin anew, and read what there is
         (coordinator.views_change_between_epochs)."""
+        wanted = change.wanted
         self._checkpoints.forget()
         self._changes.forget()
-        self.cluster.replan(wanted.plans, wanted.epochs)
+        self.cluster.replan(wanted.plans, wanted.epochs, change.since)
         self._rescales.replanned()
         self._leader.replanned()
         self.cluster.start_anew()
+        self._adopt_segments()
         self.cluster.act(PlansTaken(ticket=wanted.ticket))
 
     def _let_slices_change_hands(self) -> None:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from upriver.coordinator.published import PublishedEpochs
+from upriver.coordinator.published import Compacted, PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, WorkerId, preceding
 from upriver.plan.plan import DataflowPlan, rows_from_bytes
@@ -100,10 +100,13 @@ class Ledger:
         self._accounts: dict[Epoch, Account] = {}
         """All and only the epochs that have not ended, and that a worker has finished or that were opened mixed."""
 
-    def replan(self, plans: Sequence[DataflowPlan], epochs: Sequence[EpochPublished]) -> None:
-        """The views have changed, and all workers begin from nothing. epochs: from the first on."""
+    def replan(
+        self, plans: Sequence[DataflowPlan], epochs: Sequence[EpochPublished], since: Sequence[Compacted] = ()
+    ) -> None:
+        """The views have changed, and all workers begin from nothing. epochs: from the first on. since: as in
+        ``PublishedEpochs.replace``."""
         self._take(plans)
-        self.epochs.replace(epochs)
+        self.epochs.replace(epochs, since)
         self.start_anew()
         if not self.is_staged:
             self.through = self.ended

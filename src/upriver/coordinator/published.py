@@ -17,6 +17,8 @@ from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, preceding
 from upriver.protocol.coordinator_events import EpochPublished, SegmentPublished, SegmentsRewritten
 
+Compacted = SegmentPublished | SegmentsRewritten
+"""What a coordinator is told of segments that the lake has got."""
 Stands = Collection[tuple[Epoch, Epoch]]
 """For each that goes through epochs, the last that it has finished and the last that it was sent."""
 
@@ -67,9 +69,9 @@ class PublishedEpochs:
         self._order.append(event.epoch)
         self._known[event.epoch] = PublishedEpoch(event.epoch, after, event.rows, event.clock)
 
-    def replace(self, events: Iterable[EpochPublished]) -> None:
-        """These are the first epochs; those after them stay as they are. They are as the lake has them now, so nothing
-        waits: a segment that does may know fewer lake edges."""
+    def replace(self, events: Iterable[EpochPublished], since: Collection[Compacted] = ()) -> None:
+        """These are the first epochs; those after them stay as they are. They are as the lake had them before it got
+        what is in ``since``, which waits on; nothing else does: a segment that waits may know fewer lake edges."""
         fresh = PublishedEpochs()
         for event in events:
             fresh.add(event)
@@ -77,9 +79,12 @@ class PublishedEpochs:
         if later and self._known[later[0]].after != fresh.last:
             raise ProtocolError(f"epochs up to {fresh.last} were given, and {later[0]} follows on another")
         self.as_of = max(self.as_of, fresh.as_of)
+        self._rewritten = [event for event in self._rewritten if event not in since]
         self._forget_waiting()
         self._order = fresh._order + later
         self._known = fresh._known | {epoch: self._known[epoch] for epoch in later}
+        for compacted in since:
+            self.compacted(compacted)
 
     def forget(self) -> None:
         """No worker will be sent any of them."""
@@ -119,13 +124,13 @@ class PublishedEpochs:
 
     # Segments
 
-    def segment(self, event: SegmentPublished) -> None:
-        """The lake has a segment; it waits for ``adopt``."""
-        self._waiting.append(event)
-
-    def rewrite(self, event: SegmentsRewritten) -> None:
-        """The lake has segments without rows that have left; they wait for ``adopt_rewritten``."""
-        self._rewritten.append(event)
+    def compacted(self, event: Compacted) -> None:
+        """The lake has a segment, which waits for ``adopt``; or segments without rows that have left, which wait for
+        ``adopt_rewritten``."""
+        if isinstance(event, SegmentPublished):
+            self._waiting.append(event)
+        else:
+            self._rewritten.append(event)
 
     @property
     def has_waiting(self) -> bool:
