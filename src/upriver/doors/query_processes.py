@@ -89,6 +89,7 @@ class QueryProcess:
             raise
         finally:
             timer.cancel()
+            timer.join()  # it may be about to kill the process, which must not be taken for the next task then
         return found
 
     def kill(self) -> None:
