@@ -38,7 +38,7 @@ FEED_S = 2.0
 """Seconds between two looks whether the next file may come, at least: the queries need time, too."""
 KILLS_MAX = 3
 """Kills of one worker: an app fails when one of its workers is lost too often."""
-BATCH_S_MAX = 90.0
+BATCH_S_MAX = 180.0
 REST_S_MAX = 240.0
 STEPS = {"worker": 4, "rescale": 4, "query": 3, "source": 2, "extra": 3, "driver": 2, "broker": 2}
 """What is done, and how often."""
