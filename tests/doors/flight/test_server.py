@@ -104,7 +104,7 @@ def refusal(error: type[Exception] | tuple[type[Exception], ...], said: str, cal
         (b'{"view": "Routes", "keys": ["JFK"]}', b"KeyTypeError", "KeyTypeError"),
         (b'{"query": "DELETE FROM totals"}', b"UnsupportedSql", "views are only read here"),
         (b'{"query": "SELECT nothing FROM totals"}', b"UnsupportedSql", "nothing"),
-        (b'{"query": "SELECT CAST(customer AS INT) FROM totals"}', b"RowError", "ada"),
+        (b'{"query": "SELECT CAST(customer AS INT) FROM totals"}', b"RowError", "Could not convert string"),
         (b'{"query": "SELECT 1", "view": "totals"}', b"DeclarationError", "is no ticket"),
         (b"\xff\x00", b"DeclarationError", "is no ticket"),
         (b"[" * 100_000, b"DeclarationError", "is no ticket"),

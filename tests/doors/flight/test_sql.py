@@ -235,7 +235,8 @@ def test_a_wrong_query_is_an_invalid_argument(client: Any, query: str, said: str
         (pa.table({"a": ["x"], "b": ["y"]}), "2 parameters are bound, and the query has 1"),
         (pa.table({"a": pa.array([1], pa.duration("s"))}), "parameter 1 is of type duration"),
         (pa.table({"a": pa.array([{"b": 1}])}), "parameter 1 is of type struct"),
-        (pa.table({"a": pa.array(["x" * PARAMETER_BYTES_MAX])}), "more than one row, or 1 MiB"),
+        (pa.table({"a": pa.array(["x" * PARAMETER_BYTES_MAX])}), "more than 1 MiB, or 16 batches"),
+        (pa.table({"a": pa.array([b"\xff"]).view(pa.string())}), "the parameters are malformed"),
     ],
 )
 def test_parameters_that_do_not_fit_are_refused(client: Any, parameters: pa.Table, said: str) -> None:

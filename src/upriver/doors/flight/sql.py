@@ -25,6 +25,8 @@ from upriver.errors import DeclarationError
 PACKAGE = "arrow.flight.protocol.sql."
 COMMAND_BYTES_MAX = 4 * QUERY_CHARS_MAX + 2 * PARAMETER_BYTES_MAX
 """Bytes of a command, a ticket, or an action's body."""
+PARAMETER_BATCHES_MAX = 16
+"""Batches in which a caller puts parameters."""
 QUERY, PREPARED_QUERY, TICKET = "CommandStatementQuery", "CommandPreparedStatementQuery", "TicketStatementQuery"
 CREATE, CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
 ACTIONS: Mapping[str, str] = {
@@ -127,13 +129,20 @@ def _refuse_transaction(message: ProtobufMessage) -> None:
 
 
 def _batches(reader: Any) -> list[pa.RecordBatch]:
-    """What a caller puts, within the bound."""
+    """What a caller puts, within the bounds, and with every value checked: Arrow trusts lengths that it has not
+    computed, so a forged one could end the process."""
     found: list[pa.RecordBatch] = []
     size = 0
-    for chunk in reader:
-        size += chunk.data.nbytes
-        if size > PARAMETER_BYTES_MAX or len(found) > 1:
-            raise DeclarationError(f"more than one row, or {PARAMETER_BYTES_MAX >> 20} MiB, of parameters")
-        if chunk.data.num_rows:
-            found.append(chunk.data)
+    for count, chunk in enumerate(reader, start=1):
+        if chunk.data is not None:
+            try:
+                chunk.data.validate(full=True)
+            except pa.ArrowException as error:
+                raise DeclarationError(f"the parameters are malformed: {error}") from None
+            size += chunk.data.nbytes
+            found += [chunk.data] if chunk.data.num_rows else []
+        if size > PARAMETER_BYTES_MAX or count > PARAMETER_BATCHES_MAX:
+            raise DeclarationError(
+                f"more than {PARAMETER_BYTES_MAX >> 20} MiB, or {PARAMETER_BATCHES_MAX} batches, of parameters"
+            )
     return found
