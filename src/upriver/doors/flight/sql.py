@@ -13,6 +13,7 @@ from upriver.doors.execution import QueryRows
 from upriver.doors.flight.errors import UnsupportedCommand
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded, is_wrapped, unwrapped, wrapped
 from upriver.doors.flight.sql_catalog import CATALOG_COMMANDS
+from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.flight.sql_statements import (
     PARAMETER_BYTES_MAX,
     FlightStatement,
@@ -51,6 +52,7 @@ class FlightSql:
 
     def __init__(self, rows: QueryRows) -> None:
         self._rows = rows
+        self._schemas = QuerySchemas()
 
     def schema(self, command: bytes) -> pa.Schema:
         """Of the rows that a command gives. Raises UnsupportedCommand, DeclarationError, and the errors of queries."""
@@ -70,7 +72,7 @@ class FlightSql:
             return found.schema, iter(found.to_batches())
         if name != TICKET:
             raise UnsupportedCommand(f"a ticket of kind {name}: get one by GetFlightInfo")
-        return PreparedStatement(FlightStatement.of(message.data(1)), self._rows).stream()
+        return self._prepared(FlightStatement.of(message.data(1))).stream()
 
     def act(self, action: str, body: bytes) -> list[bytes]:
         """The results of an action. Raises as :meth:`schema`."""
@@ -81,7 +83,7 @@ class FlightSql:
         _, message = _command(body)
         _refuse_transaction(message)
         statement = FlightStatement(message.text(1))
-        prepared = PreparedStatement(statement, self._rows)
+        prepared = self._prepared(statement)
         schema, parameters = prepared.schema(), prepared.parameter_schema
         fields = [(1, statement.to_handle()), (2, bytes(schema.serialize())), (3, bytes(parameters.serialize()))]
         return [wrapped(f"{PACKAGE}ActionCreatePreparedStatementResult", encoded(fields))]
@@ -94,8 +96,11 @@ class FlightSql:
             raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
         statement = FlightStatement.of(message.data(1))
         bound = FlightStatement(statement.query, bound_parameters(_batches(reader), reader.schema))
-        PreparedStatement(bound, self._rows).schema()  # refuses parameters that do not fit
+        self._prepared(bound).schema()  # refuses parameters that do not fit
         return encoded([(1, bound.to_handle())])
+
+    def _prepared(self, statement: FlightStatement) -> PreparedStatement:
+        return PreparedStatement(statement, self._rows, self._schemas)
 
     def _ticketed(self, command: bytes) -> tuple[pa.Schema, bytes]:
         name, message = _command(command)
@@ -108,7 +113,7 @@ class FlightSql:
             statement = FlightStatement.of(message.data(1))
         else:
             raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
-        schema = PreparedStatement(statement, self._rows).schema()
+        schema = self._prepared(statement).schema()
         return schema, wrapped(PACKAGE + TICKET, encoded([(1, statement.to_handle())]))
 
 

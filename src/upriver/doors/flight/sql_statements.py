@@ -15,8 +15,9 @@ import pyarrow.types as kinds
 from sqlglot import exp
 
 from upriver.doors.column_titles import with_postgres_names
-from upriver.doors.execution import QueryRows, describe, execute
+from upriver.doors.execution import QueryRows, execute
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded
+from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.parameters import parameter_count, with_calls, with_casts, with_parameters
 from upriver.doors.queries import ViewQuery, column_type, parsed
 from upriver.errors import DeclarationError
@@ -64,12 +65,12 @@ class FlightStatement:
 class PreparedStatement:
     """A statement whose views and parameters are known."""
 
-    def __init__(self, statement: FlightStatement, rows: QueryRows) -> None:
+    def __init__(self, statement: FlightStatement, rows: QueryRows, schemas: QuerySchemas) -> None:
         """Raises UnsupportedSql, UnknownView."""
         tree = with_postgres_names(with_parameters(parsed(with_calls(statement.query), "postgres")))
         self._query = ViewQuery.of(tree, rows.routes())
         self._bound = statement.bound
-        self._rows = rows
+        self._rows, self._schemas = rows, schemas
         self._count = parameter_count(self._query)
         shown = self._query.parameter_types()
         self._shown = [shown.get(place + 1) for place in range(self._count)]
@@ -84,7 +85,7 @@ class PreparedStatement:
             exp.alias_(exp.cast(exp.Null(), exp.DataType.build(type, dialect="duckdb")), str(place), quoted=True)
             for place, type in enumerate(types, start=1)
         ]
-        return describe(ViewQuery(exp.select(*columns), {}, self._query.zone))
+        return self._schemas.of(ViewQuery(exp.select(*columns), {}, self._query.zone))
 
     @cached_property
     def _scanned_view(self) -> str | None:
@@ -104,7 +105,7 @@ class PreparedStatement:
         if self._scanned_view is not None:
             return self._query.routes[self._scanned_view].schema
         query, values = self._typed(must_be_bound=False)
-        return describe(query, values)
+        return self._schemas.of(query, values)
 
     def stream(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows. All rows of a view are read as they are pulled, so they may be more than a query takes.
