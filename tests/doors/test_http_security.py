@@ -261,6 +261,12 @@ def test_no_request_is_answered_with_a_fault(
         assert "Traceback" not in answer.text
 
 
+def test_an_error_does_not_send_all_back_that_it_was_given(app: HttpApp) -> None:
+    with app.caller() as caller:
+        for path in (f"/v1/views/{'x' * 60_000}", f"/v1/views/days?key={'9' * 4_000}"):
+            assert 100 < len(caller.get(path).content) < 3_000
+
+
 JUNK: list[bytes] = [
     b"\x16\x03\x01\x02\x00",
     b"GET / HTTP/9.9\r\n\r\n",

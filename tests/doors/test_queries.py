@@ -10,11 +10,11 @@ import pytest
 from doors_kit import KEYS, KeptRows
 
 from upriver.doors import execution
-from upriver.doors.execution import describe, execute
+from upriver.doors.execution import HeldAnswers, batches_of, describe, execute
 from upriver.doors.queries import ViewQuery
 from upriver.doors.query_processes import QueryProcesses
 from upriver.doors.query_program import QUERY_BYTES_MAX, QUERY_ROWS_MAX, Engines
-from upriver.errors import DeclarationError, RowError, UnknownView, UnsupportedSql
+from upriver.errors import Busy, DeclarationError, RowError, UnknownView, UnsupportedSql
 
 NAMED: list[tuple[str, str, set[tuple[Any, ...]] | None]] = [
     ("totals", "SELECT * FROM totals WHERE customer = 'ada'", {("ada",)}),
@@ -281,6 +281,21 @@ def test_all_views_of_a_query_share_its_bytes() -> None:
     assert execute(ViewQuery.parse("SELECT count(*) FROM one", "postgres", rows.routes()), rows).num_rows == 1
     with pytest.raises(DeclarationError, match=r"the views of the query more than 256 MiB.* Name keys"):
         execute(ViewQuery.parse("SELECT count(*) FROM one, other", "postgres", rows.routes()), rows)
+
+
+def test_large_answers_that_wait_for_their_callers_are_bounded() -> None:
+    answers = HeldAnswers(3_000_000)
+    large = [pa.table({"x": pa.array(range(150_000), pa.int64())}) for _ in range(3)]
+    kept = [answers.held(each) for each in large[:2]]
+    with pytest.raises(Busy, match="answers of 2 MiB wait until their callers read them, and 2 MiB are the most"):
+        answers.held(large[2])
+    reading = batches_of(kept.pop())
+    large = large[2:]
+    assert next(reading).num_rows == 150_000
+    with pytest.raises(Busy, match="try again soon"):
+        answers.held(large[0])
+    assert list(reading) == []
+    assert answers.held(large[0]) is large[0]
 
 
 def test_a_long_chain_of_alternatives_names_keys() -> None:

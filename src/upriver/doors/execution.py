@@ -7,6 +7,7 @@ made from a checked syntax tree reaches it.
 
 import signal
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ from upriver.doors.query_program import (
     QueryFault,
     QueryTask,
 )
-from upriver.errors import DeclarationError, QueryCancelled, RowError, UnsupportedSql, WaitTimeout
+from upriver.errors import Busy, DeclarationError, QueryCancelled, RowError, UnsupportedSql, WaitTimeout
 from upriver.net.lookups import ViewRoute
 from upriver.plan.plan import EVERYTHING_KEY
 
@@ -40,6 +41,10 @@ COMPUTED_ROWS_MAX = 10_000_000
 """Rows of tables from which a query without keys computes a partial view."""
 _MEMORY_STATUSES = (MEMORY_STATUS, -signal.SIGABRT, -signal.SIGKILL)
 """How a process ends that takes too much memory: by itself, by C++, or by the operating system."""
+ANSWERS_BYTES_MAX = 1 << 30
+"""Bytes of large answers in this process that their callers have not read."""
+LARGE_BYTES = 65_536
+"""Bytes from which an answer is large."""
 DIVISION = "Division by zero"
 """What DuckDB says of it."""
 
@@ -169,7 +174,43 @@ def execute(
             left -= tables[access.view].nbytes
             if left < 0:
                 raise _too_much(access.view, route.schema)
-        return evaluation.answer(query.sql, _used(query, parameters), tables)
+        return _ANSWERS.held(evaluation.answer(query.sql, _used(query, parameters), tables))
+
+
+def batches_of(answer: pa.Table) -> Iterator[pa.RecordBatch]:
+    """The batches of an answer, which counts as held until they have been read."""
+    yield from answer.to_batches()
+
+
+class HeldAnswers:
+    """Counts the large answers that are in memory: a caller may let many wait, and read none."""
+
+    def __init__(self, nbytes_max: int = ANSWERS_BYTES_MAX) -> None:
+        self._nbytes_max = nbytes_max
+        self._lock = threading.RLock()  # an answer may become garbage while another is counted
+        self._nbytes = 0
+
+    def held(self, answer: pa.Table) -> pa.Table:
+        """The answer, which counts until it is garbage. Raises Busy if it is one too many."""
+        nbytes = answer.nbytes
+        if nbytes < LARGE_BYTES:
+            return answer
+        with self._lock:
+            if self._nbytes + nbytes > self._nbytes_max:
+                raise Busy(
+                    f"answers of {self._nbytes >> 20:,} MiB wait until their callers read them, and "
+                    f"{self._nbytes_max >> 20:,} MiB are the most: try again soon"
+                )
+            self._nbytes += nbytes
+        weakref.finalize(answer, self._forget, nbytes).atexit = False
+        return answer
+
+    def _forget(self, nbytes: int) -> None:
+        with self._lock:
+            self._nbytes -= nbytes
+
+
+_ANSWERS = HeldAnswers()
 
 
 def describe(query: ViewQuery, parameters: Sequence[Any] = (), added: DoorTables = NO_TABLES) -> pa.Schema:

@@ -132,6 +132,19 @@ def test_errors_have_codes(text: str, expected: str) -> None:
     assert code(said(trusted_session(), query(text))[0]) == expected
 
 
+def test_an_error_does_not_send_all_back_that_it_was_given() -> None:
+    (answer, _) = said(trusted_session(), query(f'SELECT * FROM "{"x" * 60_000}"'))
+    assert code(answer) == "42P01"
+    assert len(answer[1]) < 3_000
+
+
+def test_a_portal_that_was_read_holds_no_rows() -> None:
+    session = trusted_session()
+    said(session, query("BEGIN") + parse("SELECT n FROM totals ORDER BY n") + bind(portal="p") + execute(3, "p") + SYNC)
+    assert said(session, execute(3, "p") + SYNC)[1:] == [(b"C", b"SELECT 1\0"), (b"Z", b"T")]
+    assert said(session, execute(3, "p") + SYNC) == [(b"C", b"SELECT 0\0"), (b"Z", b"T")]
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -8,9 +8,7 @@ password of a Basic handshake. A command, a ticket or an action of Flight SQL go
 
 import base64
 import binascii
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +16,10 @@ import pyarrow.flight as flight
 
 from upriver.client.keys import keys_of_texts
 from upriver.doors.doors import cannot_listen
-from upriver.doors.execution import ClientRows, QueryRows, describe, execute
+from upriver.doors.execution import ClientRows, QueryRows, batches_of, describe, execute
 from upriver.doors.flight.errors import UntracedError, flight_errors, flight_sql_errors
 from upriver.doors.flight.sql import ACTIONS, UNSUPPORTED_ACTIONS, FlightSql, is_sql
+from upriver.doors.flight.streams import RowStreams
 from upriver.doors.flight.tickets import RowsTicket
 from upriver.doors.gateway import Gateway
 from upriver.doors.queries import ViewQuery
@@ -28,8 +27,6 @@ from upriver.errors import DeclarationError
 from upriver.net.lookups import route_among
 from upriver.net.server import Listen
 
-STREAMS_MAX = 32
-"""Streams of rows at a time."""
 SCAN_S_MAX = 3600.0
 """Seconds in which a caller must have read a scan."""
 DIALECT = "postgres"
@@ -90,7 +87,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         """knows: whether a text is one of the app's tokens. Raises OSError, pa.ArrowException if it cannot listen."""
         self._rows = rows
         self._sql = FlightSql(rows)
-        self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self._streams = RowStreams()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
         middleware = {"token": _Authentication(knows)}
         super().__init__(f"grpc://{host}:{listen.port}", auth_handler=_AnyHandshake(), middleware=middleware)
@@ -126,8 +123,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         raise told
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        if not self._streams.acquire(blocking=False):
-            raise flight.FlightUnavailableError(f"{STREAMS_MAX} streams are under way already: try again soon")
+        stream = self._streams.open()
         is_of_sql = is_sql(ticket.ticket)
         told = flight_sql_errors if is_of_sql else flight_errors
         try:
@@ -136,9 +132,9 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
                     self._sql.stream(ticket.ticket) if is_of_sql else self._stream(RowsTicket.of(ticket.ticket))
                 )
         except BaseException:
-            self._streams.release()
+            stream.close()
             raise
-        return flight.GeneratorStream(schema, self._counted(batches, told))
+        return flight.GeneratorStream(schema, stream.begin(batches, told))
 
     def list_actions(self, context: Any) -> list[Any]:
         return list(ACTIONS.items())
@@ -162,15 +158,6 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with flight_errors():
             raise DeclarationError("DoExchange: views are only read here, by DoGet")
 
-    def _counted(
-        self, batches: Iterator[pa.RecordBatch], told: Callable[[], AbstractContextManager[None]]
-    ) -> Iterator[pa.RecordBatch]:
-        try:
-            with told():
-                yield from batches
-        finally:
-            self._streams.release()
-
     def _info(self, descriptor: Any, ticket: RowsTicket, schema: pa.Schema) -> Any:
         endpoint = flight.FlightEndpoint(flight.Ticket(ticket.to_json()), [])  # no location: this same server
         return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
@@ -184,7 +171,7 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def _stream(self, ticket: RowsTicket) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if ticket.query is not None:
             found = execute(ViewQuery.parse(ticket.query, DIALECT, self._rows.routes()), self._rows)
-            return found.schema, iter(found.to_batches())
+            return found.schema, batches_of(found)
         assert ticket.view is not None
         route = route_among(ticket.view, self._rows.routes())
         if ticket.keys is None:

@@ -15,7 +15,7 @@ import pyarrow.types as kinds
 from sqlglot import exp
 
 from upriver.doors.column_titles import with_postgres_names
-from upriver.doors.execution import QueryRows, execute
+from upriver.doors.execution import QueryRows, batches_of, execute
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded
 from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.parameters import parameter_count, with_calls, with_casts, with_parameters
@@ -116,7 +116,7 @@ class PreparedStatement:
             return scan.schema, iter(scan)
         query, values = self._typed(must_be_bound=True)
         found = execute(query, self._rows, values)
-        return found.schema, iter(found.to_batches())
+        return found.schema, batches_of(found)
 
     def _typed(self, must_be_bound: bool) -> tuple[ViewQuery, list[Any]]:
         """The query with the types of its parameters, and their values."""

@@ -7,6 +7,8 @@ from upriver import errors
 from upriver.errors import UpriverError
 
 PROBLEM_TYPE = "application/problem+json"
+DETAIL_CHARS_MAX = 2_000
+"""Characters of an error's text: it may name what the caller has sent."""
 RETRY_S = 1
 """Seconds after which a caller may try again what was refused because the app is busy or not ready."""
 
@@ -40,7 +42,7 @@ class HttpProblem(Exception):
             "type": f"urn:upriver:error:{self.kind}",
             "title": self.kind,
             "status": self.status,
-            "detail": self.detail,
+            "detail": self.detail[:DETAIL_CHARS_MAX],
         }
 
 

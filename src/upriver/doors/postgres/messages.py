@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from upriver.errors import UpriverError
 
+ERROR_CHARS_MAX = 2_000
+"""Characters of an error's text: it may name what the caller has sent."""
 MESSAGE_BYTES_MAX = 16 << 20
 """Bytes of a caller's message."""
 STARTUP_BYTES_MAX = 10_000
@@ -182,7 +184,7 @@ def ready(transaction: bytes) -> bytes:
 
 def error(code: str, what: str, is_fatal: bool = False) -> bytes:
     severity = "FATAL" if is_fatal else "ERROR"
-    fields = ((b"S", severity), (b"V", severity), (b"C", code), (b"M", what))
+    fields = ((b"S", severity), (b"V", severity), (b"C", code), (b"M", what[:ERROR_CHARS_MAX]))
     return message(b"E", *(letter + text(value) for letter, value in fields), b"\0")
 
 

@@ -345,7 +345,7 @@ class PostgresSession:
         """Rows that were not sent yet, ``most`` of them at most if that is not 0, and then the end."""
         outcome = portal.outcome
         assert outcome is not None
-        begun_at = portal.sent
+        begun_at = sent = portal.sent
         if outcome.rows is not None:
             formats = _each_format(portal.formats, outcome.rows.num_columns)
             until = outcome.rows.num_rows if most == 0 else min(outcome.rows.num_rows, portal.sent + most)
@@ -357,7 +357,9 @@ class PostgresSession:
             if portal.sent < outcome.rows.num_rows or (most and portal.sent - begun_at == most):
                 yield messages.PORTAL_SUSPENDED
                 return
-        yield messages.message(b"C", messages.text(outcome.tag_of(portal.sent - begun_at)))
+            sent = portal.sent
+            portal.outcome, portal.sent = Outcome(outcome.rows.schema.empty_table(), outcome.tag), 0
+        yield messages.message(b"C", messages.text(outcome.tag_of(sent - begun_at)))
 
     def _statement(self, name: str) -> PreparedQuery:
         if name not in self._prepared.statements:
