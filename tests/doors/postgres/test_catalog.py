@@ -38,6 +38,7 @@ ASKED = {
     "SELECT pg_get_indexdef(indexrelid, 1, true), pg_get_viewdef(indrelid) FROM pg_index "
     "WHERE indexrelid = 'totals_key'::regclass": ["customer", "SELECT customer, n, total FROM events"],
     "SELECT count(*) FROM pg_stat_activity a, pg_cast, pg_operator, aclexplode(NULL) x": ["0"],
+    "SELECT coalesce(rolconfig, '{}'), coalesce(rolname, '{}') FROM pg_roles": ["{}", "upriver"],
     # functions that DuckDB calls otherwise
     "SELECT json_agg(n), json_build_object('a', 1), every(n > 0), array_length(ARRAY[]::int[], 1) IS NULL FROM totals "
     "WHERE customer = 'ada'": ["[2]", '{"a":1}', "t", "t"],

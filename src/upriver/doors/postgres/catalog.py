@@ -444,6 +444,10 @@ _RENAMED: Mapping[str, str] = {
 """DuckDB's names of PostgreSQL's functions."""
 _SYSTEM_COLUMNS = frozenset(("tableoid", "xmin", "xmax", "cmin", "cmax", "ctid"))
 """Columns that every table of PostgreSQL has, and that no star shows."""
+_LIST_COLUMNS = frozenset(
+    name for table in COLUMNS for name, type in _columns(table) if type in ("texts", "ints", "int2s", "oids")
+)
+"""Columns of the catalog that are arrays."""
 _NAMED_TYPES = {
     **dict.fromkeys(("text", "name", "char", "varchar", "bpchar"), "VARCHAR"),
     "oid": "BIGINT",
@@ -536,6 +540,8 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
         return exp.alias_(hidden, node.name) if isinstance(node.parent, exp.Select) else hidden
     if isinstance(node, exp.Any | exp.All) and (elements := _elements(node.this.unnest())) is not None:
         return type(node)(this=exp.Paren(this=elements))
+    if isinstance(node, exp.Coalesce) and node.this.name.lower() in _LIST_COLUMNS:
+        return exp.Coalesce(this=node.this, expressions=[_elements(each) or each for each in node.expressions])
     if isinstance(node, exp.JSONArrayAgg):
         return exp.Anonymous(this="json_group_array", expressions=[node.this])
     if isinstance(node, exp.ArraySize) and node.args.get("expression") is not None:
