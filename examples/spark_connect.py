@@ -20,11 +20,6 @@ aircraft = spark.read.format("upriver").options(**app, view="aircraft", keys='["
 for row in aircraft.collect():
     print(f"{row.tailnum} flew {row.flights} times, {row.miles} miles")
 
-# A whole view, as of the end of one epoch.
-routes = spark.read.format("upriver").options(**app, view="routes").load()
-for row in routes.groupBy("origin").sum("flights").toDF("origin", "flights").collect():
-    print(f"{row.flights} flights left {row.origin}")
-
 # The changes of a view, as a stream: here, those that there are by now.
 changes = spark.readStream.format("upriver").options(**app, view="routes", changes="true").load()
 query = changes.writeStream.format("memory").queryName("told").trigger(availableNow=True).start()
