@@ -168,8 +168,9 @@ class HarmedQuery:
         self._ended = self._commits()
 
     def _commits(self) -> list[int]:
-        """How many batches each query has ended."""
-        return [sum(1 for _ in self._folder.glob(f"{query}/commits/[0-9]*")) for query in self._queries]
+        """How many batches each query has ended. Spark keeps the names of the newest only."""
+        folders = [self._folder / query / "commits" for query in self._queries]
+        return [max((int(path.name) + 1 for path in folder.glob("[0-9]*")), default=0) for folder in folders]
 
     def _batches(self) -> list[Path]:
         return sorted(self._folder.glob("batches/[0-9]*"))
