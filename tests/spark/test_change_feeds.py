@@ -4,12 +4,14 @@ import base64
 import json
 import random
 from collections.abc import Iterator
-from datetime import UTC, date, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from upriver import App
 from upriver.errors import DeclarationError, IngestFailed
@@ -137,6 +139,103 @@ def test_values_are_read_in_their_declared_types(spark: Any) -> None:
     assert made["order_by"][:3] == ["_file", "_pos", "_row"]
 
 
+class Columns(NamedTuple):
+    """A row's values, as a database with precise decimals has them."""
+
+    whole: Decimal  # DECIMAL(38,0)
+    price: Decimal  # DECIMAL(38,9)
+    loose: Decimal  # of any scale up to 9
+    at: datetime
+    nanos: datetime
+
+
+@st.composite
+def columns(draw: st.DrawFn) -> Columns:
+    unscaled = st.integers(-(10**38) + 1, 10**38 - 1)
+    scale = draw(st.integers(0, 9))
+    loose = Decimal(draw(st.integers(-(10**20), 10**20))).scaleb(-scale, Context(prec=38))
+    moments = st.datetimes(datetime(1700, 1, 1), datetime(2200, 1, 1))
+    whole, price = (Decimal(draw(unscaled)).scaleb(-places, Context(prec=38)) for places in (0, 9))
+    return Columns(whole, price, loose, draw(moments), draw(moments))
+
+
+def bytes_of(value: Decimal) -> str:
+    """As Kafka Connect has a Decimal: the fewest bytes of its unscaled number."""
+    sign, digits, _ = value.as_tuple()
+    number = int("".join(map(str, digits))) * (-1 if sign else 1)
+    size = (number if number >= 0 else ~number).bit_length() // 8 + 1
+    return base64.b64encode(number.to_bytes(size, "big", signed=True)).decode()
+
+
+def micros_of(moment: datetime) -> int:
+    return (moment - datetime(1970, 1, 1)) // timedelta(microseconds=1)
+
+
+def precise_envelope(number: int, row: Columns, *, is_wrapped: bool) -> str:
+    exponent = row.loose.as_tuple().exponent
+    after = {
+        "id": number,
+        "whole": bytes_of(row.whole),
+        "price": bytes_of(row.price),
+        "loose": {"scale": -int(exponent), "value": bytes_of(row.loose)},
+        "at": micros_of(row.at),
+        "nanos": micros_of(row.nanos) * 1000 + number % 1000,
+    }
+    payload = {"op": "c", "before": None, "after": after, "source": {"lsn": number}}
+    kinds = [
+        {"field": "price", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "9"}},
+        {"field": "nanos", "name": "io.debezium.time.NanoTimestamp"},
+    ]
+    schema = {"type": "struct", "fields": [{"field": "before", "fields": kinds}, {"field": "after", "fields": kinds}]}
+    return json.dumps({"schema": schema, "payload": payload} if is_wrapped else payload)
+
+
+@settings(max_examples=2, phases=[Phase.generate])  # each is a query of Spark: none is made smaller
+@given(rows=st.lists(columns(), min_size=20, max_size=40))
+def test_precise_decimals_and_times_are_those_of_the_database(spark: Any, rows: list[Columns]) -> None:
+    """With a schema in each message, and without: then what is declared counts."""
+    decimals = "whole DECIMAL(38,0), price DECIMAL(38,9), loose DECIMAL(38,9)"
+    schema = f"id BIGINT, {decimals}, at TIMESTAMP_NTZ, nanos TIMESTAMP_NTZ"
+    for is_wrapped in (True, False):
+        texts = [(precise_envelope(number, row, is_wrapped=is_wrapped),) for number, row in enumerate(rows)]
+        made = debezium(
+            spark.createDataFrame(texts, "value STRING"),
+            schema=schema,
+            key="id",
+            time_unit="micros" if is_wrapped else {"nanos": "nanos"},
+            decimals="precise",
+        )
+        found = made["rows"].select("id", *Columns._fields).orderBy("id").collect()
+        assert [Columns(*row[1:]) for row in found] == rows
+
+
+def test_the_schema_in_a_message_says_the_scale_and_the_unit(spark: Any) -> None:
+    """Which differ from what is declared; a unit of Kafka Connect's own types, too."""
+    kinds = [
+        {"field": "price", "name": "org.apache.kafka.connect.data.Decimal", "parameters": {"scale": "2"}},
+        {"field": "at", "name": "org.apache.kafka.connect.data.Timestamp"},
+    ]
+    payload = {"op": "c", "after": {"id": 1, "price": bytes_of(Decimal("-12.50")), "at": -1}, "source": {"lsn": 1}}
+    text = json.dumps({"schema": {"fields": [{"field": "after", "fields": kinds}]}, "payload": payload})
+    raw = spark.createDataFrame([(text,)], "value STRING")
+    made = debezium(raw, schema="id BIGINT, price DECIMAL(12,4), at TIMESTAMP_NTZ", key="id", decimals="precise")
+    (found,) = made["rows"].collect()
+    assert (found.price, found.at) == (Decimal("-12.5000"), datetime(1969, 12, 31, 23, 59, 59, 999000))
+
+
+@pytest.mark.parametrize(("decimals", "value"), [("precise", "12.50"), ("precise", ""), ("string", "BOI=")])
+def test_a_decimal_of_another_mode_stops_the_source(spark: Any, decimals: str, value: str) -> None:
+    text = json.dumps({"op": "c", "after": {"id": 1, "price": value}, "source": {"lsn": 1}})
+    made = debezium(
+        spark.createDataFrame([(text,)], "value STRING"),
+        schema="id BIGINT, price DECIMAL(12,2)",
+        key="id",
+        decimals=decimals,
+    )
+    with pytest.raises(Exception, match="decimals='string'" if decimals == "precise" else "decimals='precise'"):
+        made["rows"].collect()
+
+
 @pytest.mark.parametrize(
     ("message", "said"),
     [
@@ -167,14 +266,18 @@ def test_a_truncate_stops_the_source_with_the_way_out(spark: Any, tmp_path: Path
 
 def test_wrong_arguments_are_refused(spark: Any) -> None:
     raw = spark.createDataFrame([("{}",)], "value STRING")
-    for more, said in [
+    wrong: list[tuple[dict[str, Any], str]] = [
         ({"key": "nothing"}, "key names 'nothing'; the schema's columns are id, name, team"),
         ({"schema": "id NOTHING"}, "is no list of columns"),
         ({"schema": "id INT, _lsn INT"}, "column '_lsn', which is added"),
         ({"database": "db2"}, "database='db2': give one of 'postgresql'"),
         ({"value": "v"}, "has no column 'v' but value"),
         ({"time_unit": "s"}, "time_unit='s'"),
-    ]:
+        ({"time_unit": {"team": "millis"}}, "time_unit names 'team'; columns of times are: none"),
+        ({"schema": "id INT, at TIMESTAMP", "time_unit": {"at": "s"}}, "time_unit of 'at'='s': give one of 'millis'"),
+        ({"decimals": "double"}, "decimals='double': give one of 'string', 'precise'"),
+    ]
+    for more, said in wrong:
         with pytest.raises(DeclarationError, match=said):
             debezium(raw, **{"schema": PERSON, "key": "id", **more})
     with pytest.raises(DeclarationError, match="readChangeFeed"):

@@ -8,15 +8,18 @@ begin at 0. Two changes of one key have the positions of their commits, since th
 """
 
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from typing import TypedDict
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
+    ArrayType,
     DataType,
     DateType,
     DecimalType,
+    MapType,
     StringType,
     StructField,
     StructType,
@@ -54,8 +57,20 @@ _POSITIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 _SAME = {"mariadb": "mysql", "postgres": "postgresql"}
 _OPERATION, _ORDER, _STEP = "_op", "_transaction_order", "_step"
 _UNITS = ("millis", "micros", "nanos")
+_UNITS_OF_KINDS = {
+    "org.apache.kafka.connect.data.Timestamp": "millis",
+    "io.debezium.time.Timestamp": "millis",
+    "io.debezium.time.MicroTimestamp": "micros",
+    "io.debezium.time.NanoTimestamp": "nanos",
+}
+"""By the name that the schema in a message gives a column's type: the unit of its numbers."""
+_DECIMALS = ("string", "precise")
+_DECIMAL_BYTES_MAX = 16
+"""Bytes of an unscaled number with 38 digits."""
 _BAD = ("fail", "skip")
 _NUMBER = r"^-?[0-9]+$"
+_DECIMAL = r"^\s*[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?\s*$"
+_BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _SHOWN_CHARS_MAX = 200
 """Characters of a bad envelope that the error shows."""
 
@@ -67,17 +82,22 @@ def debezium(
     key: Key,
     database: str = "postgresql",
     value: str = "value",
-    time_unit: str = "micros",
+    time_unit: str | Mapping[str, str] = "micros",
+    decimals: str = "string",
     on_bad_envelope: str = "fail",
 ) -> UpsertTable:
     """The arguments of ``app.table`` for a topic of Debezium: ``app.table("orders", **debezium(raw, ...))``.
 
     df: a DataFrame whose column ``value`` is the message's value, JSON as text or bytes, with or without the wrapper
     ``{"schema": ..., "payload": ...}``; such as Spark's Kafka reader gives. schema: the row's columns, as DDL or a
-    StructType. Numbers are taken for DATE (days), TIMESTAMP and TIMESTAMP_NTZ (``time_unit``: ``millis``, ``micros`` or
-    ``nanos``, as the connector writes them), and texts too (``ZonedTimestamp``, ISO dates); a DECIMAL comes as text or
-    number (``decimal.handling.mode=string``). key: its primary key. database: ``postgresql``, ``mysql``, ``mariadb``,
-    ``sqlserver`` or ``oracle``, whose log positions order the changes.
+    StructType. key: its primary key. database: ``postgresql``, ``mysql``, ``mariadb``, ``sqlserver`` or ``oracle``,
+    whose log positions order the changes.
+
+    Numbers are taken for DATE (days), TIMESTAMP and TIMESTAMP_NTZ, and texts too (``ZonedTimestamp``, ISO dates).
+    time_unit: of the numbers of TIMESTAMP and TIMESTAMP_NTZ, ``millis``, ``micros`` or ``nanos``; or a dict of units by
+    column, where the others are in ``micros``. decimals: how a DECIMAL comes, by the connector's
+    ``decimal.handling.mode``: ``string`` (also numbers), or ``precise`` (base64 of bytes, with the declared scale). A
+    message with the wrapper tells the unit and the scale of each column, and they win.
 
     The rows have the columns of ``schema``, then ``_op`` (``c``, ``u``, ``d`` or ``r``), the position (``_lsn`` for
     PostgreSQL), and ``_transaction_order`` if the connector sends transaction metadata, else null. An update that
@@ -91,14 +111,15 @@ def debezium(
     row, unique = _row_of(about, schema), list(names(f"{about}: key", key))
     positions = _positions(about, database)
     added = (_OPERATION, *positions, _ORDER, _STEP)
-    _check_choice(f"{about}: time_unit", time_unit, _UNITS)
+    units = _units(about, row, time_unit)
+    _check_choice(f"{about}: decimals", decimals, _DECIMALS)
     _check_choice(f"{about}: on_bad_envelope", on_bad_envelope, _BAD)
     _check_columns(about, df, [text(f"{about}: value", value)])
     _check_names(about, row, unique, added)
     raw = df.where(F.col(value).isNotNull()).select(F.col(value).cast("string").alias("text"))
     changes = _parsed(raw, row, [field for field, _ in _POSITIONS[_known(database)].values()])
     changes = _checked(changes, unique, skips=on_bad_envelope == "skip")
-    columns = [_decoded(F.col(f"row.`{field.name}`"), field.dataType, time_unit).alias(field.name) for field in row]
+    columns = [_decoded(field, units.get(field.name, "micros"), decimals).alias(field.name) for field in row]
     position = [_position(name, field, kind) for name, (field, kind) in positions.items()]
     order = F.col("change.transaction.total_order").cast("bigint").alias(_ORDER)
     rows = _versions(changes, unique).select(
@@ -155,6 +176,21 @@ def _positions(about: str, database: str) -> Mapping[str, tuple[str, str]]:
     return _POSITIONS[_known(database)]
 
 
+def _units(about: str, row: StructType, given: object) -> Mapping[str, str]:
+    """The unit of each column of a time."""
+    if not isinstance(given, Mapping):
+        _check_choice(f"{about}: time_unit", given, _UNITS)
+        return dict.fromkeys(row.names, str(given))
+    times = [field.name for field in row if isinstance(field.dataType, TimestampType | TimestampNTZType)]
+    for column, unit in given.items():
+        if column not in times:
+            raise DeclarationError(
+                f"{about}: time_unit names {column!r}; columns of times are: {', '.join(times) or 'none'}"
+            )
+        _check_choice(f"{about}: time_unit of {column!r}", unit, _UNITS)
+    return given
+
+
 def _check_choice(what: str, given: object, choices: Sequence[str]) -> None:
     if given not in choices:
         raise DeclarationError(f"{what}={given!r}: give one of {', '.join(map(repr, choices))}")
@@ -191,15 +227,34 @@ def _parsed(raw: DataFrame, row: StructType, fields: Sequence[str]) -> DataFrame
         StructField("source", source),
         StructField("transaction", transaction),
     ]
-    whole = StructType([*envelope, StructField("payload", StructType(envelope)), StructField("_unread", StringType())])
+    whole = StructType(
+        [
+            *envelope,
+            StructField("payload", StructType(envelope)),
+            StructField("schema", _WRAPPER),
+            StructField("_unread", StringType()),
+        ]
+    )
     parsed = F.from_json("text", whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_unread"})
     inner = F.struct(*(F.col(f"parsed.{field.name}") for field in envelope))
     return raw.select("text", parsed.alias("parsed")).select(
         "text",
         F.when(F.col("parsed._unread").isNotNull(), None)
-        .otherwise(F.coalesce("parsed.payload", inner))
+        .otherwise(F.coalesce("parsed.payload", inner).withField("kinds", F.expr(_KINDS)))
         .alias("change"),
     )
+
+
+_PARAMETERS = MapType(StringType(), StringType())
+_COLUMN = StructType().add("field", StringType()).add("name", StringType()).add("parameters", _PARAMETERS)
+_ROWS = StructType().add("field", StringType()).add("fields", ArrayType(_COLUMN))
+_WRAPPER = StructType().add("fields", ArrayType(_ROWS))
+"""What is read of the schema in a message."""
+_KINDS = """map_from_entries(transform(
+    get(filter(parsed.schema.fields, part -> part.field = 'after'), 0).fields,
+    part -> struct(part.field, struct(part.name AS name, part.parameters AS parameters))
+))"""
+"""By column, what the schema in a message says of its type; null without one."""
 
 
 def _on_the_wire(kind: DataType) -> DataType:
@@ -243,16 +298,21 @@ def _versions(changes: DataFrame, key: Sequence[str]) -> DataFrame:
     return changes.select("change", F.explode(both).alias("version")).select("change", "version.*")
 
 
-def _decoded(column: Column, kind: DataType, unit: str) -> Column:
-    """A value on the wire in its declared type."""
+def _decoded(field: StructField, unit: str, decimals: str) -> Column:
+    """A value on the wire in its declared type. unit: of its numbers, if the message has no schema that says it."""
+    column, kind = F.col(f"row.`{field.name}`"), field.dataType
+    told = F.col("change.kinds").getItem(field.name)
     number = F.when(column.rlike(_NUMBER), column.cast("bigint"))
     match kind:
         case DateType():
             return F.coalesce(F.date_from_unix_date(number.cast("int")), _unless_number(column).cast(kind))
         case TimestampType() | TimestampNTZType():
-            return F.coalesce(_instant(number, unit, kind), _unless_number(column).cast(kind))
+            micros = _micros(number, unit)
+            for name, other in _UNITS_OF_KINDS.items():
+                micros = F.when(told["name"] == name, _micros(number, other)).otherwise(micros)
+            return F.coalesce(_instant(micros, kind), _unless_number(column).cast(kind))
         case DecimalType():
-            return column.cast(kind)
+            return _decimal(column, kind, told["parameters"]["scale"], decimals)
     return column
 
 
@@ -260,14 +320,60 @@ def _unless_number(column: Column) -> Column:
     return F.when(~column.rlike(_NUMBER), column)
 
 
-def _instant(number: Column, unit: str, kind: DataType) -> Column:
+def _micros(number: Column, unit: str) -> Column:
+    match unit:
+        case "millis":
+            return number * 1000
+        case "nanos":  # in whole numbers: a DOUBLE is too short
+            return F.call_function("div", number - F.pmod(number, F.lit(1000)), F.lit(1000))
+    return number
+
+
+def _instant(micros: Column, kind: DataType) -> Column:
     """A TIMESTAMP_NTZ is counted from 1970 in no zone."""
-    micros = {"millis": number * 1000, "micros": number, "nanos": F.floor(number / 1000).cast("bigint")}[unit]
     if isinstance(kind, TimestampType):
         return F.timestamp_micros(micros)
     return F.to_timestamp_ntz(F.lit("1970-01-01 00:00:00")) + F.make_dt_interval(
         F.lit(0), F.lit(0), F.lit(0), (micros.cast("decimal(20,0)") / F.lit(1_000_000)).cast("decimal(18,6)")
     )
+
+
+def _decimal(column: Column, kind: DecimalType, told_scale: Column, decimals: str) -> Column:
+    """A DECIMAL on the wire: a text or a number, base64 of its unscaled number, or an object with that and the scale,
+    which columns have that take any scale."""
+    object_scale, object_value = (F.get_json_object(column, f"$.{part}") for part in ("scale", "value"))
+    of_object = _unscaled(object_value, object_scale, kind)
+    if decimals == "precise":
+        rest = _unscaled(column, F.coalesce(told_scale, F.lit(str(kind.scale))), kind)
+    else:
+        message = F.concat(
+            F.lit("debezium: a DECIMAL is no number; if the connector has decimal.handling.mode=precise, give "),
+            F.lit("decimals='precise'. The value: "),
+            F.substring(column, 1, _SHOWN_CHARS_MAX),
+        )
+        is_number = column.rlike(_DECIMAL) | column.isNull()
+        rest = F.when(is_number, column.cast(kind)).otherwise(F.raise_error(message).cast(kind))
+    return F.when(column.startswith("{"), of_object).otherwise(rest)
+
+
+def _unscaled(encoded: Column, scale: Column, kind: DecimalType) -> Column:
+    """From base64 of a whole number as big-endian bytes in two's complement, and from its scale as a text."""
+    digits = F.hex(F.unbase64(encoded))
+    is_negative = F.substring(digits, 1, 1).isin(*"89ABCDEF")
+    inverted = F.translate(digits, "0123456789ABCDEF", "FEDCBA9876543210")
+    magnitude = F.lpad(F.when(is_negative, inverted).otherwise(digits), 2 * _DECIMAL_BYTES_MAX, "0")
+    halves = [F.conv(F.substring(magnitude, place, 16), 16, 10).cast("decimal(20,0)") for place in (1, 17)]
+    whole = (halves[0] * F.lit(Decimal(2**64))).cast("decimal(38,0)") + halves[1]
+    # The sign is written: Spark's minus sign before a DECIMAL rounds it to 34 digits.
+    sign, number = F.when(is_negative, "-").otherwise(""), F.when(is_negative, whole + 1).otherwise(whole)
+    value = F.concat(sign, number.cast("decimal(38,0)").cast("string"), F.lit("E-"), scale).cast(kind)
+    message = F.concat(
+        F.lit("debezium: a DECIMAL is no base64 of at most 16 bytes, as decimal.handling.mode=precise has it; if the "),
+        F.lit("connector has another mode, give decimals='string'. The value: "),
+        F.substring(encoded, 1, _SHOWN_CHARS_MAX),
+    )
+    is_good = encoded.rlike(_BASE64) & F.length(digits).between(1, 2 * _DECIMAL_BYTES_MAX)
+    return F.when(encoded.isNull(), None).when(is_good, value).otherwise(F.raise_error(message).cast(kind))
 
 
 def _position(name: str, field: str, kind: str) -> Column:
