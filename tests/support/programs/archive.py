@@ -3,9 +3,10 @@
 usage: archive.py. Does nothing if there is one.
 """
 
+import os
 import tempfile
 
-from jvm import ARCHIVE, QUICK
+from jvm import ARCHIVE, QUICK, spark_home
 from pyspark import SparkContext
 from pyspark.sql import DataFrame
 from session import session
@@ -20,6 +21,7 @@ def _count(rows: DataFrame, _: int) -> None:
 def main() -> None:
     if ARCHIVE.exists():
         return
+    os.environ["SPARK_HOME"] = str(spark_home())  # of no use for classes of another path
     unfinished = ARCHIVE.with_suffix(".unfinished")
     spark = session("local[2]", {"spark.driver.extraJavaOptions": f"{QUICK} -XX:ArchiveClassesAtExit={unfinished}"})
     with tempfile.TemporaryDirectory() as directory:

@@ -2,7 +2,10 @@
 
 import os
 import sys
+import tempfile
+from contextlib import suppress
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 QUICK = (
@@ -13,9 +16,36 @@ QUICK = (
 ARCHIVE = Path(sys.prefix) / f"spark-{version('pyspark')}.jsa"
 """Of Spark's classes; ``archive.py`` writes it. Java does without if it is another Java's."""
 
+HOME = Path(sys.prefix) / f"spark-home-{version('pyspark')}"
+"""The installed Spark, with PySpark as a directory."""
+
+
+def spark_home() -> Path:
+    """Where Spark is to be found: at :data:`HOME`, which is made if it is not there.
+
+    Spark has its processes in Python import PySpark from a zip, and Python compiles again what it imports from one: a
+    second of each process. Here a link to the installed packages is in the zip's place."""
+    if HOME.exists():
+        return HOME
+    spec = find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    package = Path(spec.origin).parent
+    made = Path(tempfile.mkdtemp(prefix=HOME.name, dir=HOME.parent))
+    libraries = Path("python") / "lib"
+    (made / libraries).mkdir(parents=True)
+    for directory in (Path(), libraries.parent, libraries):
+        for found in (package / directory).iterdir():
+            if not (made / directory / found.name).exists():
+                (made / directory / found.name).symlink_to(package.parent if found.suffix == ".zip" else found)
+    with suppress(OSError):  # another process has made it meanwhile
+        made.rename(HOME)
+    return HOME
+
 
 def start_quickly() -> None:
     """Have all of Spark's processes that are started from here on do so, whatever starts them."""
+    os.environ["SPARK_HOME"] = str(spark_home())
     options = f"{QUICK} -XX:SharedArchiveFile={ARCHIVE}" if ARCHIVE.exists() else QUICK
     settings = [f'--conf "spark.{kind}.defaultJavaOptions={options}"' for kind in ("driver", "executor")]
     os.environ["PYSPARK_SUBMIT_ARGS"] = " ".join([*settings, "pyspark-shell"])
