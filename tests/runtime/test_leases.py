@@ -205,6 +205,9 @@ def test_an_attempt_that_spark_starts_after_the_first_has_gone_is_admitted(place
     end, recorder = place.enter(1, attempt=7)
     end.close()
     assert recorder.closing() is None
+    late = now() + SECONDS_MAX
+    while place.loop.addresses():  # until the coordinator has heard of it
+        assert now() < late
     other, _ = place.enter(1, attempt=8)
     assert place.ended == []
     other.close()

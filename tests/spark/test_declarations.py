@@ -42,7 +42,7 @@ APPS: list[tuple[dict[str, Any], str]] = [
     ({"token": 5}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
     ({"token": "x" * (TOKEN_CHARS_MAX + 1)}, f"a token is 1 to {TOKEN_CHARS_MAX:,} printable ASCII characters"),
     ({"spark": "local"}, "spark='local': give a pyspark.sql.SparkSession, not a str"),
-    ({"spark": CONNECT}, "spark is a session of Spark Connect, which is not supported: "),
+    ({"spark": CONNECT}, "spark is a session of Spark Connect, which cannot run an app: "),
     ({"learner_partial_rebalance": "no"}, "learner_partial_rebalance='no': give True or False, not a str"),
 ]
 TABLES: list[tuple[dict[str, Any], str]] = [
