@@ -74,16 +74,21 @@ def test_a_reader_begins_with_what_was_committed_at_a_moment_or_later(tmp_path: 
     source = ChangesSource.of({"root": log.root, "view": "planes"})
 
     def start(seconds: float) -> tuple[int, bool]:
-        begin = source.start(None, AT + timedelta(seconds=seconds))
+        begin = source.start(source.log(), None, AT + timedelta(seconds=seconds))
         return begin.version, begin.with_base
 
     assert [start(seconds) for seconds in (-9, 1)] == [(1, True)] * 2
     assert [start(seconds) for seconds in (1.5, 3)] == [(2, False)] * 2
     assert [start(seconds) for seconds in (3.000001, 6)] == [(5, False)] * 2
     assert start(6.5) == (9, False)  # what comes from now on
-    assert [source.end(None, AT + timedelta(seconds=seconds)) for seconds in (0, 2.9, 3, 99)] == [0, 2, 5, 9]
+    assert [source.end(source.log(), None, AT + timedelta(seconds=seconds)) for seconds in (0, 2.9, 3, 99)] == [
+        0,
+        2,
+        5,
+        9,
+    ]
     with pytest.raises(DeclarationError, match=r"startingTimestamp='2999.*future: give 'latest' as startingVersion"):
-        source.start(None, datetime(2999, 1, 1, tzinfo=UTC))
+        source.start(source.log(), None, datetime(2999, 1, 1, tzinfo=UTC))
     log.release()
 
 
@@ -93,8 +98,8 @@ def test_a_moment_of_which_changes_are_gone_is_refused(tmp_path: Path) -> None:
     log.commit(5, stamped([change(("a", 1), "insert", 5)]), earliest=5)
     source = ChangesSource.of({"root": log.root, "view": "planes"})
     with pytest.raises(ChangesGone, match=r"oldest version, 5, was committed at 2026-01-01T00:00:05\+00:00"):
-        source.start(None, AT + timedelta(seconds=4))
-    assert source.start(None, AT + timedelta(seconds=5)) == ChangesStart(Epoch(5), with_base=True)
+        source.start(source.log(), None, AT + timedelta(seconds=4))
+    assert source.start(source.log(), None, AT + timedelta(seconds=5)) == ChangesStart(Epoch(5), with_base=True)
     log.release()
 
 

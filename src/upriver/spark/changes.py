@@ -147,12 +147,12 @@ class ChangesSource:
         """Raises UnknownView for a view without a log."""
         return _spark_schema(self.log().record(self.view))
 
-    def start(self, version: str | None, at: datetime | None) -> ChangesStart:
+    def start(self, log: ChangeLog, version: str | None, at: datetime | None) -> ChangesStart:
         """Where a reader begins that gives this ``startingVersion`` or ``startingTimestamp``. Raises DeclarationError,
         UnknownView, ChangesGone."""
         if at is not None:
-            return self._start_at(at)
-        log, given = self.log(), (version or EARLIEST).strip().lower()
+            return self._start_at(log, at)
+        given = (version or EARLIEST).strip().lower()
         if given == EARLIEST:
             return ChangesStart(log.first(self.view), True)
         if given in (LATEST, NOW):
@@ -162,14 +162,13 @@ class ChangesSource:
             return ChangesStart(first, True)
         return ChangesStart(Epoch(wanted - 1), False)
 
-    def _start_at(self, at: datetime) -> ChangesStart:
+    def _start_at(self, log: ChangeLog, at: datetime) -> ChangesStart:
         """Where a reader begins that wants what was committed at a moment or later."""
         if at.timestamp() > time.time():
             raise DeclarationError(
                 f"startingTimestamp={at.isoformat()!r} lies in the future: give {LATEST!r} as "
                 "startingVersion for what comes from now on"
             )
-        log = self.log()
         first, last, found = log.first(self.view), log.last(self.view), log.version_at(self.view, at)
         if found is None:
             return ChangesStart(last, False)
@@ -183,9 +182,8 @@ class ChangesSource:
             )
         return ChangesStart(first, True)
 
-    def end(self, version: Epoch | None, at: datetime | None) -> Epoch:
+    def end(self, log: ChangeLog, version: Epoch | None, at: datetime | None) -> Epoch:
         """The last version that a reader gives which names a last one, or a last moment, or neither."""
-        log = self.log()
         last = log.last(self.view)
         if at is not None:
             found = log.version_at(self.view, at + timedelta(microseconds=1))
@@ -289,9 +287,9 @@ class ChangesReader(DataSourceReader):
 
     def __init__(self, plan: ChangesPlan) -> None:
         self._plan = plan
-        self._begin = plan.source.start(plan.starting_version, plan.starting_at)
         self._log = OpenedLog(plan.source)
-        self._through = plan.source.end(plan.ending_version, plan.ending_at)
+        self._begin = plan.source.start(self._log.get(), plan.starting_version, plan.starting_at)
+        self._through = plan.source.end(self._log.get(), plan.ending_version, plan.ending_at)
 
     def partitions(self) -> Sequence[InputPartition]:
         nothing = ChangesPartition(replace(self._begin, with_base=False), self._begin.version, VnodeGroup(0, 1, 1))
@@ -328,7 +326,8 @@ class ChangesStreamReader(DataSourceStreamReader):
 
     def _begin(self) -> ChangesStart:
         if self._start is None:
-            self._start = self._plan.source.start(self._plan.starting_version, self._plan.starting_at)
+            plan = self._plan
+            self._start = plan.source.start(self._log.get(), plan.starting_version, plan.starting_at)
         return self._start
 
     def _last(self) -> Epoch:
