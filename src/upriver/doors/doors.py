@@ -15,6 +15,8 @@ from upriver.errors import ClusterError, DeclarationError
 from upriver.net.remote import PORT_MAX
 from upriver.net.server import Listen
 
+ERROR_CHARS_MAX = 2_000
+"""Characters of an error's text that a door sends: it may name what the caller has sent."""
 _ADDRESS = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", re.ASCII)
 
 MODULES: Mapping[str, tuple[str, str]] = {

@@ -8,6 +8,7 @@ from types import UnionType
 import pyarrow as pa
 import pyarrow.flight as flight
 
+from upriver.doors.doors import ERROR_CHARS_MAX
 from upriver.errors import (
     AccessDenied,
     Busy,
@@ -20,8 +21,6 @@ from upriver.errors import (
 )
 
 _LOG = logging.getLogger(__name__)
-ERROR_CHARS_MAX = 2_000
-"""Characters of an error's text: it is sent in a header, and a long one is dropped with all that it says."""
 
 
 @contextmanager
@@ -58,28 +57,28 @@ def flight_sql_errors() -> Iterator[None]:
     raise told
 
 
-class UntracedError(pa.ArrowInvalid):  # type: ignore[misc]
-    """An error without a traceback for the client. Of GetSchema, pyarrow shows the traceback of Flight's errors, too.
-    Arrow sends only the name of the class if the traceback cannot be formatted."""
+class _Untraced:
+    """Arrow sends only the name of an error's class if the traceback cannot be formatted."""
 
     @property
     def __cause__(self) -> None:
         raise AttributeError("the traceback is not for the client")
 
 
-class UnsupportedCommand(pa.ArrowNotImplementedError):  # type: ignore[misc]
+class UntracedError(_Untraced, pa.ArrowInvalid):  # type: ignore[misc]
+    """An error without a traceback for the client. Of GetSchema, pyarrow shows that of Flight's own errors, too."""
+
+
+class UnsupportedCommand(_Untraced, pa.ArrowNotImplementedError):  # type: ignore[misc]
     """A call of Flight SQL that is refused whatever it says, with the code UNIMPLEMENTED; without a traceback, too."""
 
     def __init__(self, text: str) -> None:
         super().__init__(f"UnsupportedSql: {text}"[:ERROR_CHARS_MAX])
 
-    @property
-    def __cause__(self) -> None:
-        raise AttributeError("the traceback is not for the client")
-
 
 def _told(error: UpriverError) -> Exception:
-    """extra_info of the result is the name of the error's class."""
+    """extra_info of the result is the name of the error's class. A text is sent in a header, and a long one would be
+    dropped with all that it says."""
     name = type(error).__name__
     kind = next((kind for ours, kind in _KINDS if isinstance(error, ours)), flight.FlightInternalError)
     told: Exception = kind(f"{name}: {' '.join(str(error).split())}"[:ERROR_CHARS_MAX], name.encode())

@@ -101,20 +101,22 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with flight_errors():
             routes = self._rows.routes()
         for view, route in routes.items():
-            yield self._info(flight.FlightDescriptor.for_path(view), RowsTicket(view, None, None), route.schema)
+            ticket = RowsTicket(view, None, None)
+            yield _info(flight.FlightDescriptor.for_path(view), ticket.to_json(), route.schema)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         if _is_sql_command(descriptor):
             with flight_sql_errors():
-                return self._sql.info(descriptor.command, descriptor)
+                schema, sql_ticket = self._sql.ticketed(descriptor.command)
+                return _info(descriptor, sql_ticket, schema)
         with flight_errors():
             ticket = RowsTicket.of_descriptor(descriptor)
-            return self._info(descriptor, ticket, self._schema(ticket))
+            return _info(descriptor, ticket.to_json(), self._schema(ticket))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         if _is_sql_command(descriptor):
             with flight_sql_errors():
-                return flight.SchemaResult(self._sql.schema(descriptor.command))
+                return flight.SchemaResult(self._sql.ticketed(descriptor.command)[0])
         try:
             with flight_errors():
                 return flight.SchemaResult(self._schema(RowsTicket.of_descriptor(descriptor)))
@@ -158,10 +160,6 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with flight_errors():
             raise DeclarationError("DoExchange: views are only read here, by DoGet")
 
-    def _info(self, descriptor: Any, ticket: RowsTicket, schema: pa.Schema) -> Any:
-        endpoint = flight.FlightEndpoint(flight.Ticket(ticket.to_json()), [])  # no location: this same server
-        return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
-
     def _schema(self, ticket: RowsTicket) -> pa.Schema:
         if ticket.query is not None:
             return describe(ViewQuery.parse(ticket.query, DIALECT, self._rows.routes()))
@@ -179,6 +177,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return scan.schema.with_metadata({"upriver.epoch": str(scan.epoch)}), iter(scan)
         found = self._rows.lookup(ticket.view, keys_of_texts(ticket.view, route.key_schema, ticket.keys))
         return found.schema, iter(found.to_batches())
+
+
+def _info(descriptor: Any, ticket: bytes, schema: pa.Schema) -> Any:
+    endpoint = flight.FlightEndpoint(flight.Ticket(ticket), [])  # no location: this same server
+    return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
 
 
 def _is_sql_command(descriptor: Any) -> bool:

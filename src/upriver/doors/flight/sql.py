@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.flight as flight
 
 from upriver.doors.execution import QueryRows
 from upriver.doors.flight.errors import UnsupportedCommand
@@ -54,18 +53,24 @@ class FlightSql:
         self._rows = rows
         self._schemas = QuerySchemas()
 
-    def schema(self, command: bytes) -> pa.Schema:
-        """Of the rows that a command gives. Raises UnsupportedCommand, DeclarationError, and the errors of queries."""
-        return self._ticketed(command)[0]
-
-    def info(self, command: bytes, descriptor: Any) -> Any:
-        """The FlightInfo of a command. Raises as :meth:`schema`."""
-        schema, ticket = self._ticketed(command)
-        endpoint = flight.FlightEndpoint(flight.Ticket(ticket), [])  # no location: this same server
-        return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
+    def ticketed(self, command: bytes) -> tuple[pa.Schema, bytes]:
+        """The schema of the rows that a command gives, and the ticket for them. Raises UnsupportedCommand,
+        DeclarationError, and the errors of queries."""
+        name, message = _command(command)
+        if name in CATALOG_COMMANDS:
+            return CATALOG_COMMANDS[name](message, self._rows.routes()).schema, command
+        if name == QUERY:
+            _refuse_transaction(message)
+            statement = FlightStatement(message.text(1))
+        elif name == PREPARED_QUERY:
+            statement = FlightStatement.of(message.data(1))
+        else:
+            raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
+        schema = self._prepared(statement).schema()
+        return schema, wrapped(PACKAGE + TICKET, encoded([(1, statement.to_handle())]))
 
     def stream(self, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The rows of a ticket. Raises as :meth:`schema`."""
+        """The rows of a ticket. Raises as :meth:`ticketed`."""
         name, message = _command(ticket)
         if name in CATALOG_COMMANDS:
             found = CATALOG_COMMANDS[name](message, self._rows.routes())
@@ -75,7 +80,7 @@ class FlightSql:
         return self._prepared(FlightStatement.of(message.data(1))).stream()
 
     def act(self, action: str, body: bytes) -> list[bytes]:
-        """The results of an action. Raises as :meth:`schema`."""
+        """The results of an action. Raises as :meth:`ticketed`."""
         if action == CLOSE:
             return []
         if action != CREATE:
@@ -90,7 +95,7 @@ class FlightSql:
 
     def bind(self, command: bytes, reader: Any) -> bytes:
         """Bind the parameters that a caller puts; the result has the statement's new handle. reader: a
-        FlightStreamReader. Raises as :meth:`schema`."""
+        FlightStreamReader. Raises as :meth:`ticketed`."""
         name, message = _command(command)
         if name != PREPARED_QUERY:
             raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
@@ -101,20 +106,6 @@ class FlightSql:
 
     def _prepared(self, statement: FlightStatement) -> PreparedStatement:
         return PreparedStatement(statement, self._rows, self._schemas)
-
-    def _ticketed(self, command: bytes) -> tuple[pa.Schema, bytes]:
-        name, message = _command(command)
-        if name in CATALOG_COMMANDS:
-            return CATALOG_COMMANDS[name](message, self._rows.routes()).schema, command
-        if name == QUERY:
-            _refuse_transaction(message)
-            statement = FlightStatement(message.text(1))
-        elif name == PREPARED_QUERY:
-            statement = FlightStatement.of(message.data(1))
-        else:
-            raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
-        schema = self._prepared(statement).schema()
-        return schema, wrapped(PACKAGE + TICKET, encoded([(1, statement.to_handle())]))
 
 
 _ONLY_READ = "this server of Flight SQL only reads: queries in SQL, prepared statements, and the catalog of views"

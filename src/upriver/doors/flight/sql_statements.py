@@ -89,7 +89,7 @@ class PreparedStatement:
 
     @cached_property
     def _scanned_view(self) -> str | None:
-        """The view of which the query wants all rows as they are: ``SELECT * FROM view``."""
+        """The name of the view, if the query is ``SELECT * FROM view``: all of its rows, as they are."""
         tree = self._query.tree
         if not isinstance(tree, exp.Select) or {name for name, part in tree.args.items() if part} != _OF_A_SCAN:
             return None

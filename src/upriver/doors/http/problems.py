@@ -4,11 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from upriver import errors
+from upriver.doors.doors import ERROR_CHARS_MAX
 from upriver.errors import UpriverError
 
 PROBLEM_TYPE = "application/problem+json"
-DETAIL_CHARS_MAX = 2_000
-"""Characters of an error's text: it may name what the caller has sent."""
 RETRY_S = 1
 """Seconds after which a caller may try again what was refused because the app is busy or not ready."""
 
@@ -42,7 +41,7 @@ class HttpProblem(Exception):
             "type": f"urn:upriver:error:{self.kind}",
             "title": self.kind,
             "status": self.status,
-            "detail": self.detail[:DETAIL_CHARS_MAX],
+            "detail": self.detail[:ERROR_CHARS_MAX],
         }
 
 

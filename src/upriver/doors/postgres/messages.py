@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from upriver.doors.doors import ERROR_CHARS_MAX
 from upriver.errors import UpriverError
 
-ERROR_CHARS_MAX = 2_000
-"""Characters of an error's text: it may name what the caller has sent."""
 MESSAGE_BYTES_MAX = 16 << 20
 """Bytes of a caller's message."""
 STARTUP_BYTES_MAX = 10_000
