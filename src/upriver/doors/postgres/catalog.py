@@ -416,14 +416,12 @@ def _current_setting() -> str:
     return f"current_setting(a) AS {chosen}, (a, b) AS {chosen}"
 
 
+_DEFINED = (*_MACROS, _format_type(), _to_regtype(), _current_setting())
 PREFIX = "postgres_"
 """Of the macros' names, which DuckDB may have, too, with another meaning."""
-MACROS = tuple(
-    f"CREATE MACRO {PREFIX}{macro[: macro.index('(')]}{macro[macro.index('(') :]}"
-    for macro in (*_MACROS, _format_type(), _to_regtype(), _current_setting())
-)
+MACROS = tuple(f"CREATE MACRO {PREFIX}{macro[: macro.index('(')]}{macro[macro.index('(') :]}" for macro in _DEFINED)
 """Statements of DuckDB that define them."""
-_NAMES = frozenset(macro[: macro.index("(")] for macro in (*_MACROS, _format_type(), _to_regtype(), _current_setting()))
+_NAMES = frozenset(macro[: macro.index("(")] for macro in _DEFINED)
 _WORDS: Mapping[type[exp.Expr], str] = {
     exp.CurrentSchema: "current_schema",
     exp.CurrentDatabase: "current_database",
