@@ -218,8 +218,7 @@ def _data_bytes() -> int:
 
 
 def _limit_memory(more: int) -> None:
-    """Let this process take so many bytes more, of which the operating system keeps the count. Linux keeps it; other
-    systems take the call, and may do nothing."""
+    """Let this process take so many bytes more. Linux counts them; other systems take the call, and may do nothing."""
     import resource  # there is none on Windows
 
     limit = _data_bytes() + more

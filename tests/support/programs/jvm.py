@@ -21,7 +21,7 @@ HOME = Path(sys.prefix) / f"spark-home-{version('pyspark')}"
 
 
 def spark_home() -> Path:
-    """Where Spark is to be found: at :data:`HOME`, which is made if it is not there.
+    """Make :data:`HOME`, unless it is there, and return it.
 
     Spark has its processes in Python import PySpark from a zip, and Python compiles again what it imports from one: a
     second of each process. Here a link to the installed packages is in the zip's place."""
@@ -31,15 +31,16 @@ def spark_home() -> Path:
     assert spec is not None
     assert spec.origin is not None
     package = Path(spec.origin).parent
-    made = Path(tempfile.mkdtemp(prefix=HOME.name, dir=HOME.parent))
     libraries = Path("python") / "lib"
-    (made / libraries).mkdir(parents=True)
-    for directory in (Path(), libraries.parent, libraries):
-        for found in (package / directory).iterdir():
-            if not (made / directory / found.name).exists():
-                (made / directory / found.name).symlink_to(package.parent if found.suffix == ".zip" else found)
-    with suppress(OSError):  # another process has made it meanwhile
-        made.rename(HOME)
+    with tempfile.TemporaryDirectory(prefix=HOME.name, dir=HOME.parent) as directory:
+        made = Path(directory) / HOME.name
+        (made / libraries).mkdir(parents=True)
+        for part in (Path(), libraries.parent, libraries):
+            for found in (package / part).iterdir():
+                if not (made / part / found.name).exists():
+                    (made / part / found.name).symlink_to(package.parent if found.suffix == ".zip" else found)
+        with suppress(OSError):  # another process has made it meanwhile
+            made.rename(HOME)
     return HOME
 
 

@@ -53,8 +53,8 @@ _EXTENSIONS = {
 
 
 def settings_of(*connectors: str) -> dict[str, str]:
-    """Spark's settings for a session of its own with connectors, of which one may have extensions. Raises Missing, with
-    the reason, if there are no jars."""
+    """Spark's settings for a session of its own with connectors. Spark takes the extensions of one of them only. Raises
+    Missing, with the reason, if there are no jars."""
     settings = {"spark.jars": ",".join(str(jar) for name in connectors for jar in jars_for(name))}
     for name in connectors:
         settings |= _SETTINGS[name]
