@@ -10,9 +10,11 @@ from upriver.coordinator.sources import (
     BACKOFF_S_MAX,
     BACKOFF_S_MIN,
     STALLED_S,
+    UNANSWERED_S,
     AttemptFailed,
     AttemptFinished,
     AttemptProgressed,
+    AttemptWorks,
     BeginAttempt,
     EndAttempt,
     RestartAsked,
@@ -94,6 +96,21 @@ def test_a_source_at_work_without_a_batch_is_stalled_and_can_be_restarted() -> N
     assert machine.state(STALLED_S + 1) is SourceState.STALLED
     assert machine.step(RestartAsked(STALLED_S + 1)) == [EndAttempt(1), BeginAttempt(2)]
     assert machine.state(STALLED_S + 2) is SourceState.RUNNING
+
+
+def test_a_source_that_does_not_answer_is_stalled_sooner_than_one_whose_batch_takes_long() -> None:
+    machine = started()
+    for at in (1.0, 5.0):
+        machine.step(AttemptWorks(at, 1, asks=True))
+    assert machine.state(1.0 + UNANSWERED_S) is SourceState.RUNNING
+    late = 1.5 + UNANSWERED_S
+    assert (machine.state(late), machine.is_unanswered(late), machine.stalled_for_s(late)) == ("stalled", True, late)
+    machine.step(AttemptWorks(late, 1, asks=False))
+    assert (machine.state(late), machine.is_unanswered(late)) == ("running", False)
+    machine.step(AttemptWorks(late, 1, asks=True))
+    machine.step(AttemptProgressed(late + 1, 1, has_committed=False))
+    machine.step(AttemptWorks(late + 2, 1, asks=True))
+    assert machine.state(late + 2 + UNANSWERED_S) is SourceState.RUNNING
 
 
 def test_what_an_attempt_says_that_is_over_does_not_count() -> None:

@@ -1,11 +1,11 @@
 """The supervisor of sources, with sources that do as they are told and a clock that is set by hand."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from upriver.coordinator.sources import STALLED_S, SourceFailure
+from upriver.coordinator.sources import STALLED_S, UNANSWERED_S, SourceFailure
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.manifests import Manifest
@@ -213,6 +213,22 @@ def test_a_stalled_source_says_what_spark_is_at_and_is_no_failure_of_the_app(wor
     world.later(0.5)
     told = world.supervisor.status()["other"]
     assert (told["state"], told["stalled_for_s"], told["error"]) == ("running", None, None)
+
+
+def test_a_source_that_does_not_answer_says_so(world: World) -> None:
+    asks = Seen(1, is_asking=True, doing="Getting offsets from KafkaV2[Subscribe[nothing]]")
+    world.start()
+    world.good.seen = world.other.seen = asks
+    world.later(0.0)
+    world.later(UNANSWERED_S)
+    world.good.seen = replace(asks, read_through=1.0)  # it has answered, and was asked again
+    world.later(0.5)
+    told = world.supervisor.status()["other"]
+    assert world.states() == ["running", "stalled"]
+    assert told["error"].startswith('it has not said for 20 s what rows there are. Spark says "Getting offsets from ')
+    assert "Check that its server answers, and that the topic or table exists" in told["error"]
+    world.supervisor.restart("other")
+    assert world.states() == ["running", "running"]
 
 
 def test_a_stall_after_a_failure_tells_the_failure(world: World) -> None:

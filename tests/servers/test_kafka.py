@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from standby_kit import await_that
 
 from upriver import App
 
@@ -80,3 +81,24 @@ def test_views_equal_spark_over_what_was_sent(kafka: Any, kafka_spark: Any, tmp_
     send(230)
     with running() as app:
         assert_equal(app)
+
+
+def test_a_topic_that_is_absent_is_told_and_read_once_it_is_there(kafka: Any, kafka_spark: Any, tmp_path: Path) -> None:
+    app = App(kafka_spark, str(tmp_path / "lake"), workers=1)
+    app.table("orders", stream(kafka_spark, kafka, "not-yet"), key="customer", trigger=TRIGGER)
+    app.view("totals", TOTALS, key="customer", partial=False)
+
+    def told() -> dict[str, Any]:
+        table: dict[str, Any] = app.status()["tables"]["orders"]
+        return table
+
+    with app.start():
+        await_that(lambda: told()["state"] != "running", seconds=60)
+        assert told()["state"] == "stalled"
+        assert "not-yet at " in told()["error"]
+        assert "Check that its server answers, and that the topic or table exists" in told()["error"]
+        kafka.topic(name="not-yet")
+        kafka.send("not-yet", orders(0, 20))
+        app.restart_source("orders")  # Spark would ask for some minutes more
+        app.wait(120)
+        assert (told()["state"], told()["error"], told()["rows"]) == ("running", None, 20)

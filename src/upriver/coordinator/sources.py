@@ -20,6 +20,9 @@ BACKOFF_S_MAX = 60.0
 """Seconds from a failure to the next attempt: after the first failure, and at most."""
 STALLED_S = 60.0
 """Seconds after which a source that is at work, and has finished no batch meanwhile, is stalled."""
+UNANSWERED_S = 20.0
+"""Seconds after which a source is stalled that has not said what rows there are. A batch may take long. A server that
+is there answers this soon, but Spark may ask one that is absent, or has no such topic, for minutes before it fails."""
 
 
 class SourceState(StrEnum):
@@ -28,7 +31,8 @@ class SourceState(StrEnum):
     RUNNING = "running"
     """Its attempt is alive, and takes rows or waits for some."""
     STALLED = "stalled"
-    """Its attempt is alive and has work, but no batch has been finished for ``STALLED_S``."""
+    """Its attempt is alive and has work, but has finished no batch for ``STALLED_S``, or the source has not answered
+    for ``UNANSWERED_S``."""
     FAILING = "failing"
     """Its attempt follows a failure, and has shown nothing yet."""
     FAILED = "failed"
@@ -51,6 +55,15 @@ class AttemptProgressed:
     at: float
     attempt: int
     has_committed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptWorks:
+    """The attempt is at work. asks: it waits until the source says what rows there are."""
+
+    at: float
+    attempt: int
+    asks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +106,14 @@ class SourceStopped:
 
 
 SourceEvent = (
-    SourceStarted | AttemptProgressed | AttemptFailed | AttemptFinished | RestartAsked | TimePassed | SourceStopped
+    SourceStarted
+    | AttemptProgressed
+    | AttemptWorks
+    | AttemptFailed
+    | AttemptFinished
+    | RestartAsked
+    | TimePassed
+    | SourceStopped
 )
 
 
@@ -126,6 +146,8 @@ class SourceMachine:
         """In a row: since rows were last committed, or an attempt lasted for ``BACKOFF_S_MAX``."""
         self._error: str | None = None
         self._began_at = self._progressed_at = 0.0
+        self._asks_since: float | None = None
+        """Since when the attempt waits for the source's answer; ``None``: it does not."""
         self._retry_at: float | None = None
 
     @property
@@ -151,7 +173,12 @@ class SourceMachine:
             return SourceState.RUNNING if self._error is None else SourceState.FAILED
         if self._error is not None:
             return SourceState.FAILING
-        return SourceState.STALLED if at - self._progressed_at > STALLED_S else SourceState.RUNNING
+        is_stalled = at - self._progressed_at > STALLED_S or self.is_unanswered(at)
+        return SourceState.STALLED if is_stalled else SourceState.RUNNING
+
+    def is_unanswered(self, at: float) -> bool:
+        """Whether the attempt has waited for the source's answer for too long."""
+        return self._asks_since is not None and at - self._asks_since > UNANSWERED_S
 
     def stalled_for_s(self, at: float) -> float | None:
         """Seconds since a stalled source last progressed; ``None`` if it is not stalled."""
@@ -170,6 +197,11 @@ class SourceMachine:
                 return self._begin(event.at) if self._attempt == 0 else []
             case AttemptProgressed():
                 return self._progressed(event)
+            case AttemptWorks():
+                if self._is_current(event.attempt):
+                    since = event.at if self._asks_since is None else self._asks_since
+                    self._asks_since = since if event.asks else None
+                return []
             case AttemptFailed():
                 return self._failed(event)
             case AttemptFinished():
@@ -192,11 +224,12 @@ class SourceMachine:
         self._attempt += 1
         self._is_alive, self._retry_at = True, None
         self._began_at = self._progressed_at = at
+        self._asks_since = None
         return [BeginAttempt(self._attempt)]
 
     def _progressed(self, event: AttemptProgressed) -> list[SourceAction]:
         if self._is_current(event.attempt):
-            self._progressed_at, self._error = event.at, None
+            self._progressed_at, self._asks_since, self._error = event.at, None, None
             if event.has_committed or event.at - self._began_at >= BACKOFF_S_MAX:
                 self._failures = 0
         return []
@@ -341,17 +374,32 @@ def judge(chain: Sequence[SourceFault], place: str = "") -> SourceFailure:
     return SourceFailure(f"{_cut(said or surface.kind)}{place}. {verdict.advice}.", verdict.is_permanent)
 
 
-def stall(doing: str, limit_s: float) -> str:
-    """The message for a query that is alive and has finished no batch for longer than ``limit_s`` seconds.
+def stall(doing: str) -> str:
+    """The message for a query that is alive and has finished no batch for longer than ``STALLED_S``.
 
     doing: what the query is doing, by Spark's word, with the topic or the path if Spark names it; may be empty.
     """
-    at = " ".join(doing.split())
-    spark_says = f' Spark says "{_cut(at)}".' if at else ""
     return (
-        f"no batch has been finished for {limit_s:.0f} s.{spark_says} Check whether the source's server answers, and "
-        "whether the batch is only long; the source continues by itself."
+        f"no batch has been finished for {STALLED_S:.0f} s.{_spark_says(doing)} Check whether the source's server "
+        "answers, and whether the batch is only long; the source continues by itself."
     )
+
+
+def silence(doing: str) -> str:
+    """The message for a query that has waited for its source's answer for longer than ``UNANSWERED_S``.
+
+    doing: as of ``stall``.
+    """
+    return (
+        f"it has not said for {UNANSWERED_S:.0f} s what rows there are.{_spark_says(doing)} Check that its server "
+        "answers, and that the topic or table exists; a large directory may only take long to list. The source "
+        "continues by itself."
+    )
+
+
+def _spark_says(doing: str) -> str:
+    at = " ".join(doing.split())
+    return f' Spark says "{_cut(at)}".' if at else ""
 
 
 def _verdict(chain: Sequence[SourceFault]) -> _Verdict:

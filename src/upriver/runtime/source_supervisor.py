@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from upriver.coordinator.freshness import TableCounts
 from upriver.coordinator.sources import (
-    STALLED_S,
     AttemptFailed,
     AttemptFinished,
     AttemptProgressed,
+    AttemptWorks,
     BeginAttempt,
     EndAttempt,
     RestartAsked,
@@ -27,6 +27,7 @@ from upriver.coordinator.sources import (
     SourceState,
     SourceStopped,
     TimePassed,
+    silence,
     stall,
 )
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
@@ -46,7 +47,7 @@ RESTART_S_MAX = 60.0
 @dataclass(frozen=True, slots=True)
 class Seen:
     """An attempt, as it is now. batches: how many it has committed. is_idle: it waits for rows, or for its next
-    trigger.
+    trigger. is_asking: it waits until its source says what rows there are.
 
     failure: what it has ended with; an attempt that ended without a failure has read all there is. read_through: all
     that the source had until then, in seconds since 1970, is published. doing: what the attempt does, by Spark's word.
@@ -55,6 +56,7 @@ class Seen:
     attempt: int
     batches: int = 0
     is_idle: bool = False
+    is_asking: bool = False
     is_over: bool = False
     failure: SourceFailure | None = None
     read_through: float | None = None
@@ -109,6 +111,8 @@ class _Supervised:
         """Rows that were in the lake before the app started."""
         self.batches = 0
         """How many batches the attempt had committed at the last look."""
+        self.read_through: float | None = None
+        """Through when it had read its source at the last look."""
         self.doing = ""
         """What the attempt was doing at the last look."""
         self.logged = ""
@@ -285,10 +289,12 @@ class SourceSupervisor:
             self._step(table, AttemptFailed(at, seen.attempt, seen.failure.error, seen.failure.is_permanent))
         elif seen.is_over:
             self._step(table, AttemptFinished(at, seen.attempt))
-        elif seen.is_idle or seen.batches != source.batches:
+        elif seen.is_idle or (seen.batches, seen.read_through) != (source.batches, source.read_through):
             has_committed = seen.batches > source.batches
-            source.batches = seen.batches
+            source.batches, source.read_through = seen.batches, seen.read_through
             self._step(table, AttemptProgressed(at, seen.attempt, has_committed))
+        else:
+            self._step(table, AttemptWorks(at, seen.attempt, seen.is_asking))
 
     @property
     def _are_all_read(self) -> bool:
@@ -306,7 +312,7 @@ class SourceSupervisor:
                 case EndAttempt():
                     source.ingest.stop()
                 case BeginAttempt():
-                    source.batches, source.doing = 0, ""
+                    source.batches, source.read_through, source.doing = 0, None, ""
                     extra = {"table": table, "attempt": action.attempt}
                     _LOG.info("table %s: attempt %d of its source begins", table, action.attempt, extra=extra)
                     try:
@@ -338,13 +344,14 @@ def _log_state(table: str, before: str, told: Mapping[str, Any]) -> None:
 def _told(source: _Supervised, now: float, today: float) -> dict[str, Any]:
     machine, counts = source.machine, source.counts
     stalled_for_s = machine.stalled_for_s(now)
+    told_stall = silence if machine.is_unanswered(now) else stall
     return {
         "state": str(machine.state(now)),
         "epoch": int(counts.last_epoch),
         "epoch_age_s": _rounded(counts.age_s(today)),
         "rows": counts.rows,
         "rows_per_s": round(counts.rows_per_s(today), 1),
-        "error": machine.error if stalled_for_s is None else stall(source.doing, STALLED_S),
+        "error": machine.error if stalled_for_s is None else told_stall(source.doing),
         "stalled_for_s": _rounded(stalled_for_s),
         "retry_in_s": _rounded(machine.retry_in_s(now)),
         "attempts": machine.attempt,

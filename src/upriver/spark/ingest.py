@@ -93,6 +93,8 @@ STOP_POLL_S = 0.2
 """Seconds between two attempts to interrupt a load."""
 _IDLE = "Waiting for"
 """The beginning of Spark's status of a query that has no data, or whose next trigger is not due."""
+_ASKING = ("Getting offsets", "Initializing sources")
+"""The same of one that waits for an answer of its source."""
 _ENDING_TRIGGERS = frozenset({"availableNow", "once"})
 """Triggers with which a query ends by itself, when it has taken all rows there were."""
 
@@ -394,7 +396,14 @@ class StreamIngest:
         doing = str(query.status["message"])
         read_through = running.drain.read_through()
         at = f"{doing} ({self._reads})" if self._reads else doing
-        return Seen(running.number, batches, doing.startswith(_IDLE), read_through=read_through, doing=at)
+        return Seen(
+            running.number,
+            batches,
+            is_idle=doing.startswith(_IDLE),
+            is_asking=doing.startswith(_ASKING),
+            read_through=read_through,
+            doing=at,
+        )
 
     def _failure(self, running: _QueryAttempt) -> SourceFailure | None:
         """The error that ended the query; ``None`` if it was to take all rows there were, and has done so."""
