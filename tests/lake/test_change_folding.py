@@ -154,7 +154,10 @@ class Written:
             later = [version for at, version in stamps if at >= second]
             version = log.version_at(view, datetime.fromtimestamp(second, UTC))
             assert (version and version.version) == (later[0] if later else None)
-        if first > self.begins[view]:
+        folded = log.folded(view)
+        assert (folded is None) == (first == self.begins[view])
+        if folded is not None:
+            assert folded == (first, datetime.fromtimestamp(first, UTC))
             with pytest.raises(ChangesGone):
                 read(log.changes(view, Epoch(first - 1), last))
 

@@ -115,6 +115,10 @@ def test_a_batch_reader_ends_with_a_version(spark: Any, log: WrittenLog) -> None
         spark.read.format("upriver").options(**options, startingVersion="x").load().collect()
     with pytest.raises(PySparkException, match=r"'boats' has no log of changes.*planes"):
         spark.readStream.format("upriver").options(root=log.root, view="boats").load()
+    with pytest.raises(PySparkException, match="endingVersion: a stream has no end"):
+        spark.readStream.format("upriver").options(**options, endingVersion="4").load().writeStream.format(
+            "noop"
+        ).start()
     with pytest.raises(PySparkException, match="root or both address and token"):
         spark.readStream.format("upriver").options(view="planes", changes="true").load()
 

@@ -104,6 +104,29 @@ def test_a_moment_of_which_changes_are_gone_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("folded_at", "at"), [(None, 6), (AT + timedelta(seconds=5), 5)], ids=["fold-of-older-release", "fold"]
+)
+def test_a_moment_of_which_changes_are_gone_is_refused_also_of_a_view_that_was_empty(
+    folded_at: datetime | None, at: int, tmp_path: Path
+) -> None:
+    log = WrittenLog(tmp_path / "lake", "planes")
+    log.commit(4, stamped([change(("a", 1), "insert", 1), change(("a", 1), "delete", 4)]))
+    log.commit(6, [], earliest=5, earliest_at=folded_at)
+    log.commit(7, stamped([change(("b", 1), "insert", 7)]))
+    source = ChangesSource.of({"root": log.root, "view": "planes"})
+    with pytest.raises(ChangesGone, match=rf"oldest version, 5, was committed at 2026-01-01T00:00:0{at}\+00:00"):
+        source.start(source.log(), None, AT + timedelta(seconds=at - 1))
+    assert source.start(source.log(), None, AT + timedelta(seconds=at)) == ChangesStart(Epoch(6), with_base=False)
+    log.release()
+
+
+def test_a_stream_has_no_end() -> None:
+    for name, value in (("endingVersion", "3"), ("endingTimestamp", "2026-01-31T12:00Z")):
+        with pytest.raises(DeclarationError, match=f"{name}: a stream has no end: leave it out"):
+            ChangesPlan.of({"root": "/lake", "view": "v", name: value}).of_stream()
+
+
+@pytest.mark.parametrize(
     ("options", "said"),
     [
         ({"startingTimestamp": "2026-01-31"}, r"startingTimestamp='2026-01-31': give a time with its zone"),

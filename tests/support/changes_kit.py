@@ -94,9 +94,15 @@ class WrittenLog:
         self._begins = Epoch(1)
 
     def commit(
-        self, through: int, changes: Sequence[Change], begins: int | None = None, earliest: int | None = None
+        self,
+        through: int,
+        changes: Sequence[Change],
+        begins: int | None = None,
+        earliest: int | None = None,
+        earliest_at: datetime | None = None,
     ) -> None:
-        """The changes up to a version. begins: a new log does, at this version. earliest: older versions are gone."""
+        """The changes up to a version. begins: a new log does, at this version. earliest: older versions are gone.
+        earliest_at: when that one was committed; folds of older releases do not say it."""
         self._begins = self._begins if begins is None else Epoch(begins)
         self._commits += 1
         parts = write_parts(self._lake, self.view, "test", _part(changes)) if changes else ()
@@ -109,6 +115,7 @@ class WrittenLog:
             parts=parts,
             first=self._commits,
             earliest={} if earliest is None else {self.view: Epoch(earliest)},
+            earliest_at={} if earliest_at is None else {self.view: earliest_at.timestamp()},
         )
         record = LogRecord(view=self.view, begins=self._begins, key=("k",), schema=VIEW, fingerprint="f")
         commit_changes(self._lake, made, [record])

@@ -26,7 +26,7 @@ from upriver.engine.operators.operator import consolidated
 from upriver.errors import CorruptFile
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch
-from upriver.lake.change_log import ChangeLog, commit_fold, cover, ends_of, first_of
+from upriver.lake.change_log import ChangeLog, StampedVersion, commit_fold, cover, ends_of, first_of, folded_to
 from upriver.lake.change_parts import PART_BYTES_MAX, in_order, read_part, write_parts
 from upriver.lake.lake import OwnedLake
 from upriver.state.changes import (
@@ -86,6 +86,10 @@ class Fold:
         """The version at which the view's log begins, within these commits."""
         return first_of(view, self.newest.begins[view], self.commits)
 
+    def folded_to(self, view: str) -> StampedVersion | None:
+        """The version at which the view's log begins because an earlier fold has added it up; ``None``: none has."""
+        return folded_to(view, self.newest.begins[view], self.commits)
+
 
 def due(
     commits: Sequence[ChangeCommit], now: float, retention_s: float | None, limits: FoldLimits = USUAL_LIMITS
@@ -118,9 +122,8 @@ def _is_worth_it(fold: Fold, view: str) -> bool:
 def _merge(commits: Sequence[ChangeCommit], old: int, spread_s: float | None, limits: FoldLimits) -> Fold | None:
     """The oldest adjacent ones of one level, and of the same logs. old: how many of them have no version that is
     kept."""
-    firsts = {(view, begins): begins for commit in commits for view, begins in commit.begins.items()}
-    for commit in commits:
-        firsts.update({(view, commit.begins[view]): first for view, first in commit.earliest.items()})
+    logs = {log for commit in commits for log in commit.begins.items()}
+    firsts = {log: first_of(*log, commits) for log in logs}
     places, fanout = range(len(commits)), limits.fanout
     for _, group in groupby(places, lambda place: (_level(commits[place], fanout), commits[place].begins)):
         alike = [place for place in group if not _has_base(commits[place], firsts)]
@@ -216,18 +219,18 @@ class ChangeFolding:
     def _carry_out(self, fold: Fold) -> None:
         newest, oldest = fold.newest, fold.commits[0]
         parts: list[ChangePart] = []
-        earliest: dict[str, Epoch] = {}
+        bases: dict[str, StampedVersion] = {}
         for view in sorted(newest.begins):
             of_view = fold.parts_of(view)
-            first = fold.earliest_of(view)
+            base = fold.folded_to(view)
             if view in fold.added_up:
-                first = max(part.last for part in of_view)
-                of_view = list(self._base(view, fold, first))
+                base = self._newest_of(of_view, fold)
+                of_view = list(self._base(view, fold, base))
             elif view in fold.merged:
                 of_view = list(self._merged(view, fold))
             parts += of_view
-            if first != newest.begins[view]:
-                earliest[view] = first
+            if base is not None:
+                bases[view] = base
         ends = {view: at for commit in fold.commits for view, at in ends_of(commit).items()}
         made = ChangeCommit(
             number=newest.number,
@@ -237,7 +240,8 @@ class ChangeFolding:
             begins=newest.begins,
             parts=tuple(parts),
             first=oldest.first,
-            earliest=earliest,
+            earliest={view: base.version for view, base in bases.items()},
+            earliest_at={view: base.at.timestamp() for view, base in bases.items()},
             ended={view: at for view, at in ends.items() if view not in newest.begins},
             folded_at=self._clock(),
         )
@@ -259,10 +263,9 @@ class ChangeFolding:
         if held:
             yield from self._write(view, fold, pa.Table.from_batches(held))
 
-    def _base(self, view: str, fold: Fold, version: Epoch) -> Iterator[ChangePart]:
+    def _base(self, view: str, fold: Fold, base: StampedVersion) -> Iterator[ChangePart]:
         """The rows that the view had as of a version, as inserts."""
         parts = fold.parts_of(view)
-        stamp = self._stamp(parts, fold, version)
         count = -(-sum(part.bytes for part in parts) // self._limits.net_bytes_max)
         bounds = [HASH64_MAX * place // count for place in range(count + 1)]
         for place, (least, most) in enumerate(pairwise(bounds)):
@@ -270,12 +273,12 @@ class ChangeFolding:
             some = [_between(self._read(part, fold), least, most) for part in parts if part.may_have(least, most)]
             net = _net(self._lake.root, view, [rows for rows in some if rows.num_rows])
             if net is not None:
-                yield from self._write(view, fold, _inserts(net, version, stamp))
+                yield from self._write(view, fold, _inserts(net, base))
 
-    def _stamp(self, parts: Collection[ChangePart], fold: Fold, version: Epoch) -> pa.Scalar:
-        """When a version was committed. version: the last of a part."""
-        newest = next(part for part in parts if part.last == version)
-        return self._read(newest, fold).column(COMMIT_TIMESTAMP)[-1]
+    def _newest_of(self, parts: Collection[ChangePart], fold: Fold) -> StampedVersion:
+        """The last version of these parts."""
+        newest = max(parts, key=lambda part: part.last)
+        return StampedVersion(newest.last, self._read(newest, fold).column(COMMIT_TIMESTAMP)[-1].as_py())
 
     def _read(self, part: ChangePart, fold: Fold) -> pa.RecordBatch:
         self._check()
@@ -309,14 +312,14 @@ def _net(root: str, view: str, changes: Sequence[pa.RecordBatch]) -> Batch | Non
     return Batch(left.rows.take(pa.array(order)), left.hash64[order])
 
 
-def _inserts(rows: Batch, version: Epoch, stamp: pa.Scalar) -> pa.Table:
+def _inserts(rows: Batch, base: StampedVersion) -> pa.Table:
     """The rows as a part of one version has them."""
-    count = len(rows)
+    count, schema = len(rows), part_schema(rows.rows.schema)
     columns = [
         pa.array(rows.hash64),
         *rows.rows.columns,
         pa.repeat(INSERT, count),
-        pa.repeat(pa.scalar(version, pa.int64()), count),
-        pa.repeat(stamp, count),
+        pa.repeat(pa.scalar(base.version, pa.int64()), count),
+        pa.repeat(pa.scalar(base.at, schema.field(COMMIT_TIMESTAMP).type), count),
     ]
-    return pa.Table.from_arrays(columns, schema=part_schema(rows.rows.schema))
+    return pa.Table.from_arrays(columns, schema=schema)

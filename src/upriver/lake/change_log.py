@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -147,6 +147,12 @@ class ChangeLog:
         """The version at which the log begins: it has all rows of the view at that version, as inserts. Raises
         UnknownView for a view without a log."""
         return _first(view, self.commits())
+
+    def folded(self, view: str) -> StampedVersion | None:
+        """The version at which the log begins because what was committed before it is gone; ``None``: nothing is gone.
+        Raises UnknownView."""
+        commits = self.commits()
+        return folded_to(view, _newest(view, commits).begins[view], commits)
 
     def last(self, view: str) -> Epoch:
         """The newest version that may be read. Raises UnknownView."""
@@ -299,8 +305,18 @@ def _first(view: str, commits: Sequence[ChangeCommit]) -> Epoch:
 
 def first_of(view: str, begins: Epoch, commits: Iterable[ChangeCommit]) -> Epoch:
     """The version at which a log begins by now. begins: at which it began at first."""
-    later = (commit.earliest[view] for commit in commits if view in commit.earliest and commit.begins[view] == begins)
-    return max([begins, *later])
+    folded = folded_to(view, begins, commits)
+    return begins if folded is None else folded.version
+
+
+def folded_to(view: str, begins: Epoch, commits: Iterable[ChangeCommit]) -> StampedVersion | None:
+    """As :meth:`ChangeLog.folded`. begins: the version at which the log began at first."""
+    folds = [commit for commit in commits if view in commit.earliest and commit.begins[view] == begins]
+    if not folds:
+        return None
+    newest = max(folds, key=lambda fold: fold.earliest[view])
+    at = newest.earliest_at.get(view, newest.made_at)  # at the latest
+    return StampedVersion(newest.earliest[view], datetime.fromtimestamp(at, UTC))
 
 
 def ends_of(commit: ChangeCommit) -> dict[str, Epoch]:

@@ -169,18 +169,17 @@ class ChangesSource:
                 f"startingTimestamp={at.isoformat()!r} lies in the future: give {LATEST!r} as "
                 "startingVersion for what comes from now on"
             )
-        first, last, found = log.first(self.view), log.last(self.view), log.version_at(self.view, at)
-        if found is None:
-            return ChangesStart(last, False)
-        if found.version > first:
-            return ChangesStart(Epoch(found.version - 1), False)
-        if at < found.at and log.record(self.view).begins < first:
+        folded, last, found = log.folded(self.view), log.last(self.view), log.version_at(self.view, at)
+        if folded is not None and at < folded.at:
             raise ChangesGone(
                 f"view {self.view!r}: not all of its changes since {at.isoformat()} are in its log, whose oldest "
-                f"version, {first}, was committed at {found.at.isoformat()}. Give that time, or read from the start: "
-                f"both give all rows of that version and what follows"
+                f"version, {folded.version}, was committed at {folded.at.isoformat()}. Give that time, or read from "
+                f"the start: both give all rows of that version and what follows"
             )
-        return ChangesStart(first, True)
+        if found is None:
+            return ChangesStart(last, False)
+        first = log.first(self.view)
+        return ChangesStart(first, True) if found.version <= first else ChangesStart(Epoch(found.version - 1), False)
 
     def end(self, log: ChangeLog, version: Epoch | None, at: datetime | None) -> Epoch:
         """The last version that a reader gives which names a last one, or a last moment, or neither."""
@@ -270,6 +269,13 @@ class ChangesPlan:
             None if groups is None else _number("partitions", groups, 1),
             None if limit is None else _number("maxVersionsPerTrigger", limit, 1),
         )
+
+    def of_stream(self) -> Self:
+        """The same, for a stream. Raises DeclarationError for an end, which a stream has not."""
+        for name, given in (("endingVersion", self.ending_version), ("endingTimestamp", self.ending_at)):
+            if given is not None:
+                raise DeclarationError(f"{name}: a stream has no end: leave it out, or use spark.read")
+        return self
 
     def between(self, log: ChangeLog, begin: ChangesStart, through: Epoch) -> list[ChangesPartition]:
         """The tasks that read what is behind ``begin``. Raises DeclarationError for an impossible number of them."""

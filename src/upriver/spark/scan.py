@@ -246,7 +246,7 @@ class UpriverDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         if not means_changes(self.options):
             raise DeclarationError('a stream has the changes of a view: give option("changes", "true")')
-        return stream_reader(ChangesPlan.of(self.options))
+        return stream_reader(ChangesPlan.of(self.options).of_stream())
 
     def reader(self, schema: StructType) -> DataSourceReader:
         if means_changes(self.options):

@@ -93,7 +93,8 @@ class ChangeCommit:
     rows of that version are inserts. parts: with all rows of its epochs.
 
     Of a fold: first: its first commit; ``number`` is its last. earliest: for views whose old versions the fold lacks,
-    the version at which the log begins now. ended: by view, the last version of each log whose rows the fold lacks.
+    the version at which the log begins now; earliest_at: when that was committed, in seconds since 1970, which folds of
+    older releases do not say. ended: by view, the last version of each log whose rows the fold lacks.
     folded_at: when it was made; 0 for a commit.
     """
 
@@ -105,6 +106,7 @@ class ChangeCommit:
     parts: tuple[ChangePart, ...] = ()
     first: int
     earliest: Mapping[str, Epoch] = field(default_factory=dict)
+    earliest_at: Mapping[str, float] = field(default_factory=dict)
     ended: Mapping[str, Epoch] = field(default_factory=dict)
     folded_at: float = 0.0
 
@@ -122,6 +124,7 @@ class ChangeCommit:
             "parts": [part.to_json() for part in self.parts],
             "first": self.first,
             "earliest": dict(self.earliest),
+            "earliest_at": dict(self.earliest_at),
             "ended": dict(self.ended),
             "folded_at": self.folded_at,
         }
@@ -137,6 +140,7 @@ class ChangeCommit:
             parts=tuple(map(ChangePart.from_json, json["parts"])),
             first=json["first"],
             earliest=_versions(json["earliest"]),
+            earliest_at=json.get("earliest_at", {}),
             ended=_versions(json["ended"]),
             folded_at=json["folded_at"],
         )
