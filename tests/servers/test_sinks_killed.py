@@ -1,5 +1,5 @@
-"""A Delta table is kept equal to a view for minutes, while all that can be killed is. A consumer of Kafka counts the
-changes that are published.
+"""A table of Delta or Iceberg is kept equal to a view for minutes, while all that can be killed is. A consumer of Kafka
+counts the changes that are published.
 
 ``pytest -s`` shows what was done, and when; ``--campaign-seed`` repeats it, ``--soak-minutes`` says for how long.
 """
@@ -23,10 +23,11 @@ def settings_with(*connectors: str) -> dict[str, str]:
         pytest.skip(str(missing))
 
 
-@pytest.mark.parametrize("connectors", [("kafka",), ("delta",), ("delta", "kafka")], ids="-and-".join)
+@pytest.mark.parametrize("connectors", [("kafka",), ("delta",), ("iceberg",), ("delta", "kafka")], ids="-and-".join)
 def test_sinks_are_right_whatever_is_killed(
     connectors: tuple[str, ...], tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     settings = settings_with(*connectors)
     broker = request.getfixturevalue("kafka") if "kafka" in connectors else None
-    harm(tmp_path, request.config, Sinks(settings, delta="delta" in connectors, broker=broker))
+    table = next((name for name in connectors if name != "kafka"), None)
+    harm(tmp_path, request.config, Sinks(settings, table, broker))

@@ -1,7 +1,7 @@
 """Queries and a subscriber that read the changes of a view, and what harms them: workers, the queries, their processes
 and the driver are killed, the app is rescaled, another logged view comes and goes, and Kafka's broker restarts. At the
-end each change has come once, and their sum is the view. So is the Delta table that is kept equal to it, if there is
-one, and what a consumer has counted of a topic to which the changes are published.
+end each change has come once, and their sum is the view. So is the table that is kept equal to it, if there is one, and
+what a consumer has counted of a topic to which the changes are published.
 """
 
 import json
@@ -50,11 +50,11 @@ OURS = re.compile(r"AssertionError|upriver\.errors\.(?!ClusterError)")
 
 @dataclass(frozen=True)
 class Sinks:
-    """What the changes are written to. session: Spark's settings for it. delta: whether a table of Delta is kept.
+    """What the changes are written to. session: Spark's settings for it. table: the format of a table that is kept.
     broker: of Kafka, to which they are published."""
 
     session: Mapping[str, str] = field(default_factory=dict)
-    delta: bool = False
+    table: str | None = None
     broker: Any = None
 
 
@@ -62,7 +62,12 @@ class ChangesDriver(RunningCluster):
     program = PROGRAM.with_name("changes.py")
 
     def __init__(self, folder: Path, sinks: Sinks, topic: CountedTopic | None) -> None:
-        told: dict[str, Any] = {"session": dict(sinks.session), "delta": sinks.delta, "topic": None}
+        told: dict[str, Any] = {"session": dict(sinks.session), "format": sinks.table, "topic": None}
+        if sinks.table == "iceberg":
+            told["table"] = "ice.db.sums"
+            told["session"]["spark.sql.catalog.ice.warehouse"] = str(folder / "warehouse")
+        else:
+            told["table"] = str(folder / "table")
         if topic is not None:
             told |= {"servers": topic.servers, "topic": topic.name}
         self.arguments = (json.dumps(told),)
@@ -85,7 +90,11 @@ class HarmedQuery:
         self.cluster = ChangesDriver(folder, sinks, self._topic)
         self.subscriber.follow(self.cluster.told["address"])
         self._kills = Counter[int]()
-        self._queries = ["query", *["table-query"] * sinks.delta, *["topic-query"] * (sinks.broker is not None)]
+        self._queries = [
+            "query",
+            *["table-query"] * (sinks.table is not None),
+            *["topic-query"] * (sinks.broker is not None),
+        ]
         self._ended = [0] * len(self._queries)
         """Batches that each query had ended when it was harmed last."""
 

@@ -1,9 +1,10 @@
 """A driver of its own, whose processes a test harms while a query reads the changes of its view.
 
 usage: changes.py MASTER ROOT EVENTS SETTINGS SINKS. Follows the Parquet files in EVENTS. SETTINGS: of the app, as JSON.
-SINKS: as ``harmed_query_kit.ChangesDriver`` makes it, in JSON: settings of the Spark session, whether a query keeps a
-table of Delta equal to the view, and the topic of Kafka to which a query publishes the changes, if any. The queries'
-checkpoints, a file for each batch and the table lie beside ROOT, in ``*query``, ``batches`` and ``table``.
+SINKS: as ``harmed_query_kit.ChangesDriver`` makes it, in JSON: settings of the Spark session; of the
+table that a query keeps equal to the view, the name, and the format, if there is one; and the topic of Kafka to which a
+query publishes the changes, if any. The queries' checkpoints and a file for each batch lie beside ROOT, in ``*query``
+and ``batches``.
 
 Prints one JSON object for each line that it reads: first, unasked, where it is reached; for ``query``, when the
 queries are stopped and begin again; for ``extra``, when one more logged view is declared, or dropped; for ``check
@@ -107,9 +108,9 @@ def main(master: str, root: str, events: str, settings: str, given: str) -> None
     app.start(wait=True)
     folder, has_extra = Path(root).parent, False
     queries = [LastingQuery(app, folder / "query", BatchFiles(folder / "batches"))]
-    table = str(folder / "table") if sinks["delta"] else None
-    if table is not None:
-        queries.append(LastingQuery(app, folder / "table-query", keep_equal(table, key="k")))
+    table, kind = sinks["table"], sinks["format"]
+    if kind is not None:
+        queries.append(LastingQuery(app, folder / "table-query", keep_equal(table, key="k", format=kind)))
     if (topic := sinks["topic"]) is not None:
         queries.append(LastingQuery(app, folder / "topic-query", publish_to_kafka(sinks["servers"], topic, key="k")))
     say({"address": app.address, "token": app.token})
@@ -129,7 +130,7 @@ def main(master: str, root: str, events: str, settings: str, given: str) -> None
                     say({"extra": has_extra})
                 case "check", files:
                     checked = check(spark, app, events, int(files))
-                    differing = 0 if table is None else differing_of_table(spark, app, table)
+                    differing = 0 if kind is None else differing_of_table(spark, app, table, kind)
                     failures = [why for query in queries for why in query.failures]
                     say({**checked, "differing_of_table": differing, "failures": failures})
                 case _:
@@ -148,9 +149,9 @@ def check(spark: Any, app: App, events: str, files: int) -> dict[str, Any]:
     return {"rows": rows, "differing": differing_rows(app.read("sums"), spark.sql(SUMS))}
 
 
-def differing_of_table(spark: Any, app: App, table: str) -> int:
+def differing_of_table(spark: Any, app: App, table: str, kind: str) -> int:
     give_up_at, pause = time.monotonic() + REST_S_MAX, threading.Event()
-    while differing := differing_rows(spark.read.format("delta").load(table), app.read("sums")):
+    while differing := differing_rows(spark.read.format(kind).load(table), app.read("sums")):
         if time.monotonic() > give_up_at:
             break
         pause.wait(1.0)
