@@ -3,6 +3,7 @@
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -203,6 +204,30 @@ def test_more_requests_than_there_is_room_for_are_told_to_come_again(app: HttpAp
         for worker in app.cluster.workers.values():
             worker.before = lambda _: None
     assert statuses == [200] * application.REQUESTS_MAX
+
+
+def test_clients_that_hang_up_leave_their_places(app: HttpApp) -> None:
+    go_on = threading.Event()
+    for worker in app.cluster.workers.values():
+        worker.before = lambda _: go_on.wait(6 * SECONDS_MAX)
+    host, _, port = app.server.address.rpartition(":")
+    head = f"GET /v1/views/planes?key=N1&timeout=60 HTTP/1.1\r\nHost: {app.server.address}"
+    callers = [socket.create_connection((host, int(port))) for _ in range(application.REQUESTS_MAX)]
+    give_up_at = time.monotonic() + 2 * SECONDS_MAX  # the lookups take longer
+    try:
+        for each in callers:
+            each.sendall(f"{head}\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode())
+        with app.caller() as late:
+            while late.get("/v1/views").status_code == 200:
+                assert time.monotonic() < give_up_at
+            for each in callers:
+                each.close()
+            while late.get("/v1/views").status_code == 503:
+                assert time.monotonic() < give_up_at
+    finally:
+        go_on.set()
+        for worker in app.cluster.workers.values():
+            worker.before = lambda _: None
 
 
 PATHS = st.lists(

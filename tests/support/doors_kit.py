@@ -1,6 +1,7 @@
 """What tests of the doors share: views whose rows are in memory, and what was read of them."""
 
 import datetime
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -32,6 +33,10 @@ ROUTES = pa.table(
     }
 )
 EVERYTHING = pa.table({"n": pa.array([10, 20], pa.int64())})
+ENDLESS = "SELECT count(*) FROM totals, range(1000000) a(i), range(1000000) b(j) WHERE i + j = 7"
+"""A query that reads a view, and then takes longer than a query may."""
+FREED_S_MAX = 45.0
+"""Seconds in which a place must be free after its caller has gone: less than a query may take."""
 TABLES = {"totals": TOTALS, "Routes": ROUTES, "everything": EVERYTHING}
 KEYS: Mapping[str, tuple[str, ...]] = {"totals": ("customer",), "Routes": ("origin", "dest"), "everything": ()}
 
@@ -67,3 +72,14 @@ class KeptRows:
         self.read[view] = None
         table = self.tables[view]
         return ScanReader(table.schema, EPOCH, (), iter(table.to_batches(max_chunksize=2)))
+
+
+@dataclass
+class WatchedRows(KeptRows):
+    """Views whose scans a test counts. begun: has a turn for each."""
+
+    begun: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def scan(self, view: str) -> ScanReader:
+        self.begun.release()
+        return super().scan(view)

@@ -8,9 +8,9 @@ made from a checked syntax tree reaches it.
 import signal
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from upriver.client.client import Client
 from upriver.client.scans import ScanReader
+from upriver.doors.cancellation import Cancellation, RowReads
 from upriver.doors.queries import ViewAccess, ViewQuery
 from upriver.doors.query_processes import PROCESSES, QUERY_S_MAX, ProcessEnded, QueryProcess, QueryProcesses
 from upriver.doors.query_program import (
@@ -31,7 +32,7 @@ from upriver.doors.query_program import (
     QueryFault,
     QueryTask,
 )
-from upriver.errors import Busy, DeclarationError, QueryCancelled, RowError, UnsupportedSql, WaitTimeout
+from upriver.errors import Busy, DeclarationError, RowError, UnsupportedSql, WaitTimeout
 from upriver.net.lookups import ViewRoute
 from upriver.plan.plan import EVERYTHING_KEY
 
@@ -106,39 +107,6 @@ def _way_out(view: str, schema: pa.Schema) -> str:
     return f"Name keys, by WHERE with = or IN for every column of the view's key, or use app.read({view!r})"
 
 
-class Cancellation:
-    """Ends a query from another thread."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._under_way: QueryProcess | None = None
-        self._is_requested = False
-
-    def request(self) -> None:
-        """End the query under way, if there is one."""
-        with self._lock:
-            if self._under_way is not None:
-                self._is_requested = True
-                self._under_way.kill()
-
-    @property
-    def is_requested(self) -> bool:
-        """Whether the last query was to end."""
-        with self._lock:
-            return self._is_requested
-
-    @contextmanager
-    def covers(self, process: QueryProcess) -> Iterator[None]:
-        """The query of this process is under way."""
-        with self._lock:
-            self._under_way, self._is_requested = process, False
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._under_way = None
-
-
 @dataclass(frozen=True, slots=True)
 class DoorTables:
     """What a door adds to the views. tables: by name. macros: statements of DuckDB that define functions."""
@@ -161,10 +129,11 @@ def execute(
     """The answer of a query. parameters: values of ``$1``, ``$2``, ... processes: evaluate it.
 
     The rows of each view are as of the end of one epoch. Raises UnsupportedSql for what DuckDB refuses, RowError for an
-    expression that fails, DeclarationError for too many rows or keys, WaitTimeout, Busy, and the errors of lookups.
+    expression that fails, DeclarationError for too many rows or keys, WaitTimeout, Busy, QueryCancelled, and the errors
+    of lookups.
     """
     cancellation = cancellation or Cancellation()
-    with processes.process() as process, cancellation.covers(process):
+    with cancellation.covers(), processes.process(cancellation) as process:
         evaluation = _Evaluation(process, query.zone, added.macros, cancellation)
         tables = dict(added.tables)
         left = QUERY_BYTES_MAX
@@ -211,14 +180,21 @@ class HeldAnswers:
 
 
 _ANSWERS = HeldAnswers()
+_READS = RowReads(wait_s_max=QUERY_S_MAX)
 
 
-def describe(query: ViewQuery, parameters: Sequence[Any] = (), added: DoorTables = NO_TABLES) -> pa.Schema:
-    """Names and types of the answer's columns. parameters: of the types that they will have."""
+def describe(
+    query: ViewQuery,
+    parameters: Sequence[Any] = (),
+    added: DoorTables = NO_TABLES,
+    cancellation: Cancellation | None = None,
+) -> pa.Schema:
+    """Names and types of the answer's columns. parameters: of the types that they will have. Raises as ``execute``."""
+    cancellation = cancellation or Cancellation()
     tables = {name: table.slice(0, 0) for name, table in added.tables.items()}
     tables |= {view: route.schema.empty_table() for view, route in query.routes.items()}
-    with PROCESSES.process() as process:
-        evaluation = _Evaluation(process, query.zone, added.macros, Cancellation())
+    with cancellation.covers(), PROCESSES.process(cancellation) as process:
+        evaluation = _Evaluation(process, query.zone, added.macros, cancellation)
         return evaluation.answer(query.sql, _used(query, parameters), tables, is_described=True).schema
 
 
@@ -235,11 +211,12 @@ def _rows_of(
     nbytes_max: int,
 ) -> pa.Table:
     """nbytes_max: bytes that a scan may have."""
+    cancellation = evaluation.cancellation
     if access.keys is None:
-        return _scanned(access, rows.scan(access.view), nbytes_max)
+        return _READS.read(partial(_scanned, access, rows, nbytes_max), cancellation)
     if route.key_schema == EVERYTHING_KEY:
         keys = pa.table({"()": pa.array([0], EVERYTHING_KEY.field(0).type)})
-        return rows.lookup(access.view, keys)
+        return _READS.read(lambda _: rows.lookup(access.view, keys), cancellation)
     limited = f"SELECT DISTINCT * FROM ({access.keys}) LIMIT {QUERY_KEYS_MAX + 1}"
     used = {str(place): value for place, value in enumerate(parameters, start=1) if f"${place}" in access.keys}
     keys = evaluation.answer(limited, used, {})
@@ -247,16 +224,17 @@ def _rows_of(
         raise DeclarationError(
             f"view {access.view!r}: the query names more than {QUERY_KEYS_MAX:,} keys; give them in several queries"
         )
-    return rows.lookup(access.view, keys.cast(route.key_schema))
+    return _READS.read(lambda _: rows.lookup(access.view, keys.cast(route.key_schema)), cancellation)
 
 
-def _scanned(access: ViewAccess, scan: ScanReader, nbytes_max: int) -> pa.Table:
-    """The rows of a scan, or as many as are enough."""
+def _scanned(access: ViewAccess, rows: QueryRows, nbytes_max: int, is_wanted: Callable[[], bool]) -> pa.Table:
+    """The rows of a scan, or as many as are enough, or those up to when none are wanted any more."""
     batches: list[pa.RecordBatch] = []
     count = nbytes = 0
     enough = QUERY_ROWS_MAX + 1 if access.enough is None else access.enough
+    scan = rows.scan(access.view)
     for batch in scan:
-        if count >= enough:
+        if count >= enough or not is_wanted():
             break
         batches.append(batch)
         count, nbytes = count + batch.num_rows, nbytes + batch.nbytes
@@ -287,12 +265,11 @@ class _Evaluation:
         """The rows of a query in DuckDB, within the bounds; is_described: none of them, but their schema."""
         task = QueryTask(sql, parameters, self.zone, self.macros, tuple(tables), is_described)
         try:
-            return self.process.answer(task, tables)
+            return self.process.answer(task, tables, is_cancelled=lambda: self.cancellation.is_requested)
         except QueryFault as fault:
             raise _translated(fault, self.process.memory) from getattr(duckdb, fault.kind, duckdb.Error)(str(fault))
         except ProcessEnded as ended:
-            if self.cancellation.is_requested:
-                raise QueryCancelled("the query was cancelled by its caller") from None
+            self.cancellation.check()
             if ended.is_late:
                 raise WaitTimeout(
                     f"the query took longer than {QUERY_S_MAX:g} s: name keys, or read fewer rows"

@@ -9,12 +9,14 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import duckdb
 import pyarrow as pa
 
+from upriver.doors.cancellation import LOOK_S, Cancellation
 from upriver.doors.query_program import OUT_OF_MEMORY, QueryFault, QueryTask, received_answer, send_task
 from upriver.errors import Busy, ClusterError
 
@@ -60,17 +62,27 @@ class QueryProcess:
         self.is_spent = False
         """Whether it takes no further task."""
 
-    def answer(self, task: QueryTask, tables: Mapping[str, pa.Table], seconds: float = QUERY_S_MAX) -> pa.Table:
-        """The rows of a task. Raises QueryFault, ProcessEnded."""
-        late = threading.Event()
+    def answer(
+        self,
+        task: QueryTask,
+        tables: Mapping[str, pa.Table],
+        seconds: float = QUERY_S_MAX,
+        is_cancelled: Callable[[], bool] = lambda: False,
+    ) -> pa.Table:
+        """The rows of a task. is_cancelled: whether they are not wanted any more. Raises QueryFault, ProcessEnded."""
+        late, answered = threading.Event(), threading.Event()
+        give_up_at = time.monotonic() + seconds
 
-        def give_up() -> None:
-            late.set()
-            self.kill()
+        def watch() -> None:
+            while not answered.wait(min(LOOK_S, seconds)):
+                if time.monotonic() >= give_up_at:
+                    late.set()
+                if late.is_set() or is_cancelled():
+                    self.kill()
+                    return
 
-        timer = threading.Timer(seconds, give_up)
-        timer.daemon = True
-        timer.start()
+        watcher = threading.Thread(target=watch, name="upriver-query-watch", daemon=True)
+        watcher.start()
         sent, received = self._process.stdin, self._process.stdout
         assert sent is not None
         assert received is not None
@@ -88,8 +100,8 @@ class QueryProcess:
             self.kill()  # what it sends next would be taken for the answer of another task
             raise
         finally:
-            timer.cancel()
-            timer.join()  # it may be about to kill the process, which must not be taken for the next task then
+            answered.set()
+            watcher.join()  # it may be about to kill the process, which must not be taken for the next task then
         return found
 
     def kill(self) -> None:
@@ -119,9 +131,9 @@ class QueryProcesses:
         self._idle: list[QueryProcess] = []
 
     @contextmanager
-    def process(self) -> Iterator[QueryProcess]:
-        """For one query. Raises Busy if there are too many at a time."""
-        if not self._turns.acquire(timeout=QUERY_S_MAX):
+    def process(self, cancellation: Cancellation | None = None) -> Iterator[QueryProcess]:
+        """For one query. cancellation: of that query. Raises Busy if there are too many at a time, QueryCancelled."""
+        if not (cancellation or Cancellation()).acquire(self._turns, QUERY_S_MAX):
             raise Busy(f"{QUERIES_MAX} queries are under way already: try again soon")
         try:
             with self._lock:

@@ -1,13 +1,15 @@
 """Flight SQL as ADBC's driver speaks it."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import polars as pl
 import pytest
-from doors_kit import TOTALS, KeptRows
+from doors_kit import ENDLESS, FREED_S_MAX, TOTALS, KeptRows, WatchedRows
 
 from upriver.doors.flight.server import FlightDoor
+from upriver.doors.query_processes import QUERIES_MAX
 from upriver.net.server import Listen
 
 TOKEN = "s3cret-t0ken"
@@ -97,3 +99,31 @@ def test_a_wrong_token_is_refused(door: FlightDoor) -> None:
         pytest.raises(dbapi.ProgrammingError, match="show the app's token"),
     ):
         cursor.execute("SELECT 1")
+
+
+def test_a_query_that_is_cancelled_leaves_its_place() -> None:
+    rows = WatchedRows()
+    door = FlightDoor(rows, lambda token: token == TOKEN, Listen("127.0.0.1", 0))
+    login = {HEADER: f"Bearer {TOKEN}", "adbc.flight.sql.rpc.timeout_seconds.fetch": str(FREED_S_MAX)}
+    try:
+        with dbapi.connect(f"grpc://{door.address}", db_kwargs=login, autocommit=True) as opened:
+            for _ in range(QUERIES_MAX + 1):
+                with opened.cursor() as cursor:
+                    cancelling = threading.Thread(target=_cancel, args=(rows, cursor))
+                    cancelling.start()
+                    with pytest.raises(dbapi.Error, match=r"(?i)cancel"):
+                        _read(cursor)
+                    cancelling.join()
+    finally:
+        door.close()
+
+
+def _read(cursor: Any) -> None:
+    cursor.execute(ENDLESS)
+    cursor.fetchall()
+
+
+def _cancel(rows: WatchedRows, cursor: Any) -> None:
+    """Once the query has begun."""
+    if rows.begun.acquire(timeout=FREED_S_MAX):
+        cursor.adbc_cancel()

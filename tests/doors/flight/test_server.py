@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -12,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 import pytest
-from doors_kit import ROUTES, TOTALS, KeptRows
+from doors_kit import ENDLESS, FREED_S_MAX, ROUTES, TOTALS, KeptRows, WatchedRows
 
 from upriver.client.scans import ScanReader
 from upriver.doors.flight.server import FlightDoor
+from upriver.doors.query_processes import QUERIES_MAX
 from upriver.errors import AccessDenied, Busy, LakeError, WaitTimeout
 from upriver.net.server import Listen
 
@@ -38,7 +40,8 @@ def client(door: FlightDoor) -> Iterator[Any]:
         yield opened
 
 
-BEARER = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + TOKEN.encode())])
+BEARER_HEADERS = [(b"authorization", b"Bearer " + TOKEN.encode())]
+BEARER = flight.FlightCallOptions(headers=BEARER_HEADERS)
 
 
 def rows_of(client: Any, ticket: bytes) -> pa.Table:
@@ -167,6 +170,42 @@ def test_a_failure_is_told_in_one_line_at_the_call_and_within_a_stream(
                 refusal(error, said, partial(rows_of, opened, ticket))
     finally:
         failing.close()
+
+
+ASK = """
+import sys, threading
+import pyarrow.flight as flight
+address, token, ticket, callers = sys.argv[1:]
+options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + token.encode())])
+def ask():
+    flight.FlightClient(f"grpc://{address}").do_get(flight.Ticket(ticket.encode()), options).read_all()
+for _ in range(int(callers)):
+    threading.Thread(target=ask).start()
+"""
+"""A program that asks the same on several threads."""
+
+
+def test_queries_of_callers_that_are_killed_or_give_up_leave_their_places() -> None:
+    rows = WatchedRows()
+    watched = FlightDoor(rows, lambda token: token == TOKEN, Listen("127.0.0.1", 0))
+    ticket = json.dumps({"query": ENDLESS})
+    in_time = flight.FlightCallOptions(headers=BEARER_HEADERS, timeout=FREED_S_MAX)
+    impatient = flight.FlightCallOptions(headers=BEARER_HEADERS, timeout=0.5)
+    asking = subprocess.Popen([sys.executable, "-c", ASK, watched.address, TOKEN, ticket, str(QUERIES_MAX)])
+    try:
+        assert all(rows.begun.acquire(timeout=FREED_S_MAX) for _ in range(QUERIES_MAX))
+        asking.kill()
+        with flight.FlightClient(f"grpc://{watched.address}") as opened:
+            counted = flight.Ticket(b'{"query": "SELECT count(*) AS n FROM totals"}')
+            assert opened.do_get(counted, in_time).read_all()["n"].to_pylist() == [4]
+            for _ in range(QUERIES_MAX):
+                with pytest.raises(flight.FlightTimedOutError):
+                    opened.do_get(flight.Ticket(ticket.encode()), impatient).read_all()
+            assert opened.do_get(counted, in_time).read_all()["n"].to_pylist() == [4]
+    finally:
+        asking.kill()
+        asking.wait()
+        watched.close()
 
 
 @pytest.mark.long

@@ -7,17 +7,19 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
-from doors_kit import KeptRows
+from doors_kit import ENDLESS, FREED_S_MAX, KeptRows, WatchedRows
 from postgres_kit import PASSWORD, startup
 
 from upriver.doors.postgres import server as servers
 from upriver.doors.postgres.server import PostgresServer
+from upriver.doors.query_processes import QUERIES_MAX
 from upriver.net.server import Listen
 
 SUPPORT = Path(__file__).parent.parent.parent / "support"
@@ -118,6 +120,23 @@ def test_a_query_is_cancelled_by_another_connection(door: PostgresServer) -> Non
         finally:
             stop.set()
             canceller.join()
+
+
+def test_queries_of_closed_connections_leave_their_places() -> None:
+    rows = WatchedRows()
+    watched = PostgresServer(rows, {"operator": PASSWORD}, Listen("127.0.0.1", 0))
+    try:
+        callers = [connected(watched) for _ in range(QUERIES_MAX)]
+        for caller in callers:
+            caller.pgconn.send_query(ENDLESS.encode())
+        assert all(rows.begun.acquire(timeout=FREED_S_MAX) for _ in callers)
+        for caller in callers:
+            caller.close()
+        with connected(watched) as connection, ThreadPoolExecutor(1) as asking:
+            counted = asking.submit(connection.execute, "SELECT count(*) FROM totals")
+            assert counted.result(timeout=FREED_S_MAX).fetchall() == [(4,)]
+    finally:
+        watched.close()
 
 
 def test_strangers_are_few_and_a_full_server_serves_its_callers() -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from upriver.client.keys import keys_of_texts
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.doors import cannot_listen
 from upriver.doors.execution import ClientRows, QueryRows, batches_of, describe, execute
 from upriver.doors.flight.errors import UntracedError, flight_errors, flight_sql_errors
@@ -107,19 +108,19 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
         if _is_sql_command(descriptor):
             with flight_sql_errors():
-                schema, sql_ticket = self._sql.ticketed(descriptor.command)
+                schema, sql_ticket = self._sql.ticketed(descriptor.command, _cancellation(context))
                 return _info(descriptor, sql_ticket, schema)
         with flight_errors():
             ticket = RowsTicket.of_descriptor(descriptor)
-            return _info(descriptor, ticket.to_json(), self._schema(ticket))
+            return _info(descriptor, ticket.to_json(), self._schema(ticket, _cancellation(context)))
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
         if _is_sql_command(descriptor):
             with flight_sql_errors():
-                return flight.SchemaResult(self._sql.ticketed(descriptor.command)[0])
+                return flight.SchemaResult(self._sql.ticketed(descriptor.command, _cancellation(context))[0])
         try:
             with flight_errors():
-                return flight.SchemaResult(self._schema(RowsTicket.of_descriptor(descriptor)))
+                return flight.SchemaResult(self._schema(RowsTicket.of_descriptor(descriptor), _cancellation(context)))
         except flight.FlightError as error:
             told = UntracedError(str(error))
         raise told
@@ -130,8 +131,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         told = flight_sql_errors if is_of_sql else flight_errors
         try:
             with told():
+                cancellation = _cancellation(context)
                 schema, batches = (
-                    self._sql.stream(ticket.ticket) if is_of_sql else self._stream(RowsTicket.of(ticket.ticket))
+                    self._sql.stream(ticket.ticket, cancellation)
+                    if is_of_sql
+                    else self._stream(RowsTicket.of(ticket.ticket), cancellation)
                 )
         except BaseException:
             stream.close()
@@ -144,14 +148,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Any:
         if action.type in ACTIONS or action.type in UNSUPPORTED_ACTIONS:
             with flight_sql_errors():
-                return iter([flight.Result(result) for result in self._sql.act(action.type, action.body.to_pybytes())])
+                results = self._sql.act(action.type, action.body.to_pybytes(), _cancellation(context))
+                return iter([flight.Result(result) for result in results])
         with flight_errors():
             raise DeclarationError(f"action {action.type[:100]!r}: there are {', '.join(ACTIONS)}; read by DoGet")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         if _is_sql_command(descriptor):
             with flight_sql_errors():
-                writer.write(self._sql.bind(descriptor.command, reader))
+                writer.write(self._sql.bind(descriptor.command, reader, _cancellation(context)))
             return
         with flight_errors():
             raise DeclarationError("DoPut: views are only read here, by DoGet")
@@ -160,15 +165,17 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         with flight_errors():
             raise DeclarationError("DoExchange: views are only read here, by DoGet")
 
-    def _schema(self, ticket: RowsTicket) -> pa.Schema:
+    def _schema(self, ticket: RowsTicket, cancellation: Cancellation) -> pa.Schema:
         if ticket.query is not None:
-            return describe(ViewQuery.parse(ticket.query, DIALECT, self._rows.routes()))
+            query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
+            return describe(query, cancellation=cancellation)
         assert ticket.view is not None
         return route_among(ticket.view, self._rows.routes()).schema
 
-    def _stream(self, ticket: RowsTicket) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def _stream(self, ticket: RowsTicket, cancellation: Cancellation) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         if ticket.query is not None:
-            found = execute(ViewQuery.parse(ticket.query, DIALECT, self._rows.routes()), self._rows)
+            query = ViewQuery.parse(ticket.query, DIALECT, self._rows.routes())
+            found = execute(query, self._rows, cancellation=cancellation)
             return found.schema, batches_of(found)
         assert ticket.view is not None
         route = route_among(ticket.view, self._rows.routes())
@@ -177,6 +184,11 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
             return scan.schema.with_metadata({"upriver.epoch": str(scan.epoch)}), iter(scan)
         found = self._rows.lookup(ticket.view, keys_of_texts(ticket.view, route.key_schema, ticket.keys))
         return found.schema, iter(found.to_batches())
+
+
+def _cancellation(context: Any) -> Cancellation:
+    """Ends the query of a call when its caller cancels it, or hangs up. context: of a call that is not over."""
+    return Cancellation(context.is_cancelled)
 
 
 def _info(descriptor: Any, ticket: bytes, schema: pa.Schema) -> Any:

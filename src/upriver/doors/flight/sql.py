@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.execution import QueryRows
 from upriver.doors.flight.errors import UnsupportedCommand
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded, is_wrapped, unwrapped, wrapped
@@ -47,13 +48,13 @@ def is_sql(text: bytes) -> bool:
 
 
 class FlightSql:
-    """Answers commands over an app's views."""
+    """Answers commands over an app's views. A call's cancellation ends its query."""
 
     def __init__(self, rows: QueryRows) -> None:
         self._rows = rows
         self._schemas = QuerySchemas()
 
-    def ticketed(self, command: bytes) -> tuple[pa.Schema, bytes]:
+    def ticketed(self, command: bytes, cancellation: Cancellation) -> tuple[pa.Schema, bytes]:
         """The schema of the rows that a command gives, and the ticket for them. Raises UnsupportedCommand,
         DeclarationError, and the errors of queries."""
         name, message = _command(command)
@@ -66,10 +67,10 @@ class FlightSql:
             statement = FlightStatement.of(message.data(1))
         else:
             raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
-        schema = self._prepared(statement).schema()
+        schema = self._prepared(statement, cancellation).schema()
         return schema, wrapped(PACKAGE + TICKET, encoded([(1, statement.to_handle())]))
 
-    def stream(self, ticket: bytes) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    def stream(self, ticket: bytes, cancellation: Cancellation) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows of a ticket. Raises as :meth:`ticketed`."""
         name, message = _command(ticket)
         if name in CATALOG_COMMANDS:
@@ -77,9 +78,9 @@ class FlightSql:
             return found.schema, iter(found.to_batches())
         if name != TICKET:
             raise UnsupportedCommand(f"a ticket of kind {name}: get one by GetFlightInfo")
-        return self._prepared(FlightStatement.of(message.data(1))).stream()
+        return self._prepared(FlightStatement.of(message.data(1)), cancellation).stream()
 
-    def act(self, action: str, body: bytes) -> list[bytes]:
+    def act(self, action: str, body: bytes, cancellation: Cancellation) -> list[bytes]:
         """The results of an action. Raises as :meth:`ticketed`."""
         if action == CLOSE:
             return []
@@ -88,12 +89,12 @@ class FlightSql:
         _, message = _command(body)
         _refuse_transaction(message)
         statement = FlightStatement(message.text(1))
-        prepared = self._prepared(statement)
+        prepared = self._prepared(statement, cancellation)
         schema, parameters = prepared.schema(), prepared.parameter_schema
         fields = [(1, statement.to_handle()), (2, bytes(schema.serialize())), (3, bytes(parameters.serialize()))]
         return [wrapped(f"{PACKAGE}ActionCreatePreparedStatementResult", encoded(fields))]
 
-    def bind(self, command: bytes, reader: Any) -> bytes:
+    def bind(self, command: bytes, reader: Any, cancellation: Cancellation) -> bytes:
         """Bind the parameters that a caller puts; the result has the statement's new handle. reader: a
         FlightStreamReader. Raises as :meth:`ticketed`."""
         name, message = _command(command)
@@ -101,11 +102,11 @@ class FlightSql:
             raise UnsupportedCommand(f"{name}: {_ONLY_READ}")
         statement = FlightStatement.of(message.data(1))
         bound = FlightStatement(statement.query, bound_parameters(_batches(reader), reader.schema))
-        self._prepared(bound).schema()  # refuses parameters that do not fit
+        self._prepared(bound, cancellation).schema()  # refuses parameters that do not fit
         return encoded([(1, bound.to_handle())])
 
-    def _prepared(self, statement: FlightStatement) -> PreparedStatement:
-        return PreparedStatement(statement, self._rows, self._schemas)
+    def _prepared(self, statement: FlightStatement, cancellation: Cancellation) -> PreparedStatement:
+        return PreparedStatement(statement, self._rows, self._schemas, cancellation)
 
 
 _ONLY_READ = "this server of Flight SQL only reads: queries in SQL, prepared statements, and the catalog of views"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.execution import describe
 from upriver.doors.queries import ViewQuery
 
@@ -25,7 +26,9 @@ class QuerySchemas:
         self._lock = threading.Lock()
         self._kept: OrderedDict[_Key, pa.Schema] = OrderedDict()
 
-    def of(self, query: ViewQuery, parameters: Sequence[Any] = ()) -> pa.Schema:
+    def of(
+        self, query: ViewQuery, parameters: Sequence[Any] = (), cancellation: Cancellation | None = None
+    ) -> pa.Schema:
         """As ``describe``. parameters: NULL, or of types that the query's casts say."""
         key = (query.sql, query.zone, tuple((view, route.schema) for view, route in sorted(query.routes.items())))
         with self._lock:
@@ -33,7 +36,7 @@ class QuerySchemas:
             if kept is not None:
                 self._kept.move_to_end(key)
                 return kept
-        schema = describe(query, parameters)
+        schema = describe(query, parameters, cancellation=cancellation)
         if len(query.sql) <= KEPT_CHARS_MAX:
             with self._lock:
                 self._kept[key] = schema

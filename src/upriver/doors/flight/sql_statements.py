@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.types as kinds
 from sqlglot import exp
 
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_postgres_names
 from upriver.doors.execution import QueryRows, batches_of, execute
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded
@@ -65,12 +66,14 @@ class FlightStatement:
 class PreparedStatement:
     """A statement whose views and parameters are known."""
 
-    def __init__(self, statement: FlightStatement, rows: QueryRows, schemas: QuerySchemas) -> None:
-        """Raises UnsupportedSql, UnknownView."""
+    def __init__(
+        self, statement: FlightStatement, rows: QueryRows, schemas: QuerySchemas, cancellation: Cancellation
+    ) -> None:
+        """cancellation: of the call that asks. Raises UnsupportedSql, UnknownView."""
         tree = with_postgres_names(with_parameters(parsed(with_calls(statement.query), "postgres")))
         self._query = ViewQuery.of(tree, rows.routes())
         self._bound = statement.bound
-        self._rows, self._schemas = rows, schemas
+        self._rows, self._schemas, self._cancellation = rows, schemas, cancellation
         self._count = parameter_count(self._query)
         shown = self._query.parameter_types()
         self._shown = [shown.get(place + 1) for place in range(self._count)]
@@ -85,7 +88,7 @@ class PreparedStatement:
             exp.alias_(exp.cast(exp.Null(), exp.DataType.build(type, dialect="duckdb")), str(place), quoted=True)
             for place, type in enumerate(types, start=1)
         ]
-        return self._schemas.of(ViewQuery(exp.select(*columns), {}, self._query.zone))
+        return self._schemas.of(ViewQuery(exp.select(*columns), {}, self._query.zone), (), self._cancellation)
 
     @cached_property
     def _scanned_view(self) -> str | None:
@@ -105,7 +108,7 @@ class PreparedStatement:
         if self._scanned_view is not None:
             return self._query.routes[self._scanned_view].schema
         query, values = self._typed(must_be_bound=False)
-        return self._schemas.of(query, values)
+        return self._schemas.of(query, values, self._cancellation)
 
     def stream(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows. All rows of a view are read as they are pulled, so they may be more than a query takes.
@@ -115,7 +118,7 @@ class PreparedStatement:
             scan = self._rows.scan(self._scanned_view)
             return scan.schema, iter(scan)
         query, values = self._typed(must_be_bound=True)
-        found = execute(query, self._rows, values)
+        found = execute(query, self._rows, values, cancellation=self._cancellation)
         return found.schema, batches_of(found)
 
     def _typed(self, must_be_bound: bool) -> tuple[ViewQuery, list[Any]]:

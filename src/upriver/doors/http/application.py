@@ -10,6 +10,7 @@ import mimetypes
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -40,6 +41,8 @@ from upriver.errors import UpriverError
 
 REQUESTS_MAX = 32
 """Requests under way at a time, each on a thread; more are refused with 503."""
+THREADS_MAX = 64
+"""Threads of requests, among them those whose clients have gone: a lookup cannot be ended early."""
 STREAMS_MAX = 64
 """Streams of events that are open at a time."""
 STREAM_THREADS_MAX = 8
@@ -97,7 +100,9 @@ class HttpDoor:
         self._login = (_HERE / "login.html").read_text()
         self._requests = 0
         self._streams = 0
-        self._threads = anyio.CapacityLimiter(REQUESTS_MAX)
+        self._threads = anyio.CapacityLimiter(THREADS_MAX)
+        self._abandoned: set[asyncio.Task[HttpAnswer]] = set()
+        """Answers on their way to clients that have gone."""
         self._stream_threads = anyio.CapacityLimiter(STREAM_THREADS_MAX)
         self._closing = asyncio.Event()
 
@@ -175,7 +180,27 @@ class HttpDoor:
             body = await _body(request, headers, BODY_BYTES_MAX)
             question = HttpQuestion(self._gateway, role, parts, question.query, headers, body)
             assert endpoint.answer is not None
-            return _answer_of(await anyio.to_thread.run_sync(endpoint.answer, question, limiter=self._threads), method)
+            return _answer_of(await self._answered(request, partial(endpoint.answer, question)), method)
+
+    async def _answered(self, request: Request, answer: Callable[[], HttpAnswer]) -> HttpAnswer:
+        """What a handler gives. Raises ClientDisconnect as soon as the client hangs up; then nothing waits for the
+        handler's thread, which ends by its own limits."""
+        answering = asyncio.ensure_future(anyio.to_thread.run_sync(answer, limiter=self._threads))
+        leaving = asyncio.ensure_future(_left(request))
+        try:
+            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+        if not answering.done():
+            self._abandoned.add(answering)
+            answering.add_done_callback(self._forget)
+            raise ClientDisconnect
+        return answering.result()
+
+    def _forget(self, abandoned: "asyncio.Task[HttpAnswer]") -> None:
+        self._abandoned.discard(abandoned)
+        if not abandoned.cancelled():
+            abandoned.exception()  # nothing is told of it, since nothing waits for it
 
     def _found(self, method: str, path: str) -> tuple[Endpoint, Mapping[str, str]]:
         """The endpoint of a request. Raises HttpProblem."""
@@ -304,6 +329,12 @@ async def _body(request: Request, headers: Mapping[str, str], bytes_max: int) ->
             408, "BodyTooSlow", f"the body has not come in {BODY_S_MAX:g} s", {"connection": "close"}
         ) from None
     return b"".join(parts)
+
+
+async def _left(request: Request) -> None:
+    """Wait until the client has hung up. The request's body must have been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _answer_of(answer: HttpAnswer, method: str) -> Response:

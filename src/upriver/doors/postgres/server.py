@@ -1,6 +1,7 @@
 """The socket loop of the PostgreSQL door: a thread for each caller, each around one session."""
 
 import secrets
+import select
 import socket
 import threading
 import time
@@ -30,6 +31,8 @@ CLOSE_S_MAX = 5.0
 """Seconds that callers' threads have to end when the door closes."""
 BACKLOG = 64
 """Connections that wait to be accepted."""
+_GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR if hasattr(select, "poll") else 0
+"""What the operating system says of a connection that its caller has closed; 0 where it cannot be asked."""
 
 
 class PostgresServer:
@@ -116,7 +119,7 @@ class _Caller:
         process: int,
     ) -> None:
         self.process, self.secret = process, secrets.randbits(32)
-        self.session = PostgresSession(rows, verifiers, process, self.secret)
+        self.session = PostgresSession(rows, verifiers, process, self.secret, self._has_gone)
         self.thread = threading.Thread(target=self._serve, name=f"upriver-postgres-{process}", daemon=True)
         self._server = server
         self._connection = connection
@@ -126,6 +129,14 @@ class _Caller:
         self.session.cancellation.request()
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _has_gone(self) -> bool:
+        """Whether the caller has closed the connection."""
+        if not _GONE:
+            return False
+        looks = select.poll()
+        looks.register(self._connection, _GONE)
+        return bool(looks.poll(0))
 
     def _serve(self) -> None:
         try:

@@ -11,7 +11,8 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from upriver.doors.execution import DIVISION, Cancellation, QueryRows
+from upriver.doors.cancellation import Cancellation
+from upriver.doors.execution import DIVISION, QueryRows
 from upriver.doors.postgres import messages
 from upriver.doors.postgres.catalog import SETTINGS
 from upriver.doors.postgres.messages import (
@@ -124,10 +125,18 @@ class Prepared:
 
 
 class PostgresSession:
-    """One caller. process, secret: what the caller must show to cancel its query from another connection."""
+    """One caller. process, secret: what the caller must show to cancel its query from another connection. has_gone:
+    whether the caller has hung up."""
 
-    def __init__(self, rows: QueryRows, verifiers: TokenVerifiers, process: int, secret: int) -> None:
-        self.cancellation = Cancellation()
+    def __init__(
+        self,
+        rows: QueryRows,
+        verifiers: TokenVerifiers,
+        process: int,
+        secret: int,
+        has_gone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.cancellation = Cancellation(has_gone)
         self.cancels: tuple[int, int] | None = None
         """The process and the secret of the session whose query this caller wants to cancel."""
         self.is_over = False
@@ -299,11 +308,11 @@ class PostgresSession:
         if kind == b"S":
             statement = self._statement(name)
             oids = [messages.int32(oid) for oid in statement.parameters]
-            schema, formats = statement.schema(), [0]
+            schema, formats = statement.schema(self.cancellation), [0]
             yield messages.message(b"t", messages.int16(len(oids)), *oids)
         else:
             portal = self._portal(name)
-            schema, formats = portal.statement.schema(), list(portal.formats)
+            schema, formats = portal.statement.schema(self.cancellation), list(portal.formats)
         if schema is None:
             yield messages.NO_DATA
             return

@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_postgres_names
-from upriver.doors.execution import Cancellation, DoorTables, QueryRows, describe, execute
+from upriver.doors.execution import DoorTables, QueryRows, describe, execute
 from upriver.doors.parameters import (
     PARAMETER,
     PARAMETERS_MAX,
@@ -146,12 +147,12 @@ class PreparedQuery:
         tree = with_casts(query.tree, [_duck_type(oid) for oid in self.parameters])
         self._query = ViewQuery(tree, query.routes, query.zone)
 
-    def schema(self) -> pa.Schema | None:
-        """Of the rows; ``None`` for a statement that gives none."""
+    def schema(self, cancellation: Cancellation) -> pa.Schema | None:
+        """Of the rows; ``None`` for a statement that gives none. Raises as ``describe`` does."""
         if self.word == "SHOW":
             return self._shown().schema
         if self._query is not None and self._schema is None:
-            self._schema = describe(self._query, [None] * len(self.parameters), self._added)
+            self._schema = describe(self._query, [None] * len(self.parameters), self._added, cancellation)
         return self._schema
 
     def _shown(self) -> pa.Table:
