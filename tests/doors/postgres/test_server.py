@@ -96,6 +96,19 @@ def test_parameters_of_all_types(door: PostgresServer) -> None:
             assert [str(each) for each in found] == [str(each) for each in values]
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_psycopg_reads_by_a_cursor_of_the_server(door: PostgresServer, binary: bool) -> None:
+    with connected(door) as connection, connection.transaction():
+        with connection.cursor("some", binary=binary) as cursor:
+            cursor.execute("SELECT n, total FROM totals WHERE customer = ANY(%s) ORDER BY n", (["ada", "bob", "eve"],))
+            assert cursor.fetchone() == (0, Decimal("0.25"))
+            assert cursor.fetchmany(1) == [(1, Decimal("20.00"))]
+            cursor.scroll(0, "absolute")
+            assert [n for n, _ in cursor] == [0, 1, 2]
+        with pytest.raises(psycopg.errors.InvalidCursorName):
+            connection.execute("FETCH some")
+
+
 def test_a_wrong_password_and_a_missing_view_are_told(door: PostgresServer) -> None:
     with pytest.raises(psycopg.OperationalError, match="none of the app's tokens"):
         connected(door, "wrong")

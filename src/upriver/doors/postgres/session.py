@@ -15,6 +15,7 @@ from upriver.doors.cancellation import Cancellation
 from upriver.doors.execution import DIVISION, QueryRows
 from upriver.doors.postgres import messages
 from upriver.doors.postgres.catalog import SETTINGS
+from upriver.doors.postgres.cursors import SessionCursors, unquoted
 from upriver.doors.postgres.messages import (
     CANCEL_REQUEST,
     GSS_REQUEST,
@@ -32,6 +33,7 @@ from upriver.doors.postgres.statements import (
     PreparedQuery,
     SessionSettings,
     ends_failure,
+    first_word,
     split,
     transaction_after,
 )
@@ -122,6 +124,22 @@ class Prepared:
 
     statements: dict[str, PreparedQuery] = field(default_factory=dict)
     portals: dict[str, Portal] = field(default_factory=dict)
+    cursors: SessionCursors = field(default_factory=SessionCursors)
+
+    def end_transaction(self) -> None:
+        """Let go of what lives as long as a transaction."""
+        self.portals.clear()
+        self.cursors.end_transaction()
+
+    def deallocate(self, statement: str) -> None:
+        """Do what a DEALLOCATE or a DISCARD says. Raises WireError."""
+        *_, name = statement.split()
+        if name.upper() == "ALL":
+            self.statements.clear()
+            if first_word(statement) == "DISCARD":
+                self.cursors.close_all()
+        elif first_word(statement) == "DEALLOCATE" and self.statements.pop(unquoted(name), None) is None:
+            raise WireError("26000", f"there is no prepared statement {name}")
 
 
 class PostgresSession:
@@ -228,7 +246,8 @@ class PostgresSession:
         if kind == b"X":
             self.is_over = True
         elif kind == b"S":
-            yield self._sync()
+            self._skips = False
+            yield self._ready()
         elif kind not in b"QPBDECHF" + b"dcf":
             raise violation(f"a message of kind {kind!r}")
         elif self._skips and kind != b"Q":
@@ -236,7 +255,7 @@ class PostgresSession:
         elif kind == b"Q":
             self._skips = False
             yield from self._errors_told(self._simple(message.body))
-            yield messages.ready(self._transaction)
+            yield self._ready()
         else:
             yield from self._errors_told(self._extended(kind, BodyReader(message.body)), skips=True)
 
@@ -277,7 +296,7 @@ class PostgresSession:
             raise WireError("0A000", "functions are not called by the protocol: use SELECT")
 
     def _parsed(self, text: str, oids: Sequence[int]) -> PreparedQuery:
-        return PreparedQuery(text, self._rows, self._settings, oids)
+        return PreparedQuery(text, self._rows, self._settings, self._prepared.cursors, oids)
 
     def _parse(self, body: BodyReader) -> Iterator[bytes]:
         name, text, oids = body.text(), body.text(), body.int32s()
@@ -310,6 +329,8 @@ class PostgresSession:
             oids = [messages.int32(oid) for oid in statement.parameters]
             schema, formats = statement.schema(self.cancellation), [0]
             yield messages.message(b"t", messages.int16(len(oids)), *oids)
+        elif name in self._prepared.cursors:
+            schema, formats = self._prepared.cursors.schema(name), [0]
         else:
             portal = self._portal(name)
             schema, formats = portal.statement.schema(self.cancellation), list(portal.formats)
@@ -333,10 +354,10 @@ class PostgresSession:
         closed.pop(name, None)
         yield messages.CLOSE_COMPLETE
 
-    def _sync(self) -> bytes:
-        self._skips = False
+    def _ready(self) -> bytes:
+        """The end of a caller's turn."""
         if self._transaction == b"I":
-            self._prepared.portals.clear()
+            self._prepared.end_transaction()
         return messages.ready(self._transaction)
 
     def _run(self, portal: Portal) -> Outcome:
@@ -344,9 +365,14 @@ class PostgresSession:
         statement = portal.statement
         if self._transaction == b"E" and not ends_failure(statement.word):
             raise WireError("25P02", "the transaction has failed: end it by ROLLBACK")
+        declaration = statement.declaration
+        if declaration is not None and not declaration.is_held and self._transaction == b"I":
+            raise WireError("25P01", "DECLARE CURSOR can only be used in transaction blocks, or WITH HOLD")
         portal.outcome = statement.run(portal.parameters, self.cancellation)
         if statement.word in ("COMMIT", "END") and self._transaction == b"E":
             portal.outcome = Outcome(None, "ROLLBACK")
+        if statement.word in ("DEALLOCATE", "DISCARD"):
+            self._prepared.deallocate(statement.text)
         self._transaction = transaction_after(statement, self._transaction)
         return portal.outcome
 

@@ -1,4 +1,5 @@
-"""Statements of PostgreSQL's wire: queries over views and the catalog, and what a session says about itself.
+"""Statements of PostgreSQL's wire: queries over views and the catalog, cursors, plans, and what a session says about
+itself.
 
 Everything is read only, so transactions change nothing: each query sees the newest epoch.
 """
@@ -22,7 +23,8 @@ from upriver.doors.parameters import (
     with_casts,
     with_parameters,
 )
-from upriver.doors.postgres.catalog import MACROS, SETTINGS, adapted
+from upriver.doors.postgres.catalog import MACROS, PREFIX, SETTINGS, adapted
+from upriver.doors.postgres.cursors import CursorStep, Declaration, SessionCursors
 from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, TEXT, TYPES, decoded
 from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
@@ -37,9 +39,18 @@ _TRANSACTIONS: Mapping[str, str] = {
     "ABORT": "ROLLBACK",
 }
 """What the server says of a statement that begins or ends a transaction, by its first word."""
-_SILENT = ("SET", "RESET", "DISCARD", "DEALLOCATE", "SAVEPOINT", "RELEASE", "LISTEN", "UNLISTEN", "CLOSE", "LOCK")
+_SILENT = ("SET", "RESET", "DISCARD", "DEALLOCATE", "SAVEPOINT", "RELEASE", "LISTEN", "UNLISTEN", "LOCK")
 """First words of statements that change nothing here."""
 _QUERIES = ("SELECT", "WITH", "VALUES", "TABLE", "(")
+_WRITES = (
+    *("INSERT", "UPDATE", "DELETE", "MERGE", "TRUNCATE", "CREATE", "ALTER", "DROP", "GRANT", "REVOKE", "COMMENT"),
+    *("REFRESH", "IMPORT", "REINDEX", "CLUSTER", "VACUUM", "ANALYZE", "CALL", "DO"),
+)
+_PLAN = pa.schema([("QUERY PLAN", pa.string())])
+_EXPLAIN = re.compile(
+    r"EXPLAIN\s*(?:\((?P<options>[^)]*)\)\s*)?(?P<words>(?:(?:ANALYZE|ANALYSE|VERBOSE)\s+)*)(?P<query>.+)",
+    re.IGNORECASE | re.DOTALL,
+)
 _SET = re.compile(r"SET\s+(?:SESSION\s+|LOCAL\s+)?([\w.]+)\s*(?:=|\s+TO\s+|\s)\s*(.*)", re.IGNORECASE | re.DOTALL)
 _SHOWN_NAMES = {
     "TRANSACTION ISOLATION LEVEL": "transaction_isolation",
@@ -116,30 +127,51 @@ class Outcome:
     tag: str
 
     def tag_of(self, rows: int) -> str:
-        return f"{self.tag} {rows}" if self.rows is not None and self.tag == "SELECT" else self.tag
+        return f"{self.tag} {rows}" if self.rows is not None and self.tag in ("SELECT", "FETCH") else self.tag
 
 
 class PreparedQuery:
     """A statement that was parsed: it can be described, and run with any parameters of its types."""
 
-    def __init__(self, text: str, rows: QueryRows, settings: SessionSettings, oids: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        text: str,
+        rows: QueryRows,
+        settings: SessionSettings,
+        cursors: SessionCursors,
+        oids: Sequence[int] = (),
+    ) -> None:
         """oids: types of the parameters, as far as the caller knows them; 0 for unknown. Raises WireError,
         UnsupportedSql, UnknownView."""
         self.text, self.word = text, first_word(text)
         self.parameters: tuple[int, ...] = ()
-        self._rows, self._settings = rows, settings
+        self.declaration: Declaration | None = None
+        """Of a DECLARE."""
+        self._rows, self._settings, self._cursors = rows, settings, cursors
         self._query: ViewQuery | None = None
         self._added = DoorTables()
         self._schema: pa.Schema | None = None
+        self._step: CursorStep | None = None
         if self.word in _QUERIES:
-            self._parse(oids)
-        elif self.word and self.word not in (*_TRANSACTIONS, *_SILENT, "SHOW"):
+            self._parse(text, oids)
+        elif self.word == "DECLARE":
+            self.declaration = Declaration.of(text)
+            self._parse(self.declaration.query, oids)
+        elif self.word == "EXPLAIN":
+            self._parse(_explained(text), oids)
+        elif self.word in ("FETCH", "MOVE"):
+            self._step = CursorStep.of(text)
+        elif self.word in _WRITES:
+            raise _read_only(self.word)
+        elif self.word and self.word not in (*_TRANSACTIONS, *_SILENT, "SHOW", "CLOSE"):
             raise WireError("0A000", f"{self.word}: views are only read here; a query is one SELECT")
 
-    def _parse(self, oids: Sequence[int]) -> None:
+    def _parse(self, text: str, oids: Sequence[int]) -> None:
         routes = self._rows.routes()
         self._settings.zone = zone_of(routes)
-        tree = with_postgres_names(with_parameters(parsed(self.text, "postgres")))
+        tree = with_postgres_names(with_parameters(parsed(text, "postgres")))
+        if (write := tree.find(exp.Into, exp.DML)) is not None:
+            raise _read_only(f"SELECT {write.key.upper()}" if isinstance(write, exp.Into) else write.key.upper())
         tree, tables = adapted(tree, routes, self._rows.definitions)
         self._added = DoorTables(tables, MACROS)
         query = ViewQuery.of(tree, routes, tables)
@@ -151,6 +183,12 @@ class PreparedQuery:
         """Of the rows; ``None`` for a statement that gives none. Raises as ``describe`` does."""
         if self.word == "SHOW":
             return self._shown().schema
+        if self.word == "EXPLAIN":
+            return _PLAN
+        if self._step is not None and self.word == "FETCH":
+            return self._cursors.schema(self._step.name)
+        if self.declaration is not None:
+            return None
         if self._query is not None and self._schema is None:
             self._schema = describe(self._query, [None] * len(self.parameters), self._added, cancellation)
         return self._schema
@@ -177,13 +215,64 @@ class PreparedQuery:
 
     def run(self, parameters: Sequence[Any], cancellation: Cancellation) -> Outcome:
         """Raises as ``execute`` does."""
+        if self.word == "EXPLAIN":
+            return Outcome(self._plan(), "EXPLAIN")
         if self._query is not None:
-            return Outcome(execute(self._query, self._rows, parameters, self._added, cancellation), "SELECT")
+            found = execute(self._query, self._rows, parameters, self._added, cancellation)
+            if self.declaration is None:
+                return Outcome(found, "SELECT")
+            self._cursors.declare(self.declaration, found)
+            return Outcome(None, "DECLARE CURSOR")
+        if self._step is not None:
+            stepped = self._cursors.step(self._step)
+            return Outcome(stepped, "FETCH") if self.word == "FETCH" else Outcome(None, f"MOVE {stepped.num_rows}")
+        if self.word == "CLOSE":
+            return Outcome(None, self._cursors.close(self.text))
         if self.word == "SHOW":
             return Outcome(self._shown(), "SHOW")
         if self.word == "SET":
             self._settings.set(self.text)
         return Outcome(None, _TRANSACTIONS.get(self.word, self.word))
+
+    def _plan(self) -> pa.Table:
+        """How the query would be answered."""
+        assert self._query is not None
+        lines = ["DuckDB evaluates the query over the rows of:"]
+        for access in self._query.accesses:
+            route = self._query.routes[access.view]
+            if access.keys is not None:
+                how = f"lookup by its key ({', '.join(route.key)})" if route.key else "lookup of all its rows"
+            else:
+                how = "scan of all rows" if access.enough is None else f"scan of the first {access.enough:,} rows"
+            lines.append(f"  ->  view {access.view}: {how}")
+        lines += [f"  ->  catalog: {name.removeprefix(PREFIX)}" for name in self._added.tables]
+        return pa.table([lines if len(lines) > 1 else ["DuckDB evaluates the query, which reads no view"]], _PLAN)
+
+
+def _read_only(word: str) -> WireError:
+    """The error that a client of PostgreSQL knows from replicas."""
+    return WireError(
+        "25006",
+        f"cannot execute {word} in a read-only transaction: views are only read here, and there are no temporary "
+        "tables; use WITH for what a query needs in between",
+    )
+
+
+def _explained(statement: str) -> str:
+    """The query of an EXPLAIN. Raises WireError for what is not told."""
+    found = _EXPLAIN.fullmatch(statement)
+    if found is None:
+        raise WireError("42601", "a query is explained by EXPLAIN SELECT ...")
+    options = [option.split() for option in (found["options"] or "").upper().split(",") if option.strip()]
+    for name, *value in options:
+        if name == "FORMAT" and value != ["TEXT"]:
+            raise WireError("0A000", f"EXPLAIN in {' '.join(value)[:20]}: plans are texts here")
+    asks = [*((name, *value) for name, *value in options), *((word,) for word in found["words"].upper().split())]
+    if any(name in ("ANALYZE", "ANALYSE") and value not in (["FALSE"], ["OFF"], ["0"]) for name, *value in asks):
+        raise WireError("0A000", "EXPLAIN ANALYZE: a plan is told without its query being run: use EXPLAIN")
+    if first_word(found["query"]) not in _QUERIES:
+        raise WireError("0A000", "EXPLAIN: only a SELECT has a plan here")
+    return found["query"]
 
 
 def transaction_after(statement: PreparedQuery, before: bytes) -> bytes:
