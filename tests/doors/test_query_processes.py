@@ -1,5 +1,10 @@
 """The processes that evaluate queries: what ends them, and that the next query has another."""
 
+import subprocess
+import sys
+import time
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 
@@ -32,6 +37,42 @@ def test_a_process_answers_one_task_after_the_other_until_one_takes_too_long() -
             assert other.answer(task("SELECT 7 AS n"), table)["n"].to_pylist() == [7]
     finally:
         processes.close()
+
+
+DRIVER = f"""
+from upriver.doors.query_processes import QueryProcesses
+from upriver.doors.query_program import QueryTask
+def ask(sql):
+    process.answer(QueryTask(sql, {{}}, "UTC", (), (), False), {{}})
+with QueryProcesses().process() as process:
+    ask("SELECT 1 AS n")
+    print(process._process.pid, flush=True)
+    ask({ENDLESS!r})
+"""
+"""A program whose second query takes longer than a query may."""
+END_S_MAX = 40.0
+"""Seconds in which a query must be under way, and in which its process must end after its driver."""
+BUSY_TICKS = 30
+"""Of a process's time, which only a query takes."""
+
+
+def ticks(pid: int) -> int:
+    """What a process has taken of the processors."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only Linux tells what a process has taken")
+def test_a_query_ends_with_a_driver_that_is_killed() -> None:
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert driver.stdout is not None
+    pid = int(driver.stdout.readline())
+    before, give_up_at = ticks(pid), time.monotonic() + END_S_MAX
+    while ticks(pid) < before + BUSY_TICKS:
+        assert time.monotonic() < give_up_at
+    driver.kill()
+    _, said = driver.communicate(timeout=END_S_MAX)  # the query's process has the same standard error
+    assert said == ""
 
 
 def test_few_processes_wait_and_none_outlives_its_driver() -> None:

@@ -5,6 +5,7 @@ variables, its settings are locked, and its memory, threads and time are bounded
 made from a checked syntax tree reaches it.
 """
 
+import re
 import signal
 import threading
 import weakref
@@ -143,7 +144,7 @@ def execute(
             left -= tables[access.view].nbytes
             if left < 0:
                 raise _too_much(access.view, route.schema)
-        return _ANSWERS.held(evaluation.answer(query.sql, _used(query, parameters), tables))
+        return _ANSWERS.held(evaluation.answer(query.sql, _used(query.sql, parameters), tables))
 
 
 def batches_of(answer: pa.Table) -> Iterator[pa.RecordBatch]:
@@ -195,11 +196,17 @@ def describe(
     tables |= {view: route.schema.empty_table() for view, route in query.routes.items()}
     with cancellation.covers(), PROCESSES.process(cancellation) as process:
         evaluation = _Evaluation(process, query.zone, added.macros, cancellation)
-        return evaluation.answer(query.sql, _used(query, parameters), tables, is_described=True).schema
+        return evaluation.answer(query.sql, _used(query.sql, parameters), tables, is_described=True).schema
 
 
-def _used(query: ViewQuery, parameters: Sequence[Any]) -> dict[str, Any]:
-    return {str(place): value for place, value in enumerate(parameters, start=1) if f"${place}" in query.sql}
+_PARAMETERS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|\$(?P<number>\d+)""")
+"""Texts and names of DuckDB's SQL, and the parameters beside them."""
+
+
+def _used(sql: str, parameters: Sequence[Any]) -> dict[str, Any]:
+    """The parameters that a text has: DuckDB refuses others."""
+    numbers = {int(found["number"]) for found in _PARAMETERS.finditer(sql) if found["number"]}
+    return {str(place): value for place, value in enumerate(parameters, start=1) if place in numbers}
 
 
 def _rows_of(
@@ -218,8 +225,7 @@ def _rows_of(
         keys = pa.table({"()": pa.array([0], EVERYTHING_KEY.field(0).type)})
         return _READS.read(lambda _: rows.lookup(access.view, keys), cancellation)
     limited = f"SELECT DISTINCT * FROM ({access.keys}) LIMIT {QUERY_KEYS_MAX + 1}"
-    used = {str(place): value for place, value in enumerate(parameters, start=1) if f"${place}" in access.keys}
-    keys = evaluation.answer(limited, used, {})
+    keys = evaluation.answer(limited, _used(access.keys, parameters), {})
     if keys.num_rows > QUERY_KEYS_MAX:
         raise DeclarationError(
             f"view {access.view!r}: the query names more than {QUERY_KEYS_MAX:,} keys; give them in several queries"

@@ -19,7 +19,7 @@ QUERY_PARTS = re.compile(
     | (?<![\w$])\$(?P<tag>[A-Za-z_]\w*+|)\$(?:[^$]|\$(?!(?P=tag)\$))*+(?:\$(?P=tag)\$|\Z)
     | (?<![\w$])\$(?P<number>\d{1,5})(?!\w) | (?P<mark>\?) | ;
     | (?P<label>(?:(?<!\w)AS\s+|(?<=\w)\.)SELECT(?!\w))
-    | (?P<types>::\s*(?:pg_catalog\.)?reg\w+\[\])""",
+    | (?P<cast>::\s*|(?<!\w)AS\s+)(?:pg_catalog\.)?(?P<type>reg\w+|oid)\[\]""",
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 """Texts, names, comments, parameters and semicolons; and what sqlglot does not take: SELECT as a column's name, and
@@ -32,7 +32,9 @@ def part_as_parsed(match: re.Match[str]) -> str:
         return " "
     if match["label"] is not None:
         return f'{match[0][:-6]}"{match[0][-6:].lower()}"'
-    return match[0] if match["types"] is None else "::text[]"
+    if match["type"] is None:
+        return match[0]
+    return f"{match['cast']}{'bigint' if match['type'].lower() == 'oid' else 'text'}[]"
 
 
 def with_calls(text: str) -> str:

@@ -11,6 +11,8 @@ import os
 import signal
 import struct
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -49,6 +51,8 @@ NO_ROWS = "no rows"
 """The kind of the error of a statement that is no query."""
 OUT_OF_MEMORY = duckdb.OutOfMemoryException.__name__
 """The kind of the error of a query that takes more memory than it may."""
+PARENT_LOOK_S = 1.0
+"""Seconds between two looks whether the driver still runs."""
 MEMORY_STATUS = 86
 """With what a process ends that cannot even say so."""
 
@@ -225,12 +229,20 @@ def _limit_memory(more: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
+def _end_with(driver: int) -> None:
+    """End when the driver has ended, also within a query. driver: its process."""
+    while os.getppid() == driver:
+        time.sleep(PARENT_LOOK_S)
+    os._exit(0)
+
+
 def main() -> None:
     """Answer tasks until the standard input ends. The argument: bytes of memory that queries may take."""
     memory = int(sys.argv[1])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the driver's terminal means the driver
     source, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no answer
+    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     engines = Engines()
     with engines.cursor("UTC") as duck:
         duck.execute("SELECT 1").fetchall()  # DuckDB's threads are there before the count begins

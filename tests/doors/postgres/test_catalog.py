@@ -30,6 +30,11 @@ ASKED = {
     "SELECT indkey, indoption, (SELECT count(*) FROM unnest(indkey)) FROM pg_index "
     "WHERE indrelid = 'public.\"Routes\"'::regclass": ["1 2", "0 0", "2"],
     "SELECT proallargtypes::regtype[] FROM pg_proc": [],
+    # asyncpg, ADBC: types by their OIDs, and by their functions
+    "SELECT typreceive FROM pg_type WHERE oid = ANY('{1700}'::oid[]) AND typsend != 0 AND typreceive::text != 'x'": [
+        "numeric_recv"
+    ],
+    "SELECT cast('{1,2}' AS oid[])": ["{1,2}"],
     # pgAdmin, DataGrip: columns of every table, names of relations, functions about them
     "SELECT xmin, tableoid, oid::regclass, relname FROM pg_class WHERE oid = 'totals'::text::regclass": [
         *("0", "0", "totals", "totals")
@@ -39,7 +44,21 @@ ASKED = {
     "WHERE indexrelid = 'totals_key'::regclass": ["customer", "SELECT customer, n, total FROM events"],
     "SELECT count(*) FROM pg_stat_activity a, pg_cast, pg_operator, aclexplode(NULL) x": ["0"],
     "SELECT coalesce(rolconfig, '{}'), coalesce(rolname, '{}') FROM pg_roles": ["{}", "upriver"],
+    # DataGrip: how old transactions are
+    "SELECT age(datfrozenxid), age('5'::varchar::xid), txid_current()::varchar::bigint FROM pg_database": [
+        "0",
+        "0",
+        "0",
+    ],
+    # pgAdmin: rights, statistics and settings, by functions that give rows
+    "SELECT count(*) FROM pg_show_all_settings() s, pg_stat_user_functions f, "
+    "(SELECT (aclexplode(relacl)).grantee FROM pg_class) a": ["0"],
+    # Beekeeper Studio: columns of a key, one after the other
+    "SELECT pos FROM pg_index i CROSS JOIN LATERAL generate_subscripts(i.indkey, 1) AS pos WHERE pos > 1": ["2"],
     # functions that DuckDB calls otherwise
+    "SELECT substring('a=1' FROM 'a=(.*)'), encode('\\xff'::bytea, 'hex'), format('%I.%s%%', 'A', 1), pg_typeof(1)": [
+        *("1", "ff", '"A".1%', "integer")
+    ],
     "SELECT json_agg(n), json_build_object('a', 1), every(n > 0), array_length(ARRAY[]::int[], 1) IS NULL FROM totals "
     "WHERE customer = 'ada'": ["[2]", '{"a":1}', "t", "t"],
     "SELECT ARRAY['a', NULL, 'NULL', '']": ['{a,NULL,"NULL",""}'],

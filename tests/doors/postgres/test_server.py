@@ -96,6 +96,18 @@ def test_parameters_of_all_types(door: PostgresServer) -> None:
             assert [str(each) for each in found] == [str(each) for each in values]
 
 
+@pytest.mark.parametrize("form", ["text", "binary"])
+def test_psycopg_copies_rows(door: PostgresServer, form: str) -> None:
+    query = f"COPY (SELECT n, total, customer, NULL::date FROM totals ORDER BY n) TO STDOUT (FORMAT {form})"
+    with connected(door) as connection, connection.cursor() as cursor, cursor.copy(query) as copy:
+        copy.set_types(["int8", "numeric", "text", "date"])
+        assert list(copy.rows())[1:] == [
+            (1, Decimal("20.00"), "bob", None),
+            (2, Decimal("17.50"), "ada", None),
+            (5, None, None, None),
+        ]
+
+
 @pytest.mark.parametrize("binary", [False, True])
 def test_psycopg_reads_by_a_cursor_of_the_server(door: PostgresServer, binary: bool) -> None:
     with connected(door) as connection, connection.transaction():

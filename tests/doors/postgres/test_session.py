@@ -96,6 +96,24 @@ def test_rows_come_as_many_as_the_portal_allows() -> None:
     assert code(said(session, execute())[0]) == "34000"
 
 
+def test_parameters_that_a_query_does_not_use_are_left_out() -> None:
+    session = trusted_session()
+    text = "SELECT n, '$2' FROM totals WHERE customer IN ($10, '$3')"
+    answers = said(session, parse(text) + bind(*[b"x"] * 9, b"ada") + execute() + SYNC)
+    assert answers[2] == (b"D", b"\0\2\0\0\0\1" + b"2" + b"\0\0\0\2$2")
+
+
+def test_a_portal_is_a_cursor_too() -> None:
+    session = trusted_session()
+    said(session, query("BEGIN") + parse("SELECT n FROM totals ORDER BY n") + bind(portal="p") + SYNC)
+    assert said(session, query("MOVE FORWARD 1 FROM p"))[0] == (b"C", b"MOVE 1\0")
+    answers = said(session, execute(1, "p") + SYNC)
+    assert (kinds(answers), answers[0][1]) == ("DsZ", b"\0\1\0\0\0\1" + b"1")
+    assert kinds(said(session, query("FETCH BACKWARD 2 FROM p"))) == "TDCZ"
+    assert kinds(said(session, framed(b"C", b"Pp\0") + SYNC)) == "3Z"
+    assert code(said(session, query("FETCH FROM p"))[0]) == "34000"
+
+
 def test_after_an_error_messages_are_skipped_up_to_the_next_sync() -> None:
     session = trusted_session()
     answers = said(session, parse("SELECT nothing FROM totals") + bind() + DESCRIBE + execute() + SYNC)
@@ -115,7 +133,6 @@ def test_a_transaction_fails_with_its_first_error_and_ends_by_rollback() -> None
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("COPY totals TO STDOUT", "0A000"),
         ("SELECT * FROM nothing", "42P01"),
         ("SELECT 'x'::int", "22P02"),
         ("SELECT 1 / 0", "22012"),

@@ -13,6 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.doors.postgres.catalog_columns import COLUMN_NAMES, COLUMNS, RESERVED, RESERVED_BUT_FUNCTIONS
+from upriver.doors.postgres.functions import own_function, with_column_names
 from upriver.doors.postgres.types import INT2_VECTOR, OID_VECTOR, TYPES, elements_of_text, field_of, is_array
 from upriver.doors.queries import TABLE_FUNCTIONS
 from upriver.net.lookups import ViewRoute
@@ -133,12 +134,20 @@ def _types(views: _Views) -> Iterator[dict[str, Any]]:
     usual |= {"typtypmod": -1, "typalign": "i", "typstorage": "p"}
     for type in TYPES:
         known = {"typname": type.name, "typlen": type.size, "typcategory": type.category, "typarray": type.array}
-        functions = {"typinput": f"{type.name}in", "typoutput": f"{type.name}out", "typreceive": f"{type.name}recv"}
+        functions = _type_functions(f"{type.name}_" if type.name in _UNDERSCORED else type.name)
         yield _row("pg_type", oid=type.oid, **usual, **known, **functions)
         if type.array:
             known = {"typname": f"_{type.name}", "typlen": -1, "typcategory": "A", "typelem": type.oid}
-            functions = {"typinput": "array_in", "typoutput": "array_out", "typreceive": "array_recv"}
+            functions = _type_functions("array_")
             yield _row("pg_type", oid=type.array, **usual, **known, **functions, typsubscript="array_subscript_handler")
+
+
+_UNDERSCORED = ("numeric", "date", "time", "timestamp", "timestamptz", "interval", "json", "jsonb", "uuid")
+"""Types whose functions have an underscore in their names."""
+
+
+def _type_functions(stem: str) -> dict[str, str]:
+    return {"typinput": f"{stem}in", "typoutput": f"{stem}out", "typreceive": f"{stem}recv", "typsend": f"{stem}send"}
 
 
 def _index_text(view: str, route: ViewRoute) -> str:
@@ -262,7 +271,7 @@ _ROWS: Mapping[str, Callable[[_Views], Iterator[dict[str, Any]]]] = {
     "pg_user": _users,
     "pg_get_keywords": _keywords,
     "pg_am": _access_methods,
-    "pg_settings": _settings,
+    **dict.fromkeys(("pg_settings", "pg_show_all_settings"), _settings),
     "pg_matviews": _matviews,
     "pg_indexes": _index_list,
     "information_schema.schemata": _schemata,
@@ -306,6 +315,8 @@ _PRIVILEGES = (
     *("foreign_data_wrapper", "parameter"),
 )
 """Kinds of objects that has_..._privilege asks of."""
+_ADVISORY = ("lock", "lock_shared", "xact_lock", "xact_lock_shared")
+"""Kinds of locks that an application takes; nothing here waits for one."""
 _MACROS = (
     "pg_get_userbyid(a) AS 'upriver'",
     "pg_get_expr(a, b) AS NULL::VARCHAR, (a, b, c) AS NULL::VARCHAR",
@@ -370,6 +381,36 @@ _MACROS = (
     "pg_terminate_backend(a) AS false",
     "txid_current_if_assigned() AS NULL::BIGINT",
     "acldefault(a, b) AS NULL::VARCHAR[]",
+    "aclexplode(a) AS unnest([]::STRUCT(grantor BIGINT, grantee BIGINT, privilege_type VARCHAR, is_grantable BOOL)[])",
+    "mxid_age(a) AS CASE WHEN a IS NOT NULL THEN 0 END",
+    *(f"{name}() AS 1::BIGINT" for name in ("pg_current_xact_id", "txid_snapshot_xmin", "txid_snapshot_xmax")),
+    *(f"{name}() AS '1:1:'" for name in ("pg_current_snapshot", "txid_current_snapshot")),
+    "pg_current_xact_id_if_assigned() AS NULL::BIGINT",
+    *(f"{name}(a) AS 'committed'" for name in ("pg_xact_status", "txid_status")),
+    *(f"pg_try_advisory_{kind}(a) AS true, (a, b) AS true" for kind in _ADVISORY),
+    *(f"pg_advisory_{kind}(a) AS NULL::VARCHAR, (a, b) AS NULL::VARCHAR" for kind in _ADVISORY),
+    *(f"pg_advisory_{kind}(a) AS true, (a, b) AS true" for kind in ("unlock", "unlock_shared")),
+    "pg_advisory_unlock_all() AS NULL::VARCHAR",
+    "pg_column_is_updatable(a, b, c) AS false",
+    "pg_relation_is_updatable(a, b) AS 0",
+    "pg_column_size(a) AS 0",
+    "pg_column_compression(a) AS NULL::VARCHAR",
+    "pg_index_column_has_property(a, b, c) AS false",
+    *(f"{name}(a, b) AS false" for name in ("pg_index_has_property", "pg_indexam_has_property")),
+    *(f"pg_stat_get_{kind}(a) AS 0::BIGINT" for kind in ("live_tuples", "dead_tuples", "db_numbackends")),
+    "pg_relation_filenode(a) AS 0::BIGINT",
+    *(f"{name}(a) AS NULL::VARCHAR" for name in ("pg_relation_filepath", "oidvectortypes", "to_regproc")),
+    *(f"{name}(a) AS NULL::VARCHAR" for name in ("to_regprocedure", "to_regoper", "to_regoperator", "to_regcollation")),
+    "pg_sequence_last_value(a) AS NULL::BIGINT",
+    f"to_regnamespace(a) AS CASE lower(a) WHEN 'public' THEN {PUBLIC} WHEN 'pg_catalog' THEN {PG_CATALOG} "
+    f"WHEN 'information_schema' THEN {INFORMATION_SCHEMA} END",
+    f"to_regrole(a) AS CASE lower(a) WHEN '{OWNER}' THEN {_OWNER_OID} END",
+    "row_security_active(a) AS false",
+    "pg_jit_available() AS false",
+    *(f"{name}() AS NULL::VARCHAR" for name in ("pg_current_wal_lsn", "pg_last_wal_receive_lsn", "current_query")),
+    *(f"{name}() AS NULL::VARCHAR" for name in ("pg_last_wal_replay_lsn", "pg_current_logfile")),
+    "inet_client_port() AS NULL::INTEGER",
+    "quote_nullable(a) AS coalesce(chr(39) || replace(a::VARCHAR, chr(39), chr(39) || chr(39)) || chr(39), 'NULL')",
     "clock_timestamp() AS now()",
     "statement_timestamp() AS now()",
     *(f"pg_{kind}_is_visible(a) AS true" for kind in _VISIBLE),
@@ -416,7 +457,14 @@ def _current_setting() -> str:
     return f"current_setting(a) AS {chosen}, (a, b) AS {chosen}"
 
 
-_DEFINED = (*_MACROS, _format_type(), _to_regtype(), _current_setting())
+def _pg_typeof() -> str:
+    """The macro that names the type of a value."""
+    names = " ".join(f"WHEN '{type.duck}' THEN '{type.shown}'" for type in TYPES[:15] if "(" not in type.duck)
+    times = "WHEN 'TIMESTAMP WITH TIME ZONE' THEN 'timestamp with time zone'"
+    return f"""pg_typeof(a) AS CASE typeof(a) {names} {times} WHEN '"NULL"' THEN 'unknown' ELSE lower(typeof(a)) END"""
+
+
+_DEFINED = (*_MACROS, _format_type(), _to_regtype(), _current_setting(), _pg_typeof())
 PREFIX = "postgres_"
 """Of the macros' names, which DuckDB may have, too, with another meaning."""
 MACROS = tuple(f"CREATE MACRO {PREFIX}{macro[: macro.index('(')]}{macro[macro.index('(') :]}" for macro in _DEFINED)
@@ -448,7 +496,8 @@ _LIST_COLUMNS = frozenset(
 """Columns of the catalog that are arrays."""
 _NAMED_TYPES = {
     **dict.fromkeys(("text", "name", "char", "varchar", "bpchar"), "VARCHAR"),
-    "oid": "BIGINT",
+    **dict.fromkeys(("oid", "xid", "xid8", "cid"), "BIGINT"),
+    **dict.fromkeys(("aclitem", "inet", "cidr", "pg_lsn", "xml", "citext"), "VARCHAR"),
     "int4": "INTEGER",
     "int8": "BIGINT",
     "int2": "SMALLINT",
@@ -468,6 +517,7 @@ def adapted(
         if (new := _adapted_node(node, views)) is not node:
             tree = new if node is tree else tree
             node.replace(new)
+    tree = with_column_names(tree)
     tables: dict[str, pa.Table] = {}
     for table in tree.find_all(exp.Table):
         schema, name = table.db.lower(), table.name.lower()
@@ -519,6 +569,7 @@ _ROW_FUNCTIONS = (*TABLE_FUNCTIONS, "generate_subscripts", "explodinggenerateser
 def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
     if isinstance(node, exp.Dot) and isinstance(node.this, exp.Identifier) and node.this.name.lower() in _SCHEMAS:
         node = node.expression
+    node = own_function(node, PREFIX)
     if isinstance(node, exp.Operator):
         return _operator(node)
     if isinstance(node, exp.Collate):
@@ -536,6 +587,8 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
     if isinstance(node, exp.Column) and node.name.lower() in _SYSTEM_COLUMNS and not _is_of_view(node, views):
         hidden = exp.cast(exp.Literal.number(0), "BIGINT")
         return exp.alias_(hidden, node.name) if isinstance(node.parent, exp.Select) else hidden
+    if isinstance(node, exp.EQ | exp.NEQ | exp.GT) and (compared := _function_compared(node)) is not None:
+        return compared
     if isinstance(node, exp.Any | exp.All) and (elements := _elements(node.this.unnest())) is not None:
         return type(node)(this=exp.Paren(this=elements))
     if isinstance(node, exp.Coalesce) and node.this.name.lower() in _LIST_COLUMNS:
@@ -547,6 +600,23 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
     if (word := _WORDS.get(type(node))) is not None:
         return _macro(word)
     return node
+
+
+_FUNCTION_COLUMNS = frozenset(
+    ("typinput", "typoutput", "typreceive", "typsend", "typmodin", "typmodout", "typanalyze", "typsubscript")
+)
+"""Columns of the catalog that name a function, which is a number in a comparison."""
+
+
+def _function_compared(node: exp.Binary) -> exp.Expr | None:
+    """``typreceive <> 0``: whether there is such a function; ``None`` for another comparison."""
+    column, number = node.this, node.expression
+    if not isinstance(column, exp.Column) or column.name.lower() not in _FUNCTION_COLUMNS:
+        return None
+    if not isinstance(number, exp.Literal) or number.name != "0":
+        return None
+    is_missing = exp.Is(this=column, expression=exp.Null())
+    return exp.Paren(this=is_missing if isinstance(node, exp.EQ) else exp.Not(this=is_missing))
 
 
 def _is_of_view(column: exp.Column, views: _Views) -> bool:

@@ -1,9 +1,12 @@
 """The columns of PostgreSQL's catalog tables, and its keywords, as far as clients ask for them."""
 
+from upriver.doors.postgres.empty_tables import EMPTY_TABLES
+
 _TABLE_STATISTICS = (
     "relid:oid schemaname relname seq_scan:oid seq_tup_read:oid idx_scan:oid idx_tup_fetch:oid n_tup_ins:oid "
     "n_tup_upd:oid n_tup_del:oid n_tup_hot_upd:oid n_live_tup:oid n_dead_tup:oid last_vacuum last_autovacuum "
-    "last_analyze last_autoanalyze vacuum_count:oid autovacuum_count:oid analyze_count:oid autoanalyze_count:oid"
+    "last_analyze last_autoanalyze vacuum_count:oid autovacuum_count:oid analyze_count:oid autoanalyze_count:oid "
+    "last_seq_scan last_idx_scan n_tup_newpage_upd:oid n_mod_since_analyze:oid n_ins_since_vacuum:oid"
 )
 
 COLUMNS = {
@@ -33,7 +36,10 @@ COLUMNS = {
     "rolreplication:bool rolconnlimit:int rolpassword rolvaliduntil rolbypassrls:bool rolconfig:texts",
     "pg_am": "oid:oid amname amhandler:oid amtype",
     "pg_settings": "name setting unit category short_desc context vartype source min_val max_val enumvals:texts "
-    "boot_val reset_val",
+    "boot_val reset_val "
+    "extra_desc sourcefile sourceline:int pending_restart:bool",
+    "pg_show_all_settings": "name setting unit category short_desc extra_desc context vartype source min_val max_val "
+    "enumvals:texts boot_val reset_val sourcefile sourceline:int pending_restart:bool",
     "pg_matviews": "schemaname matviewname matviewowner tablespace hasindexes:bool ispopulated:bool definition",
     "pg_indexes": "schemaname tablename indexname tablespace indexdef",
     "information_schema.schemata": "catalog_name schema_name schema_owner default_character_set_catalog "
@@ -50,7 +56,8 @@ COLUMNS = {
     "identity_generation is_generated generation_expression is_updatable domain_catalog domain_schema "
     "scope_catalog scope_schema scope_name maximum_cardinality:int dtd_identifier identity_start "
     "identity_increment identity_maximum identity_minimum identity_cycle interval_precision:int "
-    "character_set_catalog character_set_schema collation_catalog collation_schema",
+    "character_set_catalog character_set_schema collation_catalog collation_schema "
+    "is_self_referencing",
     "pg_user": "usename usesysid:oid usecreatedb:bool usesuper:bool userepl:bool usebypassrls:bool passwd valuntil "
     "useconfig:texts",
     "pg_get_keywords": "word catcode barelabel:bool catdesc baredesc",
@@ -94,7 +101,8 @@ COLUMNS = {
     "stxowner:oid stxexprs",
     "pg_stat_user_tables": _TABLE_STATISTICS,
     "pg_stat_all_tables": _TABLE_STATISTICS,
-    "pg_tables": "schemaname tablename tableowner tablespace hasindexes:bool hasrules:bool hastriggers:bool",
+    "pg_tables": "schemaname tablename tableowner tablespace hasindexes:bool hasrules:bool hastriggers:bool "
+    "rowsecurity:bool",
     "pg_tablespace": "oid:oid spcname spcowner:oid spcacl:texts spcoptions:texts",
     "pg_trigger": "oid:oid tgrelid:oid tgparentid:oid tgname tgfoid:oid tgtype:int tgenabled tgisinternal:bool "
     "tgconstrrelid:oid tgconstrindid:oid tgconstraint:oid tgdeferrable:bool tginitdeferred:bool tgnargs:int "
@@ -132,7 +140,8 @@ COLUMNS = {
     "pg_init_privs": "objoid:oid classoid:oid objsubid:int privtype initprivs:texts",
     "pg_largeobject_metadata": "oid:oid lomowner:oid lomacl:texts",
     "pg_locks": "locktype database:oid relation:oid page:int tuple:int virtualxid transactionid:oid classid:oid "
-    "objid:oid objsubid:int virtualtransaction pid:int mode granted:bool fastpath:bool",
+    "objid:oid objsubid:int virtualtransaction pid:int mode granted:bool fastpath:bool "
+    "waitstart",
     "pg_opclass": "oid:oid opcmethod:oid opcname opcnamespace:oid opcowner:oid opcfamily:oid opcintype:oid "
     "opcdefault:bool opckeytype:oid",
     "pg_operator": "oid:oid oprname oprnamespace:oid oprowner:oid oprkind oprcanmerge:bool oprcanhash:bool "
@@ -141,10 +150,13 @@ COLUMNS = {
     "pg_parameter_acl": "oid:oid parname paracl:texts",
     "pg_partitioned_table": "partrelid:oid partstrat partnatts:int partdefid:oid partattrs:int2s partclass:oids "
     "partcollation:oids partexprs",
-    "pg_prepared_statements": "name statement prepare_time parameter_types:texts from_sql:bool",
+    "pg_prepared_statements": "name statement prepare_time parameter_types:texts from_sql:bool "
+    "result_types:texts generic_plans:oid custom_plans:oid",
     "pg_prepared_xacts": "transaction:oid gid prepared owner database",
     "pg_publication_tables": "pubname schemaname tablename attnames:texts rowfilter",
-    "pg_replication_slots": "slot_name plugin slot_type datoid:oid database temporary:bool active:bool active_pid:int",
+    "pg_replication_slots": "slot_name plugin slot_type datoid:oid database temporary:bool active:bool active_pid:int "
+    "catalog_xmin:oid restart_lsn confirmed_flush_lsn wal_status safe_wal_size:oid two_phase:bool inactive_since "
+    "conflicting:bool invalidation_reason failover:bool synced:bool",
     "pg_rules": "schemaname tablename rulename definition",
     "pg_seclabels": "objoid:oid classoid:oid objsubid:int objtype objnamespace:oid objname provider label",
     "pg_sequences": "schemaname sequencename sequenceowner data_type start_value:int min_value:int max_value:int "
@@ -155,12 +167,21 @@ COLUMNS = {
     "state backend_xid:oid backend_xmin:oid query_id:oid query backend_type",
     "pg_stat_database": "datid:oid datname numbackends:int xact_commit:oid xact_rollback:oid blks_read:oid "
     "blks_hit:oid tup_returned:oid tup_fetched:oid tup_inserted:oid tup_updated:oid tup_deleted:oid conflicts:oid "
-    "temp_files:oid temp_bytes:oid deadlocks:oid stats_reset",
-    "pg_stat_replication": "pid:int usesysid:oid usename application_name client_addr state sync_state",
+    "temp_files:oid temp_bytes:oid deadlocks:oid stats_reset "
+    "checksum_failures:oid checksum_last_failure blk_read_time:real blk_write_time:real session_time:real "
+    "active_time:real idle_in_transaction_time:real sessions:oid sessions_abandoned:oid sessions_fatal:oid "
+    "sessions_killed:oid",
+    "pg_stat_replication": "pid:int usesysid:oid usename application_name client_addr state sync_state "
+    "client_hostname client_port:int backend_start backend_xmin:oid sent_lsn write_lsn flush_lsn replay_lsn "
+    "write_lag flush_lag replay_lag sync_priority:int reply_time",
     "pg_stat_ssl": "pid:int ssl:bool version cipher bits:int client_dn client_serial issuer_dn",
     "pg_stat_user_indexes": "relid:oid indexrelid:oid schemaname relname indexrelname idx_scan:oid idx_tup_read:oid "
-    "idx_tup_fetch:oid",
-    "pg_stats": "schemaname tablename attname inherited:bool null_frac:real avg_width:int n_distinct:real",
+    "idx_tup_fetch:oid "
+    "last_idx_scan",
+    "pg_stats": "schemaname tablename attname inherited:bool null_frac:real avg_width:int n_distinct:real "
+    "most_common_vals:texts most_common_freqs:texts histogram_bounds:texts correlation:real most_common_elems:texts "
+    "most_common_elem_freqs:texts elem_count_histogram:texts range_length_histogram:texts range_empty_frac:real "
+    "range_bounds_histogram:texts",
     "pg_subscription": "oid:oid subdbid:oid subskiplsn subname subowner:oid subenabled:bool subbinary:bool "
     "substream:bool subtwophasestate subdisableonerr:bool subconninfo subslotname subsynccommit "
     "subpublications:texts subpasswordrequired:bool subrunasowner:bool subfailover:bool suborigin",
@@ -175,29 +196,39 @@ COLUMNS = {
     "pg_user_mappings": "umid:oid srvid:oid srvname umuser:oid usename umoptions:texts",
     "aclexplode": "grantor:oid grantee:oid privilege_type is_grantable:bool",
     "pg_options_to_table": "option_name option_value",
-    "information_schema.character_sets": "character_set_catalog character_set_schema character_set_name form_of_use",
+    "information_schema.character_sets": "character_set_catalog character_set_schema character_set_name form_of_use "
+    "character_repertoire default_collate_catalog default_collate_schema default_collate_name",
     "information_schema.check_constraints": "constraint_catalog constraint_schema constraint_name check_clause",
     "information_schema.column_privileges": "grantor grantee table_catalog table_schema table_name column_name "
     "privilege_type is_grantable",
-    "information_schema.domains": "domain_catalog domain_schema domain_name data_type domain_default udt_name",
+    "information_schema.domains": "domain_catalog domain_schema domain_name data_type domain_default udt_name "
+    "character_maximum_length:int character_octet_length:int character_set_catalog character_set_schema "
+    "character_set_name collation_catalog collation_schema collation_name numeric_precision:int "
+    "numeric_precision_radix:int numeric_scale:int datetime_precision:int interval_type interval_precision:int "
+    "udt_catalog udt_schema scope_catalog scope_schema scope_name maximum_cardinality:int dtd_identifier",
     "information_schema.enabled_roles": "role_name",
     "information_schema.parameters": "specific_catalog specific_schema specific_name ordinal_position:int "
     "parameter_mode parameter_name data_type udt_name",
     "information_schema.role_table_grants": "grantor grantee table_catalog table_schema table_name privilege_type "
-    "is_grantable",
+    "is_grantable "
+    "with_hierarchy",
     "information_schema.sequences": "sequence_catalog sequence_schema sequence_name data_type start_value "
-    "minimum_value maximum_value increment cycle_option",
+    "minimum_value maximum_value increment cycle_option "
+    "numeric_precision:int numeric_precision_radix:int numeric_scale:int",
     "information_schema.table_privileges": "grantor grantee table_catalog table_schema table_name privilege_type "
-    "is_grantable",
+    "is_grantable "
+    "with_hierarchy",
     "information_schema.triggers": "trigger_catalog trigger_schema trigger_name event_manipulation "
     "event_object_catalog event_object_schema event_object_table action_order:int action_condition "
-    "action_statement action_orientation action_timing",
+    "action_statement action_orientation action_timing "
+    "action_reference_old_table action_reference_new_table action_reference_old_row action_reference_new_row created",
     "pg_authid": "oid:oid rolname rolsuper:bool rolinherit:bool rolcreaterole:bool rolcreatedb:bool "
     "rolcanlogin:bool rolreplication:bool rolbypassrls:bool rolconnlimit:int rolpassword rolvaliduntil",
     "pg_seclabel": "objoid:oid classoid:oid objsubid:int provider label",
     "pg_shseclabel": "objoid:oid classoid:oid provider label",
     "pg_subscription_rel": "srsubid:oid srrelid:oid srsubstate srsublsn",
     "pg_ts_config_map": "mapcfg:oid maptokentype:int mapseqno:int mapdict:oid",
+    **EMPTY_TABLES,
 }
 """Names and types of the columns of each table, and of each function that FROM may have; a column without a type is
 text."""

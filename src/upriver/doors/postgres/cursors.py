@@ -122,6 +122,14 @@ class SessionCursors:
             raise WireError("53400", f"a session has at most {CURSORS_MAX} cursors: close some")
         self._open[declaration.name] = DeclaredCursor(rows, declaration.is_held)
 
+    def adopt(self, name: str, cursor: DeclaredCursor) -> None:
+        """A portal of the protocol is a cursor, too."""
+        self._open[name] = cursor
+
+    def forget(self, name: str) -> None:
+        """Close one of that name, if there is one."""
+        self._open.pop(name, None)
+
     def schema(self, name: str) -> pa.Schema:
         """Of a cursor's rows. Raises WireError."""
         return self._found(name).rows.schema

@@ -15,7 +15,8 @@ from upriver.doors.cancellation import Cancellation
 from upriver.doors.execution import DIVISION, QueryRows
 from upriver.doors.postgres import messages
 from upriver.doors.postgres.catalog import SETTINGS
-from upriver.doors.postgres.cursors import SessionCursors, unquoted
+from upriver.doors.postgres.copies import ROWS_AT_A_TIME, copied
+from upriver.doors.postgres.cursors import DeclaredCursor, SessionCursors, unquoted
 from upriver.doors.postgres.messages import (
     CANCEL_REQUEST,
     GSS_REQUEST,
@@ -59,8 +60,6 @@ STATEMENTS_MAX = 1_000
 """Prepared statements of one session."""
 PORTALS_MAX = 100
 """Portals of one session."""
-ROWS_AT_A_TIME = 1_000
-"""Rows that are encoded, and then sent, together."""
 _TOLD = (
     *("server_version", "server_encoding", "client_encoding", "DateStyle", "IntervalStyle", "integer_datetimes"),
     *("standard_conforming_strings", "is_superuser", "session_authorization", "default_transaction_read_only"),
@@ -109,13 +108,13 @@ def _row_state(text: str) -> str:
 
 @dataclass
 class Portal:
-    """A statement with its parameters. rest: its rows that were not sent yet, once it has run."""
+    """A statement with its parameters. rows: of its answer, and which was sent last, once it has run."""
 
     statement: PreparedQuery
     parameters: Sequence[Any]
     formats: Sequence[int]
     outcome: Outcome | None = None
-    sent: int = 0
+    rows: DeclaredCursor | None = None
 
 
 @dataclass
@@ -283,7 +282,7 @@ class PostgresSession:
         for text in statements:
             portal = Portal(self._parsed(text, ()), (), ())
             outcome = self._run(portal)
-            if outcome.rows is not None:
+            if outcome.rows is not None and outcome.copy is None:
                 fields = [field_of(each) for each in outcome.rows.schema]
                 yield messages.row_description(fields, [0] * len(fields))
             yield from self._rows_of(portal, 0)
@@ -350,8 +349,11 @@ class PostgresSession:
 
     def _close(self, body: BodyReader) -> Iterator[bytes]:
         kind, name = body.raw(1), body.text()
-        closed = self._prepared.statements if kind == b"S" else self._prepared.portals
-        closed.pop(name, None)
+        if kind == b"S":
+            self._prepared.statements.pop(name, None)
+        else:
+            self._prepared.portals.pop(name, None)
+            self._prepared.cursors.forget(name)
         yield messages.CLOSE_COMPLETE
 
     def _ready(self) -> bytes:
@@ -368,7 +370,10 @@ class PostgresSession:
         declaration = statement.declaration
         if declaration is not None and not declaration.is_held and self._transaction == b"I":
             raise WireError("25P01", "DECLARE CURSOR can only be used in transaction blocks, or WITH HOLD")
+        self._run_stepped(statement.cursor)
         portal.outcome = statement.run(portal.parameters, self.cancellation)
+        if portal.outcome.rows is not None:
+            portal.rows = DeclaredCursor(portal.outcome.rows, is_held=False)
         if statement.word in ("COMMIT", "END") and self._transaction == b"E":
             portal.outcome = Outcome(None, "ROLLBACK")
         if statement.word in ("DEALLOCATE", "DISCARD"):
@@ -376,25 +381,39 @@ class PostgresSession:
         self._transaction = transaction_after(statement, self._transaction)
         return portal.outcome
 
+    def _run_stepped(self, name: str | None) -> None:
+        """Run the portal of that name, if it is one through which FETCH or MOVE is about to step."""
+        stepped = None if name is None else self._prepared.portals.get(name)
+        if name is None or stepped is None or name in self._prepared.cursors:
+            return
+        if stepped.outcome is None:
+            self._run(stepped)
+        if stepped.rows is not None:
+            self._prepared.cursors.adopt(name, stepped.rows)
+
     def _rows_of(self, portal: Portal, most: int) -> Iterator[bytes]:
         """Rows that were not sent yet, ``most`` of them at most if that is not 0, and then the end."""
         outcome = portal.outcome
         assert outcome is not None
-        begun_at = sent = portal.sent
-        if outcome.rows is not None:
+        if outcome.copy is not None and outcome.rows is not None:
+            yield from copied(outcome.rows, outcome.copy)
+            yield messages.message(b"C", messages.text(outcome.tag_of(outcome.rows.num_rows)))
+            return
+        sent = 0
+        if outcome.rows is not None and portal.rows is not None:
             formats = _each_format(portal.formats, outcome.rows.num_columns)
-            until = outcome.rows.num_rows if most == 0 else min(outcome.rows.num_rows, portal.sent + most)
-            while portal.sent < until:
-                count = min(ROWS_AT_A_TIME, until - portal.sent)
-                part = outcome.rows.slice(portal.sent, count)
-                portal.sent += count
-                yield b"".join(messages.data_rows(_encoded(part, formats), count))
-            if portal.sent < outcome.rows.num_rows or (most and portal.sent - begun_at == most):
+            place, count = portal.rows, outcome.rows.num_rows
+            until = count if most == 0 else min(count, place.at + most)
+            while place.at < until:
+                part = outcome.rows.slice(place.at, min(ROWS_AT_A_TIME, until - place.at))
+                place.at, sent = place.at + part.num_rows, sent + part.num_rows
+                yield b"".join(messages.data_rows(_encoded(part, formats), part.num_rows))
+            if place.at < count or (most and sent == most):
                 yield messages.PORTAL_SUSPENDED
                 return
-            sent = portal.sent
-            portal.outcome, portal.sent = Outcome(outcome.rows.schema.empty_table(), outcome.tag), 0
-        yield messages.message(b"C", messages.text(outcome.tag_of(sent - begun_at)))
+            empty = outcome.rows.schema.empty_table()
+            portal.outcome, portal.rows = Outcome(empty, outcome.tag), DeclaredCursor(empty, is_held=False)
+        yield messages.message(b"C", messages.text(outcome.tag_of(sent)))
 
     def _statement(self, name: str) -> PreparedQuery:
         if name not in self._prepared.statements:

@@ -24,6 +24,7 @@ from upriver.doors.parameters import (
     with_parameters,
 )
 from upriver.doors.postgres.catalog import MACROS, PREFIX, SETTINGS, adapted
+from upriver.doors.postgres.copies import CopyForm, copied_query
 from upriver.doors.postgres.cursors import CursorStep, Declaration, SessionCursors
 from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, TEXT, TYPES, decoded
@@ -125,9 +126,11 @@ class Outcome:
 
     rows: pa.Table | None
     tag: str
+    copy: CopyForm | None = None
+    """How the rows are copied, if they are the answer of a COPY."""
 
     def tag_of(self, rows: int) -> str:
-        return f"{self.tag} {rows}" if self.rows is not None and self.tag in ("SELECT", "FETCH") else self.tag
+        return f"{self.tag} {rows}" if self.rows is not None and self.tag in ("SELECT", "FETCH", "COPY") else self.tag
 
 
 class PreparedQuery:
@@ -152,6 +155,7 @@ class PreparedQuery:
         self._added = DoorTables()
         self._schema: pa.Schema | None = None
         self._step: CursorStep | None = None
+        self._copy: CopyForm | None = None
         if self.word in _QUERIES:
             self._parse(text, oids)
         elif self.word == "DECLARE":
@@ -159,6 +163,9 @@ class PreparedQuery:
             self._parse(self.declaration.query, oids)
         elif self.word == "EXPLAIN":
             self._parse(_explained(text), oids)
+        elif self.word == "COPY":
+            query, self._copy = copied_query(text)
+            self._parse(query, oids)
         elif self.word in ("FETCH", "MOVE"):
             self._step = CursorStep.of(text)
         elif self.word in _WRITES:
@@ -179,6 +186,11 @@ class PreparedQuery:
         tree = with_casts(query.tree, [_duck_type(oid) for oid in self.parameters])
         self._query = ViewQuery(tree, query.routes, query.zone)
 
+    @property
+    def cursor(self) -> str | None:
+        """The name of the cursor through which a FETCH or a MOVE steps."""
+        return None if self._step is None else self._step.name
+
     def schema(self, cancellation: Cancellation) -> pa.Schema | None:
         """Of the rows; ``None`` for a statement that gives none. Raises as ``describe`` does."""
         if self.word == "SHOW":
@@ -187,7 +199,7 @@ class PreparedQuery:
             return _PLAN
         if self._step is not None and self.word == "FETCH":
             return self._cursors.schema(self._step.name)
-        if self.declaration is not None:
+        if self.declaration is not None or self._copy is not None:
             return None
         if self._query is not None and self._schema is None:
             self._schema = describe(self._query, [None] * len(self.parameters), self._added, cancellation)
@@ -220,7 +232,7 @@ class PreparedQuery:
         if self._query is not None:
             found = execute(self._query, self._rows, parameters, self._added, cancellation)
             if self.declaration is None:
-                return Outcome(found, "SELECT")
+                return Outcome(found, "SELECT") if self._copy is None else Outcome(found, "COPY", self._copy)
             self._cursors.declare(self.declaration, found)
             return Outcome(None, "DECLARE CURSOR")
         if self._step is not None:
