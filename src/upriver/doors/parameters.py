@@ -34,7 +34,7 @@ def part_as_parsed(match: re.Match[str]) -> str:
         return f'{match[0][:-6]}"{match[0][-6:].lower()}"'
     if match["type"] is None:
         return match[0]
-    return f"{match['cast']}{'bigint' if match['type'].lower() == 'oid' else 'text'}[]"
+    return f"{match['cast']}{'uinteger' if match['type'].lower() == 'oid' else 'text'}[]"
 
 
 def with_calls(text: str) -> str:

@@ -53,6 +53,15 @@ ASKED = {
     # pgAdmin: rights, statistics and settings, by functions that give rows
     "SELECT count(*) FROM pg_show_all_settings() s, pg_stat_user_functions f, "
     "(SELECT (aclexplode(relacl)).grantee FROM pg_class) a": ["0"],
+    # pgAdmin: columns of an index, numbered; types that there are not
+    "SELECT indkey[0], indkey[n], indoption[n - 1], n FROM (SELECT *, unnest(ARRAY(SELECT "
+    "pg_catalog.generate_series(1, 1))) AS n FROM pg_index WHERE indrelid = 'public.\"Routes\"'::regclass) i": [
+        "1",
+        "2",
+        "0",
+        "1",
+    ],
+    "SELECT format_type(NULL, NULL) IS NULL, format_type(0, NULL), 99::regtype": ["t", "-", "???"],
     # Beekeeper Studio: columns of a key, one after the other
     "SELECT pos FROM pg_index i CROSS JOIN LATERAL generate_subscripts(i.indkey, 1) AS pos WHERE pos > 1": ["2"],
     # functions that DuckDB calls otherwise

@@ -27,7 +27,7 @@ _OWNER_OID = 10
 _OWN_OID_MIN = 16_384
 """OIDs below are PostgreSQL's own."""
 
-_TYPES = {"oid": pa.int64(), "int": pa.int32(), "text": pa.string(), "bool": pa.bool_(), "real": pa.float32()}
+_TYPES = {"oid": pa.uint32(), "int": pa.int32(), "text": pa.string(), "bool": pa.bool_(), "real": pa.float32()}
 _TYPES |= {"ints": pa.list_(pa.int32()), "texts": pa.list_(pa.string()), "int2s": INT2_VECTOR, "oids": OID_VECTOR}
 _DEFAULTS: Mapping[str, Any] = {"oid": 0, "int": 0, "bool": False, "real": 0.0}
 
@@ -433,7 +433,8 @@ def _format_type() -> str:
     numeric = f"WHEN 1700 THEN CASE WHEN b IS NULL OR b < 4 THEN 'numeric' ELSE 'numeric(' || {numeric} || ')' END"
     names = " ".join(f"WHEN {type.oid} THEN '{type.shown}'" for type in TYPES if type.name != "numeric")
     arrays = " ".join(f"WHEN {type.array} THEN '{type.shown}[]'" for type in TYPES if type.array)
-    return f"format_type(a, b) AS CASE a {numeric} {names} {arrays} ELSE '???' END"
+    others = "WHEN 0 THEN '-' ELSE CASE WHEN a > 0 THEN '???' END"
+    return f"format_type(a, b) AS CASE a {numeric} {names} {arrays} {others} END"
 
 
 def _to_regtype() -> str:
@@ -494,9 +495,12 @@ _LIST_COLUMNS = frozenset(
     name for table in COLUMNS for name, type in _columns(table) if type in ("texts", "ints", "int2s", "oids")
 )
 """Columns of the catalog that are arrays."""
+_VECTOR_COLUMNS = frozenset(name for table in COLUMNS for name, type in _columns(table) if type in ("int2s", "oids"))
+"""Those of them that are vectors, whose elements PostgreSQL counts from 0."""
 _NAMED_TYPES = {
     **dict.fromkeys(("text", "name", "char", "varchar", "bpchar"), "VARCHAR"),
-    **dict.fromkeys(("oid", "xid", "xid8", "cid"), "BIGINT"),
+    "oid": "UINTEGER",
+    **dict.fromkeys(("xid", "xid8", "cid"), "BIGINT"),
     **dict.fromkeys(("aclitem", "inet", "cidr", "pg_lsn", "xml", "citext"), "VARCHAR"),
     "int4": "INTEGER",
     "int8": "BIGINT",
@@ -567,9 +571,10 @@ _ROW_FUNCTIONS = (*TABLE_FUNCTIONS, "generate_subscripts", "explodinggenerateser
 
 
 def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
+    above = node.parent
     if isinstance(node, exp.Dot) and isinstance(node.this, exp.Identifier) and node.this.name.lower() in _SCHEMAS:
         node = node.expression
-    node = own_function(node, PREFIX)
+    node = own_function(node, above, PREFIX)
     if isinstance(node, exp.Operator):
         return _operator(node)
     if isinstance(node, exp.Collate):
@@ -587,6 +592,9 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
     if isinstance(node, exp.Column) and node.name.lower() in _SYSTEM_COLUMNS and not _is_of_view(node, views):
         hidden = exp.cast(exp.Literal.number(0), "BIGINT")
         return exp.alias_(hidden, node.name) if isinstance(node.parent, exp.Select) else hidden
+    if isinstance(node, exp.Bracket) and node.this.name.lower() in _VECTOR_COLUMNS and len(node.expressions) == 1:
+        following = exp.Add(this=exp.paren(node.expressions[0]), expression=exp.Literal.number(1))
+        return exp.Bracket(this=node.this, expressions=[following])
     if isinstance(node, exp.EQ | exp.NEQ | exp.GT) and (compared := _function_compared(node)) is not None:
         return compared
     if isinstance(node, exp.Any | exp.All) and (elements := _elements(node.this.unnest())) is not None:

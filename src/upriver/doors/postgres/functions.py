@@ -15,8 +15,14 @@ _TRANSACTION_COLUMNS = frozenset(
 """Columns of the catalog that number transactions; the system's own are constants by now."""
 
 
-def own_function(node: exp.Expr, macro_prefix: str) -> exp.Expr:
-    """The call as DuckDB takes it. macro_prefix: of the names of the door's macros."""
+def own_function(node: exp.Expr, above: exp.Expr | None, macro_prefix: str) -> exp.Expr:
+    """The call as DuckDB takes it. above: what it stands in. macro_prefix: of the names of the door's macros."""
+    if isinstance(node, exp.Anonymous) and node.name.lower() == "generate_series":  # with a schema: rows, too
+        return (
+            node
+            if isinstance(above, exp.Table | exp.Lateral)
+            else exp.Anonymous(this="unnest", expressions=[node.copy()])
+        )
     if isinstance(node, exp.Format):
         return _formatted(node, macro_prefix)
     if isinstance(node, exp.Substring):

@@ -55,10 +55,11 @@ TIMESTAMP = PostgresType("timestamp", 1114, 8, 1115, "TIMESTAMP", "D", "timestam
 TIMESTAMPTZ = PostgresType("timestamptz", 1184, 8, 1185, "TIMESTAMPTZ", "D", "timestamp with time zone")
 INTERVAL = PostgresType("interval", 1186, 16, 1187, "INTERVAL", "T", "interval")
 NUMERIC = PostgresType("numeric", 1700, -1, 1231, "DECIMAL(38, 9)", "N", "numeric")
+OID = PostgresType("oid", 26, 4, 1028, "UINTEGER", "N", "oid")
 _ALSO = (
     PostgresType("char", 18, 1, 1002, "VARCHAR", "Z", '"char"'),
     PostgresType("name", 19, 64, 1003, "VARCHAR", "S", "name"),
-    PostgresType("oid", 26, 4, 1028, "BIGINT", "N", "oid"),
+    OID,
     PostgresType("unknown", 705, -2, 0, "VARCHAR", "X", "unknown"),
     PostgresType("bpchar", 1042, -1, 1014, "VARCHAR", "S", "character"),
     PostgresType("varchar", 1043, -1, 1015, "VARCHAR", "S", "character varying"),
@@ -70,9 +71,9 @@ TYPES = (
     *(BOOL, BYTEA, INT8, INT2, INT4, TEXT, JSON, FLOAT4, FLOAT8, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, INTERVAL, NUMERIC),
     *_ALSO,
 )
-INT2_VECTOR, OID_VECTOR = pa.list_(pa.uint16()), pa.list_(pa.uint32())
+INT2_VECTOR, OID_VECTOR = pa.list_(pa.uint16()), pa.list_(pa.uint64())
 """Of columns of the catalog: PostgreSQL's int2vector and oidvector. No view has unsigned numbers."""
-_VECTORS: tuple[tuple[pa.DataType, int, PostgresType], ...] = ((INT2_VECTOR, 22, INT2), (OID_VECTOR, 30, _ALSO[2]))
+_VECTORS: tuple[tuple[pa.DataType, int, PostgresType], ...] = ((INT2_VECTOR, 22, INT2), (OID_VECTOR, 30, OID))
 """Their OIDs, and the types of their elements."""
 BY_OID = {type.oid: type for type in TYPES}
 ELEMENTS = {type.array: type for type in TYPES if type.array}
@@ -82,7 +83,8 @@ _OF_ARROW: tuple[tuple[Callable[[pa.DataType], bool], PostgresType], ...] = (
     (kinds.is_boolean, BOOL),
     (lambda type: type in (pa.int8(), pa.int16(), pa.uint8()), INT2),
     (lambda type: type in (pa.int32(), pa.uint16()), INT4),
-    (lambda type: type in (pa.int64(), pa.uint32()), INT8),
+    (kinds.is_uint32, OID),
+    (kinds.is_int64, INT8),
     (kinds.is_float32, FLOAT4),
     (kinds.is_floating, FLOAT8),
     (lambda type: bool(kinds.is_decimal(type) or kinds.is_uint64(type)), NUMERIC),
