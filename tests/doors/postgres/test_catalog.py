@@ -54,10 +54,11 @@ ASKED = {
     "SELECT count(*) FROM pg_show_all_settings() s, pg_stat_user_functions f, "
     "(SELECT (aclexplode(relacl)).grantee FROM pg_class) a": ["0"],
     # pgAdmin: columns of an index, numbered; types that there are not
-    "SELECT indkey[0], indkey[n], indoption[n - 1], n FROM (SELECT *, unnest(ARRAY(SELECT "
+    "SELECT indkey[0], indkey[n], indkey[0:n], indoption[n - 1], n FROM (SELECT *, unnest(ARRAY(SELECT "
     "pg_catalog.generate_series(1, 1))) AS n FROM pg_index WHERE indrelid = 'public.\"Routes\"'::regclass) i": [
         "1",
         "2",
+        "1 2",
         "0",
         "1",
     ],

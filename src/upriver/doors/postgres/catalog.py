@@ -13,7 +13,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.doors.postgres.catalog_columns import COLUMN_NAMES, COLUMNS, RESERVED, RESERVED_BUT_FUNCTIONS
-from upriver.doors.postgres.functions import own_function, with_column_names
+from upriver.doors.postgres.functions import counted_from_one, own_function, with_column_names
 from upriver.doors.postgres.types import INT2_VECTOR, OID_VECTOR, TYPES, elements_of_text, field_of, is_array
 from upriver.doors.queries import TABLE_FUNCTIONS
 from upriver.net.lookups import ViewRoute
@@ -593,8 +593,7 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
         hidden = exp.cast(exp.Literal.number(0), "BIGINT")
         return exp.alias_(hidden, node.name) if isinstance(node.parent, exp.Select) else hidden
     if isinstance(node, exp.Bracket) and node.this.name.lower() in _VECTOR_COLUMNS and len(node.expressions) == 1:
-        following = exp.Add(this=exp.paren(node.expressions[0]), expression=exp.Literal.number(1))
-        return exp.Bracket(this=node.this, expressions=[following])
+        return exp.Bracket(this=node.this, expressions=[counted_from_one(node.expressions[0])])
     if isinstance(node, exp.EQ | exp.NEQ | exp.GT) and (compared := _function_compared(node)) is not None:
         return compared
     if isinstance(node, exp.Any | exp.All) and (elements := _elements(node.this.unnest())) is not None:

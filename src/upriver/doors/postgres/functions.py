@@ -41,6 +41,14 @@ def own_function(node: exp.Expr, above: exp.Expr | None, macro_prefix: str) -> e
     return node
 
 
+def counted_from_one(index: exp.Expr) -> exp.Expr:
+    """The place, or the places from one to another, in an array that PostgreSQL counts from 0."""
+    if isinstance(index, exp.Slice):
+        ends = {name: counted_from_one(end) for name, end in index.args.items() if isinstance(end, exp.Expr)}
+        return exp.Slice(**ends)
+    return exp.Add(this=exp.paren(index), expression=exp.Literal.number(1))
+
+
 def with_column_names(tree: exp.Expr) -> exp.Expr:
     """The query in which the only column of a function after LATERAL is called as its table is, as in PostgreSQL."""
     for lateral in tree.find_all(exp.Lateral):
