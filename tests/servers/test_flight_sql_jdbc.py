@@ -43,8 +43,10 @@ def test_jdbc_finds_views_their_columns_and_rows() -> None:
         *("column n -5 null", "column total 3 null"),
         "parameters 2 columns 3",
         *("row ada 2 17.50", "row bob 1 20.00"),
-        *("at 2024-01-01 13:00:00.0 [1,2]", "at 2024-01-02 13:00:00.0 []"),
-        *("at 2024-01-03 13:00:00.0 null", "at 2024-01-04 13:00:00.0 [3]"),
+        *(
+            f"at 2024-01-0{day} 13:00:00.0 2024-01-0{day}T12:00:00Z {delays}"
+            for day, delays in enumerate(("[1,2]", "[]", "null", "[3]"), start=1)
+        ),
     ]
     assert "views are only read here" in said[-2]
     assert "show the app's token" in said[-1]

@@ -8,6 +8,7 @@ rows of either, so a condition that names no key is never lost.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Self
 
 import pyarrow as pa
@@ -138,10 +139,10 @@ class ViewQuery:
             return None
         return sum(int(count.name) for count in counts)
 
-    def parameter_types(self) -> dict[int, str]:
+    def parameter_types(self, others: Mapping[str, str] = MappingProxyType({})) -> dict[int, str]:
         """DuckDB's types of parameters, by number, as far as the query shows them: beside a column, in a cast, in
-        LIMIT."""
-        columns = {
+        LIMIT. others: types of columns of tables that the door adds."""
+        columns = dict(others) | {
             field.name.lower(): type
             for route in self.routes.values()
             for field in route.schema
@@ -403,7 +404,7 @@ def _shown_type(parameter: exp.Expr, columns: Mapping[str, str]) -> str | None:
         return "BIGINT"
     if isinstance(above, exp.Any):
         type = _shown_type(above, columns)
-        return None if type is None else f"{type}[]"
+        return f"{type or 'VARCHAR'}[]"
     if isinstance(above, _COMPARISONS):
         types = [columns.get(column.name.lower()) for column in above.args.values() if isinstance(column, exp.Column)]
         return next((type for type in types if type is not None), None)

@@ -15,6 +15,7 @@ ASKED = {
     "SELECT quote_ident('totals'), quote_ident('Routes'), quote_ident('order'), parse_ident('public.\"Routes\"')": [
         *("totals", '"Routes"', '"order"', "{public,Routes}")
     ],
+    "SELECT unnest(current_schemas(false)), current_role": ["public", "upriver"],
     "SELECT * FROM current_database() AS d, now() AS n WHERE n > '2020-01-01' AND d = 'upriver' LIMIT 0": [],
     # Metabase: keywords as names
     "WITH p AS (SELECT has_table_privilege(current_user, 'totals', 'select') AS select, true AS update, 1 AS table) "

@@ -103,6 +103,13 @@ def test_parameters_that_a_query_does_not_use_are_left_out() -> None:
     assert answers[2] == (b"D", b"\0\2\0\0\0\1" + b"2" + b"\0\0\0\2$2")
 
 
+def test_parameters_have_the_types_of_the_columns_beside_them() -> None:
+    session = trusted_session()
+    text = "SELECT current_schemas(true) FROM pg_class WHERE relkind = ANY($1) AND oid = $2"
+    answers = said(session, parse(text) + framed(b"D", b"S\0") + SYNC)
+    assert answers[1] == (b"t", struct.pack("!hii", 2, 1009, 26))
+
+
 def test_a_portal_is_a_cursor_too() -> None:
     session = trusted_session()
     said(session, query("BEGIN") + parse("SELECT n FROM totals ORDER BY n") + bind(portal="p") + SYNC)

@@ -43,7 +43,7 @@ public class Ask {
                 }
             }
             try (Statement statement = connection.createStatement(); ResultSet rows = statement.executeQuery("SELECT * FROM \"Routes\"")) {
-                while (rows.next()) System.out.println("at " + rows.getString("at") + " " + rows.getArray("delays"));
+                while (rows.next()) System.out.println("at " + rows.getString("at") + " " + rows.getObject("at", java.time.Instant.class) + " " + rows.getArray("delays"));
             }
             try (Statement statement = connection.createStatement()) {
                 statement.executeUpdate("DELETE FROM totals");

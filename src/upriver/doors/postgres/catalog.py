@@ -6,7 +6,7 @@ reads it; many have no rows. Functions that only PostgreSQL has are macros of Du
 
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -292,6 +292,14 @@ def catalog_table(name: str, views: _Views, definitions: Callable[[], Mapping[st
     return pa.Table.from_pylist(rows, schema)
 
 
+def column_types(tables: Iterable[pa.Table]) -> dict[str, str]:
+    """DuckDB's types of the plain columns of tables of the catalog, by name."""
+    return {
+        field.name: _DUCK_TYPES[field.type] for table in tables for field in table.schema if field.type in _DUCK_TYPES
+    }
+
+
+_DUCK_TYPES = {pa.uint32(): "UINTEGER", pa.int32(): "INTEGER", pa.string(): "VARCHAR", pa.bool_(): "BOOLEAN"}
 _DEFINITION_COLUMNS: Mapping[str, tuple[str, str]] = {
     "pg_matviews": ("matviewname", "definition"),
     "information_schema.views": ("table_name", "view_definition"),
@@ -479,6 +487,8 @@ _WORDS: Mapping[type[exp.Expr], str] = {
     exp.SessionUser: "current_user",
     exp.CurrentVersion: "version",
 }
+_USERS = ("user", "current_role")
+"""Words for the user that look like columns."""
 _RENAMED: Mapping[str, str] = {
     **dict.fromkeys(("json_build_object", "jsonb_build_object"), "json_object"),
     **dict.fromkeys(("json_build_array", "jsonb_build_array"), "json_array"),
@@ -587,7 +597,7 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
         return exp.Nullif(this=known, expression=exp.Literal.number(0))
     if isinstance(node, exp.Anonymous):
         return _call(node)
-    if isinstance(node, exp.Column) and not node.table and node.name.lower() == "user" and not node.this.quoted:
+    if isinstance(node, exp.Column) and not node.table and node.name.lower() in _USERS and not node.this.quoted:
         return _macro("current_user")
     if isinstance(node, exp.Column) and node.name.lower() in _SYSTEM_COLUMNS and not _is_of_view(node, views):
         hidden = exp.cast(exp.Literal.number(0), "BIGINT")
@@ -604,6 +614,8 @@ def _adapted_node(node: exp.Expr, views: _Views) -> exp.Expr:
         return exp.Anonymous(this="json_group_array", expressions=[node.this])
     if isinstance(node, exp.ArraySize) and node.args.get("expression") is not None:
         return _macro("array_upper", [node.this, node.expression])
+    if isinstance(node, exp.CurrentSchemas):
+        return _macro("current_schemas", [node.this or exp.true()])
     if (word := _WORDS.get(type(node))) is not None:
         return _macro(word)
     return node

@@ -23,7 +23,7 @@ from upriver.doors.parameters import (
     with_casts,
     with_parameters,
 )
-from upriver.doors.postgres.catalog import MACROS, PREFIX, SETTINGS, adapted
+from upriver.doors.postgres.catalog import MACROS, PREFIX, SETTINGS, adapted, column_types
 from upriver.doors.postgres.copies import CopyForm, copied_query
 from upriver.doors.postgres.cursors import CursorStep, Declaration, SessionCursors
 from upriver.doors.postgres.messages import WireError
@@ -182,7 +182,7 @@ class PreparedQuery:
         tree, tables = adapted(tree, routes, self._rows.definitions)
         self._added = DoorTables(tables, MACROS)
         query = ViewQuery.of(tree, routes, tables)
-        self.parameters = _parameter_oids(query, oids)
+        self.parameters = _parameter_oids(query, oids, column_types(tables.values()))
         tree = with_casts(query.tree, [_duck_type(oid) for oid in self.parameters])
         self._query = ViewQuery(tree, query.routes, query.zone)
 
@@ -302,14 +302,14 @@ def ends_failure(word: str) -> bool:
     return word in ("COMMIT", "END", "ABORT", "ROLLBACK")
 
 
-def _parameter_oids(query: ViewQuery, oids: Sequence[int]) -> tuple[int, ...]:
+def _parameter_oids(query: ViewQuery, oids: Sequence[int], others: Mapping[str, str]) -> tuple[int, ...]:
     numbers = {parameter_number(node) for node in query.tree.find_all(exp.Parameter, exp.Placeholder)}
     if None in numbers:
         raise UnsupportedSql("parameters are $1, $2, ...")
     count = max([len(oids), *(number for number in numbers if number is not None)])
     if count > PARAMETERS_MAX or 0 in numbers:
         raise WireError("54000", f"a statement has at most {PARAMETERS_MAX:,} parameters, from $1 on")
-    shown = query.parameter_types()
+    shown = query.parameter_types(others)
     given = [*oids, *[0] * (count - len(oids))]
     unknown = (0, 705)
     return tuple(_oid_of(shown.get(place)) if oid in unknown else oid for place, oid in enumerate(given, start=1))
