@@ -30,11 +30,14 @@ ASKED = {
     ],
     "SELECT indkey, indoption, (SELECT count(*) FROM unnest(indkey)) FROM pg_index "
     "WHERE indrelid = 'public.\"Routes\"'::regclass": ["1 2", "0 0", "2"],
-    "SELECT proallargtypes::regtype[] FROM pg_proc": [],
+    "SELECT proallargtypes::regtype[] FROM pg_proc LIMIT 0": [],
     # asyncpg, ADBC: types by their OIDs, and by their functions
     "SELECT typreceive FROM pg_type WHERE oid = ANY('{1700}'::oid[]) AND typsend != 0 AND typreceive::text != 'x'": [
         "numeric_recv"
     ],
+    # Npgsql: arrays by the function that reads them
+    "SELECT typ.oid, typelem FROM pg_type typ LEFT JOIN pg_proc AS proc ON proc.oid = typ.typreceive "
+    "WHERE proc.proname = 'array_recv' AND typname = '_int4'": ["1007", "23"],
     "SELECT cast('{1,2}' AS oid[])": ["{1,2}"],
     # pgAdmin, DataGrip: columns of every table, names of relations, functions about them
     "SELECT xmin, tableoid, oid::regclass, relname FROM pg_class WHERE oid = 'totals'::text::regclass": [

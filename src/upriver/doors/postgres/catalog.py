@@ -150,6 +150,16 @@ def _type_functions(stem: str) -> dict[str, str]:
     return {"typinput": f"{stem}in", "typoutput": f"{stem}out", "typreceive": f"{stem}recv", "typsend": f"{stem}send"}
 
 
+def _functions(views: _Views) -> Iterator[dict[str, Any]]:
+    """Those that types have: clients tell arrays by theirs."""
+    names = {
+        name: None for row in _types(views) for column, name in row.items() if column in _FUNCTION_COLUMNS and name
+    }
+    known = {"pronamespace": PG_CATALOG, "proowner": _OWNER_OID, "prokind": "f", "provolatile": "i", "pronargs": 1}
+    for number, name in enumerate(names, start=1):
+        yield _row("pg_proc", oid=number, proname=name, prosrc=name, proisstrict=True, **known)
+
+
 def _index_text(view: str, route: ViewRoute) -> str:
     columns = ", ".join(_identifier(name) for name in route.key)
     return f"CREATE INDEX {_identifier(index_of(view))} ON public.{_identifier(view)} USING hash ({columns})"
@@ -265,6 +275,7 @@ _ROWS: Mapping[str, Callable[[_Views], Iterator[dict[str, Any]]]] = {
     "pg_class": _classes,
     "pg_attribute": _attributes,
     "pg_type": _types,
+    "pg_proc": _functions,
     "pg_index": _indexes,
     "pg_database": _databases,
     "pg_roles": _roles,
@@ -628,10 +639,16 @@ _FUNCTION_COLUMNS = frozenset(
 
 
 def _function_compared(node: exp.Binary) -> exp.Expr | None:
-    """``typreceive <> 0``: whether there is such a function; ``None`` for another comparison."""
+    """``typreceive <> 0``: whether there is such a function; ``pg_proc.oid = typreceive``: whether it is that of this
+    name. ``None`` for another comparison."""
     column, number = node.this, node.expression
+    if isinstance(number, exp.Column) and number.name.lower() in _FUNCTION_COLUMNS:
+        column, number = number, column
     if not isinstance(column, exp.Column) or column.name.lower() not in _FUNCTION_COLUMNS:
         return None
+    if isinstance(number, exp.Column) and number.name.lower() == "oid":
+        named = exp.column("proname", table=number.args.get("table"))
+        return type(node)(this=named, expression=column)
     if not isinstance(number, exp.Literal) or number.name != "0":
         return None
     is_missing = exp.Is(this=column, expression=exp.Null())
