@@ -27,6 +27,7 @@ NOT_RUN: dict[str, list[str]] = {
     ],
     "docs/guide/http.md": ["it needs the app around it"],
     "docs/guide/queries.md": ["it needs the app around it"] * 5,
+    "docs/guide/security.md": ["it needs the app around it"],
     "docs/guide/sources.md": [
         "it runs only with a broker",
         "it runs only with Delta",

@@ -18,6 +18,7 @@ from upriver.client.rescale import Rescale
 from upriver.coordinator.group import MembershipConfig
 from upriver.doors.doors import DoorAddresses, OpenDoors
 from upriver.doors.gateway import Gateway
+from upriver.doors.tls import DoorCertificate
 from upriver.engine.stateful import in_order
 from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
@@ -104,7 +105,9 @@ class App:
     epochs (docs/guide/sql.md).
     http: where the app answers over HTTP, ``"127.0.0.1:8080"``; port 0 takes a free one; ``None``: nowhere. It needs
     the extra ``http``, and every request must show the token (docs/guide/http.md). postgres, flight: the same for
-    PostgreSQL's wire and for Arrow Flight (docs/guide/queries.md).
+    PostgreSQL's wire and for Arrow Flight (docs/guide/queries.md). tls_certificate, tls_key: files with the certificate
+    that these doors show, and its private key, as PEM; they serve nothing without TLS then. The app's own address,
+    which ``upriver.connect`` takes, has no TLS (docs/guide/security.md).
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -141,10 +144,13 @@ class App:
         http: str | None = None,
         postgres: str | None = None,
         flight: str | None = None,
+        tls_certificate: str | os.PathLike[str] | None = None,
+        tls_key: str | os.PathLike[str] | None = None,
     ) -> None:
         check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
-        self._door_addresses = DoorAddresses.of(http=http, postgres=postgres, flight=flight)
+        certificate = DoorCertificate.of(tls_certificate, tls_key)
+        self._door_addresses = DoorAddresses.of(certificate, http=http, postgres=postgres, flight=flight)
         use_own_python(spark)
         self._spark = spark
         self._config = AppConfig(

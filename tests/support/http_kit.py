@@ -14,6 +14,7 @@ from server_kit import SECONDS_MAX, TOKEN
 from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.server import HttpServer
+from upriver.doors.tls import DoorCertificate
 from upriver.ids import Epoch
 from upriver.net.handshake import ClientTokens
 from upriver.net.lookups import ViewRoute
@@ -68,7 +69,7 @@ DAYS = View(
 class HttpApp:
     """Two workers and a coordinator, whose views are :mod:`client_kit`'s and ``days``, and a door."""
 
-    def __init__(self, root: str | None = None) -> None:
+    def __init__(self, root: str | None = None, certificate: DoorCertificate | None = None) -> None:
         self.coordinator = Coordinator()
         self.evicted: list[Mapping[str, Any]] = []
         self.told_status: dict[str, Any] = {"epoch": 5, "rescale": None}
@@ -80,7 +81,7 @@ class HttpApp:
             worker.committed_at = COMMITTED_AT
         self.client = self.cluster.connect()
         self.gateway = Gateway(self.client, ClientTokens(TOKEN, READER_TOKEN), root)
-        self.server = HttpServer(self.gateway, Listen())
+        self.server = HttpServer(self.gateway, Listen(), certificate)
 
     def _actions(self) -> Mapping[str, Any]:
         """What the coordinator answers."""

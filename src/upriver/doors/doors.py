@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from upriver.doors.gateway import Gateway
 from upriver.doors.query_processes import PROCESSES
+from upriver.doors.tls import DoorCertificate
 from upriver.errors import ClusterError, DeclarationError
 from upriver.net.remote import PORT_MAX
 from upriver.net.server import Listen
@@ -24,7 +25,8 @@ MODULES: Mapping[str, tuple[str, str]] = {
     "postgres": ("upriver.doors.postgres.server", "spark"),
     "flight": ("upriver.doors.flight.server", "spark"),
 }
-"""By door: its module, which has ``serve(gateway, listen) -> Door``, and the extra with the packages that it needs."""
+"""By door: its module, which has ``serve(gateway, listen, certificate) -> Door``, and the extra with the packages that
+it needs."""
 
 
 class Door(Protocol):
@@ -40,17 +42,22 @@ class Door(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DoorAddresses:
-    """Where an app's doors listen; a door without an address stays closed."""
+    """Where an app's doors listen; a door without an address stays closed. certificate: which they show; ``None``: they
+    do not encrypt."""
 
     listens: Mapping[str, Listen]
+    certificate: DoorCertificate | None = None
 
     @classmethod
-    def of(cls, **addresses: str | None) -> "DoorAddresses":
+    def of(cls, certificate: DoorCertificate | None = None, **addresses: str | None) -> "DoorAddresses":
         """From ``host:port`` for each door. Raises DeclarationError."""
         given = {door: address for door, address in addresses.items() if address is not None}
         for door in given:
             _require(door)
-        return cls({door: _listen(door, address) for door, address in given.items()})
+        if certificate is not None and not given:
+            doors = ", ".join(f"{door}=" for door in MODULES)
+            raise DeclarationError(f"tls_certificate=: the app has no door that could show it: give one of {doors}")
+        return cls({door: _listen(door, address) for door, address in given.items()}, certificate)
 
 
 def _listen(door: str, address: Any) -> Listen:
@@ -81,7 +88,7 @@ class OpenDoors:
         self._open: dict[str, Door] = {}
         try:
             for door, listen in addresses.listens.items():
-                self._open[door] = _require(door).serve(gateway, listen)
+                self._open[door] = _require(door).serve(gateway, listen, addresses.certificate)
         except BaseException:
             self.close()
             raise

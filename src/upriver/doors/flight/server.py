@@ -24,6 +24,7 @@ from upriver.doors.flight.streams import RowStreams
 from upriver.doors.flight.tickets import RowsTicket
 from upriver.doors.gateway import Gateway
 from upriver.doors.queries import ViewQuery
+from upriver.doors.tls import DoorCertificate
 from upriver.errors import DeclarationError
 from upriver.net.lookups import route_among
 from upriver.net.server import Listen
@@ -84,14 +85,26 @@ class _AnyHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
 class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
     """The server; it listens from construction until ``close``."""
 
-    def __init__(self, rows: QueryRows, knows: Callable[[str], bool], listen: Listen) -> None:
-        """knows: whether a text is one of the app's tokens. Raises OSError, pa.ArrowException if it cannot listen."""
+    def __init__(
+        self,
+        rows: QueryRows,
+        knows: Callable[[str], bool],
+        listen: Listen,
+        certificate: DoorCertificate | None = None,
+    ) -> None:
+        """knows: whether a text is one of the app's tokens. certificate: ``None``: it does not encrypt. Raises OSError,
+        pa.ArrowException if it cannot listen."""
         self._rows = rows
         self._sql = FlightSql(rows)
         self._streams = RowStreams()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        middleware = {"token": _Authentication(knows)}
-        super().__init__(f"grpc://{host}:{listen.port}", auth_handler=_AnyHandshake(), middleware=middleware)
+        shown = [] if certificate is None else [(certificate.chain.read_bytes(), certificate.key.read_bytes())]
+        super().__init__(
+            f"{'grpc+tls' if shown else 'grpc'}://{host}:{listen.port}",
+            auth_handler=_AnyHandshake(),
+            tls_certificates=shown or None,
+            middleware={"token": _Authentication(knows)},
+        )
         self.address = listen.address(self.port)
 
     def close(self) -> None:
@@ -200,10 +213,10 @@ def _is_sql_command(descriptor: Any) -> bool:
     return descriptor.descriptor_type == flight.DescriptorType.CMD and is_sql(descriptor.command)
 
 
-def serve(gateway: Gateway, listen: Listen) -> FlightDoor:
+def serve(gateway: Gateway, listen: Listen, certificate: DoorCertificate | None) -> FlightDoor:
     """Open the door. Raises ClusterError if it cannot listen."""
     rows = ClientRows(gateway.client, gateway.store, scan_s=SCAN_S_MAX)
     try:
-        return FlightDoor(rows, lambda token: gateway.role(token) is not None, listen)
+        return FlightDoor(rows, lambda token: gateway.role(token) is not None, listen, certificate)
     except (OSError, pa.ArrowException) as error:
         raise cannot_listen("flight", listen, OSError(str(error))) from None

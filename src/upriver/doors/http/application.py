@@ -82,7 +82,8 @@ def page_files(folder: Path) -> Page:
 
 
 class HttpDoor:
-    """The application. host, port: where it listens. page: its files. endpoints: its operations."""
+    """The application. host, port: where it listens. page: its files. endpoints: its operations.
+    is_encrypted: whether callers come over TLS."""
 
     def __init__(
         self,
@@ -91,9 +92,11 @@ class HttpDoor:
         port: int,
         page: Page,
         endpoints: Sequence[Endpoint] = ENDPOINTS,
+        *,
+        is_encrypted: bool = False,
     ) -> None:
         self._gateway = gateway
-        self._guard = CallerGuard(gateway, host, port)
+        self._guard = CallerGuard(gateway, host, port, is_encrypted)
         self._page = page
         self._routes = [(compile_path(endpoint.path)[0], endpoint) for endpoint in endpoints]
         self._description = json_bytes(described(endpoints))

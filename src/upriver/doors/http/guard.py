@@ -33,12 +33,13 @@ SECURITY_HEADERS: Mapping[str, str] = {
 
 
 class CallerGuard:
-    """Knows the callers of one HTTP door. host, port: where it listens."""
+    """Knows the callers of one HTTP door. host, port: where it listens. is_encrypted: whether callers come over TLS."""
 
-    def __init__(self, gateway: Gateway, host: str, port: int) -> None:
+    def __init__(self, gateway: Gateway, host: str, port: int, is_encrypted: bool) -> None:
         self._gateway = gateway
         self._is_loopback = is_loopback(host)
         self._cookie = f"upriver_session_{port}"  # cookies of one host are shared by all its ports
+        self._attributes = "HttpOnly; SameSite=Strict" + "; Secure" * is_encrypted
         self.sessions = BrowserSessions()
 
     def check_host(self, headers: Mapping[str, str]) -> None:
@@ -76,7 +77,7 @@ class CallerGuard:
     def cookie(self, session: str | None) -> str:
         """The header that begins a session in the browser; ``None`` ends it."""
         age = int(SESSION_S_MAX) if session is not None else 0
-        return f"{self._cookie}={session or ''}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict"
+        return f"{self._cookie}={session or ''}; Path=/; Max-Age={age}; {self._attributes}"
 
 
 def check_same_origin(headers: Mapping[str, str], *, is_required: bool) -> None:

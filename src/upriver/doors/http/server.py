@@ -5,6 +5,7 @@ import contextlib
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from upriver.doors.doors import cannot_listen
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.application import HttpDoor, page_files
+from upriver.doors.tls import HANDSHAKE_S_MAX, DoorCertificate
 from upriver.errors import ClusterError
 from upriver.net.server import Listen, listening_socket
 
 CONNECTIONS_MAX = 256
 """Connections at a time; requests on more are refused with 503."""
+HANDSHAKES_MAX = 64
+"""Callers at a time that are in the handshake of TLS; more are cut off."""
 HEAD_S_MAX = 10.0
 """Seconds in which a request's head must have come, from the first byte or the connection on."""
 HEAD_BYTES_MAX = 64 << 10
@@ -65,16 +69,51 @@ class BoundedHttp(H11Protocol):
             self._late = None
 
 
+class BoundedHandshakes:
+    """Makes the protocol of each caller, unless too many others have not finished their handshake of TLS."""
+
+    def __init__(self, make: Callable[[], Any], clock: Callable[[], float]) -> None:
+        """make: makes a protocol, whose ``transport`` is ``None`` until the handshake is over. clock: monotonic."""
+        self._make = make
+        self._clock = clock
+        self._begun: dict[Any, float] = {}
+        """When each caller came that may be in its handshake."""
+
+    def __call__(self) -> Any:
+        """Raises ConnectionRefusedError, on which asyncio drops the caller."""
+        now = self._clock()
+        self._begun = {
+            caller: at
+            for caller, at in self._begun.items()
+            if caller.transport is None and now - at < HANDSHAKE_S_MAX  # asyncio does not tell of a failed one
+        }
+        if len(self._begun) >= HANDSHAKES_MAX:
+            raise ConnectionRefusedError("too many callers are in their handshake")
+        made = self._make()
+        self._begun[made] = now
+        return made
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """A loop whose servers bound the handshakes of TLS, which uvicorn does not."""
+
+    async def create_server(self, make: Any, *args: Any, ssl: Any = None, **rest: Any) -> Any:  # type: ignore[override]
+        if ssl is not None:
+            make, rest["ssl_handshake_timeout"] = BoundedHandshakes(make, self.time), HANDSHAKE_S_MAX
+        return await super().create_server(make, *args, ssl=ssl, **rest)
+
+
 class HttpServer:
     """Serves from construction until ``close``. Raises ClusterError if it cannot listen."""
 
-    def __init__(self, gateway: Gateway, listen: Listen) -> None:
+    def __init__(self, gateway: Gateway, listen: Listen, certificate: DoorCertificate | None = None) -> None:
+        """certificate: ``None``: it does not encrypt."""
         self._socket = _listener(listen)
         port = self._socket.getsockname()[1]
         self.address = listen.address(port)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = threading.Event()
-        self._gateway, self._host, self._port = gateway, listen.host, port
+        self._gateway, self._host, self._port, self._certificate = gateway, listen.host, port, certificate
         self._door: HttpDoor | None = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread(target=self._run, name="upriver-http", daemon=True)
@@ -84,13 +123,14 @@ class HttpServer:
             raise ClusterError(f"http={self.address}: the server has not begun in {START_S_MAX:g} s")
 
     def _run(self) -> None:
-        with contextlib.suppress(asyncio.CancelledError):
-            asyncio.run(self._serve())
+        with contextlib.suppress(asyncio.CancelledError), asyncio.Runner(loop_factory=_Loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         try:
-            self._door = HttpDoor(self._gateway, self._host, self._port, page_files(PAGE))
-            self._server = _Uvicorn(self._door)
+            is_encrypted = self._certificate is not None
+            self._door = HttpDoor(self._gateway, self._host, self._port, page_files(PAGE), is_encrypted=is_encrypted)
+            self._server = _Uvicorn(self._door, self._certificate)
             self._loop = asyncio.get_running_loop()
         finally:
             self._began.set()
@@ -111,7 +151,7 @@ class HttpServer:
 class _Uvicorn(uvicorn.Server):
     """A server on a thread that is not the main one: it takes no signals."""
 
-    def __init__(self, door: HttpDoor) -> None:
+    def __init__(self, door: HttpDoor, certificate: DoorCertificate | None) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # ours says what matters, without addresses
         super().__init__(
             uvicorn.Config(
@@ -129,6 +169,9 @@ class _Uvicorn(uvicorn.Server):
                 h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             )
         )
+        if certificate is not None:
+            self.config.load()
+            self.config.ssl = certificate.context()
 
 
 def _listener(listen: Listen) -> socket.socket:
@@ -138,6 +181,6 @@ def _listener(listen: Listen) -> socket.socket:
         raise cannot_listen("http", listen, error) from None
 
 
-def serve(gateway: Gateway, listen: Listen) -> Any:
+def serve(gateway: Gateway, listen: Listen, certificate: DoorCertificate | None) -> Any:
     """Open the door. Raises ClusterError if it cannot listen."""
-    return HttpServer(gateway, listen)
+    return HttpServer(gateway, listen, certificate)

@@ -66,6 +66,11 @@ class MessageReader:
                 raise violation(f"more than {STARTUP_BYTES_MAX:,} bytes before authentication")
         self._bytes += data
 
+    @property
+    def has_more(self) -> bool:
+        """Whether bytes have come that were not taken."""
+        return bool(self._bytes)
+
     def next(self) -> WireMessage | None:
         """The next whole message; ``None`` if it has not come yet. Raises WireError for a length that cannot be."""
         letters = 1 if self.has_started else 0

@@ -3,6 +3,7 @@
 import secrets
 import select
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from upriver.doors.execution import ClientRows, QueryRows
 from upriver.doors.gateway import Gateway
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.session import PostgresSession
+from upriver.doors.tls import HANDSHAKE_S_MAX, DoorCertificate
 from upriver.net.server import Listen, listening_socket
 
 CONNECTIONS_MAX = 100
@@ -25,6 +27,8 @@ IDLE_S_MAX = 3600.0
 """Seconds after which an idle caller's connection is closed."""
 SEND_S_MAX = 60.0
 """Seconds without progress after which a caller that does not read is dropped."""
+FAREWELL_S_MAX = 1.0
+"""Seconds in which a caller must answer the end of TLS."""
 RECEIVE_BYTES = 65_536
 """Bytes that are received at a time."""
 CLOSE_S_MAX = 5.0
@@ -38,9 +42,16 @@ _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR if has
 class PostgresServer:
     """Listens from construction until ``close``. address: ``host:port``."""
 
-    def __init__(self, rows: QueryRows, tokens: Mapping[str, str], listen: Listen) -> None:
-        """tokens: any name of each. Raises OSError if it cannot listen."""
+    def __init__(
+        self,
+        rows: QueryRows,
+        tokens: Mapping[str, str],
+        listen: Listen,
+        certificate: DoorCertificate | None = None,
+    ) -> None:
+        """tokens: any name of each. certificate: ``None``: it does not encrypt. Raises OSError if it cannot listen."""
         self._rows = rows
+        self._tls = None if certificate is None else certificate.context()
         self._verifiers = TokenVerifiers(tokens)
         self._listener = listening_socket(listen.host, listen.port, BACKLOG)
         self.address = listen.address(self._listener.getsockname()[1])
@@ -99,7 +110,7 @@ class PostgresServer:
 
     def _new_caller(self, connection: socket.socket) -> "_Caller":
         process = next(number for number in iter(lambda: secrets.randbits(31), -1) if number not in self._callers)
-        return _Caller(self, connection, self._rows, self._verifiers, process)
+        return _Caller(self, connection, self._rows, self._verifiers, process, self._tls)
 
     def forget(self, caller: "_Caller") -> None:
         """A caller has gone."""
@@ -117,18 +128,21 @@ class _Caller:
         rows: QueryRows,
         verifiers: TokenVerifiers,
         process: int,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self.process, self.secret = process, secrets.randbits(32)
-        self.session = PostgresSession(rows, verifiers, process, self.secret, self._has_gone)
+        self.session = PostgresSession(rows, verifiers, process, self.secret, self._has_gone, needs_tls=tls is not None)
         self.thread = threading.Thread(target=self._serve, name=f"upriver-postgres-{process}", daemon=True)
         self._server = server
         self._connection = connection
+        self._tls = tls
 
     def end(self) -> None:
         """Cancel the query and cut the connection, from another thread."""
         self.session.cancellation.request()
         with suppress(OSError):
-            self._connection.shutdown(socket.SHUT_RDWR)
+            # Not the method of an encrypted connection, which the caller's thread may be using.
+            socket.socket.shutdown(self._connection, socket.SHUT_RDWR)
 
     def _has_gone(self) -> bool:
         """Whether the caller has closed the connection."""
@@ -140,14 +154,23 @@ class _Caller:
 
     def _serve(self) -> None:
         try:
-            with self._connection, suppress(OSError):
+            with suppress(OSError):
                 self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
                 self._converse(time.monotonic() + UNPROVED_S_MAX)
             if self.session.cancels is not None:
                 self._server.cancel(*self.session.cancels)
         finally:
+            self._hang_up()
             self._server.forget(self)
+
+    def _hang_up(self) -> None:
+        with suppress(OSError):
+            if isinstance(self._connection, ssl.SSLSocket):  # callers take an end without a word for an attack
+                self._connection.settimeout(FAREWELL_S_MAX)
+                self._connection.unwrap()
+        with suppress(OSError):
+            self._connection.close()
 
     def _converse(self, prove_by: float) -> None:
         """Serve the caller until either side ends it. prove_by: when the caller must have proved itself, monotonic."""
@@ -164,15 +187,24 @@ class _Caller:
                 return
             for piece in self.session.receive(data):
                 self._send(piece)
+            if self.session.awaits_tls:
+                self._encrypt(prove_by)
+
+    def _encrypt(self, prove_by: float) -> None:
+        """Do the handshake of TLS, on the caller's own time."""
+        assert self._tls is not None
+        self._connection.settimeout(max(0.001, min(HANDSHAKE_S_MAX, prove_by - time.monotonic())))
+        self._connection = self._tls.wrap_socket(self._connection, server_side=True)
+        self.session.tls_began()
 
     def _send(self, piece: bytes) -> None:
         self._connection.settimeout(SEND_S_MAX)
         self._connection.sendall(piece)
 
 
-def serve(gateway: Gateway, listen: Listen) -> PostgresServer:
+def serve(gateway: Gateway, listen: Listen, certificate: DoorCertificate | None) -> PostgresServer:
     """Open the door. Raises ClusterError if it cannot listen."""
     try:
-        return PostgresServer(ClientRows(gateway.client, gateway.store), gateway.tokens, listen)
+        return PostgresServer(ClientRows(gateway.client, gateway.store), gateway.tokens, listen, certificate)
     except OSError as error:
         raise cannot_listen("postgres", listen, error) from None

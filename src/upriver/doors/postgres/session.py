@@ -143,7 +143,7 @@ class Prepared:
 
 class PostgresSession:
     """One caller. process, secret: what the caller must show to cancel its query from another connection. has_gone:
-    whether the caller has hung up."""
+    whether the caller has hung up. needs_tls: a caller must ask for TLS before anything else."""
 
     def __init__(
         self,
@@ -152,8 +152,13 @@ class PostgresSession:
         process: int,
         secret: int,
         has_gone: Callable[[], bool] = lambda: False,
+        *,
+        needs_tls: bool = False,
     ) -> None:
         self.cancellation = Cancellation(has_gone)
+        self.awaits_tls = False
+        """Whether the next bytes are those of the handshake of TLS, which are not for this session."""
+        self._needs_tls = needs_tls
         self.cancels: tuple[int, int] | None = None
         """The process and the secret of the session whose query this caller wants to cancel."""
         self.is_over = False
@@ -173,7 +178,7 @@ class PostgresSession:
         """What to send for these bytes. Raises nothing: an error becomes a message, and perhaps the end."""
         try:
             self._reader.take(data)
-            while not self.is_over and (message := self._reader.next()) is not None:
+            while not self.is_over and not self.awaits_tls and (message := self._reader.next()) is not None:
                 yield from self._step(message)
         except WireError as error:
             self.is_over = True
@@ -181,6 +186,10 @@ class PostgresSession:
         except UpriverError as error:
             self.is_over = True
             yield messages.error(sqlstate(error), str(error), is_fatal=True)
+
+    def tls_began(self) -> None:
+        """The handshake of TLS is over: what comes now was encrypted."""
+        self.awaits_tls = self._needs_tls = False
 
     def refuse(self, code: str, why: str) -> bytes:
         """End the session."""
@@ -192,6 +201,12 @@ class PostgresSession:
     def _start(self, message: WireMessage) -> Iterator[bytes]:
         body = BodyReader(message.body)
         version = body.int32()
+        if version == SSL_REQUEST and self._needs_tls:
+            if self._reader.has_more:  # in the clear: an attacker may have put it there
+                raise violation("bytes came between the request for TLS and its answer")
+            self.awaits_tls = True
+            yield b"S"
+            return
         if version in (SSL_REQUEST, GSS_REQUEST):
             yield b"N"
             return
@@ -200,6 +215,8 @@ class PostgresSession:
             return
         if version >> 16 != VERSION >> 16:
             raise violation(f"protocol {version >> 16}.{version & 0xFFFF} is not spoken here: 3.0 is")
+        if self._needs_tls:
+            raise WireError("28000", "only encrypted connections are served here: sslmode=verify-full", is_fatal=True)
         told: dict[str, str] = {}
         while not body.is_at_end and (name := body.text()):
             told[name] = body.text()

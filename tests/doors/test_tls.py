@@ -1,0 +1,215 @@
+"""The doors with a certificate: callers check it, and callers without TLS are served nothing."""
+
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pyarrow.flight as flight
+import pytest
+from doors_kit import KeptRows
+from http_kit import BEARER, HttpApp
+from postgres_kit import PASSWORD, said, startup
+from server_kit import SECONDS_MAX, TOKEN
+
+from upriver.doors.doors import DoorAddresses
+from upriver.doors.flight.server import FlightDoor
+from upriver.doors.http.server import HANDSHAKES_MAX, BoundedHandshakes
+from upriver.doors.postgres.scram import TokenVerifiers
+from upriver.doors.postgres.server import PostgresServer
+from upriver.doors.postgres.session import PostgresSession
+from upriver.doors.tls import HANDSHAKE_S_MAX, DoorCertificate
+from upriver.errors import DeclarationError
+from upriver.net.server import Listen
+
+FILES = Path(__file__).parents[1] / "support" / "tls"
+"""Of localhost and 127.0.0.1, for a hundred years. They open nothing but these tests."""
+CHAIN, KEY = FILES / "certificate.pem", FILES / "key.pem"
+SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"
+
+
+@pytest.fixture(scope="module")
+def certificate() -> DoorCertificate:
+    made = DoorCertificate.of(CHAIN, str(KEY))
+    assert made is not None
+    return made
+
+
+@pytest.fixture(scope="module")
+def http(certificate: DoorCertificate) -> Iterator[HttpApp]:
+    running = HttpApp(certificate=certificate)
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def postgres(certificate: DoorCertificate) -> Iterator[PostgresServer]:
+    running = PostgresServer(KeptRows(), {"operator": PASSWORD}, Listen("127.0.0.1", 0), certificate)
+    yield running
+    running.close()
+
+
+@contextmanager
+def connected(door: Any) -> Iterator[socket.socket]:
+    host, _, port = door.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=SECONDS_MAX) as made:
+        yield made
+
+
+def test_a_browser_logs_in_and_its_cookie_is_only_for_tls(http: HttpApp) -> None:
+    base, trusted = f"https://{http.server.address}", ssl.create_default_context(cafile=str(CHAIN))
+    with httpx.Client(base_url=base, verify=trusted, timeout=SECONDS_MAX) as caller:
+        assert caller.get("/v1/status", headers=BEARER).json()["epoch"] == 5
+        cookie = caller.post("/login", data={"token": TOKEN}, headers={"origin": base}).headers["set-cookie"]
+        assert cookie.endswith("HttpOnly; SameSite=Strict; Secure")
+        assert caller.get("/v1/status").status_code == 200
+    with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+        httpx.get(base, timeout=SECONDS_MAX)
+    with pytest.raises(httpx.RemoteProtocolError), http.caller() as in_the_clear:
+        in_the_clear.get("/v1/status")
+
+
+def test_old_versions_of_tls_are_refused(certificate: DoorCertificate) -> None:
+    assert certificate.context().minimum_version is ssl.TLSVersion.TLSv1_2
+
+
+class ShakingCaller:
+    transport: object = None
+
+
+def test_callers_that_stay_in_their_handshake_are_bounded() -> None:
+    now = 0.0
+
+    make = BoundedHandshakes(ShakingCaller, lambda: now)
+    callers = [make() for _ in range(HANDSHAKES_MAX)]
+    with pytest.raises(ConnectionRefusedError, match="in their handshake"):
+        make()
+    callers[0].transport = object()  # its handshake is over
+    make()
+    with pytest.raises(ConnectionRefusedError):
+        make()
+    now = HANDSHAKE_S_MAX  # asyncio has cut the others off
+    make()
+
+
+@pytest.mark.parametrize("mode", ["require", "verify-full"])
+def test_psycopg_asks_over_tls(postgres: PostgresServer, mode: str) -> None:
+    host, _, port = postgres.address.rpartition(":")
+    told = f"host={host} port={port} user=reader dbname=upriver password={PASSWORD} sslmode={mode} sslrootcert={CHAIN}"
+    with psycopg.connect(told) as connection:
+        assert connection.execute("SELECT n FROM totals WHERE customer = 'ada'").fetchall() == [(2,)]
+        assert connection.pgconn.ssl_in_use
+
+
+def test_a_query_over_tls_is_cancelled(postgres: PostgresServer) -> None:
+    host, _, port = postgres.address.rpartition(":")
+    told = f"host={host} port={port} user=reader dbname=upriver password={PASSWORD} sslmode=require"
+    endless = "SELECT count(*) FROM range(100000) a(i), range(100000) b(j), range(1000) c(k) WHERE i + j + k = 7"
+    stop = threading.Event()
+    with psycopg.connect(told, autocommit=True) as connection:
+
+        def ask_to_cancel() -> None:
+            while not stop.wait(0.05):
+                connection.cancel_safe()
+
+        canceller = threading.Thread(target=ask_to_cancel)
+        canceller.start()
+        try:
+            with pytest.raises(psycopg.errors.QueryCanceled, match="cancelled by its caller"):
+                connection.execute(endless)
+        finally:
+            stop.set()
+            canceller.join()
+
+
+def test_postgres_serves_nothing_in_the_clear(postgres: PostgresServer) -> None:
+    host, _, port = postgres.address.rpartition(":")
+    told = f"host={host} port={port} user=reader password={PASSWORD}"
+    with pytest.raises(psycopg.OperationalError, match="only encrypted connections are served here: sslmode="):
+        psycopg.connect(f"{told} sslmode=disable")
+    with pytest.raises(psycopg.OperationalError, match="certificate verify failed"):
+        psycopg.connect(f"{told} sslmode=verify-full sslrootcert=system")
+
+
+@pytest.mark.skipif(shutil.which("psql") is None, reason="psql is not installed")
+def test_psql_connects_over_tls_by_itself(postgres: PostgresServer) -> None:
+    address = f"postgresql://reader:{PASSWORD}@{postgres.address}/upriver"
+    command = ["psql", "-XAt", address, "-c", r"\conninfo", "-c", "SELECT n FROM totals WHERE customer = 'ada'"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=True).stdout
+    assert "TLS" in told
+    assert told.endswith("2\n")
+
+
+def test_what_comes_before_the_handshake_is_not_taken_for_encrypted() -> None:
+    session = PostgresSession(KeptRows(), TokenVerifiers({"operator": PASSWORD}), 7, 11, needs_tls=True)
+    ((kind, body),) = said(session, SSL_REQUEST + startup())
+    assert (kind, session.is_over, session.awaits_tls) == (b"E", True, False)
+    assert b"between the request for TLS and its answer" in body
+    session = PostgresSession(KeptRows(), TokenVerifiers({"operator": PASSWORD}), 7, 11, needs_tls=True)
+    assert (list(session.receive(SSL_REQUEST)), session.awaits_tls) == ([b"S"], True)
+    session.tls_began()
+    assert list(session.receive(SSL_REQUEST)) == [b"N"]
+    assert [kind for kind, _ in said(session, startup())] == [b"R"]
+
+
+def test_a_query_is_cancelled_in_the_clear_as_older_clients_do() -> None:
+    """They show the secret of their session."""
+    session = PostgresSession(KeptRows(), TokenVerifiers({"operator": PASSWORD}), 7, 11, needs_tls=True)
+    assert list(session.receive(struct.pack("!iiii", 16, 80877102, 5, 6))) == []
+    assert (session.cancels, session.is_over) == ((5, 6), True)
+
+
+def test_a_caller_that_leaves_amid_the_handshake_gives_its_place_back(postgres: PostgresServer) -> None:
+    for _ in range(40):  # more than may be unproved at a time
+        with connected(postgres) as caller:
+            caller.sendall(SSL_REQUEST)
+            assert caller.recv(1) == b"S"
+            caller.sendall(b"no hello")
+            with suppress(ConnectionError):
+                while caller.recv(1000):  # until the server has ended it
+                    pass
+
+
+def test_flight_over_tls(certificate: DoorCertificate) -> None:
+    door = FlightDoor(KeptRows(), lambda token: token == TOKEN, Listen("127.0.0.1", 0), certificate)
+    bearer = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + TOKEN.encode())], timeout=SECONDS_MAX)
+    ticket = flight.Ticket(b'{"view": "totals", "keys": [["ada"]]}')
+    try:
+        with flight.FlightClient(f"grpc+tls://{door.address}", tls_root_certs=CHAIN.read_bytes()) as client:
+            assert client.do_get(ticket, bearer).read_all()["n"].to_pylist() == [2]
+        with flight.FlightClient(f"grpc://{door.address}") as client, pytest.raises(flight.FlightUnavailableError):
+            client.do_get(ticket, bearer)
+    finally:
+        door.close()
+
+
+@pytest.mark.parametrize(
+    ("chain", "key", "message"),
+    [
+        (CHAIN, None, "tls_key= is missing: give the files"),
+        (None, KEY, "tls_certificate= is missing"),
+        ("absent.pem", KEY, r"tls_certificate='absent.pem' cannot be read: No such file"),
+        (FILES, KEY, "cannot be read: Is a directory"),
+        (CHAIN, FILES / "another_key.pem", "the key does not belong to the first certificate of"),
+        (CHAIN, FILES / "locked_key.pem", "tls_key=.*locked_key.pem': the key has a password"),
+        (KEY, KEY, "are not a certificate and a private key as PEM"),
+        (CHAIN, CHAIN, "are not a certificate and a private key as PEM"),
+        (b"-----BEGIN", KEY, r"tls_certificate=b'-----BEGIN': give the path of a file"),
+    ],
+)
+def test_files_that_cannot_be_used_are_refused(chain: Any, key: Any, message: str) -> None:
+    with pytest.raises(DeclarationError, match=message):
+        DoorCertificate.of(chain, key)
+
+
+def test_a_certificate_without_a_door_is_refused(certificate: DoorCertificate) -> None:
+    with pytest.raises(DeclarationError, match="no door that could show it: give one of http=, postgres=, flight="):
+        DoorAddresses.of(certificate, http=None)
