@@ -93,12 +93,12 @@ def test_a_topic_that_is_absent_is_told_and_read_once_it_is_there(kafka: Any, ka
         return table
 
     with app.start():
-        await_that(lambda: told()["state"] != "running", seconds=60)
-        assert told()["state"] == "stalled"
+        # Spark asks for some seconds or for minutes, by the broker and its client, before the query fails.
+        await_that(lambda: told()["state"] in ("stalled", "failed"), seconds=60)
         assert "not-yet at " in told()["error"]
-        assert "Check that its server answers, and that the topic or table exists" in told()["error"]
+        assert "that the topic or table exists" in told()["error"]
         kafka.topic(name="not-yet")
         kafka.send("not-yet", orders(0, 20))
-        app.restart_source("orders")  # Spark would ask for some minutes more
+        app.restart_source("orders")
         app.wait(120)
         assert (told()["state"], told()["error"], told()["rows"]) == ("running", None, 20)
