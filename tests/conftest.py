@@ -19,7 +19,8 @@ WITHOUT_SPARK = "not spark and not cluster and not servers"
 LONG_FILES = frozenset(
     f"test_{name}.py"
     for name in (
-        *("campaign", "checkpoint_rules", "failing_views", "faults", "rescales", "rules", "upquery_rules"),
+        *("campaign", "checkpoint_rules", "failing_views", "faults", "rescales", "rules", "traces"),
+        "upquery_rules",
         *("conformance", "function_table", "functions", "oracle", "reads", "set_aside", "sql_relations", "tables"),
         *("views", "window_functions"),
     )
