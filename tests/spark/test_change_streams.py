@@ -14,6 +14,8 @@ from upriver.spark.scan import UpriverDataSource, load_changes
 
 pytestmark = pytest.mark.spark
 
+STREAM_S_MAX = 60.0
+"""Seconds in which a query must have failed."""
 HISTORY, STATES = random_history(5, 12, one_row=False)
 
 
@@ -115,10 +117,9 @@ def test_a_batch_reader_ends_with_a_version(spark: Any, log: WrittenLog) -> None
         spark.read.format("upriver").options(**options, startingVersion="x").load().collect()
     with pytest.raises(PySparkException, match=r"'boats' has no log of changes.*planes"):
         spark.readStream.format("upriver").options(root=log.root, view="boats").load()
+    endless = spark.readStream.format("upriver").options(**options, endingVersion="4").load().writeStream
     with pytest.raises(PySparkException, match="endingVersion: a stream has no end"):
-        spark.readStream.format("upriver").options(**options, endingVersion="4").load().writeStream.format(
-            "noop"
-        ).start()
+        endless.format("noop").start().awaitTermination(STREAM_S_MAX)
     with pytest.raises(PySparkException, match="root or both address and token"):
         spark.readStream.format("upriver").options(view="planes", changes="true").load()
 
