@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from http_kit import DAYS, HttpApp
 from rescale_kit import TICKET
+from standby_kit import await_that
 
 from upriver.doors.http.views import ARROW_TYPE, KEYS_MAX
 
@@ -170,6 +171,12 @@ def test_a_rescale_is_begun_followed_and_aborted(app: HttpApp, http: httpx.Clien
     app.told_status["rescale"] = None
     over = http.delete(f"/v1/rescale?ticket={TICKET}")
     assert (over.status_code, over.json()["title"]) == (409, "RescaleIsOver")
+
+
+def test_the_app_is_asked_for_the_page_s_history_without_viewers(app: HttpApp) -> None:
+    before = app.status_calls
+    await_that(lambda: app.status_calls > before)
+    assert app.status_calls == before + 1
 
 
 def test_keys_are_evicted(app: HttpApp, http: httpx.Client) -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from river_kit import RiverApp, fail_flights, flights_app, progress, table, view, worker
 
 from upriver.coordinator.freshness import FreshnessReport, TableFreshness
-from upriver.doors.river import HISTORY, LEVELS, POINTS_MAX, RiverFeed, picture
+from upriver.doors.river import HISTORY, LEVELS, POINTS_MAX, SAMPLE_S, RiverFeed, picture
 from upriver.ids import Epoch, MapVersion, WorkerId
 from upriver.net.lookups import Routing
 from upriver.vnodes import VnodeMap
@@ -151,6 +151,19 @@ def test_viewers_share_a_picture_and_the_history_is_bounded(app: RiverApp) -> No
     now += 0.6
     assert len(feed.picture()["history"]["at"]) == POINTS_MAX
     assert feed.picture()["history"]["at"][-1] == now - 0.6
+
+
+def test_the_history_grows_without_viewers(app: RiverApp) -> None:
+    now = 100.0
+    feed = RiverFeed(app.client, clock=lambda: now, today=lambda: now)
+    for _ in range(4):
+        feed.sample()
+        feed.sample()  # too soon
+        now += SAMPLE_S
+    assert feed.picture()["history"]["at"] == [100.0 + SAMPLE_S * place for place in range(5)]
+    now += SAMPLE_S - 1  # a viewer was there meanwhile
+    feed.sample()
+    assert len(feed.picture()["history"]["at"]) == 6
 
 
 def test_a_view_that_is_declared_anew_is_explained_anew(app: RiverApp) -> None:

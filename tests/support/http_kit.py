@@ -72,6 +72,7 @@ class HttpApp:
     def __init__(self, root: str | None = None, certificate: DoorCertificate | None = None) -> None:
         self.coordinator = Coordinator()
         self.evicted: list[Mapping[str, Any]] = []
+        self.status_calls = 0
         self.told_status: dict[str, Any] = {"epoch": 5, "rescale": None}
         self.cluster = Cluster(2, self._actions())
         self.cluster.views["days"] = DAYS
@@ -88,12 +89,16 @@ class HttpApp:
         return {
             **self.coordinator.actions(),
             "explain": lambda asked: {**EXPLAINED, "view": asked["view"]},
-            "status": lambda _: self.told_status,
+            "status": self._status,
             "rescales": lambda _: {"rescales": []},
             "views": lambda _: {"views": []},
             "metrics": lambda _: {"text": "upriver_epoch 5\n"},
             "evict": self._evict,
         }
+
+    def _status(self, _: Mapping[str, Any]) -> dict[str, Any]:
+        self.status_calls += 1
+        return self.told_status
 
     def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         self.evicted.append(asked)

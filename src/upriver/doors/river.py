@@ -21,7 +21,8 @@ import re
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any
 
@@ -40,7 +41,9 @@ PICTURE_S_MAX = 5.0
 POINTS_MAX = 600
 """Points of the history that are kept; the oldest is forgotten first."""
 POINT_S_MIN = 1.0
-"""Seconds between two points of the history."""
+"""Seconds between two points of the history, at least."""
+SAMPLE_S = 5.0
+"""Seconds between two points of the history without a viewer."""
 RESCALES_SHOWN_MAX = 10
 """Ended rescales in a picture: the last ones."""
 EXPLAINED_AT_ONCE_MAX = 20
@@ -327,7 +330,7 @@ def _summary(tables: Sequence[Json], views: Sequence[Json], troubles: Sequence[J
 class RiverFeed:
     """Pictures of one app for all its viewers, with their history. Usable by many threads.
 
-    clock: monotonic. today: seconds since 1970. The history grows while pictures are asked for.
+    clock: monotonic. today: seconds since 1970. The history grows with each picture, and with each call of ``sample``.
     """
 
     def __init__(
@@ -348,13 +351,26 @@ class RiverFeed:
 
     def picture(self) -> Json:
         """The picture of now, or of at most ``PICTURE_S_MIN`` ago. Raises ClusterError if the app does not answer."""
-        if not self._asking.acquire(timeout=PICTURE_S_MAX):
-            raise ClusterError(f"the app has not answered in {PICTURE_S_MAX:g} s")
-        try:
+        with self._in_turn():
             now = self._clock()
             if self._last is None or now >= self._last_at + PICTURE_S_MIN:
                 self._last, self._last_at = self._asked(now), now
             return self._last
+
+    def sample(self) -> None:
+        """Add a point to the history, unless a viewer has just done so. Raises ClusterError if the app does not
+        answer."""
+        with self._in_turn():
+            now = self._clock()
+            if not self._points or now >= self._point_at + SAMPLE_S:
+                self._asked(now)
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        if not self._asking.acquire(timeout=PICTURE_S_MAX):
+            raise ClusterError(f"the app has not answered in {PICTURE_S_MAX:g} s")
+        try:
+            yield
         finally:
             self._asking.release()
 

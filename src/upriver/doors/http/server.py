@@ -9,16 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.to_thread
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from upriver.doors.doors import cannot_listen
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.application import HttpDoor, page_files
+from upriver.doors.river import SAMPLE_S
 from upriver.doors.tls import HANDSHAKE_S_MAX, DoorCertificate
 from upriver.errors import ClusterError
 from upriver.net.server import Listen, listening_socket
 
+_LOG = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
 """Connections at a time; requests on more are refused with 503."""
 HANDSHAKES_MAX = 64
@@ -134,7 +138,21 @@ class HttpServer:
             self._loop = asyncio.get_running_loop()
         finally:
             self._began.set()
-        await self._server.serve(sockets=[self._socket])
+        watching = asyncio.create_task(self._watch())
+        try:
+            await self._server.serve(sockets=[self._socket])
+        finally:
+            watching.cancel()
+
+    async def _watch(self) -> None:
+        """Have the page's history grow, so that it has a past for its first viewer."""
+        threads = anyio.CapacityLimiter(1)
+        while True:
+            try:
+                await anyio.to_thread.run_sync(self._gateway.river.sample, limiter=threads, abandon_on_cancel=True)
+            except Exception:  # the charts have a gap; viewers are told why when they ask for the picture
+                _LOG.debug("the page's history lacks a point", exc_info=True)
+            await asyncio.sleep(SAMPLE_S)
 
     def close(self) -> None:
         """Take no more connections, end the streams, and give requests under way ``STOP_S_MAX`` seconds."""

@@ -3,8 +3,9 @@
 import { html, redraw, setText, svg, table } from "/dom.js";
 import { clock, compact, count, milliseconds, rate, seconds } from "/words.js";
 
+const RATE_S = 30; // seconds over which a rate is taken
 const WIDTH = 320, HEIGHT = 96, ROWS_MAX = 12;
-const GAP_S = 15; // seconds without a point after which a line begins anew: no page was open meanwhile
+const GAP_S = 15; // seconds without a point after which a line begins anew: the app did not answer meanwhile
 
 const CHARTS = [
   { id: "age", title: "Age of answers", say: seconds, help: "Seconds by which the oldest table is behind its source.", of: (history) => [{ values: history.age_s, name: "age" }] },
@@ -14,10 +15,12 @@ const CHARTS = [
   { id: "lookups", title: "Lookup latency", say: milliseconds, help: "At the workers: half of the lookups, and 99 of 100, are answered within this time.", of: (history, lookups) => [{ values: lookups.p50, name: "half" }, { values: lookups.p99, name: "99 of 100" }], at: (history, lookups) => lookups.at },
 ];
 
-/** The rate over the last ten points, a minute. */
+/** The rate over the last RATE_S seconds, a minute. */
 export function perMinute(at, epochs) {
+  let from = 0;
   return epochs.map((epoch, place) => {
-    const from = Math.max(0, place - 10), span = at[place] - at[from];
+    while (at[place] - at[from] > RATE_S) from += 1;
+    const span = at[place] - at[from];
     return span > 0 ? (60 * (epoch - epochs[from])) / span : null;
   });
 }
@@ -54,7 +57,7 @@ function figure(chart) {
 export class Charts {
   constructor(node) {
     this.parts = new Map(CHARTS.map((chart) => [chart.id, figure(chart)]));
-    this.empty = html("p", { class: "empty", text: "The charts begin when this page is first opened. Two points are needed." });
+    this.empty = html("p", { class: "empty", text: "The charts begin when the app starts. Two points are needed." });
     node.append(this.empty, ...[...this.parts.values()].map((part) => part.node));
   }
 
