@@ -5,7 +5,6 @@ import socket
 import ssl
 import struct
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,9 +14,9 @@ import httpx
 import psycopg
 import pyarrow.flight as flight
 import pytest
-from doors_kit import KeptRows
+from doors_kit import ENDLESS, KeptRows
 from http_kit import BEARER, HttpApp
-from postgres_kit import PASSWORD, said, startup
+from postgres_kit import PASSWORD, asking_to_cancel, said, startup
 from server_kit import SECONDS_MAX, TOKEN
 
 from upriver.doors.doors import DoorAddresses
@@ -112,22 +111,9 @@ def test_psycopg_asks_over_tls(postgres: PostgresServer, mode: str) -> None:
 def test_a_query_over_tls_is_cancelled(postgres: PostgresServer) -> None:
     host, _, port = postgres.address.rpartition(":")
     told = f"host={host} port={port} user=reader dbname=upriver password={PASSWORD} sslmode=require"
-    endless = "SELECT count(*) FROM range(100000) a(i), range(100000) b(j), range(1000) c(k) WHERE i + j + k = 7"
-    stop = threading.Event()
-    with psycopg.connect(told, autocommit=True) as connection:
-
-        def ask_to_cancel() -> None:
-            while not stop.wait(0.05):
-                connection.cancel_safe()
-
-        canceller = threading.Thread(target=ask_to_cancel)
-        canceller.start()
-        try:
-            with pytest.raises(psycopg.errors.QueryCanceled, match="cancelled by its caller"):
-                connection.execute(endless)
-        finally:
-            stop.set()
-            canceller.join()
+    cancelled = pytest.raises(psycopg.errors.QueryCanceled, match="cancelled by its caller")
+    with psycopg.connect(told, autocommit=True) as connection, asking_to_cancel(connection), cancelled:
+        connection.execute(ENDLESS)
 
 
 def test_postgres_serves_nothing_in_the_clear(postgres: PostgresServer) -> None:

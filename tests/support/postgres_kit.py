@@ -4,8 +4,12 @@ import base64
 import hashlib
 import hmac
 import struct
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
+import psycopg
 from doors_kit import KeptRows
 
 from upriver.doors.postgres.scram import MECHANISM, TokenVerifiers
@@ -14,6 +18,24 @@ from upriver.doors.postgres.session import PostgresSession
 PASSWORD = "s3cret-t0ken"
 VERIFIERS = TokenVerifiers({"operator": PASSWORD, "reader": "another"})
 NONCE = "abcdefgh"
+
+
+@contextmanager
+def asking_to_cancel(connection: "psycopg.Connection[Any]") -> Iterator[None]:
+    """Meanwhile, other connections ask again and again that this one's query be cancelled."""
+    stop = threading.Event()
+
+    def ask() -> None:
+        while not stop.wait(0.05):
+            connection.cancel_safe()
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        asking.join()
 
 
 def framed(kind: bytes, body: bytes) -> bytes:

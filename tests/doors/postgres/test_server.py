@@ -4,7 +4,6 @@ import datetime
 import shutil
 import socket
 import subprocess
-import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 from doors_kit import ENDLESS, FREED_S_MAX, KeptRows, WatchedRows
-from postgres_kit import PASSWORD, startup
+from postgres_kit import PASSWORD, asking_to_cancel, startup
 
 from upriver.doors.postgres import server as servers
 from upriver.doors.postgres.server import PostgresServer
@@ -129,22 +128,9 @@ def test_a_wrong_password_and_a_missing_view_are_told(door: PostgresServer) -> N
 
 
 def test_a_query_is_cancelled_by_another_connection(door: PostgresServer) -> None:
-    with connected(door) as connection:
-        text = "SELECT count(*) FROM range(100000) a(i), range(100000) b(j), range(1000) c(k) WHERE i + j + k = 7"
-        stop = threading.Event()
-
-        def cancel() -> None:
-            while not stop.wait(0.05):
-                connection.cancel_safe()
-
-        canceller = threading.Thread(target=cancel)
-        canceller.start()
-        try:
-            with pytest.raises(psycopg.errors.QueryCanceled, match="cancelled by its caller"):
-                connection.execute(text)
-        finally:
-            stop.set()
-            canceller.join()
+    cancelled = pytest.raises(psycopg.errors.QueryCanceled, match="cancelled by its caller")
+    with connected(door) as connection, asking_to_cancel(connection), cancelled:
+        connection.execute(ENDLESS)
 
 
 def test_queries_of_closed_connections_leave_their_places() -> None:
