@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 
-.PHONY: demo test soak servers check docs clean lock
+.PHONY: demo test soak servers record check docs clean lock
 
 # With the page: make demo HTTP=127.0.0.1:8080
 demo: $(VENV)/ready
@@ -23,6 +23,10 @@ servers: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/test --servers
 	PYTHON=$(BIN)/python scripts/test --spark 4.2 --servers
 	PYTHON=$(BIN)/python scripts/test --spark 4.1 --servers
+
+# Asks Spark for the answers that tests/conformance holds; of some files alone: make record CASES="groups lists".
+record: $(VENV)/ready
+	PYTHONPATH=.:tests/support:tests/support/programs $(BIN)/python tests/support/programs/record.py $(CASES)
 
 check: $(VENV)/ready
 	$(BIN)/ruff check src simulator benchmarks examples tests

@@ -8,7 +8,8 @@ Records are separated by empty lines; a line that begins with ``#`` is a comment
     The end of an epoch: what has changed since the last one comes as one batch of each table. With its instant in UTC,
     for views that depend on the clock; otherwise it is that of the epoch before.
 ``query KEY ...``
-    A view and the columns by which it is looked up. Spark gives its rows after each epoch.
+    A view and the columns by which it is looked up. What Spark says of its rows after each epoch is recorded beside the
+    file (``recorded_answers.py``).
 ``query error WORDS``
     A view that is refused, with these words.
 
@@ -20,9 +21,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
+from function_kit import settled
 
 from upriver.plan.plan import TableSpec
 
@@ -122,3 +125,8 @@ def _changes(spec: TableSpec, before: pa.Table | None, now: pa.Table, number: in
 
 def _by_key(spec: TableSpec, table: pa.Table) -> dict[tuple[object, ...], Mapping[str, object]]:
     return {tuple(row[name] for name in spec.primary_key): row for row in table.to_pylist()}
+
+
+def with_one_form(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """The rows, with one form of each nested value: maps have no order."""
+    return [tuple(settled(value) if isinstance(value, list | dict) else value for value in row) for row in rows]

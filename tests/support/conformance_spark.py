@@ -1,0 +1,75 @@
+"""What Spark says of the queries of a conformance file."""
+
+from collections.abc import Sequence
+from functools import partial, reduce
+from typing import Any
+
+from conformance_kit import ConformanceFile, View
+from pyspark.sql import DataFrame, Row
+from pyspark.sql.pandas.types import from_arrow_schema
+from recorded_answers import Answer, RecordingTyper, Rows
+
+from upriver.errors import UserError
+from upriver.spark.typer import SparkTyper
+from upriver.sql.clock import with_instant
+from upriver.sql.queries import declare_view
+
+VIEWS_OF_A_QUERY = 8
+
+
+def answers_of_spark(
+    spark: Any, file: ConformanceFile, views: Sequence[View], curves: dict[int, tuple[float, ...]]
+) -> dict[str, Answer]:
+    """The answers, by query. curves: what was asked of them is added. Raises UserError for a view that is refused, and
+    should not be."""
+    typer = RecordingTyper(SparkTyper(spark, file.tables), curves)
+    answers: dict[str, Answer] = {}
+    for view in views:
+        typer.answer = answers[view.sql] = Answer()
+        key = view.key if view.error is None else "k"
+        try:
+            declare_view("v", view.sql, key, file.tables, {}, typer)
+        except UserError as error:
+            if view.error is None:
+                error.add_note(f"line {view.line}: {view.sql}")
+                raise
+        else:
+            typer.schema_of(view.sql)
+    answered = [view for view in views if view.error is None]
+    rows = [_rows_of_spark(spark, file, epoch, answered) for epoch in range(len(file.contents))]
+    for view in answered:
+        answers[view.sql].rows = [of_epoch[view] for of_epoch in rows]
+    return answers
+
+
+def _rows_of_spark(spark: Any, file: ConformanceFile, epoch: int, views: Sequence[View]) -> dict[View, Rows]:
+    """The rows of each view. Several views are one query, whose columns are structs, because each query costs."""
+    columns = {name for table in file.tables.values() for name in table.schema.names}
+    for name, table in file.contents[epoch].items():
+        schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+        spark.createDataFrame(table, schema).createOrReplaceTempView(name)
+    found: dict[View, Rows] = {}
+    for start in range(0, len(views), VIEWS_OF_A_QUERY):
+        part = views[start : start + VIEWS_OF_A_QUERY]
+        frames = [
+            _structs(spark.sql(with_instant(view.sql, file.instants[epoch], columns)), f"v{place}")
+            for place, view in enumerate(part)
+        ]
+        rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames).collect()
+        for place, view in enumerate(part):
+            found[view] = [tuple(map(_as_in_arrow, row[place])) for row in rows if row[place] is not None]
+    return found
+
+
+def _as_in_arrow(value: Any) -> Any:
+    """A value of Spark's as Arrow has it: a struct is a dict, a map a list of pairs."""
+    if isinstance(value, Row):
+        return {name: _as_in_arrow(part) for name, part in value.asDict().items()}
+    if isinstance(value, dict):
+        return [(_as_in_arrow(key), _as_in_arrow(part)) for key, part in value.items()]
+    return [_as_in_arrow(part) for part in value] if isinstance(value, list) else value
+
+
+def _structs(frame: DataFrame, name: str) -> DataFrame:
+    """Each row as one column."""
+    return frame.toDF(*(f"c{place}" for place in range(len(frame.columns)))).selectExpr(f"struct(*) AS {name}")

@@ -1,0 +1,36 @@
+"""Asks Spark for the answers that tests/conformance has recorded, and writes them anew: record.py [NAME ...]
+
+NAME: of a file, without its ending; all of them otherwise. A query whose answer is the same changes no line.
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from conformance_kit import read_file
+from conformance_spark import answers_of_spark
+from jvm import start_quickly
+from recorded_answers import read_curves, rows_path, write_answers, write_curves
+from session import session
+
+FOLDER = Path(__file__).parents[2] / "conformance"
+
+
+def main(names: list[str]) -> None:
+    os.environ["TZ"] = "UTC"  # in which PySpark gives a TIMESTAMP to Python
+    time.tzset()
+    start_quickly()
+    spark = session("local[2]", {"spark.sql.session.timeZone": "UTC"})
+    spark.sparkContext.setLogLevel("ERROR")
+    curves = read_curves(FOLDER)
+    for path in [FOLDER / f"{name}.test" for name in names] or sorted(FOLDER.glob("*.test")):
+        file = read_file(path)
+        write_answers(rows_path(path), answers_of_spark(spark, file, file.views, curves))
+        print(f"{path.stem}: {len(file.views)} queries")
+    write_curves(FOLDER, curves)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

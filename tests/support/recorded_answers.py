@@ -1,0 +1,315 @@
+"""Spark's recorded answers: the types and rows that Spark gives the queries of a conformance file, in a file beside it.
+
+``groups.rows`` belongs to ``groups.test``. It has a record for each query, in the order of the queries::
+
+    SELECT shop, count(*) AS n FROM sales GROUP BY shop
+    types shop STRING, n BIGINT
+    epoch 0
+    ["a", 2]
+    epoch 2
+    ["a", 3]
+    ["b", 1]
+
+An epoch that is missing has the rows of the one before. ``asked SQL`` and a line ``types`` or ``refused`` are what
+Spark said of another query, which the front end asked. Records are separated by empty lines.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
+from upriver.plan.plan import UserFunction
+from upriver.plan.types import array_type, is_array, is_map, is_struct, map_type, spark_name, struct_type
+from upriver.sql.queries import Typer
+
+Rows = list[tuple[Any, ...]]
+_REFUSALS: Mapping[str, type[UserError]] = {
+    kind.__name__: kind for kind in (DeclarationError, UnknownTable, UnsupportedSql)
+}
+_PLAIN = {
+    spark_name(type).replace(" ", "_"): type
+    for type in (
+        *(pa.null(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.binary(), pa.date32(), pa.duration("us"), pa.timestamp("us")),
+    )
+}
+_SAID = re.compile("types |refused |asked ")
+_TOKEN = re.compile(r"`(?:[^`]|``)*`|\w+(?:\(\d+,\d+\))?|[<>,:]")
+
+
+@dataclass
+class Answer:
+    """Of one query. asked: what Spark said of each query that the front end asked: a schema, or its refusal. rows:
+    after each epoch; ``None`` if only the types are recorded."""
+
+    asked: dict[str, pa.Schema | UserError] = field(default_factory=dict)
+    rows: list[Rows] | None = None
+
+
+class RecordedTyper:
+    """Gives the recorded types of one query. Its session is in UTC."""
+
+    timezone = "UTC"
+    functions: Mapping[str, UserFunction] = MappingProxyType({})
+
+    def __init__(self, answer: Answer, curves: Mapping[int, tuple[float, ...]]) -> None:
+        self._answer = answer
+        self._curves = curves
+
+    def schema_of(self, sql: str) -> pa.Schema:
+        found = self._answer.asked.get(sql)
+        if found is None:
+            raise AssertionError(f"no answer of Spark is recorded for this query; `make record` asks it: {sql}")
+        if isinstance(found, UserError):
+            raise found
+        return found
+
+    def curve(self, bits: int) -> tuple[float, ...]:
+        return self._curves[bits]
+
+
+class RecordingTyper:
+    """Asks another typer, and keeps its answers."""
+
+    def __init__(self, asked: Typer, curves: dict[int, tuple[float, ...]]) -> None:
+        self._asked = asked
+        self._curves = curves
+        self.answer = Answer()
+        """Of the query that is declared at present."""
+
+    @property
+    def timezone(self) -> str:
+        return self._asked.timezone
+
+    @property
+    def functions(self) -> Mapping[str, UserFunction]:
+        return self._asked.functions
+
+    def schema_of(self, sql: str) -> pa.Schema:
+        try:
+            self.answer.asked[sql] = self._asked.schema_of(sql)
+        except UserError as error:
+            self.answer.asked[sql] = error
+            raise
+        return self.answer.asked[sql]
+
+    def curve(self, bits: int) -> tuple[float, ...]:
+        self._curves[bits] = self._asked.curve(bits)
+        return self._curves[bits]
+
+
+def rows_path(conformance_file: Path) -> Path:
+    return conformance_file.with_suffix(".rows")
+
+
+def read_curves(folder: Path) -> dict[int, tuple[float, ...]]:
+    """What Spark has measured of approx_count_distinct, by bits of its registers."""
+    found = json.loads((folder / "curves.json").read_text())
+    return {int(bits): tuple(numbers) for bits, numbers in found.items()}
+
+
+def write_curves(folder: Path, curves: Mapping[int, tuple[float, ...]]) -> None:
+    listed = ",\n".join(f'"{bits}": {json.dumps(numbers)}' for bits, numbers in sorted(curves.items()))
+    (folder / "curves.json").write_text(f"{{\n{listed}\n}}\n")
+
+
+def read_answers(path: Path) -> dict[str, Answer]:
+    """The answers of a file, by query."""
+    return dict(_answer(part) for part in path.read_text().split("\n\n") if part.strip())
+
+
+def write_answers(path: Path, answers: Mapping[str, Answer]) -> None:
+    path.write_text("\n".join(f"{text}\n" for text in (_text(sql, answer) for sql, answer in answers.items())))
+
+
+def _text(sql: str, answer: Answer) -> str:
+    lines = [sql]
+    for asked, said in answer.asked.items():
+        lines += [] if asked == sql else [f"asked {json.dumps(asked)}"]
+        if isinstance(said, UserError):
+            lines.append(f"refused {type(said).__name__} {json.dumps(str(said))}")
+        else:
+            lines.append(f"types {types_text(said)}")
+    before = None
+    for epoch, rows in enumerate(answer.rows or ()):
+        # The front end may give columns other names; the rows are those of the query itself.
+        schema = answer.asked[sql]
+        assert isinstance(schema, pa.Schema)
+        texts = sorted(json.dumps(_row_to_json(row, schema), ensure_ascii=False) for row in rows)
+        if texts != before:
+            lines += [f"epoch {epoch}", *texts]
+        before = texts
+    if answer.rows is not None:
+        lines.append(f"epochs {len(answer.rows)}")
+    return "\n".join(lines)
+
+
+def _answer(text: str) -> tuple[str, Answer]:
+    lines = text.strip("\n").split("\n")
+    start = next((place for place, line in enumerate(lines) if _SAID.match(line)), len(lines))
+    sql = "\n".join(lines[:start])
+    answer, asked, schema, epochs = Answer(), sql, pa.schema([]), dict[int, Rows]()
+    rows: Rows = []
+    for line in lines[start:]:
+        word, _, rest = line.partition(" ")
+        if line[0] == "[":
+            rows.append(
+                tuple(_from_json(value, type) for value, type in zip(json.loads(line), schema.types, strict=True))
+            )
+        elif word == "asked":
+            asked = json.loads(rest)
+        elif word == "types":
+            answer.asked[asked] = types_from_text(rest)
+            schema = answer.asked[asked] if asked == sql else schema
+        elif word == "refused":
+            kind, _, words = rest.partition(" ")
+            answer.asked[asked] = _REFUSALS[kind](json.loads(words))
+        elif word == "epoch":
+            rows = epochs[int(rest)] = []
+        else:
+            assert word == "epochs", line
+            answer.rows = []
+            for epoch in range(int(rest)):
+                answer.rows.append(epochs.get(epoch, answer.rows[-1] if answer.rows else []))
+    return sql, answer
+
+
+# Types ----------------------------------------------------------------------------------------------------------------
+
+
+def types_text(schema: pa.Schema) -> str:
+    """``shop STRING, n BIGINT``: names with other than word characters are quoted."""
+    return ", ".join(f"{_quoted(one.name)} {_type_text(one.type)}" for one in schema)
+
+
+def types_from_text(text: str) -> pa.Schema:
+    """The inverse of :func:`types_text`. TIMESTAMP is in UTC."""
+    tokens = _Tokens(_TOKEN.findall(text))
+    fields = []
+    while tokens.has_more:
+        fields.append(pa.field(_unquoted(tokens.take()), _type(tokens)))
+        tokens.skip(",")
+    return pa.schema(fields)
+
+
+def _type_text(type: pa.DataType) -> str:
+    if is_struct(type):
+        return f"STRUCT<{', '.join(f'{_quoted(part.name)}: {_type_text(part.type)}' for part in type)}>"
+    if is_map(type):
+        return f"MAP<{_type_text(type.key_type)}, {_type_text(type.item_type)}>"
+    return f"ARRAY<{_type_text(type.value_type)}>" if is_array(type) else spark_name(type).replace(" ", "_")
+
+
+class _Tokens:
+    def __init__(self, tokens: Sequence[str]) -> None:
+        self._left = list(reversed(tokens))
+
+    @property
+    def has_more(self) -> bool:
+        return bool(self._left)
+
+    def take(self) -> str:
+        return self._left.pop()
+
+    def skip(self, token: str) -> bool:
+        """Whether this token came next."""
+        return bool(self._left) and self._left[-1] == token and bool(self._left.pop())
+
+
+def _type(tokens: _Tokens) -> pa.DataType:
+    word = tokens.take()
+    if not tokens.skip("<"):
+        return _plain_type(word)
+    if word == "STRUCT":
+        names, types = list[str](), list[pa.DataType]()
+        while not tokens.skip(">"):
+            names.append(_unquoted(tokens.take()))
+            tokens.skip(":")
+            types.append(_type(tokens))
+            tokens.skip(",")
+        return struct_type(names, types)
+    parts = list[pa.DataType]()
+    while not tokens.skip(">"):
+        parts.append(_type(tokens))
+        tokens.skip(",")
+    return map_type(*parts) if word == "MAP" else array_type(*parts)
+
+
+def _plain_type(word: str) -> pa.DataType:
+    if found := re.fullmatch(r"DECIMAL\((\d+),(\d+)\)", word):
+        return pa.decimal128(int(found[1]), int(found[2]))
+    return pa.timestamp("us", "UTC") if word == "TIMESTAMP" else _PLAIN[word]
+
+
+def _quoted(name: str) -> str:
+    return name if re.fullmatch(r"\w+", name) else f"`{name.replace('`', '``')}`"
+
+
+def _unquoted(name: str) -> str:
+    return name[1:-1].replace("``", "`") if name[0] == "`" else name
+
+
+# Values: as Arrow gives them to Python --------------------------------------------------------------------------------
+
+
+def _row_to_json(row: Sequence[Any], schema: pa.Schema) -> list[Any]:
+    return [_to_json(value, type) for value, type in zip(row, schema.types, strict=True)]
+
+
+def _to_json(value: Any, type: pa.DataType) -> Any:
+    """Numbers, texts and booleans as JSON has them, all else as a text; a struct is a list, a map a list of pairs."""
+    match value:
+        case None | bool() | int() | str() | float():
+            return value
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case date() | datetime():
+            return value.isoformat()
+        case timedelta():
+            return value // timedelta(microseconds=1)
+    return list(_parts_to_json(value, type))
+
+
+def _parts_to_json(value: Any, type: pa.DataType) -> Iterator[Any]:
+    if is_struct(type):
+        for part in type:
+            yield _to_json(value[part.name], part.type)
+    elif is_map(type):
+        for key, item in sorted(value, key=repr):
+            yield [_to_json(key, type.key_type), _to_json(item, type.item_type)]
+    else:
+        for part in value:
+            yield _to_json(part, type.value_type)
+
+
+def _from_json(value: Any, type: pa.DataType) -> Any:
+    if value is None:
+        return None
+    if is_struct(type):
+        return {part.name: _from_json(of, part.type) for of, part in zip(value, type, strict=True)}
+    if is_map(type):
+        return [(_from_json(key, type.key_type), _from_json(item, type.item_type)) for key, item in value]
+    if is_array(type):
+        return [_from_json(part, type.value_type) for part in value]
+    if pa.types.is_decimal(type):
+        return Decimal(value)
+    if pa.types.is_binary(type):
+        return bytes.fromhex(value)
+    if pa.types.is_date(type):
+        return date.fromisoformat(value)
+    if pa.types.is_timestamp(type):
+        return datetime.fromisoformat(value)
+    if pa.types.is_duration(type):
+        return timedelta(microseconds=value)
+    return float(value) if pa.types.is_floating(type) else value
