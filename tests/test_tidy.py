@@ -323,26 +323,65 @@ def nothing_left_over(source: Source) -> Iterator[Fault]:
 
 
 CHANGES = re.compile("add|append|appendleft|clear|discard|extend|insert|pop|popleft|remove|setdefault|update")
+COMPONENTS = {"epochs", "files"}
+"""Fields with components in them whose own methods are called so: ``PublishedEpochs.add``, ``Files.remove``."""
+ARRAYS = {"cells"}
+"""Fields that give a growing array as it is now, to be read and written: ``Column.cells``."""
+PRIVATE_OF_OTHERS = {"_jdf", "_jsc", "_jsparkSession", "_jsq", "_jvm", "_gateway", "_exit", "_make"}
+"""Spark's doors to its JVM, and names of Python's that only look private."""
 
 
 def components_own_their_fields(source: Source) -> Iterator[Fault]:
-    """In the worker machine, a component changes the fields of no other component, and sees no private one. It holds
-    the other components in private fields. ``succeed`` may read the fields of the component's predecessor."""
-    if not source.path.startswith("src/upriver/worker/"):
+    """A component holds the other components in private fields, and changes no field of theirs. A private name is seen
+    by ``self``, by the methods of its class in other instances, and as ``Class._name`` in the class's module."""
+    if not source.path.startswith("src/"):
         return
-    heirs = (function for function in source.functions if function.name == "succeed")
-    inherits = {node for function in heirs for node in ast.walk(function)}
+    allowed = _private_names_at_home(source)
     for node in source.nodes:
         match node:
-            case ast.Attribute(value=ast.Attribute(value=ast.Name("self"), attr=held), attr=field, ctx=ast.Store()):
-                if held.startswith("_"):
-                    yield node.lineno, f"{ast.unparse(node)} is assigned: {field} belongs to {held}"
-            case ast.Call(func=ast.Attribute(value=ast.Attribute(value=ast.Attribute()) as of, attr=name)):
-                if CHANGES.fullmatch(name) and ast.unparse(of).startswith("self._"):
+            case ast.Attribute(value=ast.Attribute() as held, attr=field, ctx=ast.Store() | ast.Del()):
+                if ast.unparse(held).startswith("self._"):
+                    yield node.lineno, f"{ast.unparse(node)} is assigned: {field} belongs to {held.attr}"
+            case ast.Subscript(
+                value=ast.Attribute(value=ast.Attribute(), attr=name) as of, ctx=ast.Store() | ast.Del()
+            ):
+                if name not in ARRAYS and ast.unparse(of).startswith("self._"):
                     yield node.lineno, f"{ast.unparse(of)} is changed by another component"
-            case ast.Attribute(value=owner, attr=field) if field.startswith("_") and not field.startswith("__"):
-                if not (isinstance(owner, ast.Name) and owner.id in ("self", "cls")) and node not in inherits:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Attribute(value=ast.Attribute(), attr=of_name) as of, attr=name)
+            ):
+                if CHANGES.fullmatch(name) and of_name not in COMPONENTS and ast.unparse(of).startswith("self._"):
+                    yield node.lineno, f"{ast.unparse(of)} is changed by another component"
+            case ast.Attribute(attr=name) if re.match("_(?!_)", name) and name not in PRIVATE_OF_OTHERS:
+                if node not in allowed:
                     yield node.lineno, f"{ast.unparse(node)} is private to another object"
+
+
+def _private_names_at_home(source: Source) -> set[ast.Attribute]:
+    """The attributes of a source that may be private: see above."""
+    found: set[ast.Attribute] = set()
+    classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
+    for of in classes:
+        own = _names_in(of)
+        for node in ast.walk(of):
+            match node:
+                case ast.Attribute(value=ast.Name(owner), attr=name) if owner in ("self", "cls") or name in own:
+                    found.add(node)
+    names = {of.name for of in classes}
+    for node in source.nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(owner)) if owner in names:
+                found.add(node)
+    return found
+
+
+def _names_in(of: ast.ClassDef) -> set[str]:
+    """The methods of a class, and its fields."""
+    methods = {method.name for method in of.body if isinstance(method, Function)}
+    declared = {
+        node.target.id for node in of.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+    }
+    return methods | declared | _fields(of)
 
 
 FIELDS_MAX = 15
@@ -424,6 +463,8 @@ CODE_RULES: list[Rule] = [
     every_test_checks_something,
     a_test_is_in_the_folder_of_its_package,
     no_test_imports_another,
+    components_own_their_fields,
+    classes_have_few_fields,
 ]
 TEXT_RULES: list[Rule] = [names_no_home, nothing_left_over, names_the_actor, cites_what_is_there]
 
@@ -437,6 +478,10 @@ def test_the_house_is_tidy(rule: Rule, sources: list[Source]) -> None:
     assert len(sources) > 10
     faults = [f"{source.path}:{line}: {text}" for source in sources for line, text in rule(source)]
     assert not faults, "\n".join(["", *faults])
+
+
+def test_every_rule_that_is_shown_to_bite_runs() -> None:
+    assert {rule for rule, _, _ in BAD} == {*CODE_RULES, *TEXT_RULES}
 
 
 def test_a_class_name_occurs_once() -> None:
@@ -507,6 +552,15 @@ BAD = [
     (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._lookups.waiting.clear()"),
     (components_own_their_fields, MACHINE, "class C:\n    def f(self, other):\n        return other._waiting"),
     (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        return self._epochs._stage"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._cluster.ledger.ended += 1"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._lookups.waiting[1] = 2"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        del self._lookups.waiting[1]"),
+    (components_own_their_fields, "src/upriver/lake/m.py", "def f(other):\n    return other._waiting"),
+    (
+        components_own_their_fields,
+        MACHINE,
+        "class C:\n    def f(self):\n        self._stage = self._epochs._stage",
+    ),
     (classes_have_few_fields, MACHINE, FEW_FIELDS + "        self.more = 1"),
     (classes_have_few_fields, MACHINE, "@dataclass(slots=True)\n" + FEW_FIELDS + "    more: int = 1"),
     (no_test_imports_another, TEST, "from tests.worker.test_lookups import asked"),
@@ -557,7 +611,9 @@ GOOD = [
     (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._told.clear()"),
     (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._told = 1"),
     (components_own_their_fields, MACHINE, "class C:\n    def succeed(self, old):\n        self._due = old._due"),
-    (components_own_their_fields, "src/upriver/lake/m.py", "def f(other):\n    return other._waiting"),
+    (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._places.cells[3] = 1"),
+    (components_own_their_fields, MACHINE, "class C:\n    def _f(self): ...\nTABLE = {int: C._f}"),
+    (components_own_their_fields, "simulator/m.py", "def f(other):\n    return other._waiting"),
     (classes_have_few_fields, MACHINE, FEW_FIELDS),
     (no_test_imports_another, TEST, "from machines_kit import asked"),
     (names_no_home, "docs/a.md", "https://example.org/" + "home/page, docs/" + "root/x, <root>/app.json"),

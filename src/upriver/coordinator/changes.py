@@ -88,7 +88,7 @@ class ChangePublication:
             return
         taking.is_whole = True
         if self._cluster.rules.changes_noted_from_the_cut:
-            self._cluster.ledger.log_begins = dict.fromkeys(taking.begins, taking.at)
+            self._cluster.ledger.begin_logs(dict.fromkeys(taking.begins, taking.at))
         parts = tuple(part for worker in sorted(taking.parts) for part in taking.parts[worker])
         self._cluster.act(
             PublishChanges(taking=taking.number, at=taking.at, views=taking.views, begins=taking.begins, parts=parts)
@@ -110,9 +110,7 @@ class ChangePublication:
 
     def _log(self, taking: TakingChanges) -> None:
         self.forget()
-        logged = self._cluster.ledger.logged
-        through = {view: taking.at for view in taking.views if view in logged}
-        logged.update(through)
+        through = self._cluster.ledger.extend_logs(taking.views, taking.at)
         self._cluster.tell_all(ChangesLogged(through=through))
 
     def torn(self) -> None:
@@ -125,7 +123,7 @@ class ChangePublication:
     def forget(self) -> None:
         """The changes are in the log, or given up; or the views have changed."""
         self._taking = None
-        self._cluster.ledger.log_begins = {}
+        self._cluster.ledger.begin_logs({})
 
     def _of(self, number: int) -> TakingChanges | None:
         return self._taking if self._taking is not None and self._taking.number == number else None

@@ -123,6 +123,16 @@ class Ledger:
         views = [plan.name for plan in plans if plan.logs_changes]
         self.logged = {view: before[view] if view in same else None for view in views}
 
+    def begin_logs(self, begins: Mapping[str, Epoch]) -> None:
+        """The driver is committing the first changes of these views' logs. begins: the first version, by view."""
+        self.log_begins = dict(begins)
+
+    def extend_logs(self, views: Collection[str], at: Epoch) -> dict[str, Epoch]:
+        """The logs of these views have all changes through a version. Returns those that are logged still."""
+        through = {view: at for view in views if view in self.logged}
+        self.logged.update(through)
+        return through
+
     def _take(self, plans: Sequence[DataflowPlan]) -> None:
         regions = [region for plan in plans for region in plan.spread]
         self.deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)

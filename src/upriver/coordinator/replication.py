@@ -189,7 +189,7 @@ NO_STANDBYS = MembershipConfig()
 """The default: no standbys."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class LearningSlices:
     """A rescale by learners. leaving: the workers that give everything up. overdue: the rescale no longer waits for
     them. is_over: every slice is at its new owner."""
@@ -317,7 +317,8 @@ class Leader:
     def is_overdue(self) -> None:
         """The rescale no longer waits for leavers."""
         if self._learning is not None and self._learning.leaving:
-            self._learning.overdue = self._is_due = True
+            self._learning = replace(self._learning, overdue=True)
+            self._is_due = True
 
     @property
     def leaving(self) -> frozenset[WorkerId]:
@@ -397,7 +398,7 @@ class Leader:
         self._probes.forget(worker)
         self._is_due = True
         if self._learning is not None:
-            self._learning.is_over = False
+            self._learning = replace(self._learning, is_over=False)
 
     def _forget_member(self, worker: WorkerId) -> None:
         if self._memory is not None:
@@ -503,7 +504,8 @@ class Leader:
         self._assignment, self._memory = plan.assignment, plan.memory
         learning = self._learning
         if learning is not None:
-            learning.is_over = not plan.another_round and plan.may_stop >= learning.leaving
+            is_over = not plan.another_round and plan.may_stop >= learning.leaving
+            self._learning = replace(learning, is_over=is_over)
         is_new = self._owners(plan.assignment.active) != self._cluster.reading.owners
         if is_new:
             self._hand_over(plan.assignment.active)

@@ -56,6 +56,9 @@ class Pause:
         given, taken = (sum(numbers) for numbers in zip(*self.still.values(), strict=True)) if self.still else (0, 0)
         return self.still.keys() >= everybody and given == taken
 
+    def reach(self) -> None:
+        self.reached = True
+
 
 class Scans:
     """Snapshots asked for, waiting, on their way and held."""
@@ -153,7 +156,7 @@ class Scans:
             return
         pause.still[member.incarnation] = (message.given, message.taken)
         if pause.nothing_moves({member.incarnation for member in self._cluster.by_worker()}):
-            pause.reached = True
+            pause.reach()
             self.take_now()
             self._go_on()
 
@@ -164,7 +167,7 @@ class Scans:
     def all_have_moved(self) -> None:
         """No keys are left to move, so the pause waits for no worker: some may have left."""
         if self._pause is not None:
-            self._pause.reached = True
+            self._pause.reach()
             self._go_on()
 
     def _take(self, event: SnapshotAsked, cut: Epoch) -> None:

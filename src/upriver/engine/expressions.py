@@ -250,13 +250,16 @@ class _Batch:
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
-        self.rows: pa.RecordBatch | None = None
+        self._rows: pa.RecordBatch | None = None
+
+    def hold(self, rows: pa.RecordBatch | None) -> None:
+        self._rows = rows
 
     def __arrow_c_schema__(self) -> object:
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return pa.RecordBatchReader.from_batches(self.schema, [self.rows]).__arrow_c_stream__()
+        return pa.RecordBatchReader.from_batches(self.schema, [self._rows]).__arrow_c_stream__()
 
 
 class _Statement:
@@ -301,11 +304,11 @@ class _Statement:
                 if _is_at_an_end(moments):
                     raise _RowFault(f"the {spark_name(moments.type)} in {name} is too far to compute with")
         columns = [_retyped(rows.column(place)) for place in self._places] or [pa.nulls(rows.num_rows)]
-        self._batch.rows = pa.RecordBatch.from_arrays(columns, schema=self._batch.schema)
+        self._batch.hold(pa.RecordBatch.from_arrays(columns, schema=self._batch.schema))
         try:
             table = self._duck.sql(f"EXECUTE {self._name}").to_arrow_table(rows.num_rows)
         finally:
-            self._batch.rows = None
+            self._batch.hold(None)
         return [_one(column) for column in table.columns]
 
     def drop(self) -> None:

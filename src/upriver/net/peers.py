@@ -390,9 +390,10 @@ class _Meeting:
         return [worker for worker in self.peers if worker not in here]
 
     def start_timer(self, seconds: float, give_up: "Callable[[_Meeting], None]") -> None:
-        self._timer = threading.Timer(seconds, give_up, (self,))
-        self._timer.name, self._timer.daemon = "upriver-peers-timer", True
-        self._timer.start()
+        timer = threading.Timer(seconds, give_up, (self,))
+        timer.name, timer.daemon = "upriver-peers-timer", True
+        self._timer = timer
+        timer.start()
 
     def end(self) -> None:
         self.is_over = True

@@ -53,14 +53,20 @@ class MessageReader:
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._unproved_bytes = 0
-        self.has_started = False
-        """Set once the startup message has come: messages have letters from then on."""
-        self.is_trusted = False
-        """Set once the caller has proved that it knows a token: its messages may be large from then on."""
+        self._has_started = False
+        self._is_trusted = False
+
+    def start(self) -> None:
+        """The startup message has come: messages have letters from now on."""
+        self._has_started = True
+
+    def trust(self) -> None:
+        """The caller has proved that it knows a token: its messages may be large from now on."""
+        self._is_trusted = True
 
     def take(self, data: bytes) -> None:
         """Bytes have come. Raises WireError for too many of an unknown caller."""
-        if not self.is_trusted:
+        if not self._is_trusted:
             self._unproved_bytes += len(data)
             if self._unproved_bytes > STARTUP_BYTES_MAX:
                 raise violation(f"more than {STARTUP_BYTES_MAX:,} bytes before authentication")
@@ -73,11 +79,11 @@ class MessageReader:
 
     def next(self) -> WireMessage | None:
         """The next whole message; ``None`` if it has not come yet. Raises WireError for a length that cannot be."""
-        letters = 1 if self.has_started else 0
+        letters = 1 if self._has_started else 0
         if len(self._bytes) < letters + _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._bytes, letters)
-        most = MESSAGE_BYTES_MAX if self.is_trusted else STARTUP_BYTES_MAX
+        most = MESSAGE_BYTES_MAX if self._is_trusted else STARTUP_BYTES_MAX
         if not _LENGTH.size <= length <= most:
             raise violation(f"a message of {length:,} bytes: at most {most:,} are taken")
         if len(self._bytes) < letters + length:

@@ -39,7 +39,6 @@ from upriver.doors.postgres.statements import (
     transaction_after,
 )
 from upriver.doors.postgres.types import encoded, field_of
-from upriver.doors.queries import zone_of
 from upriver.errors import (
     AccessDenied,
     Busy,
@@ -124,6 +123,34 @@ class Prepared:
     statements: dict[str, PreparedQuery] = field(default_factory=dict)
     portals: dict[str, Portal] = field(default_factory=dict)
     cursors: SessionCursors = field(default_factory=SessionCursors)
+
+    def check_statement(self, name: str) -> None:
+        """Raises WireError if no statement can be prepared by this name."""
+        if name and name in self.statements:
+            raise WireError("42P05", f'the prepared statement "{name}" exists already')
+        if len(self.statements) >= STATEMENTS_MAX:
+            raise WireError("53400", f"a session has at most {STATEMENTS_MAX:,} prepared statements: close some")
+
+    def keep_statement(self, name: str, statement: PreparedQuery) -> None:
+        self.statements[name] = statement
+
+    def close_statement(self, name: str) -> None:
+        self.statements.pop(name, None)
+
+    def check_portal(self, name: str) -> None:
+        """Raises WireError if no portal can be bound by this name."""
+        if name and name in self.portals:
+            raise WireError("42P03", f'the portal "{name}" exists already')
+        if len(self.portals) >= PORTALS_MAX:
+            raise WireError("53400", f"a session has at most {PORTALS_MAX:,} portals: close some")
+
+    def keep_portal(self, name: str, portal: Portal) -> None:
+        self.portals[name] = portal
+
+    def close_portal(self, name: str) -> None:
+        """Also forget the cursor that steps through it."""
+        self.portals.pop(name, None)
+        self.cursors.forget(name)
 
     def end_transaction(self) -> None:
         """Let go of what lives as long as a transaction."""
@@ -224,8 +251,8 @@ class PostgresSession:
             raise WireError("28000", "no user is given: any name will do, and the password is the app's token", True)
         if told.get("replication", "false").lower() not in ("false", "off", "0", "no"):
             raise WireError("0A000", "there is no replication here", is_fatal=True)
-        self._settings.values.update({"application_name": told.get("application_name", "")})
-        self._reader.has_started = True
+        self._settings = SessionSettings({"application_name": told.get("application_name", "")})
+        self._reader.start()
         unknown = [name for name in told if name.startswith("_pq_.")]
         if version != VERSION or unknown:
             names = b"".join(map(messages.text, unknown))
@@ -244,8 +271,9 @@ class PostgresSession:
     def _prove_final(self, message: WireMessage) -> Iterator[bytes]:
         body = _password(message)
         _, proof = self._exchange.final(body.rest())
-        self._reader.is_trusted = self.is_trusted = True
-        self._settings.zone = zone_of(self._rows.routes())
+        self._reader.trust()
+        self.is_trusted = True
+        self._settings.take_zone(self._rows.routes())
         yield messages.authentication(12, proof) + messages.authentication(0)
         for name in _TOLD:
             yield messages.parameter_status(name, SETTINGS[name])
@@ -319,23 +347,16 @@ class PostgresSession:
         texts = split(text)
         if len(texts) > 1:
             raise WireError("42601", "a prepared statement is one statement")
-        if name and name in self._prepared.statements:
-            raise WireError("42P05", f'the prepared statement "{name}" exists already')
-        if len(self._prepared.statements) >= STATEMENTS_MAX:
-            raise WireError("53400", f"a session has at most {STATEMENTS_MAX:,} prepared statements: close some")
-        self._prepared.statements[name] = self._parsed(texts[0] if texts else "", oids)
+        self._prepared.check_statement(name)
+        self._prepared.keep_statement(name, self._parsed(texts[0] if texts else "", oids))
         yield messages.PARSE_COMPLETE
 
     def _bind(self, body: BodyReader) -> Iterator[bytes]:
         portal, name = body.text(), body.text()
         statement = self._statement(name)
         formats, values = body.int16s(), body.values()
-        if portal and portal in self._prepared.portals:
-            raise WireError("42P03", f'the portal "{portal}" exists already')
-        if len(self._prepared.portals) >= PORTALS_MAX:
-            raise WireError("53400", f"a session has at most {PORTALS_MAX:,} portals: close some")
-        bound = Portal(statement, statement.decode(values, formats), body.int16s())
-        self._prepared.portals[portal] = bound
+        self._prepared.check_portal(portal)
+        self._prepared.keep_portal(portal, Portal(statement, statement.decode(values, formats), body.int16s()))
         yield messages.BIND_COMPLETE
 
     def _describe(self, body: BodyReader) -> Iterator[bytes]:
@@ -367,10 +388,9 @@ class PostgresSession:
     def _close(self, body: BodyReader) -> Iterator[bytes]:
         kind, name = body.raw(1), body.text()
         if kind == b"S":
-            self._prepared.statements.pop(name, None)
+            self._prepared.close_statement(name)
         else:
-            self._prepared.portals.pop(name, None)
-            self._prepared.cursors.forget(name)
+            self._prepared.close_portal(name)
         yield messages.CLOSE_COMPLETE
 
     def _ready(self) -> bytes:

@@ -30,6 +30,7 @@ from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, TEXT, TYPES, decoded
 from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
 from upriver.errors import UnsupportedSql
+from upriver.net.lookups import ViewRoute
 
 _TRANSACTIONS: Mapping[str, str] = {
     "BEGIN": "BEGIN",
@@ -77,6 +78,10 @@ class SessionSettings:
         if setting == "TimeZone":
             return setting, self.zone
         return setting, self.values.get(setting, SETTINGS.get(setting, ""))
+
+    def take_zone(self, routes: Mapping[str, ViewRoute]) -> None:
+        """From now on, times are of the zone of these views."""
+        self.zone = zone_of(routes)
 
     def set(self, statement: str) -> tuple[str, str] | None:
         """Keep what a SET says; returns the name and the value. Raises WireError for another encoding than UTF-8."""
@@ -175,7 +180,7 @@ class PreparedQuery:
 
     def _parse(self, text: str, oids: Sequence[int]) -> None:
         routes = self._rows.routes()
-        self._settings.zone = zone_of(routes)
+        self._settings.take_zone(routes)
         tree = with_postgres_names(with_parameters(parsed(text, "postgres")))
         if (write := tree.find(exp.Into, exp.DML)) is not None:
             raise _read_only(f"SELECT {write.key.upper()}" if isinstance(write, exp.Into) else write.key.upper())
