@@ -14,6 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 
 import pytest
+from names_kit import CodeNames, examples_of, spans_of
 
 ROOT = Path(__file__).parent.parent
 MODULE_LINES_MAX = 800
@@ -52,6 +53,37 @@ NO_ACTOR = re.compile(
 )
 """Words that stand where a sentence should name its actor. ``a user who`` names it."""
 CITED = re.compile(r"(?<![\w/.<{*-])((?:[\w-]+/)+[\w-]+\.(?:py|md|svg|toml))\b|`+([\w-]+\.(?:py|md|svg))`+")
+NAMES_OF_OTHERS = {
+    name
+    for names in (
+        # Spark
+        "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
+        "PythonDataSourceV2 setReadInfo getOrCreateReadInfo SupportsReportPartitioning HasPartitionKey PythonScan",
+        "PythonInputPartition pushFilters DataSourceReader DataStreamWriter.foreachBatch df.withColumn UTF8_BINARY",
+        "spark.archives spark.jars.packages spark.scheduler.mode spark.speculation spark.authenticate",
+        "spark.speculation.task.duration.threshold spark.network.crypto.enabled spark.hadoop.fs.s3a.access.key",
+        "fs.s3a.bucket.NAME readChangeFeed --packages --py-files",
+        # Kafka, Debezium, Delta, Iceberg, Redis
+        "delivery.timeout.ms kafka.metadata.max.age.ms schemas.enable time.precision.mode decimal.handling.mode",
+        "io.debezium.time.ZonedTimestamp ZonedTimestamp ExtractNewRecordState MGET",
+        # clients of PostgreSQL and of Arrow Flight
+        "FETCH_COUNT setFetchSize preferQueryMode binaryTransfer UseDeclareFetch UseServerSidePrepare sslmode",
+        "ListFlights GetFlightInfo GetSchema DoGet DoExchange CommandGetXdbcTypeInfo extra_info executemany autocommit",
+        "adbc_get_objects adbc_get_table_schema adbc_get_info getTables getObject getString getTimestamp",
+        "OffsetDateTime.class ProgrammingError NotSupportedError pg_get_userbyid",
+        # HTTP and browsers
+        "Accept EventSource Last-Event-ID If-None-Match HttpOnly SameSite Sec-Fetch-Site Origin Host Secure",
+        "Content-Security-Policy",
+        # Python's libraries, and what they give to examples
+        "to_numpy prometheus_client Decimal table.schema.metadata row.dest row._3 _x state._replace",
+        # programs
+        "uv mvn moto psql curl python3 PYTHON --help increase()",
+        # tags of document 002
+        "isStateful isLearner beingLearned isReady",
+    )
+    for name in names.split()
+}
+"""What documents name that is not of this repository, by whose it is. A name that is ours does not belong here."""
 CHECKING = re.compile(r"_*(assert|check|expect|verify)(_|[A-Z]|$)|(raises|warns|fail|run_state_machine_as_test)$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -310,6 +342,34 @@ def cites_what_is_there(source: Source) -> Iterator[Fault]:
                 yield start + text.count("\n", 0, match.start()), f"{name} is not in the repository"
 
 
+def names_in_code_font_are_there(source: Source) -> Iterator[Fault]:
+    """Of documents, and of the comments of what is no test. The table of functions is made from the code."""
+    if source.path in ("CHANGELOG.md", "docs/reference/functions.md") or source.is_test:
+        return
+    if source.path.endswith(".md"):
+        found = list(spans_of(source.text))
+        for line, code in examples_of(source.text):
+            yield from ((line, f"{name} is not there") for name in code_names().unknown_in_example(code))
+    elif source.path.endswith(".py"):
+        found = [(start, span) for start, text in source.prose for _, span in spans_of(text) if "``" in text]
+    else:
+        return
+    for line, span in found:
+        if not any(f"/{path}".endswith(f"/{span}") for path in FILES):
+            yield from ((line, f"{name} is not there") for name in code_names().unknown(span, NAMES_OF_OTHERS))
+
+
+@cache
+def code_names() -> CodeNames:
+    """Of all that is no test, and of what the tests are set up with."""
+    modules = [source for source in ALL if source.path.endswith(".py")]
+    shared = ("tests/conftest.py", "tests/support/servers/")
+    ours = [source for source in modules if not source.is_test or source.path.startswith(shared)]
+    return CodeNames(
+        ((source.text, source.nodes) for source in ours), (source.nodes for source in modules if source.is_test)
+    )
+
+
 def names_no_home(source: Source) -> Iterator[Fault]:
     for number, line in enumerate(source.text.splitlines(), 1):
         if HOME_PATH.search(line):
@@ -466,7 +526,13 @@ CODE_RULES: list[Rule] = [
     components_own_their_fields,
     classes_have_few_fields,
 ]
-TEXT_RULES: list[Rule] = [names_no_home, nothing_left_over, names_the_actor, cites_what_is_there]
+TEXT_RULES: list[Rule] = [
+    names_no_home,
+    nothing_left_over,
+    names_the_actor,
+    cites_what_is_there,
+    names_in_code_font_are_there,
+]
 
 
 @pytest.mark.parametrize(
@@ -574,6 +640,25 @@ BAD = [
     (names_the_actor, MACHINE, 'raise ValueError("there is nobody to ask")'),
     (cites_what_is_there, MACHINE, '"""See docs/internals/nothing.md."""'),
     (cites_what_is_there, "docs/a.md", "It is in `nothing.py`."),
+    *(
+        (names_in_code_font_are_there, "docs/a.md", f"See `{name}`.")
+        for name in (
+            *("Spoken", "STRINGS", "Region.applied", "app.look_up", "App(lag=1)", "App(acceptable_lag=1)", "lag_max="),
+            *(
+                "CHARS_LEAST",
+                "lake.no_such_rule",
+                'status()["views_of"]',
+                "upriver_views_rows",
+                "--with-tea",
+                "test_tea_*",
+            ),
+            *("GET /v1/tea", "Upriver-Tea", "teas/<number>.json", "tea(x) + 1", "upriver.spark.tea", "TableTea or not"),
+        )
+    ),
+    (names_in_code_font_are_there, MACHINE, '"""See ``Spoken``."""'),
+    (names_in_code_font_are_there, "docs/a.md", "```python\nfrom upriver.sinks import keep_tea\n```"),
+    (names_in_code_font_are_there, "docs/a.md", "```python\napp = App(spark, root, tea=1)\n```"),
+    (names_in_code_font_are_there, "docs/a.md", "```python\nlog = upriver.App(spark, root)\nlog.drink()\n```"),
 ]
 
 
@@ -616,6 +701,22 @@ GOOD = [
     (components_own_their_fields, "simulator/m.py", "def f(other):\n    return other._waiting"),
     (classes_have_few_fields, MACHINE, FEW_FIELDS),
     (no_test_imports_another, TEST, "from machines_kit import asked"),
+    *(
+        (names_in_code_font_are_there, "docs/a.md", f"See `{name}`.")
+        for name in (
+            *(
+                "Region",
+                "Region.apply",
+                "app.lookup",
+                'App(token="x")',
+                "keys_max=",
+                "ERROR_CHARS_MAX",
+                "lake.one_owner",
+            ),
+            *('status()["views"]', "upriver_view_rows", "--grace", "test_a1_...", "GET /v1/status", "Upriver-Epoch"),
+            *("control/<term>.json", "count(x) + 1", "GROUP BY x", "np.isin", "pyarrow.RecordBatch", "date_add(d, 1)"),
+        )
+    ),
     (names_no_home, "docs/a.md", "https://example.org/" + "home/page, docs/" + "root/x, <root>/app.json"),
     (names_the_actor, "docs/a.md", "A user who asks waits. The worker\nwho has the key answers."),
     (names_the_actor, TEST, "def test_who_waits_is_told() -> None: ..."),

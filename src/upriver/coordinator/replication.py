@@ -409,7 +409,7 @@ class Leader:
             )
 
     def lease_over(self, incarnation: Incarnation) -> None:
-        """This incarnation can no longer answer lookups: its lease has run out."""
+        """This incarnation can no longer answer lookups: its lease has run out (leases.takeover_after_lease)."""
         self._silent.add(incarnation)
 
     def doubts(self, peer: WorkerId | None) -> bool:

@@ -1,7 +1,7 @@
 """Collection: files that nothing needs are removed, some time after they were last needed (docs/internals/lake.md).
 
 A manifest or segment is *superseded* by a segment that has all of its epochs, or that was rewritten later. A reader
-that has begun may still use it. So it stays until the segment is ``grace`` old, and until no worker stands among the
+that has begun may still use it. So it stays until the segment is ``grace_s`` old, and until no worker stands among the
 epochs, or before the one as of which the segment was rewritten (segments.grace). Its file goes first, then its
 supplements, then its runs: a reader never finds a manifest without its runs.
 

@@ -542,7 +542,8 @@ class RunReader:
     """
 
     def __init__(self, info: RunInfo, schema: pa.Schema, file: VerifiedFile, is_kept: IsKept = is_never_kept) -> None:
-        """schema: of the rows, with their hash64. is_kept: whether the file may have another schema."""
+        """schema: of the rows, with their hash64. is_kept: whether the file may have another schema
+        (lake.known_schemas_only)."""
         self._info = info
         self._schema = schema
         self._user_schema = pa.schema(list(schema)[1:])

@@ -9,7 +9,7 @@ heartbeats, and notices when the other end has sent none for a while (:class:`He
 what waits in a bounded outbox; that is little, since a sending thread writes by itself while nothing waits
 (:class:`Outbox`). A killed process is noticed at once, since its socket closes.
 
-An end that is closed says ``BYE`` after its last message; the other end answers with its own ``BYE``. A channel that
+An end that is closed says goodbye after its last message; the other end answers with its own goodbye. A channel that
 ends without both has been lost. An end cuts the connection of a lost, silent or overwhelmed peer, which ends the
 reading thread, and that thread alone calls ``on_close``.
 

@@ -3,10 +3,10 @@
 One thread accepts connections and reads their hellos (:mod:`.handshake`), which have a fixed size. A caller
 that is not authenticated yet costs one descriptor and at most ``HELLO`` bytes for ``HANDSHAKE_S_MAX`` seconds. If there
 are too many such callers, the gate drops the oldest, so idle ones never keep a rightful caller out. It admits a caller
-that has proved its identity.
+that has proved its identity (net.little_before_the_proof).
 
 Descriptors are shared out in advance: part for unauthenticated callers, part for clients, part for the cluster's own
-channels. The rest stays for the lake.
+channels. The rest stays for the lake (net.descriptors_are_shared_out).
 """
 
 import resource

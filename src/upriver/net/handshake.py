@@ -1,4 +1,5 @@
-"""The first bytes of a connection: both ends prove that they know one key, and the key never crosses the wire.
+"""The first bytes of a connection: both ends prove that they know one key, and the key never crosses the wire
+(net.both_ends_prove_the_key, net.keys_stay_home).
 
 ::
 

@@ -107,7 +107,7 @@ def dial(
     Raises the error that ``lost`` makes of the cause if the server cannot be reached; AccessDenied; ClusterError if the
     server is full, or if TLS is asked for.
     """
-    if remote.tls_roots is not None:
+    if remote.tls_roots is not None:  # net.no_silent_plain_text
         raise ClusterError(f"{remote.address}: an app's servers have no TLS, and nothing is sent to them in the clear")
     host, _, port = remote.address.rpartition(":")
     try:

@@ -314,7 +314,7 @@ def _finer(keys: Cells, parts: Cells) -> Cells:
 
 
 def sorted_by(keys: Sequence[tuple[str, str]], nulls: str) -> dict[str, Any]:
-    """The arguments that make Arrow's ``rank`` and ``sort_indices`` sort by these (column, order), with the nulls of
+    """The arguments that make ``pc.rank`` and ``pc.sort_indices`` sort by these (column, order), with the nulls of
     each column ``at_start`` or ``at_end``. Since 25 Arrow takes the place of nulls with each key; before that it takes
     one for all keys."""
     if _NULLS_ARE_PLACED_BY_KEY:

@@ -1,7 +1,7 @@
 """Rows of an older schema of a table, in a newer one: a column that they lack is null, and types only become wider.
 
 A run keeps the schema with which it was written. So does a file of rows that were set aside. A reader gives all rows in
-the schema that it was asked for (docs/internals/lake.md, "Columns").
+the schema that it was asked for (lake.rows_in_the_schema_asked_for in docs/internals/lake.md).
 """
 
 from collections.abc import Sequence

@@ -212,7 +212,7 @@ def is_any_twice(numbers: npt.NDArray[np.integer[Any]]) -> bool:
 
 
 def true_at(mask: npt.NDArray[Any]) -> Positions:
-    """Where a mask is true, or a number is not zero; ascending. Numpy's ``flatnonzero`` is slow for few."""
+    """Where a mask is true, or a number is not zero; ascending. ``np.flatnonzero`` is slow for few."""
     return mask.nonzero()[0]
 
 
