@@ -73,6 +73,7 @@ def test_the_programs_take_the_commands_of_a_document(page: Path, capsys: pytest
     text = page.read_text()
     assert [command for command in command_lines(text) if not is_accepted(command)] == []
     assert [command for command in inline_commands(text) if unknown_options(command, capsys)] == []
+    assert [command for command in inline_commands(text) if command[0] == "make" and not is_accepted(command)] == []
 
 
 def test_the_programs_take_the_commands_of_the_benchmarks_table() -> None:

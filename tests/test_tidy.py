@@ -66,6 +66,7 @@ NAMES_OF_OTHERS = {
         # Kafka, Debezium, Delta, Iceberg, Redis
         "delivery.timeout.ms kafka.metadata.max.age.ms schemas.enable time.precision.mode decimal.handling.mode",
         "io.debezium.time.ZonedTimestamp ZonedTimestamp ExtractNewRecordState MGET",
+        "streaming-skip-overwrite-snapshots streaming-skip-delete-snapshots",
         # clients of PostgreSQL and of Arrow Flight
         "FETCH_COUNT setFetchSize preferQueryMode binaryTransfer UseDeclareFetch UseServerSidePrepare sslmode",
         "ListFlights GetFlightInfo GetSchema DoGet DoExchange CommandGetXdbcTypeInfo extra_info executemany autocommit",
@@ -77,7 +78,7 @@ NAMES_OF_OTHERS = {
         # Python's libraries, and what they give to examples
         "to_numpy prometheus_client Decimal table.schema.metadata row.dest row._3 _x state._replace",
         # programs
-        "uv mvn moto psql curl python3 PYTHON --help increase()",
+        "uv mvn moto psql curl venv-pack conda-pack prometheus-client python3 PYTHON --help increase()",
         # tags of document 002
         "isStateful isLearner beingLearned isReady",
     )
@@ -355,7 +356,7 @@ def names_in_code_font_are_there(source: Source) -> Iterator[Fault]:
     else:
         return
     for line, span in found:
-        if not any(f"/{path}".endswith(f"/{span}") for path in FILES):
+        if not any(f"/{path}".endswith((f"/{span}", f"/{span.removeprefix('.')}.py")) for path in FILES):
             yield from ((line, f"{name} is not there") for name in code_names().unknown(span, NAMES_OF_OTHERS))
 
 

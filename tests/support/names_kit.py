@@ -12,7 +12,7 @@ from importlib import import_module
 from sqlglot.dialects import DuckDB, Postgres, Spark
 
 from upriver.sql.aggregates import AGGREGATES
-from upriver.sql.function_table import CHANGING, FUNCTIONS, REFUSED
+from upriver.sql.function_table import FUNCTIONS, REFUSED
 
 MODULES = {"np": "numpy", "pc": "pyarrow.compute", "F": "pyspark.sql.functions", "table": "pyarrow.Table"}
 LIBRARIES = ("builtins", "collections", "datetime", "pyarrow", "pyarrow.flight", "pyspark.sql", "pyspark.sql.types")
@@ -34,7 +34,8 @@ _DOTTED = r"[^\W\d]\w*(?:\.\w+)*"
 _NAMED = re.compile(
     rf"(?P<name>{_DOTTED})(?P<call>\(.*?\))?(?P<keys>(?:\[\"\w+\"\])*)(?P<value>=[^=>].*|=)?", re.DOTALL
 )
-_OPTION = re.compile(r"--[a-z][\w-]*")
+_OPTION = re.compile(r"--[a-z][\w-]*|\.?[a-z]\w*(?:-[\w.]+)+|\.\w+")
+"""An option, and other names with hyphens, or with a dot before them."""
 _PATTERN = re.compile(r"(?P<start>[\w./-]*\w)(?:_\.\.\.|_\*|(?<!_)_)")
 _PATH = re.compile(r"(?:(?:GET|POST|DELETE) )?(?P<path>/[\w/{}.]+)(?:\?.*)?")
 _PLACE = re.compile(r"(?:[\w.<>*-]+/)+[\w.<>*-]*")
@@ -116,7 +117,8 @@ class CodeNames:
         if span in others or self._is_word(span):
             return
         if _OPTION.fullmatch(span):
-            yield span
+            if not self._is_word(span.removeprefix(".")):
+                yield span
         elif path := _PATH.fullmatch(span):
             if path["path"] not in self.words:
                 yield span
@@ -197,7 +199,6 @@ class CodeNames:
             or name in FUNCTIONS
             or name in AGGREGATES
             or name in REFUSED
-            or CHANGING.fullmatch(name) is not None
             or keyword.iskeyword(name)
             or name in sys.stdlib_module_names
             or (len(name) == 1 and name.isalpha())
