@@ -74,8 +74,7 @@ def _needs(root: Step) -> Needs:
     needs[root] = set(root.schema.names)
     for step, needed in needs.items():
         for part, wanted in zip(step.inputs, _wanted(step, needed), strict=True):
-            # Without any column, a batch would not know how many rows it has.
-            needs[part] |= wanted or set(part.schema.names[:1])
+            needs[part] |= wanted
     return needs
 
 
@@ -93,7 +92,14 @@ def _users_first(root: Step) -> list[Step]:
 
 
 def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
-    """The columns that a step needs of each of its inputs."""
+    """The columns that a step takes of each of its inputs: those that it needs, or else the first one. A batch without
+    columns does not know how many rows it has."""
+    wanted = zip(_named_by(step, needed), step.inputs, strict=True)
+    return [names or set(part.schema.names[:1]) for names, part in wanted]
+
+
+def _named_by(step: Step, needed: set[str]) -> list[set[str]]:
+    """The columns that a step needs of each of its inputs; there may be none."""
     match step.op:
         case Scan():
             return []
@@ -120,17 +126,15 @@ def _wanted(step: Step, needed: set[str]) -> list[set[str]]:
             sorted_by = {order.column for order in step.op.order} if called or needed & step.op.outputs else set()
             return [(needed - step.op.outputs) | {*step.op.partition, *sorted_by, *called}]
         case ClockOp():
-            wanted = (needed - step.op.outputs) | {test.column for test in step.op.only(needed).tests}
-            return [wanted or set(step.inputs[0].schema.names[:1])]
+            return [(needed - step.op.outputs) | {test.column for test in step.op.only(needed).tests}]
         case UnionOp():
             return [needed for _ in step.inputs]
         case SaltOp(column, columns):
             return [(needed - {column}) | {*columns}]
         case ReplicateOp(column):
-            return [needed - {column} or set(step.inputs[0].schema.names[:1])]
+            return [needed - {column}]
         case ExplodeOp(elements):
-            wanted = (needed - {*step.op.made}) | columns_in(elements)
-            return [wanted or set(step.inputs[0].schema.names[:1])]
+            return [(needed - {*step.op.made}) | columns_in(elements)]
         case _:
             return [set(part.schema.names) for part in step.inputs]
 

@@ -211,14 +211,16 @@ def calls_function(name: str) -> bool:
 
 def _reworded(tokens: list[Token]) -> list[Token]:
     """Read these as names. WINDOW, unless it begins the clause WINDOW name AS. ANY, which is the name of a function
-    unless it follows LIKE. ARRAY, MAP and STRUCT before a parenthesis."""
+    unless it follows LIKE. ARRAY, MAP and STRUCT before a parenthesis. ALL after GROUP BY, where it may be a column."""
     for token, following, behind in zip(tokens, tokens[1:], [*tokens[2:], tokens[-1]], strict=False):
         clause = behind.token_type == TokenType.ALIAS and following.token_type != TokenType.L_PAREN
         if token.token_type == TokenType.WINDOW and not clause:
             token.token_type = TokenType.VAR
-    for before, token, following in zip([tokens[0], *tokens], tokens, tokens[1:], strict=False):
+    for before, token, following in zip([tokens[0], *tokens], tokens, [*tokens[1:], tokens[-1]], strict=False):
         is_called = following.token_type == TokenType.L_PAREN
         if token.token_type == TokenType.ANY and is_called and before.token_type not in _LIKES:
+            token.token_type = TokenType.VAR
+        if token.token_type == TokenType.ALL and before.token_type == TokenType.GROUP_BY:
             token.token_type = TokenType.VAR
         if token.token_type in _CONSTRUCTORS and is_called:
             token.token_type = TokenType.VAR

@@ -83,6 +83,7 @@ class Steps:
 
     def make(self, op: Op, inputs: Sequence[Step], schema: pa.Schema) -> Step:
         """The step with exactly this operator over these inputs."""
+        assert len(schema), f"{op} gives no column, so its batches would not know how many rows they have"
         key = (op, tuple(map(id, inputs)), schema)
         step = self._made.get(key)
         if step is None:

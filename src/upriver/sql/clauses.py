@@ -45,8 +45,7 @@ class SelectItem:
 @dataclass(frozen=True, slots=True)
 class Clauses:
     """A SELECT, clause by clause. table: ``None`` without FROM. sets: the grouping sets, whose expressions are among
-    those of ``group``; ``None`` if there is but one. group_all: whether it has GROUP BY ALL. part: which rows, if not
-    all."""
+    those of ``group``; ``None`` if there is but one. part: which rows, if not all."""
 
     items: tuple[SelectItem, ...]
     table: exp.Expr | None
@@ -55,7 +54,6 @@ class Clauses:
     where: exp.Expr | None
     group: tuple[exp.Expr, ...]
     sets: Sets | None
-    group_all: bool
     having: exp.Expr | None
     qualify: exp.Expr | None
     distinct: bool
@@ -89,7 +87,6 @@ def read_clauses(source: Source, select: exp.Select) -> Clauses:
         where=None if where is None else where.this,
         group=grouped,
         sets=sets,
-        group_all=group is not None and bool(group.args.get("all")),
         having=None if having is None else having.this,
         qualify=None if qualify is None else qualify.this,
         distinct=distinct is not None,

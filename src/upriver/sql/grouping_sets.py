@@ -17,6 +17,7 @@ from sqlglot import exp
 from upriver.plan.column_names import quoted
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import Source
+from upriver.sql.canonical import canonical
 from upriver.sql.relations import Output, kept, projected, union
 from upriver.sql.scalars import Context, column_scalar, construct, literal, null
 from upriver.sql.scope import unique
@@ -101,14 +102,19 @@ def _several(kind: str, groups: Sequence[tuple[exp.Expr, ...]]) -> Sets:
 
 
 class GroupingSets:
-    """The sets of one query, bound. names: of the grouping columns, by bound expression, in order."""
+    """The sets of one query, bound. names: of the grouping columns, by their canonical forms, in order."""
 
     def __init__(self, sets: Sequence[Collection[exp.Expr]], names: Mapping[exp.Expr, str], taken: set[str]) -> None:
         """taken: names that no column may have, lower case; the new names are added."""
         self._names = dict(names)
-        self._sets = [frozenset(names[node] for node in one) for one in sets]
+        self._sets = [frozenset(names[canonical(node)] for node in one) for one in sets]
         self._bits = unique("grouping_id()", taken)
         self._number = unique("grouping set", taken)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they are one set of nothing: all rows are one group, over no rows, too."""
+        return self._sets == [frozenset()] and not self._names
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -124,7 +130,9 @@ class GroupingSets:
         name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
         if name not in ("grouping", "grouping_id"):
             return None
-        named = [self._names.get(operand) for operand in node.expressions]
+        named = [self._names.get(canonical(operand)) for operand in node.expressions]
+        if name == "grouping_id" and not node.expressions and self.is_whole:
+            return literal(0, pa.int64())
         if name == "grouping_id" and named in ([], list(self._names.values())):
             return column_scalar(self._bits, pa.int64())
         if name == "grouping" and len(named) == 1 and named[0] is not None:

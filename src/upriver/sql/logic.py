@@ -137,7 +137,7 @@ def conjunction(parts: Sequence[Scalar]) -> str:
 def _not(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this")
     tested = node.this
-    if isinstance(tested, exp.Is) and isinstance(tested.expression, exp.Null):
+    if isinstance(tested, exp.Is) and isinstance(tested.expression, exp.Null) and context.leaf(tested) is None:
         return not_null_test(context.translate(tested.this))
     return negation(boolean(context, tested))
 

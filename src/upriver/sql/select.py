@@ -15,7 +15,7 @@ from sqlglot import exp
 
 from upriver.errors import DeclarationError
 from upriver.plan.column_names import columns_in
-from upriver.plan.plan import AggregateCall, AggregateOp, AggregatePlan
+from upriver.plan.plan import ALL_ALIKE, AggregateCall, AggregateOp, AggregatePlan
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_map, is_null, is_ordered, is_untyped, parts_of
@@ -30,6 +30,7 @@ from upriver.sql.aggregates import (
     over_no_rows,
 )
 from upriver.sql.arrays import map_of, sorted_entries
+from upriver.sql.canonical import canonical
 from upriver.sql.clauses import Clauses, SelectItem, read_clauses
 from upriver.sql.detached import ATTACHED, detach, detached, has_subquery
 from upriver.sql.from_items import read_from
@@ -39,6 +40,7 @@ from upriver.sql.grouping_sets import GroupingSets
 from upriver.sql.lists_of_texts import write_out_listagg
 from upriver.sql.one_row import of_each, of_everything
 from upriver.sql.relations import (
+    ALIKE,
     Output,
     comparable,
     computed,
@@ -81,6 +83,8 @@ class Names:
         self._scope = scope
         self._schema = schema
         self._source = scope.source
+        self._grouping: dict[exp.Expr, exp.Expr] = {}
+        """The grouping columns, by their canonical forms: each as it is first written."""
         self.items: tuple[SelectItem, ...] = ()
         for item in items:
             self.items += tuple(self._items(item))
@@ -100,6 +104,12 @@ class Names:
                 what = "a window as a whole in ROLLUP, CUBE or GROUPING SETS"
                 raise self._source.unsupported(node, what, "Take its start in a subquery, and group by that.")
         return self.group(nodes)
+
+    def means_all(self, clauses: Clauses) -> bool:
+        """Whether GROUP BY is followed by ALL, and that is no name."""
+        (node,) = clauses.group if len(clauses.group) == 1 and clauses.sets is None else (None,)
+        is_alone = isinstance(node, exp.Column) and not node.table and node.name.upper() == "ALL"
+        return is_alone and not self._scope.knows(node) and self._aliased(node) is None
 
     def group_all(self) -> tuple[exp.Expr, ...]:
         """GROUP BY ALL: every output without an aggregate."""
@@ -194,7 +204,8 @@ class Names:
     def _grouped(self, item: SelectItem, node: exp.Expr) -> Iterator[exp.Expr]:
         """The grouping columns of an output. node: for its place."""
         if item.window is None or item.window.end is None:
-            yield item.node.copy()
+            column = item.node.copy()
+            yield self._grouping.setdefault(canonical(column), column)
         else:
             yield from (as_node(name, node) for name in (item.window.name, item.window.end))
 
@@ -241,9 +252,11 @@ class Groups:
         self._rows = rows
         self._taken = taken
         self._group = {node: unique(worded(node), taken) for node in group}
+        self._forms = {canonical(node): name for node, name in self._group.items()}
+        self._is_plain = all(isinstance(node, exp.Column) for node in group)
         self._session: tuple[str, str] | None = None
         """The columns with the bounds of each row's own window, if sessions are grouped."""
-        self._sets = None if sets is None else GroupingSets(sets, self._group, taken)
+        self._sets = None if sets is None else GroupingSets(sets, self._forms, taken)
         self._calls: dict[AggregateCall, AggregateCall] = {}
         """By the same call without a name for its output."""
         self._maps: dict[str, pa.DataType] = {}
@@ -254,7 +267,7 @@ class Groups:
 
     def leaf(self, node: exp.Expr) -> Scalar | None:
         """The value of a node over groups: a group column or an aggregate's result."""
-        name = self._group.get(node)
+        name = self._forms.get(node if self._is_plain else canonical(node))
         if name is not None:
             column = column_scalar(name, self._inputs[name].type)
             return map_of(column, self._maps[name]) if name in self._maps else column
@@ -290,8 +303,10 @@ class Groups:
         """The groups of these rows, with all collected aggregates."""
         inputs = [Output(name, value) for name, value in self._inputs.items()]
         calls = of_one_row(tuple(self._calls.values()))
-        if not self._group and self._sets is None:
+        if not self._group and (self._sets is None or self._sets.is_whole):
             return of_everything(rows, inputs, calls, self._uses, self._taken, place)
+        # Without any column, a batch would not know how many rows it has.
+        inputs = inputs or [Output(unique(ALL_ALIKE, self._taken), ALIKE)]
         source = computed(rows, inputs, self._uses, place)
         if self._session is not None:
             others = [name for name in self._group.values() if name not in self._session]
@@ -486,7 +501,8 @@ class _Selection:
 
     def rows(self) -> ScopeRows:
         bound = self._with_subqueries_of_rows(self._with_grouped_subqueries(self._bind()))
-        is_whole = bool(self._keys) and not bound.group and bound.sets is None
+        is_whole = bool(self._keys) and not bound.group and bound.sets in (None, ((),))
+        bound = replace(bound, sets=None) if is_whole else bound
         bound = bound.apart(self._keys) if self._keys else bound
         below = self._relation
         rows = self._setting.context(below.schema, fails=below.deferred, certain=below.certain)
@@ -632,7 +648,7 @@ class _Selection:
     def _groups(self) -> bool:
         """Whether rows are grouped; without GROUP BY, all rows are one group."""
         clauses = self._clauses
-        if clauses.group or clauses.group_all or clauses.having is not None:
+        if clauses.group or clauses.sets is not None or clauses.having is not None:
             return True
         nodes = [*(item.node for item in clauses.items), *(ordered.this for ordered in self._order())]
         return any(map(has_aggregate, nodes))
@@ -640,7 +656,7 @@ class _Selection:
     def _bind(self) -> _Bound:
         clauses = self._clauses
         names = Names(self._scope, clauses.items, self._relation.schema)
-        group = names.group_all() if clauses.group_all else names.group(clauses.group)
+        group = names.group_all() if names.means_all(clauses) else names.group(clauses.group)
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)
         order = tuple(names.order(ordered.this) for ordered in self._order())
