@@ -226,6 +226,23 @@ def test_all_rows_meet_where_no_column_parts_them() -> None:
     assert edges(regions) == {"v/0": ["sales(shop)"], "v/1": ["v/0()"], "v": ["v/1(shop)"]}
 
 
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT count(*) OVER () AS n FROM sales",
+        "SELECT count(*) OVER () AS n FROM sales WHERE amount > 1",
+        "SELECT DISTINCT count(*) OVER () AS n FROM sales CROSS JOIN items",
+        "SELECT count(*) OVER () AS n FROM (SELECT item FROM sales UNION ALL SELECT item FROM items)",
+        "SELECT 1 AS n FROM sales GROUP BY GROUPING SETS ((), ())",
+        "SELECT count(*) AS n FROM sales LATERAL VIEW explode(array(1, 2)) e AS x",
+    ],
+)
+def test_rows_of_which_no_column_is_needed_have_one(sql: str) -> None:
+    relation = compile_view("v", sql, EVERYTHING, {}, LocalTyper(EVERYTHING)).relation
+    regions = plan_regions("v", relation, (), EVERYTHING)
+    assert all(len(part.schema) for region in regions for part in (*region.inputs, *region.nodes))
+
+
 def test_the_key_of_a_full_join_is_in_none_of_its_columns() -> None:
     both = join(scan(SALES), prefixed(scan(ITEMS), "i_"), {"item": "i_item"}, JoinKind.FULL)
     assert edges(planned(both, "item")) == {"v/0": ["sales(item)", "items(item)"], "v": ["v/0(item)"]}

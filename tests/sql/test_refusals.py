@@ -57,6 +57,10 @@ comparing MAP | SELECT t.k FROM t JOIN (SELECT DISTINCT ^k, m FROM t) AS u ON t.
 the function f() is not supported | SELECT k FROM t LATERAL VIEW ^f(a) AS e
 LIMIT or OFFSET in the order of another query | SELECT k FROM (SELECT k FROM t ORDER BY i) ^LIMIT 5
 LIMIT or OFFSET in the order of another query | WITH u AS (SELECT k FROM t ORDER BY i) SELECT k FROM u ^LIMIT 5
+a subquery in ORDER BY without LIMIT | SELECT k FROM t ORDER BY (SELECT ^i FROM t)
+a subquery in SORT BY without LIMIT | SELECT k FROM (SELECT k FROM t SORT BY i = (SELECT ^max(i) FROM t))
+sha2() of these bits | SELECT ^sha2(s, s) AS n FROM t
+sha2() of these bits | SELECT ^sha2(s, i) AS n FROM t
 OFFSET by anything but a number | SELECT k FROM t ORDER BY k ^OFFSET 1 + 1
 LIMIT by anything but a number | SELECT k FROM t ORDER BY k ^LIMIT 1 + 1
 LIMIT by anything but a number | SELECT k FROM t ORDER BY k ^LIMIT 0

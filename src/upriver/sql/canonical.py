@@ -4,6 +4,7 @@ Spark groups by ``a + b`` and finds it again in ``b + a``. Its rules (``canonica
 operands of what is commutative, and turn comparisons.
 """
 
+from collections.abc import Mapping
 from functools import reduce
 
 from sqlglot import exp
@@ -12,9 +13,9 @@ from upriver.sql.logic import chain
 
 _COMMUTATIVE = (exp.Add, exp.Mul, exp.And, exp.Or, exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor)
 _SYMMETRIC = (exp.EQ, exp.NullSafeEQ)
-_TURNED = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE}
-_NEGATED = {exp.LT: exp.GTE, exp.GT: exp.LTE, exp.LTE: exp.GT, exp.GTE: exp.LT}
-_UNEQUAL = {exp.NEQ: exp.EQ, exp.NullSafeNEQ: exp.NullSafeEQ}
+_TURNED: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.LT: exp.GT, exp.GT: exp.LT, exp.LTE: exp.GTE, exp.GTE: exp.LTE}
+_NEGATED: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.LT: exp.GTE, exp.GT: exp.LTE, exp.LTE: exp.GT, exp.GTE: exp.LT}
+_UNEQUAL: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.NEQ: exp.EQ, exp.NullSafeNEQ: exp.NullSafeEQ}
 _IN_ANY_ORDER = frozenset({"greatest", "least"})
 
 

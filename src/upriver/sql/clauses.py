@@ -143,6 +143,10 @@ def without_ignored(source: Source, tree: exp.Expr) -> None:
                 what = "LIMIT or OFFSET in the order of another query"
                 raise source.unsupported(source.keyword("LIMIT", end) or end, what, _SORTED)
     for ignoring, part in list(ignored_parts(tree)):
+        subquery = ignoring.args[part].find(exp.Select, exp.SetOperation) if part != "hint" else None
+        if subquery is not None:
+            instead = "Leave it out: a view has no order."
+            raise source.unsupported(subquery, f"a subquery in {IGNORED[part]} without LIMIT", instead)
         ignoring.set(part, None)
 
 

@@ -1,7 +1,8 @@
 """PIVOT: groups by all other columns, with a column for each value and aggregate.
 
-``PIVOT (sum(x) FOR k IN ('a', 'b'))`` is an aggregate with a FILTER for each value. As in Spark, it is NULL for a group
-without a row of the value, also if it counts.
+``PIVOT (sum(x) FOR k IN ('a', 'b'))`` is an aggregate with a FILTER for each value. For a group without a row of the
+value Spark gives NULL, also for a count, if all aggregates are numbers or truths, which it aggregates in two phases.
+Otherwise it gives each what it is over no rows, and ``first`` and ``last`` leave out NULL.
 """
 
 from collections.abc import Iterator
@@ -9,11 +10,13 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from upriver.plan.source import Source
-from upriver.sql.aggregates import is_aggregate
+from upriver.plan.types import is_boolean, is_numeric
+from upriver.sql.aggregates import aggregate_call, called, is_aggregate
 from upriver.sql.scalars import construct
-from upriver.sql.scope import ScopeRows, Setting
+from upriver.sql.scope import Entry, Scope, ScopeRows, Setting
 
 _ROWS = "rows of pivot"
+_ENDS = frozenset({"first", "first_value", "last", "last_value"})
 _FORM = "Write PIVOT (sum(x) FOR k IN ('a', 'b' AS c)), with aggregates and constants."
 
 
@@ -32,9 +35,12 @@ def pivoted(setting: Setting, pivot: exp.Expr, rows: ScopeRows) -> ScopeRows:
     group = [column.title for column in rows.columns if column.title is not None and column.title.lower() not in used]
     if len(group) + len(used) < len(rows.columns):
         raise source.unsupported(pivot, "PIVOT over a column without a name", "Give it one in a subquery: ... AS name.")
+    scope, context = Scope.of(source, Entry("", rows.columns)), setting.context(rows.relation.schema)
+    types = [aggregate_call(context, scope.bind(call.copy())).type for call, _ in calls]
+    in_phases = all(is_numeric(type) or is_boolean(type) for type in types)
     items: list[exp.Expr] = [_named(title) for title in group]
     for value in values.expressions:
-        items += _columns(source, keys, value, calls)
+        items += _columns(source, keys, value, calls, in_phases)
     select = exp.Select(expressions=items, from_=exp.From(this=exp.Table(this=exp.to_identifier(_ROWS, quoted=True))))
     if group:
         select.set("group", exp.Group(expressions=[_named(title) for title in group]))
@@ -54,9 +60,10 @@ def _call(source: Source, node: exp.Expr) -> tuple[exp.Expr, str | None]:
 
 
 def _columns(
-    source: Source, keys: list[exp.Expr], value: exp.Expr, calls: list[tuple[exp.Expr, str | None]]
+    source: Source, keys: list[exp.Expr], value: exp.Expr, calls: list[tuple[exp.Expr, str | None]], in_phases: bool
 ) -> Iterator[exp.Expr]:
-    """The columns of one value. One whose name only Spark knows has no alias."""
+    """The columns of one value. One whose name only Spark knows has no alias. in_phases: whether Spark aggregates in
+    two phases."""
     alias = value.alias if isinstance(value, exp.PivotAlias | exp.Alias) else None
     constant = value.this if isinstance(value, exp.PivotAlias | exp.Alias) else value
     parts = constant.expressions if isinstance(constant, exp.Tuple) else [constant]
@@ -68,7 +75,10 @@ def _columns(
         where = exp.Where(this=exp.and_(*tests, copy=False))
         there = exp.Filter(this=exp.Anonymous(this="count", expressions=[exp.Star()]), expression=where)
         some = exp.GT(this=there, expression=exp.Literal.number(0))
-        filtered = exp.Filter(this=call.copy(), expression=where.copy())
-        column = exp.Case(ifs=[exp.If(this=some, true=filtered)])
+        column: exp.Expr = exp.Filter(this=call.copy(), expression=where.copy())
+        if in_phases:
+            column = exp.Case(ifs=[exp.If(this=some, true=column)])
+        elif called(call).name.lower() in _ENDS:
+            column = exp.IgnoreNulls(this=column)
         known = name if len(calls) == 1 else f"{name}_{title}" if name and title else None
         yield column if known is None else exp.alias_(column, known, quoted=True)

@@ -107,9 +107,10 @@ class Names:
 
     def means_all(self, clauses: Clauses) -> bool:
         """Whether GROUP BY is followed by ALL, and that is no name."""
-        (node,) = clauses.group if len(clauses.group) == 1 and clauses.sets is None else (None,)
-        is_alone = isinstance(node, exp.Column) and not node.table and node.name.upper() == "ALL"
-        return is_alone and not self._scope.knows(node) and self._aliased(node) is None
+        node = clauses.group[0] if len(clauses.group) == 1 and clauses.sets is None else None
+        if not isinstance(node, exp.Column) or node.table or node.name.upper() != "ALL":
+            return False
+        return not self._scope.knows(node) and self._aliased(node) is None
 
     def group_all(self) -> tuple[exp.Expr, ...]:
         """GROUP BY ALL: every output without an aggregate."""

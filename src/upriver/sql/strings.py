@@ -160,10 +160,12 @@ def _spaces(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 
 def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``sha2(s, bits)``."""
-    bits, bytes = operands[1].constant or 256, take(context, node, _BYTES, operands[0])
-    if bits not in (224, 256, 384, 512):
-        raise context.unsupported(node, "sha2() of these bits", "Take 224, 256, 384 or 512.")
-    function = "sha256" if bits == 256 else f"kernel_sha{bits}"
+    bytes, bits = take(context, node, _BYTES, operands[0]), operands[1].constant
+    if is_null(operands[1].type):
+        return null(_STRING)
+    if not isinstance(bits, int) or bits not in (0, 224, 256, 384, 512):
+        raise context.unsupported(node, "sha2() of these bits", "Write 224, 256, 384 or 512.")
+    function = f"kernel_sha{bits}" if bits in (224, 384, 512) else "sha256"
     return strict(f"{function}({bytes.sql})", _STRING, (bytes, operands[1]))
 
 

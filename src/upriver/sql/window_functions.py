@@ -28,7 +28,7 @@ from upriver.plan.plan import (
 )
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import is_date, is_decimal, is_instant, is_integer, is_null, is_wall_clock
+from upriver.plan.types import is_date, is_decimal, is_instant, is_integer, is_null, is_wall_clock, spark_name
 from upriver.sql.aggregates import AGGREGATES, aggregate_call
 from upriver.sql.aggregates import called as called_function
 from upriver.sql.casts import cast
@@ -413,7 +413,11 @@ def _distance(context: Context, written: exp.Expr, order: Sequence[OrderKey], no
     type = order[0].value.type if len(order) == 1 else pa.null()
     interval = interval_of(written) if isinstance(written, exp.Interval) else None
     if (is_integer(type) or is_date(type)) and not isinstance(written, exp.Interval):
-        return _number(context, written, node)
+        distance, room = _number(context, written, node), 2 ** (type.bit_width - 1)
+        if abs(distance) >= room:
+            what = f"RANGE of {distance}, which {spark_name(type)} cannot hold"
+            raise context.source.wrong(node, what, f"Give less than {room}.")
+        return distance
     if type == pa.float64() or (is_decimal(type) and type.precision <= _RANGE_DIGITS_MAX):
         return _decimal_distance(context, written, type, node)
     if interval is not None and not interval.months:

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
+from contextlib import nullcontext
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -207,6 +208,33 @@ def test_a_sum_that_does_not_fit_is_an_error_with_the_row(values: list[int]) -> 
     operator = Windowed(WindowOp(("k",), (Order("l", False, True),), (call,)), schema, ["k"])
     with pytest.raises(RowError, match=r"total does not fit BIGINT \(row: k = 1, l = -?\d+\)"):
         operator.apply(0, changes_batch(schema, ["k"], [((1, value), 1) for value in values]))
+
+
+@pytest.mark.parametrize(
+    ("frame", "descending", "values", "fails"),
+    [
+        ((-1, 1), False, [127], True),
+        ((-1, 1), True, [127], True),
+        ((-1, 1), False, [0, 127], True),
+        ((-1, 1), False, [126, 127], False),  # the frame of 126 has all rows already
+        ((-1, 0), False, [-128, 0], True),
+        ((None, 1), False, [127, None], True),
+        ((None, -1), False, [-127, -128], True),
+        ((1, None), False, [127, 5], True),
+        ((0, None), False, [127, -128], False),
+        ((0, 127), False, [1], True),
+        ((-1, 1), False, [126, -127, None], False),
+    ],
+)
+def test_a_bound_beyond_the_type_of_the_sort_column_is_an_error(
+    frame: tuple[int | None, int | None], descending: bool, values: list[int | None], fails: bool
+) -> None:
+    schema = pa.schema([("k", pa.int8()), ("y", pa.int8())])
+    call = WindowCall("count_star", None, "n", LONG, WindowFrame(FrameUnit.RANGE, *frame))
+    operator = Windowed(WindowOp(("k",), (Order("y", descending, True),), (call,)), schema, ["k"])
+    changes = changes_batch(schema, ["k"], [((1, value), 1) for value in values])
+    with pytest.raises(RowError, match="frame of n, counted from y, does not fit TINYINT") if fails else nullcontext():
+        assert len(operator.apply(0, changes)) == len(values)
 
 
 def test_sums_of_decimals_are_exact() -> None:

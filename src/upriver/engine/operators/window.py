@@ -29,7 +29,7 @@ from upriver.engine.operators.operator import concatenated
 from upriver.engine.operators.partitioned_rows import PartitionedRows, of_each
 from upriver.engine.operators.sorted_lists import with_new_members
 from upriver.engine.operators.topk import in_order, sort_keys, tie_keys
-from upriver.engine.operators.window_frames import Reach, RowsInOrder, SortValues, reach_of
+from upriver.engine.operators.window_frames import BeyondLimits, Reach, RowsInOrder, SortValues, reach_of
 from upriver.engine.operators.window_functions import results
 from upriver.engine.row_text import row_text
 from upriver.errors import RowError
@@ -264,14 +264,21 @@ class _WindowRows:
         try:
             found = results(call, rows, at)
         except OutOfRange as lost:
-            raise self._overflow(call, slots[at[lost.slot]]) from None
+            what = f"{call.output} does not fit {spark_name(call.type)}"
+            instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
+            raise self._overflow(what, instead, slots[at[lost.slot]]) from None
+        except BeyondLimits as lost:
+            order = self._op.order[0].column
+            type = spark_name(self._output.field(order).type)
+            what = f"a bound of the frame of {call.output}, counted from {order}, does not fit {type}"
+            instead = "Sort by a value that is far from the ends of its type, or CAST it to BIGINT"
+            raise self._overflow(what, instead, slots[lost.place]) from None
         return found
 
-    def _overflow(self, call: ops.WindowCall, slot: int) -> RowError:
+    def _overflow(self, what: str, instead: str, slot: int) -> RowError:
         columns = self._rows.columns(np.array([slot]))
         row = row_text(pa.RecordBatch.from_arrays(columns, self._output.names[: len(columns)]), 0)
-        instead = f"{call.function}(CAST(... AS DOUBLE)), or a DECIMAL of fewer digits, has more room"
-        return RowError(f"{call.output} does not fit {spark_name(call.type)} (row: {row}). {instead}")
+        return RowError(f"{what} (row: {row}). {instead}")
 
     def _sort_values(self, slots: Slots) -> SortValues:
         (order,) = self._op.order

@@ -26,13 +26,15 @@ LONG = np.iinfo(np.int64)
 class SortValues:
     """The values of the only sort column, as whole numbers that ascend in each partition; what lies under a null is
     arbitrary. valid: which are not null. nulls_first: where the nulls of a partition are. floats: the values
-    themselves, if they are; descending: whether they do."""
+    themselves, if they are; descending: whether they do. limits: of the values' type, if it is an error to move a value
+    beyond them."""
 
     cells: Longs
     valid: Mask
     nulls_first: bool
     floats: npt.NDArray[np.float64] | None = None
     descending: bool = False
+    limits: tuple[int, int] | None = None
 
     @classmethod
     def of(cls, values: pa.Array, descending: bool, nulls_first: bool) -> "SortValues":
@@ -44,8 +46,10 @@ class SortValues:
         cells = cells_of(values)
         if pa.types.is_decimal(values.type):
             cells = np.ascontiguousarray(cells).view(np.int64)[::2]  # the lower half of each
+        checked = pa.types.is_integer(values.type) or pa.types.is_timestamp(values.type)
+        half = 2 ** (values.type.bit_width - 1)
         cells = cells.astype(np.int64)
-        return cls(~cells if descending else cells, valid, nulls_first)
+        return cls(~cells if descending else cells, valid, nulls_first, limits=(-half, half - 1) if checked else None)
 
     def moved(self, distance: float) -> Longs:
         """Each value moved by so much; values that would leave the range of 64 bits stay at its end."""
@@ -55,6 +59,21 @@ class SortValues:
         if whole >= 0:
             return np.where(self.cells > LONG.max - whole, LONG.max, self.cells + whole)
         return np.where(self.cells < LONG.min - whole, LONG.min, self.cells + whole)
+
+    def leaves(self, distance: float) -> Mask:
+        """Which values, moved by so much, are beyond the limits."""
+        if self.limits is None:
+            return np.zeros(len(self.cells), np.bool_)
+        (least, most), whole = self.limits, int(distance)
+        return self.valid & (self.cells > most - whole if whole >= 0 else self.cells < least - whole)
+
+
+class BeyondLimits(Exception):
+    """A bound of the frame of the row at this place is out of the range of the sort column's type."""
+
+    def __init__(self, place: int) -> None:
+        super().__init__(place)
+        self.place = place
 
 
 def _in_order(floats: npt.NDArray[np.float64], descending: bool) -> Longs:
@@ -101,7 +120,7 @@ class RowsInOrder:
         return self.sort_values()
 
     def frames(self, frame: WindowFrame) -> tuple[Positions, Positions]:
-        """Where the frame of each row begins, and where it ends: nowhere before it begins."""
+        """Where the frame of each row begins, and where it ends: nowhere before it begins. Raises BeyondLimits."""
         if frame not in self._found:
             self._found[frame] = self._searched_for(frame)
         return self._found[frame]
@@ -116,8 +135,27 @@ class RowsInOrder:
             first, last = self.peer_bounds
             starts = begins if frame.start is None else first if not frame.start else self._first(frame.start)
             stops = ends if frame.end is None else last if not frame.end else self._behind(frame.end)
-        starts = np.clip(starts, begins, ends)
-        return starts, np.maximum(np.clip(stops, begins, ends), starts)
+        starts, stops = np.clip(starts, begins, ends), np.clip(stops, begins, ends)
+        if frame.unit is FrameUnit.RANGE and len(self):
+            self._check_limits(frame, starts, stops)
+        return starts, np.maximum(stops, starts)
+
+    def _check_limits(self, frame: WindowFrame, starts: Positions, stops: Positions) -> None:
+        """Raises BeyondLimits where Spark computes a bound that is beyond its type. Spark goes on from the frame of the
+        row before: it computes the end while there are rows behind that frame, and the start while there are rows in
+        the frame."""
+        begins, ends = self.bounds
+        is_first = np.arange(len(self)) == begins
+        start_before, stop_before = (np.where(is_first, begins, np.roll(one, 1)) for one in (starts, stops))
+        is_computed = start_before < ends
+        if frame.end is not None:
+            is_computed = (start_before < stop_before) | (stop_before < stops)
+        lost = np.zeros(len(self), np.bool_)
+        for distance, computed in ((frame.start, is_computed), (frame.end, stop_before < ends)):
+            if distance:
+                lost |= computed & self.by_value.leaves(distance)
+        if lost.any():
+            raise BeyondLimits(int(np.flatnonzero(lost)[0]))
 
     def _first(self, distance: float) -> Positions:
         """For each row, the first row of its partition that sorts no lower than the row's own value, so moved."""
