@@ -8,12 +8,14 @@ from upriver.plan.types import (
     array_type,
     has_map,
     is_array,
+    is_integer,
     is_map,
     is_null,
     is_untyped,
     map_type,
     struct_type,
 )
+from upriver.sql.casts import cast
 from upriver.sql.nested_values import struct_sql
 from upriver.sql.operators import to_common
 from upriver.sql.parts import element, of_key
@@ -101,6 +103,7 @@ def _element(how: str) -> Special:
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         value, place = operands
         if is_array(value.type):
+            place = cast(context, node, place, pa.int32()) if is_integer(place.type) else place
             return element(context, node, value, place, how)
         if is_map(value.type) and how != "spark_get":
             return of_key(context, node, value, place)

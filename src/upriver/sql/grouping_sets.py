@@ -104,10 +104,12 @@ def _several(kind: str, groups: Sequence[tuple[exp.Expr, ...]]) -> Sets:
 class GroupingSets:
     """The sets of one query, bound. names: of the grouping columns, by their canonical forms, in order."""
 
-    def __init__(self, sets: Sequence[Collection[exp.Expr]], names: Mapping[exp.Expr, str], taken: set[str]) -> None:
+    def __init__(
+        self, rows: Context, sets: Sequence[Collection[exp.Expr]], names: Mapping[exp.Expr, str], taken: set[str]
+    ) -> None:
         """taken: names that no column may have, lower case; the new names are added."""
         self._names = dict(names)
-        self._sets = [frozenset(names[canonical(node)] for node in one) for one in sets]
+        self._sets = [frozenset(names[canonical(rows, node)] for node in one) for one in sets]
         self._bits = unique("grouping_id()", taken)
         self._number = unique("grouping set", taken)
 
@@ -130,7 +132,7 @@ class GroupingSets:
         name = node.name.lower() if isinstance(node, exp.Anonymous) else ""
         if name not in ("grouping", "grouping_id"):
             return None
-        named = [self._names.get(canonical(operand)) for operand in node.expressions]
+        named = [self._names.get(canonical(context, operand)) for operand in node.expressions]
         if name == "grouping_id" and not node.expressions and self.is_whole:
             return literal(0, pa.int64())
         if name == "grouping_id" and named in ([], list(self._names.values())):

@@ -78,9 +78,10 @@ from upriver.sql.windows import OrderKey, first_rows, sort_key, spread
 class Names:
     """The names of one SELECT. items: its outputs, bound, with each star as the columns it stands for."""
 
-    def __init__(self, scope: Scope, items: Sequence[SelectItem], schema: pa.Schema) -> None:
-        """schema: of the rows beneath."""
+    def __init__(self, scope: Scope, items: Sequence[SelectItem], schema: pa.Schema, rows: Context) -> None:
+        """schema: of the rows beneath. rows: their context."""
         self._scope = scope
+        self._rows = rows
         self._schema = schema
         self._source = scope.source
         self._grouping: dict[exp.Expr, exp.Expr] = {}
@@ -206,7 +207,7 @@ class Names:
         """The grouping columns of an output. node: for its place."""
         if item.window is None or item.window.end is None:
             column = item.node.copy()
-            yield self._grouping.setdefault(canonical(column), column)
+            yield self._grouping.setdefault(canonical(self._rows, column), column)
         else:
             yield from (as_node(name, node) for name in (item.window.name, item.window.end))
 
@@ -253,11 +254,11 @@ class Groups:
         self._rows = rows
         self._taken = taken
         self._group = {node: unique(worded(node), taken) for node in group}
-        self._forms = {canonical(node): name for node, name in self._group.items()}
+        self._forms = {canonical(rows, node): name for node, name in self._group.items()}
         self._is_plain = all(isinstance(node, exp.Column) for node in group)
         self._session: tuple[str, str] | None = None
         """The columns with the bounds of each row's own window, if sessions are grouped."""
-        self._sets = None if sets is None else GroupingSets(sets, self._forms, taken)
+        self._sets = None if sets is None else GroupingSets(rows, sets, self._forms, taken)
         self._calls: dict[AggregateCall, AggregateCall] = {}
         """By the same call without a name for its output."""
         self._maps: dict[str, pa.DataType] = {}
@@ -268,7 +269,7 @@ class Groups:
 
     def leaf(self, node: exp.Expr) -> Scalar | None:
         """The value of a node over groups: a group column or an aggregate's result."""
-        name = self._forms.get(node if self._is_plain else canonical(node))
+        name = self._forms.get(node if self._is_plain else canonical(self._rows, node))
         if name is not None:
             column = column_scalar(name, self._inputs[name].type)
             return map_of(column, self._maps[name]) if name in self._maps else column
@@ -656,7 +657,8 @@ class _Selection:
 
     def _bind(self) -> _Bound:
         clauses = self._clauses
-        names = Names(self._scope, clauses.items, self._relation.schema)
+        schema = self._relation.schema
+        names = Names(self._scope, clauses.items, schema, self._setting.context(schema))
         group = names.group_all() if names.means_all(clauses) else names.group(clauses.group)
         having = None if clauses.having is None else names.having(clauses.having, group)
         qualify = None if clauses.qualify is None else names.qualify(clauses.qualify)

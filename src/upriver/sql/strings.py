@@ -7,7 +7,18 @@ from sqlglot import exp
 
 from upriver.engine.macros import CHARS_MAX
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.types import is_array, is_integer, is_interval, is_nested, is_null, is_string, spark_name
+from upriver.plan.types import (
+    is_array,
+    is_date,
+    is_instant,
+    is_integer,
+    is_interval,
+    is_nested,
+    is_null,
+    is_string,
+    is_wall_clock,
+    spark_name,
+)
 from upriver.sql.casts import cast
 from upriver.sql.logic import choose, compare
 from upriver.sql.nested_values import once
@@ -305,6 +316,8 @@ def _printed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
             value = rest.pop(0)
             if two == "%d" and not is_integer(value.type):
                 raise context.unsupported(node, f"%d of {typed_name(value)}", "CAST it to BIGINT.")
+            if is_date(value.type) or is_wall_clock(value.type) or is_instant(value.type) or value.type == pa.binary():
+                raise context.unsupported(node, f"%s of {typed_name(value)}", "CAST it to STRING.")
             value = cast(context, node, value, _STRING)
             values.append(value)
             parts.append(f"coalesce({value.sql}, 'null')")

@@ -295,15 +295,28 @@ def _made(type: pa.DataType) -> Special:
 
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         whole = [take(context, node, OperandKind.INT, value) for value in operands[:5]]
-        if is_floating(operands[5].type):
-            raise context.unsupported(node, f"{typed_name(operands[5])} seconds", "CAST them to DECIMAL(16,6).")
-        seconds = cast(context, node, operands[5], pa.decimal128(16, 6))
-        parts = in_order(*whole, seconds)
+        parts = in_order(*whole, _seconds(context, node, operands[5]))
         micros = f"CAST({parts[5].sql} * CAST(1000000 AS DECIMAL(7, 0)) AS BIGINT)"
         clock = strict(
             macro("spark_made_clock", *(part.sql for part in parts[:5]), micros), pa.timestamp("us"), parts, fails=True
         )
         return cast(context, node, clock, pa.timestamp("us", tz=context.timezone)) if is_instant(type) else clock
+
+    return rule
+
+
+def _seconds(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+    if is_floating(value.type):
+        raise context.unsupported(node, f"{typed_name(value)} seconds", "CAST them to DECIMAL(16,6).")
+    return cast(context, node, value, pa.decimal128(16, 6))
+
+
+def _made_if_possible(type: pa.DataType) -> Special:
+    """``try_make_timestamp`` and its kin. That the seconds are no number, or too large a one, is an error for them,
+    too."""
+
+    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+        return tried(_made(type))(context, node, (*operands[:5], _seconds(context, node, operands[5])))
 
     return rule
 
@@ -407,7 +420,12 @@ def _makers(name: str, type: pa.DataType, gives: str) -> tuple[Function, Functio
     return (
         Function(name, kinds, _made(type), gives, fails=wrong, samples=calls.format(name)),
         Function(
-            f"try_{name}", kinds, tried(_made(type)), gives, nulls=f"also {wrong}", samples=calls.format(f"try_{name}")
+            f"try_{name}",
+            kinds,
+            _made_if_possible(type),
+            gives,
+            nulls=f"also {wrong}",
+            samples=calls.format(f"try_{name}"),
         ),
     )
 
