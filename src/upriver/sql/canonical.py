@@ -43,15 +43,15 @@ def _ordered(context: Context, node: exp.Expr) -> exp.Expr:
     if isinstance(node, (*_TRUTHS, *_NUMBERS)):
         if isinstance(node.parent, kind) and _is_flat(context, node.parent, node):
             return node  # a part of the chain above
-        parts = sorted(_chain(context, node), key=hash)
+        parts = sorted(_chain(context, node), key=_text)
         return reduce(lambda whole, part: kind(this=whole, expression=part), parts)
     if kind in _UNEQUAL:
-        left, right = sorted((node.this, node.expression), key=hash)
+        left, right = sorted((node.this, node.expression), key=_text)
         return exp.Not(this=_UNEQUAL[kind](this=left, expression=right))
     if isinstance(node, exp.Is) and isinstance(node.expression, exp.Boolean):
         node = exp.NullSafeEQ(this=node.this, expression=node.expression)
         kind = exp.NullSafeEQ
-    if (isinstance(node, _SYMMETRIC) or kind in _TURNED) and hash(node.this) > hash(node.expression):
+    if (isinstance(node, _SYMMETRIC) or kind in _TURNED) and _text(node.this) > _text(node.expression):
         return _TURNED.get(kind, kind)(this=node.expression, expression=node.this)
     if isinstance(node, exp.Not) and type(node.this) in _NEGATED:
         return _NEGATED[type(node.this)](this=node.this.this, expression=node.this.expression)
@@ -60,8 +60,12 @@ def _ordered(context: Context, node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Anonymous):
         _rename(node)
     if isinstance(node, exp.In) or (isinstance(node, exp.Anonymous) and node.name in _IN_ANY_ORDER):
-        node.set("expressions", sorted(node.expressions, key=hash))
+        node.set("expressions", sorted(node.expressions, key=_text))
     return node
+
+
+def _text(node: exp.Expr) -> str:
+    return node.sql(comments=False)
 
 
 def _rename(call: exp.Anonymous) -> None:
