@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from upriver.errors import DeclarationError
-from upriver.zones import zone_info, zone_name
+from upriver.zones import zone_info, zone_name, zone_of_text
 
 NAMES = [
     ("UTC", "UTC"),
@@ -56,3 +56,11 @@ def test_a_zone_without_such_a_name_is_refused_by_the_settings_name(zone: str) -
         zone_name(zone)
     assert zone in str(refused.value)
     assert "set it to" in str(refused.value)
+
+
+def test_a_zone_in_a_text_is_one_that_java_takes() -> None:
+    offsets = {"+1": 3600, "-1:3": -3780, "+013015": 5415, "UTC+2": 7200, "EST": -18_000, "SystemV/PST8": -28_800}
+    assert {zone: zone_of_text(zone) for zone in offsets} == offsets
+    assert [zone_of_text(zone) for zone in ("PST", "Etc/GMT+3", "GMT+0")] == ["America/Los_Angeles", "Etc/GMT+3", 0]
+    for none in ("z", "europe/berlin", "ROC", "localtime", "+123", "+24", "UTC +2", "../etc/passwd", ""):
+        assert zone_of_text(none) is None, none

@@ -6,7 +6,8 @@ zone as ``+05:30`` or as a region, ``America/Los_Angeles``; both sides read thes
 
 import re
 from datetime import UTC, timedelta, timezone, tzinfo
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from upriver.errors import DeclarationError
 
@@ -45,8 +46,11 @@ _SHORT = {
 }
 """Java's short names; some mean another zone in Python, such as BST."""
 _UTC_NAMES = frozenset({"Z", "UTC", "UT", "GMT", "GMT0"})
-_OFFSET = re.compile(r"(?:UTC|UT|GMT)?([+-])(\d{1,2})(?::?(\d{1,2}))?(?::?(\d{2}))?")
-_SYSTEM_V = re.compile(r"SystemV/[A-Z]{3}(\d{1,2})")
+_OFFSET = re.compile(r"(?:UTC|UT|GMT)?([+-])(?:(\d)|(\d\d)(?:(\d\d)(\d\d)?|:(\d\d)(?::(\d\d))?)?)", re.ASCII)
+_ONE_HOUR_DIGIT = re.compile(r"([+-])(\d):", re.ASCII)
+_ONE_MINUTE_DIGIT = re.compile(r"([+-]\d\d:)(\d)\Z", re.ASCII)
+_SYSTEM_V = re.compile(r"SystemV/(?:AST|EST|CST|MST|PST|YST|HST)(\d{1,2})([A-Z]{3})?", re.ASCII)
+_NOT_IN_JAVA = re.compile(r"Factory|ROC|localtime|posixrules|(?:posix|right)/.*")
 _PLAIN_OFFSET = re.compile(r"([+-])(\d{2}):(\d{2})")
 
 
@@ -58,11 +62,10 @@ def zone_name(zone: str) -> str:
     name = _SHORT.get(zone, zone)
     if name in _UTC_NAMES:
         return "UTC"
-    if (fixed := _OFFSET.fullmatch(name)) is not None:
-        sign, hours, minutes, seconds = fixed.groups()
-        return _offset(zone, sign, int(hours), int(minutes or 0), int(seconds or 0))
-    if (fixed := _SYSTEM_V.fullmatch(name)) is not None:
-        return _offset(zone, "-", int(fixed[1]), 0, 0)
+    if (away := _seconds(name)) is not None:
+        return _offset(zone, away)
+    if (fixed := _SYSTEM_V.fullmatch(name)) is not None and not fixed[2]:
+        return _offset(zone, -3600 * int(fixed[1]))
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
@@ -81,12 +84,49 @@ def zone_info(name: str) -> tzinfo:
     return timezone(-away if fixed[1] == "-" else away)
 
 
-def _offset(zone: str, sign: str, hours: int, minutes: int, seconds: int) -> str:
+def zone_of_text(zone: str) -> int | str | None:
+    """The zone that Java reads in a text: its seconds from UTC, or the name of a region; ``None`` if it is none.
+
+    Raises ValueError for a region that Java has and Python has not.
+    """
+    name = _SHORT.get(zone, zone)
+    away = 0 if name in _UTC_NAMES else _seconds(name)
+    if away is not None:
+        return away if abs(away) <= OFFSET_HOURS_MAX * 3600 else None
+    if (fixed := _SYSTEM_V.fullmatch(name)) is not None:
+        if fixed[2]:
+            raise ValueError(f"the time zone {zone} is not known here")
+        return -3600 * int(fixed[1])
+    return name if name in _regions() else None
+
+
+@lru_cache(1)
+def _regions() -> frozenset[str]:
+    return frozenset(name for name in available_timezones() if not _NOT_IN_JAVA.fullmatch(name))
+
+
+def _seconds(name: str) -> int | None:
+    """The seconds from UTC that Spark reads in the name; ``None`` if it is no offset."""
+    name = _ONE_HOUR_DIGIT.sub(r"\g<1>0\2:", name, count=1)
+    name = _ONE_MINUTE_DIGIT.sub(r"\g<1>0\2", name)
+    fixed = _OFFSET.fullmatch(name)
+    if fixed is None:
+        return None
+    hours, minutes, seconds = (int(fixed[a] or fixed[b] or 0) for a, b in ((2, 3), (4, 6), (5, 7)))
+    if minutes > 59 or seconds > 59:
+        return None
+    away = hours * 3600 + minutes * 60 + seconds
+    return -away if fixed[1] == "-" else away
+
+
+def _offset(zone: str, away: int) -> str:
+    sign, (minutes, seconds) = "-" if away < 0 else "+", divmod(abs(away), 60)
+    hours, minutes = divmod(minutes, 60)
     if seconds:
         raise _unnamed(zone, f"one without seconds, {sign}{hours:02}:{minutes:02}")
-    if hours * 60 + minutes > OFFSET_HOURS_MAX * 60 or minutes > 59:
+    if abs(away) > OFFSET_HOURS_MAX * 3600:
         raise _unnamed(zone, "an offset of at most 18 hours")
-    return "UTC" if not (hours or minutes) else f"{sign}{hours:02}:{minutes:02}"
+    return f"{sign}{hours:02}:{minutes:02}" if away else "UTC"
 
 
 def _unnamed(zone: str, instead: str) -> DeclarationError:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from upriver.engine import fdlibm
 from upriver.engine.json_parts import parts_at
 from upriver.engine.macros import MACROS
+from upriver.engine.moment_texts import clocks_in, instants_in
 from upriver.engine.operators.cardinality import codes_of
 from upriver.engine.wide_decimals import OPERATIONS, computed, low_bits, with_sign
 from upriver.engine.zone_offsets import day_starts_of, instants_near, instants_of, wall_clocks_of
@@ -242,6 +243,14 @@ def _instants_near(clocks: pa.ChunkedArray, zones: pa.ChunkedArray, moments: pa.
     return pa.array(found, pa.int64(), mask=_nulls(values) | _nulls(near)).view(pa.timestamp("us"))
 
 
+def _instants_of_texts(tolerant: bool) -> Callable[..., pa.Array]:
+    return lambda texts, zones: instants_in(_whole(texts), _zone(zones), tolerant)
+
+
+def _clocks_of_texts(tolerant: bool) -> Callable[..., pa.Array]:
+    return lambda texts: clocks_in(_whole(texts), tolerant)
+
+
 def _micros(values: pa.Array) -> npt.NDArray[np.int64]:
     found: npt.NDArray[np.int64] = values.view(pa.int64()).fill_null(0).to_numpy()
     return found
@@ -275,6 +284,10 @@ KERNELS: Mapping[str, Kernel] = {
     "kernel_wall_clock": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(wall_clocks_of)),
     "kernel_instant": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(instants_of)),
     "kernel_day_start": Kernel(("TIMESTAMP", "VARCHAR"), "TIMESTAMP", _in_zone(day_starts_of)),
+    "kernel_instant_of_text": Kernel(("VARCHAR", "VARCHAR"), "TIMESTAMP", _instants_of_texts(tolerant=False)),
+    f"kernel_instant_of_text{OR_NULL}": Kernel(("VARCHAR", "VARCHAR"), "TIMESTAMP", _instants_of_texts(tolerant=True)),
+    "kernel_clock_of_text": Kernel(("VARCHAR",), "TIMESTAMP", _clocks_of_texts(tolerant=False)),
+    f"kernel_clock_of_text{OR_NULL}": Kernel(("VARCHAR",), "TIMESTAMP", _clocks_of_texts(tolerant=True)),
     "kernel_instant_near": Kernel(("TIMESTAMP", "VARCHAR", "TIMESTAMP"), "TIMESTAMP", _instants_near),
 }
 """By the name that SQL calls them by."""

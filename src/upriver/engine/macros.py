@@ -419,14 +419,6 @@ _CONVERSIONS = {
         OR trim(s) = '' THEN NULL WHEN f IS NOT NULL AND t IS NOT NULL THEN spark_conv_of(trim(s), f, t) END""",
 }
 
-_CLOCK = r"(?:[ T]([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:[.]([0-9]{0,9}))?)?)?)?"
-_MOMENT = rf"{_BLANK}([0-9]{{4}})-([0-9]{{1,2}})-([0-9]{{1,2}}){_CLOCK}"
-
-
-def _moment_part(number: int) -> str:
-    return f"CAST(coalesce(nullif(regexp_extract(s, '{_MOMENT}', {number}), ''), '0') AS BIGINT)"
-
-
 _CLOCKS = {
     "spark_clock_of(d, h, m, us)": """CASE WHEN h < 0 OR h > 23 OR m < 0 OR m > 59 OR us < 0 OR us > 60000000
         THEN error('There is no such time of day') ELSE CAST(d AS TIMESTAMP)
@@ -435,14 +427,6 @@ _CLOCKS = {
         OR us IS NULL THEN NULL ELSE spark_clock_of(make_date(y, mo, d), h, m, us) END""",
     "spark_clock_of_second(d, h, m, us)": """CASE WHEN us > 59999999 THEN error('There is no such second')
         ELSE spark_clock_of(d, h, m, us) END""",
-    "spark_clock_of_text(s)": f"""CASE WHEN s IS NULL THEN NULL
-        WHEN regexp_full_match(s, '{_MOMENT}{_BLANK}')
-        THEN spark_clock_of_second(make_date({_moment_part(1)}, {_moment_part(2)}, {_moment_part(3)}),
-        {_moment_part(4)}, {_moment_part(5)}, {_moment_part(6)} * 1000000
-        + CAST(left(rpad(regexp_extract(s, '{_MOMENT}', 7), 6, '0'), 6) AS BIGINT))
-        WHEN regexp_full_match(s, '{_BLANK}[0-9]{{4}}(?:-[0-9]{{1,2}})?{_BLANK}')
-        THEN CAST(spark_date_of_text(s) AS TIMESTAMP)
-        ELSE {_malformed("s", "TIMESTAMP")} END""",
     # Of the numbers in a text of a given form; a text of another form has none.
     "spark_parsed(s, y, mo, d, h, m, us)": """CASE WHEN s IS NULL THEN NULL WHEN y = '' THEN error('The text '''
         || s || ''' has not the form') WHEN CAST(y AS BIGINT) < 1 THEN error('There is no year 0')

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from upriver.zones import zone_info
 
-ZONES_MAX = 64
-"""Zones whose changes are kept."""
+ZONES_MAX = 1_024
+"""Zones whose changes are kept: all that there are, since a text may name any."""
 
 Micros = npt.NDArray[np.int64]
 _SECOND = 1_000_000

@@ -6,13 +6,13 @@ Spark's ANSI mode raises if a value does not fit. Every cast here does so too, o
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import MAXYEAR, MINYEAR, UTC, date, datetime, timedelta, timezone
+from datetime import MAXYEAR, MINYEAR, date
 from decimal import ROUND_HALF_UP, Decimal, localcontext
-from zoneinfo import ZoneInfoNotFoundError
 
 import pyarrow as pa
 from sqlglot import exp
 
+from upriver.engine.moment_texts import NotAMoment, clocks_in, instants_in
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
@@ -51,20 +51,19 @@ from upriver.sql.scalars import (
     string_sql,
     typed_name,
 )
-from upriver.zones import zone_info
 
 Cast = Callable[[Context, exp.Expr, Scalar, pa.DataType], Scalar]
 
 EXACT_DOUBLE_DIGITS_MAX = 15  # DuckDB divides a decimal's integer by a power of ten: exact operands, one rounding
-_DATE = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})", re.ASCII)
-_MOMENT = re.compile(
-    r"(\d{4}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}:\d{1,2}(?::\d{1,2}(?:\.\d{1,6})?)?)(Z|[+-]\d{2}:\d{2})?)?", re.ASCII
+_BLANK = r"[\x00-\x20\x7f]*"
+_DATE = re.compile(
+    rf"{_BLANK}([+-]?\d{{4,7}})(?:-(\d{{1,2}})(?:-(\d{{1,2}})(?:[ T].*)?)?)?{_BLANK}", re.ASCII | re.DOTALL
 )
+_WORD = re.compile(rf"{_BLANK}(?:epoch|now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _LONG_DIGITS_MAX = 18
 """Spark casts longer decimals to INT and shorter integers as DOUBLE."""
 _EDGES = "spark_epoch_day("
 """A part of the SQL of a value that may be an infinite date."""
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
@@ -152,22 +151,28 @@ def _fold(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> S
 
 
 def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> Scalar | None:
+    if is_date(to) or is_wall_clock(to) or is_instant(to):
+        check_word(context, node, text, to)
     try:
         if is_date(to):
             return None if _is_far(text) else never_null(Scalar(f"DATE '{_date(text).isoformat()}'", to))
         if is_wall_clock(to):
-            clock, offset = _moment(text)
-            if offset is None:
-                return _timestamp(clock, to)
+            return _timestamp(clocks_in(pa.array([text]), tolerant=False), to)
         if is_instant(to):
-            clock, offset = _moment(text)
-            zone = offset if offset is not None else zone_info(context.timezone)
-            instant = _EPOCH + (clock.replace(tzinfo=zone) - _EPOCH)
-            return _timestamp(instant.replace(tzinfo=None), to)
-    except (ValueError, OverflowError, OSError, ZoneInfoNotFoundError) as error:
+            return _timestamp(instants_in(pa.array([text]), context.timezone, tolerant=False), to)
+    except ValueError as error:
         form = "yyyy-MM-dd" if is_date(to) else "yyyy-MM-dd HH:mm:ss"
-        raise context.unsupported(node, f"{text!r} as a {spark_name(to)} ({error})", f"Write it as {form}.") from error
+        why = error.why if isinstance(error, NotAMoment) else str(error)
+        what = f"{text!r} as a {spark_name(to)} (it {why})"
+        raise context.unsupported(node, what, f"Write it as {form}.") from error
     return None
+
+
+def check_word(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> None:
+    """Refuse the words that Spark replaces by a time when it plans a query."""
+    if _WORD.match(text):
+        what = f"{text!r} as a {spark_name(to)} (a word that Spark replaces when it plans a query)"
+        raise context.unsupported(node, what, "Write current_timestamp(), or the time itself.")
 
 
 def _is_far(text: str) -> bool:
@@ -179,28 +184,19 @@ def _is_far(text: str) -> bool:
 def _date(text: str) -> date:
     match = _DATE.fullmatch(text)
     if match is None:
-        raise ValueError("not a plain date")
-    return date(*map(int, match.groups()))
+        raise ValueError("is not a date")
+    try:
+        return date(int(match[1]), int(match[2] or 1), int(match[3] or 1))
+    except ValueError as error:
+        raise ValueError("names a day that does not exist") from error
 
 
-def _moment(text: str) -> tuple[datetime, timezone | None]:
-    """The wall clock in the text, and the offset from UTC if there is one."""
-    match = _MOMENT.fullmatch(text)
-    if match is None:
-        raise ValueError("not a plain timestamp")
-    day, clock, offset = match.groups()
-    hour, minute, second = [*(clock or "0:0:0").split(":"), "0"][:3]
-    whole, _, fraction = second.partition(".")
-    moment = datetime.combine(_date(day), datetime.min.time()).replace(
-        hour=int(hour), minute=int(minute), second=int(whole), microsecond=int(fraction.ljust(6, "0"))
-    )
-    if offset is None or offset == "Z":
-        return moment, None if offset is None else timezone(timedelta())
-    hours, minutes = int(offset[1:3]), int(offset[4:6])
-    return moment, timezone((-1 if offset[0] == "-" else 1) * timedelta(hours=hours, minutes=minutes))
-
-
-def _timestamp(clock: datetime, type: pa.DataType) -> Scalar:
+def _timestamp(moment: pa.Array, type: pa.DataType) -> Scalar | None:
+    """The literal; ``None`` for a year that Python's calendar lacks."""
+    try:
+        clock = moment[0].as_py()
+    except (ValueError, OverflowError):
+        return None
     return never_null(Scalar(f"TIMESTAMP '{clock.isoformat(sep=' ')}'", type))
 
 
@@ -282,6 +278,14 @@ def _checked_by(name: str) -> Cast:
 
 def _text_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"CAST({macro('spark_integer_of_text', value.sql)} AS {duck_name(to)})", to, fails=True)
+
+
+def _text_to_clock(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"kernel_clock_of_text({value.sql})", to, fails=True)
+
+
+def _text_to_instant(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    return Scalar(f"kernel_instant_of_text({value.sql}, {string_sql(context.timezone)})", to, fails=True)
 
 
 def local(context: Context, value: Scalar) -> Scalar:
@@ -368,8 +372,8 @@ _CASTS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]
     (is_string, is_date, _checked_by("spark_date_of_text")),
     (is_string, is_boolean, _checked_by("spark_boolean_of_text")),
     (is_string, _is_binary, _encoded),
-    (is_string, is_wall_clock, _checked_by("spark_clock_of_text")),
-    (is_string, is_instant, _from_clock(_checked_by("spark_clock_of_text"))),
+    (is_string, is_wall_clock, _text_to_clock),
+    (is_string, is_instant, _text_to_instant),
     (is_date, is_string, _checked_by("spark_text_of_date")),
     (is_date, is_wall_clock, _plain),
     (is_wall_clock, is_date, _plain),

@@ -182,7 +182,7 @@ _ACCEPTS: Mapping[OperandKind, Callable[[pa.DataType], bool]] = {
     OperandKind.INSTANT: is_instant,
     OperandKind.MOMENT: _is_day,
 }
-_IN_QUOTES = frozenset({OperandKind.DATE, OperandKind.CLOCK, OperandKind.INSTANT, OperandKind.MOMENT})
+_IN_QUOTES = frozenset({OperandKind.DATE, OperandKind.INSTANT, OperandKind.MOMENT})
 
 
 def constant_text(context: Context, node: exp.Expr, name: str, value: Scalar) -> str:

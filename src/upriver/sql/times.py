@@ -44,7 +44,9 @@ _CLOCK_UNITS = _DATE_UNITS | {
 
 
 def _clock(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
-    """The wall clock of a TIMESTAMP."""
+    """The wall clock of a TIMESTAMP, or of a time in quotes, in the session's time zone."""
+    if isinstance(value.constant, str):
+        value = as_instant(context, node, value)
     clock = take(context, node, OperandKind.CLOCK, value)
     return local(context, clock) if is_instant(clock.type) else clock
 

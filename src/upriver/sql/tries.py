@@ -12,11 +12,12 @@ from sqlglot import exp
 from upriver.engine.kernels import OR_NULL
 from upriver.engine.macros import LENIENT, lenient_name
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.types import is_instant, is_string, is_wall_clock, spark_name
-from upriver.sql.casts import cast
+from upriver.plan.types import is_date, is_instant, is_string, is_wall_clock
+from upriver.sql.casts import cast, check_word
 from upriver.sql.scalars import Context, intolerant
 from upriver.sql.signatures import Operands, Special
 
+_OF_TEXT = re.compile(r"^(kernel_\w+_of_text)\(")
 _PARTS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|\b(spark_\w+|kernel_decimal_\w+)(?=\()""")
 
 
@@ -43,10 +44,15 @@ def tried_cast(type: pa.DataType) -> Special:
     """The rule of ``TRY_CAST`` to a type."""
 
     def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        if is_string(operands[0].type) and (is_instant(type) or is_wall_clock(type)):
-            what = f"TRY_CAST from STRING to {spark_name(type)}"
-            instead = "Name the form of the text: try_to_timestamp(s, 'yyyy-MM-dd HH:mm:ss')."
-            raise context.unsupported(node, what, instead)
+        (value,) = operands
+        if is_string(value.type) and (is_instant(type) or is_wall_clock(type) or is_date(type)):
+            if isinstance(value.constant, str):
+                check_word(context, node, value.constant, type)
+                value = replace(value, constant=None)
+            if not is_date(type):  # outside of TRY, which hides also what the kernel cannot compute
+                read = cast(context, node, value, type)
+                return replace(read, sql=_OF_TEXT.sub(rf"\1{OR_NULL}(", read.sql, count=1))
+        operands = (value,)
         return tried(lambda context, node, operands: cast(context, node, operands[0], type))(context, node, operands)
 
     return rule
