@@ -1,9 +1,11 @@
 """A user's function over columns: what it takes and gives in each form, and what is said when it fails."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -62,7 +64,7 @@ def test_an_instant_comes_and_goes_with_its_zone() -> None:
         (FunctionForm.ARROW, lambda v: [1, 2], "list, which is no Arrow array"),
         (FunctionForm.ARROW, lambda v: pa.array(["a", "b"]), "returned what is not declared"),
         (FunctionForm.PANDAS, lambda v: 1, "int, which is no Series"),
-        (FunctionForm.PANDAS, lambda v: pd.Series(["a", "b"]), "f() raised"),
+        (FunctionForm.PANDAS, lambda v: pd.Series(["a", "b"]), "returned what is not declared"),
         (FunctionForm.ROW, lambda v: exec("raise SystemExit"), "f() raised SystemExit"),
     ],
 )
@@ -71,6 +73,61 @@ def test_a_function_that_fails_is_named(form: FunctionForm, function: Callable[.
     with pytest.raises(RowError) as raised:
         call(pa.array([0, 1], pa.int64()))
     assert said in str(raised.value)
+
+
+NANOS = pd.Timestamp("2024-01-01 00:00:00.123456789")
+DAY = pd.Timestamp("2024-01-01")
+BEYOND = [
+    (FunctionForm.ROW, pa.float32(), 1e300),
+    (FunctionForm.ROW, pa.list_(pa.float32()), [-1e39]),
+    (FunctionForm.ROW, pa.timestamp("us"), NANOS),
+    (FunctionForm.ARROW, pa.float32(), pa.array([1e300])),
+    (FunctionForm.ARROW, pa.timestamp("us"), pa.array([NANOS.value], pa.timestamp("ns"))),
+    (FunctionForm.ARROW, pa.float64(), pa.array([2**53 + 1])),
+    (FunctionForm.ARROW, pa.decimal128(5, 2), pa.array([Decimal("1.555")])),
+    (FunctionForm.PANDAS, pa.float32(), pd.Series([1e300])),
+    (FunctionForm.PANDAS, pa.list_(pa.float32()), pd.Series([[1e300]])),
+    (FunctionForm.PANDAS, pa.timestamp("us"), pd.Series([NANOS])),
+    (FunctionForm.PANDAS, pa.timestamp("us"), pd.Series([NANOS], dtype=object)),
+    (FunctionForm.PANDAS, pa.timestamp("us"), pd.Series([DAY.tz_localize("UTC")])),
+    (FunctionForm.PANDAS, pa.timestamp("us", "UTC"), pd.Series([DAY])),
+    (FunctionForm.PANDAS, pa.date32(), pd.Series([NANOS])),
+    (FunctionForm.PANDAS, pa.int32(), pd.Series([2**40])),
+    (FunctionForm.PANDAS, pa.int32(), pd.Series([1.5])),
+    (FunctionForm.PANDAS, pa.int32(), pd.Series([1.5], dtype=object)),
+    (FunctionForm.PANDAS, pa.int32(), pd.Series([True])),
+    (FunctionForm.PANDAS, pa.bool_(), pd.Series([1.5])),
+    (FunctionForm.PANDAS, pa.decimal128(5, 2), pd.Series([Decimal("1.555")])),
+    (FunctionForm.PANDAS, pa.struct([("a", pa.int32())]), pd.Series([{"a": 1, "b": 2}])),
+]
+
+
+@pytest.mark.parametrize(("form", "returns", "value"), BEYOND)
+def test_a_value_that_the_type_cannot_hold_is_an_error(form: FunctionForm, returns: pa.DataType, value: Any) -> None:
+    call = column_function(user_function("f", lambda v: value, [pa.int64()], returns, form))
+    with pytest.raises(RowError, match="returned what is not declared"):
+        call(pa.array([0], pa.int64()))
+
+
+HELD = [
+    (pa.int32(), pd.Series([1.0, None]), [1, None]),
+    (pa.int32(), pd.Series([1, None], dtype="Int64"), [1, None]),
+    (pa.date32(), pd.Series([DAY, None]), [date(2024, 1, 1), None]),
+    (pa.string(), pd.Series(["a", None], dtype="category"), ["a", None]),
+    (pa.float32(), pd.Series([float("inf"), 0.5]), [float("inf"), 0.5]),
+    (pa.float64(), pd.Series([1, 2]), [1.0, 2.0]),
+    (pa.list_(pa.int32()), pd.Series([np.array([1]), None]), [[1], None]),
+    (pa.struct([("a", pa.int32())]), pd.Series([{"a": np.int64(1)}, None]), [{"a": 1}, None]),
+    (pa.timestamp("us", "UTC"), pd.Series([DAY.tz_localize("UTC")] * 2), [datetime(2024, 1, 1, tzinfo=UTC)] * 2),
+]
+
+
+@pytest.mark.parametrize(("returns", "series", "values"), HELD)
+def test_what_pandas_gives_in_another_type_is_taken_if_no_value_is_lost(
+    returns: pa.DataType, series: Any, values: list[Any]
+) -> None:
+    call = column_function(user_function("f", lambda v: series, [pa.int64()], returns, FunctionForm.PANDAS))
+    assert call(pa.array([0, 1], pa.int64())).to_pylist() == values
 
 
 def test_the_error_of_an_expression_has_the_row() -> None:

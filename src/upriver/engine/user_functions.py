@@ -104,8 +104,30 @@ def _by_pandas(function: Callable[..., Any], given: pa.RecordBatch, result: Plai
     made = function(*(column.to_pandas() for column in given.columns))
     if not isinstance(made, pandas.Series):
         raise Misfit(f"{type(made).__name__}, which is no Series")
-    wanted = result.schema.field(0).type
-    return _whole(pa.Array.from_pandas(made, type=wanted), given.num_rows, result)
+    return _whole(_of_series(made, result), given.num_rows, result)
+
+
+def _of_series(made: Any, result: PlainRows) -> pa.Array:
+    """The values of a Series, in which NaN stands for NULL, as Arrow has them. Raises Misfit.
+
+    pandas has no type for integers beside NULL, nor for dates: it gives them as floats and as times at midnight.
+    """
+    if made.dtype == object:
+        return result.written([(one,) for one in made.where(made.notna(), None).tolist()]).column(0)
+    found, wanted = pa.Array.from_pandas(made), result.schema.field(0).type
+    if pa.types.is_dictionary(found.type):
+        found = found.dictionary_decode()
+    is_whole = pa.types.is_integer(wanted) and pa.types.is_floating(found.type)
+    is_day = pa.types.is_date32(wanted) and pa.types.is_timestamp(found.type) and found.type.tz is None
+    if not (is_whole or is_day):
+        return found
+    try:
+        cast = found.cast(wanted)
+    except pa.ArrowException as error:
+        raise Misfit(f"{VALUE} does not fit {wanted}: {error}") from error
+    if is_day and cast.cast(found.type) != found:
+        raise Misfit(f"{VALUE} has times of day, and is declared as {wanted}")
+    return cast
 
 
 def _whole(made: Any, rows: int, result: PlainRows) -> pa.Array:

@@ -6,6 +6,7 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -76,6 +77,9 @@ MISFITS = [
     (pa.bool_(), 1, "1 is not a bool"),
     (pa.float64(), "nan", "'nan' is not a float"),
     (pa.float64(), 2**60 + 1, "does not fit double"),
+    (pa.float32(), 1e300, "1e\\+300 is not a float of 32 bits"),
+    (pa.list_(pa.float32()), [0.5, -1e39], "each item a float of 32 bits"),
+    (pa.timestamp("us"), pd.Timestamp("2024-01-01 00:00:00.123456789"), "is not a datetime without a time zone"),
     (pa.decimal128(5, 2), 1.5, "1.5 is not a Decimal"),
     (pa.decimal128(5, 2), Decimal("1.555"), "does not fit decimal"),
     (pa.decimal128(5, 2), Decimal("1234.5"), "does not fit decimal"),

@@ -5,6 +5,7 @@ reading it back gives: an ``int`` for an integer, a ``str`` for a string. Scalar
 Python value that they hold.
 """
 
+import math
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,9 @@ from upriver.state.columns import cell_type
 
 VALUE_CHARS_MAX = 100
 """Characters of a value in a message."""
+
+FLOAT_MAX = float(np.finfo(np.float32).max)
+"""The greatest finite number of 32 bits."""
 
 _REFUSALS = (pa.ArrowException, OverflowError, ValueError, TypeError)
 """What Arrow raises for a value that it cannot take."""
@@ -122,10 +126,15 @@ def _integer(type: pa.DataType) -> PlainValues:
 
 def _floating(type: pa.DataType) -> PlainValues:
     is_double = pa.types.is_float64(type)
+
+    def fits(value: Any) -> bool:
+        is_number = isinstance(value, float | int) and not isinstance(value, bool)
+        return is_number and (is_double or not FLOAT_MAX < abs(value) < math.inf)
+
     return PlainValues(
         type,
-        "a float",
-        lambda value: isinstance(value, float | int) and not isinstance(value, bool),
+        "a float" if is_double else "a float of 32 bits",
+        fits,
         lambda value: is_double and value.__class__ is float,
     )
 
@@ -167,9 +176,14 @@ def _timestamp(type: pa.DataType) -> PlainValues:
     return PlainValues(
         type,
         "a datetime with a time zone" if zoned else "a datetime without a time zone",
-        lambda value: isinstance(value, datetime) and (value.tzinfo is not None) == zoned,
+        lambda value: isinstance(value, datetime) and (value.tzinfo is not None) == zoned and not _is_cut(value),
         lambda value: value.__class__ is datetime and value.tzinfo is None and not zoned and not value.fold,
     )
+
+
+def _is_cut(moment: datetime) -> bool:
+    """Whether it has nanoseconds, as pandas' has, which Arrow would drop."""
+    return bool(getattr(moment, "nanosecond", 0))
 
 
 def _of_class(type: pa.DataType, cls: type[Any], expected: str) -> PlainValues:
@@ -264,7 +278,11 @@ def _never(value: Any) -> bool:
 
 def _unwrapped(value: Any) -> Any:
     if isinstance(value, np.generic | np.ndarray):
-        return value.tolist()
+        return _unwrapped(value.tolist()) if value.dtype == object else value.tolist()
+    if isinstance(value, Mapping):
+        return {_unwrapped(key): _unwrapped(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_unwrapped(one) for one in value]
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
@@ -375,9 +393,15 @@ class PlainRows(RowReader):
         if not _may_be_cast(values.type, field.type):
             raise Misfit(f"column {field.name} of the {self._what} is {values.type}, and declared as {field.type}")
         try:
-            return pc.cast(values, field.type)
+            cast = pc.cast(values, field.type)
         except pa.ArrowException as error:
             raise Misfit(f"column {field.name} of the {self._what} does not fit {field.type}: {error}") from error
+        if pa.types.is_float32(field.type) and pa.types.is_float64(values.type):
+            beyond = pc.and_(pc.is_inf(cast), pc.is_finite(values))
+            if pc.any(beyond).as_py():
+                value = values[beyond.index(True).as_py()]
+                raise Misfit(f"column {field.name} of the {self._what}: {value} does not fit {field.type}")
+        return cast
 
     def _wanted(self) -> str:
         return f"the {len(self._names)} columns {', '.join(self._names)}"
