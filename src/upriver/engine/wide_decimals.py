@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from upriver.plan.types import DECIMAL_DIGITS_MAX
 from upriver.state.columns import array_of, cell_type, cells_of, validity
+from upriver.state.digits import Limbs
 from upriver.state.vectors import Mask
 
 Words = npt.NDArray[np.int64]
@@ -355,6 +356,19 @@ def _labelled(values: pa.Array, precision: int, scale: int = 0) -> pa.Array:
 def is_negative(values: pa.Array) -> Mask:
     found: Mask = _words(values)[:, 3] < 0
     return found
+
+
+def equal_bits(left: pa.Array, right: pa.Array) -> Mask:
+    """Which numbers are the same."""
+    found: Mask = (_words(left) == _words(right)).all(axis=1)
+    return found
+
+
+def joined(limbs: Limbs) -> pa.Array:
+    """The numbers of four carried limbs, the highest of which may have more than 32 bits."""
+    low, high = (limbs[place] | limbs[place + 1] << 32 for place in (0, 2))
+    above = limbs[3] >> 32
+    return _array(np.stack([low, high, above, above >> 63], axis=1))
 
 
 def _flags(truths: pa.Array) -> Mask:

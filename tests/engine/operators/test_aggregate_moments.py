@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from state_kit import MANY, batch_of, plain_rows
 
+from upriver.engine.operators.accumulators import floats_of
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.plan.plan import AggregatePlan
 
@@ -111,3 +112,16 @@ def test_moments_are_those_of_spark(spark: SparkSession) -> None:
         functions = ", ".join(f"{function}(x)" for function in MOMENTS)
         wanted = spark.sql(f"SELECT k, {functions} FROM t GROUP BY k").toArrow()
         assert_agree(moments(table), _by_key(plain_rows(wanted)), least=1e-9)
+
+
+@MANY
+@given(
+    st.data(), st.sampled_from([(38, 38), (38, 30), (38, 0), (30, 25), (18, 17), (16, 2), (15, 15), (15, 2), (1, 0)])
+)
+def test_a_decimal_becomes_the_nearest_double(data: st.DataObject, size: tuple[int, int]) -> None:
+    precision, scale = size
+    drawn = data.draw(st.lists(st.integers(-(10**precision) + 1, 10**precision - 1), min_size=1))
+    with localcontext(prec=precision):
+        values = [Decimal(number).scaleb(-scale) for number in (*drawn, 9 * 10 ** max(scale - 1, 0))]
+    found = floats_of(pa.array([*values, Decimal(0)], pa.decimal128(precision, scale)).slice(0, len(values)))
+    assert found.tolist() == [float(value) for value in values]

@@ -4,7 +4,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from contextlib import nullcontext
-from decimal import Decimal
+from decimal import ROUND_HALF_UP, Decimal, localcontext
 from functools import partial
 from typing import Any
 
@@ -248,6 +248,19 @@ def test_sums_of_decimals_are_exact() -> None:
     rows = sorted(zip(*(out.rows.column(name).to_pylist() for name in ("n", "s", "a")), strict=True))
     assert [row[1] for row in rows] == [values[0], Decimal("100000000000000000000000000.01"), values[1], values[3]]
     assert [row[2] for row in rows] == [values[0], Decimal("50000000000000000000000000.005"), values[1], values[3]]
+
+
+def test_an_average_is_there_though_the_sum_has_more_digits_than_decimals() -> None:
+    type, most = pa.decimal128(38, 38), Decimal("0." + "9" * 38)
+    schema = pa.schema([("k", pa.int8()), ("n", INT), ("p", type)])
+    call = WindowCall("avg", "p", "a", type, WindowFrame(FrameUnit.ROWS, None, 0))
+    operator = Windowed(WindowOp(("k",), (Order("n", False, True),), (call,)), schema, ["k"])
+    values = [*[most] * 4, most.copy_negate(), *[Decimal(0)] * 3]
+    out = operator.apply(0, changes_batch(schema, ["k"], [((1, n, value), 1) for n, value in enumerate(values)]))
+    rows = sorted(zip(*(out.rows.column(name).to_pylist() for name in ("n", "a")), strict=True))
+    with localcontext(prec=100):
+        means = [sum(values[: n + 1], Decimal(0)) / (n + 1) for n in range(len(values))]
+        assert [mean for _, mean in rows] == [mean.quantize(Decimal(1).scaleb(-38), ROUND_HALF_UP) for mean in means]
 
 
 @pytest.mark.parametrize("function", ["var_samp", "stddev_pop"])

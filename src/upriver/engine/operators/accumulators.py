@@ -26,7 +26,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from upriver.engine.wide_decimals import at_least_power, is_negative, narrowed, quotients, widened
+from upriver.engine.wide_decimals import at_least_power, equal_bits, is_negative, narrowed, quotients, widened
 from upriver.errors import ProtocolError
 from upriver.plan.types import decimal_sum_type
 from upriver.state.columns import Cells, Column, array_of, canonical, cell_type, cells_of, column_of, validity
@@ -83,13 +83,18 @@ def some_value(counts: Counts) -> Mask | None:
 
 Floats = npt.NDArray[np.float64]
 
+EXACT_DIGITS_MAX = 15
+"""Digits of whole numbers, and of a power of ten, that are exact as doubles: their quotient is rounded once."""
 _KINDS = {"nan": np.nan, "up": np.inf, "down": -np.inf}
 
 
 def floats_of(values: pa.Array) -> Floats:
-    """Numbers as Spark casts them to double."""
+    """Numbers as Spark casts them to double: each is the nearest one, which Arrow's cast of decimals does not give."""
     if pa.types.is_decimal(values.type):
-        values = values.cast(pa.float64())
+        if values.type.precision <= EXACT_DIGITS_MAX:
+            low = np.ascontiguousarray(cells_of(values)).view(np.int64)[::2]
+            return low / 10.0**values.type.scale
+        values = values.cast(pa.string()).cast(pa.float64())
     return cells_of(values).astype(np.float64)
 
 
@@ -643,14 +648,22 @@ class DecimalMean(DecimalSum):
             raise OutOfRange(int(slots[lost.slot])) from None
 
 
-def decimal_means(totals: Cells, sum_type: pa.DataType, counts: Counts, type: pa.DataType) -> pa.Array:
-    """The averages of decimals, null where there are none. totals: exact sums. Raises OutOfRange, with the place."""
+def decimal_means(
+    totals: Cells, sum_type: pa.DataType, counts: Counts, type: pa.DataType, wide: pa.Array | None = None
+) -> pa.Array:
+    """The averages of decimals, null where there are none. totals: exact sums. Raises OutOfRange, with the place.
+
+    wide: the sums in 256 bits, if some have more digits than decimals have.
+    """
     factor, divisors = 10 ** (type.scale - sum_type.scale), np.maximum(counts, 1)
     means, done = _divide_small(totals, divisors, factor)
+    if wide is not None:
+        done &= equal_bits(wide, widened(totals))
     large = true_at(~done)
     if large.size:
         shift = type.scale - sum_type.scale
-        means[large] = _divide_large(totals[large], divisors[large], shift, type, large)
+        numbers = widened(totals[large]) if wide is None else wide.take(pa.array(large))
+        means[large] = _divide_large(numbers, divisors[large], shift, type, large)
     return array_of(type, means, some_value(counts))
 
 
@@ -664,12 +677,11 @@ def _divide_small(totals: Cells, divisors: Counts, factor: int) -> tuple[Cells, 
     return np.stack([means, means >> 63], axis=1).view(totals.dtype).reshape(len(totals)), small
 
 
-def _divide_large(totals: Cells, divisors: Counts, shift: int, type: pa.DataType, places: Slots) -> Cells:
+def _divide_large(wide: pa.Array, divisors: Counts, shift: int, type: pa.DataType, places: Slots) -> Cells:
     """Quotients of totals * 10**shift, rounded half up. Raises OutOfRange, with one of these places."""
-    wide = widened(totals)
     negative = is_negative(wide)
     means, lost = quotients(pc.abs(wide), widened(divisors), shift)
     lost |= at_least_power(means, type.precision)
     if lost.any():
         raise OutOfRange(int(places[lost][0]))
-    return cells_of(narrowed(means, negative, type, np.zeros(len(totals), np.bool_)))
+    return cells_of(narrowed(means, negative, type, np.zeros(len(wide), np.bool_)))

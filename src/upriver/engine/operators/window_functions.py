@@ -26,10 +26,11 @@ from upriver.engine.operators.accumulators import (
 )
 from upriver.engine.operators.frame_aggregates import over_frames
 from upriver.engine.operators.window_frames import LONG, Longs, RowsInOrder
+from upriver.engine.wide_decimals import joined
 from upriver.plan.plan import WindowCall
 from upriver.plan.types import decimal_sum_type
 from upriver.state.columns import Cells, array_of, canonical, cells_of, validity
-from upriver.state.digits import RunSums, join, outside, parts_of, split
+from upriver.state.digits import Limbs, RunSums, join, outside, parts_of, split
 from upriver.state.pair_index import order_keys
 from upriver.state.vectors import Mask, Positions, spread, true_at
 
@@ -185,9 +186,9 @@ def _avg(call: WindowCall, rows: RowsInOrder, at: Positions) -> pa.Array:
     if pa.types.is_floating(call.type):
         means = _Floats(call, rows).totals(*frames) / np.maximum(counts, 1)
         return array_of(call.type, means, some_value(counts))
+    limbs, cell = _limbs(call, rows, frames)  # Spark keeps all digits of a frame's sum here, however many
     sums = decimal_sum_type(_argument(call, rows).type)
-    most = 10**sums.precision - 1
-    return decimal_means(_whole_totals(call, rows, frames, -most, most), sums, counts, call.type)
+    return decimal_means(join(limbs, cell), sums, counts, call.type, joined(limbs))
 
 
 def _moment(call: WindowCall, rows: RowsInOrder, at: Positions) -> pa.Array:
@@ -228,6 +229,17 @@ def _whole_totals(
     call: WindowCall, rows: RowsInOrder, frames: tuple[Positions, Positions], least: int, most: int
 ) -> Cells:
     """The sums of whole numbers or decimals in frames. Raises OutOfRange for one below ``least`` or above ``most``."""
+    limbs, cell = _limbs(call, rows, frames)
+    lost = true_at(outside(limbs, least, most))
+    if lost.size:
+        raise OutOfRange(int(lost[0]))
+    return join(limbs, cell)
+
+
+def _limbs(
+    call: WindowCall, rows: RowsInOrder, frames: tuple[Positions, Positions]
+) -> tuple[Limbs, np.dtype[np.generic]]:
+    """The sums of whole numbers or decimals in frames, carried, and the type that joins them."""
     cells, there = cells_of(_argument(call, rows)), _there(call, rows)
     if cells.dtype.itemsize < _DECIMAL_BYTES:
         words = np.where(there, cells.astype(np.int64), 0)
@@ -239,10 +251,7 @@ def _whole_totals(
     for lower, higher in pairwise(limbs):
         higher += lower >> _LIMB_BITS
         lower &= _LIMB_MASK
-    lost = true_at(outside(limbs, least, most))
-    if lost.size:
-        raise OutOfRange(int(lost[0]))
-    return join(limbs, _cell(cells))
+    return limbs, _cell(cells)
 
 
 def _cell(cells: Cells) -> np.dtype[np.generic]:
