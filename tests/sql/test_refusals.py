@@ -224,7 +224,16 @@ a cast from DOUBLE to FLOAT | CAST(^x AS FLOAT)
 a cast from INT to ARRAY<INT> | CAST(^i AS ARRAY<INT>)
 '2024-02-30' as a DATE      | ^d > '2024-02-30'
 'yesterday' as a DATE       | ^d > 'yesterday'
-'12:00' as a TIMESTAMP_NTZ  | ^n > '12:00'
+'12:00' as a TIMESTAMP_NTZ (it cannot be cast to TIMESTAMP_NTZ) | ^n > '12:00'
+'12:00' as a TIMESTAMP (it lacks a date, and Spark adds the current one) | ^t > '12:00'
+'now' as a TIMESTAMP (a word that Spark replaces when it plans a query) | TRY_CAST(^'now' AS TIMESTAMP)
+an element of ARRAY<VOID>   | ^element_at(array(), 1)
+an element of MAP<VOID, VOID> | ^map()['a']
+MAP<VOID, VOID> where a MAP is wanted | ^map_keys(map())
+a column of MAP<VOID, VOID> | ^map()
+a column of ARRAY<VOID>     | ^array()
+date_format() by '['        | ^date_format(t, '[')
+to_timestamp() by ''        | ^to_timestamp(s, '')
 STRING where a DATE is wanted | ^year(s)
 ARRAY<INT> where a STRING is wanted | ^upper(a)
 a cast from DOUBLE to STRING | ^upper(x)

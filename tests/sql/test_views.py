@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from simulator.local_typer import LocalTyper
-from upriver.errors import UnsupportedSql
+from upriver.errors import ClusterError, NotReady, ProtocolError, UnsupportedSql
 from upriver.plan.plan import TableSpec
 from upriver.sql.queries import declare_view
 
@@ -34,3 +34,25 @@ def test_rows_that_nothing_can_route_are_refused_at_their_place(marked: str) -> 
     assert first.startswith("view 'v'")
     assert f"line {line}, column {column}: " in first
     assert (shown, len(caret)) == (sql.splitlines()[line - 1], column)
+
+
+@pytest.mark.parametrize(
+    "cause", [AssertionError("no column"), ValueError("A null type"), ProtocolError("DuckDB says")]
+)
+def test_a_fault_of_ours_names_the_view_and_has_its_sql(cause: Exception) -> None:
+    class Faulty(LocalTyper):
+        def schema_of(self, sql: str) -> pa.Schema:
+            raise cause
+
+    with pytest.raises(ProtocolError, match=f"view 'v' cannot be declared, by a fault of Upriver.*{cause}") as raised:
+        declare_view("v", INNER, "k", TABLES, {}, Faulty(TABLES))
+    assert str(raised.value).endswith(f"\n{INNER}")
+
+
+def test_an_error_of_the_cluster_stays_one() -> None:
+    class Busy(LocalTyper):
+        def schema_of(self, sql: str) -> pa.Schema:
+            raise NotReady("Spark is gone")
+
+    with pytest.raises(ClusterError, match=r"^Spark is gone$"):
+        declare_view("v", INNER, "k", TABLES, {}, Busy(TABLES))

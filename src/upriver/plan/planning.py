@@ -474,9 +474,8 @@ class _Regions:
         if isinstance(step.op, Scan):
             return draft.input(Input(LakeEdge(step.op.table, self._tables[step.op.table].key), step.schema))
         if isinstance(step.op, ValuesOp):
-            key = next((name for name in step.schema.names if is_hashable(step, name)), None)
-            assert key is not None, "values have a column by which rows can be hashed"
-            return draft.input(Input(ConstantEdge(step.op.rows, (key,)), step.schema))
+            hashable = [name for name in step.schema.names if is_hashable(step, name)]
+            return draft.input(Input(ConstantEdge(step.op.rows, tuple(hashable[:1])), step.schema))
         keys = self._keys.choice(step).inputs
         if keys is None:
             return draft.node(step, [self._by_choice(draft, part) for part in step.inputs])

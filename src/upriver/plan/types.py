@@ -34,6 +34,8 @@ _SPARK_NAMES = _DUCK_NAMES | {
     pa.null(): "VOID",
     pa.duration("us"): "INTERVAL DAY TO SECOND",
 }
+EMPTY_MAP = pa.map_(pa.bool_(), pa.null())
+"""The type of ``map()``: Arrow has no map whose keys are nothing but NULL."""
 _INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _INTEGER_DIGITS = {pa.int8(): 3, pa.int16(): 5, pa.int32(): 10, pa.int64(): 20}
 
@@ -104,6 +106,8 @@ def spark_name(type: pa.DataType) -> str:
     """The name of the type for a user of Spark."""
     if kinds.is_decimal(type):
         return f"DECIMAL({type.precision},{type.scale})"
+    if type == EMPTY_MAP:
+        return "MAP<VOID, VOID>"
     if kinds.is_timestamp(type):
         return "TIMESTAMP" if type.tz else "TIMESTAMP_NTZ"
     if kinds.is_struct(type):
@@ -274,6 +278,8 @@ def common_type(left: pa.DataType, right: pa.DataType) -> pa.DataType | None:
     moments = [type for type in (left, right) if is_date(type) or is_wall_clock(type) or is_instant(type)]
     if len(moments) == 2:
         return next((type for type in moments if is_instant(type)), pa.timestamp("us"))
+    if is_map(left) and is_map(right) and EMPTY_MAP in (left, right):
+        return right if left == EMPTY_MAP else left
     if _are_alike(left, right):
         wider = [common_type(*pair) for pair in zip(parts_of(left), parts_of(right), strict=True)]
         known = [part for part in wider if part is not None]

@@ -82,13 +82,13 @@ def _is_in_arrow(field: StructField, zone: str) -> bool:
 def _check_supported(field: StructField, table: str) -> None:
     """Refuse types that Arrow would show as another type."""
     about = f"table {table!r}: column {field.name!r}"
-    parts = list(_parts(field.dataType))
-    if any(isinstance(part, VariantType) for part in parts):
+    found = list(parts(field.dataType))
+    if any(isinstance(part, VariantType) for part in found):
         raise DeclarationError(
             f"{about} is {field.dataType.simpleString()}; VARIANT is not supported: "
             f"CAST it to STRING, or make columns of its parts (variant_get)"
         )
-    collated = [part for part in parts if isinstance(part, StringType) and not part.isUTF8BinaryCollation()]
+    collated = [part for part in found if isinstance(part, StringType) and not part.isUTF8BinaryCollation()]
     if collated:
         raise DeclarationError(
             f"{about} has the collation {collated[0].collation}; only UTF8_BINARY is supported: "
@@ -103,18 +103,18 @@ def _check_supported(field: StructField, table: str) -> None:
         )
 
 
-def _parts(type: DataType) -> Iterator[DataType]:
+def parts(type: DataType) -> Iterator[DataType]:
     """The type and all types nested in it."""
     yield type
     match type:
         case ArrayType():
-            yield from _parts(type.elementType)
+            yield from parts(type.elementType)
         case MapType():
-            yield from _parts(type.keyType)
-            yield from _parts(type.valueType)
+            yield from parts(type.keyType)
+            yield from parts(type.valueType)
         case StructType():
             for field in type:
-                yield from _parts(field.dataType)
+                yield from parts(field.dataType)
 
 
 def in_arrow(schema: StructType, timezone: str) -> pa.Schema:

@@ -9,12 +9,13 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import NullType, StructType
 
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
 from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.source import names_table
 from upriver.spark.host import check_session
-from upriver.spark.schema import in_arrow
+from upriver.spark.schema import in_arrow, parts
 from upriver.spark.session import ZONE, checked_settings, unlogged
 from upriver.spark.user_functions import check_function_name, register_functions
 
@@ -75,7 +76,9 @@ class SparkTyper:
         self._register(session)
         try:
             with unlogged():
-                return in_arrow(session.sql(sql).schema, zone)
+                schema = session.sql(sql).schema
+            _check_typed(schema)
+            return in_arrow(schema, zone)
         except PySparkException as error:
             raise self._refusal(error) from error
         except TypeError as error:
@@ -142,6 +145,18 @@ class SparkTyper:
                 schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
                 session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
+
+
+def _check_typed(schema: StructType) -> None:
+    """Raises UnsupportedSql for a type that Arrow lacks: that of ``array()``, with a part of nothing but NULL."""
+    for field in schema:
+        is_bare = isinstance(field.dataType, NullType) and field.nullable
+        if not is_bare and any(isinstance(one, NullType) for one in parts(field.dataType)):
+            named = field.dataType.simpleString().upper()
+            raise UnsupportedSql(
+                f"the column {field.name}, {named}, with a part of nothing but NULL, is not supported. "
+                f"Give it a type, as in CAST(array() AS ARRAY<INT>)."
+            )
 
 
 def own_session(spark: SparkSession, timezone: str) -> SparkSession:

@@ -40,8 +40,8 @@ def need_array(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
 
 
 def need_map(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
-    """The value, if it is a map."""
-    if not is_map(value.type):
+    """The value, if it is a map whose keys and values have a type."""
+    if not is_map(value.type) or is_untyped(value.type):
         raise context.unsupported(node, f"{typed_name(value)} where a MAP is wanted", CAST_IT)
     return value
 

@@ -17,6 +17,7 @@ from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
+    EMPTY_MAP,
     as_decimal,
     duck_name,
     is_array,
@@ -100,6 +101,9 @@ def _nested(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) ->
 
     if is_array(value.type) and is_array(to):
         sql = each(value.sql, lambda element: made(0, element))
+    elif value.type == EMPTY_MAP and is_map(to):
+        empty = f"MAP(CAST([] AS {duck_name(parts[0][1])}[]), CAST([] AS {duck_name(parts[1][1])}[]))"
+        sql = f"CASE WHEN {value.sql} IS NOT NULL THEN {empty} END"
     elif is_map(value.type) and is_map(to) and same_type(*parts[0]):
         items = each(f"map_values({value.sql})", lambda element: made(1, element))
         sql = f"MAP(map_keys({value.sql}), {items})"

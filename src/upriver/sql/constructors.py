@@ -5,6 +5,7 @@ from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.types import (
+    EMPTY_MAP,
     array_type,
     has_map,
     is_array,
@@ -73,7 +74,9 @@ def _named(context: Context, node: exp.Expr, names: list[str], values: Operands)
 
 def _map(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     """``map(k, v, ...)``. Spark raises if a key is NULL, or comes twice."""
-    if not operands or len(operands) % 2:
+    if not operands:
+        return never_null(Scalar("MAP {}", EMPTY_MAP))
+    if len(operands) % 2:
         raise context.unsupported(node, f"map() of {len(operands)} operands", "Give a value for each key.")
     keys, values = to_common(context, node, operands[::2]), to_common(context, node, operands[1::2])
     return made_map(context, node, keys, values)
@@ -149,11 +152,12 @@ CONSTRUCTORS: tuple[Function, ...] = (
         (_ANY, _ANY),
         _map,
         "MAP of the common types",
+        least=0,
         repeats=True,
         nulls="never",
         fails="where a key is NULL, or comes twice",
         lenient=RAISES,
-        samples="map(i, s); map('a', i, 'b', j); map(x, l, w, i); map(ai, st)",
+        samples="coalesce(mp, map()); map(i, s); map('a', i, 'b', j); map(x, l, w, i); map(ai, st)",
     ),
     Function(
         "size cardinality",

@@ -12,6 +12,7 @@ from upriver.plan.types import (
     is_null,
     is_string,
     is_struct,
+    is_untyped,
     spark_name,
 )
 from upriver.sql.casts import cast
@@ -47,6 +48,7 @@ def _place(context: Context, node: exp.Expr, type: pa.DataType, name: str) -> in
 
 def of_key(context: Context, node: exp.Expr, value: Scalar, key: Scalar) -> Scalar:
     """The value of a map's key; NULL if it has none."""
+    _check_typed(context, node, value)
     if is_null(key.type):
         return null(value.type.item_type)
     wanted = value.type.key_type
@@ -60,6 +62,7 @@ def of_key(context: Context, node: exp.Expr, value: Scalar, key: Scalar) -> Scal
 
 def element(context: Context, node: exp.Expr, value: Scalar, place: Scalar, how: str) -> Scalar:
     """An element of an array. how: the macro that finds it."""
+    _check_typed(context, node, value)
     if is_null(place.type):
         return null(value.type.value_type)
     if not is_integer(place.type):
@@ -67,6 +70,11 @@ def element(context: Context, node: exp.Expr, value: Scalar, place: Scalar, how:
     value, place = in_order(value, cast(context, node, place, pa.int64()))
     fails = how != "spark_get" or any_fails((value, place))
     return intolerant(Scalar(macro(how, value.sql, place.sql), value.type.value_type, fails), (value, place))
+
+
+def _check_typed(context: Context, node: exp.Expr, value: Scalar) -> None:
+    if is_untyped(value.type):
+        raise context.unsupported(node, f"an element of {typed_name(value)}", CAST_IT)
 
 
 def bracket(context: Context, node: exp.Expr) -> Scalar:

@@ -26,7 +26,15 @@ from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
 from upriver.arguments import names, text
-from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
+from upriver.errors import (
+    ClusterError,
+    DeclarationError,
+    LakeError,
+    ProtocolError,
+    UnknownTable,
+    UnsupportedSql,
+    UserError,
+)
 from upriver.plan.plan import (
     DataflowPlan,
     FilterOp,
@@ -540,8 +548,27 @@ def declare_view(
     """Compile a view. key: output columns by which it is looked up. views: the SQL of those that it may read, by name.
 
     Raises UnsupportedSql, with the place, for SQL that Spark supports and Upriver does not; DeclarationError for an
-    error.
+    error; ProtocolError, which names the view and has its SQL, for anything that is none of these.
     """
+    try:
+        return _declared(name, sql, key, tables, views, typer)
+    except (UserError, LakeError, ClusterError):
+        raise
+    except Exception as error:  # of any class: of DuckDB, Arrow, sqlglot or Spark
+        what = str(error) if isinstance(error, ProtocolError) else f"{type(error).__name__}: {error}"
+        raise ProtocolError(
+            f"view {name!r} cannot be declared, by a fault of Upriver. Please report it, with its SQL: {what}\n{sql}"
+        ) from error
+
+
+def _declared(
+    name: str,
+    sql: str,
+    key: str | Sequence[str],
+    tables: Mapping[str, TableSpec],
+    views: Mapping[str, str],
+    typer: Typer,
+) -> DataflowPlan:
     compiled = compile_view(name, text(f"view {name!r}: sql", sql), tables, views, typer)
     named = view_key(name, compiled.schema, names(f"view {name!r}: key", key))
     try:

@@ -723,7 +723,8 @@ class _Selection:
             return column_scalar(node.name, self._relation.schema.field(node.name).type)
         value = context.translate(node)
         if is_untyped(value.type) and not (self._untyped and is_null(value.type)):
-            raise context.unsupported(node, "a column of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
+            what = "nothing but NULL" if is_null(value.type) else typed_name(value)
+            raise context.unsupported(node, f"a column of {what}", "Give it a type: CAST(NULL AS ...).")
         return value
 
     def _sort_keys(self, context: Context, nodes: Sequence[exp.Expr], outputs: Sequence[Output]) -> list[OrderKey]:

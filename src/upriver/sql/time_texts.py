@@ -66,8 +66,11 @@ def formatted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     pattern = operands[1].constant
     form = _strftime(pattern) if isinstance(pattern, str) else None
     if form is None:
-        raise context.unsupported(node, f"date_format() by {pattern!r}" if pattern else "this date_format()", _INSTEAD)
+        what = "this date_format()" if pattern is None else f"date_format() by {pattern!r}"
+        raise context.unsupported(node, what, _INSTEAD)
     clock = local(context, as_instant(context, node, operands[0]))
+    if not form:  # strftime takes no empty form
+        return strict(f"CASE WHEN {clock.sql} IS NOT NULL THEN '' END", pa.string(), (clock, operands[1]))
     return strict(macro("spark_formatted", clock.sql, string_sql(form)), pa.string(), (clock, operands[1]), fails=True)
 
 
@@ -93,9 +96,8 @@ def parsed(context: Context, node: exp.Expr, name: str, value: Scalar, form: Sca
     """The wall clock in a text of this form. It raises for a text of another form."""
     found = _reading(form.constant) if isinstance(form.constant, str) else None
     if found is None:
-        raise context.unsupported(
-            node, f"{name}() by {form.constant!r}" if form.constant else f"this {name}()", _UNREAD
-        )
+        what = f"this {name}()" if form.constant is None else f"{name}() by {form.constant!r}"
+        raise context.unsupported(node, what, _UNREAD)
     pattern, places = found
     text = take(context, node, OperandKind.STRING, value)
 
