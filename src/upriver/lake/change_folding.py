@@ -211,9 +211,8 @@ class ChangeFolding:
         named = {part.path for file in others for part in self._log.commit_of(file).parts}
         of_gone = [part for file in gone for part in self._log.commit_of(file).parts]
         parts = {part.path: part.bytes for part in of_gone if part.path not in named}
-        self._lake.check_owner()
-        self._lake.files.remove_all(file.path for file in gone)  # first, so that no commit names a part that is gone
-        self._lake.files.remove_all(parts)
+        self._lake.remove_all(file.path for file in gone)  # first, so that no commit names a part that is gone
+        self._lake.remove_all(parts)
         return RemovedChanges(len(gone), len(parts), sum(parts.values()))
 
     def _carry_out(self, fold: Fold) -> None:

@@ -15,6 +15,7 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Self
@@ -257,11 +258,12 @@ class ChangeLog:
         return [*commits, *self._folds()]
 
     def _folds(self) -> Iterator[CommitFile]:
-        for name in self._lake.files.names(FOLDS):
+        self._lake.look_for_seal()
+        for name, path in self._lake.counted(FOLDS).items():
             match = _FOLD.fullmatch(name)
             if match is None:
-                raise CorruptFile(f"{self._lake.root}/{FOLDS}/{name}: not a file of this lake")
-            yield CommitFile(int(match[2]), int(match[1]), f"{FOLDS}/{name}")
+                raise CorruptFile(f"{self._lake.root}/{path}: not a file of this lake")
+            yield CommitFile(int(match[2]), int(match[1]), path)
 
     def commit_of(self, file: CommitFile) -> ChangeCommit:
         """What a file says. Raises CorruptFile, FileNotFoundError."""
@@ -411,7 +413,7 @@ def commit_fold(lake: OwnedLake, fold: ChangeCommit) -> bool:
     if another driver has taken the root, NotWritten."""
     lake.check_owner()
     try:
-        lake.files.create(fold_path(fold.first, fold.number), sealed(fold.to_json()))
+        lake.files.create(lake.own_path(fold_path(fold.first, fold.number)), sealed(fold.to_json()))
     except FileExistsError:
         return False
     return True
@@ -423,6 +425,7 @@ def _create_once(lake: OwnedLake, path: str, record: Mapping[str, Any]) -> None:
         lake.files.create(path, content)
     except FileExistsError as error:
         if lake.files.read(path).to_pybytes() != content:
+            lake.check_owner()
             raise LakeInUse(f"{lake.root}/{path} was written by another driver") from error
 
 
@@ -450,11 +453,37 @@ def wait_begun(lake: Lake, view: str) -> None:
         pause.wait(BEGIN_POLL_S)
 
 
+def fence_changes(lake: OwnedLake, log: ChangeLog) -> None:
+    """Make sure that no commit of an earlier driver comes to pass from now on: take its slot with a commit that has no
+    changes. Does nothing where :meth:`OwnedLake.fence` does nothing, and after a commit of this driver."""
+    if not lake.has_late_writes:
+        return
+    while True:
+        newest = next(reversed(log.commits()), None)
+        if newest is not None and newest.term == lake.term:
+            return
+        number = 1 if newest is None else newest.number + 1
+        commit = ChangeCommit(
+            number=number,
+            through=BEGINNING if newest is None else newest.through,
+            term=lake.term,
+            made_at=time.time(),
+            begins={} if newest is None else newest.begins,
+            first=number,
+        )
+        with suppress(FileExistsError):  # the last one of the driver before has come to pass
+            lake.write_record(commit_path(number), commit.to_json())
+
+
 def sweep_changes(lake: OwnedLake, log: ChangeLog) -> None:
     """Remove the parts that neither a commit nor a fold names; those that were folded stay for their readers. No worker
-    may be writing any, and the driver must fold nothing. Raises CorruptFile."""
+    may be writing any, and the driver must fold nothing. Raises CorruptFile, LakeInUse."""
+    lake.fence()
+    there = lake.files.tree(ROWS)
+    if there:
+        fence_changes(lake, log)
     named = {part.path for file in log.files() for part in log.commit_of(file).parts}
-    lake.files.remove_all(path for path in lake.files.tree(ROWS) if path not in named)
+    lake.remove_all(path for path in there if path not in named)
 
 
 def with_change_log(plan: DataflowPlan) -> DataflowPlan:

@@ -21,6 +21,7 @@ class ChangeUpkeep:
     def __init__(self, lake: OwnedLake, retention_s: float | None, grace_s: float) -> None:
         """retention_s: seconds for which versions are kept; ``None``: for good. grace_s: seconds for which folded files
         stay, for readers that have begun."""
+        self._lake = lake
         self._folding = ChangeFolding(lake, retention_s, check=self._check)
         self._retention_s = retention_s
         self._grace_s = grace_s
@@ -55,12 +56,13 @@ class ChangeUpkeep:
             try:
                 self._look()
             except (LakeInUse, _Stopped):
-                return  # if the root is another driver's now, the app fails by itself
+                return  # a driver that was succeeded has told the app, which fails
             except Exception as error:  # of any class: the next look tries again, and nothing waits for it
                 _LOG.warning("the change log could not be folded: %s", error)
                 self._status = {**self._status, "failure": f"{type(error).__name__}: {error}"}
 
     def _look(self) -> None:
+        self._lake.check_owner()  # an app that is idle has no other occasion to learn that it was succeeded
         while (fold := self._folding.fold()) is not None:
             first, last = fold.commits[0].first, fold.newest.number
             _LOG.debug("commits %d to %d of the change log are one file", first, last)

@@ -16,7 +16,7 @@ import pyarrow as pa
 from upriver.engine.pending_changes import ChangedRows, ChangeKind
 from upriver.errors import NotRead, NotWritten
 from upriver.ids import Epoch, WorkerId
-from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, sweep_changes
+from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, fence_changes, sweep_changes
 from upriver.lake.change_parts import write_parts
 from upriver.lake.checkpoint_keeper import fingerprints
 from upriver.lake.lake import Lake, OwnedLake
@@ -112,6 +112,9 @@ class ChangePublisher:
         self._stopping = threading.Event()
         self._thread = ThreadPoolExecutor(1, "upriver-change-publisher")
         log, marks = ChangeLog(lake), log_fingerprints(plans)
+        lake.fence()
+        if marks or log.files():
+            fence_changes(lake, log)
         end = log.end()
         sweep_changes(lake, log)
         self.ended: Mapping[str, Epoch] = end.ends

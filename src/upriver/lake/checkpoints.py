@@ -64,7 +64,8 @@ def publish(lake: OwnedLake, checkpoint: Checkpoint) -> None:
     base = checkpoint.base
     if base is not None and not (base < checkpoint.epoch and _is_published(lake, base)):
         raise ProtocolError(f"checkpoint of epoch {checkpoint.epoch}: there is none of epoch {base} to build on")
-    lake.commit(checkpoint_path(checkpoint.epoch), _to_json(checkpoint), f"the checkpoint of epoch {checkpoint.epoch}")
+    path = lake.own_path(checkpoint_path(checkpoint.epoch))
+    lake.commit(path, _to_json(checkpoint), f"the checkpoint of epoch {checkpoint.epoch}")
 
 
 def sweep(lake: OwnedLake, keep: Collection[Epoch], before: Epoch) -> int:
@@ -77,6 +78,7 @@ def sweep(lake: OwnedLake, keep: Collection[Epoch], before: Epoch) -> int:
     later epoch. Raises LakeInUse if another driver has taken the root, CorruptFile for a damaged manifest of a
     checkpoint that stays.
     """
+    lake.fence()
     lake.check_owner()
     stay = _with_bases(lake, keep, before)
     removed = 0
@@ -85,9 +87,10 @@ def sweep(lake: OwnedLake, keep: Collection[Epoch], before: Epoch) -> int:
             continue
         directory = checkpoint_directory(epoch)
         names = lake.files.names(directory)
-        needed = {_MANIFEST, *(file.name for file in stay[epoch].files)} if epoch in stay else set()
+        manifest = lake.path_of(checkpoint_path(epoch)).rpartition("/")[2]
+        needed = {manifest, *(file.name for file in stay[epoch].files)} if epoch in stay else set()
         for name in sorted(
-            set(names) - needed, key=lambda name: name != _MANIFEST
+            set(names) - needed, key=lambda name: not name.endswith(".json")
         ):  # checkpoints.manifest_removed_first: the manifest first
             lake.files.remove(f"{directory}/{name}")
             removed += 1
@@ -113,7 +116,7 @@ def _with_bases(lake: Lake, keep: Collection[Epoch], before: Epoch) -> dict[Epoc
 
 def load(lake: Lake, epoch: Epoch) -> Checkpoint:
     """The checkpoint of the end of this epoch. Raises CorruptFile, which names the file and gives advice."""
-    path = checkpoint_path(epoch)
+    path = lake.path_of(checkpoint_path(epoch))
     try:
         checkpoint = _from_json(lake.read_record(path))
     except FileNotFoundError as error:
@@ -259,7 +262,7 @@ def _epochs(lake: Lake) -> list[Epoch]:
 
 
 def _is_published(lake: Lake, epoch: Epoch) -> bool:
-    return _MANIFEST in lake.files.names(checkpoint_directory(epoch))
+    return _MANIFEST in lake.counted(checkpoint_directory(epoch))
 
 
 # The manifest's record -------------------------------------------------------------------------------------------

@@ -118,6 +118,7 @@ def _is_within(span: EpochSpan, other: EpochSpan) -> bool:
 def collect(lake: OwnedLake, spans: Iterable[EpochSpan], most: int = COLLECTED_MAX) -> RemovedFiles:
     """Remove superseded manifests and segments, at most so many, and the runs that only they name. Raises LakeInUse,
     CorruptFile."""
+    lake.fence()
     going, supplemented, total = list(spans), _supplemented(lake), RemovedFiles()
     segments = KnownSegments(lake, set(going), supplemented)
     for span in filter(segments.may_go, going):
@@ -135,8 +136,8 @@ def _remove(lake: OwnedLake, span: EpochSpan, segments: Iterable[Segment], chann
         gone = _only_in(span, _runs_of(lake, span, channels), segments)
     except CorruptFile:
         gone = []  # its runs are litter, which a later start removes
-    lake.files.remove(segment_path(span) if span.is_segment else epoch_path(span.last))
-    lake.files.remove_all(supplement_path(channel, span) for channel in channels)
+    lake.files.remove(lake.path_of(segment_path(span)) if span.is_segment else epoch_path(span.last))
+    lake.files.remove_all(lake.path_of(supplement_path(channel, span)) for channel in channels)
     lake.files.remove_all(run.path for run in gone)
     return RemovedFiles(1, len(gone), sum(run.bytes for run in gone))
 
@@ -182,6 +183,7 @@ def remove_litter(lake: OwnedLake, suspects: Iterable[str]) -> RemovedFiles:
     """Remove those of these runs that nothing in the lake names: batches, indexes and segments that were never
     committed left them, and collections that were interrupted; and supplements of epochs that were collected.
     suspects: paths of runs that were there before this driver wrote any. Raises LakeInUse, CorruptFile."""
+    lake.fence()
     supplemented = _supplemented(lake)
     spans = {*map(single, lake.numbers("epochs")), *lake.segments()}  # listed after the supplements, which name them
     spans.update(lake.spans(lake.last_epoch()))  # an error if one is gone: what it names is no litter
@@ -190,9 +192,8 @@ def remove_litter(lake: OwnedLake, suspects: Iterable[str]) -> RemovedFiles:
     for channel, spans_of in supplemented.items():
         for span in spans_of & spans:
             named |= {run.path for run in lake.supplement_runs(channel, span)}
-        litter += [supplement_path(channel, span) for span in spans_of - spans]
+        litter += [lake.path_of(supplement_path(channel, span)) for span in spans_of - spans]
     gone = [path for path in suspects if path not in named]
-    lake.check_owner()
-    lake.files.remove_all(litter)
-    lake.files.remove_all(gone)
+    lake.remove_all(litter)  # before their runs: a supplement names existing files
+    lake.remove_all(gone)
     return RemovedFiles(runs=len(gone))

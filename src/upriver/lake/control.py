@@ -260,8 +260,7 @@ def write_control(lake: OwnedLake, record: ControlRecord, number: int, at: float
 
 def sweep_control(lake: OwnedLake) -> None:
     """Remove all but the last records."""
-    for name in lake.files.names(DIRECTORY)[:-RECORDS_KEPT_MAX]:
-        lake.files.remove(f"{DIRECTORY}/{name}")
+    lake.remove_all(f"{DIRECTORY}/{name}" for name in lake.files.names(DIRECTORY)[:-RECORDS_KEPT_MAX])
 
 
 def as_lake_error(error: Exception) -> UpriverError:

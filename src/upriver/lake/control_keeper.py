@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from upriver.errors import UpriverError, WaitTimeout
+from upriver.errors import LakeInUse, UpriverError, WaitTimeout
 from upriver.lake.control import (
     ControlRecord,
     FoundControl,
@@ -121,7 +121,7 @@ class ControlKeeper:
             error = self._write(record, files)
             self._note(number, error)
             failures = 0 if error is None else failures + 1
-            if error is not None and is_last:
+            if error is not None and (is_last or isinstance(error, LakeInUse)):
                 return
             self._rest(number, failures)
 

@@ -3,7 +3,7 @@
 from upriver.engine.retention import Retention
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
-from upriver.lake.lake import Lake
+from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.source_records import SourceRecord, current_source
 
@@ -29,6 +29,19 @@ class IngestHistory:
             self.queries[table] = last.query
             self.batches[table] = max(last.batch, before)
         self.retained.update(epochs.retained)
+
+
+def fence(lake: OwnedLake) -> None:
+    """As :meth:`OwnedLake.fence`, once it is known that no manifest is lost: the fence would take its place.
+
+    Raises CorruptFile, LakeInUse, NotWritten.
+    """
+    if not lake.is_fenced:
+        history = IngestHistory()
+        for span in lake.spans(lake.last_epoch()):
+            history.add(lake.bare_epochs(span))
+        check_taken(lake, history)
+        lake.fence()
 
 
 def check_taken(lake: Lake, history: IngestHistory) -> None:

@@ -16,6 +16,7 @@
     changes/                                   the logs of views' changes (change_log.py)
     control/<term>.json                        one per driver that has owned the root
     cluster/<term>-<number>.json               workers, vnode map, rescales and views, for the next driver (control.py)
+    seals/<term>.json                          which files of earlier drivers count (seals.py)
     ingest/<table>/                            Spark's own checkpoint of the table's stream
     loads/<table>.json                         how a table that is not a stream is cut into batches, and a digest
     loads/<table>/<n>.json                     the same of an additional load, of a DataFrame whose rows had changed
@@ -33,7 +34,9 @@ were committed, from the manifests; a worker sends them with its answers.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import IO, Any, Self
@@ -42,15 +45,17 @@ from uuid import uuid4
 import pyarrow as pa
 
 from upriver.engine.batch import one_batch
-from upriver.engine.retention import Retention
+from upriver.engine.retention import Retention, retained_after
 from upriver.errors import CorruptFile, DeclarationError, LakeError, LakeInUse, NotWritten
 from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
 from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
+from upriver.lake.seals import NO_SEAL, SEALED, SEALS, Seal, of_term, split_term
 from upriver.lake.spans import EpochSpan, cover, opened, parts_of, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
+from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema, without_epochs
 from upriver.state.schemas import can_become
 
@@ -152,12 +157,22 @@ def term_path(term: Term) -> str:
     return f"control/{term:08d}.json"
 
 
-class Lake:
-    """A lake, as any process may read it. ``root`` is a directory, or the URI of an object store."""
+def _seal_path(term: Term) -> str:
+    return f"{SEALS}/{term:08d}.json"
 
-    def __init__(self, root: str) -> None:
+
+class Lake:
+    """A lake, as any process may read it. ``root`` is a directory, or the URI of an object store. rules:
+    succession.*."""
+
+    def __init__(self, root: str, rules: Rules = ALL_RULES) -> None:
         self.root = root
         self.files: Files = open_files(root)
+        self._rules = rules
+        self._seal = NO_SEAL
+        """The newest one of the last look."""
+        self._paths: dict[str, dict[str, str]] = {}
+        """By directory, what counted at the last look. Replaced, and never changed."""
         self._run_schemas: dict[str, tuple[pa.Schema, ...]] = {}
         """By table, as far as they were asked for. Replaced, and never changed."""
 
@@ -227,7 +242,7 @@ class Lake:
         """The indexes that the table got after the lake was first started."""
         added = []
         for channel in self.added_channels(table):
-            path = index_path(channel)
+            path = self.path_of(index_path(channel))
             index = tuple(self.read_record(path).get("index", ()))
             if lake_channel(table, index) != channel:
                 raise CorruptFile(f"{self.root}/{path}: its content names ({', '.join(index)})")
@@ -235,7 +250,7 @@ class Lake:
         return added
 
     def added_channels(self, table: str) -> list[Channel]:
-        return [Channel(f"{table}/{name.removesuffix('.json')}") for name in self.files.names(f"indexes/{table}")]
+        return [Channel(f"{table}/{name.removesuffix('.json')}") for name in self.counted(f"indexes/{table}")]
 
     def last_epoch(self) -> Epoch:
         """The highest epoch published; 0 if none."""
@@ -245,7 +260,8 @@ class Lake:
     def segments(self) -> frozenset[EpochSpan]:
         """The epochs that have a segment; one may contain others. Raises CorruptFile."""
         found = set()
-        for name in self.files.names(SEGMENTS):
+        self.look_for_seal()
+        for name in self.counted(SEGMENTS):
             span = EpochSpan.of_name(name.removesuffix(".json"))
             if span is None:
                 raise CorruptFile(f"{self.root}/{SEGMENTS}/{name}: not a file of this lake")
@@ -315,7 +331,7 @@ class Lake:
     @saying_what_helps()
     def bare_segment(self, span: EpochSpan) -> Segment:
         """A segment as it was written, without supplements. Raises CorruptFile."""
-        path = segment_path(span)
+        path = self.path_of(segment_path(span))
         try:
             segment = Segment.from_json(self._of_epoch(path, span.last))
             if segment.span != span:
@@ -336,7 +352,7 @@ class Lake:
 
     def supplement_runs(self, channel: Channel, span: EpochSpan) -> tuple[RunInfo, ...]:
         """An index's runs of epochs that lack it."""
-        path = supplement_path(channel, span)
+        path = self.path_of(supplement_path(channel, span))
         record = self._of_epoch(path, span.last)
         if record.get("channel") != channel:
             raise CorruptFile(f"{self.root}/{path}: its content names {record.get('channel')}")
@@ -369,7 +385,7 @@ class Lake:
 
     def supplemented(self, channel: Channel) -> set[EpochSpan]:
         """The spans whose runs of an index, complete or not, are in a supplement."""
-        names = (name.removesuffix(".json") for name in self.files.names(f"supplements/{channel}"))
+        names = (name.removesuffix(".json") for name in self.counted(f"supplements/{channel}"))
         return {EpochSpan.of_name(name) or single(int(name)) for name in names}
 
     def sets_aside(self) -> frozenset[str]:
@@ -431,6 +447,28 @@ class Lake:
             raise CorruptFile(f"{self.root}/{path}: its checksum is not that of its content")
         return dict(json.loads(sealed_record))
 
+    def counted(self, directory: str) -> dict[str, str]:
+        """The files of a directory that count: the path of each by its name, without the term that the name may have
+        (succession.sealed_files)."""
+        found = {}
+        for name in self.files.names(directory):
+            if self._seal.counts(path := f"{directory}/{name}"):
+                found[split_term(name)[0]] = path
+        self._paths = {**self._paths, directory: found}
+        return found
+
+    def path_of(self, path: str) -> str:
+        """Where a file that counts lies: ``path``, or the same with the term of the driver that wrote it."""
+        directory, _, name = path.rpartition("/")
+        known = self._paths.get(directory, {})
+        return known[name] if name in known else self.counted(directory).get(name, path)
+
+    def look_for_seal(self) -> None:
+        """Learn which files of earlier drivers count."""
+        while self._rules.succession_sealed_files and (term := self.last_number(SEALS)) > self._seal.term:
+            with suppress(FileNotFoundError):  # a newer one has taken its place
+                self._seal = Seal.from_json(self.read_record(_seal_path(Term(term))))
+
     def last_number(self, directory: str) -> int:
         """The highest number in the names of a directory's files; 0 if there is none."""
         return max(self.numbers(directory), default=0)
@@ -457,6 +495,11 @@ _SEAL_BYTES = len(_with_seal(b"")) - 1
 """Bytes of a file before its record."""
 
 
+def _is_of(path: str, channels: Container[str]) -> bool:
+    """Whether a supplement is of one of these lake edges; another file is."""
+    return not path.startswith("supplements/") or path.removeprefix("supplements/").rpartition("/")[0] in channels
+
+
 def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
     """Whether a key's rows continue in the next piece, or in the next run."""
     return bool(before.column(0)[-1] == after.column(0)[0])
@@ -465,20 +508,25 @@ def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
 class OwnedLake(Lake):
     """A lake that this driver owns. A change takes effect once its record is written."""
 
-    def __init__(self, root: str, declared: LakeRecord, control: Mapping[str, Any]) -> None:
+    def __init__(self, root: str, declared: LakeRecord, control: Mapping[str, Any], rules: Rules = ALL_RULES) -> None:
         """Take the root: lock it, compare or write its record, and open a new term.
 
         control: facts about this driver to record. Raises LakeInUse, DeclarationError, CorruptFile.
         """
-        super().__init__(root)
+        super().__init__(root, rules)
         self.check_not_foreign()
         self._owner = uuid4().hex
+        self._hear_succeeded: Callable[[LakeInUse], None] = lambda _: None
         self._lock: IO[str] | None = self.files.lock()
+        self._names_term = self._lock is None or bool(self.files.names(SEALS))
+        self._is_fenced = True
+        """Or has no predecessor whose writes may come late."""
         try:
             self.term = self._take(declared, control)
         except BaseException:
             self.release()
             raise
+        self._is_fenced = self._lock is not None or self.term == 1
 
     def _take(self, declared: LakeRecord, control: Mapping[str, Any]) -> Term:
         term, last = Term(self.last_number("control") + 1), self.last_epoch()
@@ -520,6 +568,80 @@ class OwnedLake(Lake):
         """Create a JSON file. Raises FileExistsError, NotWritten."""
         self.files.create(path, sealed(record))
 
+    # Succession
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether no write of an earlier driver counts that the store carries out from now on."""
+        return self._is_fenced
+
+    def fence(self) -> None:
+        """Make sure that no write of an earlier driver counts that the store carries out from now on. Before this, a
+        driver removes no file and assigns no epoch. Does nothing where the lock is enough, and the second time.
+
+        Commits an epoch without rows. Raises LakeInUse, CorruptFile, NotWritten.
+        """
+        if self._is_fenced:
+            return
+        self._seal_files()
+        while self._rules.succession_fence_first:
+            epoch = Epoch(self.last_epoch() + 1)
+            with suppress(FileExistsError):  # the last one of the driver before has come to pass
+                self.write_record(epoch_path(epoch), self._without_rows(epoch).to_json())
+                break
+        self.check_owner()
+        self._is_fenced = True
+
+    def _seal_files(self) -> None:
+        """Seal what is there: this driver's term is open, so an earlier driver removes nothing because of a file that
+        it has made later."""
+        self.look_for_seal()
+        there = [path for directory in SEALED for path in self.files.tree(directory) if path.endswith(".json")]
+        complete = {channel for table in self.files.names("indexes") for channel in self.added_channels(table)}
+        seal = Seal(self.term, frozenset(path for path in there if self._seal.counts(path) and _is_of(path, complete)))
+        self.write_record(_seal_path(self.term), seal.to_json())
+        self.look_for_seal()
+        self._paths = {}
+        self.files.remove_all(_seal_path(Term(term)) for term in self.numbers(SEALS) if term < self.term)
+
+    def _without_rows(self, epoch: Epoch) -> Manifest:
+        """The next epoch, with no batch of any table."""
+        before = self.bare_epochs(self.spans(Epoch(epoch - 1))[-1]) if epoch > 1 else None
+        return Manifest(
+            epoch=epoch,
+            term=self.term,
+            table="",
+            query="",
+            batch=-1,
+            committed_at=max(time.time(), (before and before.committed_at) or 0.0),  # lake.instants_never_fall
+            retained={} if before is None else retained_after(before.retained, "", None, None),
+        )
+
+    def on_succeeded(self, hear: Callable[[LakeInUse], None]) -> None:
+        """hear: is told when another driver has taken the root; maybe more than once, and from any thread."""
+        self._hear_succeeded = hear
+
+    @property
+    def has_late_writes(self) -> bool:
+        """Whether writes of earlier drivers may come at any time, and the rules are to guard against that."""
+        return self._lock is None and self.term > 1 and self._rules.succession_fence_first
+
+    def own_path(self, path: str) -> str:
+        """Where this driver writes a file that counts by its term."""
+        return of_term(path, self.term) if self._names_term else path
+
+    def remove_all(self, paths: Iterable[str]) -> None:
+        """Remove files that nothing needs. The caller has found that before this call, which checks that the root is
+        still this driver's (succession.check_before_removal). Raises LakeInUse."""
+        doomed = list(paths)
+        if doomed:
+            self.fence()
+            if self._rules.succession_check_before_removal:
+                self.check_owner()
+            self.files.remove_all(doomed)
+
+    # Commits
+
     def publish(self, manifest: Manifest) -> None:
         """Commit an epoch. Raises LakeInUse if another driver has taken the root, NotWritten. After NotWritten, the
         epoch may yet be in the lake."""
@@ -530,46 +652,68 @@ class OwnedLake(Lake):
         except FileExistsError as error:
             if self.manifest(epoch).term == self.term:  # lake.own_epoch_is_found
                 raise NotWritten(f"{self.root}: epoch {epoch} is there, by an attempt that seemed to fail") from error
+            self.check_owner()
             raise LakeInUse(f"{self.root}: epoch {epoch} was published by another driver") from error
 
     def publish_segment(self, segment: Segment) -> None:
         """Commit a segment. Raises LakeInUse if another driver has taken the root."""
-        self.commit(segment_path(segment.span), segment.to_json(), f"the segment of epochs {segment.span.name}")
+        span = segment.span
+        self.commit(self.own_path(segment_path(span)), segment.to_json(), f"the segment of epochs {span.name}")
 
     def supplement(self, channel: Channel, span: EpochSpan, runs: Iterable[RunInfo]) -> None:
         """Write an index's runs of some epochs; readers ignore them before ``complete``. Raises LakeInUse."""
         record = {"channel": channel, "epoch": span.last, "runs": [run.to_json() for run in runs]}
-        self.commit(supplement_path(channel, span), record, f"epoch {span.last} of {channel}")
+        self.commit(self.own_path(supplement_path(channel, span)), record, f"epoch {span.last} of {channel}")
 
     def complete(self, table: str, index: tuple[str, ...]) -> None:
         """Commit an index that has its runs of every epoch, some perhaps in supplements. Raises LakeInUse."""
         channel = lake_channel(table, index)
-        self.commit(index_path(channel), {"table": table, "index": list(index)}, f"index {channel}")
+        self.commit(self.own_path(index_path(channel)), {"table": table, "index": list(index)}, f"index {channel}")
 
     def commit(self, path: str, record: Mapping[str, Any], what: str) -> None:
-        """Create a JSON file that commits ``what``. Raises LakeInUse if another driver has taken the root."""
+        """Create a JSON file that commits ``what``. Raises LakeInUse if another driver has taken the root, NotWritten,
+        also if the file is there: an attempt that seemed to fail has made it."""
         self.check_owner()
         try:
             self.write_record(path, record)
         except FileExistsError as error:
-            raise LakeInUse(f"{self.root}: {what} was published by another driver") from error
+            self.check_owner()
+            raise NotWritten(f"{self.root}/{path}: {what} is there, by an attempt that seemed to fail") from error
 
     def check_owner(self) -> None:
         """Raise LakeInUse if another driver has opened a later term, or this term at the same moment."""
-        is_last = self.last_number("control") == self.term
-        if not is_last or self.read_record(term_path(self.term))["owner"] != self._owner:  # lake.one_owner
-            raise LakeInUse(f"{self.root}: another driver has taken it over; this one must stop")
+        last = Term(self.last_number("control"))
+        if last == self.term and self.read_record(term_path(last))["owner"] == self._owner:  # lake.one_owner
+            return
+        error = LakeInUse(
+            f"{self.root}: another driver has taken it over; this one must stop. {self._owner_of(last)} owns it: stop "
+            f"this app, and use that one; only one app may run on a root"
+        )
+        self._hear_succeeded(error)
+        raise error
+
+    def _owner_of(self, term: Term) -> str:
+        """A driver, as far as its record can be read."""
+        try:
+            record = self.read_record(term_path(term))
+        except (LakeError, OSError):
+            record = {}
+        known = [f"{name} {record[fact]}" for name, fact in (("process", "process"), ("on", "host")) if fact in record]
+        return f"The driver of term {term}" + (f" ({' '.join(known)})" if known else "")
 
     def sweep(self) -> None:
-        """Remove unfinished files, records of old drivers, and the supplements of indexes that are not complete. The
-        driver must not be writing anything meanwhile."""
+        """Remove unfinished files, records of old drivers, the supplements of indexes that are not complete, and late
+        files of earlier drivers. The driver must not be writing anything meanwhile."""
+        self.fence()
         self.files.remove_all(f"{UNFINISHED}/{name}" for name in self.files.names(UNFINISHED))
-        old_terms = sorted(self.numbers("control"))[:-TERMS_KEPT_MAX]
-        self.files.remove_all(term_path(Term(term)) for term in old_terms)
+        litter = [term_path(Term(term)) for term in sorted(self.numbers("control"))[:-TERMS_KEPT_MAX]]
         for channel in self.supplement_channels():  # before their runs: a supplement names existing files
             if channel not in self.added_channels(table_of(channel)):
-                names = self.files.names(f"supplements/{channel}")
-                self.files.remove_all(f"supplements/{channel}/{name}" for name in names)
+                litter += (f"supplements/{channel}/{name}" for name in self.files.names(f"supplements/{channel}"))
+        if self._seal != NO_SEAL:
+            there = [path for directory in SEALED for path in self.files.tree(directory) if path.endswith(".json")]
+            litter += (path for path in there if not self._seal.counts(path))
+        self.remove_all(dict.fromkeys(litter))
 
     def release(self) -> None:
         """Release the root."""

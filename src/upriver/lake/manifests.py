@@ -102,7 +102,7 @@ class LakeEpochs(ABC):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest(LakeEpochs):
     """One epoch: the rows of one batch of one table. query, batch: name the batch at its source; no two epochs of a
-    table have the same."""
+    table have the same. table: empty in the epoch with which a driver fences its predecessor."""
 
     table: str
     query: str
@@ -114,6 +114,8 @@ class Manifest(LakeEpochs):
 
     @property
     def batches(self) -> Mapping[str, LastBatch]:
+        if not self.table:
+            return {}
         rows = max(self.rows().values(), default=0)  # all indexes of an epoch have the same
         last = LastBatch(
             query=self.query,

@@ -28,11 +28,11 @@ def replace_damaged(lake: OwnedLake) -> list[str]:
         tried.add(span)
         lake.check_owner()
         try:
-            lake.files.remove(segment_path(span))
+            lake.files.remove(lake.path_of(segment_path(span)))
         except OSError:
             continue  # no file, for example: a reader gets the error
         channels = [channel for channel in lake.supplement_channels() if span in lake.supplemented(channel)]
-        lake.files.remove_all(supplement_path(channel, span) for channel in channels)
+        lake.files.remove_all(lake.path_of(supplement_path(channel, span)) for channel in channels)
         replaced.append(f"epochs {span.first} to {span.last} are read apart, until they are a segment again: {why}")
         _LOG.warning("%s", replaced[-1])
     return replaced

@@ -46,8 +46,12 @@ def source_path(table: str, number: int) -> str:
 
 def current_source(lake: Lake, table: str) -> SourceRecord | None:
     """The newest record; ``None`` if there is none."""
-    number = lake.last_number(f"sources/{table}")
-    return SourceRecord.from_json(lake.read_record(source_path(table, number))) if number else None
+    number = _last_number(lake, table)
+    return SourceRecord.from_json(lake.read_record(lake.path_of(source_path(table, number)))) if number else None
+
+
+def _last_number(lake: Lake, table: str) -> int:
+    return max((int(name.removesuffix(".json")) for name in lake.counted(f"sources/{table}")), default=0)
 
 
 def source_of(
@@ -77,6 +81,6 @@ def _is_current(lake: Lake, table: str, current: SourceRecord, source: str, last
 
 
 def _written(lake: OwnedLake, table: str, record: SourceRecord) -> SourceRecord:
-    number = 1 + lake.last_number(f"sources/{table}")
-    lake.commit(source_path(table, number), record.to_json(), f"the source of table {table!r}")
+    path = lake.own_path(source_path(table, 1 + _last_number(lake, table)))
+    lake.commit(path, record.to_json(), f"the source of table {table!r}")
     return record

@@ -15,7 +15,7 @@ from upriver.lake.change_folding import ChangeFolding, RemovedChanges
 from upriver.lake.change_log import sweep_changes
 from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
 from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, remove_strays, try_merge
-from upriver.lake.ingest_history import IngestHistory, check_taken
+from upriver.lake.ingest_history import IngestHistory, check_taken, fence
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, term_path
 from upriver.lake.manifests import Segment
 from upriver.lake.reclamation import Reclamation
@@ -45,6 +45,7 @@ def taken(root: str) -> Iterator[OwnedLake]:
     owned = OwnedLake(root, record, _facts(lake))
     try:
         replace_damaged(owned)
+        fence(owned)
         history = IngestHistory()
         for span in owned.spans(owned.last_epoch()):
             history.add(owned.epochs(span))

@@ -62,6 +62,15 @@ class Rules:
     coordinator_rewritten_for_all: bool = True
     """coordinator.rewritten_for_all: segments that were rewritten as of an epoch are read from the moment when every
     worker is through that epoch or before the segments, and then by all workers."""
+    succession_fence_first: bool = True
+    """succession.fence_first: a driver takes the next slot of the epochs, and of the commits of the change log, before
+    it assigns one or removes a file. A rule for the shell, as the next two."""
+    succession_sealed_files: bool = True
+    """succession.sealed_files: of an earlier term's segments, indexes, supplements, sources, folds and checkpoints,
+    only those count that were there when a later driver had opened its term."""
+    succession_check_before_removal: bool = True
+    """succession.check_before_removal: a driver decides which files nothing needs, then checks that the root is still
+    its own, and removes them then."""
     segments_grace: bool = True
     """segments.grace: files that a segment has replaced stay for the readers that have begun. A rule for the shell."""
     worker_settle_what_comes_late: bool = True

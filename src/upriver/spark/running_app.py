@@ -29,7 +29,7 @@ from upriver.lake.change_writer import ChangePublisher
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control import FoundControl, find_control
 from upriver.lake.control_keeper import ControlKeeper
-from upriver.lake.ingest_history import IngestHistory, check_taken
+from upriver.lake.ingest_history import IngestHistory, check_taken, fence
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.repair import replace_damaged
@@ -183,11 +183,13 @@ class RunningApp:
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
         self._control = ControlKeeper(self._lake, found, self._begun_with)
         replaced = replace_damaged(self._lake)
+        fence(self._lake)
         startup.at("completing indexes in the lake")
         self._layouts = self._layouts_in(self._lake)
         self._backfill = self._complete_indexes(self._lake, declared)
         startup.at("reading the lake's epochs")
         self._running = self._coordinator_of(self._lake)
+        self._lake.on_succeeded(self._running.fail)
         self._running.start()
         self._log = self._replay(self._lake, startup.check)
         startup.at("starting workers")
