@@ -471,6 +471,7 @@ def fence_changes(lake: OwnedLake, log: ChangeLog) -> None:
             begins={} if newest is None else newest.begins,
             first=number,
         )
+        lake.check_owner()  # after the look: a successor's fence has this number or a later one
         with suppress(FileExistsError):  # the last one of the driver before has come to pass
             lake.write_record(commit_path(number), commit.to_json())
 

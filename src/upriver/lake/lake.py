@@ -162,12 +162,12 @@ def _seal_path(term: Term) -> str:
 
 
 class Lake:
-    """A lake, as any process may read it. ``root`` is a directory, or the URI of an object store. rules:
-    succession.*."""
+    """A lake, as any process may read it. ``root`` is a directory, or the URI of an object store. files: those under
+    the root, if not as usual. rules: succession.*."""
 
-    def __init__(self, root: str, rules: Rules = ALL_RULES) -> None:
+    def __init__(self, root: str, files: Files | None = None, rules: Rules = ALL_RULES) -> None:
         self.root = root
-        self.files: Files = open_files(root)
+        self.files: Files = open_files(root) if files is None else files
         self._rules = rules
         self._seal = NO_SEAL
         """The newest one of the last look."""
@@ -508,12 +508,19 @@ def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
 class OwnedLake(Lake):
     """A lake that this driver owns. A change takes effect once its record is written."""
 
-    def __init__(self, root: str, declared: LakeRecord, control: Mapping[str, Any], rules: Rules = ALL_RULES) -> None:
+    def __init__(
+        self,
+        root: str,
+        declared: LakeRecord,
+        control: Mapping[str, Any],
+        files: Files | None = None,
+        rules: Rules = ALL_RULES,
+    ) -> None:
         """Take the root: lock it, compare or write its record, and open a new term.
 
         control: facts about this driver to record. Raises LakeInUse, DeclarationError, CorruptFile.
         """
-        super().__init__(root, rules)
+        super().__init__(root, files, rules)
         self.check_not_foreign()
         self._owner = uuid4().hex
         self._hear_succeeded: Callable[[LakeInUse], None] = lambda _: None
@@ -549,8 +556,8 @@ class OwnedLake(Lake):
     def _check_creates(self, term: Term) -> None:
         """Raise DeclarationError unless the filesystem refuses to create a file that is there."""
         path = term_path(term)
-        try:
-            self.files.create(path, self.files.read(path))
+        try:  # with other bytes, which a second attempt does not take for its own
+            self.write_record(path, {**self.read_record(path), "again": True})
         except FileExistsError:
             return
         raise DeclarationError(  # lake.create_is_exclusive
@@ -586,10 +593,10 @@ class OwnedLake(Lake):
         self._seal_files()
         while self._rules.succession_fence_first:
             epoch = Epoch(self.last_epoch() + 1)
+            self.check_owner()  # after the look: a successor's fence has this epoch or a later one
             with suppress(FileExistsError):  # the last one of the driver before has come to pass
                 self.write_record(epoch_path(epoch), self._without_rows(epoch).to_json())
                 break
-        self.check_owner()
         self._is_fenced = True
 
     def _seal_files(self) -> None:
@@ -634,11 +641,10 @@ class OwnedLake(Lake):
         """Remove files that nothing needs. The caller has found that before this call, which checks that the root is
         still this driver's (succession.check_before_removal). Raises LakeInUse."""
         doomed = list(paths)
-        if doomed:
-            self.fence()
-            if self._rules.succession_check_before_removal:
-                self.check_owner()
-            self.files.remove_all(doomed)
+        self.fence()
+        if self._rules.succession_check_before_removal:
+            self.check_owner()
+        self.files.remove_all(doomed)
 
     # Commits
 
