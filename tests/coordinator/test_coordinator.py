@@ -1,4 +1,7 @@
-"""The coordinator machine's workers and epochs: rules coordinator.* of docs/internals/epochs.md."""
+"""The coordinator machine's workers and epochs: rules coordinator.* of docs/internals/epochs.md; rules
+views.fail_miscounted and workers.faults_are_theirs of docs/internals/failures.md."""
+
+from dataclasses import replace
 
 import pytest
 from coordinator_kit import (
@@ -21,11 +24,12 @@ from coordinator_kit import (
 )
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.coordinator import FAULTS_MAX
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
-from upriver.protocol.coordinator_events import AppFailed, ReplaceWorker, StopAsked, Tell
-from upriver.protocol.messages import Assign, EpochOver, OpenEpoch, Retire, WorkerFailed
-from upriver.protocol.rules import Rules
+from upriver.protocol.coordinator_events import AppFailed, EpochEnded, ReplaceWorker, StopAsked, Tell
+from upriver.protocol.messages import Assign, EpochOver, FailView, OpenEpoch, Retire, StageDone, WorkerFailed
+from upriver.protocol.rules import ALL_RULES, Rules
 
 
 def test_a_worker_that_comes_is_assigned_its_vnodes_and_all_epochs_so_far() -> None:
@@ -90,16 +94,56 @@ def test_coordinator_all_workers_finish_epochs_end_in_order() -> None:
 
 
 @pytest.mark.parametrize("applied", [0, 1, 3])
-def test_coordinator_all_workers_finish_rows_that_went_in_and_did_not_come_out_are_a_fault(applied: int) -> None:
+def test_views_fail_miscounted_rows_that_went_in_and_did_not_come_out_fail_the_view_alone(applied: int) -> None:
     machine = coordinator(*BOTH, published(1, rows=2), finished(1, 1))
-    with pytest.raises(ProtocolError, match=f"epoch 1: {applied} rows have come to region 'rows', and 2 went in"):
-        machine.step(finished(2, 1, applied=applied))
+    actions = machine.step(finished(2, 1, applied=applied))
+    assert only(EpochEnded, actions) == [EpochEnded(epoch=Epoch(1))]
+    (failure, _) = only(FailView, actions)
+    assert f"epoch 1: {applied} rows have come, and 2 went in (region 'rows')" in failure.failure.error
 
 
-def test_coordinator_all_workers_finish_rows_of_an_epoch_that_has_ended_are_a_fault() -> None:
+def test_views_fail_miscounted_rows_of_an_epoch_that_has_ended_fail_the_view_alone() -> None:
     machine = coordinator(*BOTH, published(1), finished(1, 1), finished(2, 1))
-    with pytest.raises(ProtocolError, match="worker 1 has applied more of epoch 1, which has ended"):
-        machine.step(late(2, 1, applied=1))
+    (failure, _) = only(FailView, machine.step(late(2, 1, applied=1)))
+    assert "worker 1 has applied more rows of epoch 1, which has ended" in failure.failure.error
+    assert only(OpenEpoch, machine.step(published(2))) != []
+
+
+def test_views_fail_miscounted_switched_off_fails_the_coordinator() -> None:
+    rules = replace(ALL_RULES, views_fail_miscounted=False, workers_faults_are_theirs=False)
+    machine = coordinator(*BOTH, published(1, rows=2), finished(1, 1), rules=rules)
+    with pytest.raises(ProtocolError, match="epoch 1: 0 rows have come, and 2 went in"):
+        machine.step(finished(2, 1))
+
+
+def test_coordinator_late_reports_change_nothing_reports_that_come_again() -> None:
+    machine = coordinator(*BOTH, published(1), finished(1, 1), finished(1, 1), finished(2, 1), published(2))
+    for again in (finished(1, 1), late(1, 1, applied=0), said(1, StageDone(epoch=Epoch(1), stage=0, stats={}))):
+        assert only(FailView, machine.step(again)) == []
+    machine.step(finished(2, 2))
+    assert machine.step(finished(1, 2)) == ended(2)
+
+
+def test_workers_faults_are_theirs_the_sender_is_replaced_and_all_begin_anew() -> None:
+    machine = coordinator(*BOTH, published(1), finished(1, 1))
+    assert [replaced.incarnation for replaced in only(ReplaceWorker, machine.step(finished(2, 7)))] == [2]
+    assert only(FailView, machine.step(gone(2))) == []
+    assert [(a.worker, a.start_at, a.generation) for a in only(Assign, machine.step(came(1, 3)))] == [(0, 0, 1), (1, 0, 1)]
+
+
+def test_workers_faults_are_theirs_so_many_times_at_most_before_an_epoch_ends() -> None:
+    machine = coordinator(*BOTH, published(1))
+    for incarnation in range(2, 2 + FAULTS_MAX):
+        assert only(ReplaceWorker, machine.step(finished(incarnation, 7))) != []
+        machine.step(came(1, incarnation + 1))
+    with pytest.raises(ProtocolError, match="worker 1 reports epoch 7, and was sent 1"):
+        machine.step(finished(2 + FAULTS_MAX, 7))
+
+
+def test_workers_faults_are_theirs_switched_off_fails_the_coordinator() -> None:
+    machine = coordinator(*BOTH, published(1), rules=replace(ALL_RULES, workers_faults_are_theirs=False))
+    with pytest.raises(ProtocolError, match="worker 1 reports epoch 7, and was sent 1"):
+        machine.step(finished(2, 7))
 
 
 def test_no_worker_is_told_that_an_epoch_is_over_that_was_not_mixed() -> None:

@@ -58,15 +58,15 @@ class Member:
     unfilled: dict[str, ViewFailure] = field(default_factory=dict)
     """By partial view: why the last key that failed to fill could not be filled."""
 
-    def heard(self, message: FromWorker) -> None:
-        """The worker reports how it is."""
+    def heard(self, message: FromWorker, *, keeps_highest: bool) -> None:
+        """The worker reports how it is. keeps_highest: rule coordinator.late_reports_change_nothing."""
         if isinstance(message, EpochFinished | Counted | Evicted | StageDone):
             self.stats = message.stats
         match message:
             case StartedAnew():
-                self.generation = message.generation
+                self.generation = max(message.generation, self.generation if keeps_highest else 0)
             case EpochFinished():
-                self.finished = message.epoch
+                self.finished = Epoch(max(message.epoch, self.finished if keeps_highest else BEGINNING))
             case KeysUnfilled():
                 self.unfilled[message.view] = message.failure
             case Restored():

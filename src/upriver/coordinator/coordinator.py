@@ -24,6 +24,7 @@ from upriver.coordinator.replication import NO_STANDBYS, Leader
 from upriver.coordinator.rescale.machine import RescaleMachine
 from upriver.coordinator.scans import Scans
 from upriver.coordinator.view_changes import ViewChange, ViewChanges
+from upriver.errors import ProtocolError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
@@ -100,7 +101,12 @@ from upriver.protocol.messages import (
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
 from upriver.state.checkpoint import Checkpoint
+from upriver.state.failure import ViewFailure, told_with_place
 from upriver.vnodes import VnodeMap
+
+
+FAULTS_MAX = 5
+"""workers.faults_are_theirs: how many faults of workers' messages are contained at most before an epoch ends."""
 
 
 class Evictions:
@@ -146,7 +152,7 @@ class CoordinatorMachine:
         by default those that own vnodes. outgrown_epochs: how many epochs end until a checkpoint is dropped if none
         follows; ``None``: any number. logs: the change logs in the lake."""
         self._rules = rules
-        self._ledger = Ledger(plans, rules.coordinator_all_workers_finish, rules.coordinator_rows_have_arrived, logs)
+        self._ledger = Ledger(plans, rules, logs)
         failed = checkpoints[0].failed if checkpoints else {}
         self.cluster = Cluster(
             plans=plans,
@@ -171,6 +177,8 @@ class CoordinatorMachine:
         self._is_torn = False
         """coordinator.anew_when_torn: exchanged rows may be lost, so all workers must begin anew."""
         self._wanted = ViewChanges()
+        self._faults = 0
+        """Faults of workers' messages since an epoch last ended (workers.faults_are_theirs)."""
         self._stopping = False
 
     @property
@@ -203,6 +211,15 @@ class CoordinatorMachine:
     def step(self, event: CoordinatorEvent) -> list[CoordinatorAction]:
         """Advance by one event."""
         self.cluster.begin_step()
+        try:
+            self._step(event)
+        except Exception as error:  # of any class: the sender's message is at fault, or what it has led to
+            if not isinstance(event, WorkerSaid) or not self._rules.workers_faults_are_theirs:
+                raise
+            self._contain(event.incarnation, error)
+        return self.cluster.actions
+
+    def _step(self, event: CoordinatorEvent) -> None:
         match event:
             case WorkerRegistered():
                 self._registered(event)
@@ -255,7 +272,22 @@ class CoordinatorMachine:
             self._go_on()
             if self._rescales.is_over:
                 self._control.see(self._leader.vacant)
-        return self.cluster.actions
+
+    def _contain(self, incarnation: Incarnation, error: Exception) -> None:
+        """workers.faults_are_theirs: a worker's message has led to an error, and the coordinator has done a part of what
+        follows from it. So the worker is replaced, and all workers begin anew, which makes all that the coordinator
+        knows of them anew. Raises the error if this has not helped ``FAULTS_MAX`` times."""
+        self._faults += 1
+        if self._faults > FAULTS_MAX:
+            raise error
+        self.cluster.act(ReplaceWorker(incarnation=incarnation, error=told_with_place(error)))
+        member = self.cluster.of_incarnation(incarnation)
+        if member is not None and not self._stopping:
+            self._checkpoints.torn()
+            self._changes.torn()
+            self._remove(member)
+            self._give_up(member)
+        self._is_torn = True
 
     def _go_on(self) -> None:
         """Do whatever has become possible."""
@@ -263,6 +295,7 @@ class CoordinatorMachine:
             self._is_torn = False
             self._rescales.all_begin_anew()
         self._end_epochs()
+        self._fail_miscounted()
         self._adopt_segments()
         self._let_slices_change_hands()
         if self._leader.has_learned:  # perhaps by a round that moves nothing: no message follows it
@@ -386,17 +419,25 @@ class CoordinatorMachine:
             self._tear()  # while it is known what was opened for it
         self._checkpoints.torn()
         self._changes.torn()
-        self.cluster.remove(member.worker)
-        self._ledger.forget(member.worker)
-        self._scans.lost(incarnation)
+        self._remove(member)
         if self._stopping:
             return
         if others_take_over:
             self._leader.lost(member)
         else:
-            self._leader.given_up(member)
-            self._rescales.lost(member)
-            self._assign_who_waits()
+            self._give_up(member)
+
+    def _remove(self, member: Member) -> None:
+        """Forget the incarnation, and what it applied and holds."""
+        self.cluster.remove(member.worker)
+        self._ledger.forget(member.worker)
+        self._scans.lost(member.incarnation)
+
+    def _give_up(self, member: Member) -> None:
+        """No standby takes over from the worker: another one begins in its place."""
+        self._leader.given_up(member)
+        self._rescales.lost(member)
+        self._assign_who_waits()
 
     def _assign_who_waits(self) -> None:
         """A worker that waits in a place whose slices standbys could not take over keeps them after all."""
@@ -423,19 +464,23 @@ class CoordinatorMachine:
                 return
             member = self.cluster.by_worker()[0]
         if isinstance(event.message, StartedAnew):
-            member.heard(event.message)
+            member.heard(event.message, keeps_highest=self._rules.coordinator_late_reports_change_nothing)
         if self._is_heard(member, event.message):
             self._heard(member, event.message)
 
     def _is_heard(self, member: Member, message: FromWorker) -> bool:
         """worker.own_generation_only: a message of an earlier generation counts only if the worker cannot go on, has
-        evicted, or has ended a feed. A view's failure counts until all workers begin anew."""
+        evicted, or has ended a feed. A view's failure counts until all workers begin anew. Raises ProtocolError for an
+        epoch that the worker was never sent."""
         current = member.generation == self.cluster.generation.number or not self._rules.worker_own_generation_only
         current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.generation.born
+        is_count = isinstance(message, EpochFinished | RowsApplied | RowsSettled | StageDone)
+        if current and is_count and message.epoch > member.sent and self._rules.coordinator_late_reports_change_nothing:
+            raise ProtocolError(f"worker {member.worker} reports epoch {message.epoch}, and was sent {member.sent}")
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
     def _heard(self, member: Member, message: FromWorker) -> None:
-        member.heard(message)
+        member.heard(message, keeps_highest=self._rules.coordinator_late_reports_change_nothing)
         match message:
             case EpochFinished():
                 self._ledger.finished(member.worker, message)
@@ -525,6 +570,11 @@ class CoordinatorMachine:
             self._tear()
         self._rescales.channel_lost(member, message)
 
+    def _fail_miscounted(self) -> None:
+        for view, what in self._ledger.miscounted.items():
+            where = f"view {view!r}: its rows are miscounted, which is a fault of Upriver"
+            self._view_failed(ViewFailed(view=view, failure=ViewFailure.of(ProtocolError(what), where)))
+
     def _end_epochs(self) -> None:
         due = self._ledger.stage_due(self.cluster.workers)
         if due is not None:
@@ -538,6 +588,7 @@ class CoordinatorMachine:
         if following is None or not self._leader.has(following):  # replication.epoch_waits_for_followers
             return
         for epoch in self._ledger.end(self.cluster.workers):
+            self._faults = 0
             if epoch > before:  # else the workers repeat it
                 self.cluster.act(EpochEnded(epoch=epoch))
             if self._rescales.in_lock_step or self.cluster.in_step:

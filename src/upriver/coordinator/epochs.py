@@ -1,11 +1,16 @@
 """The coordinator's account of epochs: rows that went in, rows that came to each region, and the epochs that ended;
-rules coordinator.all_workers_finish and coordinator.rows_have_arrived.
+rules coordinator.all_workers_finish, coordinator.rows_have_arrived, coordinator.late_reports_change_nothing and
+views.fail_miscounted.
 
 Without exchange edges, an epoch has ended when every worker has read its slices, and as many rows have come to each
 region as its lake edges promise. With exchange edges, it then goes through stages, one for each depth of regions. In a
 stage, every worker takes in the rows that its regions of that depth have gathered, and sends the results to deeper
 ones. A stage is over when every worker says so, and all rows sent to its regions are taken in, and all that left them
 have arrived.
+
+Workers report totals, which only grow, so the ledger keeps the highest. A report that comes late or twice, or of an
+epoch that has ended, changes nothing. Rows that cannot be right are a fault: more than went in, fewer that were read, or
+more of an epoch that has ended. They fail the view whose region they have come to, and its counts hold no epoch up.
 """
 
 from collections import Counter
@@ -15,16 +20,21 @@ from dataclasses import dataclass, field
 from upriver.coordinator.published import Compacted, PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, WorkerId, preceding
-from upriver.plan.plan import DataflowPlan, rows_from_bytes
+from upriver.plan.plan import DataflowPlan, rows_from_bytes, view_of
 from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
+from upriver.protocol.rules import Rules
+
+ENDED_ACCOUNTS_MAX = 16
+"""Accounts of ended epochs that are kept, to tell a late report from a miscount."""
 
 
 @dataclass(slots=True)
 class Work:
-    """One worker's work on an epoch, by region. stage: the last one that it has done. aged: by channel, as in
-    ``EpochRead``."""
+    """One worker's work on an epoch, by region. is_read: it has read its slices. stage: the last one that it has done.
+    aged: by channel, as in ``EpochRead``."""
 
+    is_read: bool = False
     aged: Mapping[Channel, int] = field(default_factory=dict)
     applied: Counter[str] = field(default_factory=Counter)
     settled: Counter[str] = field(default_factory=Counter)
@@ -43,8 +53,8 @@ class LoggedVersions:
 
 @dataclass(slots=True)
 class Account:
-    """An epoch that has not ended. done: the work of each worker that has read its slices. stage: the last one that has
-    begun. mixed: keys move meanwhile."""
+    """An epoch. done: the work of each worker that has reported any. stage: the last one that has begun. mixed: keys move
+    meanwhile."""
 
     done: dict[WorkerId, Work] = field(default_factory=dict)
     stage: int = NO_STAGE
@@ -71,12 +81,10 @@ class Ledger:
     def __init__(
         self,
         plans: Sequence[DataflowPlan],
-        waits_for_all: bool,
-        stages_wait: bool,
+        rules: Rules,
         logs: LoggedVersions | None = None,
     ) -> None:
-        """waits_for_all, stages_wait: rules coordinator.all_workers_finish and coordinator.rows_have_arrived. logs: the
-        change logs in the lake."""
+        """logs: the change logs in the lake."""
         self.epochs = PublishedEpochs()
         self.ended = Epoch(0)
         self.through = Epoch(0)
@@ -87,8 +95,7 @@ class Ledger:
         """The rows of constant edges, which the first epoch has."""
         self._depths: dict[str, int] = {}
         self._take(plans)
-        self._coordinator_all_workers_finish = waits_for_all
-        self._coordinator_rows_have_arrived = stages_wait
+        self._rules = rules
         logs = logs or LoggedVersions()
         self.logged: dict[str, Epoch | None] = {}
         """By logged view: the last version in its change log; ``None`` before the log begins."""
@@ -98,7 +105,11 @@ class Ledger:
         self.log_ends: dict[str, Epoch] = dict(logs.ended)
         """The last version of every log that has ended, by view."""
         self._accounts: dict[Epoch, Account] = {}
-        """All and only the epochs that have not ended, and that a worker has finished or that were opened mixed."""
+        """All and only the epochs that have not ended, and that a worker has reported on or that were opened mixed."""
+        self._ended_accounts: dict[Epoch, Account] = {}
+        """The last ``ENDED_ACCOUNTS_MAX`` epochs that have ended, since all workers began."""
+        self._miscounted: dict[str, str] = {}
+        """By view whose counts are wrong, and count no more: what is wrong."""
 
     def replan(
         self, plans: Sequence[DataflowPlan], epochs: Sequence[EpochPublished], since: Sequence[Compacted] = ()
@@ -157,6 +168,11 @@ class Ledger:
         """The epoch after the last that has ended; ``None`` if it is not published."""
         return self.epochs.following(self.through)
 
+    @property
+    def miscounted(self) -> Mapping[str, str]:
+        """By view whose rows are miscounted since all workers began: what is wrong."""
+        return self._miscounted
+
     def pass_over(self) -> None:
         """Skip the published epochs. No worker has begun, and none needs to read them: lookups fill keys from the lake.
         The skipped epochs end when there is a worker in every place."""
@@ -176,30 +192,71 @@ class Ledger:
 
     def finished(self, worker: WorkerId, message: EpochFinished) -> None:
         """A worker has read its slices."""
-        if message.epoch > self.through:
-            self._account(message.epoch).done[worker] = Work(message.aged, Counter(message.applied))
+        work = self._work(worker, message.epoch)
+        if work is None:
+            return
+        if not (work.is_read and self._rules.coordinator_late_reports_change_nothing):
+            work.is_read, work.aged = True, message.aged
+        self._keep_highest(work.applied, message.applied)
 
     def applied(self, worker: WorkerId, message: RowsApplied) -> None:
         """Rows of an epoch came to a worker after it had finished."""
-        self._work(worker, message.epoch).applied.update(message.applied)
+        self._count(worker, message.epoch, applied=message.applied)
 
     def settled(self, worker: WorkerId, message: RowsSettled) -> None:
         """A worker has taken in the rows that it had gathered, and has sent the results."""
-        work = self._work(worker, message.epoch)
-        work.settled.update(message.settled)
-        work.sent.update(message.sent)
+        self._count(worker, message.epoch, settled=message.settled, sent=message.sent)
 
     def stage_done(self, worker: WorkerId, message: StageDone) -> None:
-        self._work(worker, message.epoch).stage = message.stage
+        work = self._work(worker, message.epoch)
+        if work is None:
+            return
+        if not self._rules.coordinator_late_reports_change_nothing:
+            work.stage = message.stage
+        elif message.stage <= self._accounts[message.epoch].stage:
+            work.stage = max(work.stage, message.stage)
+
+    def _count(self, worker: WorkerId, epoch: Epoch, **totals: Mapping[str, int]) -> None:
+        """A worker reports totals of an epoch, by the kind of row."""
+        work = self._work(worker, epoch)
+        if work is not None:
+            for kind, rows in totals.items():
+                self._keep_highest(getattr(work, kind), rows)
+            return
+        ended = self._ended_accounts.get(epoch, Account()).done.get(worker)
+        if ended is None:
+            return  # before all workers began, or too long ago for any row to be on its way
+        for kind, rows in totals.items():
+            for region, total in rows.items():
+                if total > getattr(ended, kind)[region]:
+                    self._is_wrong(region, f"worker {worker} has {kind} more rows of epoch {epoch}, which has ended")
+
+    def _keep_highest(self, kept: Counter[str], totals: Mapping[str, int]) -> None:
+        for region, total in totals.items():
+            if total > kept[region] or not self._rules.coordinator_late_reports_change_nothing:
+                kept[region] = total
+
+    def _is_wrong(self, region: str, what: str) -> None:
+        """views.fail_miscounted: the rows of a region are miscounted, so its view fails. Raises ProtocolError if the
+        rule is off."""
+        if not self._rules.views_fail_miscounted:
+            raise ProtocolError(f"{what} (region {region!r})")
+        if region in self._depths:
+            self._miscounted.setdefault(view_of(region), f"{what} (region {region!r})")
+
+    def _is_counted(self, region: str) -> bool:
+        return view_of(region) not in self._miscounted
 
     def forget(self, worker: WorkerId) -> None:
         """The worker's incarnation is lost, and what it applied with it."""
-        for account in self._accounts.values():
+        for account in (*self._accounts.values(), *self._ended_accounts.values()):
             account.done.pop(worker, None)
 
     def start_anew(self, at: Epoch = BEGINNING) -> None:
         """All workers begin anew with the state as of the end of epoch ``at``."""
         self._accounts.clear()
+        self._ended_accounts.clear()
+        self._miscounted.clear()
         if self.is_staged:
             self.through = at
 
@@ -219,19 +276,18 @@ class Ledger:
         return epoch, account.stage
 
     def end(self, workers: Collection[WorkerId]) -> list[Epoch]:
-        """The epochs that have ended by now. workers: all that must finish one.
-
-        Raises ProtocolError if fewer or more rows came out of an epoch than went in; while keys move, only if more did.
-        """
+        """The epochs that have ended by now. workers: all that must finish one."""
         ended: list[Epoch] = []
         while self._accounts and (epoch := self.next) in self._accounts:
             account = self._accounts[epoch]
-            if self._coordinator_all_workers_finish:
+            if self._rules.coordinator_all_workers_finish:
                 if not self._is_over(epoch, account, workers):
                     break
                 if self.is_staged and account.stage < self.deepest:
                     break
-            del self._accounts[epoch]
+            self._ended_accounts[epoch] = self._accounts.pop(epoch)
+            if len(self._ended_accounts) > ENDED_ACCOUNTS_MAX:
+                del self._ended_accounts[next(iter(self._ended_accounts))]
             self.through = epoch
             self.ended = Epoch(max(self.ended, epoch))
             ended.append(epoch)
@@ -239,30 +295,33 @@ class Ledger:
 
     def _is_over(self, epoch: Epoch, account: Account, workers: Collection[WorkerId]) -> bool:
         """Whether the epoch's current stage is over; before the first stage, whether all its rows were read."""
-        if not account.done.keys() >= set(workers):
+        if any(worker not in account.done or not account.done[worker].is_read for worker in workers):
             return False
         if any(account.done[worker].stage < account.stage for worker in workers):
             return False
         sent, settled = account.sent(), account.settled()
-        if self._is_on_its_way(epoch, account, sent):
+        begun = [region for region, depth in self._depths.items() if depth <= account.stage]
+        waits = any(settled[region] != sent[region] for region in begun if self._is_counted(region))
+        if self._is_on_its_way(epoch, account, sent, waits):
             return False
-        here = [region for region, depth in self._depths.items() if depth == account.stage]
-        return all(settled[region] == sent[region] for region in here)
+        here = [region for region in begun if self._depths[region] == account.stage]
+        for region in here:
+            if settled[region] > sent[region]:
+                self._is_wrong(region, f"epoch {epoch}: {settled[region]} rows are settled, and {sent[region]} were sent")
+        return all(settled[region] == sent[region] for region in here if self._is_counted(region))
 
-    def _is_on_its_way(self, epoch: Epoch, account: Account, sent: Counter[str]) -> bool:
-        """Whether rows of the epoch have yet to arrive."""
+    def _is_on_its_way(self, epoch: Epoch, account: Account, sent: Counter[str], waits: bool) -> bool:
+        """Whether rows of the epoch have yet to arrive. waits: some rows are not taken in whose stage has begun."""
         short = False
         applied, rows = account.applied(), self._rows(epoch)
         for region, channels in self._channels.items():
             went_in = sum(rows.get(channel, 0) + account.aged(channel) for channel in channels) + sent[region]
-            more = applied[region] > went_in and not (self.is_staged and account.mixed)  # a sender may report late
+            more = applied[region] > went_in and not (account.mixed and waits)  # a sender may report late
             fewer = applied[region] < went_in and not account.mixed and account.stage == NO_STAGE  # later, some travel
             if more or fewer:
-                raise ProtocolError(
-                    f"epoch {epoch}: {applied[region]} rows have come to region {region!r}, and {went_in} went in"
-                )
-            short |= applied[region] != went_in
-        return short and (account.stage == NO_STAGE or self._coordinator_rows_have_arrived)
+                self._is_wrong(region, f"epoch {epoch}: {applied[region]} rows have come, and {went_in} went in")
+            short |= applied[region] != went_in and self._is_counted(region)
+        return short and (account.stage == NO_STAGE or self._rules.coordinator_rows_have_arrived)
 
     def _rows(self, epoch: Epoch) -> Mapping[Channel, int]:
         """The rows of an epoch, or of a segment, by lake edge."""
@@ -273,8 +332,6 @@ class Ledger:
     def _account(self, epoch: Epoch) -> Account:
         return self._accounts.setdefault(epoch, Account())
 
-    def _work(self, worker: WorkerId, epoch: Epoch) -> Work:
-        work = self._accounts[epoch].done.get(worker) if epoch in self._accounts else None
-        if work is None:
-            raise ProtocolError(f"worker {worker} has applied more of epoch {epoch}, which has ended")
-        return work
+    def _work(self, worker: WorkerId, epoch: Epoch) -> Work | None:
+        """``None`` if the epoch has ended."""
+        return self._account(epoch).done.setdefault(worker, Work()) if epoch > self.through else None

@@ -689,6 +689,11 @@ def key_schema(key: tuple[str, ...], schema: pa.Schema) -> pa.Schema:
     return pa.schema([schema.field(name) for name in key]) if key else EVERYTHING_KEY
 
 
+def view_of(region: str) -> str:
+    """The view that a region belongs to, by their names."""
+    return region.partition("/")[0]
+
+
 NOT_WANTED = "it is declared with partial=False"
 
 

@@ -402,7 +402,7 @@ class EpochFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsApplied:
-    """More rows of an epoch that this worker has finished have come. applied: per region."""
+    """More rows of an epoch that this worker has finished have come. applied: per region, all that have come so far."""
 
     epoch: Epoch
     applied: Mapping[str, int]
@@ -410,8 +410,10 @@ class RowsApplied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsSettled:
-    """Rows that were gathered here are taken in. settled: how many, per region. sent: how many rows went to each
-    region, as results of these rows and of the epoch's rows from the lake."""
+    """Rows that were gathered here are taken in, or a node has failed on some. settled: how many rows each region has
+    taken in of this epoch so far. sent: how many rows went to each region so far, as results of these rows and of the
+    epoch's rows from the lake. A region sends itself the rows that one of its nodes has failed on
+    (worker.put_off_rows_count)."""
 
     epoch: Epoch
     settled: Mapping[str, int]

@@ -211,6 +211,15 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class PutOff:
+    """A node of the region has failed on so many rows of an epoch, which wait for the region's stage. epoch: ``None``
+    for the last that has begun at this worker, or at the one that the keys have come from."""
+
+    epoch: Epoch | None
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class LeftOut:
     """Rows of an epoch have come that the view cannot be computed from."""
 
@@ -265,6 +274,7 @@ Outcome = (
     LeftBehind
     | OwnersChanged
     | Applied
+    | PutOff
     | LeftOut
     | AskedHere
     | Gave

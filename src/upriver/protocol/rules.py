@@ -33,6 +33,9 @@ class Rules:
     """coordinator.all_workers_finish: an epoch ends when every worker has finished it, and every row was applied."""
     coordinator_current_incarnation_only: bool = True
     """coordinator.current_incarnation_only: reports of any but a worker's current incarnation are ignored."""
+    coordinator_late_reports_change_nothing: bool = True
+    """coordinator.late_reports_change_nothing: a report that comes late, twice, or for something that is over changes
+    nothing."""
     coordinator_cut_ahead_of_all: bool = True
     """coordinator.cut_ahead_of_all: a snapshot's cut is the highest epoch that any worker has been sent."""
     coordinator_lock_step: bool = True
@@ -76,6 +79,9 @@ class Rules:
     worker_settle_what_comes_late: bool = True
     """worker.settle_what_comes_late: a worker takes in rows that another worker gathered and that come with their key's
     state after the stage is done here."""
+    worker_put_off_rows_count: bool = True
+    """worker.put_off_rows_count: a stage is over when every row that a node has failed on was tried again, wherever its
+    key is by then."""
     worker_set_aside_at_once: bool = True
     """worker.set_aside_at_once: a row that is left out of a view is written to the lake by the step that leaves it
     out."""
@@ -149,8 +155,13 @@ class Rules:
     """control.record_before_end: clients hear of a rescale's end when the lake has a control record of it."""
     workers_failed_are_replaced: bool = True
     """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
+    workers_faults_are_theirs: bool = True
+    """workers.faults_are_theirs: an error of the coordinator while it handles a worker's message replaces that worker,
+    and all begin anew."""
     views_fail_alone: bool = True
     """views.fail_alone: an error while a view is computed fails that view; its worker and other views go on."""
+    views_fail_miscounted: bool = True
+    """views.fail_miscounted: a view whose rows are miscounted fails, and its counts hold no epoch up."""
     views_fail_everywhere: bool = True
     """views.fail_everywhere: a view that has failed at one worker fails at all."""
     views_failed_are_recorded: bool = True

@@ -3,7 +3,6 @@
 import logging
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, assert_never
@@ -63,6 +62,7 @@ from upriver.runtime.journal import CoordinatorJournal
 from upriver.runtime.rescales import Rescales
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, app_status, view_stats
+from upriver.state.failure import told_with_place
 from upriver.vnodes import VnodeMap
 
 _LOG = logging.getLogger("upriver.app")
@@ -461,10 +461,7 @@ def as_segment(segment: Segment) -> SegmentPublished:
 
 def _fault(error: Exception) -> UpriverError:
     """The app's failure, in one line, after an unexpected error of the coordinator."""
-    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
-    place = f"{frame.f_globals.get('__name__')}:{line}"
-    said = " ".join(f"{type(error).__name__}: {error}".split())
     return ProtocolError(
-        f"the coordinator has failed, which is a fault of Upriver: {said} (at {place}). The lake is whole: call stop() "
-        f"and start() again, and please report this line"
+        f"the coordinator has failed, which is a fault of Upriver: {told_with_place(error)}. The lake is whole: call "
+        f"stop() and start() again, and please report this line"
     )

@@ -1,5 +1,6 @@
 """ViewFailure: why a view has failed, as workers learn it and checkpoints record it."""
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -35,6 +36,12 @@ class ViewFailure:
     def raised(self) -> UpriverError:
         """The error, for a caller."""
         return _KINDS.get(self.kind, ProtocolError)(self.error)
+
+
+def told_with_place(error: BaseException) -> str:
+    """An unexpected error in one line, with the place in the code."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    return f"{' '.join(_told(error).split())} (at {frame.f_globals.get('__name__')}:{line})"
 
 
 def _told(error: BaseException) -> str:

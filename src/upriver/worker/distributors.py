@@ -23,6 +23,7 @@ from upriver.protocol.peers import (
     Outcome,
     OwnersChanged,
     PeerLookup,
+    PutOff,
     Took,
 )
 from upriver.protocol.rules import Rules
@@ -111,9 +112,10 @@ class Distributors:
         """A peer's distributor has sent a message."""
         if content.region not in self._regions.shards:
             raise ProtocolError(f"worker {sender} speaks of region {content.region!r}, which is not kept here")
-        self.route(content.region, Received(sender=sender, message=content.message))
         if isinstance(content.message, Acquire):
             self._progress.receive_keys(content.begun)
+        self.route(content.region, Received(sender=sender, message=content.message))
+        if isinstance(content.message, Acquire):
             self._output.send(sender, Installed(region=content.region))
         self.report_progress(content.region)
 
@@ -144,6 +146,8 @@ class Distributors:
             match outcome:
                 case Applied(epoch, rows):
                     self._progress.count(epoch, region, rows)
+                case PutOff(epoch=of, rows=rows):
+                    self._progress.count_put_off(self._progress.begun_anywhere if of is None else of, region, rows)
                 case LeftOut(epoch, aside):
                     if self._rules.worker_set_aside_at_once:
                         self._output.add(SetRowsAside(epoch=epoch, aside=aside, after=self._progress.after(epoch)))

@@ -1,8 +1,6 @@
 """A worker's epochs: opened, read, applied, finished, and their stages; rules worker.each_epoch_once,
 worker.counts_match and worker.settle_what_comes_late."""
 
-from collections import Counter
-
 from upriver.engine.region import ALL_ROWS
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.ids import Epoch, preceding
@@ -139,8 +137,10 @@ class Epochs:
             self.progress.reflect(epoch)
             self._regions.forget_undo()
         self._catch_up(goes_on=self.progress.has_unread and not reading.mixed)
-        counts = self.progress.take_counts(epoch)
-        applied = {name: counts[name] for name in self._regions.shards}
+        counts = self.progress.counts(epoch)
+        if counts.has_put_off:
+            self._report_settled(epoch)
+        applied = {name: counts.applied[name] for name in self._regions.shards}
         stats = self._regions.stats()
         self._output.report(
             EpochFinished(epoch=epoch, read=reading.read, applied=applied, stats=stats, aged=reading.aged)
@@ -199,7 +199,9 @@ class Epochs:
 
     def settle_late_rows(self) -> None:
         """worker.settle_what_comes_late: take in rows that another worker gathered, and that came with their key's
-        state after their stage was done here."""
+        state after their stage was done here. Rows of a later epoch wait for their own stage."""
+        if self.progress.has_rows_of_next:
+            return
         here = self._settling()
         late = [
             region
@@ -217,22 +219,28 @@ class Epochs:
 
     def _settle(self, regions: list[str], rows_max: int) -> None:
         """Take in about ``rows_max`` rows that these regions have gathered, and send the results."""
-        settled, sent = Counter[str](), Counter[str]()
-        left = rows_max
+        epoch, left = self.progress.applied, rows_max
+        counts = self.progress.counts(epoch)
         for region in regions:
             if left <= 0 or not self._regions.shards[region].region.unsettled:
                 continue
-            rows, outgoing = self._regions.shards[region].settle(self.progress.applied, left)
-            settled[region] += rows
+            rows, outgoing = self._regions.shards[region].settle(epoch, left)
+            counts.settled[region] += rows
             left -= rows
             for out in outgoing:
-                sent[out.to] += len(out.batch)
+                counts.sent[out.to] += len(out.batch)
                 left -= len(out.batch)
-                self._distributors.route(out.to, RowsArrived(rows=Portion(self.progress.applied, out.port, out.batch)))
-        self._output.report(RowsSettled(epoch=self.progress.applied, settled=dict(settled), sent=dict(sent)))
+                self._distributors.route(out.to, RowsArrived(rows=Portion(epoch, out.port, out.batch)))
+        self._report_settled(epoch)
+
+    def _report_settled(self, epoch: Epoch) -> None:
+        counts = self.progress.counts(epoch)
+        counts.has_put_off = False
+        self._output.report(RowsSettled(epoch=epoch, settled=dict(counts.settled), sent=dict(counts.sent)))
 
     def report_late_rows(self) -> None:
-        """Report the rows of finished epochs that this step has applied."""
-        late = self.progress.take_late()
-        for epoch in sorted(late):
-            self._output.report(RowsApplied(epoch=epoch, applied=late[epoch]))
+        """Report the rows of finished epochs that this step has applied, after those that were put off."""
+        for epoch in self.progress.take_late():
+            if self.progress.counts(epoch).has_put_off:
+                self._report_settled(epoch)
+            self._output.report(RowsApplied(epoch=epoch, applied=dict(self.progress.counts(epoch).applied)))

@@ -22,22 +22,29 @@ class FailedRegion:
     the epoch ends when as many rows were taken in as were sent."""
 
     def __init__(
-        self, failure: ViewFailure, gathered: int, exchange_ports: Collection[int], build: Callable[[], FullRegionState]
+        self,
+        failure: ViewFailure,
+        gathered: int,
+        exchange_ports: Collection[int],
+        build: Callable[[], FullRegionState] | None,
+        put_off: int = 0,
     ) -> None:
-        """gathered: rows that waited in the region. exchange_ports: the ports that other regions feed. build: makes an
-        empty region, which counts the gathered rows in state that comes from another worker."""
+        """gathered, put_off: rows that waited in the region, and those of them that a node had failed on.
+        exchange_ports: the ports that other regions feed. build: makes an empty region, which counts the waiting rows
+        in state that comes from another worker; ``None``: none can wait."""
         self.failure = failure
         self.gathered = gathered
+        self._put_off = put_off
         self._exchange_ports = frozenset(exchange_ports)
         self._build = build
 
     @property
     def waiting(self) -> int:
-        return self.gathered
+        return self.gathered + self._put_off
 
     @property
     def unsettled(self) -> int:
-        return self.gathered
+        return self.waiting
 
     def apply(self, port: int, batch: Batch) -> None:
         if port in self._exchange_ports:
@@ -56,7 +63,7 @@ class FailedRegion:
         pass
 
     def settle(self, rows_max: int) -> int:
-        settled, self.gathered = self.gathered, 0
+        settled, self.gathered, self._put_off = self.gathered, 0, 0
         return settled
 
     def drain(self, rows_max: int) -> Sequence[Outgoing]:
@@ -87,10 +94,11 @@ class FailedRegion:
         return ()
 
     def install(self, state: State) -> None:
-        if state and self._exchange_ports:
+        if state and self._build is not None:
             apart = self._build()
             apart.install(state)
             self.gathered += apart.gathered
+            self._put_off += apart.waiting - apart.gathered
 
     def drop(self, keys: Hashes) -> None:
         pass

@@ -40,6 +40,18 @@ class EpochReading:
     """As in ``EpochRead``; known at the end."""
 
 
+@dataclass(slots=True)
+class EpochCounts:
+    """An epoch's rows here so far, by region: those that have come, that were taken in, and that were sent to it. The
+    totals only grow, so a report of them that comes late or twice tells the coordinator nothing wrong."""
+
+    applied: Counter[str] = field(default_factory=Counter)
+    settled: Counter[str] = field(default_factory=Counter)
+    sent: Counter[str] = field(default_factory=Counter)
+    has_put_off: bool = False
+    """Rows were put off that are not reported."""
+
+
 class EpochProgress:
     """The worker's place in the order of epochs."""
 
@@ -58,10 +70,10 @@ class EpochProgress:
         self.reading: EpochReading | None = None
         """``None`` between two epochs."""
         self._unread = deque[UnreadEpoch]()
-        self._counts = defaultdict[Epoch, Counter[str]](Counter)
-        """Rows that have come per region, of epochs that are not finished here."""
-        self._late = Counter[tuple[Epoch, str]]()
-        """Rows that have come per region in this step, of epochs that are finished here."""
+        self._counts = defaultdict[Epoch, EpochCounts](EpochCounts)
+        """Of the last epoch that is over, and of all later ones."""
+        self._late = set[Epoch]()
+        """The finished epochs of which rows have come in this step."""
         self._is_staged = is_staged
         self._segments: dict[Epoch, Epoch] = {}
         """For the opened epochs that end a segment of several: the epoch before it. The lake has few segments."""
@@ -70,6 +82,11 @@ class EpochProgress:
     def begun(self) -> Epoch:
         """The last epoch that this worker has begun to read."""
         return self.applied if self.reading is None else self.reading.epoch
+
+    @property
+    def begun_anywhere(self) -> Epoch:
+        """The last epoch that this worker, or a peer whose keys have come here, has begun to read."""
+        return Epoch(max(self.begun, self.arrived))
 
     @property
     def has_unread(self) -> bool:
@@ -87,7 +104,17 @@ class EpochProgress:
         one."""
         if self.reading is not None or self.reflected != self.applied or self.reflected < self.arrived:
             return False
-        return not any(epoch > self.applied and counts.total() for epoch, counts in self._counts.items())
+        return not self._has_counts_of_next
+
+    @property
+    def has_rows_of_next(self) -> bool:
+        """Whether rows of a later epoch than the last applied one may be here: then that one is over everywhere, if
+        rows are exchanged."""
+        return self.reading is not None or self.arrived > self.applied or self._has_counts_of_next
+
+    @property
+    def _has_counts_of_next(self) -> bool:
+        return any(epoch > self.applied and counts.applied.total() for epoch, counts in self._counts.items())
 
     def stands_at(self, cut: Epoch) -> bool:
         """Whether all state here is as of the end of this epoch. Raises ProtocolError if the worker is past it."""
@@ -98,16 +125,24 @@ class EpochProgress:
 
     def count(self, epoch: Epoch, region: str, rows: int) -> None:
         """Rows of this epoch have come to a region."""
+        self._counts[epoch].applied[region] += rows
         if epoch <= self.applied:
-            self._late[epoch, region] += rows
-        else:
-            self._counts[epoch][region] += rows
+            self._late.add(epoch)
 
-    def take_late(self) -> dict[Epoch, dict[str, int]]:
-        """Remove and return the counts of rows that have come late, by epoch and region."""
-        late: dict[Epoch, dict[str, int]] = {}
-        for (epoch, region), rows in self._late.items():
-            late.setdefault(epoch, {})[region] = rows
+    def count_put_off(self, epoch: Epoch, region: str, rows: int) -> None:
+        """worker.put_off_rows_count: a node of the region has failed on so many rows. The region sends them to itself,
+        and takes them in at its stage, wherever their keys are by then."""
+        counts = self._counts[epoch]
+        counts.sent[region] += rows
+        counts.has_put_off = True
+        self.count(epoch, region, rows)
+
+    def counts(self, epoch: Epoch) -> EpochCounts:
+        return self._counts[epoch]
+
+    def take_late(self) -> list[Epoch]:
+        """The finished epochs of which rows have come since the last call, ascending."""
+        late = sorted(self._late)
         self._late.clear()
         return late
 
@@ -162,13 +197,11 @@ class EpochProgress:
         """All slices of the epoch that was being read are applied."""
         self.applied, self.reading = epoch, None
 
-    def take_counts(self, epoch: Epoch) -> Counter[str]:
-        """Remove and return the counts of a finished epoch's rows, by region."""
-        return self._counts.pop(epoch, Counter())
-
     def reflect(self, epoch: Epoch) -> None:
         """All rows of this epoch are applied."""
         self.reflected = epoch
+        for earlier in [counted for counted in self._counts if counted < epoch]:
+            del self._counts[earlier]
 
     def stand_at(self, epoch: Epoch) -> None:
         """The state is as of the end of this epoch: what it is restored to."""

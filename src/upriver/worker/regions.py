@@ -202,7 +202,8 @@ def _empty_shard(
     """A shard that holds nothing; a failed one, if the view has failed or its region cannot be made."""
     build = partial(build_region, plan, region)
     exchange_ports = range(len(region.inputs)) - dict(region.lake_ports).keys()
-    failed_region = partial(FailedRegion, exchange_ports=exchange_ports, build=build)
+    rows_wait = plan.stages[region.name] > 0
+    failed_region = partial(FailedRegion, exchange_ports=exchange_ports, build=build if rows_wait else None)
     failure, state = event.failed.get(plan.name), None
     try:
         state = empty_state(plan, region, build_region, rules, event.start_at) if failure is None else None

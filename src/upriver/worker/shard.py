@@ -40,6 +40,7 @@ from upriver.migration.events import (
 from upriver.migration.messages import RowsSent
 from upriver.partial.cone import Cone
 from upriver.partial.partial_region import PartialRegion
+from upriver.plan.plan import view_of
 from upriver.protocol.peers import (
     Applied,
     AskedHere,
@@ -51,6 +52,7 @@ from upriver.protocol.peers import (
     OwnersChanged,
     PeerLookup,
     Portion,
+    PutOff,
     Took,
 )
 from upriver.protocol.rules import Rules
@@ -109,12 +111,13 @@ class Shard:
         migrator: Migrator,
         vnodes: int,
         rules: Rules,
-        failed_region: Callable[[ViewFailure, int], FailedRegion],
+        failed_region: Callable[..., FailedRegion],
         logs: ChangeLogs,
         *,
         state_stays: bool,
     ) -> None:
-        """failed_region: makes the stand-in once the view has failed, from the failure and the number of gathered rows.
+        """failed_region: makes the stand-in once the view has failed, from the failure, the number of gathered rows, and
+        that of the rows that were put off.
         state_stays: the region's state never moves to another worker, whatever the strategy."""
         self.region: RegionState = region
         self.failure: ViewFailure | None = None
@@ -189,10 +192,11 @@ class Shard:
                 self._save(portion.batch.hash64)
                 self.logs.note(portion.batch.hash64)
                 self._begin(portion.epoch)
+                before = self._put_off
                 with self.contained(f"epoch {portion.epoch}"):
                     self._apply(portion)
                 self._fall_behind(portion.epoch)
-                outcomes.append(Applied(portion.epoch, len(portion)))
+                outcomes += [Applied(portion.epoch, len(portion)), *self._put_off_since(before, portion.epoch)]
                 outcomes += [LeftOut(portion.epoch, aside) for aside in self.region.left_out()]
             case PassDown(rows=PeerLookup() as question):
                 outcomes.append(AskedHere(question))
@@ -214,10 +218,11 @@ class Shard:
                     why = f"view {self.view!r} has failed on the worker that these keys have come from"
                     self.fail(ViewFailure(kind="RowError", error=why))
                 self._install(_as_state(action.state))
+                before = self._put_off
                 with self.contained("taking state in"):
                     self.region.show_due()  # the peer's clock may be behind this worker's
                 self._note_moved(action.keys)
-                outcomes.append(Took(len(action.keys)))
+                outcomes += [Took(len(action.keys)), *self._put_off_since(before)]
             case Drop(keys=keys):
                 if self.partial and self.partial.give_up(keys):
                     outcomes.append(OwnersChanged())
@@ -310,7 +315,7 @@ class Shard:
     def put_back(self) -> None:
         """Go back to the state as of the end of the last epoch that is over (replication.put_back)."""
         if self.failure is not None:
-            self.region = self._stand_in(0)  # gathered rows will come again
+            self.region = self._stand_in(0, 0)  # waiting rows will come again
             return
         self.region.drain(ALL_ROWS)  # discard the epoch's results
         for chunk in self.logs.take_saved():
@@ -373,20 +378,30 @@ class Shard:
             self._save(due)
             self.logs.note(due)
         self._begin(epoch)
+        before = self._put_off
         with self.contained(f"epoch {epoch}"):
             self.region.advance(clock)
-        return outcomes
+        return [*outcomes, *self._put_off_since(before, epoch)]
+
+    @property
+    def _put_off(self) -> int:
+        """Rows that a node has failed on, and that wait for the region's stage (worker.put_off_rows_count)."""
+        return self.region.waiting - self.region.gathered if self._rules.worker_put_off_rows_count else 0
+
+    def _put_off_since(self, before: int, epoch: Epoch | None = None) -> list[Outcome]:
+        """The rows that were put off since then. No state has moved meanwhile."""
+        return [PutOff(epoch, self._put_off - before)] if self._put_off > before else []
 
     def settle(self, epoch: Epoch, rows_max: int) -> tuple[int, Sequence[Outgoing]]:
-        """Take in about ``rows_max`` gathered rows. Returns how many, and about as many result rows to send, of this
+        """Take in about ``rows_max`` waiting rows. Returns how many, and about as many result rows to send, of this
         call or earlier ones."""
-        before, settled = self.region.gathered, 0
+        gathered, put_off = self.region.gathered, self._put_off
         self._begin(epoch)
         with self.contained(f"epoch {epoch}"):
             settled = self.region.settle(rows_max)
-            return settled, self.region.drain(rows_max)
-        self.region = self._stand_in(before)
-        return self.region.settle(rows_max), ()
+            return settled + put_off - self._put_off, self.region.drain(rows_max)
+        self.region = self._stand_in(gathered, put_off)
+        return self.region.settle(rows_max) + put_off, ()
 
     # Changes
 
@@ -414,21 +429,21 @@ class Shard:
     @property
     def view(self) -> str:
         """The view that the region belongs to."""
-        return self._name.partition("/")[0]
+        return view_of(self._name)
 
     def fail(self, failure: ViewFailure) -> None:
         """Drop the state, and answer only with the error. If there are two failures, the second one counts: it is the
         coordinator's."""
         is_first, self.failure = self.failure is None, failure
-        self.region = self._stand_in(self.region.gathered)
+        self.region = self._stand_in(self.region.gathered, self._put_off)
         if not is_first:
             return
         self.partial, self.logs = None, ChangeLogs()
         self.leaves_keys, self._behind = False, None
 
-    def _stand_in(self, gathered: int) -> FailedRegion:
+    def _stand_in(self, gathered: int, put_off: int) -> FailedRegion:
         assert self.failure is not None
-        stands_in = self._failed_region(self.failure, gathered)
+        stands_in = self._failed_region(self.failure, gathered, put_off=put_off)
         self._apply = lambda portion: stands_in.apply(portion.port, portion.batch)
         return stands_in
 

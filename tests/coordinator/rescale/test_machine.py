@@ -3,6 +3,7 @@ coordinator.leave_when_dry of docs/internals/rescale.md."""
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from coordinator_kit import (
@@ -45,7 +46,7 @@ from upriver.protocol.coordinator_events import (
     Tell,
 )
 from upriver.protocol.messages import Assign, CloseInput, EpochOver, Meet, MigrationOrder, OpenEpoch, ReadVnodes, Retire
-from upriver.protocol.rules import Rules
+from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
@@ -226,7 +227,7 @@ def test_coordinator_lock_step_while_keys_move_an_epoch_is_opened_when_the_one_b
     assert machine.step(published(2)) == []
     assert machine.step(finished(1, 1, applied=1)) == []
     assert machine.step(finished(2, 1)) == [], "a row is on its way"
-    actions = machine.step(late(1, 1, applied=1))
+    actions = machine.step(late(1, 1, applied=2))
     over = [tell(incarnation, EpochOver(epoch=Epoch(1))) for incarnation in (1, 2)]
     assert actions == [*ended(1), *over, *opened(1, 2, mixed=True), *opened(2, 2, mixed=True)]
 
@@ -300,9 +301,19 @@ def test_words_about_another_meeting_count_for_nothing() -> None:
     assert listeners(MigrationOrder, machine.step(met(1))) == [1, 2]
 
 
-def test_a_worker_that_settles_unasked_is_a_fault() -> None:
+def test_coordinator_late_reports_change_nothing_a_worker_that_settles_once_the_rescale_is_over_is_ignored() -> None:
+    assert coordinator(*BOTH).step(settled(1)) == []
+
+
+def test_coordinator_late_reports_change_nothing_a_worker_settles_twice() -> None:
+    machine = coordinator(*MOVING, settled(1), settled(1))
+    assert outcomes(machine.step(settled(2))) == [(1, "finished", 1)]
+
+
+def test_coordinator_late_reports_change_nothing_switched_off_takes_them_for_a_fault() -> None:
+    rules = replace(ALL_RULES, coordinator_late_reports_change_nothing=False, workers_faults_are_theirs=False)
     with pytest.raises(IllegalEvent, match="settled region 'rows' unasked: the rescale is Idle"):
-        coordinator(*BOTH).step(settled(1))
+        coordinator(*BOTH, rules=rules).step(settled(1))
 
 
 def test_rescales_take_turns() -> None:

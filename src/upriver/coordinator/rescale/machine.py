@@ -192,6 +192,8 @@ class RescaleMachine:
 
     def settled(self, member: Member, message: Settled) -> None:
         stage = self._moving(f"worker {member.worker} settled region {message.region!r}")
+        if stage is None or self._is_late(stage.announced.has_settled(member.worker, message.region, message.version)):
+            return
         stage.announced = stage.announced.settled(member.worker, message.region, message.version, message.kept)
         if stage.announced.is_leaver(member.worker):
             stage.leaving[member.worker] = stage.announced.workers
@@ -200,14 +202,22 @@ class RescaleMachine:
 
     def peer_left(self, member: Member, message: PeerLeft) -> None:
         stage = self._moving(f"worker {message.peer} left worker {member.worker}")
+        if stage is None or self._is_late(stage.announced.has_left(member.worker, message.region, message.peer)):
+            return
         stage.announced = stage.announced.peer_left(member.worker, message.region, message.peer)
         self._tidy(stage)
 
-    def _moving(self, what: str) -> Moving:
-        """The current stage. Raises IllegalEvent if no keys move."""
-        if not isinstance(self.stage, Moving):
+    def _is_late(self, is_over: bool) -> bool:
+        """Whether a report of something that is over is to be ignored."""
+        return is_over and self._cluster.rules.coordinator_late_reports_change_nothing
+
+    def _moving(self, what: str) -> Moving | None:
+        """The current stage; ``None`` if no keys move any more. Raises IllegalEvent then, if such a report counts."""
+        if isinstance(self.stage, Moving):
+            return self.stage
+        if not self._is_late(True):
             raise IllegalEvent(f"{what} unasked: the rescale is {type(self.stage).__name__}")
-        return self.stage
+        return None
 
     def lost(self, member: Member) -> None:
         """A worker is lost. While keys move, its state may have been on its way, so all workers begin anew. Before

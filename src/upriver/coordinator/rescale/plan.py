@@ -110,6 +110,11 @@ class AnnouncedPlan:
         """Whether the worker has yet to settle this region at this version."""
         return version == self.plan.version and (worker, region) in self.waiting
 
+    def has_settled(self, worker: WorkerId, region: str, version: MapVersion) -> bool:
+        """Whether the worker has settled this region at this version, or the version is outdated."""
+        is_told = (worker, region) not in self.waiting and worker in self.plan.members and region in self.plan.after
+        return version < self.plan.version or (version == self.plan.version and is_told)
+
     def settled(self, worker: WorkerId, region: str, version: MapVersion, kept: tuple[VnodeId, ...]) -> Self:
         """A worker has settled a region, and these slices did not move. Raises IllegalEvent for a report that is not
         due, and ProtocolError for workers that disagree."""
@@ -124,12 +129,16 @@ class AnnouncedPlan:
     def is_leaver(self, worker: WorkerId) -> bool:
         """Whether the worker has settled every region and owns nothing any more. By then it has heard the fate of every
         slice, so all regions' maps are known."""
-        has_settled = not any((worker, region) in self.waiting for region in self.plan.after)
-        return has_settled and worker not in self.workers
+        all_settled = not any((worker, region) in self.waiting for region in self.plan.after)
+        return all_settled and worker not in self.workers
 
     def _parting(self, leaver: WorkerId) -> Self:
         unread = {(peer, region, leaver) for peer in self.workers for region in self.plan.after}
         return replace(self, unread=self.unread | unread)
+
+    def has_left(self, worker: WorkerId, region: str, leaver: WorkerId) -> bool:
+        """Whether the worker has read all that a leaver sent it in this region."""
+        return self.is_leaver(leaver) and (worker, region, leaver) not in self.unread
 
     def peer_left(self, worker: WorkerId, region: str, leaver: WorkerId) -> Self:
         """The worker has read all that a leaver sent it in this region. Raises IllegalEvent if that is not due."""
