@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from upriver.arguments import whole
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import MapVersion, VnodeId, WorkerId
@@ -186,8 +187,11 @@ class VnodeMap:
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
         """The inverse of :meth:`to_json`."""
-        owners = tuple(WorkerId(worker) for worker, length in json["owners"] for _ in range(length))
-        return cls(MapVersion(json["version"]), owners)
+        runs = [(WorkerId(whole("worker", worker)), whole("vnodes", length)) for worker, length in json["owners"]]
+        if not all(0 <= worker < 1 << 31 and 0 < length <= VNODES_MAX for worker, length in runs):
+            raise ProtocolError(f"owners of vnodes are malformed: {json['owners']!r:.100}")
+        owners = tuple(worker for worker, length in runs for _ in range(length))
+        return cls(MapVersion(whole("version", json["version"])), owners)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A pickle is the two fields, without the cached properties.

@@ -22,7 +22,7 @@ import pytest
 from channel_kit import Hub, Recorder
 from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, peer_of
 
-from upriver.client.lookups import LookupStream
+from upriver.client.lookups import KeySet, LookupStream
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import AccessDenied, Busy, ProtocolError, UnknownView, UpriverError, UserError
 from upriver.hashing import hash64
@@ -43,10 +43,10 @@ from upriver.net.handshake import (
     hello,
     nonce,
 )
-from upriver.net.line import ANSWER_TERMS, KEYS_MAX, LOOKUP_TERMS, Line
+from upriver.net.line import ANSWER_TERMS, CALL_TERMS, KEYS_MAX, LOOKUP_TERMS, Line, answer_all
 from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Connection, Remote, dial
-from upriver.net.server import Listen, Server
+from upriver.net.server import Caller, Listen, Server
 from upriver.net.wire import Message, decode, decode_json, encode, encode_json
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService
@@ -550,7 +550,7 @@ def test_pieces_that_do_not_go_on_are_refused(kind: str) -> None:
 
 
 SEEDS = random.Random(33).sample(range(1 << 30), 2)
-FRAMES = 20_000
+FRAMES = 15_000
 """Of each seed: enough to end a process that checks less, many times over."""
 
 
@@ -560,6 +560,50 @@ def test_no_malformed_frame_ends_the_process(seed: int) -> None:
     tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SUPPORT)
     assert tried.returncode == 0, f"seed {seed}: {tried.returncode}: {tried.stderr[-2000:]}"
     assert tried.stdout.startswith(f"{FRAMES} frames")
+
+
+ANSWERS = 800
+"""Enough to end a client that checks the structure alone, several times over."""
+
+
+def test_no_malformed_answer_ends_a_client() -> None:
+    """Of lookups, calls, scans and changes: each is right, or an error that a client raises."""
+    command = [sys.executable, str(SUPPORT / "answer_fuzz.py"), str(SEEDS[0]), str(ANSWERS)]
+    tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SUPPORT)
+    assert tried.returncode == 0, f"seed {SEEDS[0]}: {tried.returncode}: {tried.stderr[-2000:]}"
+    assert tried.stdout.startswith(f"{ANSWERS} answers")
+
+
+def foreign_row(wanted: KeysAsked) -> Answered:
+    return Answered(keys("b"), Epoch(0), 0, relayed=False, held_up=False)
+
+
+def test_a_row_of_another_key_is_no_answer() -> None:
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(foreign_row)}) as server:
+        stream = LookupStream(client_of(server.address), SECONDS_MAX)
+        stream.ask(asked(keys("a")))
+        rows = stream.answer().rows
+        with pytest.raises(ProtocolError, match="keys that were not asked for"):
+            KeySet.of(keys("a")).places_of(rows)
+        stream.close()
+
+
+@pytest.mark.parametrize("broken", [{}, {"rows": "3"}, {"rows": 3}, {"rows": None}])
+def test_rows_that_are_missing_are_an_error(broken: dict[str, object]) -> None:
+    """A get's answer says how many rows there are: an answer without them is not taken for the end."""
+
+    class Broken:
+        def serve(self, caller: Caller) -> None:
+            answer_all(Line(caller.stream, CALL_TERMS), lambda _: (broken, None))
+
+        def stop(self) -> None:
+            pass
+
+    with Server(KEYS, {Purpose.CALLS: Broken()}) as server, Connection(client_of(server.address)) as connection:
+        with pytest.raises(ProtocolError, match=r"malformed answer|no rows of 'snapshot', of which 3 are left"):
+            list(connection.get("snapshot", {}, KEY, timeout=SECONDS_MAX))
+        with pytest.raises(ProtocolError, match="malformed answer"):
+            connection.act("status", timeout=SECONDS_MAX)
 
 
 def test_an_unauthenticated_frame_is_not_decoded() -> None:

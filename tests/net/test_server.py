@@ -29,6 +29,8 @@ from upriver.net.line import ERROR_TEXT_CHARS_MAX
 from upriver.net.remote import Connection, Remote, dial
 from upriver.net.server import GET_ROWS_MAX, Caller, Listen, Server
 
+NUMBERS = pa.schema([("n", pa.int64())])
+
 
 def not_held(_: Mapping[str, Any], first: int) -> pa.Table:
     raise WaitTimeout("snapshot 3 is no longer held")
@@ -69,7 +71,7 @@ def connection(server: Server) -> Iterator[Connection]:
 
 CALLS: list[Callable[[Connection], Any]] = [
     lambda connection: connection.act("add", {"a": 1, "b": 2}, timeout=SECONDS_MAX),
-    lambda connection: list(connection.get("numbers", {"rows": 3}, timeout=SECONDS_MAX)),
+    lambda connection: list(connection.get("numbers", {"rows": 3}, NUMBERS, timeout=SECONDS_MAX)),
 ]
 
 
@@ -111,13 +113,13 @@ def test_an_action_answers(connection: Connection) -> None:
 
 @pytest.mark.parametrize("rows", [0, 1, GET_ROWS_MAX + 1])
 def test_a_get_gives_all_rows_in_bounded_batches(connection: Connection, rows: int) -> None:
-    batches = list(connection.get("numbers", {"rows": rows}, timeout=SECONDS_MAX))
+    batches = list(connection.get("numbers", {"rows": rows}, NUMBERS, timeout=SECONDS_MAX))
     assert [number for batch in batches for number in batch.column(0).to_pylist()] == list(range(rows))
     assert all(batch.num_rows <= GET_ROWS_MAX for batch in batches)
 
 
 def test_a_reader_that_stops_reading_a_get_does_not_wait_for_the_rest(connection: Connection) -> None:
-    rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, timeout=SECONDS_MAX)
+    rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, NUMBERS, timeout=SECONDS_MAX)
     assert next(rows).num_rows == GET_ROWS_MAX
     assert isinstance(rows, Generator)
     rows.close()
@@ -152,9 +154,9 @@ def test_a_long_error_arrives_cut(connection: Connection) -> None:
 
 def test_a_get_s_error_arrives_as_it_was(connection: Connection) -> None:
     with pytest.raises(WaitTimeout, match=r"^snapshot 3 is no longer held$"):
-        list(connection.get("refuse", {}, timeout=SECONDS_MAX))
+        list(connection.get("refuse", {}, NUMBERS, timeout=SECONDS_MAX))
     with pytest.raises(ProtocolError, match="no get 'nothing'; there are: numbers, refuse"):
-        list(connection.get("nothing", {}, timeout=SECONDS_MAX))
+        list(connection.get("nothing", {}, NUMBERS, timeout=SECONDS_MAX))
 
 
 # Servers that do not answer
@@ -233,7 +235,7 @@ def test_services_of_a_server_that_cannot_listen_are_stopped(server: Server) -> 
 def call_and_freeze(address: str, ready: Any) -> None:
     """A client process that reads some of a get's rows, and then does nothing any more."""
     with Connection(client_of(address)) as connection:
-        rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, timeout=SECONDS_MAX)
+        rows = connection.get("numbers", {"rows": 50 * GET_ROWS_MAX}, NUMBERS, timeout=SECONDS_MAX)
         next(rows)
         ready.send(os.getpid())
         os.kill(os.getpid(), signal.SIGSTOP)

@@ -4,11 +4,11 @@ import atexit
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -37,14 +37,17 @@ from upriver.ids import Epoch
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.lookups import Routing, ViewRoute, route_among
-from upriver.net.remote import Connection, Remote
+from upriver.net.remote import Connection, Remote, check_schema
+from upriver.net.wire import refusing_malformed
 from upriver.runtime.change_pieces import KEYS_MAX as SUBSCRIBED_KEYS_MAX
 from upriver.runtime.change_pieces import ChangePosition
-from upriver.state.changes import NOW
+from upriver.state.changes import NOW, changes_schema
 from upriver.state.key_filter import KeyFilter
 from upriver.traces import lookup_traced
 
 __all__ = ["Client", "Keys", "LookupLimits", "connect"]
+
+T = TypeVar("T")
 
 SCAN_S = 3600.0
 """Seconds that reading the rows of a scan may take, unless the caller says otherwise."""
@@ -237,13 +240,20 @@ class Client:
         if isinstance(since, str):
             if since != NOW:
                 raise DeclarationError(f"since={since!r}: give None, {NOW!r} or a version, which is an epoch")
-            begin = ChangePosition(Epoch(self._act("change_last", {"view": view})["last"]))
+            begin = ChangePosition(
+                Epoch(self._answer("change_last", {"view": view}, lambda told: whole("last", told["last"])))
+            )
         else:
             begin = ChangePosition(None if since is None else Epoch(whole("since", since)))
         return Subscription(self._ask_piece, self._closed, view, wanted, begin, seconds("timeout", timeout))
 
     def _ask_piece(self, fields: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], pa.RecordBatch | None]:
-        return self._coordinator.piece("changes", fields, timeout=timeout)
+        told, rows = self._coordinator.piece("changes", fields, timeout=timeout)
+        view = fields["view"]
+        if rows is not None and not rows.schema.equals(changes_schema(self._route(view).schema)):
+            self.refresh()  # the view may have been declared anew
+            check_schema(self._coordinator.address, rows, changes_schema(self._route(view).schema))
+        return told, rows
 
     def _fresh(self, lookup: Lookup, columns: KeyColumns, max_age: float | None) -> FoundRows:
         """The rows of the keys, not older than ``max_age``."""
@@ -296,11 +306,11 @@ class Client:
     def metrics(self) -> str:
         """The metrics of the app, in Prometheus' text format. Raises DeclarationError if its driver lacks
         ``prometheus-client``."""
-        return str(self._act("metrics", {})["text"])
+        return self._answer("metrics", {}, lambda told: str(told["text"]))
 
     def rescales(self) -> list[dict[str, Any]]:
         """The last rescales of the app, of its earlier starts, too, oldest first; as ``App.rescales``."""
-        return list(self._act("rescales", {})["rescales"])
+        return self._answer("rescales", {}, lambda told: list(told["rescales"]))
 
     def views(self) -> list[dict[str, Any]]:
         """The views of the app as the lake has them: first those that were dropped or replaced, the last ones, oldest
@@ -309,7 +319,7 @@ class Client:
         Each has ``name``, ``sql``, ``key``, ``is_partial``, ``since`` and ``until`` (seconds since 1970; ``until`` is
         ``None`` for a declared view) and ``ended`` (``dropped``, ``replaced`` or ``None``).
         """
-        return list(self._act("views", {})["views"])
+        return self._answer("views", {}, lambda told: list(told["views"]))
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept, as a plain dict. Raises UnknownView."""
@@ -329,8 +339,8 @@ class Client:
         As ``App.rescale``, which explains the arguments and the errors.
         """
         vnodes = len(self._known().vnode_map.owners)
-        asked = self._act("rescale", rescale_fields(vnodes, workers, moves, strategy, keys_max))
-        return self.rescale_of(asked["ticket"])
+        fields = rescale_fields(vnodes, workers, moves, strategy, keys_max)
+        return self.rescale_of(self._answer("rescale", fields, lambda told: whole("ticket", told["ticket"])))
 
     def evict(self, view: str, keys: Keys | None = None) -> None:
         """Evict these keys of a partial view from all workers; ``None``: all keys. The next lookup fills them again.
@@ -393,7 +403,7 @@ class Client:
         timeout: seconds; by default, ``connect``'s.
         """
         asked_at = time.monotonic()
-        routing = Routing.from_json(self._act("routing", {}, timeout))
+        routing = self._answer("routing", {}, Routing.from_json, timeout)
         self._routing = routing
         self._freshness.heard(routing.freshness, asked_at)
         self._refreshed_at = time.monotonic()
@@ -419,9 +429,24 @@ class Client:
             raise ClusterError("the client is closed")
         return self._coordinator.act(action, fields, timeout=self._timeout if timeout is None else timeout)
 
+    def _answer(
+        self,
+        action: str,
+        fields: Mapping[str, Any],
+        read: Callable[[Mapping[str, Any]], T],
+        timeout: float | None = None,
+    ) -> T:
+        """What ``read`` makes of the coordinator's answer. Raises ProtocolError if it cannot read it."""
+        told = self._act(action, fields, timeout)
+        with refusing_malformed(self._coordinator.address):
+            return read(told)
+
     def _told_freshness(self, timeout: float | None, epoch: int | None = None) -> tuple[FreshnessReport, float | None]:
-        told = self._act("freshness", {"epoch": epoch}, timeout)
-        return FreshnessReport.from_json(told), told["committed_at"]
+        def read(told: Mapping[str, Any]) -> tuple[FreshnessReport, float | None]:
+            committed_at = told["committed_at"]
+            return FreshnessReport.from_json(told), None if committed_at is None else float(committed_at)
+
+        return self._answer("freshness", {"epoch": epoch}, read, timeout)
 
     def _known(self) -> Routing:
         if self._routing is None:

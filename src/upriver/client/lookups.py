@@ -26,15 +26,24 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from upriver.client.keys import KeyColumns, distinct_keys
-from upriver.errors import Busy, ClusterError, UnknownView, UpriverError, WaitTimeout, WorkerLost, WrongOwner
+from upriver.errors import (
+    Busy,
+    ClusterError,
+    ProtocolError,
+    UnknownView,
+    UpriverError,
+    WaitTimeout,
+    WorkerLost,
+    WrongOwner,
+)
 from upriver.hashing import Hashes, hash64
 from upriver.ids import WorkerId
 from upriver.net.byte_stream import Latch, Watch
 from upriver.net.handshake import Purpose
 from upriver.net.line import ANSWER_TERMS, Line
-from upriver.net.lookups import Answered, KeysAsked, Routing, ViewRoute
+from upriver.net.lookups import Answered, KeysAsked, Routing, ViewRoute, answered_of
 from upriver.net.remote import IDLE_S_MAX, Connection, Remote, dial
-from upriver.net.wire import error_from_json
+from upriver.net.wire import error_from_json, refusing_malformed
 from upriver.state.columns import taken
 from upriver.state.vectors import is_any_twice, spread
 from upriver.vnodes import vnodes_of
@@ -86,12 +95,13 @@ class LookupStream:
             raise self._lost(error) from None
         if answer is None:
             raise WorkerLost(f"{self.address} {self._why_ended}")
+        if answer.batch is None and "error" in answer.head:
+            self.is_in_step = True
+            raise error_from_json(answer.head)
+        with refusing_malformed(self.address):
+            answered = answered_of(answer)
         self.is_in_step = True
-        beside, rows, _ = answer
-        if rows is None:
-            raise error_from_json(beside)
-        told = ("epoch", "map_version", "relayed", "held_up", "committed_at")
-        return Answered(rows, *(beside[name] for name in told))
+        return answered
 
     def cancel(self, why: str) -> None:
         """Make another thread's ``answer`` raise WorkerLost. why: the error's text behind the worker's address."""
@@ -251,7 +261,8 @@ class KeySet:
             start = stop
 
     def places_of(self, row_keys: pa.RecordBatch) -> Places:
-        """The place of each row's key, given the key columns of the found rows.
+        """The place of each row's key, given the key columns of the found rows. Raises ProtocolError for a row of a key
+        that was not asked for.
 
         Two keys with one hash64 count as one here.
         """
@@ -259,7 +270,10 @@ class KeySet:
             return self.places  # one row for each key, in order: the usual case
         row_hashes = hash64(row_keys.columns, row_keys.num_rows)
         by_hash = np.argsort(self.hash64)
-        return self.places[by_hash[np.searchsorted(self.hash64, row_hashes, sorter=by_hash)]]
+        found = by_hash.take(np.searchsorted(self.hash64, row_hashes, sorter=by_hash), mode="clip")
+        if (self.hash64[found] != row_hashes).any():
+            raise ProtocolError("an answer has rows of keys that were not asked for")
+        return self.places[found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ this process from the lake's tables, so the process must be able to read the lak
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -14,11 +14,13 @@ from uuid import uuid4
 
 import pyarrow as pa
 
+from upriver.arguments import whole
 from upriver.errors import DeclarationError, UpriverError, WorkerLost
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch
 from upriver.lake.scan import scan_from_json
 from upriver.net.remote import Connection, Remote
+from upriver.net.wire import refusing_malformed
 from upriver.plan.plan import schema_from_json
 from upriver.vnodes import VnodeGroup
 
@@ -49,35 +51,42 @@ class ScanReader:
         source = coordinator.act("source", {"name": view}, timeout=SOURCE_S_MAX)
         give_up_at = time.monotonic() + timeout
         told = coordinator.act("scan", {"view": view, "scan": f"q{uuid4().hex}"}, timeout=SNAPSHOT_S_MAX)
-        if told["lake"] != source["lake"]:
+        with refusing_malformed(coordinator.address):
+            is_anew = told["lake"] != source["lake"]
+            schema, epoch = schema_from_json(source["schema"]), Epoch(whole("epoch", told["epoch"]))
+            asked = {"snapshot": whole("snapshot", told["snapshot"]), "view": view, "key": list(source["key"])}
+            workers = [coordinator.remote.at(address) for address in told["addresses"]]
+            (everything,) = VnodeGroup.all(source["vnodes"], 1)
+            scan = None if source["lake"] is None else scan_from_json(source["lake"], store)
+            tables = () if scan is None else tuple(table["name"] for table in source["lake"]["tables"])
+        if is_anew:
             raise DeclarationError(f"view {view!r} has just been declared anew; query it again")
-        schema, epoch = schema_from_json(source["schema"]), Epoch(told["epoch"])
-        if source["lake"] is None:
-            rows = _of_workers(coordinator, view, told, source["key"], give_up_at)
-            return cls(schema, epoch, (), rows)
-        (everything,) = VnodeGroup.all(source["vnodes"], 1)
-        tables = tuple(table["name"] for table in source["lake"]["tables"])
-        return cls(schema, epoch, tables, scan_from_json(source["lake"], store).rows(epoch, everything))
+        if scan is None:
+            return cls(schema, epoch, (), _of_workers(workers, asked, schema, give_up_at))
+        return cls(schema, epoch, tables, scan.rows(epoch, everything))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self._batches
 
 
 def _of_workers(
-    coordinator: Connection, view: str, told: Mapping[str, Any], key: list[str], give_up_at: float
+    workers: Sequence[Remote], asked: Mapping[str, Any], schema: pa.Schema, give_up_at: float
 ) -> Iterator[pa.RecordBatch]:
     """The rows of a snapshot, one worker's after another's."""
-    asked = {"snapshot": told["snapshot"], "view": view, "key": key, "ranges": [[0, HASH64_MAX]]}
-    for address in told["addresses"]:
-        yield from snapshot_part(coordinator.remote.at(address), asked, max(0.0, give_up_at - time.monotonic()))
+    asked = {**asked, "ranges": [[0, HASH64_MAX]]}
+    for worker in workers:
+        yield from snapshot_part(worker, asked, schema, max(0.0, give_up_at - time.monotonic()))
 
 
-def snapshot_part(worker: Remote, asked: Mapping[str, Any], timeout: float) -> Iterator[pa.RecordBatch]:
+def snapshot_part(
+    worker: Remote, asked: Mapping[str, Any], schema: pa.Schema, timeout: float
+) -> Iterator[pa.RecordBatch]:
     """The rows that one worker holds of a snapshot, and then tell it that they were read. asked: ``snapshot``,
-    ``view``, ``key``, and ``ranges`` of hash64. timeout: seconds for all rows. Raises WorkerLost, WaitTimeout."""
+    ``view``, ``key``, and ``ranges`` of hash64. schema: of the rows. timeout: seconds for all rows. Raises WorkerLost,
+    WaitTimeout."""
     with Connection(worker, WorkerLost) as connection:
         try:
-            yield from connection.get("snapshot", asked, timeout=timeout)
+            yield from connection.get("snapshot", asked, schema, timeout=timeout)
         finally:
             with suppress(UpriverError):  # a leaving worker need not wait for this call
                 connection.act("snapshot_read", {"snapshot": asked["snapshot"]}, timeout=READ_S_MAX)

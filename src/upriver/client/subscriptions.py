@@ -8,6 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upriver.errors import ClusterError, NotRead
+from upriver.net.wire import refusing_malformed
 from upriver.runtime.change_pieces import ChangePosition
 from upriver.state.key_filter import KeyFilter
 
@@ -75,7 +76,8 @@ class Subscription:
         told, rows = self._answer(
             {"view": self._view, "position": self._position.to_json(), "keys": self._hashes, "wait_s": wait_s}
         )
-        self._position = ChangePosition.from_json(told)
+        with refusing_malformed("the coordinator"):
+            self._position = ChangePosition.from_json(told)
         if rows is not None and self._keys is not None:
             rows = self._keys.rows_of(rows)
         if rows is None or not rows.num_rows:

@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from upriver.coordinator.sources import SourceState
 from upriver.ids import BEGINNING, Epoch, WorkerId
+from upriver.protocol.json_forms import record_form
 
 MARKS_MAX = 64
 """Marks of one source that wait for their epochs to end. If there are more, every second one is forgotten."""
@@ -209,8 +210,9 @@ class FreshnessReport:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        tables = {name: TableFreshness(**table) for name, table in json["tables"].items()}
-        return cls(Epoch(json["epoch"]), tables)
+        _, from_json = record_form(FreshnessReport)
+        report: Self = from_json(json)
+        return report
 
 
 NOTHING_KNOWN = FreshnessReport(BEGINNING, {})

@@ -19,8 +19,9 @@ import numpy as np
 BUFFER_BYTES = 1 << 16
 """Bytes that are read at a time, if they are there: nearly always a whole frame."""
 GROWTH_BYTES = 4 << 20
-"""Bytes that are allocated at first for a larger read from an end whose sizes are not trusted; then twice as many as
-have come."""
+"""Bytes that a server allocates at first for a larger read from a client; then twice as many as have come."""
+ALLOCATED_BYTES_MAX = 256 << 20
+"""Bytes that a client allocates at first for a larger read from a server; then twice as many as have come."""
 SECONDS_MIN = 0.001
 """Seconds that a call waits for bytes when no time is left: 0 would make the socket non-blocking."""
 PROBE_AFTER_S, PROBE_EVERY_S, PROBES_MAX = 60, 15, 4
@@ -91,8 +92,8 @@ class ByteStream:
     def take(self, size: int, came: Callable[[int], object] | None = None) -> bytes | bytearray | memoryview:
         """So many bytes; a large read goes straight into its own buffer.
 
-        came: told how many bytes of a large read have come, each time; may raise. With it, the other end's size is not
-        trusted: memory is allocated as bytes come. Raises ConnectionError if the stream ends before.
+        came: told how many bytes of a large read have come, each time; may raise. Memory is allocated as bytes come,
+        with ``came`` from fewer bytes on. Raises ConnectionError if the stream ends before.
         """
         if size > BUFFER_BYTES:
             return self._take_large(size, came)
@@ -145,7 +146,7 @@ class ByteStream:
     def _take_large(self, size: int, came: Callable[[int], object] | None) -> bytearray | memoryview:
         begun = self._take(size)
         if came is None:
-            return self._fill(np.empty(size, np.uint8).data, begun)  # filling it with zeros first would take time
+            return self._filled(size, begun)
         data = bytearray(min(size, GROWTH_BYTES))
         data[: len(begun)] = begun
         filled = len(begun)
@@ -160,15 +161,18 @@ class ByteStream:
             filled += count
         return data
 
-    def _fill(self, data: memoryview, begun: bytes) -> memoryview:
-        data[: len(begun)] = begun
+    def _filled(self, size: int, begun: bytes) -> memoryview:
+        data = np.empty(min(size, ALLOCATED_BYTES_MAX), np.uint8)  # filling it with zeros first would take time
+        data[: len(begun)] = np.frombuffer(begun, np.uint8)
         filled = len(begun)
-        while filled < len(data):
-            count = self._socket.recv_into(data[filled:])
+        while filled < size:
+            if filled == len(data):
+                data = np.concatenate((data, np.empty(min(size - filled, filled), np.uint8)))
+            count = self._socket.recv_into(data.data[filled:])
             if not count:
                 raise _cut_short()
             filled += count
-        return data
+        return data.data
 
 
 def _keep_alive(connected: socket.socket) -> None:

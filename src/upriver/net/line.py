@@ -5,7 +5,8 @@ little endian. The head is a JSON object; the batch is an Arrow IPC message with
 hash64 of its rows, or none. The head of a batch names a ``view``. It has the schema with that view's first batch, and
 again if the schema changes. Nothing is ever unpickled.
 
-A server trusts a client less than a client trusts a server: the :class:`Terms` of each end say what it accepts.
+Each end checks every byte of a batch before it uses one. The :class:`Terms` of an end say what else it accepts: a
+client takes larger frames than a server does.
 """
 
 import struct
@@ -21,7 +22,7 @@ from upriver.errors import Busy, KeyTypeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes, check_hashable
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import Traffic
-from upriver.net.wire import decode_json, encode_json, error_to_json, read_batch, read_trusted_batch
+from upriver.net.wire import decode_json, encode_json, error_to_json, read_batch
 from upriver.plan.plan import schema_from_json, schema_to_json
 
 VIEWS_MAX = 10_000
@@ -72,7 +73,7 @@ LOOKUP_TERMS = Terms(HEAD_BYTES_MAX, 8 * KEYS_MAX, KEYS_BYTES_MAX, partial(read_
 """What a worker accepts from a client that looks keys up."""
 CALL_TERMS = Terms(16 << 20, 0, 0)
 """What a server accepts from a client that calls it: no rows."""
-ANSWER_TERMS = Terms(64 << 20, 0, 16 << 30, read_trusted_batch)
+ANSWER_TERMS = Terms(64 << 20, 0, 16 << 30)
 """What a client accepts from a server, which has proved that it knows the token."""
 
 

@@ -24,8 +24,9 @@ from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.line import LOOKUP_TERMS, Frame, Line, answer_all
 from upriver.net.server import Caller
-from upriver.plan.plan import key_schema, schema_from_json, schema_to_json
-from upriver.vnodes import VnodeMap
+from upriver.plan.plan import key_schema, schema_to_json
+from upriver.protocol.json_forms import record_form
+from upriver.vnodes import VnodeMap, check_vnodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,19 @@ def _beside(view: str, answered: Answered) -> dict[str, Any]:
     }
 
 
+def answered_of(answer: Frame) -> Answered:
+    """The inverse of ``_beside`` and its rows. Raises LookupError or TypeError for a malformed answer."""
+    head, rows, _ = answer
+    epoch, version, relayed, held_up, committed_at = map(
+        head.__getitem__, ("epoch", "map_version", "relayed", "held_up", "committed_at")
+    )
+    are_flags = type(relayed) is bool and type(held_up) is bool
+    is_time = committed_at is None or type(committed_at) in (int, float)
+    if rows is None or type(epoch) is not int or type(version) is not int or not are_flags or not is_time:
+        raise TypeError(f"{head!r:.200}")
+    return Answered(rows, epoch, version, relayed, held_up, committed_at)
+
+
 def _wanted(question: Frame) -> KeysAsked:
     """A wrong hash finds nothing, since the worker compares the keys themselves. So the client's hashes are as good as
     our own."""
@@ -127,10 +141,6 @@ class ViewRoute:
     def to_json(self) -> dict[str, Any]:
         return {"key": list(self.key), "schema": schema_to_json(self.schema), "tables": list(self.tables)}
 
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(tuple(json["key"]), schema_from_json(json["schema"]), tuple(json["tables"]))
-
 
 def route_among(view: str, routes: Mapping[str, ViewRoute]) -> ViewRoute:
     """The route of one view. Raises UnknownView, which names those that there are."""
@@ -162,10 +172,10 @@ class Routing:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        return cls(
-            VnodeMap.from_json(json["vnode_map"]),
-            {WorkerId(int(worker)): address for worker, address in json["addresses"].items()},
-            {name: ViewRoute.from_json(view) for name, view in json["views"].items()},
-            Epoch(json["epoch"]),
-            FreshnessReport.from_json(json["freshness"]),
-        )
+        """The inverse of :meth:`to_json`. Raises as ``refusing_malformed`` has it for what is malformed."""
+        _, from_json = record_form(Routing)
+        routing: Self = from_json(json)
+        check_vnodes(len(routing.vnode_map.owners))
+        for route in routing.views.values():
+            key_schema(route.key, route.schema)  # a key without its column is malformed, too
+        return routing

@@ -5,12 +5,14 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Self
 
 import pyarrow as pa
 
+from upriver.arguments import whole
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, UserError, WaitTimeout
 from upriver.net.byte_stream import ByteStream
 from upriver.net.handshake import (
@@ -27,7 +29,7 @@ from upriver.net.handshake import (
     nonce,
 )
 from upriver.net.line import ANSWER_TERMS, CALL_TERMS, Frame, Line
-from upriver.net.wire import encode_json, error_from_json
+from upriver.net.wire import encode_json, error_from_json, refusing_malformed
 
 CONNECT_S_MAX = 5.0
 """Seconds in which a server must accept a connection and prove itself."""
@@ -162,6 +164,16 @@ def _meet(stream: ByteStream, remote: Remote, purpose: Purpose, give_up_at: floa
 # Calling it
 
 
+def check_schema(sender: str, rows: pa.RecordBatch, schema: pa.Schema) -> None:
+    """Raise ProtocolError for rows of another schema. sender: its address."""
+    if not rows.schema.equals(schema):
+        raise ProtocolError(f"{sender} sent rows of ({_columns(rows.schema)}), where ({_columns(schema)}) belong")
+
+
+def _columns(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)
+
+
 class Connection:
     """A client's calls to one server; every method raises only UpriverErrors, the server's own among them.
 
@@ -184,26 +196,33 @@ class Connection:
 
     def act(self, action: str, fields: Mapping[str, Any] = _NOTHING, *, timeout: float) -> dict[str, Any]:
         """The answer of an action. Raises WaitTimeout after ``timeout`` seconds, and the handler's errors."""
-        answer: dict[str, Any] = self._ask({"act": action, "fields": dict(fields)}, time.monotonic() + timeout).head
-        return dict(answer["answer"])
+        with self._asking({"act": action, "fields": dict(fields)}, time.monotonic() + timeout) as frame:
+            return dict(frame.head["answer"])
 
-    def get(self, name: str, fields: Mapping[str, Any], *, timeout: float) -> Iterator[pa.RecordBatch]:
-        """The rows of a get, as they are pulled. Raises as :meth:`act` does; ``timeout`` is for all rows together."""
-        give_up_at, done = time.monotonic() + timeout, 0
-        while True:
-            frame = self._ask({"get": name, "fields": dict(fields), "from": done}, give_up_at)
-            if frame.batch is not None and frame.batch.num_rows:
-                done += frame.batch.num_rows
-                yield frame.batch
-            if frame.batch is None or done >= frame.head["rows"]:
+    def get(
+        self, name: str, fields: Mapping[str, Any], schema: pa.Schema, *, timeout: float
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of a get, as they are pulled. schema: theirs. Raises as :meth:`act` does; ``timeout`` is for all
+        rows together."""
+        give_up_at, done, rows = time.monotonic() + timeout, 0, 1
+        while done < rows:
+            with self._asking({"get": name, "fields": dict(fields), "from": done}, give_up_at) as frame:
+                batch, rows = frame.batch, whole("rows", frame.head["rows"])
+                if batch is not None:
+                    check_schema(self.address, batch, schema)
+                elif done < rows:
+                    raise ProtocolError(f"{self.address} sent no rows of {name!r}, of which {rows - done:,} are left")
+            if batch is None or not batch.num_rows:
                 return
+            done += batch.num_rows
+            yield batch
 
     def piece(
         self, name: str, fields: Mapping[str, Any], *, timeout: float
     ) -> tuple[dict[str, Any], pa.RecordBatch | None]:
         """The answer of an action that gives rows, too. Raises as :meth:`act` does."""
-        frame = self._ask({"piece": name, "fields": dict(fields)}, time.monotonic() + timeout)
-        return dict(frame.head["answer"]), frame.batch
+        with self._asking({"piece": name, "fields": dict(fields)}, time.monotonic() + timeout) as frame:
+            return dict(frame.head["answer"]), frame.batch
 
     def close(self) -> None:
         """Drop the connection; calls of other threads go on."""
@@ -213,7 +232,9 @@ class Connection:
         for line, _ in idle:
             line.close()
 
-    def _ask(self, question: Mapping[str, Any], give_up_at: float) -> Frame:
+    @contextmanager
+    def _asking(self, question: Mapping[str, Any], give_up_at: float) -> Iterator[Frame]:
+        """The answer, for a block that reads it. The line is used again if it could. Raises ProtocolError if not."""
         if (size := len(encode_json(question))) > CALL_TERMS.head_bytes_max:
             raise UserError(f"a call of {size:,} bytes: at most {CALL_TERMS.head_bytes_max:,} are taken; ask in parts")
         line = self._line(give_up_at)
@@ -234,10 +255,16 @@ class Connection:
         if frame is None:
             line.close()
             raise self._lost(f"{self.address} cannot be reached: it has closed the connection")
-        self._give_back(line)
         if "error" in frame.head:
+            self._give_back(line)
             raise error_from_json(frame.head)
-        return frame
+        try:
+            with refusing_malformed(self.address):
+                yield frame
+        except ProtocolError:
+            line.close()
+            raise
+        self._give_back(line)
 
     def _line(self, give_up_at: float) -> Line:
         """An open line that no other call uses."""

@@ -11,7 +11,8 @@ and dictionaries included: an unchecked batch can crash the process.
 """
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +20,8 @@ import msgspec
 import pyarrow as pa
 
 from upriver import errors
-from upriver.errors import ProtocolError, UpriverError
+from upriver.errors import DeclarationError, ProtocolError, UpriverError
+from upriver.plan.types import check_names
 from upriver.state.columns import exact
 
 _U16, _I32, _U32, _I64 = (struct.Struct(form).unpack_from for form in ("<H", "<i", "<I", "<q"))
@@ -43,19 +45,6 @@ def read_batch(message: pa.Buffer, schema: pa.Schema, rows_max: int = ROWS_MAX) 
         raise _malformed(message, error) from error
 
 
-def read_trusted_batch(message: pa.Buffer, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch from the message of an authenticated sender: its values are taken unchecked.
-
-    Raises ProtocolError for a malformed one.
-    """
-    try:
-        batch = pa.ipc.read_record_batch(message, schema)
-        batch.validate()
-        return batch
-    except _FAULTS as error:
-        raise _malformed(message, error) from error
-
-
 def read_stream(stream: pa.Buffer) -> pa.RecordBatch:
     """The one batch of a stream, valid in all its parts. Raises ProtocolError for any other."""
     try:
@@ -64,6 +53,7 @@ def read_stream(stream: pa.Buffer) -> pa.RecordBatch:
         if _kind(told.metadata.to_pybytes()) != _SCHEMA:  # Arrow does not check this
             raise ProtocolError("a stream that does not begin with its schema")
         schema = pa.ipc.read_schema(told)
+        check_names(schema)
         said = messages.read_next_message()
         if _check(said.metadata.to_pybytes(), ROWS_MAX) == _BATCH:
             batch = pa.ipc.read_record_batch(said, schema)
@@ -85,6 +75,16 @@ def _validate(batch: pa.RecordBatch) -> None:
         for column in batch.columns:
             column.validate()
             exact(column).validate(full=True)
+
+
+@contextmanager
+def refusing_malformed(sender: str) -> Iterator[None]:
+    """A block that reads the fields of an answer. Raises ProtocolError for one that lacks a field, or has another kind
+    of value there. sender: its address."""
+    try:
+        yield
+    except (*_FAULTS, AttributeError, OverflowError, DeclarationError) as error:
+        raise ProtocolError(f"{sender} sent a malformed answer: {type(error).__name__}: {error}") from error
 
 
 def _malformed(message: pa.Buffer, error: BaseException) -> ProtocolError:

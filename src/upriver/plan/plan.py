@@ -32,6 +32,7 @@ from upriver.ids import Channel
 from upriver.plan.clock import ClockOp
 from upriver.plan.retention import Retain
 from upriver.plan.slots import Replicated
+from upriver.plan.types import check_names
 
 ALL_ALIKE = "() of all rows"
 """A part of the name of a column that holds one value in all rows, and so routes all rows to one place."""
@@ -53,8 +54,10 @@ def schema_to_json(schema: pa.Schema) -> str:
 
 
 def schema_from_json(text: str) -> pa.Schema:
-    """The inverse of :func:`schema_to_json`."""
-    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    """The inverse of :func:`schema_to_json`. Raises ValueError for what is none, also for names that are no texts."""
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    check_names(schema)
+    return schema
 
 
 def rows_to_bytes(rows: pa.RecordBatch) -> bytes:

@@ -3,7 +3,7 @@
 A type here is always an Arrow type. ``pa.null()`` is the type of a bare NULL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.types as kinds
@@ -78,6 +78,15 @@ def parts_of(type: pa.DataType) -> list[pa.DataType]:
     if kinds.is_nested(type):
         return [type.field(place).type for place in range(type.num_fields)]
     return []
+
+
+def check_names(fields: Iterable[pa.Field]) -> None:
+    """Raise UnicodeDecodeError for a field whose name is no text, also within a nested type: Arrow does not check
+    this."""
+    for field in fields:
+        _ = field.name
+        if kinds.is_nested(field.type):
+            check_names(field.type.field(place) for place in range(field.type.num_fields))
 
 
 def with_parts(type: pa.DataType, parts: Sequence[pa.DataType]) -> pa.DataType:

@@ -35,6 +35,7 @@ from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch
 from upriver.lake.scan import scan_from_json
 from upriver.net.remote import Connection, Remote
+from upriver.net.wire import refusing_malformed
 from upriver.plan.plan import schema_from_json
 from upriver.spark.changes import ChangesPlan, ChangesReader, ChangesSource, means_changes, stream_reader
 from upriver.spark.schema import spark_arrow_schema
@@ -89,7 +90,9 @@ class _Asked:
     def source(self) -> _Source:
         """Raises UnknownView, AccessDenied, ClusterError."""
         with Connection(self.remote) as coordinator:
-            return _Source.from_json(coordinator.act("source", {"name": self.name}, timeout=SOURCE_S_MAX))
+            told = coordinator.act("source", {"name": self.name}, timeout=SOURCE_S_MAX)
+            with refusing_malformed(coordinator.address):
+                return _Source.from_json(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +138,7 @@ def _keys(options: Mapping[str, str], name: str, source: _Source) -> pa.RecordBa
     if encoded is not None:
         try:
             keys = pa.ipc.open_stream(base64.b64decode(encoded, validate=True)).read_all()
+            keys.validate(full=True)
         except (ValueError, pa.ArrowException) as error:
             raise KeyTypeError(f"{name!r}: arrow_keys is not base64 of an Arrow stream: {error}") from error
         return key_batch(name, source.key_schema, keys)
@@ -321,7 +325,7 @@ class GroupReader(DataSourceReader):
     def _read_worker(self, address: str, snapshot: int, ranges: Sequence[HashRange]) -> Iterator[pa.RecordBatch]:
         asked: dict[str, Any] = {"snapshot": snapshot, "view": self._asked.name}
         asked |= {"key": list(self._source.key), "ranges": [list(range) for range in ranges]}
-        return snapshot_part(self._asked.remote.at(address), asked, PART_S_MAX)
+        return snapshot_part(self._asked.remote.at(address), asked, self._source.schema, PART_S_MAX)
 
 
 def _action() -> str:

@@ -21,7 +21,8 @@ from upriver.doors.flight.protobuf import ProtobufMessage, encoded
 from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.parameters import parameter_count, with_calls, with_casts, with_parameters
 from upriver.doors.queries import ViewQuery, column_type, parsed
-from upriver.errors import DeclarationError
+from upriver.errors import DeclarationError, ProtocolError
+from upriver.net.wire import read_stream
 from upriver.plan.types import is_floating, is_instant, is_null
 
 PARAMETER_BYTES_MAX = 1 << 20
@@ -154,7 +155,7 @@ class PreparedStatement:
 def bound_parameters(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch | None:
     """The only row of what a caller has bound; ``None`` if it has no columns. Raises DeclarationError."""
     count = sum(batch.num_rows for batch in batches)
-    if not schema.names:
+    if not len(schema):
         return None
     if count != 1:
         raise DeclarationError(
@@ -169,10 +170,8 @@ def bound_parameters(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa
 def _read(stream: bytes) -> pa.RecordBatch:
     _check_size(len(stream))
     try:
-        with pa.ipc.open_stream(stream) as reader:
-            batch = reader.read_next_batch()
-        batch.validate(full=True)
-    except (pa.ArrowException, OSError, StopIteration) as error:
+        batch = read_stream(pa.py_buffer(stream))
+    except ProtocolError as error:
         raise DeclarationError(f"the handle's parameters cannot be read ({error}): bind them again") from None
     bound = bound_parameters([batch], batch.schema)
     if bound is None:

@@ -1,0 +1,168 @@
+"""Malformed answers, tried on a client in a process of its own: ``python answer_fuzz.py SEED COUNT``.
+
+Real services answer over sockets, and most answers are changed on their way: lookups of every kind of column, calls,
+scans and changes. Each is a right answer or an UpriverError. What is taken is used, so a batch that is malformed and
+not refused would read memory that is not its own.
+"""
+
+import random
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from changes_kit import VIEW
+from server_kit import KEYS, SECONDS_MAX, client_of
+from wire_fuzz import COLUMNS, changed, use
+
+from upriver.client.lookups import KeySet, Lookup, LookupStreams, ask_owners, in_key_order
+from upriver.client.scans import ScanReader, snapshot_part
+from upriver.client.subscriptions import Subscription
+from upriver.coordinator.freshness import FreshnessReport, TableFreshness
+from upriver.errors import UpriverError
+from upriver.ids import Epoch, WorkerId
+from upriver.net.byte_stream import ByteStream, Watch
+from upriver.net.handshake import Purpose
+from upriver.net.lookups import Answered, KeysAsked, LookupService, Routing, ViewRoute
+from upriver.net.remote import Connection, check_schema
+from upriver.net.server import Caller, Calls, Server, Service
+from upriver.net.wire import refusing_malformed
+from upriver.plan.plan import schema_to_json
+from upriver.runtime.change_pieces import ChangePosition
+from upriver.state.changes import changes_schema
+from upriver.vnodes import VnodeMap
+
+KEY = pa.array(range(5))
+VIEWS = {
+    name: pa.RecordBatch.from_arrays([KEY, column], ["k", "v"])
+    for name, column in COLUMNS.items()
+    if "dictionary" not in str(column.type)  # no view has one
+}
+CHANGES = pa.RecordBatch.from_pylist([], schema=changes_schema(VIEW))
+ROUTES = {name: ViewRoute(("k",), rows.schema, ("t",)) for name, rows in VIEWS.items()}
+FRESHNESS = FreshnessReport(Epoch(1), {"t": TableFreshness("running", 0.5, "none", None)})
+SOURCE = {"key": ["k"], "schema": schema_to_json(VIEWS["text"].schema), "vnodes": 4, "workers": 1, "lake": None}
+
+
+class ChangedStream:
+    """A stream that changes most of what goes out, and ends behind it: a client that waits for more sees the end."""
+
+    def __init__(self, stream: ByteStream, rng: random.Random) -> None:
+        self._stream, self._rng = stream, rng
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, data: bytes) -> None:
+        if self._rng.random() < 0.1:
+            self._stream.write(data)
+            return
+        self._stream.write(changed(self._rng, data))
+        self._stream.cut()
+
+
+class Changing:
+    """A service whose answers are changed."""
+
+    def __init__(self, service: Service, rng: random.Random) -> None:
+        self._service, self._rng = service, rng
+
+    def serve(self, caller: Caller) -> None:
+        self._service.serve(replace(caller, stream=ChangedStream(caller.stream, self._rng)))  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        self._service.stop()
+
+
+def looked_up(wanted: KeysAsked) -> Answered:
+    return Answered(VIEWS[wanted.view], Epoch(1), 0, relayed=False, held_up=False, committed_at=1.5)
+
+
+def calls(routing: Routing) -> Calls:
+    position = ChangePosition(Epoch(1)).to_json()
+    return Calls(
+        {
+            "routing": lambda _: routing.to_json(),
+            "source": lambda _: SOURCE,
+            "scan": lambda _: {"snapshot": 1, "epoch": 1, "addresses": [], "lake": None},
+            "snapshot_read": lambda _: {},
+        },
+        {"snapshot": lambda asked, _: pa.Table.from_batches([VIEWS[asked["view"]]])},
+        pieces={"changes": lambda _: (position, CHANGES)},
+    )
+
+
+class Client:
+    """What a client asks of one server that is both coordinator and worker."""
+
+    def __init__(self, address: str, routing: Routing, rng: random.Random) -> None:
+        self._remote, self._routing, self._rng = client_of(address), routing, rng
+        self._watch = Watch()
+        self.asks: tuple[Callable[[str], None], ...] = (self.look_up, self.route, self.scan, self.read, self.subscribe)
+
+    def look_up(self, view: str) -> None:
+        streams = LookupStreams(self._remote)
+        lookup = Lookup(view, ROUTES[view], None, together=True, timeout=SECONDS_MAX, give_up_at=float("inf"))
+        asked = KeySet.of(pa.RecordBatch.from_arrays([KEY], ["k"]))
+        try:
+            found, unanswered = ask_owners(lookup, asked, SECONDS_MAX, self._routing, streams, self._watch)
+            if not unanswered:
+                use(in_key_order(found, asked, lookup.route.schema).combine_chunks().to_batches()[0])
+        finally:
+            streams.close()
+
+    def route(self, view: str) -> None:
+        with Connection(self._remote) as connection:
+            told = connection.act("routing", timeout=SECONDS_MAX)
+        with refusing_malformed(self._remote.address):
+            routing = Routing.from_json(told)
+        routing.freshness.age_s(["t"])
+        if view in routing.views:
+            assert routing.views[view].key_schema.names == list(routing.views[view].key)
+
+    def scan(self, view: str) -> None:
+        with Connection(self._remote) as connection:
+            assert ScanReader.begin(connection, view, SECONDS_MAX).tables == ()
+
+    def read(self, view: str) -> None:
+        asked = {"snapshot": 1, "view": view, "key": ["k"], "ranges": []}
+        for batch in snapshot_part(self._remote, asked, VIEWS[view].schema, SECONDS_MAX):
+            use(batch)
+
+    def subscribe(self, view: str) -> None:
+        with Connection(self._remote) as connection:
+
+            def ask(fields: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], pa.RecordBatch | None]:
+                told, rows = connection.piece("changes", fields, timeout=timeout)
+                if rows is not None:
+                    check_schema(connection.address, rows, CHANGES.schema)
+                return told, rows
+
+            subscription = Subscription(ask, threading.Event(), view, None, ChangePosition(), 0.0)
+            batch = subscription.step()
+            assert subscription.position.skip >= 0 or batch is None
+
+
+def main(seed: int, count: int) -> None:
+    rng, taken = random.Random(seed), 0
+    routing = Routing(VnodeMap.initial(4, [WorkerId(0)]), {}, ROUTES, Epoch(1), FRESHNESS)
+    services: dict[Purpose, Service] = {
+        Purpose.LOOKUPS: Changing(LookupService(looked_up), rng),
+        Purpose.CALLS: Changing(calls(routing), rng),
+    }
+    with Server(KEYS, services) as server:
+        client = Client(server.address, replace(routing, addresses={WorkerId(0): server.address}), rng)
+        for _ in range(count):
+            ask, view = rng.choice(client.asks), rng.choice(list(VIEWS))
+            try:
+                ask(view)
+                taken += 1
+            except UpriverError:
+                continue
+    print(f"{count} answers, {taken} taken")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
