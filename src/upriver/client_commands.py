@@ -15,7 +15,7 @@ import pyarrow as pa
 from upriver.arguments import seconds
 from upriver.cli import TOKEN_VARIABLE
 from upriver.client.client import Client, connect
-from upriver.client.keys import keys_of_texts
+from upriver.client.key_texts import keys_of_texts
 from upriver.client.rescale import STRATEGIES, Rescale
 from upriver.doors.execution import ClientRows, execute
 from upriver.doors.queries import ViewQuery

@@ -1,6 +1,7 @@
 """Keys that people give: what is taken becomes exactly the column's values, and what is not names view and column."""
 
 import datetime
+import math
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -266,3 +267,97 @@ def test_keys_of_structs_and_arrays_are_dicts_and_lists() -> None:
         key_batch("v", schema, [({"a": 1}, [])])
     with pytest.raises(KeyTypeError, match="of type int"):
         key_batch("v", schema, [(1, [])])
+
+
+ONE = pa.list_(pa.field("element", pa.int32()))
+F32 = pa.struct([pa.field("f", pa.float32())])
+DAY = datetime.date(2026, 3, 8)
+NANOS = pd.Timestamp("2026-03-08T12:00:00.123456789")
+
+NOT_HELD = [
+    (ONE, [[1.5]], "1.5 of type float, where int32 belongs"),
+    (ONE, [[1.0]], "1.0 of type float"),
+    (ONE, [[True]], "True of type bool"),
+    (ONE, [[2**31]], "does not fit"),
+    (ONE, pa.array([[1.5]]), "an array of type double, where int32 belongs"),
+    (ONE, pa.array([[2**31]]), "does not fit"),
+    (pa.list_(pa.bool_()), [[1]], "1 of type int"),
+    (pa.list_(pa.binary()), [["a"]], "'a' of type str"),
+    (pa.list_(pa.timestamp("us")), [[NOON.replace(tzinfo=PLUS_2)]], "has a time zone"),
+    (pa.list_(pa.timestamp("us")), pa.array([[NOON]], pa.list_(INSTANT)), "where timestamp"),
+    (pa.list_(INSTANT), pa.array([[NOON]], pa.list_(LOCAL)), "where timestamp"),
+    (pa.list_(pa.timestamp("us")), [[NANOS]], "not a whole microsecond"),
+    (pa.list_(INSTANT), [[NANOS]], "not a whole microsecond"),
+    (pa.list_(pa.date32()), [[NOON]], "datetime"),
+    (pa.list_(pa.decimal128(10, 2)), [[Decimal("1.505")]], "does not fit"),
+    (pa.list_(pa.decimal128(10, 2)), [[1.5]], "1.5 of type float"),
+    (pa.list_(pa.list_(pa.int8())), [[[1], None, [1000]]], "does not fit"),
+    (F32, [{"f": 1e300}], "does not fit exactly"),
+    (F32, [{"k": {"f": 0.1}}], "does not fit exactly"),
+    (F32, pa.array([{"f": 1e300}]), "does not fit exactly"),
+    (F32, [{"g": 1.0}], "other fields"),
+    (F32, [{"f": 1.0, "g": 1.0}], "other fields"),
+    (F32, pa.array([{"g": 1.0}]), "other fields"),
+    (pa.float32(), [1e300], "does not fit exactly"),
+    (pa.float32(), [0.1], "does not fit exactly"),
+    (pa.float32(), [2**24 + 1], "does not fit exactly"),
+    (pa.float32(), pa.array([1e300]), "does not fit exactly"),
+    (pa.float32(), np.array([0.1]), "does not fit exactly"),
+    (pa.float32(), pa.array([2**24 + 1]), "does not fit"),
+    (pa.float64(), [10**400], "does not fit"),
+    (pa.float64(), [np.timedelta64(1)], "of type timedelta64"),
+    (pa.int64(), [np.timedelta64(1)], "of type timedelta64"),
+    (pa.int64(), np.array([1], "m8[s]"), "an array of type duration"),
+    (LOCAL, [NANOS], "not a whole microsecond"),
+    (LOCAL, pa.array([NANOS], pa.timestamp("ns")), "does not fit"),
+    (LOCAL, np.array(["2026-03-08T12:00:00.123456789"], "M8[ns]"), "does not fit"),
+    (INSTANT, [NANOS.tz_localize("UTC")], "not a whole microsecond"),
+    (pa.duration("us"), [pd.Timedelta(1, "ns")], "not a whole microsecond"),
+    (pa.duration("us"), [datetime.timedelta.max], "does not fit"),
+    (pa.date32(), pa.array([NOON]), "an array of type timestamp"),
+    (pa.date32(), pa.array([1], pa.date64()), "does not fit"),
+    (pa.decimal128(10, 2), pa.array([Decimal("1.505")]), "does not fit"),
+    (pa.decimal128(10, 2), pa.array([1.5]), "an array of type double"),
+    (pa.bool_(), pa.array([1]), "an array of type int64"),
+    (pa.binary(), pa.array(["a"]), "an array of type string"),
+]
+
+
+@pytest.mark.parametrize(("type", "keys", "given"), NOT_HELD, ids=[f"{i}-{case[0]}" for i, case in enumerate(NOT_HELD)])
+def test_a_key_that_the_column_cannot_hold_finds_no_other_key(type: pa.DataType, keys: Any, given: str) -> None:
+    with pytest.raises(KeyTypeError, match=given) as refusal:
+        one(type, keys)
+    assert str(refusal.value).startswith(f"view 'planes': key column 'k' is of type {type}; given was ")
+
+
+@pytest.mark.parametrize(
+    ("type", "keys", "values"),
+    [
+        (ONE, [[1, None], (2,), [], None, [np.int8(3)]], [[1, None], [2], [], None, [3]]),
+        (ONE, pa.array([[1, None], None, []], pa.large_list(pa.int64())), [[1, None], None, []]),
+        (ONE, pa.array([[9, 9], [1, 2], None], pa.list_(pa.int8(), 2)).slice(1), [[1, 2], None]),
+        (F32, [{"f": 0.5}, None, {"k": {"f": None}}, {"k": None}], [{"f": 0.5}, None, {"f": None}, None]),
+        (F32, pa.array([{"f": 0.5}, None]), [{"f": 0.5}, None]),
+        (pa.list_(F32), [[{"f": 0.5}, None], None], [[{"f": 0.5}, None], None]),
+        (pa.float32(), [np.float32(0.1), math.inf, 2**24], [float(np.float32(0.1)), math.inf, 2.0**24]),
+        (pa.float64(), [2**60, -(2**70), np.float16(0.5)], [2.0**60, -(2.0**70), 0.5]),
+        (pa.list_(pa.timestamp("us")), [[NOON]], [[NOON]]),
+        (pa.list_(INSTANT), [[NOON.replace(tzinfo=PLUS_2)]], [[NOON.replace(hour=10, tzinfo=datetime.UTC)]]),
+        (pa.list_(INSTANT), [[NOON]], [[NOON.astimezone(datetime.UTC)]]),
+        (pa.list_(pa.date32()), [[DAY, None]], [[DAY, None]]),
+    ],
+    ids=str,
+)
+def test_parts_of_keys_are_taken_by_the_same_rule(type: pa.DataType, keys: Any, values: list[Any]) -> None:
+    assert one(type, keys) == values
+
+
+def test_a_dict_of_another_column_is_no_key() -> None:
+    with pytest.raises(KeyTypeError, match="a dict of x"):
+        one(pa.int64(), [None, {"x": 1}])
+
+
+@pytest.mark.parametrize("keys", [np.array([1j]), np.array(["2020"], "M8[Y]"), np.array([(1,)], [("a", "i4")])])
+def test_an_array_of_numpy_that_arrow_does_not_know_is_refused(keys: Any) -> None:
+    with pytest.raises(KeyTypeError, match="an array of numpy's"):
+        one(pa.int64(), keys)

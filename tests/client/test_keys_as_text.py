@@ -1,12 +1,13 @@
 """Keys on the command line: every type of key, at the ends of its range and beyond, and texts that look like lists."""
 
 import datetime
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from upriver.client.keys import keys_of_texts
+from upriver.client.key_texts import Numeral, json_text, keys_of_texts
 from upriver.errors import KeyTypeError
 from upriver.state.columns import exact_list
 from upriver.zones import zone_info
@@ -89,7 +90,7 @@ REFUSED = [
     (pa.int32(), "[1, 2]", "a whole number that fits"),
     (pa.bool_(), "maybe", "true or false"),
     (pa.bool_(), "[1]", "true or false"),
-    (pa.float64(), "one", "a number, NaN or inf"),
+    (pa.float64(), "one", "a number that fits, NaN or inf"),
     (pa.decimal128(10, 2), "1.555", "a decimal number that fits"),
     (pa.decimal128(10, 2), "NaN", "a decimal number that fits"),
     (pa.date32(), "2024-02-30", "a date, as in 2024-02-29"),
@@ -130,3 +131,41 @@ def test_a_time_without_an_offset_is_of_the_views_zone(zone: str) -> None:
         away = local.replace(tzinfo=zone_info(zone)).utcoffset()
         assert away is not None
         assert datetime.timedelta(microseconds=micros) == local - datetime.datetime(1970, 1, 1) - away
+
+
+NOT_HELD = [
+    (pa.float64(), ["1e400", "-1e400", "1e-400", "9007199254740993", "12345678901234567890", "0.10000000000000000001"]),
+    (pa.float32(), ["1e300", "1e-60", "0.12345678901", "16777217", "3.4028236e38"]),
+    (pa.decimal128(38, 2), ["12345678901234567890.125", "1e36", "1e-3", "0x10", "1e1000000000"]),
+    (pa.int64(), ["0x1F", "1.5", "1e2", "9223372036854775808", "-9223372036854775809", "1_0", "٥"]),
+    (pa.int8(), ["128", "0x10"]),
+    (LOCAL, ["2024-02-29 12:00:00.1234567"]),
+    (pa.list_(pa.int32()), ["[1]", "[[1]]"]),
+]
+
+
+@pytest.mark.parametrize(("type", "texts"), NOT_HELD, ids=[str(case[0]) for case in NOT_HELD])
+def test_a_text_that_the_column_cannot_hold_finds_no_other_key(type: pa.DataType, texts: list[str]) -> None:
+    for text in texts:
+        for given in (text, f"[{text}]", f'["{text}"]'):
+            with pytest.raises(KeyTypeError, match="no value of key column 'k'"):
+                one(type, given)
+
+
+HELD = [
+    (pa.float64(), ["0.1", "0.10000000000000001", "1e2", "9007199254740992", "5e-324", "1.7976931348623157e308"]),
+    (pa.float32(), ["0.1", "0.10000000149011612", "39182990.0", "1e-45", "3.4028235e38"]),
+]
+
+
+@pytest.mark.parametrize(("type", "texts"), HELD, ids=[str(case[0]) for case in HELD])
+def test_the_usual_texts_of_a_float_are_its_keys(type: pa.DataType, texts: list[str]) -> None:
+    for text in texts:
+        assert one(type, text, f"[{text}]") == [type.to_pandas_dtype()(text)] * 2
+
+
+def test_a_number_in_json_keeps_its_digits() -> None:
+    (value,) = one(pa.decimal128(38, 2), "[12345678901234567890.12]")
+    assert str(value) == "12345678901234567890.12"
+    read = json.loads("[12345678901234567890.120, 1e400, 7, true, null]", parse_float=Numeral)
+    assert json_text(read) == "[12345678901234567890.120, 1e400, 7, true, null]"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from upriver.client.keys import keys_of_texts
+from upriver.client.key_texts import keys_of_texts
 from upriver.doors.http.json_values import csv_bytes, json_bytes, json_values, ndjson_bytes, rows_of
 
 MICROS = st.integers(-62_135_596_800_000_000, 253_402_300_799_999_999)

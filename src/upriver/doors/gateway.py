@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from upriver.client.client import SCAN_S, Client, Keys, LookupLimits
 from upriver.client.dated_rows import DatedRows
-from upriver.client.keys import keys_of_texts
+from upriver.client.key_texts import keys_of_texts
 from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
 from upriver.doors.river import RiverFeed

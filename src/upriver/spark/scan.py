@@ -28,7 +28,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-from upriver.client.keys import Keys, key_batch, keys_of_texts
+from upriver.client.key_texts import Numeral, json_text, keys_of_texts
+from upriver.client.keys import Keys, key_batch
 from upriver.client.scans import SNAPSHOT_S_MAX, SOURCE_S_MAX, snapshot_part
 from upriver.errors import DeclarationError, KeyTypeError
 from upriver.hashing import Hashes, hash64
@@ -145,8 +146,8 @@ def _keys(options: Mapping[str, str], name: str, source: _Source) -> pa.RecordBa
     if text is None:
         return None
     try:
-        values = json.loads(text)
-    except ValueError:
+        values = json.loads(text, parse_float=Numeral)
+    except (ValueError, RecursionError):
         values = None
     if not isinstance(values, list):
         raise KeyTypeError(f"{name!r}: keys={text!r:.100} is not a JSON list of keys")
@@ -162,8 +163,8 @@ def _key_text(name: str, key: pa.Schema, parts: list[Any]) -> str:
     )
     if not fits:
         columns = ", ".join(f"{field.name} {field.type}" for field in key)
-        raise KeyTypeError(f"{name!r}: {json.dumps(parts):.100} is no key of ({columns})")
-    return json.dumps(parts)
+        raise KeyTypeError(f"{name!r}: {json_text(parts):.100} is no key of ({columns})")
+    return json_text(parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.flight as flight
 
-from upriver.client.keys import keys_of_texts
+from upriver.client.key_texts import keys_of_texts
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.doors import cannot_listen
 from upriver.doors.execution import ClientRows, QueryRows, batches_of, describe, execute

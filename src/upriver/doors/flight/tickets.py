@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import pyarrow.flight as flight
 
+from upriver.client.key_texts import Numeral, json_text
 from upriver.doors.queries import QUERY_CHARS_MAX
 from upriver.errors import DeclarationError
 
@@ -25,7 +26,7 @@ class RowsTicket:
     def of(cls, text: bytes) -> Self:
         """From a ticket, or a descriptor's command. Raises DeclarationError."""
         try:
-            told = json.loads(text)
+            told = json.loads(text, parse_float=Numeral)
         except (ValueError, RecursionError):
             told = None
         if not isinstance(told, dict) or set(told) - {"view", "keys", "query"}:
@@ -37,7 +38,7 @@ class RowsTicket:
             raise DeclarationError(f"{text[:100]!r} is no ticket: give {_FORMS}")
         if keys is not None and len(keys) > KEYS_MAX:
             raise DeclarationError(f"{len(keys):,} keys in one ticket: at most {KEYS_MAX:,} are taken")
-        texts = None if keys is None else tuple(json.dumps(key if isinstance(key, list) else [key]) for key in keys)
+        texts = None if keys is None else tuple(json_text(key if isinstance(key, list) else [key]) for key in keys)
         return cls(view, texts, query)
 
     @classmethod
@@ -57,8 +58,8 @@ class RowsTicket:
     def to_json(self) -> bytes:
         if self.query is not None:
             return json.dumps({"query": self.query}).encode()
-        keys = {} if self.keys is None else {"keys": [json.loads(key) for key in self.keys]}
-        return json.dumps({"view": self.view, **keys}).encode()
+        keys = "" if self.keys is None else f', "keys": [{", ".join(self.keys)}]'
+        return f'{{"view": {json.dumps(self.view)}{keys}}}'.encode()
 
 
 _FORMS = '{"view": name}, {"view": name, "keys": [[value of each key column], ...]} or {"query": "SELECT ..."}'

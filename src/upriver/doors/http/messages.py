@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from upriver.client.key_texts import Numeral
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.json_values import json_bytes
 from upriver.doors.http.problems import HttpProblem
@@ -44,7 +45,7 @@ class HttpQuestion:
         if kind != JSON_TYPE:
             raise HttpProblem(415, "UnsupportedMediaType", f"the body is {kind!r}: send {JSON_TYPE}")
         try:
-            found = json.loads(self.body or b"{}", parse_constant=_no_constant)
+            found = json.loads(self.body or b"{}", parse_constant=_no_constant, parse_float=Numeral)
         except (ValueError, RecursionError) as error:
             raise bad_request(f"the body is not JSON: {str(error)[:JSON_CHARS_SHOWN_MAX]}") from None
         if not isinstance(found, dict):

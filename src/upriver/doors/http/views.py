@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from upriver.client.client import LookupLimits
 from upriver.client.dated_rows import DatedRows
+from upriver.client.key_texts import json_text
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.json_values import arrow_bytes, csv_bytes, json_bytes, ndjson_bytes, rows_of
 from upriver.doors.http.messages import (
@@ -97,7 +98,7 @@ def _key_text(view: str, key: pa.Schema, value: Any) -> str:
             raise KeyTypeError(f"view {view!r}: key column {field.name!r} takes no list or object: send keys as Arrow")
         if pa.types.is_string(field.type) and not isinstance(part, str | None):
             raise KeyTypeError(f"view {view!r}: key column {field.name!r} is a STRING; given was {_shown(part)}")
-    return json.dumps(value)
+    return json_text(value)
 
 
 def _shown(value: Any) -> str:
