@@ -4,6 +4,8 @@ import json
 import random
 import re
 import traceback
+from datetime import UTC, datetime
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -98,7 +100,7 @@ def test_messages_have_tombstones_and_the_order_of_versions(spark: Any) -> None:
         (2, {"_change_type": "update_postimage", "_commit_version": "2"}),
         (None, {"_change_type": "delete", "_commit_version": "3"}),
     ]
-    at = "2026-01-01T00:00:00.000Z"
+    at = "2026-01-01T00:00:00.000000Z"
     null = {"k": None, "n": None, "_change_type": "insert", "_commit_version": 1, "_commit_timestamp": at}
     assert [value for key, value, _ in told if key == {"k": None}] == [null]
 
@@ -109,6 +111,38 @@ def test_messages_of_keys_with_several_rows_have_every_change(spark: Any) -> Non
         messages(spark, changes, tombstones=True)
     told = messages(spark, changes, tombstones=False)
     assert [value["_change_type"] for _, value, _ in told] == ["insert", "insert", "delete"]
+
+
+def test_messages_say_each_value_exactly_and_one_key_in_one_way(spark: Any) -> None:
+    """Whatever zone the session is in: times have microseconds, and keys of maps are texts."""
+    times = "at timestamp, wall timestamp_ntz, parts array<struct<at: timestamp>>"
+    kinds = f"{times}, number double, by_at map<timestamp, int>, by_bytes map<binary, timestamp_ntz>"
+    moments = [datetime(2026, 11, 1, 5, 30, 0, micros, tzinfo=UTC) for micros in (123456, 123457)]
+    walls = [moment.replace(tzinfo=None) for moment in moments]
+    rows = [
+        (at, wall, [(at,)], number, {at: 1}, {b"\xff": wall})
+        for at, wall, number in zip(moments * 2, walls * 2, (0.0, 0.0, -0.0, float("nan")), strict=True)
+    ]
+    changes = [(*row, "insert", version, moments[0]) for version, row in enumerate(rows)]
+    schema = f"{kinds}, _change_type string, _commit_version long, _commit_timestamp timestamp"
+    key = ["at", "wall", "parts", "number"]
+    told = list[tuple[str, str]]()
+    for zone in ("America/New_York", "UTC"):
+        session = spark.newSession()
+        session.conf.set("spark.sql.session.timeZone", zone)
+        made = kafka_messages(session.createDataFrame(changes, schema), key, tombstones=False).collect()
+        told.append(sorted((row["key"], row["value"]) for row in made))
+    assert told[0] == told[1]
+    assert len({of_key for of_key, _ in told[0]}) == 3  # 0.0 and -0.0 are one key
+    first = {
+        "at": "2026-11-01T05:30:00.123456Z",
+        "wall": "2026-11-01T05:30:00.123456",
+        "parts": [{"at": "2026-11-01T05:30:00.123456Z"}],
+        "number": 0.0,
+        "by_at": {"2026-11-01T05:30:00.123456Z": 1},
+        "by_bytes": {"/w==": "2026-11-01T05:30:00.123456"},
+    }
+    assert first.items() <= min((json.loads(value) for _, value in told[0]), key=itemgetter("_commit_version")).items()
 
 
 def test_sinks_refuse_what_they_cannot_do(spark: Any) -> None:

@@ -11,6 +11,17 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    DoubleType,
+    FloatType,
+    MapType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 from pyspark.sql.window import Window
 
 from upriver.arguments import flag, names, some_text
@@ -44,6 +55,13 @@ _REASON_CHARS_MAX = 1000
 """Characters of an error of Java that are told."""
 _VALUE = "upriver value"
 """A column of messages in the making."""
+_JSON = {
+    "ignoreNullFields": "false",
+    "timeZone": "UTC",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
+"""How messages have values. By default Spark cuts times to milliseconds, and writes them in the session's zone."""
 _CHANGES, _ROWS = "upriver_changes", "upriver_rows"
 """Temporary views of a batch's session."""
 
@@ -234,8 +252,9 @@ def publish_to_kafka(
     """Publish the changes of a view to Kafka: ``app.changes(view).writeStream.foreachBatch(publish_to_kafka(...))``.
 
     servers: as for ``kafka.bootstrap.servers``. A message's key is a JSON object of the key's columns; its value, of
-    all columns, with ``_change_type``, ``_commit_version`` and ``_commit_timestamp``. The headers ``_change_type`` and
-    ``_commit_version`` have the same as texts. The messages of one key come in the order of the versions, in one
+    all columns, with ``_change_type``, ``_commit_version`` and ``_commit_timestamp``. Times have microseconds, and
+    TIMESTAMPs are in UTC. Keys of maps are texts. The headers ``_change_type`` and ``_commit_version`` have the same as
+    texts. The messages of one key come in the order of the versions, in one
     partition of the topic.
 
     tombstones: send a deletion as a message without a value, so that a compacted topic forgets the key, and leave
@@ -263,8 +282,7 @@ def kafka_messages(rows: DataFrame, key: Sequence[str], *, tombstones: bool) -> 
     _own_columns(rows, key)
     kind, version = F.col(CHANGE_TYPE), F.col(COMMIT_VERSION)
     by_key = [F.col(quoted(name)) for name in key] or [F.lit(1)]
-    nulls = {"ignoreNullFields": "false"}
-    value: Column = F.to_json(F.struct(*[F.col(quoted(name)) for name in rows.columns]), nulls)
+    value = _as_json(rows, rows.columns)
     if tombstones:
         several = F.count(F.lit(1)).over(Window.partitionBy(*by_key, version)) > 1
         message = "a key of the view has several rows: give tombstones=False, which publishes each change of a row"
@@ -279,9 +297,52 @@ def kafka_messages(rows: DataFrame, key: Sequence[str], *, tombstones: bool) -> 
             for name in (CHANGE_TYPE, COMMIT_VERSION)
         )
     )
-    message_key = F.to_json(F.struct(*[F.col(quoted(name)) for name in key]), nulls) if key else F.lit("{}")
+    message_key = _as_json(rows, key, is_key=True) if key else F.lit("{}")
     return (
         rows.repartition(*by_key)
         .sortWithinPartitions(*by_key, version, removes_first)
         .select(message_key.alias("key"), value.alias("value"), headers.alias("headers"))
     )
+
+
+def _as_json(rows: DataFrame, columns: Sequence[str], *, is_key: bool = False) -> Column:
+    """These columns as one JSON text, which says each value exactly. is_key: equal keys have one text."""
+    told = [_told(F.col(quoted(name)), rows.schema[name].dataType, is_key=is_key).alias(name) for name in columns]
+    return F.to_json(F.struct(*told), _JSON)
+
+
+def _told(value: Column, kind: DataType, *, is_key: bool) -> Column:
+    """The value in a type that ``to_json`` writes exactly: of a map's key it writes Java's own text, which of bytes is
+    an address. -0.0 and 0.0 are one key."""
+    changes = ['"map"', *(['"float"', '"double"'] if is_key else [])]
+    if not any(name in kind.json() for name in changes):
+        return value
+    match kind:
+        case MapType():
+            pairs = F.transform(
+                F.map_entries(value),
+                lambda pair: F.struct(
+                    _text(pair["key"], kind.keyType), _told(pair["value"], kind.valueType, is_key=False)
+                ),
+            )
+            return F.map_from_entries(pairs)
+        case ArrayType():
+            return F.transform(value, lambda element: _told(element, kind.elementType, is_key=is_key))
+        case StructType():
+            fields = [_told(value[field.name], field.dataType, is_key=is_key).alias(field.name) for field in kind]
+            return F.when(value.isNotNull(), F.struct(*fields))
+        case FloatType() | DoubleType():
+            return value + F.lit(0.0).cast(kind)
+    return value
+
+
+def _text(key: Column, kind: DataType) -> Column:
+    """A key of a map as the text that it has as a value."""
+    match kind:
+        case ArrayType() | StructType():
+            return F.to_json(_told(key, kind, is_key=False), _JSON)
+        case TimestampType() | TimestampNTZType():
+            return F.get_json_object(F.to_json(F.struct(key.alias("key")), _JSON), "$.key")
+        case BinaryType():
+            return F.base64(key)
+    return key.cast("string")
