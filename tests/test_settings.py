@@ -8,7 +8,7 @@ import pytest
 
 from upriver.errors import DeclarationError
 from upriver.settings import NAME_CHARS_MAX, absolute, check_name
-from upriver.spark.host import check_session
+from upriver.spark.session import cancel_jobs, check_session, unless_stopped
 
 
 @pytest.mark.parametrize(
@@ -59,3 +59,11 @@ def test_a_session_that_was_stopped_is_said_to_be() -> None:
     stopped: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=None))
     with pytest.raises(DeclarationError, match="the Spark session has been stopped: make another one, and the app an"):
         check_session(stopped)
+    cancel_jobs(stopped, "of the app")
+
+
+def test_an_error_of_a_session_that_runs_is_raised() -> None:
+    java = SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False))
+    running: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java))
+    with pytest.raises(RuntimeError, match="the query"), unless_stopped(running):
+        raise RuntimeError("the query does not stop")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Self, SupportsIndex, Unpack
 
 import pyarrow as pa
@@ -42,16 +43,17 @@ from upriver.settings import (
     check_sizes,
     tokens_of,
 )
+from upriver.shutdown import run_all
 from upriver.spark.changes import starting_option
 from upriver.spark.compaction import CHANGES_RETENTION, CompactionSettings
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
-from upriver.spark.host import check_session, use_own_python
+from upriver.spark.host import use_own_python
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.scan import ScanRequest, load_changes
-from upriver.spark.session import spark_hosts
+from upriver.spark.session import check_session, spark_hosts
 from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
 from upriver.spark.typer import SparkTyper
@@ -641,15 +643,13 @@ class App:
     def stop(self) -> None:
         """Stop ingest and workers. The lake stays; an app on the same root continues from there."""
         atexit.unregister(self.stop)
-        if self._doors is not None:
-            self._doors.close()
-            self._doors = None
-        if self._client is not None:
-            self._client.close()
-            self._client = None
-        if self._running_app is not None:
+        doors, client, running = self._doors, self._client, self._running_app
+        self._doors = self._client = None
+        steps: list[Callable[[], object]] = [part.close for part in (doors, client) if part is not None]
+        try:
             with progress_shown("stop") as told:
-                self._running_app.stop(told)
+                run_all(*steps, *([] if running is None else [partial(running.stop, told)]))
+        finally:
             self._running_app = None
 
     def _running(self) -> RunningApp:

@@ -19,9 +19,10 @@ STAYS = SourceFailure("another schema.", is_permanent=True)
 
 @dataclass
 class ScriptedIngest:
-    """A source whose attempts look as a test says. starts: that fail, by what they raise."""
+    """A source whose attempts look as a test says. starts, stops: that fail, by what they raise."""
 
     starts: list[Exception] = field(default_factory=list)
+    stops: list[BaseException] = field(default_factory=list)
     seen: Seen = field(default_factory=lambda: Seen(0))
     begun: list[int] = field(default_factory=list)
     stopped: list[int] = field(default_factory=list)
@@ -49,6 +50,8 @@ class ScriptedIngest:
 
     def stop(self) -> None:
         self.stopped.append(self.seen.attempt)
+        if self.stops:
+            raise self.stops.pop()
 
     def now(self, batches: int = 0, is_idle: bool = False, ended: SourceFailure | None = None) -> None:
         self.seen = Seen(self.begun[-1], batches, is_idle, is_over=ended is not None, failure=ended)
@@ -328,3 +331,11 @@ def test_after_the_stop_nothing_begins(world: World) -> None:
     assert (world.good.stopped, world.other.stopped) == ([], [1])
     world.later(1e6)
     assert (world.good.begun, world.other.begun) == ([1], [1])
+
+
+def test_a_source_that_cannot_be_stopped_keeps_none_of_the_others(world: World) -> None:
+    world.start()
+    world.good.stops.append(OSError("Spark does not answer"))
+    with pytest.raises(OSError, match="Spark does not answer"):
+        world.supervisor.stop()
+    assert (world.good.stopped, world.other.stopped) == ([1], [1])

@@ -98,18 +98,30 @@ def test_one_slot_too_few_is_refused(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_local_session_is_on_loopback_quiet_and_runs_this_python() -> None:
+def test_local_session_is_on_loopback_quiet_and_runs_this_python_and_may_be_stopped_before_the_app(
+    tmp_path: Path,
+) -> None:
     code = """
 import json, sys
+from upriver import App
+from upriver.lake.upkeep import taken
 from upriver.spark.session import free_slots, local_session
 spark = local_session(2, app_name="seven", **{"spark.sql.shuffle.partitions": 7})
 names = ["spark.master", "spark.app.name", "spark.driver.host", "spark.sql.session.timeZone",
          "spark.sql.shuffle.partitions"]
 print(json.dumps([[spark.conf.get(name) for name in names], free_slots(spark), spark.sparkContext.uiWebUrl,
                   spark.sparkContext.pythonExec == sys.executable]))
-spark.stop()
+with App(spark, sys.argv[1], workers=1, vnodes=8) as app:
+    app.table("loaded", spark.range(9), key="id")
+    app.table("streamed", spark.readStream.format("rate").load(), key="value")
+    app.start()
+    spark.stop()
+with taken(sys.argv[1]):  # it is not locked any more
+    app.stop()
 """
-    assert in_a_process_of_its_own(code) == ('[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]')
+    assert in_a_process_of_its_own(code, str(tmp_path)) == (
+        '[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]'
+    )
 
 
 COUNTING = """

@@ -126,7 +126,7 @@ def test_messages_say_each_value_exactly_and_one_key_in_one_way(spark: Any) -> N
     changes = [(*row, "insert", version, moments[0]) for version, row in enumerate(rows)]
     schema = f"{kinds}, _change_type string, _commit_version long, _commit_timestamp timestamp"
     key = ["at", "wall", "parts", "number"]
-    told = list[tuple[str, str]]()
+    told = list[list[tuple[str, str]]]()
     for zone in ("America/New_York", "UTC"):
         session = spark.newSession()
         session.conf.set("spark.sql.session.timeZone", zone)

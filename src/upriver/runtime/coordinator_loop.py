@@ -62,6 +62,7 @@ from upriver.runtime.journal import CoordinatorJournal
 from upriver.runtime.rescales import Rescales
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, app_status, view_stats
+from upriver.shutdown import run_all
 from upriver.state.failure import told_with_place
 from upriver.vnodes import VnodeMap
 
@@ -96,9 +97,7 @@ class LakeKeepers:
                 keeper.start(hear)
 
     def stop(self) -> None:
-        for keeper in (self.checkpoints, self.control, self.changes):
-            if keeper is not None:
-                keeper.stop()
+        run_all(*(keeper.stop for keeper in (self.checkpoints, self.control, self.changes) if keeper is not None))
 
 
 class CoordinatorLoop:
@@ -362,14 +361,12 @@ class CoordinatorLoop:
         self._inbox.put(StopAsked())
         members = {member.incarnation for member in self._machine.members.values()}
         self._workers.close(but=members)  # the others have left, and wait for scans that will not come any more
-        gone = self._workers.wait_gone(seconds)
-        self._workers.close()
-        self._keepers.stop()
-        self._inbox.close()
-        self._thread.join()
-        # Both hold references to the app, and Spark's callback threads hold one to this loop.
-        self._start_worker, self._histories, self._lake_status = None, dict, _no_lake_status
-        return gone
+        try:
+            return self._workers.wait_gone(seconds)
+        finally:
+            run_all(self._workers.close, self._keepers.stop, self._inbox.close, self._thread.join)
+            # Both hold references to the app, and Spark's callback threads hold one to this loop.
+            self._start_worker, self._histories, self._lake_status = None, dict, _no_lake_status
 
     # The loop
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from upriver.coordinator.freshness import TableCounts
@@ -33,6 +34,7 @@ from upriver.coordinator.sources import (
 from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.manifests import LakeEpochs
+from upriver.shutdown import run_all
 
 _LOG = logging.getLogger("upriver.sources")
 
@@ -228,11 +230,15 @@ class SourceSupervisor:
         """End all attempts; no other begins. A batch in flight is abandoned; the next start of the app reads it."""
         self._is_over.set()
         self._wake.set()
+        begun = [table for table, source in self._sources.items() if source.ingest is not None]
+        run_all(self._join, *(partial(self._end, table) for table in begun))
+
+    def _join(self) -> None:
         if self._thread.is_alive():
             self._thread.join()
-        for table, source in self._sources.items():
-            if source.ingest is not None:
-                self._carry_out(table, self._step(table, SourceStopped(self._now())))
+
+    def _end(self, table: str) -> None:
+        self._carry_out(table, self._step(table, SourceStopped(self._now())))
 
     # The thread
 

@@ -37,6 +37,7 @@ from upriver.plan.plan import TableSpec, table_of
 from upriver.plan.retention import interval_us
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
+from upriver.spark.session import cancel_jobs
 from upriver.state.runs import RunInfo
 
 _LOG = logging.getLogger("upriver.compaction")
@@ -138,7 +139,7 @@ class Compactor:
         """End the work under way. What it has written is in the lake, or is removed after the next start."""
         self._stopping.set()
         while self._thread is not None and self._thread.is_alive():
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            cancel_jobs(self._spark, self._tag)
             self._thread.join(STOP_POLL_S)
 
     def status(self) -> dict[str, Any]:

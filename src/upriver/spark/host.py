@@ -51,6 +51,7 @@ from upriver.ids import WorkerId
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import WorkerConfig, serve_worker
+from upriver.spark.session import cancel_jobs, check_session, is_stopped
 
 _LOG = logging.getLogger("upriver.workers")
 
@@ -194,7 +195,7 @@ class WorkerHost:
 
     def lost(self, worker: WorkerId, life: int, why: str) -> None:
         """A worker was given up: fill its place again, and end the old job. Returns at once."""
-        if self._spark_is_gone():
+        if is_stopped(self._spark):
             self._on_failure(ClusterError(f"Spark is gone: {why}"))
         elif self._step(LifeLost(worker=worker, life=life, why=why, at=time.monotonic())):
             why = one_line(why)
@@ -226,7 +227,7 @@ class WorkerHost:
         if any(thread.is_alive() for thread in self._threads):
             give_up_at = time.monotonic() + cancel_s
             while any(thread.is_alive() for thread in self._threads) and time.monotonic() < give_up_at:
-                self._cancel(self._tag)  # repeatedly: a job may be about to begin
+                cancel_jobs(self._spark, self._tag)  # repeatedly: a job may be about to begin
                 self._join(CANCEL_EVERY_S)
 
     def _join(self, seconds: float) -> None:
@@ -272,18 +273,7 @@ class WorkerHost:
             self.lost(worker, life, cause_of_job_failure(error))
 
     def _end(self, worker: WorkerId, life: int) -> None:
-        try:
-            self._cancel(self._tag_of(worker, life))
-        except Exception as error:
-            if not self._spark_is_gone():
-                raise
-            self._on_failure(ClusterError(f"Spark is gone: {error}"))
-
-    def _spark_is_gone(self) -> bool:
-        try:
-            return bool(self._spark.sparkContext._jsc.sc().isStopped())
-        except Exception:  # the JVM does not answer
-            return True
+        cancel_jobs(self._spark, self._tag_of(worker, life))
 
     def _tag_of(self, worker: WorkerId, life: int) -> str:
         return f"{self._tag}-{worker}-{life}"
@@ -297,10 +287,6 @@ class WorkerHost:
         # Not mapInArrow: planning a query and compiling code for it takes as long as the worker's own start.
         context.parallelize([0], 1).mapPartitions(task).collect()
 
-    def _cancel(self, tag: str) -> None:
-        # interruptTag would only know the tags of the calling thread
-        self._spark.sparkContext.cancelJobsWithTag(tag)
-
 
 def runs_elsewhere(spark: SparkSession) -> bool:
     """Whether executors may have other packages than this process: only its own interpreter on its own machine
@@ -308,17 +294,6 @@ def runs_elsewhere(spark: SparkSession) -> bool:
     context = spark.sparkContext
     is_own = os.path.realpath(context.pythonExec) == os.path.realpath(sys.executable)
     return not (is_own and str(context.master).startswith("local"))
-
-
-def check_session(spark: SparkSession) -> None:
-    """Raise DeclarationError if the session was stopped, or its JVM is gone."""
-    try:
-        java = spark.sparkContext._jsc
-        is_stopped = java is None or bool(java.sc().isStopped())
-    except Exception:  # of any class: the JVM does not answer
-        is_stopped = True
-    if is_stopped:
-        raise DeclarationError("the Spark session has been stopped: make another one, and the app anew with it")
 
 
 def use_own_python(spark: SparkSession) -> None:

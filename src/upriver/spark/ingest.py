@@ -40,6 +40,7 @@ from upriver.spark.callback import BatchCallback
 from upriver.spark.descriptions import jobs_described
 from upriver.spark.drain import Drain
 from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
+from upriver.spark.session import unless_stopped
 from upriver.spark.sources import failure_of, failure_of_query, source_names, takes_all_files
 from upriver.state.runs import RunInfo
 
@@ -432,5 +433,8 @@ class StreamIngest:
     def stop(self) -> None:
         """Stop the query; a batch in flight is abandoned and comes again with the next attempt."""
         if self._running is not None:
-            self._running.query.stop()
-            self._running.let_go()
+            try:
+                with unless_stopped(self._rows.sparkSession):
+                    self._running.query.stop()
+            finally:
+                self._running.let_go()

@@ -47,6 +47,7 @@ from upriver.runtime.source_supervisor import Seen
 from upriver.spark.drain import POLL_S
 from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, EpochLog, Layout, publish_batch
 from upriver.spark.runs import quoted
+from upriver.spark.session import cancel_jobs
 from upriver.spark.sources import failure_of
 from upriver.spark.tables import table_as_of
 
@@ -353,8 +354,7 @@ class LoadIngest:
             return
         running.stopping.set()
         while running.thread.is_alive():
-            # interruptTag would only know the tags of the calling thread.
-            self._rows.sparkSession.sparkContext.cancelJobsWithTag(running.tag)
+            cancel_jobs(self._rows.sparkSession, running.tag)
             running.thread.join(STOP_POLL_S)
 
 

@@ -46,6 +46,7 @@ from upriver.runtime.fixed_costs import require_memory
 from upriver.runtime.leases import USUAL, FailureDetection
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
+from upriver.shutdown import run_all
 from upriver.spark.compaction import USUAL_COMPACTION, CompactionSettings, Compactor
 from upriver.spark.host import WorkerHost, runs_elsewhere
 from upriver.spark.ingest import EpochLog, Layout, StreamIngest
@@ -54,6 +55,7 @@ from upriver.spark.probe import check_executors, packages_for
 from upriver.spark.retention import begun_retention
 from upriver.spark.runs import Lot, RunWriter, warm_up
 from upriver.spark.session import (
+    check_session,
     checked_settings,
     free_slots,
     is_local,
@@ -164,7 +166,12 @@ class RunningApp:
             startup.run(partial(self._bring_up, startup), self._why_late)
         except BaseException as error:
             _LOG.error("the app has not started: %s: %s", type(error).__name__, error)
-            self._stop(FAILED_STOP_S_MAX, 0.0, FAILED_STOP_S_MAX)
+            try:
+                self._stop(FAILED_STOP_S_MAX, 0.0, FAILED_STOP_S_MAX)
+            except Exception as other:
+                _LOG.warning("stopping: %s: %s", type(other).__name__, other)
+            if isinstance(error, Exception):
+                check_session(self._spark)  # its end is the cause, whatever the error says
             raise
 
     def _bring_up(self, startup: Startup) -> None:
@@ -544,24 +551,23 @@ class RunningApp:
     def _stop(self, retire_s: float, end_s: float, cancel_s: float, told: Told = lambda _: None) -> None:
         """retire_s: seconds that workers have to retire. end_s: seconds that their tasks have to end after that.
         cancel_s: the same after their jobs were cancelled."""
-        with stop_unlogged(self._spark):
-            told("ending the sources")
-            self._supervisor.stop()
-            for part in reversed(self._background):
-                part.stop()
-            if self._backfill is not None:
-                self._backfill.stop()
-            if self._host is not None:
-                self._host.stop_restarts()
-            told("retiring the workers")
-            if self._running is not None:
-                self._running.stop(retire_s)
-            if self._host is not None:
-                self._host.stop(end_s, cancel_s)
+        steps: list[Callable[[], object]] = [partial(told, "ending the sources"), self._supervisor.stop]
+        steps += [part.stop for part in reversed(self._background)]
+        if self._backfill is not None:
+            steps.append(self._backfill.stop)
+        if self._host is not None:
+            steps.append(self._host.stop_restarts)
+        steps.append(partial(told, "retiring the workers"))
+        if self._running is not None:
+            steps.append(partial(self._running.stop, retire_s))
+        if self._host is not None:
+            steps.append(partial(self._host.stop, end_s, cancel_s))
         if self._service is not None:
-            self._service.stop()
+            steps.append(self._service.stop)
         if self._lake is not None:
-            self._lake.release()
+            steps.append(self._lake.release)
+        with stop_unlogged(self._spark):
+            run_all(*steps)
 
 
 def _left_in_words(epochs: int, rows: int) -> str:

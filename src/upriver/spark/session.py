@@ -62,6 +62,37 @@ def is_local(spark: SparkSession) -> bool:
     return _LOCAL.fullmatch(str(spark.sparkContext.master)) is not None
 
 
+def is_stopped(spark: SparkSession) -> bool:
+    """Whether the session was stopped, here or in the JVM, or the JVM is gone."""
+    try:
+        java = spark.sparkContext._jsc
+        return java is None or bool(java.sc().isStopped())
+    except Exception:  # of any class: the JVM does not answer
+        return True
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raise DeclarationError if the session was stopped, or its JVM is gone."""
+    if is_stopped(spark):
+        raise DeclarationError("the Spark session has been stopped: make another one, and the app anew with it")
+
+
+@contextmanager
+def unless_stopped(spark: SparkSession) -> Iterator[None]:
+    """Suppress an error of the block if the session was stopped: then what the block ends has ended."""
+    try:
+        yield
+    except Exception:  # of many classes, by what is gone
+        if not is_stopped(spark):
+            raise
+
+
+def cancel_jobs(spark: SparkSession, tag: str) -> None:
+    """Cancel the jobs that have the tag, whichever thread has begun them."""
+    with unless_stopped(spark):
+        spark.sparkContext.cancelJobsWithTag(tag)  # interruptTag would only know the tags of the calling thread
+
+
 def spark_hosts(spark: SparkSession) -> SparkHosts:
     """Where Spark's driver is, and whether all executors are on its machine."""
     context = spark.sparkContext

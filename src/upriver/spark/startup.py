@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from upriver.errors import WaitTimeout
 from upriver.progress import Told
 from upriver.spark.descriptions import DESCRIPTION
+from upriver.spark.session import cancel_jobs
 
 _LOG = logging.getLogger("upriver.app")
 
@@ -37,6 +38,7 @@ class Startup:
     """
 
     def __init__(self, spark: SparkSession, seconds: float, abandon: Callable[[], None], told: Told) -> None:
+        self._spark = spark
         self._context = spark.sparkContext
         self._seconds = seconds
         self._abandon = abandon
@@ -82,14 +84,14 @@ class Startup:
     def _cancel_jobs(self) -> None:
         give_up_at = time.monotonic() + LINGER_S_MAX
         while not self._done.is_set() and time.monotonic() < give_up_at:
-            self._context.cancelJobsWithTag(self._tag)  # repeatedly: a job may be about to begin
+            cancel_jobs(self._spark, self._tag)  # repeatedly: a job may be about to begin
             self._done.wait(_CANCEL_EVERY_S)
 
     def _run(self, steps: Callable[[], None]) -> None:
-        self._context.addJobTag(self._tag)
-        self._described = self._context.getLocalProperty(DESCRIPTION)
-        self._context.setLocalProperty(DESCRIPTION, self._described or "Upriver: start")
         try:
+            self._context.addJobTag(self._tag)
+            self._described = self._context.getLocalProperty(DESCRIPTION)
+            self._context.setLocalProperty(DESCRIPTION, self._described or "Upriver: start")
             steps()
         except BaseException as error:
             self._error = error

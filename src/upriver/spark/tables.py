@@ -46,6 +46,7 @@ from upriver.spark.descriptions import jobs_described
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
+from upriver.spark.session import cancel_jobs, unless_stopped
 from upriver.spark.typer import SparkTyper, own_session
 from upriver.spark.user_functions import register_functions
 from upriver.sql.queries import deletion, over_tables
@@ -303,7 +304,8 @@ class Backfill:
                 why = "the app was stopped" if self._stopping.is_set() else error
                 raise IngestFailed(f"{what} is not complete: {why}") from error
             finally:
-                context.removeJobTag(self._tag)
+                with unless_stopped(self._spark):
+                    context.removeJobTag(self._tag)
 
     def _run(self, layout: Layout, index: tuple[str, ...], last: Epoch) -> None:
         record = self._lake.record()
@@ -353,5 +355,5 @@ class Backfill:
         """End the work under way, and begin no other; it continues when the app next starts."""
         self._stopping.set()
         while not self.history_lock.acquire(timeout=STOP_POLL_S):
-            self._spark.sparkContext.cancelJobsWithTag(self._tag)
+            cancel_jobs(self._spark, self._tag)
         self.history_lock.release()

@@ -14,9 +14,8 @@ from pyspark.sql.types import NullType, StructType
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
 from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.source import names_table
-from upriver.spark.host import check_session
 from upriver.spark.schema import in_arrow, parts
-from upriver.spark.session import ZONE, checked_settings, unlogged
+from upriver.spark.session import ZONE, check_session, checked_settings, unlogged
 from upriver.spark.user_functions import check_function_name, register_functions
 
 FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
