@@ -381,8 +381,10 @@ class App:
         """Start workers and ingest; returns when every worker is up, in at most ``timeout`` seconds.
 
         wait: return only when the app is :attr:`ready`, too, within the same ``timeout``. If it is not ready by then,
-        it is stopped, and NotReady says what is lacking. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if
-        the lake holds something else, ClusterError, BudgetExceeded.
+        it is stopped, and NotReady says what is lacking; if a source fails for good meanwhile, such as a DataFrame
+        whose rows have changed, IngestFailed says why. Without ``wait``, an UpriverWarning says why a source has failed
+        for good. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else,
+        ClusterError, BudgetExceeded.
         """
         if self._running_app is not None:
             raise DeclarationError("the app is running already: call stop() before it is started again")
@@ -401,6 +403,8 @@ class App:
             if waits:
                 with progress_shown("start: waiting until every view is complete", running.left):
                     running.wait_ready(max(0.0, give_up_at - time.monotonic()))
+            else:
+                running.warn(give_up_at - time.monotonic())
         except BaseException:
             self.stop()  # startup failed: the caller never receives an app that it could stop
             raise
@@ -440,8 +444,9 @@ class App:
     @property
     def ready(self) -> bool:
         """Whether every view reflects everything there was at the start: all epochs in the lake, and all rows of the
-        sources. For a table with rows in the lake the source need not be alive. False if the app does not run. Once
-        true, it stays true until :meth:`stop`; lookups raise NotReady before."""
+        sources. False if the app does not run. For a table with rows in the lake the source need not be alive, unless
+        it has failed for good before it was read: then this is False, and lookups give what there is. Otherwise it
+        stays true until :meth:`stop`, once it is; lookups of a view raise NotReady until its tables are ready."""
         return self._running_app is not None and self._running_app.is_ready
 
     def wait(self, timeout: float = 60.0, *, view: str | None = None) -> Epoch:
@@ -613,8 +618,9 @@ class App:
         ``STALLED_S`` without finishing a batch), ``failed``, ``failing`` (retried after a failure) or ``finished``. It
         has ``epoch``, its last one, and ``epoch_age_s``, seconds since that was committed; ``rows`` so far and
         ``rows_per_s``, over the last minute. It has ``error``, one line, ``retry_in_s``, seconds until the next retry,
-        if there is one, ``stalled_for_s``, seconds without a finished batch, if it has not failed, and ``attempts`` so
-        far. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why
+        if there is one, ``stalled_for_s``, seconds without a finished batch, and ``attempts`` so far. Of the present
+        attempt it has ``attempt_for_s``, its seconds, and ``doing``, by Spark's word; ``last_error`` and
+        ``last_error_age_s`` are of the last failure since which there was no progress. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why
         it failed, or for a partial view, why a key could not be filled. ``["unrecorded"]``: why the lake does not know
         of the last change of the workers or the views, if it does not. ``["failure"]``: why the app cannot go on, or
         which sources have failed; lookups go on beside failed sources.

@@ -15,6 +15,11 @@ class UpriverError(Exception):
     """The root of all errors of this package."""
 
 
+class UpriverWarning(UserWarning):
+    """What the caller should know, and what stops nothing: a source that has failed for good, an option without an
+    effect."""
+
+
 class UserError(UpriverError):
     """The caller has requested something impossible."""
 

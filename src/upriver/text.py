@@ -197,7 +197,7 @@ def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
             "" if table["epoch_age_s"] is None else f"{table['epoch_age_s']:.1f} s ago",
             _amount(table["rows"]),
             f"{table['rows_per_s']:,.1f}",
-            "" if table["retry_in_s"] is None else f"in {table['retry_in_s']:.0f} s",
+            _attempt(table),
         ]
         for name, table in tables.items()
     ]
@@ -205,9 +205,22 @@ def _tables(tables: Mapping[str, Mapping[str, Any]]) -> str:
     return render_rows(names, rows, [False, False, True, True, True, True, True])
 
 
+def _attempt(table: Mapping[str, Any]) -> str:
+    """When a source that has failed is tried again; for how long it has been."""
+    if table["retry_in_s"] is not None:
+        return f"in {table['retry_in_s']:.0f} s"
+    if table["last_error"] is None:
+        return ""
+    return "no" if table["attempt_for_s"] is None else f"for {table['attempt_for_s']:.0f} s"
+
+
 def _source_errors(tables: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """A line for each source that is stalled: why. Those that have failed are in the app's failure."""
-    return [f"source of {name}: {table['error']}" for name, table in tables.items() if table["state"] == "stalled"]
+    return [
+        f"source of {name}: {table['error']}"
+        for name, table in tables.items()
+        if table["state"] == "stalled" and table["last_error"] is None
+    ]
 
 
 def _workers(workers: Sequence[Mapping[str, Any]]) -> str:

@@ -72,6 +72,18 @@ def test_a_table_whose_source_has_failed_says_so_or_serves_the_rows_that_it_had(
     assert freshness.report(at(4), 2.0).lacks(["new"]) == "table 'new': epoch 4 of 5 is reflected"
 
 
+def test_the_app_is_not_ready_while_a_source_has_failed_for_good_before_it_was_read() -> None:
+    freshness = Freshness({"old": True, "read": True})
+    freshness.read_through("read", mark(1.0, 0))
+    for table in ("old", "read"):
+        freshness.stands(table, FAILED, "other rows", is_final=True)
+    report = FreshnessReport.from_json(freshness.report(at(0), 2.0).to_json())
+    assert report.lacks(["old", "read"]) is None  # lookups give what there is
+    assert report.app_lacks() == "table 'old': its source has failed: other rows"
+    freshness.stands("old", FAILED, "no answer")  # it is tried again
+    assert freshness.report(at(0), 2.0).app_lacks() is None
+
+
 def test_a_table_that_is_ready_stays_so() -> None:
     freshness = Freshness({"old": True})
     freshness.stands("old", FAILED, "no room")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from upriver.coordinator.sources import STALLED_S, UNANSWERED_S, SourceFailure
-from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
+from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.manifests import Manifest
 from upriver.runtime.source_supervisor import Seen, SourceSupervisor, source_failure
@@ -71,9 +71,10 @@ class Heard:
 
     states: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     marks: list[tuple[str, float, int]] = field(default_factory=list)
+    finals: dict[str, bool] = field(default_factory=dict)
 
-    def source_stands(self, table: str, state: str, error: str | None = None) -> None:
-        self.states[table] = state, error
+    def source_stands(self, table: str, state: str, error: str | None = None, *, is_final: bool = False) -> None:
+        self.states[table], self.finals[table] = (state, error), is_final
 
     def read_through(self, table: str, at: float, epoch: Epoch) -> None:
         self.marks.append((table, at, epoch))
@@ -146,8 +147,12 @@ def test_the_failure_of_the_app_names_each_source_that_has_failed(world: World) 
     other = "It is tried again in 1 s; app.restart_source('other') tries at once."
     assert said == f"{good} table 'other': its source has failed: the disk is full. {other}"
     world.later(1.0)
+    world.other.seen = Seen(2, doing="Getting offsets from KafkaV2[Subscribe[orders]]")
+    world.later(7.0)
     said = source_failure(world.supervisor.status())
-    assert said == f"{good} table 'other': its source has failed: the disk is full. It is being tried again."
+    again = "It is being tried again: attempt 2 has run for 7 s"
+    doing = 'and Spark says "Getting offsets from KafkaV2[Subscribe[orders]]".'
+    assert said == f"{good} table 'other': its source has failed: the disk is full. {again}, {doing}"
 
 
 def test_the_status_says_failing_of_a_source_that_is_tried_again_and_why(world: World) -> None:
@@ -234,14 +239,53 @@ def test_a_source_that_does_not_answer_says_so(world: World) -> None:
     assert world.states() == ["running", "running"]
 
 
-def test_a_stall_after_a_failure_tells_the_failure(world: World) -> None:
+def test_an_attempt_that_hangs_after_a_failure_is_stalled_and_tells_both(world: World) -> None:
     world.start()
     world.other.now(ended=GOES_AWAY)
     world.later(0.5)
     world.later(1.0)
-    world.later(STALLED_S + 1)
+    world.other.seen = Seen(2, doing="Getting offsets")
+    world.later(5.0)
     told = world.supervisor.status()["other"]
-    assert (told["state"], told["stalled_for_s"], told["error"]) == ("failing", None, GOES_AWAY.error)
+    assert (told["state"], told["error"], told["attempts"]) == ("failing", GOES_AWAY.error, 2)
+    assert (told["doing"], told["attempt_for_s"], told["last_error_age_s"]) == ("Getting offsets", 5.0, 6.0)
+    world.later(STALLED_S)
+    world.clock.now += 3
+    told = world.supervisor.status()["other"]
+    assert (told["state"], told["state_for_s"], told["attempt_for_s"]) == ("stalled", 3.0, STALLED_S + 8)
+    assert (told["last_error"], told["last_error_age_s"]) == (GOES_AWAY.error, STALLED_S + 9)
+    earlier = "This is attempt 2. An earlier one has failed, 69 s ago: the disk is full."
+    assert told["error"].startswith('no batch has been finished for 60 s. Spark says "Getting offsets".')
+    assert told["error"].endswith(earlier)
+    failure = source_failure(world.supervisor.status())
+    assert failure is not None and failure.startswith("table 'other': its source has stalled after a failure: no batch")
+    world.other.is_behind = True
+    with pytest.raises(WaitTimeout, match="wait longer. table 'other': its source has stalled .*the disk is full"):
+        world.supervisor.drain(in_time)
+    world.other.seen = Seen(2, batches=1)
+    world.later(0.5)
+    told = world.supervisor.status()["other"]
+    assert (told["state"], told["error"], told["last_error"]) == ("running", None, None)
+
+
+def test_only_a_source_that_has_failed_for_good_is_warned_of_at_once_and_later(world: World) -> None:
+    world.start()
+    world.good.now(ended=STAYS)
+    world.other.now(ended=GOES_AWAY)
+    good = "table 'good': its source has failed: another schema."
+    with pytest.warns(UpriverWarning, match=good) as first:
+        world.supervisor.warn(stacklevel=1)
+    assert len(first) == 1 and first[0].filename == __file__
+    assert [failure.startswith(good) for failure in world.supervisor.lasting_failures()] == [True]
+    world.later(1.0)
+    world.other.now(ended=STAYS)
+    with pytest.warns(UpriverWarning, match="table 'other': its source has failed: another schema") as later:
+        world.later(0.5)
+    assert len(later) == 1
+    assert world.heard.finals == {"good": True, "other": True}
+    world.supervisor.restart("good")
+    world.later(0.5)
+    assert world.heard.finals == {"good": False, "other": True}
 
 
 def test_a_load_is_finished_in_the_end(world: World) -> None:

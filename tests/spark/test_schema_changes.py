@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from upriver import App
-from upriver.errors import DeclarationError, IngestFailed
+from upriver.errors import DeclarationError, IngestFailed, UpriverWarning
 
 Rows = Sequence[tuple[Any, ...]]
 FIRST = "id INT, customer STRING, amount INT, price FLOAT, day DATE"
@@ -61,14 +61,14 @@ def assert_views(app: App, spark: Any, rows: Any, *views: str) -> None:
 
 @pytest.fixture
 def started(spark: Any, tmp_path: Path) -> Callable[..., App]:
-    def started(rows: Any, *views: str, **table: Any) -> App:
+    def started(rows: Any, *views: str, wait: bool = True, **table: Any) -> App:
         app = App(spark, root=str(tmp_path / "lake"), workers=2, vnodes=16)
         trigger = {"availableNow": True} if rows.isStreaming else None
         app.table("orders", rows, key="id", trigger=trigger, **table)
         for view in views:
             sql, key, partial = VIEWS[view]
             app.view(view, sql, key=key, partial=partial)
-        return app.start(wait=True)
+        return app.start(wait=wait)
 
     return started
 
@@ -107,8 +107,16 @@ def test_a_load_gets_more_columns_wider_ones_and_fewer(spark: Any, started: Any)
         with started(given, *VIEWS) as app:
             assert app.wait() == 1
             assert_views(app, spark, kept, *VIEWS)
-    with started(given.withColumn("note", given.customer)) as app, pytest.raises(IngestFailed, match="has other rows"):
+    failed = "table 'orders': its source has failed: the DataFrame has other rows"
+    with pytest.warns(UpriverWarning, match=failed) as told:
+        app = started(given.withColumn("note", given.customer), *VIEWS, wait=False)
+    assert told[0].filename == __file__
+    with app, pytest.raises(IngestFailed, match="has other rows"):
+        assert not app.ready
+        assert_views(app, spark, kept, *VIEWS)
         app.wait()
+    with pytest.raises(IngestFailed, match="has other rows .* give it a primary_key, on another root"):
+        app.start(wait=True)
     with started(first.select("customer", "id")) as app:
         assert app.wait() == 1
     more = kept.union(

@@ -34,7 +34,8 @@ Json = dict[str, Any]
 def table(state: str = "running", **told: Any) -> Json:
     """A table's part of the status."""
     usual = {"state": state, "epoch": 41, "epoch_age_s": 0.6, "rows": 336_776, "rows_per_s": 120.0, "error": None}
-    return {**usual, "stalled_for_s": None, "retry_in_s": None, "attempts": 1, **told}
+    attempt = {"attempts": 1, "attempt_for_s": 90.0, "doing": None, "last_error": None, "last_error_age_s": None}
+    return {**usual, "stalled_for_s": None, "retry_in_s": None, **attempt, **told}
 
 
 def view(state: str = "running", **told: Any) -> Json:

@@ -393,8 +393,7 @@ class Client:
 
     def check_ready(self) -> None:
         """Raise NotReady unless all views reflect the data from before the start; ``lookup`` does so for its view."""
-        report = self._freshness.ask(self._timeout).report
-        if (lacks := report.lacks(report.tables)) is not None:
+        if (lacks := self._freshness.ask(self._timeout).report.app_lacks()) is not None:
             raise NotReady(f"the app is not ready: {lacks}")
 
     def refresh(self, timeout: float | None = None) -> None:

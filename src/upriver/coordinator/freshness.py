@@ -7,6 +7,7 @@ through again and again, so its views stay fresh although no epoch comes. A fail
 
 A table is **ready** once the workers reflect all epochs that were in the lake at the start, and a mark of this start.
 Where a source has failed, a table that had rows at the start is ready without the mark: it serves what it has.
+The app is ready when all tables are, unless a source has failed for good and has no mark of this start.
 
 ``TableCounts``: a table's rows, epochs, and recent rows a second. Status and metrics read it here.
 """
@@ -46,11 +47,13 @@ class Progress:
 @dataclass(slots=True)
 class _TableSource:
     """had_rows: at the start. reflected_at: the newest mark that counts. pending: marks that do not, oldest first.
-    first: the epoch of the first mark. error: why the source has failed or stalled, in one line."""
+    first: the epoch of the first mark. error: why the source has failed or stalled, in one line. is_final: it has
+    failed for good."""
 
     had_rows: bool
     state: str = RUNNING
     error: str | None = None
+    is_final: bool = False
     first: Epoch | None = None
     reflected_at: float | None = None
     pending: list[ReadThrough] = field(default_factory=list)
@@ -84,15 +87,20 @@ class Freshness:
         """A source was read through. Marks of one table come in order."""
         self._sources[table].add(mark)
 
-    def stands(self, table: str, state: str, error: str | None = None) -> None:
-        """The state of a source. error: why it has failed or stalled, in one line."""
+    def stands(self, table: str, state: str, error: str | None = None, *, is_final: bool = False) -> None:
+        """The state of a source. error: why it has failed or stalled, in one line. is_final: it has failed for good."""
         source = self._sources[table]
-        source.state, source.error = state, error
+        source.state, source.error, source.is_final = state, error, is_final
 
     def report(self, progress: Progress, now: float) -> "FreshnessReport":
         """The report as of ``now``, by the clock of the marks."""
         tables = {table: self._report(source, progress, now) for table, source in self._sources.items()}
-        return FreshnessReport(progress.ended, tables)
+        unread = {
+            table: f"its source has failed: {source.error}"
+            for table, source in self._sources.items()
+            if source.is_final and source.reflected_at is None
+        }
+        return FreshnessReport(progress.ended, tables, unread)
 
     def _report(self, source: _TableSource, progress: Progress, now: float) -> "TableFreshness":
         source.reflect(progress.ended)
@@ -172,10 +180,17 @@ class TableFreshness:
 @dataclass(frozen=True, slots=True)
 class FreshnessReport:
     """The coordinator's report on all tables. epoch: the last one that every worker reflects: no later lookup gets an
-    answer as of an earlier one. Without tables nothing is known, and no client waits."""
+    answer as of an earlier one. Without tables nothing is known, and no client waits. unread: by table, why its source
+    has failed for good, if its rows were not all read since the start."""
 
     epoch: Epoch
     tables: Mapping[str, TableFreshness]
+    unread: Mapping[str, str] = field(default_factory=dict)
+
+    def app_lacks(self) -> str | None:
+        """What the app lacks to be ready; ``None`` if it is. Lookups of one view ask for its own tables' ``lacks``."""
+        unread = (f"table {table!r}: {why}" for table, why in self.unread.items())
+        return self.lacks(self.tables) or next(unread, None)
 
     def lacks(self, tables: Iterable[str]) -> str | None:
         """What the first of these tables that is not ready lacks; ``None`` if all are ready."""
@@ -206,7 +221,8 @@ class FreshnessReport:
         return "; ".join(troubled) or (RUNNING if states else None)
 
     def to_json(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "tables": {name: table.to_json() for name, table in self.tables.items()}}
+        tables = {name: table.to_json() for name, table in self.tables.items()}
+        return {"epoch": self.epoch, "tables": tables, "unread": dict(self.unread)}
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:

@@ -34,7 +34,7 @@ class SourceState(StrEnum):
     """Its attempt is alive and has work, but has finished no batch for ``STALLED_S``, or the source has not answered
     for ``UNANSWERED_S``."""
     FAILING = "failing"
-    """Its attempt follows a failure, and has shown nothing yet."""
+    """Its attempt follows a failure, has shown nothing yet, and is not stalled either."""
     FAILED = "failed"
     """Its last attempt ended with an error; the next one, if there will be one, has not begun."""
     FINISHED = "finished"
@@ -145,6 +145,8 @@ class SourceMachine:
         self._failures = 0
         """In a row: since rows were last committed, or an attempt lasted for ``BACKOFF_S_MAX``."""
         self._error: str | None = None
+        self._failed_at = 0.0
+        """When the last attempt that failed did so."""
         self._began_at = self._progressed_at = 0.0
         self._asks_since: float | None = None
         """Since when the attempt waits for the source's answer; ``None``: it does not."""
@@ -171,10 +173,17 @@ class SourceMachine:
             return SourceState.FINISHED
         if not self._is_alive:
             return SourceState.RUNNING if self._error is None else SourceState.FAILED
-        if self._error is not None:
-            return SourceState.FAILING
-        is_stalled = at - self._progressed_at > STALLED_S or self.is_unanswered(at)
-        return SourceState.STALLED if is_stalled else SourceState.RUNNING
+        if at - self._progressed_at > STALLED_S or self.is_unanswered(at):
+            return SourceState.STALLED
+        return SourceState.RUNNING if self._error is None else SourceState.FAILING
+
+    def attempt_for_s(self, at: float) -> float | None:
+        """Seconds since the present attempt began; ``None`` if none is alive."""
+        return at - self._began_at if self._is_alive else None
+
+    def failed_ago_s(self, at: float) -> float | None:
+        """Seconds since the attempt of ``error`` failed; ``None`` without an error."""
+        return None if self._error is None else at - self._failed_at
 
     def is_unanswered(self, at: float) -> bool:
         """Whether the attempt has waited for the source's answer for too long."""
@@ -236,7 +245,7 @@ class SourceMachine:
 
     def _failed(self, event: AttemptFailed) -> list[SourceAction]:
         if self._is_current(event.attempt):
-            self._is_alive, self._error = False, event.error
+            self._is_alive, self._error, self._failed_at = False, event.error, event.at
             backoff_s = min(BACKOFF_S_MAX, BACKOFF_S_MIN * 2.0 ** min(self._failures, 30))
             self._failures += 1
             self._retry_at = None if event.is_permanent else event.at + backoff_s

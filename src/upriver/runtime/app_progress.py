@@ -78,10 +78,10 @@ class AppProgress:
             self._freshness.read_through(table, ReadThrough(at, epoch))
             self._changed.notify_all()
 
-    def source_stands(self, table: str, state: str, error: str | None = None) -> None:
+    def source_stands(self, table: str, state: str, error: str | None = None, *, is_final: bool = False) -> None:
         """As :meth:`Freshness.stands`."""
         with self._changed:
-            self._freshness.stands(table, state, error)
+            self._freshness.stands(table, state, error, is_final=is_final)
             self._changed.notify_all()
 
     def freshness(self) -> FreshnessReport:
@@ -91,6 +91,5 @@ class AppProgress:
             return self._freshness.report(progress, time.monotonic())
 
     def lacks(self) -> str | None:
-        """What the first table that is not ready lacks; ``None`` if all are ready."""
-        report = self.freshness()
-        return report.lacks(report.tables)
+        """As :meth:`FreshnessReport.app_lacks`."""
+        return self.freshness().app_lacks()

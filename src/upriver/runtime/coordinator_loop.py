@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.restarts import PlaceHistory
-from upriver.errors import NotReady, ProtocolError, UpriverError, WaitTimeout, WorkerLost
+from upriver.errors import IngestFailed, NotReady, ProtocolError, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.lake.change_writer import ChangePublisher
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
@@ -244,11 +244,17 @@ class CoordinatorLoop:
         )
 
     def wait_ready(self, seconds: float) -> None:
-        """Block until every table is ready. Raises NotReady after so many seconds, with what is lacking."""
-        if self._failure.wait_for(lambda: self.progress.lacks() is None, seconds):
-            return
+        """Block until every table is ready. Raises IngestFailed as soon as a source has failed for good, and NotReady
+        after so many seconds, with what is lacking."""
+        self._failure.wait_for(lambda: bool(self.lasting_failures()) or self.progress.lacks() is None, seconds)
+        if failures := self.lasting_failures():
+            raise IngestFailed(" ".join(failures))
         if lacking := self.progress.lacks():
             raise NotReady(f"the app is not ready after {seconds:g} s: {lacking}")
+
+    def lasting_failures(self) -> list[str]:
+        """As :meth:`SourceSupervisor.lasting_failures`."""
+        return [] if self._sources is None else self._sources.lasting_failures()
 
     def _missing(self) -> set[WorkerId]:
         return self._workers.missing(self._machine.cluster.workers)

@@ -6,7 +6,9 @@
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -31,7 +33,7 @@ from upriver.coordinator.sources import (
     silence,
     stall,
 )
-from upriver.errors import DeclarationError, IngestFailed, WaitTimeout
+from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.manifests import LakeEpochs
 from upriver.shutdown import run_all
@@ -68,8 +70,8 @@ class Seen:
 class SourceListener(Protocol):
     """Receives the state of the sources again and again."""
 
-    def source_stands(self, table: str, state: str, error: str | None = None) -> None:
-        """The state of a source. error: why it has failed or stalled, in one line."""
+    def source_stands(self, table: str, state: str, error: str | None = None, *, is_final: bool = False) -> None:
+        """The state of a source. error: why it has failed or stalled, in one line. is_final: it has failed for good."""
 
     def read_through(self, table: str, at: float, epoch: Epoch) -> None:
         """Every row that a source had by ``at``, by a clock that never goes back, is in epochs up to ``epoch``."""
@@ -119,6 +121,10 @@ class _Supervised:
         """What the attempt was doing at the last look."""
         self.logged = ""
         """The state that was last logged."""
+        self.stands_since = 0.0
+        """Since when the source is in that state."""
+        self.has_failed_for_good = False
+        """At the last look."""
         self.is_read = False
         """Whether the source was read through once, or has failed."""
 
@@ -153,6 +159,7 @@ class SourceSupervisor:
         """Guards the above. No thread waits for a source while holding it."""
         self._one_look = threading.Lock()
         """Keeps the reports on a table in order."""
+        self._warns = False
         self._restarts: dict[str, threading.Event] = {}
         """By table with a requested restart, the event that is set when the restart is done."""
         self._wake = threading.Event()
@@ -206,20 +213,37 @@ class SourceSupervisor:
         attempt = 0
         while attempt != source.machine.attempt:  # again if the attempt has failed, and another has begun
             attempt = source.ingest.look().attempt
-            source.ingest.drain(seconds_left)
+            try:
+                source.ingest.drain(seconds_left)
+            except WaitTimeout as late:
+                told = self.status()[table]
+                raise late if told["error"] is None else WaitTimeout(f"{late}. {failure_of_source(table, told)}")
             self._look(table)
             self._raise_failure(table)
 
     def _raise_failure(self, table: str) -> None:
         told = self.status()[table]
         if told["state"] == SourceState.FAILED:
-            raise IngestFailed(_failure_of(table, told))
+            raise IngestFailed(failure_of_source(table, told))
 
     def status(self) -> dict[str, dict[str, Any]]:
         """By table, what :meth:`upriver.App.status` documents."""
         now, today = self._now(), self._today()
         with self._lock:
             return {table: _told(source, now, today) for table, source in self._sources.items()}
+
+    def lasting_failures(self) -> list[str]:
+        """Of each source that has failed for good, why. No other attempt of it begins unless a user asks for one."""
+        return [failure_of_source(table, told) for table, told in self.status().items() if _has_failed_for_good(told)]
+
+    def warn(self, stacklevel: int) -> None:
+        """Warn of each source that has failed for good, now, and from now on as soon as it fails. stacklevel: of the
+        user's call, seen from the caller."""
+        for table in self._sources:
+            self._look(table)
+        self._warns = True
+        for failure in self.lasting_failures():
+            warnings.warn(failure, UpriverWarning, stacklevel=stacklevel + 1)
 
     def ingested(self) -> dict[str, int]:
         """By table, the rows that were committed since the app started."""
@@ -276,10 +300,9 @@ class SourceSupervisor:
             self._step_as_seen(table, seen, at)
             read_through = seen.read_through
         told = self.status()[table]
-        _log_state(table, source.logged, told)
-        source.logged = told["state"]
+        self._note_state(table, source, told)
         assert self._listener is not None
-        self._listener.source_stands(table, told["state"], told["error"])
+        self._listener.source_stands(table, told["state"], told["error"], is_final=_has_failed_for_good(told))
         if told["state"] == SourceState.FAILED:
             source.is_read = True  # it may stay so for long
         if told["state"] == SourceState.FINISHED:
@@ -288,6 +311,19 @@ class SourceSupervisor:
             source.is_read = True
             # By now this supervisor knows every epoch that was published by then.
             self._listener.read_through(table, self._now() - (self._today() - read_through), self._last)
+
+    def _note_state(self, table: str, source: _Supervised, told: Mapping[str, Any]) -> None:
+        """Log the state of a source if it is another one than before, and warn if it has failed for good."""
+        before, state, has_ended = source.logged, told["state"], _has_failed_for_good(told)
+        if (before, source.has_failed_for_good) == (state, has_ended):
+            return
+        _log_state(table, before, told)
+        if self._warns and has_ended:
+            with suppress(UpriverWarning):  # a filter may make errors of warnings
+                warnings.warn(failure_of_source(table, told), UpriverWarning, stacklevel=1)
+        source.has_failed_for_good = has_ended
+        if before != state:
+            source.logged, source.stands_since = state, self._now()
 
     def _step_as_seen(self, table: str, seen: Seen, at: float) -> None:
         source = self._sources[table]
@@ -330,13 +366,11 @@ class SourceSupervisor:
 
 
 def _log_state(table: str, before: str, told: Mapping[str, Any]) -> None:
-    """Log the state of a table's source, if it is another than before. told: as ``status`` has it."""
+    """Log the state of a table's source. before: the state that was logged last. told: as ``status`` has it."""
     state, extra = told["state"], {"table": table, "state": told["state"]}
-    if state == before:
-        return
     match state:
         case SourceState.FAILED:
-            _LOG.error("%s", _failure_of(table, told), extra=extra)
+            _LOG.error("%s", failure_of_source(table, told), extra=extra)
         case SourceState.FAILING:
             pass  # that the attempt begins is logged
         case SourceState.STALLED:
@@ -349,19 +383,35 @@ def _log_state(table: str, before: str, told: Mapping[str, Any]) -> None:
 
 def _told(source: _Supervised, now: float, today: float) -> dict[str, Any]:
     machine, counts = source.machine, source.counts
-    stalled_for_s = machine.stalled_for_s(now)
-    told_stall = silence if machine.is_unanswered(now) else stall
+    state = str(machine.state(now))
     return {
-        "state": str(machine.state(now)),
+        "state": state,
+        "state_for_s": _rounded(now - source.stands_since if state == source.logged else 0.0),
         "epoch": int(counts.last_epoch),
         "epoch_age_s": _rounded(counts.age_s(today)),
         "rows": counts.rows,
         "rows_per_s": round(counts.rows_per_s(today), 1),
-        "error": machine.error if stalled_for_s is None else told_stall(source.doing),
-        "stalled_for_s": _rounded(stalled_for_s),
+        "error": machine.error if state != SourceState.STALLED else _stall(source, now),
+        "stalled_for_s": _rounded(machine.stalled_for_s(now)),
         "retry_in_s": _rounded(machine.retry_in_s(now)),
         "attempts": machine.attempt,
+        "attempt_for_s": _rounded(machine.attempt_for_s(now)),
+        "doing": source.doing if machine.is_alive and source.doing else None,
+        "last_error": machine.error,
+        "last_error_age_s": _rounded(machine.failed_ago_s(now)),
     }
+
+
+def _stall(source: _Supervised, now: float) -> str:
+    """Why a source counts as stalled, and what its last failure was if it has not progressed since."""
+    machine = source.machine
+    why = (silence if machine.is_unanswered(now) else stall)(source.doing)
+    failed_ago_s = machine.failed_ago_s(now)
+    if failed_ago_s is None:
+        return why
+    return (
+        f"{why} This is attempt {machine.attempt}. An earlier one has failed, {failed_ago_s:.0f} s ago: {machine.error}"
+    )
 
 
 def _rounded(seconds: float | None) -> float | None:
@@ -373,21 +423,24 @@ def source_failure(tables: Mapping[str, Mapping[str, Any]]) -> str | None:
 
     tables: as :meth:`SourceSupervisor.status` gives them.
     """
-    failed = [_failure_of(table, told) for table, told in tables.items() if _has_failed(told)]
+    failed = [failure_of_source(table, told) for table, told in tables.items() if told["last_error"] is not None]
     return " ".join(failed) or None
 
 
-def _has_failed(told: Mapping[str, Any]) -> bool:
-    """Whether the last attempt with any outcome has ended with an error. A source that only stalls has not failed."""
-    return told["error"] is not None and told["stalled_for_s"] is None
+def _has_failed_for_good(told: Mapping[str, Any]) -> bool:
+    return told["state"] == SourceState.FAILED and told["retry_in_s"] is None
 
 
-def _failure_of(table: str, told: Mapping[str, Any]) -> str:
+def failure_of_source(table: str, told: Mapping[str, Any]) -> str:
+    """Why a source has failed, and what comes next. told: as :meth:`SourceSupervisor.status` has it."""
     match told["state"], told["retry_in_s"]:
+        case SourceState.STALLED, _:
+            return f"table {table!r}: its source has stalled after a failure: {told['error']}"
         case SourceState.FAILED, None:
             then = f"app.restart_source({table!r}) tries again"
         case SourceState.FAILED, retry_in_s:
             then = f"It is tried again in {retry_in_s:.0f} s; app.restart_source({table!r}) tries at once"
         case _:
-            then = "It is being tried again"
+            then = f"It is being tried again: attempt {told['attempts']} has run for {told['attempt_for_s']:.0f} s"
+            then += f', and Spark says "{told["doing"]}"' if told["doing"] else ""
     return f"table {table!r}: its source has failed: {told['error']} {then}."

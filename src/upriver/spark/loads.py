@@ -170,6 +170,8 @@ class _LoadAttempt:
         self.batches = 0
         """Committed."""
         self.error: Exception | None = None
+        self.is_compared = threading.Event()
+        """Whether the rows are the same as at an earlier load is known, or there was none; or the attempt is over."""
         self.done = threading.Event()
         self.stopping = threading.Event()
         self.tag = f"upriver-load-{uuid4().hex}"
@@ -184,6 +186,7 @@ class _LoadAttempt:
             if not self.stopping.is_set():
                 self.error = error
         self.done.set()
+        self.is_compared.set()
 
 
 class LoadIngest:
@@ -226,7 +229,10 @@ class LoadIngest:
             raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")
         key_hash = F.xxhash64(*(F.col(quoted(column)) for column in table.key))
         with _computed_once(self._rows) as rows:
+            if self._last_load() is None:
+                attempt.is_compared.set()
             load = self._begun(rows, lambda columns: rows_digest(in_columns(rows, columns), key_hash))
+            attempt.is_compared.set()
             if load.since is None:
                 self._publish(rows, key_hash, load, attempt)
             else:
@@ -261,10 +267,15 @@ class LoadIngest:
             self._check_whole(load)
             return self._record(number + 1, replace(load, digest=digest, columns=columns))
         if self._on_change is OnChange.REFUSE:
+            way = (
+                "to load all of them again as versions"
+                if self._layout.table.primary_key
+                else "to take in what is new; if rows change or go, give it a primary_key, on another root"
+            )
             raise DeclarationError(
                 f"the DataFrame has other rows than were loaded into {self._layout.root} ({load.digest['rows']:,} rows "
-                f"then, {digest['rows']:,} now). Declare the table with on_changed_rows='take_in' to take in what is "
-                f"new, use a streaming DataFrame for rows that keep coming, or start on another root."
+                f"then, {digest['rows']:,} now). Declare the table with on_changed_rows='take_in' {way}; use a "
+                f"streaming DataFrame for rows that keep coming; or start on another root."
             )
         first = self._log.last_batch(self._layout.table.name) + 1
         if self._layout.table.primary_key:  # of each row, the last version counts, however often it comes
@@ -336,6 +347,11 @@ class LoadIngest:
         is_over = running.done.is_set()  # before its error, which is set by then
         failure = None if running.error is None else self.failure_of(running.error)
         return Seen(running.number, running.batches, is_over=is_over, failure=failure)
+
+    def wait_compared(self, seconds: float) -> None:
+        """Wait until it is known whether the rows are those of an earlier load, at most so many seconds."""
+        assert self._running is not None
+        self._running.is_compared.wait(max(0.0, seconds))
 
     def failure_of(self, error: Exception) -> SourceFailure:
         """The meaning of an error of the load."""

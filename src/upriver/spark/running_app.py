@@ -75,6 +75,8 @@ SECRET_BYTES = 32
 """Bytes of the cluster's secret: made at each start, and kept only in this process and in the workers."""
 STOP_SECONDS_MAX = 30.0
 """Seconds that workers have to retire before their tasks are cancelled."""
+COMPARISON_S_MAX = 10.0
+"""Seconds that a start waits to know whether DataFrames that are not streaming have the rows that were loaded."""
 FAILED_STOP_S_MAX = 1.0
 """The same after a failed start, and seconds that their tasks have to end then."""
 
@@ -144,6 +146,7 @@ class RunningApp:
         self._log: EpochLog | None = None
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
+        self._loads: list[LoadIngest] = []
         self._background: list[ClockTicks | Compactor | ChangeUpkeep] = []
         """What goes on beside ingest and the workers."""
         self._supervisor = SourceSupervisor(source.table.name for source in sources)
@@ -455,7 +458,9 @@ class RunningApp:
                     source.rows, layout, log, source.trigger, self._source_of(source, lake, log)
                 )
             else:
-                ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake, source.on_change)
+                load = LoadIngest(source.rows, layout, log, lake, source.on_change)
+                self._loads.append(load)
+                ingests[source.table.name] = load
         self._supervisor.start(ingests, self._coordinator.progress)
 
     def _source_of(self, source: StartedSource, lake: OwnedLake, log: EpochLog) -> SourceRecord:
@@ -509,13 +514,21 @@ class RunningApp:
     @property
     def is_ready(self) -> bool:
         """Whether every table is ready; see :mod:`upriver.coordinator.freshness`."""
-        report = self._coordinator.progress.freshness()
-        return report.lacks(report.tables) is None
+        return self._coordinator.progress.lacks() is None
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until every table is ready. Raises NotReady after so many seconds, or the error that made the app
-        fail."""
+        """Wait until every table is ready. Raises IngestFailed as soon as a source has failed for good, NotReady after
+        so many seconds, or the error that made the app fail."""
         self._coordinator.wait_ready(seconds)
+
+    def warn(self, seconds: float) -> None:
+        """Warn the caller of :meth:`upriver.App.start` of sources that have failed for good. Waits until loads are
+        compared with earlier ones, for so many seconds and ``COMPARISON_S_MAX`` at most; warns of later failures as
+        they come."""
+        give_up_at = time.monotonic() + min(seconds, COMPARISON_S_MAX)
+        for load in self._loads:
+            load.wait_compared(give_up_at - time.monotonic())
+        self._supervisor.warn(stacklevel=3)
 
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()
