@@ -620,10 +620,11 @@ class App:
         ``rows_per_s``, over the last minute. It has ``error``, one line, ``retry_in_s``, seconds until the next retry,
         if there is one, ``stalled_for_s``, seconds without a finished batch, and ``attempts`` so far. Of the present
         attempt it has ``attempt_for_s``, its seconds, and ``doing``, by Spark's word; ``last_error`` and
-        ``last_error_age_s`` are of the last failure since which there was no progress. ``["views"][name]`` has the view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why
-        it failed, or for a partial view, why a key could not be filled. ``["unrecorded"]``: why the lake does not know
-        of the last change of the workers or the views, if it does not. ``["failure"]``: why the app cannot go on, or
-        which sources have failed; lookups go on beside failed sources.
+        ``last_error_age_s`` are of the last failure since which there was no progress. ``["views"][name]`` has the
+        view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why it failed, or for a partial
+        view, why a key could not be filled. ``["unrecorded"]``: why the lake does not know of the last change of the
+        workers or the views, if it does not. ``["failure"]``: why the app cannot go on, or which sources have failed;
+        lookups go on beside failed sources.
         """
         return self._running().status()
 
@@ -683,4 +684,9 @@ def _check_table_options(
         raise DeclarationError(
             f"table {name!r}: replace_source=True is for a streaming DataFrame. on_changed_rows is for one that is not "
             f"streaming and has changed"
+        )
+    if on_changed_rows != OnChange.REFUSE and getattr(rows, "isStreaming", False):
+        raise DeclarationError(
+            f"table {name!r}: on_changed_rows={on_changed_rows!r} is for a DataFrame that is not streaming. "
+            f"replace_source=True is for a streaming one that takes another one's place"
         )

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
+from pyspark.sql import functions as F
 
 from upriver.app import App
 from upriver.arguments import names, text
@@ -166,6 +167,39 @@ def test_what_only_spark_can_say(spark: Any, tmp_path: Path) -> None:
         App(spark, tmp_path / "lake").table("t", rows, key="k", on_changed_rows="ignore")
     with pytest.raises(DeclarationError, match="trigger='soon': give a dict"):
         App(spark, tmp_path / "lake").table("s", rows, "k", trigger="soon")  # type: ignore[arg-type]
+
+
+@pytest.mark.spark
+def test_a_watermark_that_would_have_no_effect_is_refused_wherever_it_is(spark: Any, tmp_path: Path) -> None:
+    (tmp_path / "files").mkdir()
+    rows = spark.readStream.schema("k int, at timestamp").parquet(str(tmp_path / "files"))
+    late, names = rows.withWatermark("at", "10 minutes"), spark.sql("SELECT 1 AS k, 'one' AS name")
+    app = App(spark, tmp_path / "lake")
+    words = r"^table 't': withWatermark\('at', '10 minutes'\) has no effect on a table, .* retain= of app.table"
+    for ignored in (
+        late,
+        late.select("k"),
+        late.where("k > 1").withColumn("n", F.col("k") + 1),
+        rows.union(late),
+        late.join(names, "k"),
+        rows.dropDuplicates(["k"]).withWatermark("at", "10 minutes"),
+    ):
+        with pytest.raises(DeclarationError, match=words):
+            app.table("t", ignored, key="k")
+    for number, used in enumerate(
+        (
+            late.dropDuplicatesWithinWatermark(["k"]),
+            late.select("k", "at").dropDuplicates(["k", "at"]),
+            late.groupBy(F.window("at", "1 hour").alias("w")).count().selectExpr("w.start AS k"),
+            late.join(
+                rows.selectExpr("k AS j", "at AS then").withWatermark("then", "0 seconds"),
+                F.expr("k = j AND at = then"),
+            ),
+        )
+    ):
+        app.table(f"used_{number}", used, key="k")
+    with pytest.raises(DeclarationError, match="on_changed_rows='take_in' is for a DataFrame that is not streaming"):
+        app.table("t", rows, key="k", on_changed_rows="take_in")
 
 
 @pytest.mark.spark

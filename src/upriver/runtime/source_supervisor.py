@@ -217,7 +217,9 @@ class SourceSupervisor:
                 source.ingest.drain(seconds_left)
             except WaitTimeout as late:
                 told = self.status()[table]
-                raise late if told["error"] is None else WaitTimeout(f"{late}. {failure_of_source(table, told)}")
+                if told["error"] is None:
+                    raise
+                raise WaitTimeout(f"{late}. {failure_of_source(table, told)}") from None
             self._look(table)
             self._raise_failure(table)
 

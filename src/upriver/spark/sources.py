@@ -94,8 +94,14 @@ _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 
 
 def check_stream(name: str, rows: DataFrame) -> None:
-    """Raise DeclarationError for a streaming DataFrame that Spark cannot give batch by batch, with added rows only."""
+    """Raise DeclarationError for a streaming DataFrame that Spark cannot give batch by batch, with added rows only; and
+    for one with a watermark that would have no effect."""
     jvm: Any = rows.sparkSession._jvm
+    if (watermark := _unused_watermark(rows._jdf.queryExecution().analyzed(), is_used=False)) is not None:
+        raise DeclarationError(
+            f"table {name!r}: {watermark} has no effect on a table, which takes every row, however late. Leave it out; "
+            f"retain= of app.table() drops old rows. A later version will use it"
+        )
     if rows.sparkSession.conf.get(_CHECK, "true") != "true":
         return
     checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
@@ -107,6 +113,33 @@ def check_stream(name: str, rows: DataFrame) -> None:
             f"table {name!r}: Spark cannot append the rows of this streaming DataFrame: {_first_line(error)} "
             f"Declare the table on the rows that come in, and aggregate, sort or limit them in a view's SQL"
         ) from None
+
+
+_USE_WATERMARKS = frozenset(
+    {
+        "Aggregate",
+        "Deduplicate",
+        "DeduplicateWithinWatermark",
+        "Distinct",
+        "FlatMapGroupsWithState",
+        "FlatMapGroupsInPandasWithState",
+        "TransformWithState",
+        "TransformWithStateInPySpark",
+    }
+)
+"""Spark's operators that keep a state for a stream, by the watermark of what they read; also a join of two streams."""
+
+
+def _unused_watermark(plan: Any, is_used: bool) -> str | None:
+    """The first watermark in a streaming plan that no operator of Spark uses, as the user wrote it; ``None`` without
+    one. is_used: by an operator above. Spark itself drops those of DataFrames that are not streaming."""
+    kind = str(plan.getClass().getSimpleName())
+    if kind == "EventTimeWatermark" and not is_used:
+        return f"withWatermark({plan.eventTime().name()!r}, {str(plan.delay())!r})"
+    parts = plan.children()
+    children = [parts.apply(place) for place in range(parts.size())]
+    is_used |= kind in _USE_WATERMARKS or (kind == "Join" and all(child.isStreaming() for child in children))
+    return next((found for child in children if (found := _unused_watermark(child, is_used)) is not None), None)
 
 
 def check_trigger(name: str, rows: DataFrame, trigger: object) -> Mapping[str, Any]:
