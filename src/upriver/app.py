@@ -4,6 +4,7 @@ import atexit
 import json
 import os
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -17,11 +18,12 @@ from upriver.client.client import Client, Keys, LookupLimits, check_limits, conn
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
 from upriver.coordinator.group import MembershipConfig
+from upriver.coordinator.replication import NO_STANDBYS
 from upriver.doors.doors import DoorAddresses, OpenDoors
 from upriver.doors.gateway import Gateway
 from upriver.doors.tls import DoorCertificate
 from upriver.engine.stateful import in_order
-from upriver.errors import DeclarationError, UnknownView, WaitTimeout
+from upriver.errors import DeclarationError, UnknownView, UpriverWarning, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
 from upriver.lake.change_log import wait_begun, with_change_log
@@ -96,8 +98,9 @@ class App:
     worker_silence_s: seconds after which a silent worker is replaced; it must not answer after that.
     num_standby_replicas: copies of the state of full views, each on an executor of its own, that take over at once when
     a worker is lost. For rescales by ``learner``: max_warmup_replicas: vnodes that are learned at a time.
-    acceptable_lag_epochs: how far behind a learner may be. scale_down_timeout_ms: milliseconds to wait for workers that
-    leave; ``None``: no limit. learner_partial_rebalance: take over learned vnodes at once, not all together.
+    acceptable_lag_epochs: has no effect yet; a learner takes over when it lacks nothing. scale_down_timeout_ms:
+    milliseconds to wait for workers that leave; ``None``: no limit. learner_partial_rebalance: take over learned vnodes
+    at once, not all together.
     compaction: merge the files of old epochs in the background, so that no cost grows with the app's age.
     compaction_grace_s: seconds for which files stay that larger ones have replaced: a read of the lake by Spark may
     last so long.
@@ -177,6 +180,8 @@ class App:
             compaction=CompactionSettings.of(compaction, compaction_grace_s, changes_retention),
             clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
+        if acceptable_lag_epochs != NO_STANDBYS.acceptable_lag_epochs:
+            warnings.warn("acceptable_lag_epochs has no effect yet: leave it out", UpriverWarning, stacklevel=2)
         self._begin_declaring()
 
     # Declaring

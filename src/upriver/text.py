@@ -174,6 +174,8 @@ def render_status(status: Mapping[str, Any]) -> str:
     if status["tables"]:
         lines += [_tables(status["tables"]), *_source_errors(status["tables"])]
     lines += [_workers(status["workers"]), _views(status["views"]), *_view_errors(status["views"])]
+    if (standbys := status["standbys"])["why"] is not None:
+        lines.append(f"standbys: wanted {standbys['wanted']}, vnodes with them {standbys['ready']}: {standbys['why']}")
     if status["failure"] is not None:
         lines.append(f"FAILED: {status['failure']}")
     if status["unrecorded"] is not None:

@@ -262,6 +262,17 @@ def test_a10_a_standby_stays_where_it_is_unless_the_active_one_comes_there() -> 
     assert plan.assignment.standby == standby(S1=[1], S3=[2])
 
 
+def test_a10_a_standby_is_on_another_host_than_the_active_one_where_there_is_one() -> None:
+    """Though another executor on the host has the state, or less to do; it returns where no other host has room."""
+    instances = {InstanceId("h/1"): [S1], InstanceId("h/2"): [S2], InstanceId("i/1"): [S3]}
+    held = Assignment(active=active(S1=[1, 2], S3=[3, 4]), standby=standby(S2=[1, 2]))
+    config = MembershipConfig(num_standby_replicas=1, eventual_balance=False)
+    group = known(Group(tasks=tasks(1, 2, 3, 4), instances=instances, held=held))
+    assert assign(group, config).assignment.standby == {T1: {S3}, T2: {S3}, T3: {S2}, T4: {S2}}
+    less = replace(group, instances={InstanceId("h/1"): [S1], InstanceId("h/2"): [S2], InstanceId("h/3"): [S3]})
+    assert assign(less, config).assignment.standby[T1] == {S2}
+
+
 def test_a10_the_standby_that_learns_is_the_last_to_end() -> None:
     """When there are to be fewer."""
     held = Assignment(active=active(S1=[1]), learner=active(S3=[1]), standby=standby(S2=[1], S3=[1]))

@@ -1,6 +1,7 @@
 """The leader: which workers stand by, when an epoch is over, and which take over from a lost one; rule
 replication.epoch_waits_for_followers."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -70,6 +71,37 @@ def test_no_worker_follows_without_standbys_or_in_a_partial_view() -> None:
         group.epoch()
         assert only(Follow, group.log) == []
         assert group.standing()[1:] == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("instances", "standbys", "why"),
+    [
+        (["a/1", "a/1", "a/1"], 1, "workers 0, 1, 2 in one executor on a. A standby is never in .*: 2 executors must"),
+        (["a/1", "b/1", "b/1"], 2, "worker 0 in an executor on a; workers 1, 2 in one executor on b. .*: 3 executors"),
+    ],
+)
+def test_the_status_says_why_standbys_have_no_place(instances: list[str], standbys: int, why: str) -> None:
+    group = Group(standbys=standbys, instances=instances)
+    group.epoch()
+    told = group.machine.leader.standing()
+    assert (told["wanted"], told["ready"]) == (standbys, 0)
+    assert re.match(why, told["why"])
+    group.instances[1] = "c/1"
+    group.instances[0] = "a/2"
+    group.come(0, 1)
+    group.epoch()
+    assert group.machine.leader.why_unplaced is None
+
+
+def test_the_status_says_why_there_are_no_standbys_yet_or_never() -> None:
+    partial = Group(plans=[PARTIAL])
+    assert partial.machine.leader.standing()["why"].startswith("every view is partial")
+    group = Group(silent=[CaughtUp])
+    group.epoch()
+    assert group.machine.leader.standing()["why"].startswith("0 of 6 vnodes are copied so far")
+    group.lose(2)
+    assert group.machine.leader.standing()["why"] == "worker 2 is not up"
+    assert Group(standbys=0).machine.leader.standing()["why"] is None
 
 
 def test_a_feed_that_has_ended_begins_again() -> None:

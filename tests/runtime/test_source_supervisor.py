@@ -157,7 +157,7 @@ def test_the_failure_of_the_app_names_each_source_that_has_failed(world: World) 
 
 def test_the_status_says_failing_of_a_source_that_is_tried_again_and_why(world: World) -> None:
     rest = {"epoch": 0, "published": 0, "map_version": 1, "workers": [], "views": {}, "unrecorded": None}
-    rest |= {"recoveries": [], "rescale": None, "rescales_waiting": 0}
+    rest |= {"recoveries": [], "rescale": None, "rescales_waiting": 0, "standbys": {"why": None}}
     world.start()
     world.good.now(ended=STAYS)
     world.other.now(ended=GOES_AWAY)

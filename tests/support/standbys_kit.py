@@ -159,7 +159,7 @@ class Group:
 
     def standing(self) -> tuple[int, int, int]:
         """Standbys of each vnode that are wanted, vnodes that have so many, vnodes that are being learned."""
-        wanted, ready, learners = self.machine.leader.standing().values()
+        wanted, ready, learners, _ = self.machine.leader.standing().values()
         return wanted, ready, learners
 
     def followed(self) -> dict[int, list[int]]:

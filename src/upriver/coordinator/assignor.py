@@ -47,6 +47,7 @@ from upriver.coordinator.group import (
     TaskId,
     is_ready,
 )
+from upriver.coordinator.spread import host_of
 from upriver.errors import ProtocolError
 from upriver.ids import WorkerId
 
@@ -280,7 +281,7 @@ def place_standbys(
         for task in (task for task in tasks if len(standby[task]) <= turn):
             copies = [active[task], *standby[task], *([learner[task]] if task in learner else [])]
             taken = {roster.instance_of[worker] for worker in copies}
-            worker = _chosen(held.active.get(task), taken, load, roster)
+            worker = _chosen(task, taken, held, load, roster)
             if worker is not None:
                 standby[task].append(worker)
                 load[worker] += 1
@@ -294,25 +295,35 @@ def _kept(
     held: Assignment,
     roster: Roster,
 ) -> list[WorkerId]:
-    """The standbys that may remain, one per instance. The task's learner comes first."""
+    """The standbys that may remain, one per instance. The task's learner comes first. Others on the host of a copy are
+    left out: they are chosen again where no other host has room."""
     taken: set[InstanceId] = {roster.instance_of[active[task]]}
     kept = []
     for worker in sorted(held.standby.get(task, ()), key=lambda w: (w != learner.get(task), w)):
-        if worker not in roster.leaving and roster.instance_of[worker] not in taken:
-            taken.add(roster.instance_of[worker])
+        instance = roster.instance_of[worker]
+        is_beside = host_of(instance) in set(map(host_of, taken)) and worker != learner.get(task)
+        if worker not in roster.leaving and instance not in taken and not is_beside:
+            taken.add(instance)
             kept.append(worker)
     return kept
 
 
 def _chosen(
-    before: WorkerId | None, taken: set[InstanceId], load: Mapping[WorkerId, int], roster: Roster
+    task: TaskId, taken: set[InstanceId], held: Assignment, load: Mapping[WorkerId, int], roster: Roster
 ) -> WorkerId | None:
-    """The worker that had the task before, and so has its state; else the worker with the least load.
+    """A worker on a host without a copy, if there is one. Among these a standby, then the worker that had the task
+    before, since both have its state; else the worker with the least load.
 
     The owner that still has the task is no candidate: its instance is taken.
     """
+    hosts, before = set(map(host_of, taken)), held.active.get(task)
     free = [worker for worker in roster.staying if roster.instance_of[worker] not in taken]
-    return min(free, key=lambda w: (w != before, load[w], roster.rank[w]), default=None)
+
+    def order(worker: WorkerId) -> tuple[bool, bool, bool, int, int]:
+        is_beside = host_of(roster.instance_of[worker]) in hosts
+        return is_beside, not held.is_standby(task, worker), worker != before, load[worker], roster.rank[worker]
+
+    return min(free, key=order, default=None)
 
 
 def problems(

@@ -6,6 +6,7 @@ from itertools import dropwhile
 
 from upriver.coordinator.epochs import Ledger
 from upriver.coordinator.published import Compacted
+from upriver.coordinator.spread import staying_workers
 from upriver.ids import BEGINNING, Epoch, Incarnation, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import CoordinatorAction, EpochPublished, Tell
@@ -167,6 +168,11 @@ class Cluster:
     def follow(self, *, is_followed: bool, is_reversible: bool) -> None:
         """Whether workers follow each other, and whether standbys may take over."""
         self.is_followed, self.is_reversible = is_followed, is_reversible
+
+    def staying(self, size: int | None) -> tuple[WorkerId, ...]:
+        """The workers that stay if there are to be only so many; ``None``: all."""
+        instances = {worker: member.instance for worker, member in tuple(self.members.items())}
+        return self.workers if size is None else staying_workers(self.workers, size, instances)
 
     # Checkpoints and failures
 

@@ -9,8 +9,9 @@ replication.epoch_waits_for_followers.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from upriver.coordinator.assignor import assign
 from upriver.coordinator.cluster import Cluster, Member
@@ -24,6 +25,7 @@ from upriver.coordinator.group import (
     TaskId,
     asking_for_a_round,
 )
+from upriver.coordinator.spread import host_of
 from upriver.ids import BEGINNING, Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Probe, Unfollow
 from upriver.vnodes import VnodeMap
@@ -281,11 +283,41 @@ class Leader:
         """Places that standbys have taken over from and that wait for a new worker."""
         return frozenset(self._vacant)
 
-    def standing(self) -> Mapping[str, int]:
-        """wanted: standbys of each vnode. ready: vnodes that have that many. learners: vnodes being learned."""
+    def standing(self) -> dict[str, Any]:
+        """wanted: standbys of each vnode. ready: vnodes that have that many. learners: vnodes being learned. why: why
+        not every vnode has as many standbys as the user wants; ``None`` if each has."""
         wanted = self._config.num_standby_replicas if self._cluster.is_reversible else 0
         ready = self._feeds.followed(wanted) if wanted else 0
-        return {"wanted": wanted, "ready": ready, "learners": len(self._assignment.learner)}
+        why, vnodes = self.why_unplaced, len(self._cluster.reading.owners)
+        if why is None and wanted and ready < vnodes:
+            why = f"{ready} of {vnodes} vnodes are copied so far; nothing is copied while keys move in a rescale"
+        return {"wanted": wanted, "ready": ready, "learners": len(self._assignment.learner), "why": why}
+
+    @property
+    def why_unplaced(self) -> str | None:
+        """Why standbys that the user wants have no place, whatever is copied; ``None`` if they have one, or none are
+        wanted. Another thread may call it."""
+        cluster, wanted = self._cluster, self._stands_by.num_standby_replicas
+        if not wanted or not cluster.plans:
+            return None
+        if cluster.keeps_only_what_is_read:
+            return "every view is partial: only views that keep every key have standbys"
+        members = dict(cluster.members)
+        if missing := [worker for worker in cluster.workers if worker not in members]:
+            return f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not up"
+        places: dict[str, list[WorkerId]] = {}
+        for worker in cluster.workers:
+            places.setdefault(members[worker].instance, []).append(worker)
+        if len(places) > wanted:
+            return None
+        where = "; ".join(
+            f"{_listed(workers)} in {'one executor' if len(workers) > 1 else 'an executor'} on {host_of(instance)}"
+            for instance, workers in sorted(places.items())
+        )
+        return (
+            f"{where}. A standby is never in the executor of its active or of another standby: {wanted + 1} executors "
+            f"must run workers. Give the app more workers, or Spark more executors"
+        )
 
     def has(self, epoch: Epoch) -> bool:
         """replication.epoch_waits_for_followers: whether every follower that has caught up has what changed in this
@@ -545,3 +577,8 @@ class Leader:
             leaving=dict.fromkeys(learning.leaving & members.keys(), since_ms or 0),
             memory=self._memory,
         )
+
+
+def _listed(workers: Sequence[WorkerId]) -> str:
+    """``worker 2``, ``workers 2, 3``."""
+    return f"worker{'' if len(workers) == 1 else 's'} {', '.join(map(str, sorted(workers)))}"

@@ -64,7 +64,7 @@ from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, app_status, view_stats
 from upriver.shutdown import run_all
 from upriver.state.failure import told_with_place
-from upriver.vnodes import VnodeMap
+from upriver.vnodes import VnodeMap, resized
 
 _LOG = logging.getLogger("upriver.app")
 
@@ -307,7 +307,7 @@ class CoordinatorLoop:
     def workers_to_be(self) -> tuple[WorkerId, ...]:
         """The workers that there will be if all requested rescales succeed."""
         wanted = self.rescales.workers_wanted()
-        return self._machine.cluster.workers if wanted is None else tuple(map(WorkerId, range(wanted)))
+        return resized(self._machine.cluster.staying(wanted), wanted)
 
     def rescale_history(self) -> list[dict[str, Any]]:
         """As :meth:`ControlKeeper.rescales`."""

@@ -42,6 +42,8 @@ class CoordinatorJournal:
         self._machine = machine
         self._rescales = rescales
         self._failed = dict(machine.cluster.failed)
+        self._unplaced: str | None = None
+        """Why standbys have no place, as it was last logged."""
         self._progress_at = 0.0
         """When the progress of a rescale was last logged."""
 
@@ -56,6 +58,17 @@ class CoordinatorJournal:
                 why = f"{failed[view].kind}: {failed[view].error}"
                 _VIEWS.error("view %s has failed: %s", view, why, extra={"view": view})
             self._failed = dict(failed)
+        self._note_standbys()
+
+    def _note_standbys(self) -> None:
+        why, before = self._machine.leader.why_unplaced, self._unplaced
+        if why == before or not self._machine.cluster.has_begun:
+            return
+        self._unplaced = why
+        if why is None:
+            _WORKERS.info("standbys have places again")
+        else:
+            _WORKERS.warning("standbys have no place: %s", why)
 
     def _note_event(self, event: CoordinatorEvent) -> None:
         match event:

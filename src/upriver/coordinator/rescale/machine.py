@@ -80,7 +80,7 @@ class RescaleQueue:
             self._refuse(request, "there is no view, and so nothing to rescale")
             return None
         try:
-            workers = resized(cluster.workers, request.workers)
+            workers = resized(cluster.staying(request.workers), request.workers)
             return request, RescalePlan.made(cluster.maps, cluster.workers, workers, request.moves)
         except DeclarationError as error:
             self._refused(request, error)
