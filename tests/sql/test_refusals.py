@@ -60,6 +60,7 @@ LIMIT or OFFSET in the order of another query | WITH u AS (SELECT k FROM t ORDER
 a subquery in ORDER BY without LIMIT | SELECT k FROM t ORDER BY (SELECT ^i FROM t)
 a subquery in SORT BY without LIMIT | SELECT k FROM (SELECT k FROM t SORT BY i = (SELECT ^max(i) FROM t))
 sha2() of these bits | SELECT ^sha2(s, s) AS n FROM t
+a name of two columns in EXCEPT ALL or INTERSECT ALL | SELECT i, i AS j FROM t EXCEPT ALL SELECT ^i, i FROM t
 %s of DATE | SELECT ^format_string('%s', d) AS n FROM t
 sha2() of these bits | SELECT ^sha2(s, i) AS n FROM t
 OFFSET by anything but a number | SELECT k FROM t ORDER BY k ^OFFSET 1 + 1

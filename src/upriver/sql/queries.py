@@ -87,6 +87,8 @@ def combined(setting: Setting, tree: exp.SetOperation) -> ScopeRows:
         parts = [tree.this, tree.expression]
     rows = [setting.compile(replace(setting, untyped=True), part) for part in parts]
     types = _types(setting, parts, rows)
+    if not tree.args.get("distinct") and not isinstance(tree, exp.Union):
+        _check_titles(setting, parts, rows)
     names = [column.name for column in rows[0].columns]
     names += rows[0].keys
     relations = [_cast(setting, part, one, names, types) for part, one in zip(parts, rows, strict=True)]
@@ -97,6 +99,15 @@ def combined(setting: Setting, tree: exp.SetOperation) -> ScopeRows:
     columns = [replace(column, untyped=void) for column, void in zip(rows[0].columns, untyped, strict=True)]
     combination = replace(rows[0], relation=_combined(tree, relations, place), columns=tuple(columns))
     return ordered(setting, tree, combination)
+
+
+def _check_titles(setting: Setting, parts: Sequence[exp.Expr], rows: Sequence[ScopeRows]) -> None:
+    """Refuse EXCEPT ALL and INTERSECT ALL of a column that is selected twice, on which Spark fails."""
+    for part, one in zip(parts, rows, strict=True):
+        titles = [column.title.lower() for column in one.columns if column.title is not None]
+        if len(set(titles)) < len(titles):
+            what = "a name of two columns in EXCEPT ALL or INTERSECT ALL"
+            raise setting.source.unsupported(part, what, "Give one another name: SELECT a, a AS b.")
 
 
 def ordered(setting: Setting, tree: exp.Expr, rows: ScopeRows) -> ScopeRows:
