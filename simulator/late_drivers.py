@@ -45,11 +45,13 @@ VIEW = pa.schema([("k", pa.int64())])
 LIMITS = FoldLimits(fanout=3)
 BATCHES_AT_FIRST = 14
 """Before any write is late: two more make a segment."""
-ROUNDS = 150
+ROUNDS = 60
 """Of a campaign: each lets one driver run, begins another, or carries out a late write."""
-BURSTS = (1, 2, 5, 20, 60, 200)
-"""Steps of one round."""
-BEGIN_SHARE, LAND_SHARE, KILL_SHARE = 0.08, 0.15, 0.03
+BURST_MAX = 300
+"""Steps of one round: a start takes some hundred."""
+PAUSE_SHARE = 0.1
+"""Of the commits, and of the looks at what nothing may name, those before which a driver pauses."""
+BEGIN_SHARE, LAND_SHARE, KILL_SHARE = 0.2, 0.3, 0.03
 DRIVERS_MAX = 6
 TRIES_MAX = 8
 """Of a commit of the change log, whose answers are lost."""
@@ -69,6 +71,7 @@ class LateDriver:
         self._is_calm = is_calm
         self.actor = Actor(self._work)
         self.term = Term(0)
+        self.has_started = False
         self.lake: OwnedLake
         self._history = IngestHistory()
         self._is_unsure = False
@@ -81,6 +84,7 @@ class LateDriver:
         files.is_calm = self._is_calm
         actor.pause()
         self._start(files)
+        self.has_started = True
         chores: list[Callable[[], None]] = [self._ingest, self._compact, self._collect, self._log, self._fold]
         chores += [self._checkpoint, self._control]
         if self._is_calm:
@@ -215,6 +219,8 @@ class LateWorld:
         self.in_flight: list[Write] = []
         self.counters: Counter[str] = Counter()
         self._drivers: list[LateDriver] = []
+        self._checked: set[str] = set()
+        """The paths at the last check."""
 
     def play(self) -> None:
         """Raises Violated."""
@@ -243,9 +249,12 @@ class LateWorld:
             self.rng.choice(alive).actor.kill()
             return
         driver = alive[-1] if self.rng.random() < 0.6 else self.rng.choice(alive)
-        for _ in range(self.rng.choice(BURSTS)):
-            if not driver.actor.is_over:
-                driver.actor.step()
+        had_started = driver.has_started
+        for _ in range(self.rng.randint(1, BURST_MAX)):
+            driver.actor.step()
+            pauses = driver.actor.is_deciding and self.rng.random() < PAUSE_SHARE
+            if driver.actor.is_over or pauses or driver.has_started != had_started:
+                break
         self._look_at(driver)
 
     def _land(self) -> None:
@@ -269,6 +278,9 @@ class LateWorld:
 
     def _check(self) -> None:
         """What any reader finds now."""
+        before, self._checked = self._checked, set(self.content)
+        if before <= self._checked and not any(path.endswith(".json") for path in self._checked - before):
+            return  # no file is gone, and none was committed
         lake = Lake(ROOT, StoredFiles(self.content), self.rules)
         try:
             check_lake(lake)
@@ -311,7 +323,7 @@ def check_lake(lake: Lake) -> None:
         for table, of_table in epochs.batches.items():
             batches[table] += of_table.epochs
             last = max(last, of_table.batch)
-        for run in runs_of(lake, span):
+        for run in (run for runs in epochs.runs.values() for run in runs):
             lake.read_into(run.path, [])
     if batches["events"] != last + 1:
         raise Violated(f"{batches['events']} epochs have {last + 1} batches")

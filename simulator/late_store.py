@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from upriver.errors import NotWritten
 
-LATE_SHARE = 0.08
-"""Of the writes, those whose answer is lost, and that are carried out later."""
+LATE_SHARE, LATE_RUN_SHARE = 0.2, 0.02
+"""Of the commits and removals, and of the other writes, those whose answer is lost, and that are carried out later."""
 UNTOLD_SHARE = 0.04
 """Those that are carried out at once, and whose answer is lost."""
 
@@ -83,6 +83,8 @@ class Actor:
         self._stands = threading.Semaphore(0)
         self._is_killed = False
         self.is_over = False
+        self.is_deciding = False
+        """Whether the next request is a commit, or a look at files that nothing may name."""
         self.error: BaseException | None = None
         """What has ended the work, if anything has."""
         threading.Thread(target=self._run, daemon=True).start()
@@ -97,8 +99,9 @@ class Actor:
         while not self.is_over:
             self.step()
 
-    def pause(self) -> None:
+    def pause(self, is_deciding: bool = False) -> None:
         """On the thread: wait for the next ``step``."""
+        self.is_deciding = is_deciding
         self._stands.release()
         self._may_go.acquire()
         if self._is_killed:
@@ -143,22 +146,21 @@ class LateFiles(StoredFiles):
             self._write(doomed[0], lambda: StoredFiles.remove_all(self, doomed))
 
     def _write(self, path: str, write: Write) -> None:
-        self._actor.pause()
+        commits = path.endswith(".json")
+        self._actor.pause(commits)
+        late = LATE_SHARE if commits else LATE_RUN_SHARE
         drawn = 1.0 if self.is_calm else self._rng.random()
-        if drawn >= LATE_SHARE:
+        if drawn >= late:
             write()
         else:
             self._in_flight.append(write)
-        if drawn < LATE_SHARE + UNTOLD_SHARE:
+        if drawn < late + UNTOLD_SHARE:
             raise NotWritten(f"{path}: no answer")
 
     def read(self, path: str) -> pa.Buffer:
         self._actor.pause()
         return super().read(path)
 
-    def read_into(self, path: str, parts: Iterable[tuple[int, memoryview]]) -> int:
-        return super().read_into(path, parts)
-
-    def names(self, directory: str) -> list[str]:
-        self._actor.pause()
-        return super().names(directory)
+    def tree(self, directory: str) -> list[str]:
+        self._actor.pause(directory.startswith(("tables/", "changes/rows")))
+        return super().tree(directory)

@@ -63,6 +63,14 @@ class S3Server:
         """Leave puts of paths that end with the name unanswered."""
         self._tell(f"hold {name}")
 
+    def delay(self, name: str) -> None:
+        """Leave the next put of a path that ends with the name unanswered, and no other."""
+        self._tell(f"delay {name}")
+
+    def land(self) -> None:
+        """Carry out that put."""
+        self._tell("land")
+
     def wait_held(self) -> None:
         """Wait for the first of them."""
         assert self._process.stdout is not None

@@ -38,7 +38,8 @@ BY_ID, BY_TOWN = lake_channel("users", ("id",)), lake_channel("users", ("town",)
 
 @contextmanager
 def owned(root: Path | str, indexes: Mapping[str, tuple[tuple[str, ...], ...]] = INDEXES) -> Iterator[OwnedLake]:
-    lake = OwnedLake(str(root), LakeRecord(VNODES, (EVENTS, USERS), indexes), {})
+    address = root if isinstance(root, str) else str(root)
+    lake = OwnedLake(address, LakeRecord(VNODES, (EVENTS, USERS), indexes), {})
     try:
         yield lake
     finally:

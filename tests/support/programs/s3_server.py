@@ -5,6 +5,7 @@ answered at a time, as if each were atomic.
 
 Lines of input: ``lose NAME``: the next put of a path with this end is carried out, and its answer lost. ``hold NAME``:
 a put of such a path stays unanswered; ``held`` is said once there is one. ``drop``: what is held is not carried out.
+``delay NAME``: the next put of such a path is held, and no other; ``land``: it is carried out.
 Below a directory ``overwrites``, a put is never conditional.
 """
 
@@ -31,6 +32,8 @@ class OneAtATime:
         self._lock = threading.Lock()
         self._lost: list[str] = []
         self._held: str | None = None
+        self._delayed: str | None = None
+        self._may_land = threading.Event()
         self._may_go = threading.Event()
 
     def hold(self, name: str) -> None:
@@ -43,6 +46,15 @@ class OneAtATime:
         self._held = None
         self._may_go.set()
 
+    def delay(self, name: str) -> None:
+        """Hold the next PUT of a path with this end, until ``land``."""
+        self._may_land.clear()
+        self._delayed = name
+
+    def land(self) -> None:
+        """Carry out the PUT that was delayed."""
+        self._may_land.set()
+
     def lose(self, name: str) -> None:
         """Lose the answer to the next PUT of a path with this end."""
         with self._lock:
@@ -54,6 +66,10 @@ class OneAtATime:
             print("held", flush=True)
             self._may_go.wait()
             raise ConnectionError("the request is dropped")
+        if is_put and self._delayed is not None and path.endswith(self._delayed):
+            self._delayed = None
+            print("held", flush=True)
+            self._may_land.wait()
         if "/overwrites/" in path:
             environ.pop("HTTP_IF_NONE_MATCH", None)
         with self._lock:
@@ -79,6 +95,10 @@ def main(bucket: str) -> None:
                 application.lose(name)
             case ["hold", name]:
                 application.hold(name)
+            case ["delay", name]:
+                application.delay(name)
+            case ["land"]:
+                application.land()
             case _:
                 application.drop()
         print("done", flush=True)
