@@ -27,8 +27,8 @@ from upriver.coordinator.control import placement_at_start
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
-from upriver.errors import NotWritten, ProtocolError
-from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
+from upriver.errors import NotWritten
+from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, WorkerId
 from upriver.lake.spans import EpochSpan, single, span_after
 from upriver.migration.messages import Acquire
 from upriver.plan.plan import NOT_WANTED, TableSpec
@@ -67,7 +67,7 @@ from upriver.protocol.coordinator_events import (
     WorkerSaid,
     WriteControl,
 )
-from upriver.protocol.messages import Assign, EpochFinished, WorkerFailed
+from upriver.protocol.messages import Assign, EpochFinished, FromWorker, RowsApplied, StartedAnew, WorkerFailed
 from upriver.protocol.peers import Envelope, ForRegion, PeerLookupAnswered
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
@@ -100,6 +100,7 @@ from upriver.worker.regions import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
 CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often
+ROWS_MADE_UP = 1_000_000
 ANSWER_ROWS = 2  # so are their rows: longer answers are read some rows at a time
 
 
@@ -314,8 +315,29 @@ class SimulatedCluster:
     def hear(self, process: Process) -> None:
         """The coordinator hears what comes next from a process."""
         message = process.up.popleft()
+        if isinstance(message, StartedAnew):
+            process.heard.clear()  # a channel keeps the order: nothing from before comes after this
+        process.heard.append(message)
         self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
         self._forget(process)
+
+    def hear_again(self, process: Process) -> FromWorker:
+        """The coordinator hears again what it has heard from a process."""
+        message = self._rng.choice(process.heard)
+        self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
+        return message
+
+    def hear_nonsense(self, process: Process) -> FromWorker:
+        """The coordinator hears from a process that it fails, or what cannot be: an epoch that no worker was sent, or
+        rows that no worker has sent. The latter fails a view, all else replaces the process."""
+        plan = self._rng.choice(process.plans)
+        rows = RowsApplied(epoch=process.applied, applied={self._rng.choice(plan.spread).name: ROWS_MADE_UP})
+        unsent = EpochFinished(epoch=Epoch(self.lake.published + 1), read={}, applied={}, stats={})
+        message = self._rng.choice((rows, unsent, WorkerFailed(kind="OSError", error="the disk is gone")))
+        if message is rows:
+            self.bad_rows.torn.add(plan.name)
+        self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
+        return message
 
     def _forget(self, process: Process) -> None:
         if process.noticed_gone and not process.up:
@@ -352,19 +374,22 @@ class SimulatedCluster:
         try:
             actions = process.machine.step(event)
         except Exception as error:
-            if not (process.torn and isinstance(event, EpochRead) and isinstance(error, ProtocolError)):
-                raise checkers.machines_do_not_fail(error) from error
-            self.trace.append(f"{process} notices: {error}")
-            self.watcher.counters["torn_reads_noticed"] += 1
-            self.crash(process)
-            process.up.append(WorkerFailed(kind=type(error).__name__, error=str(error)))
-            return
+            raise checkers.machines_do_not_fail(error) from error
+        if process.torn is not None and isinstance(event, EpochRead):
+            self._notice_torn(process, process.torn)
         for action in actions:
             self._carry_out(process, event, action)
         if isinstance(event, PeerSaid):
             self._look_at_load(process, event.envelope)
         if isinstance(event, LookupAsked):
             self.lookup_observer.asked(process, event)
+
+    def _notice_torn(self, process: Process, channel: Channel) -> None:
+        """The views that read the channel have failed at the process."""
+        self.trace.append(f"{process} notices that it has read other rows of {channel} than there are")
+        self.watcher.counters["torn_reads_noticed"] += 1
+        self.bad_rows.torn.update(plan.name for plan in process.plans if channel in plan.channels)
+        process.torn = None
 
     def _carry_out(self, process: Process, event: WorkerEvent, action: WorkerAction) -> None:
         match action:
@@ -499,6 +524,9 @@ class SimulatedCluster:
             case ReplaceWorker():
                 self.trace.append(f"  #{action.incarnation} is to be replaced: {action.error}")
                 self.watcher.counters["workers_replaced"] += 1
+                process = self.processes.get(action.incarnation)
+                if process is not None and process.runs:
+                    self.crash(process)
             case AppFailed():
                 require(checkers.the_app_does_not_fail, action.kind, action.error)
             case _:

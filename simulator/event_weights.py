@@ -19,11 +19,14 @@ FAULTS: Mapping[str, Mapping[str, Any]] = {
     "driver": {"driver": 0.05},
     "delay": {"pace": (0.5, 6.0) * (PLACES_MAX // 2), "hear": 1.0, "carry": 0.2, "dial": 0.5},
     "duplicate": {"repeat": 0.3},
+    "echo": {"echo": 0.5},
+    "nonsense": {"nonsense": 0.02},
     "tear": {"torn": 0.05},
     "disk": {"spoil": 0.3},
 }
 """By kind: a process dies; is replaced while it runs; a channel breaks; the driver dies; some are slow; the network
-says something twice; a read gives other rows than there are; the lake does not take what is written."""
+says something twice; says again what a process has reported long ago; a process reports what cannot be; a read gives
+other rows than there are; the lake does not take what is written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +46,7 @@ class EventWeights:
     and how many may warm up at a time. feed: how fast a process copies its state for its followers. lease: how soon
     that of a lost process has run out. overdue: that a leaver is not waited for. record: how fast the lake takes
     control records. compact: that epochs become a segment. outgrown: after how many epochs a checkpoint is dropped.
+    echo: how fast the coordinator hears again what a process has said before. nonsense: that it hears what cannot be.
     """
 
     publish: float
@@ -82,6 +86,8 @@ class EventWeights:
     record: float = 4.0
     compact: float = 0.0
     outgrown: int | None = None
+    echo: float = 0.0
+    nonsense: float = 0.0
 
     @property
     def membership(self) -> MembershipConfig:
@@ -205,6 +211,8 @@ class EventWeights:
             driver=0,
             overdue=0,
             compact=0,
+            echo=0,
+            nonsense=0,
             checkpoint=min(self.checkpoint, 0.1),
             spoil=0,
         )

@@ -12,7 +12,7 @@ from simulator.fake_checkpoints import FakeCheckpoints, Writing
 from simulator.lake import FakeLake
 from simulator.tables import Key
 from upriver.hashing import HASH64_MAX
-from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Bye
 from upriver.plan.plan import DataflowPlan
@@ -55,6 +55,10 @@ from upriver.worker.shard import Shard
 from upriver.worker.worker import WorkerMachine
 
 
+HEARD_KEPT_MAX = 40
+"""Messages of a process that the coordinator may hear again."""
+
+
 @dataclass(frozen=True, slots=True)
 class SimulatedLookup:
     """A lookup without an answer. seen: per key, the latest epoch that any lookup had shown when this one began."""
@@ -90,14 +94,16 @@ class Process:
     """It has lost a peer since it last met all of them."""
     leaves: bool = False
     """It was told to take leave of its peers."""
-    torn: bool = False
-    """A read has gone wrong, and the machine is to notice."""
+    torn: Channel | None = None
+    """A read of this channel has gone wrong, and the machine is to notice."""
     noticed_gone: bool = False
     """The coordinator has been told that the process is gone."""
     down: deque[ToWorker] = field(default_factory=deque)
     """On its way from the coordinator."""
     up: deque[FromWorker] = field(default_factory=deque)
     """On its way to the coordinator."""
+    heard: deque[FromWorker] = field(default_factory=lambda: deque(maxlen=HEARD_KEPT_MAX))
+    """What the coordinator has heard since the process last began anew: it may hear it again."""
     inbox: deque[PeersMet | PeerLost] = field(default_factory=deque)
     """What the shell has to tell."""
     opened: list[OpenEpoch] = field(default_factory=list)
@@ -210,7 +216,7 @@ class Process:
 
     def _begin(self, assign: Assign) -> None:
         """What was read, held and heard is of no use any more."""
-        self.assigned, self.serves, self.leaves, self.torn = assign, True, False, False
+        self.assigned, self.serves, self.leaves, self.torn = assign, True, False, None
         self.applied = assign.start_at
         self.peers.clear()
         self.left.clear()
@@ -237,8 +243,8 @@ class Process:
         slices = _shuffled_together(edges, rng)
         full = [place for place, slice_ in enumerate(slices) if len(slice_.batch)]
         if tear and full:
-            self.torn = True
             place = rng.choice(full)
+            self.torn = slices[place].channel
             times = rng.choice((0, 2))
             if slices[place].batch.weight is not None:
                 times = 0  # a retraction that is read twice makes its view fail before the end of the epoch is read

@@ -176,6 +176,26 @@ UPSERTED = (
     ),
 )
 """Views whose rows are taken back."""
+UNSURE = (
+    ViewSpec(
+        "pairs",
+        "SELECT t.sym, t.seq, o.page FROM trades t LEFT JOIN offers o ON t.sym = o.sym AND t.qty + o.qty > 6",
+        ("sym",),
+    ),
+    ViewSpec(
+        "unmet",
+        "SELECT page, count(*) AS n FROM visits v WHERE NOT EXISTS"
+        " (SELECT 1 FROM trades t WHERE t.qty = v.ms AND t.seq + v.seq > 20) GROUP BY page",
+        ("page",),
+    ),
+    ViewSpec(
+        "fulls",
+        "SELECT n, count(*) AS syms FROM (SELECT coalesce(o.sym, t.sym) AS sym, count(*) AS n FROM trades t"
+        " FULL JOIN offers o ON t.sym = o.sym AND 12 / t.qty > o.qty GROUP BY 1) GROUP BY n",
+        ("n",),
+    ),
+)
+"""Views with joins whose condition could fail on a row: rows wait until all of an epoch have come."""
 CLOCKED = (
     ViewSpec("fresh", "SELECT sym, seq, qty FROM trades WHERE seq > unix_timestamp() - 12", ("sym",)),
     ViewSpec(

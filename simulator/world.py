@@ -32,6 +32,7 @@ from simulator.trace_text import read_in_words, short
 from simulator.users import Users
 from simulator.view_observer import ViewObserver
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.coordinator import FAULTS_MAX
 from upriver.ids import Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.retention import Retain
@@ -240,6 +241,10 @@ class World:
         moves: list[Move] = []
         if process.up:
             moves.append((weights.hear, partial(self._hear, process)))
+        if process.heard:
+            moves.append((weights.echo, partial(self._hear_again, process)))
+        if process.serves and self.cluster.watcher.counters["nonsense"] < FAULTS_MAX:
+            moves.append((weights.nonsense, partial(self._hear_nonsense, process)))
         if not process.runs:
             return [*moves, (weights.notice, partial(self._notice, process))] if not process.noticed_gone else moves
         pace = weights.pace_of(process.worker)
@@ -314,6 +319,14 @@ class World:
         line = f"coordinator <- {process} {short(process.up[0])}"
         self._happened("late_reports" if is_late else "reports", line)
         self.cluster.hear(process)
+
+    def _hear_again(self, process: Process) -> None:
+        message = self.cluster.hear_again(process)
+        self._happened("echoes", f"coordinator <- {process} {short(message)} again")
+
+    def _hear_nonsense(self, process: Process) -> None:
+        message = self.cluster.hear_nonsense(process)
+        self._happened("nonsense", f"coordinator <- {process} {short(message)}, which cannot be")
 
     def _deliver(self, process: Process) -> None:
         message = process.down.popleft()

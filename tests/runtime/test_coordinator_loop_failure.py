@@ -1,11 +1,12 @@
-"""An unexpected error of the coordinator ends the app: each caller hears of it, and the workers end."""
+"""An unexpected error of the coordinator ends the app: each caller hears of it, and the workers end. An error that a
+worker's message causes ends that worker alone."""
 
 import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from coordinator_kit import PLAN, vnode_map
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import ProtocolError, UpriverError
 from upriver.ids import Epoch, MapVersion, WorkerId
-from upriver.protocol.messages import Settled, ToWorker
+from upriver.protocol.messages import EpochFinished, Settled, ToWorker
+from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -31,6 +33,7 @@ class End:
 
     told: "queue.Queue[ToWorker]" = field(default_factory=queue.Queue)
     closed: threading.Event = field(default_factory=threading.Event)
+    given_up: "queue.Queue[UpriverError]" = field(default_factory=queue.Queue)
 
     def tell(self, message: ToWorker) -> None:
         self.told.put(message)
@@ -39,14 +42,18 @@ class End:
         self.closed.set()
 
     def give_up(self, error: UpriverError) -> None:
-        raise AssertionError(error)
+        self.given_up.put(error)
+
+
+UNCONTAINED = replace(ALL_RULES, coordinator_late_reports_change_nothing=False, workers_faults_are_theirs=False)
+"""A worker's message can end the coordinator."""
 
 
 class Cluster:
     """A coordinator, its two workers, which answer nothing, and a thread for each caller."""
 
-    def __init__(self, threads: ThreadPoolExecutor) -> None:
-        self.loop = CoordinatorLoop(CoordinatorMachine(vnode_map(), (PLAN,)), start_worker=lambda worker: None)
+    def __init__(self, threads: ThreadPoolExecutor, rules: Rules = UNCONTAINED) -> None:
+        self.loop = CoordinatorLoop(CoordinatorMachine(vnode_map(), (PLAN,), rules), start_worker=lambda worker: None)
         self.loop.start()
         self.ends = [End(), End()]
         self.incarnations = [self.loop.register(WorkerId(n), f"host:{n}", end) for n, end in enumerate(self.ends)]
@@ -105,3 +112,16 @@ def test_the_workers_end_and_a_second_error_is_not_told(cluster: Cluster, caplog
         assert all(end.closed.wait(SECONDS_MAX) for end in cluster.ends)
         cluster.end()
     assert len(caplog.messages) == 1
+
+
+def test_a_message_that_cannot_be_ends_its_worker_alone() -> None:
+    with ThreadPoolExecutor() as threads:
+        cluster = Cluster(threads, ALL_RULES)
+        sender, other = cluster.ends
+        nonsense = EpochFinished(epoch=Epoch(7), read={}, applied={}, stats={})
+        cluster.loop.hear(cluster.incarnations[0], nonsense)
+        told = str(sender.given_up.get(timeout=SECONDS_MAX))
+        assert "worker 0 reports epoch 7, and was sent 0 (at upriver.coordinator" in told
+        cluster.loop.check()
+        assert other.given_up.empty()
+        cluster.end()

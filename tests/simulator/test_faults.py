@@ -19,6 +19,8 @@ SHOWN_BY = {
     "driver": "drivers",
     "delay": "PeersMet",
     "duplicate": "repeats",
+    "echo": "echoes",
+    "nonsense": "nonsense",
     "tear": "torn_reads_noticed",
     "disk": "checkpoints_given_up",
 }

@@ -30,8 +30,9 @@ CAUGHT_BY = {
     "worker_counts_match": {
         "views_equal_the_oracle",
         "a_keys_rows_are_in_order",
-        "machines_do_not_fail",
-    },  # coordinator.all_workers_finish notices
+        "lookups_are_refused_for_a_reason",
+        "views_fail_for_a_reason",
+    },  # views.fail_miscounted notices
     "worker_wait_for_replay": {"lookups_wait_for_the_replay"},
     "worker_own_vnodes_only": {
         "peers_are_spoken_to_over_a_channel",
@@ -56,6 +57,7 @@ CAUGHT_BY = {
         "workers_are_not_sent_too_far_ahead",
         "machines_do_not_fail",
     },
+    "coordinator_late_reports_change_nothing": {"every_epoch_ends"},
     "coordinator_cut_ahead_of_all": {"machines_do_not_fail"},  # worker.snapshot_at_cut sees the cut behind it
     "coordinator_lock_step": {
         "no_keys_move_while_epochs_flow",
@@ -74,11 +76,13 @@ CAUGHT_BY = {
     "worker_set_aside_at_once": {"just_bad_rows_are_set_aside"},
     "worker_between_epochs": {"keys_are_as_of_one_epoch"},
     "worker_whole_stages": {"no_key_is_lost", "views_equal_the_oracle", "machines_do_not_fail"},
+    "workers_faults_are_theirs": {"machines_do_not_fail"},
     "workers_failed_are_replaced": {"the_app_does_not_fail"},
     "lookups_one_moment": {"keys_are_as_of_one_epoch", "lookups_equal_the_oracle", "a_keys_rows_are_in_order"},
 }
 FLOOD = {"publish": 2.0, "sizes": (5, 20), "hear": 6.0, "carry": 4.0, "dial": 4.0}
 SWIFT = {"publish": 0.3, "sizes": (0, 1), "pace": (6.0,) * PLACES_MAX, "hear": 6.0, "carry": 4.0, "dial": 0.5}
+STEADY = {**FLOOD, "publish": 1.0, "sizes": (1, 3), "pace": (6.0,) * PLACES_MAX, "rescale": 0.0}
 UNEVEN = (0.5, 6.0) * (PLACES_MAX // 2)
 OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
     "worker_wait_until_over": {**FLOOD, "lookup": 3.0, "scan": 1.0, "pace": UNEVEN},
@@ -87,6 +91,9 @@ OF_EXCHANGES: Mapping[str, Mapping[str, Any]] = {
     "coordinator_no_older_snapshot": {**SWIFT, "scan": 0.3, "crash": 0.03, "notice": 2.0, "start": 5.0},
     "worker_settle_what_comes_late": {**FLOOD, "rescale": 3.0, "move": 2.0, "keys_max": 1, "pace": UNEVEN},
     "worker_whole_stages": {**FLOOD, "rescale": 0.0, "crash": 0.0},
+    "coordinator_late_reports_change_nothing": {**STEADY, "echo": 2.0},
+    "workers_faults_are_theirs": {**STEADY, "nonsense": 0.1},
+    "workers_failed_are_replaced": {**STEADY, "nonsense": 0.1},
 }
 OF_READS = {"worker_counts_match": {**FLOOD, "torn": 0.2, "rescale": 0.0, "crash": 0.0}}
 OF_SEGMENTS: Mapping[str, Mapping[str, Any]] = {
@@ -119,9 +126,10 @@ def test_every_rule_is_tried() -> None:
     others = ("checkpoints_", "control_", "replication_", "views_", "retention_", "clock_", "changes_")
     # test_checkpoint_rules, test_control_rules, test_standby_rules, test_failing_views, test_retention_rules,
     # test_clock_rules, test_change_rules
+    of_a_moment = ("worker_put_off_rows_count",)  # coordinator/test_stages
     of_segments = ("coordinator_none_within_a_segment", "coordinator_rewritten_for_all")
     # coordinator/test_published, test_retention_rules
-    assert list(CAUGHT_BY) == [name for name in switches if not name.startswith((*others, *of_segments))]
+    assert list(CAUGHT_BY) == [name for name in switches if not name.startswith((*others, *of_segments, *of_a_moment))]
 
 
 OF_SOME = {**OF_EXCHANGES, **OF_READS, **OF_SEGMENTS}

@@ -30,12 +30,13 @@ from machines_kit import (
 )
 
 from upriver.errors import ProtocolError
-from upriver.ids import Channel, VnodeId
+from upriver.ids import Channel, Epoch, VnodeId
 from upriver.migration.messages import RowsSent
-from upriver.protocol.messages import EpochFinished, ReadVnodes, RowsApplied
+from upriver.protocol.messages import EpochFinished, ReadVnodes, RowsApplied, ViewFailed
 from upriver.protocol.peers import Portion
 from upriver.protocol.rules import Rules
-from upriver.protocol.worker_events import ReadEpoch, Report, WorkerEvent
+from upriver.protocol.worker_events import EpochRead, ReadEpoch, Report, WorkerEvent
+from upriver.state.failure import ViewFailure
 
 MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
 """By the map HALVES, seen from worker 0."""
@@ -97,10 +98,16 @@ def test_worker_each_epoch_once_switched_off_applies_an_epoch_twice() -> None:
 
 
 @pytest.mark.parametrize("promised", [0, 1, 3])
-def test_worker_counts_match_an_epoch_with_more_or_fewer_rows_than_promised_does_not_end(promised: int) -> None:
-    machine = worker(assign(), opened(1), rows(1, "a", "b"))
-    with pytest.raises(ProtocolError, match=f"promised {{'t/k': {promised}}}, read {{'t/k': 2}}"):
-        machine.step(read(1, promised))
+def test_worker_counts_match_more_or_fewer_rows_than_promised_fail_the_views_that_read_them(promised: int) -> None:
+    elsewhere = planned("other", "e")
+    machine = worker(assign(plans=(PLAN, elsewhere), maps=dict.fromkeys(("seen", "other"), vnode_map([0] * 8))))
+    machine.step(opened(1))
+    machine.step(rows(1, "a", "b"))
+    (channel,) = elsewhere.channels
+    (failed, end) = reports(machine.step(EpochRead(epoch=Epoch(1), promised={CHANNEL: promised, channel: 0})))
+    told = f"view 'seen', reading the lake: epoch 1: {promised} rows of t/k are in the lake, and 2 came"
+    assert failed == ViewFailed(view="seen", failure=ViewFailure(kind="ProtocolError", error=told))
+    assert isinstance(end, EpochFinished)
 
 
 def test_worker_counts_match_counts_the_rows_read_here_wherever_they_are_applied() -> None:

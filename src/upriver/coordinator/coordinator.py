@@ -106,7 +106,8 @@ from upriver.vnodes import VnodeMap
 
 
 FAULTS_MAX = 5
-"""workers.faults_are_theirs: how many faults of workers' messages are contained at most before an epoch ends."""
+"""workers.faults_are_theirs: how many faults of workers' messages are contained at most before all workers have caught up
+or an epoch ends."""
 
 
 class Evictions:
@@ -178,7 +179,8 @@ class CoordinatorMachine:
         """coordinator.anew_when_torn: exchanged rows may be lost, so all workers must begin anew."""
         self._wanted = ViewChanges()
         self._faults = 0
-        """Faults of workers' messages since an epoch last ended (workers.faults_are_theirs)."""
+        """Faults of workers' messages since an epoch last ended, or all workers had caught up
+        (workers.faults_are_theirs)."""
         self._stopping = False
 
     @property
@@ -296,6 +298,8 @@ class CoordinatorMachine:
             self._rescales.all_begin_anew()
         self._end_epochs()
         self._fail_miscounted()
+        if self._faults and self.cluster.is_quiet():
+            self._faults = 0
         self._adopt_segments()
         self._let_slices_change_hands()
         if self._leader.has_learned:  # perhaps by a round that moves nothing: no message follows it

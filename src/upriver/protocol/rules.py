@@ -17,7 +17,8 @@ class Rules:
     worker_each_epoch_once: bool = True
     """worker.each_epoch_once: a worker applies epochs in order, each exactly once."""
     worker_counts_match: bool = True
-    """worker.counts_match: an epoch ends at a worker only with as many rows per channel as its manifest promises."""
+    """worker.counts_match: views fail if a worker has read more or fewer rows of their channel than an epoch's manifest
+    promises."""
     worker_wait_for_replay: bool = True
     """worker.wait_for_replay: a worker answers no lookup before it has applied all epochs that were published when it
     joined."""
@@ -153,21 +154,21 @@ class Rules:
     """control.record_before_begin: a rescale begins when the lake has a control record of what it leads to."""
     control_record_before_end: bool = True
     """control.record_before_end: clients hear of a rescale's end when the lake has a control record of it."""
-    workers_failed_are_replaced: bool = True
-    """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
     workers_faults_are_theirs: bool = True
     """workers.faults_are_theirs: an error of the coordinator while it handles a worker's message replaces that worker,
     and all begin anew."""
+    workers_failed_are_replaced: bool = True
+    """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
     views_fail_alone: bool = True
     """views.fail_alone: an error while a view is computed fails that view; its worker and other views go on."""
-    views_fail_miscounted: bool = True
-    """views.fail_miscounted: a view whose rows are miscounted fails, and its counts hold no epoch up."""
     views_fail_everywhere: bool = True
     """views.fail_everywhere: a view that has failed at one worker fails at all."""
     views_failed_are_recorded: bool = True
     """views.failed_are_recorded: a checkpoint names the views that have failed: their state in it is of no use."""
     views_fail_ahead: bool = True
     """views.fail_ahead: a worker tells its peers that a view has failed before any message that lacks its state."""
+    views_fail_miscounted: bool = True
+    """views.fail_miscounted: a view whose rows are miscounted fails, and its counts hold no epoch up."""
     lookups_one_moment: bool = True
     """lookups.one_moment: an answer that is read some rows at a time is as of the moment at which it began."""
     retention_retract_with_epoch: bool = True

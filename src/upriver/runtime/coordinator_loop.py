@@ -385,12 +385,16 @@ class CoordinatorLoop:
                 actions = self._machine.step(event)
                 for action in actions:
                     self._carry_out(action)
-                self._recoveries.look(self._machine.cluster)
-                self.rescales.waits(self._machine.rescale_waits_for)
-                journal.note(event, actions)
             except Exception as error:  # a fault of ours: no caller must wait in vain
                 _LOG.debug("the coordinator has failed", exc_info=error)
                 self.fail(_fault(error))
+                continue
+            try:
+                self._recoveries.look(self._machine.cluster)
+                self.rescales.waits(self._machine.rescale_waits_for)
+                journal.note(event, actions)
+            except Exception as error:  # of any class: these only show what the coordinator does
+                _LOG.error("the status and the log lack a step of the coordinator: %s", told_with_place(error))
 
     def _carry_out(self, action: CoordinatorAction) -> None:
         match action:

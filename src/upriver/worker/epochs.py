@@ -3,7 +3,7 @@ worker.counts_match and worker.settle_what_comes_late."""
 
 from upriver.engine.region import ALL_ROWS
 from upriver.errors import IllegalEvent, ProtocolError
-from upriver.ids import Epoch, preceding
+from upriver.ids import Channel, Epoch, preceding
 from upriver.migration.events import RowsArrived
 from upriver.protocol.messages import (
     NO_STAGE,
@@ -111,10 +111,18 @@ class Epochs:
         reading = self.progress.reading_of(event.epoch, "end")
         self._advance()
         due = {channel: rows + event.aged.get(channel, 0) for channel, rows in event.promised.items()}
-        if self._rules.worker_counts_match and reading.read != due:
-            raise ProtocolError(f"epoch {event.epoch}: promised {due}, read {reading.read}")
+        if self._rules.worker_counts_match:
+            for channel in {channel for channel, _ in due.items() ^ reading.read.items()}:
+                what = f"{due.get(channel, 0)} rows of {channel} are in the lake, and {reading.read.get(channel, 0)} came"
+                self._fail_fed(channel, f"epoch {event.epoch}: {what}")
         self.progress.end_reading(event.aged)
         self.finish()
+
+    def _fail_fed(self, channel: Channel, what: str) -> None:
+        """The views that the channel feeds have other rows here than the lake has: they fail."""
+        for region, _ in self._regions.fed_by.get(channel, []):
+            with self._regions.shards[region].contained("reading the lake"):
+                raise ProtocolError(what)
 
     def _advance(self) -> None:
         """With the first that is read of an epoch, the clock gets to its instant. Until then the state here is as of

@@ -184,7 +184,16 @@ class Shard:
         return self.step(CollectAsked(keys_max=keys_max))
 
     def _carry_out(self, action: object, cause: Event, outcomes: list[Outcome]) -> list[Event]:
-        """Carry out an action of the distributor. Returns the events that this gives the distributor."""
+        """Carry out an action of the distributor. Returns the events that this gives the distributor. If the region
+        fails, its stand-in carries the action out."""
+        made: list[Outcome] = []
+        with self.contained("keeping its keys"):
+            events = self._carried_out(action, cause, made)
+            outcomes += made
+            return events
+        return self._carried_out(action, cause, outcomes)
+
+    def _carried_out(self, action: object, cause: Event, outcomes: list[Outcome]) -> list[Event]:
         match action:
             case PassDown(rows=Portion() as portion):
                 if self._rules.checkpoints_copy_before_change:
@@ -317,12 +326,13 @@ class Shard:
         if self.failure is not None:
             self.region = self._stand_in(0, 0)  # waiting rows will come again
             return
-        self.region.drain(ALL_ROWS)  # discard the epoch's results
-        for chunk in self.logs.take_saved():
-            self.region.drop(chunk.keys)
-            self._install(chunk.parts)
-            if self._rules.replication_put_back_has_changed:
-                self.logs.note_for_followers(chunk.keys)
+        with self.contained("going back to the last epoch's end"):
+            self.region.drain(ALL_ROWS)  # discard the epoch's results
+            for chunk in self.logs.take_saved():
+                self.region.drop(chunk.keys)
+                self._install(chunk.parts)
+                if self._rules.replication_put_back_has_changed:
+                    self.logs.note_for_followers(chunk.keys)
 
     def take_over(self, chunk: StateChunk) -> None:
         """This worker keeps these keys from now on."""
@@ -331,14 +341,15 @@ class Shard:
 
     def give_up(self, vnodes: Sequence[VnodeId]) -> None:
         """Another worker keeps these slices from now on."""
-        for vnode in vnodes:
-            if self.partial is not None:
-                self.partial.give_up_vnode(vnode, self._vnodes)
-                self.partial.leave(vnode, self._vnodes)
-            else:
-                keys = self.region.keys_of(vnode, self._vnodes)
-                self.region.drop(keys)
-                self._note_moved(keys)
+        with self.contained("giving keys up"):
+            for vnode in vnodes:
+                if self.partial is not None:
+                    self.partial.give_up_vnode(vnode, self._vnodes)
+                    self.partial.leave(vnode, self._vnodes)
+                else:
+                    keys = self.region.keys_of(vnode, self._vnodes)
+                    self.region.drop(keys)
+                    self._note_moved(keys)
 
     def succeed(self, old: "Shard") -> None:
         """Go on with the old shard's state, by this shard's map, when all resume."""
@@ -372,7 +383,9 @@ class Shard:
 
     def advance(self, epoch: Epoch, clock: int) -> list[Outcome]:
         """The epoch begins here: the clock gets to its instant."""
-        due, outcomes = self.region.due(clock), list[Outcome]()
+        due, outcomes = NO_KEYS, list[Outcome]()
+        with self.contained(f"epoch {epoch}"):
+            due = self.region.due(clock)
         if len(due):
             outcomes += self._copied_before(due) if self._rules.checkpoints_copy_before_change else []
             self._save(due)
