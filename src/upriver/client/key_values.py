@@ -176,7 +176,7 @@ class KeyPlace:
         if pa.types.is_list(type) and _is_list(values.type):
             return self._cast_lists(type, values)
         try:
-            cast = _exactly_cast(values, type)
+            cast = exactly_cast(values, type)
         except pa.ArrowException as error:
             raise self.refuse(f"an array of type {values.type} with a value that does not fit: {error}") from error
         if cast is None:
@@ -197,7 +197,7 @@ class KeyPlace:
         return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), elements, type=type, mask=values.is_null())
 
 
-def _exactly_cast(values: pa.Array, type: pa.DataType) -> pa.Array | None:
+def exactly_cast(values: pa.Array, type: pa.DataType) -> pa.Array | None:
     """The values in another type, ``None`` if one would not be the same. Raises ArrowException for some of those."""
     if pa.types.is_integer(values.type) and pa.types.is_decimal(type):
         values = values.cast(pa.decimal256(20, 0))  # a direct cast requires the type to fit, not the values

@@ -18,6 +18,7 @@ from sqlglot.errors import SqlglotError
 from sqlglot.optimizer.scope import Scope, traverse_scope
 
 from upriver.doors.column_titles import with_postgres_names, with_spark_names
+from upriver.doors.exact_numbers import check_numbers, plain_numbers, with_exact_texts
 from upriver.errors import UnknownView, UnsupportedSql
 from upriver.net.lookups import ViewRoute
 from upriver.plan.column_names import quoted
@@ -90,6 +91,7 @@ class ViewQuery:
         for column in query.find_all(exp.Column):
             column.set("db", None)
             column.set("catalog", None)
+        with_exact_texts(query, _columns_of(read))
         return cls(query, read, zone_of(routes))
 
     @cached_property
@@ -139,21 +141,29 @@ class ViewQuery:
             return None
         return sum(int(count.name) for count in counts)
 
+    def column_types(self, others: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+        """DuckDB's types of the views' columns, by name in lower case. others: of tables that the door adds."""
+        return dict(others) | _columns_of(self.routes)
+
     def parameter_types(self, others: Mapping[str, str] = MappingProxyType({})) -> dict[int, str]:
         """DuckDB's types of parameters, by number, as far as the query shows them: beside a column, in a cast, in
         LIMIT. others: types of columns of tables that the door adds."""
-        columns = dict(others) | {
-            field.name.lower(): type
-            for route in self.routes.values()
-            for field in route.schema
-            if (type := column_type(field.type)) is not None
-        }
+        columns = self.column_types(others)
         found: dict[int, str] = {}
         for parameter in self.tree.find_all(exp.Parameter, exp.Placeholder):
             number = parameter_number(parameter)
             if number is not None and (type := _shown_type(parameter, columns)) is not None:
                 found.setdefault(number, type)
         return found
+
+
+def _columns_of(routes: Mapping[str, ViewRoute]) -> dict[str, str]:
+    return {
+        field.name.lower(): type
+        for route in routes.values()
+        for field in route.schema
+        if (type := column_type(field.type)) is not None
+    }
 
 
 def parsed(text: str, dialect: str) -> exp.Expr:
@@ -168,7 +178,11 @@ def parsed(text: str, dialect: str) -> exp.Expr:
     if len(statements) != 1:
         raise UnsupportedSql(f"a query is one SELECT; {len(statements)} statements are given")
     _check_depth(statements[0])
-    return _postgres_division(statements[0]) if dialect == "postgres" else _as_ansi(statements[0])
+    check_numbers(statements[0])
+    if dialect == "postgres":
+        plain_numbers(statements[0])
+        return _postgres_division(statements[0])
+    return _as_ansi(statements[0])
 
 
 def _check_depth(tree: exp.Expr) -> None:
@@ -204,6 +218,9 @@ def _as_ansi(tree: exp.Expr) -> exp.Expr:
     them for NULL, as in Spark 3."""
     for division in tree.find_all(exp.Div):
         division.set("safe", False)
+    for type in tree.find_all(exp.DataType):
+        if type.is_type(exp.DType.DECIMAL) and not type.expressions:
+            type.replace(exp.DataType.build("DECIMAL(10, 0)"))
     for node in reversed(list(tree.find_all(exp.TryCast))):
         if not node.args.get("safe"):
             node.replace(exp.Cast(this=node.this, to=node.to))

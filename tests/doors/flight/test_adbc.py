@@ -1,10 +1,13 @@
 """Flight SQL as ADBC's driver speaks it."""
 
+import datetime
 import threading
 from collections.abc import Iterator
+from decimal import Decimal
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pytest
 from doors_kit import ENDLESS, FREED_S_MAX, TOTALS, KeptRows, WatchedRows
 
@@ -127,3 +130,56 @@ def _cancel(rows: WatchedRows, cursor: Any) -> None:
     """Once the query has begun."""
     if rows.begun.acquire(timeout=FREED_S_MAX):
         cursor.adbc_cancel()
+
+
+NUMBERS = pa.table(
+    {
+        "id": pa.array([1, 2], pa.int32()),
+        "p": pa.array([Decimal("1.2345"), Decimal("0.0004")], pa.decimal128(12, 4)),
+        "f": pa.array([float("inf"), 0.5], pa.float32()),
+        "day": pa.array([datetime.date(2026, 3, 8), None]),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator[Any]:
+    door = FlightDoor(KeptRows({"v": NUMBERS}, {"v": ("id",)}), lambda token: token == TOKEN, Listen("127.0.0.1", 0))
+    login = {HEADER: f"Bearer {TOKEN}"}
+    with (
+        dbapi.connect(f"grpc://{door.address}", db_kwargs=login, autocommit=True) as opened,
+        opened.cursor() as cursor,
+    ):
+        yield cursor
+    door.close()
+
+
+@pytest.mark.parametrize(
+    ("where", "value", "ids"),
+    [
+        ("p = ?", pa.scalar(Decimal("1.23450001")), []),
+        ("p = ?", pa.scalar(Decimal("1.2345")), [1]),
+        ("p = ANY(?)", pa.scalar([Decimal("1.23450001"), Decimal("0.00040000")]), [2]),
+        ("p = ?", "1.23450001", []),
+        ("p = ?", "0.0004", [2]),
+        ("p > ?::numeric", pa.scalar(Decimal("1.23449999999999999999")), [1]),
+        ("f = ?", 1e300, []),
+        ("f = ?", 0.5, [2]),
+        ("f = ANY(?)", pa.scalar([1e300, 0.5]), [2]),
+        ("id = ?", 1.5, []),
+        ("id = ANY(?)", pa.scalar([1.5, 2.5]), []),
+        ("id = ANY(?)", pa.scalar(["1", "2"]), [1, 2]),
+        ("day = ?", pa.scalar(datetime.datetime(2026, 3, 8, 23)), []),
+        ("day = ?", pa.scalar(datetime.date(2026, 3, 8)), [1]),
+    ],
+)
+def test_a_parameter_is_not_rounded_to_a_column_s_type(numbers: Any, where: str, value: Any, ids: list[int]) -> None:
+    bound = pa.record_batch([pa.array([value], value.type)] if isinstance(value, pa.Scalar) else [[value]], ["1"])
+    numbers.execute(f"SELECT id FROM v WHERE {where} ORDER BY id", bound)
+    assert numbers.fetchall() == [(number,) for number in ids]
+
+
+@pytest.mark.parametrize(("where", "value"), [("id = ?", "1.5"), ("id = ?", "0x1"), ("day = ?", "2026-03-08 23:00:00")])
+def test_a_text_that_is_no_value_of_the_column_is_refused(numbers: Any, where: str, value: str) -> None:
+    with pytest.raises(dbapi.Error, match="parameter 1 is no"):
+        numbers.execute(f"SELECT id FROM v WHERE {where}", (value,))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pyarrow as pa
 import pytest
 from doors_kit import ENDLESS, FREED_S_MAX, KeptRows, WatchedRows
 from postgres_kit import PASSWORD, asking_to_cancel, startup
@@ -208,3 +209,103 @@ def test_jdbc_finds_views_their_columns_and_rows(door: PostgresServer, tmp_path:
     assert "index totals_key customer" in said
     assert [line for line in said if line.startswith("row")] == ["row ada 2 17.50", "row bob 1 20.00"] * 2
     assert said[-2:] == ["at 2024-01-04T12:00:00Z {3}", "count 4"]
+
+
+LONG = Decimal("12345678901234567890.123456789012345678")
+NUMBERS = pa.table(
+    {
+        "id": pa.array([1, 2, 3, 4], pa.int32()),
+        "m": pa.array([Decimal(0), Decimal("1E-18"), LONG, Decimal("12345678901234567890.123")], pa.decimal128(38, 18)),
+        "p": pa.array([Decimal("1.2345"), Decimal("1.2344"), Decimal("0.0004"), None], pa.decimal128(12, 4)),
+        "x": pa.array([1.2345, 12345.6789, 0.1, 1e-30]),
+        "f": pa.array([0.1, 1.5, float("inf"), None], pa.float32()),
+        "day": pa.array([datetime.date(2026, 3, 8), None, None, None]),
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def numbers() -> Iterator["psycopg.Connection[Any]"]:
+    rows = KeptRows({"v": NUMBERS, "k": NUMBERS.select(["m", "id"])}, {"v": ("id",), "k": ("m",)})
+    running = PostgresServer(rows, {"operator": PASSWORD}, Listen("127.0.0.1", 0))
+    with connected(running) as connection:
+        yield connection
+    running.close()
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_decimal_parameters_keep_all_digits(numbers: "psycopg.Connection[Any]", binary: bool) -> None:
+    def asked(query: str, *values: Any) -> Any:
+        return numbers.execute(query, values, binary=binary).fetchall()
+
+    for number, m in enumerate(NUMBERS["m"].to_pylist(), start=1):
+        assert asked("SELECT id FROM v WHERE m = %s", m) == [(number,)]
+        assert asked("SELECT id FROM k WHERE m = %s", m) == [(number,)]
+        assert asked("SELECT id FROM k WHERE m = ANY(%s)", [m, Decimal("5E-18")]) == [(number,)]
+    assert asked("SELECT id FROM v WHERE p IN (%s, %s)", Decimal("1.23450001"), Decimal("1.2344")) == [(2,)]
+    assert asked("SELECT id FROM v WHERE p = ANY(%s)", [Decimal("1.23450001"), Decimal("1.2344"), None]) == [(2,)]
+    assert asked("SELECT count(*) FROM v WHERE p <> ALL(%s)", [Decimal("1.23450001")]) == [(3,)]
+    with pytest.raises(psycopg.DataError, match="out of range"):  # 50 digits would be compared
+        asked("SELECT id FROM v WHERE m = %s", Decimal("1E-30"))
+    assert asked("SELECT id FROM v WHERE p BETWEEN %s AND %s", Decimal("0.00041"), Decimal("1.23449")) == [(2,)]
+    assert asked("SELECT %s + p FROM v WHERE id = 3", Decimal("0.00000001")) == [(Decimal("0.00040001"),)]
+    for number in ("1.23456789", "-123456789012345678901234567890.12345678", "1E-38", "1E+37", "0", "-0.50"):
+        assert asked("SELECT %s, %s::numeric", Decimal(number), Decimal(number)) == [(Decimal(number),) * 2]
+    for number in ("NaN", "Infinity", "1E-39", "1E+38", "1." + "1" * 38):
+        with pytest.raises(psycopg.DataError, match=r"digits of a DECIMAL|finite"):
+            asked("SELECT %s", Decimal(number))
+
+
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("SELECT 1.23456789::numeric", "1.23456789"),
+        ("SELECT CAST('1.23456789' AS numeric)", "1.23456789"),
+        ("SELECT '12345678901234567890'::numeric", "12345678901234567890"),
+        ("SELECT m::numeric FROM v WHERE id = 2", "1E-18"),
+        ("SELECT max(m)::numeric FROM v", str(LONG)),
+        ("SELECT sum(p::numeric) FROM v WHERE id IN (1, 3)", "1.2349"),
+        ("SELECT x::numeric FROM v WHERE id = 2", "12345.6789"),
+        ("SELECT round(x::numeric, 3) FROM v WHERE id = 2", "12345.679"),
+        ("SELECT (x * 2)::numeric FROM v WHERE id = 3", "0.2"),
+        ("SELECT f::numeric FROM v WHERE id = 1", "0.1"),
+        ("SELECT (id + 1)::numeric FROM v WHERE id = 2", "3"),
+        ("SELECT (id::text || '.25')::numeric(9, 2) FROM v WHERE id = 2", "2.25"),
+        ("SELECT p::text::numeric FROM v WHERE id = 1", "1.2345"),
+        ("SELECT count(*)::numeric FROM v WHERE m = 1e-18", "1"),
+        ("SELECT id FROM v WHERE p = '1.2345'", "1"),
+        ("SELECT count(*) FROM v WHERE p = '1.23450001'", "0"),
+        ("SELECT coalesce(NULL::numeric, p)::numeric FROM v WHERE id = 1", "1.2345"),
+    ],
+)
+def test_a_numeric_without_digits_keeps_those_of_its_value(
+    numbers: "psycopg.Connection[Any]", query: str, value: str
+) -> None:
+    assert numbers.execute(query).fetchall() == [(Decimal(value),)]
+
+
+@pytest.mark.parametrize(
+    ("query", "why"),
+    [
+        ("SELECT x::numeric FROM v WHERE id = 4", "more than 18 places"),
+        ("SELECT 'abc'::numeric", "no value of type NUMERIC"),
+        ("SELECT upper('1.5')::numeric", "give them, NUMERIC"),
+        ("SELECT 1.111111111111111111111111111111111111111", "too many digits"),
+        ("SELECT id FROM v WHERE id = '1.5'", "no whole number"),
+        ("SELECT id FROM v WHERE id IN ('1', '1.5')", "no whole number"),
+        ("SELECT id FROM v WHERE f = '1e300'", "no value of type FLOAT"),
+        ("SELECT id FROM v WHERE day = '2026-03-08 23:00:00'", "a time, and no date"),
+    ],
+)
+def test_a_value_that_would_be_rounded_is_refused(numbers: "psycopg.Connection[Any]", query: str, why: str) -> None:
+    with pytest.raises(psycopg.Error, match=why):
+        numbers.execute(query)
+
+
+@pytest.mark.parametrize("column", ["id", "f", "day"])
+def test_a_text_parameter_that_the_column_cannot_hold_finds_nothing(
+    numbers: "psycopg.Connection[Any]", column: str
+) -> None:
+    text = {"id": "1.5", "f": "1e300", "day": "2026-03-08 23:00:00"}[column]
+    with pytest.raises(psycopg.DataError, match="is no value of its type"):
+        numbers.execute(f"SELECT id FROM v WHERE {column} = %s", (text,))

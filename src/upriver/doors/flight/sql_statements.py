@@ -7,6 +7,7 @@ holds them. So there is nothing to expire, and every handle is checked as the qu
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, Self
 
@@ -14,8 +15,10 @@ import pyarrow as pa
 import pyarrow.types as kinds
 from sqlglot import exp
 
+from upriver.client.key_values import exactly_cast
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_postgres_names
+from upriver.doors.exact_numbers import alike_decimals, value_of_text, with_decimals, with_exact_numerics
 from upriver.doors.execution import QueryRows, batches_of, execute
 from upriver.doors.flight.protobuf import ProtobufMessage, encoded
 from upriver.doors.flight.sql_schemas import QuerySchemas
@@ -134,7 +137,10 @@ class PreparedStatement:
                 raise DeclarationError(f"{given} parameters are bound, and the query has {self._count}")
             fitted = [self._fitted(place) for place in range(self._count)]
             types, values = [type for type, _ in fitted], [value for _, value in fitted]
-        return ViewQuery(with_casts(self._query.tree.copy(), types), self._query.routes, self._query.zone), values
+        tree = self._query.tree.copy()
+        with_exact_numerics(tree, self._query.column_types(), [type or "DECIMAL" for type in types])
+        tree = with_decimals(with_casts(tree, types), values)
+        return ViewQuery(tree, self._query.routes, self._query.zone), values
 
     def _fitted(self, place: int) -> tuple[str | None, Any]:
         """DuckDB's type of a parameter, and its value: of the type that the query shows, if that loses nothing.
@@ -142,14 +148,38 @@ class PreparedStatement:
         assert self._bound is not None
         column, shown = _plain(self._bound.column(place), place + 1), self._shown[place]
         wanted = self.parameter_schema.field(place).type
-        if is_null(column.type):
+        if is_null(column.type) or not column[0].is_valid:
             return shown, None
-        if shown is not None and (kinds.is_temporal(column.type) or kinds.is_temporal(wanted)):
-            return shown, column[0].as_py()
-        if shown is not None and (is_floating(wanted) or not is_floating(column.type)):
-            with suppress(pa.ArrowException):
-                return shown, column.cast(wanted)[0].as_py()
-        return _duck_name(column.type), column[0].as_py()
+        try:
+            held = None if shown is None else _held(column, wanted, shown)
+        except (ValueError, OverflowError) as error:
+            raise DeclarationError(f"parameter {place + 1} is no {shown}: {error}") from None
+        if held is None:
+            return _duck_name(column.type), column[0].as_py()
+        is_of_digits = kinds.is_string(column.type) and isinstance(held[0], Decimal)
+        return None if is_of_digits else shown, held[0]
+
+
+def _held(column: pa.Array, wanted: pa.DataType, shown: str) -> list[Any] | None:
+    """The values in the type that a query shows, ``None`` if that loses something. shown: DuckDB's name of ``wanted``.
+
+    Raises ValueError for a text that is no value of the type."""
+    type = column.type
+    if kinds.is_list(type) and kinds.is_list(wanted):
+        inner = _held(column.flatten(), wanted.value_type, shown.removesuffix("[]"))
+        is_of_digits = inner is not None and any(isinstance(value, Decimal) for value in inner)
+        return None if inner is None else [alike_decimals(inner) if is_of_digits else inner]
+    if kinds.is_string(type) and not kinds.is_string(wanted):
+        return [None if text is None else value_of_text(shown, text) for text in column.to_pylist()]
+    if kinds.is_temporal(type) or kinds.is_temporal(wanted):
+        is_same = type.id == wanted.id and is_instant(type) == is_instant(wanted)
+        return list(column.to_pylist()) if is_same else None
+    if is_floating(type) and not is_floating(wanted):
+        return None
+    with suppress(pa.ArrowException):
+        cast = exactly_cast(column, wanted)
+        return None if cast is None else list(cast.to_pylist())
+    return None
 
 
 def bound_parameters(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch | None:

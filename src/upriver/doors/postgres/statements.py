@@ -6,7 +6,8 @@ Everything is read only, so transactions change nothing: each query sees the new
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from sqlglot import exp
 
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_postgres_names
+from upriver.doors.exact_numbers import with_decimals, with_exact_numerics
 from upriver.doors.execution import DoorTables, QueryRows, describe, execute
 from upriver.doors.parameters import (
     PARAMETER,
@@ -27,7 +29,7 @@ from upriver.doors.postgres.catalog import MACROS, PREFIX, SETTINGS, adapted, co
 from upriver.doors.postgres.copies import CopyForm, copied_query
 from upriver.doors.postgres.cursors import CursorStep, Declaration, SessionCursors
 from upriver.doors.postgres.messages import WireError
-from upriver.doors.postgres.types import BY_OID, ELEMENTS, TEXT, TYPES, decoded
+from upriver.doors.postgres.types import BY_OID, ELEMENTS, NUMERIC, TEXT, TYPES, decoded
 from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
 from upriver.errors import UnsupportedSql
 from upriver.net.lookups import ViewRoute
@@ -188,8 +190,10 @@ class PreparedQuery:
         self._added = DoorTables(tables, MACROS)
         query = ViewQuery.of(tree, routes, tables)
         self.parameters = _parameter_oids(query, oids, column_types(tables.values()))
-        tree = with_casts(query.tree, [_duck_type(oid) for oid in self.parameters])
-        self._query = ViewQuery(tree, query.routes, query.zone)
+        with_exact_numerics(query.tree, query.column_types(), [_duck_type(oid) for oid in self.parameters])
+        # A NUMERIC has the digits of its value, so it is cast to nothing.
+        types = [None if _is_numeric(oid) else _duck_type(oid) for oid in self.parameters]
+        self._query = ViewQuery(with_casts(query.tree, types), query.routes, query.zone)
 
     @property
     def cursor(self) -> str | None:
@@ -207,7 +211,8 @@ class PreparedQuery:
         if self.declaration is not None or self._copy is not None:
             return None
         if self._query is not None and self._schema is None:
-            self._schema = describe(self._query, [None] * len(self.parameters), self._added, cancellation)
+            query = self._written([_SAMPLES.get(oid) for oid in self.parameters])
+            self._schema = describe(query, [None] * len(self.parameters), self._added, cancellation)
         return self._schema
 
     def _shown(self) -> pa.Table:
@@ -230,12 +235,18 @@ class PreparedQuery:
         each = list(formats) * len(values) if len(formats) == 1 else list(formats) or [0] * len(values)
         return [decoded(value, each[place], self.parameters[place]) for place, value in enumerate(values)]
 
+    def _written(self, parameters: Sequence[Any]) -> ViewQuery:
+        """The query in which decimals are written out."""
+        assert self._query is not None
+        tree = with_decimals(self._query.tree, parameters)
+        return self._query if tree is self._query.tree else replace(self._query, tree=tree)
+
     def run(self, parameters: Sequence[Any], cancellation: Cancellation) -> Outcome:
         """Raises as ``execute`` does."""
         if self.word == "EXPLAIN":
             return Outcome(self._plan(), "EXPLAIN")
         if self._query is not None:
-            found = execute(self._query, self._rows, parameters, self._added, cancellation)
+            found = execute(self._written(parameters), self._rows, parameters, self._added, cancellation)
             if self.declaration is None:
                 return Outcome(found, "SELECT") if self._copy is None else Outcome(found, "COPY", self._copy)
             self._cursors.declare(self.declaration, found)
@@ -328,6 +339,14 @@ def _oid_of(duck: str | None) -> int:
     name = {"INT": "INTEGER", "TEXT": "VARCHAR", "REAL": "FLOAT"}.get(name, name)
     known = next((type for type in TYPES if type.duck.split("(")[0] == name), TEXT)
     return known.array if is_array else known.oid
+
+
+_SAMPLES: Mapping[int, Any] = {NUMERIC.oid: Decimal(0), NUMERIC.array: [Decimal(0)]}
+"""Parameters with which a query is described, by their types; of any other type NULL."""
+
+
+def _is_numeric(oid: int) -> bool:
+    return oid in _SAMPLES
 
 
 def _duck_type(oid: int) -> str:

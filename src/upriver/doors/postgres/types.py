@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.types as kinds
 
+from upriver.doors.exact_numbers import alike_decimals, checked_decimal, value_of_text
 from upriver.doors.postgres.messages import FieldShown, WireError
 from upriver.engine.row_text import readable
 from upriver.plan.types import is_nested
@@ -54,7 +55,7 @@ TIME = PostgresType("time", 1083, 8, 1183, "TIME", "D", "time without time zone"
 TIMESTAMP = PostgresType("timestamp", 1114, 8, 1115, "TIMESTAMP", "D", "timestamp without time zone")
 TIMESTAMPTZ = PostgresType("timestamptz", 1184, 8, 1185, "TIMESTAMPTZ", "D", "timestamp with time zone")
 INTERVAL = PostgresType("interval", 1186, 16, 1187, "INTERVAL", "T", "interval")
-NUMERIC = PostgresType("numeric", 1700, -1, 1231, "DECIMAL(38, 9)", "N", "numeric")
+NUMERIC = PostgresType("numeric", 1700, -1, 1231, "DECIMAL", "N", "numeric")
 OID = PostgresType("oid", 26, 4, 1028, "UINTEGER", "N", "oid")
 _ALSO = (
     PostgresType("char", 18, 1, 1002, "VARCHAR", "Z", '"char"'),
@@ -322,12 +323,23 @@ def decoded(value: bytes | None, format: int, oid: int) -> Any:
             return _from_binary(value, oid)
         text = value.decode()
         if oid in ELEMENTS:
-            return elements_of_text(text)
-        if oid == BYTEA.oid:
-            return bytes.fromhex(text[2:]) if text.startswith("\\x") else value
+            return _alike([_from_text(part, ELEMENTS[oid].oid) for part in elements_of_text(text)])
+        return _from_text(text, oid)
     except (ValueError, struct.error, OverflowError) as error:
         raise WireError("22P03", f"a parameter is no value of its type (oid {oid}): {error}") from error
-    return text
+
+
+def _from_text(text: str | None, oid: int) -> Any:
+    if text is None or oid not in BY_OID:
+        return text
+    if oid == BYTEA.oid:
+        return bytes.fromhex(text[2:]) if text.startswith("\\x") else text.encode()
+    return value_of_text(BY_OID[oid].duck, text)
+
+
+def _alike(values: list[Any]) -> list[Any]:
+    """The elements of an array; decimals with as many places each."""
+    return alike_decimals(values) if any(isinstance(value, Decimal) for value in values) else values
 
 
 def _from_binary(value: bytes, oid: int) -> Any:
@@ -358,7 +370,7 @@ def _from_binary_array(value: bytes) -> list[Any]:
             raise ValueError("an array is shorter than it says")
         found.append(_from_binary(value[place : place + length], element))
         place += length
-    return found
+    return _alike(found)
 
 
 def elements_of_text(text: str) -> list[str | None]:
@@ -385,12 +397,17 @@ def elements_of_text(text: str) -> list[str | None]:
 
 
 def _numeric(value: bytes) -> Decimal:
-    count, weight, sign, _ = struct.unpack_from("!hhHH", value)
-    if sign == 0xC000:
-        return Decimal("NaN")
-    groups = struct.unpack_from(f"!{count}h", value, 8)
-    total = sum((Decimal(group).scaleb(4 * (weight - place)) for place, group in enumerate(groups)), Decimal(0))
-    return -total if sign == 0x4000 else total
+    count, weight, sign, scale = struct.unpack_from("!HhHH", value)
+    if sign not in (0, 0x4000):
+        raise ValueError("a numeric that is not finite: a DECIMAL of a view is")
+    groups = struct.unpack_from(f"!{count}H", value, 8)
+    if len(value) != 8 + 2 * count or any(group > 9999 for group in groups):
+        raise ValueError("a numeric is malformed")
+    digits = "".join(f"{group:04}" for group in groups) or "0"
+    exponent = 4 * (weight + 1 - count) if count else 0
+    while -exponent > scale and digits.endswith("0"):  # a group has four places, the number perhaps fewer
+        digits, exponent = digits[:-1] or "0", exponent + 1
+    return checked_decimal(Decimal((sign == 0x4000, tuple(map(int, digits.lstrip("0") or "0")), exponent)))
 
 
 def _interval(value: bytes) -> str:
