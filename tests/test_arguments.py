@@ -11,7 +11,7 @@ from client_kit import Cluster
 from server_kit import KEYS, client_of
 from upquery_kit import PARTIAL
 
-from upriver.arguments import SECONDS_MAX, names, seconds, whole
+from upriver.arguments import SECONDS_MAX, as_spelled, names, seconds, whole
 from upriver.client.client import Client
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import DeclarationError, UnknownView, UpriverError
@@ -166,3 +166,8 @@ def test_a_coordinator_is_not_harmed_by_nonsense(
     with pytest.raises(UpriverError, match=said):
         coordinator.act(action, fields, timeout=ANSWER_S_MAX)
     assert coordinator.act("status", {}, timeout=ANSWER_S_MAX)["failure"] is None
+
+
+def test_names_of_columns_are_taken_in_any_case() -> None:
+    assert as_spelled(["K", "v", "X"], ["k", "V"]) == ("k", "V", "X")
+    assert as_spelled(["K", "k"], ["k", "K"]) == ("K", "k")

@@ -1,13 +1,15 @@
 """What an app is told when it is made: a root and names that would harm later are refused at once."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from upriver.errors import DeclarationError
-from upriver.settings import NAME_CHARS_MAX, absolute, check_name
+from upriver.settings import NAME_CHARS_MAX, absolute, check_name, check_sizes
 from upriver.spark.session import cancel_jobs, check_session, unless_stopped
 
 
@@ -67,3 +69,29 @@ def test_an_error_of_a_session_that_runs_is_raised() -> None:
     running: Any = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java))
     with pytest.raises(RuntimeError, match="the query"), unless_stopped(running):
         raise RuntimeError("the query does not stop")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((None, True, None), "vnodes=True: give a whole number"),
+        ((None, 64.0, None), "vnodes=64.0: give a whole number"),
+        ((None, "64", None), "vnodes='64': give a whole number"),
+        ((None, np.float64(64), None), "vnodes=.*: give a whole number"),
+        ((None, np.bool_(True), None), "vnodes=.*: give a whole number"),
+        ((None, 2**40, None), "a power of two"),
+        ((True, 64, None), "workers=True: give a whole number"),
+        ((math.nan, 64, None), "workers=nan: give a whole number"),
+        ((-1, 64, None), "workers=-1: there must be at least 1"),
+        ((1, 64, True), "ingest_tasks=True: give a whole number"),
+    ],
+)
+def test_a_size_of_another_kind_is_refused_in_one_line(sizes: Any, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said) as refusal:
+        check_sizes(*sizes, 5.0, None)
+    assert "\n" not in str(refusal.value)
+
+
+def test_sizes_of_numpy_become_pythons_own() -> None:
+    sizes = check_sizes(np.int32(2), np.int64(64), np.uint8(3), 5.0, None)  # type: ignore[arg-type]
+    assert (sizes, set(map(type, sizes))) == ((2, 64, 3), {int})

@@ -152,7 +152,9 @@ class App:
         tls_certificate: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
     ) -> None:
-        check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
+        workers, vnodes, ingest_tasks = check_sizes(
+            workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget
+        )
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         certificate = DoorCertificate.of(tls_certificate, tls_key)
         self._door_addresses = DoorAddresses.of(certificate, http=http, postgres=postgres, flight=flight)

@@ -53,6 +53,13 @@ def names(what: str, given: str | Iterable[str]) -> tuple[str, ...]:
     raise DeclarationError(f"{what}={given!r}: give the name of a column, or a list of names")
 
 
+def as_spelled(given: Iterable[str], columns: Iterable[str]) -> tuple[str, ...]:
+    """The given names as the columns spell them: to Spark, case is no difference. A name of no column stays."""
+    known = list(columns)
+    by_lower = {column.lower(): column for column in known}
+    return tuple(name if name in known else by_lower.get(name.lower(), name) for name in given)
+
+
 def text(what: str, given: str) -> str:
     """A text. Raises DeclarationError, which names ``what``."""
     if not isinstance(given, str):

@@ -51,14 +51,26 @@ def check_more_than_none(setting: str, value: object, unit: str) -> float:
 
 def check_sizes(
     workers: int | None, vnodes: int, ingest_tasks: int | None, step_budget_ms: object, memory_budget: object
-) -> None:
+) -> tuple[int | None, int, int | None]:
+    """Workers, vnodes and ingest_tasks, which may be of any type of integers, as Python's own. Raises
+    DeclarationError."""
+    vnodes, workers, ingest_tasks = (
+        whole("vnodes", vnodes),
+        _whole("workers", workers),
+        _whole("ingest_tasks", ingest_tasks),
+    )
     check_vnodes(vnodes)
-    if workers is not None and not 1 <= whole("workers", workers) <= vnodes:
+    if workers is not None and not 1 <= workers <= vnodes:
         raise DeclarationError(f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})")
-    if ingest_tasks is not None and whole("ingest_tasks", ingest_tasks) < 1:
+    if ingest_tasks is not None and ingest_tasks < 1:
         raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
     check_more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
     _check_memory(memory_budget)
+    return workers, vnodes, ingest_tasks
+
+
+def _whole(what: str, number: int | None) -> int | None:
+    return None if number is None else whole(what, number)
 
 
 def _check_memory(budget: object) -> None:

@@ -155,7 +155,9 @@ def with_exact_texts(query: exp.Query, columns: Mapping[str, str]) -> None:
     for comparison in query.find_all(exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between):
         parts = [part.unnest() for part in comparison.iter_expressions()]
         type = next((known[part.name.lower()] for part in parts if _is_known(part, known)), None)
-        for part in parts if type is not None else ():
+        if type is None:
+            continue
+        for part in parts:
             literals = part.this.unnest().expressions if isinstance(part, exp.Any) else [part]
             for literal in literals:
                 if isinstance(literal, exp.Literal) and literal.is_string:
@@ -320,9 +322,9 @@ def with_decimals(query: exp.Query, parameters: Sequence[Any]) -> exp.Query:
             assert comparison is not None
             found: exp.Expr = exp.In(this=comparison.this, expressions=list(map(_written, decimals[listed.name])))
             comparison.replace(exp.paren(exp.Not(this=found)) if is_out else found)
-    for node in list(tree.find_all(exp.Parameter, exp.Placeholder)):
-        if node.name in decimals:
-            node.replace(_written(decimals[node.name]))
+    for parameter in list(tree.find_all(exp.Parameter, exp.Placeholder)):
+        if parameter.name in decimals:
+            parameter.replace(_written(decimals[parameter.name]))
     return tree
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from upriver.arguments import as_spelled
 from upriver.engine.operators.plain_rows import Misfit, plain_values, shown
 from upriver.engine.plain_state import KINDS, decode_state, encode_state
 from upriver.errors import DeclarationError
@@ -71,6 +72,7 @@ def stateful_map_op(
         raise DeclarationError(f"{about}: per={per!r}; it is one of {', '.join(map(repr, map(str, Per)))}")
     if per == Per.BATCH and state is ANY_STATE:
         raise DeclarationError(f"{about}: per='batch' needs a state with columns: declare state=...")
+    key, order_by = as_spelled(key, source.schema.names), as_spelled(order_by, source.schema.names)
     _check_key(about, source, key)
     keys = [pa.field(column, source.schema.field(column).type) for column in key]
     _check_columns(about, "schema", schema, taken=key)

@@ -14,6 +14,7 @@ from functools import reduce
 
 import pyarrow as pa
 
+from upriver.arguments import as_spelled
 from upriver.errors import DeclarationError
 from upriver.plan.clock import ClockOp
 from upriver.plan.column_names import columns_in, plain_columns
@@ -344,12 +345,11 @@ def plan_regions(
 
 def view_key(name: str, schema: pa.Schema, key: Sequence[str]) -> Key:
     """A view's key in the spelling of its columns, whatever their case in ``key``. Raises DeclarationError."""
-    spelled = {column.lower(): column for column in schema.names}
-    unknown = next((column for column in key if column.lower() not in spelled), None)
+    found = as_spelled(key, schema.names)
+    unknown = next((column for column in found if column not in schema.names), None)
     if unknown is not None:
         columns = ", ".join(schema.names)
         raise DeclarationError(f"view {name!r}: its key {unknown!r} is none of its columns. They are {columns}.")
-    found = tuple(spelled[column.lower()] for column in key)
     if len(set(found)) < len(found):
         raise DeclarationError(f"view {name!r}: its key names a column twice, {', '.join(found)}. Leave one out.")
     return found

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from upriver.arguments import class_name
+from upriver.arguments import as_spelled, class_name
 from upriver.errors import DeclarationError
 
 DAY_US = 86_400_000_000
@@ -50,7 +50,7 @@ def retain_of(table: str, schema: pa.Schema, given: object) -> Retain | None:
     about = f"table {table!r}: retain={given!r}"
     if not isinstance(given, tuple | list) or len(given) != 2 or not isinstance(given[0], str):
         raise DeclarationError(f"{about}: {_EXAMPLE}")
-    column, interval = given
+    (column,), interval = as_spelled(given[:1], schema.names), given[1]
     if column not in schema.names:
         raise DeclarationError(f"{about} names {column!r}; its columns are {', '.join(schema.names)}")
     type = schema.field(column).type

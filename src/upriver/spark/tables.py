@@ -29,7 +29,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
-from upriver.arguments import class_name, names, text
+from upriver.arguments import as_spelled, class_name, names, text
 from upriver.client.keys import distinct_keys
 from upriver.engine.stateful import check_order
 from upriver.errors import DeclarationError, IngestFailed, UpriverError
@@ -108,7 +108,7 @@ def _way_to_spark(rows: object) -> str:
 
 
 def _columns(table: str, what: str, named: Columns, schema: pa.Schema) -> tuple[str, ...]:
-    columns = names(f"table {table!r}: {what}", named)
+    columns = as_spelled(names(f"table {table!r}: {what}", named), schema.names)
     for column in columns:
         if column not in schema.names:
             raise DeclarationError(

@@ -249,11 +249,11 @@ def test_decimal_parameters_keep_all_digits(numbers: "psycopg.Connection[Any]", 
         asked("SELECT id FROM v WHERE m = %s", Decimal("1E-30"))
     assert asked("SELECT id FROM v WHERE p BETWEEN %s AND %s", Decimal("0.00041"), Decimal("1.23449")) == [(2,)]
     assert asked("SELECT %s + p FROM v WHERE id = 3", Decimal("0.00000001")) == [(Decimal("0.00040001"),)]
-    for number in ("1.23456789", "-123456789012345678901234567890.12345678", "1E-38", "1E+37", "0", "-0.50"):
-        assert asked("SELECT %s, %s::numeric", Decimal(number), Decimal(number)) == [(Decimal(number),) * 2]
-    for number in ("NaN", "Infinity", "1E-39", "1E+38", "1." + "1" * 38):
+    for text in ("1.23456789", "-123456789012345678901234567890.12345678", "1E-38", "1E+37", "0", "-0.50"):
+        assert asked("SELECT %s, %s::numeric", Decimal(text), Decimal(text)) == [(Decimal(text),) * 2]
+    for text in ("NaN", "Infinity", "1E-39", "1E+38", "1." + "1" * 38):
         with pytest.raises(psycopg.DataError, match=r"digits of a DECIMAL|finite"):
-            asked("SELECT %s", Decimal(number))
+            asked("SELECT %s", Decimal(text))
 
 
 @pytest.mark.parametrize(
