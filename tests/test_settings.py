@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from upriver.errors import DeclarationError
-from upriver.settings import NAME_CHARS_MAX, absolute, check_name, check_sizes
+from upriver.errors import DeclarationError, UpriverWarning
+from upriver.settings import NAME_CHARS_MAX, absolute, check_name, check_sizes, unused_lag
 from upriver.spark.session import cancel_jobs, check_session, unless_stopped
 
 
@@ -95,3 +95,10 @@ def test_a_size_of_another_kind_is_refused_in_one_line(sizes: Any, said: str) ->
 def test_sizes_of_numpy_become_pythons_own() -> None:
     sizes = check_sizes(np.int32(2), np.int64(64), np.uint8(3), 5.0, None)  # type: ignore[arg-type]
     assert (sizes, set(map(type, sizes))) == ((2, 64, 3), {int})
+
+
+def test_a_lag_that_has_no_effect_is_warned_of() -> None:
+    for lag in (0, 2):
+        with pytest.warns(UpriverWarning, match="acceptable_lag_epochs has no effect yet"):
+            assert unused_lag(lag) == lag
+    assert [unused_lag(lag) for lag in (1, -1)] == [1, -1]  # the warning would be an error

@@ -4,7 +4,6 @@ import atexit
 import json
 import os
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -18,12 +17,11 @@ from upriver.client.client import Client, Keys, LookupLimits, check_limits, conn
 from upriver.client.keys import key_batch
 from upriver.client.rescale import Rescale
 from upriver.coordinator.group import MembershipConfig
-from upriver.coordinator.replication import NO_STANDBYS
 from upriver.doors.doors import DoorAddresses, OpenDoors
 from upriver.doors.gateway import Gateway
 from upriver.doors.tls import DoorCertificate
 from upriver.engine.stateful import in_order
-from upriver.errors import DeclarationError, UnknownView, UpriverWarning, WaitTimeout
+from upriver.errors import DeclarationError, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
 from upriver.lake.change_log import wait_begun, with_change_log
@@ -44,6 +42,7 @@ from upriver.settings import (
     check_name,
     check_sizes,
     tokens_of,
+    unused_lag,
 )
 from upriver.shutdown import run_all
 from upriver.spark.changes import starting_option
@@ -175,15 +174,13 @@ class App:
             membership=MembershipConfig(
                 num_standby_replicas=num_standby_replicas,
                 max_warmup_replicas=max_warmup_replicas,
-                acceptable_lag_epochs=acceptable_lag_epochs,
+                acceptable_lag_epochs=unused_lag(acceptable_lag_epochs),
                 scale_down_timeout_ms=scale_down_timeout_ms,
                 learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
             ),
             compaction=CompactionSettings.of(compaction, compaction_grace_s, changes_retention),
             clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
         )
-        if acceptable_lag_epochs != NO_STANDBYS.acceptable_lag_epochs:
-            warnings.warn("acceptable_lag_epochs has no effect yet: leave it out", UpriverWarning, stacklevel=2)
         self._begin_declaring()
 
     # Declaring

@@ -4,11 +4,13 @@ import math
 import os
 import re
 import secrets
+import warnings
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 from upriver.arguments import some_text, whole
-from upriver.errors import DeclarationError
+from upriver.coordinator.group import MembershipConfig
+from upriver.errors import DeclarationError, UpriverWarning
 from upriver.lake.address import object_address
 from upriver.net.handshake import ClientTokens
 from upriver.net.remote import check_token
@@ -142,3 +144,11 @@ def tokens_of(operator: str | None, reader: str | None) -> ClientTokens:
     if token == reader:
         raise DeclarationError("reader_token is the same as token, so readers could do all: give two tokens")
     return ClientTokens(token, reader)
+
+
+def unused_lag(epochs: int) -> int:
+    """``acceptable_lag_epochs`` as it was given. Warns the caller of ``App`` of one that is valid and not the default,
+    because it has no effect yet."""
+    if isinstance(epochs, int) and epochs >= 0 and epochs != MembershipConfig().acceptable_lag_epochs:
+        warnings.warn("acceptable_lag_epochs has no effect yet: leave it out", UpriverWarning, stacklevel=3)
+    return epochs

@@ -174,7 +174,7 @@ def render_status(status: Mapping[str, Any]) -> str:
     if status["tables"]:
         lines += [_tables(status["tables"]), *_source_errors(status["tables"])]
     lines += [_workers(status["workers"]), _views(status["views"]), *_view_errors(status["views"])]
-    if (standbys := status["standbys"])["why"] is not None:
+    if (standbys := status.get("standbys") or {}).get("why") is not None:
         lines.append(f"standbys: wanted {standbys['wanted']}, vnodes with them {standbys['ready']}: {standbys['why']}")
     if status["failure"] is not None:
         lines.append(f"FAILED: {status['failure']}")
@@ -248,7 +248,10 @@ def _views(views: Mapping[str, Mapping[str, Any]]) -> str:
     names = ["rows", "keys", "bytes"]
     if any("missed" in numbers for numbers in views.values()):
         names += ["looked_up", "missed", "evicted"]
-    rows = [[view, *(_amount(numbers.get(name)) for name in names)] for view, numbers in views.items()]
+    rows = [
+        [view, *("-" if numbers["state"] == "failed" else _amount(numbers.get(name)) for name in names)]
+        for view, numbers in views.items()
+    ]
     return render_rows(["view", *(name.replace("_", " ") for name in names)], rows, [False, *(True for _ in names)])
 
 

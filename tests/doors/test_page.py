@@ -126,6 +126,8 @@ def test_an_operator_begins_a_rescale_and_a_reader_cannot(browser: Any, app: Riv
         page.fill("#rescale-workers", "3")
         page.get_by_role("button", name="Rescale").click()
         page.get_by_text("The rescale has begun.").wait_for()
+        page.get_by_text("is finished.").wait_for()
+        assert page.get_by_text("The rescale has begun.").count() == 0
     with opened(browser, app, token=READER_TOKEN) as page:
         page.get_by_text("Log in with the operator's token").wait_for()
         assert page.locator("#rescale button, #rescale input").count() == 0

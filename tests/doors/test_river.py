@@ -73,6 +73,7 @@ def test_a_failed_source_says_why_which_views_are_stale_and_what_to_do(app: Rive
         ({"failure": "disk full"}, "bad", "The app has failed."),
         ({"checkpoint": {"epoch": 3, "failed": "x"}}, "warning", "The last checkpoint was given up"),
         ({"lake": {"failed": "x"}}, "warning", "Old files of the lake are not merged or removed"),
+        ({"standbys": {"why": "worker 1 is not up"}}, "note", "Not all standbys are ready."),
         ({"unrecorded": "x"}, "warning", "The lake does not know of the last change"),
     ],
 )
@@ -94,7 +95,7 @@ def test_an_error_of_spark_is_told_without_its_codes() -> None:
     assert trouble["why"] == (
         "Encountered error while reading file /p/1.json. (Cannot parse the field name 'paid'.) Repair the file [1]."
     )
-    assert trouble["then"] == "It is being tried again: attempt 3 has begun."
+    assert trouble["then"] == "It is being tried again: attempt 3 has run for 90 s."
     assert told["tables"][0]["error"] == error
 
 

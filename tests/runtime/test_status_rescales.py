@@ -2,8 +2,9 @@
 
 from coordinator_kit import wanted
 
+from upriver.ids import WorkerId
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleOutcome
-from upriver.protocol.messages import TookOver
+from upriver.protocol.messages import Moved, TookOver
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.status import RescaleReports
 
@@ -45,6 +46,31 @@ def test_nothing_is_left_when_more_was_taken_over_than_there_was() -> None:
     desk = begun()
     desk.took_over(TookOver(vnodes=6, keys=10, bytes=80))
     assert told(desk) == ("moving", 4, 10, 0, 80)
+
+
+def test_what_has_moved_by_the_map_counts_though_no_worker_has_reported_it() -> None:
+    handed_over = 3
+    desk = RescaleReports(lambda: None, lambda: handed_over)
+    desk.wanted(wanted(1, workers=2))
+    desk.begun(RescaleBegun(ticket=1, before=1, after=2, vnodes=4))
+    for view, left in (("v", 2), ("u", 3)):
+        moved = Moved(
+            region=view,
+            phase="move",
+            keys=5,
+            bytes=9,
+            keys_left=7,
+            vnodes_left=left,
+            gone=(),
+            forwarded=0,
+            bounced=0,
+        )
+        desk.moved(WorkerId(0), moved)
+    told = desk.status()["rescale"]
+    assert (told["vnodes_moved"], told["keys_left"]) == (3, 14)
+    handed_over = 4
+    told = desk.status()["rescale"]
+    assert (told["vnodes_moved"], told["keys_left"], told["seconds_left"]) == (4, 0, 0.0)
 
 
 def test_the_report_has_all_of_it() -> None:

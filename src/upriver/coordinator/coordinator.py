@@ -193,6 +193,11 @@ class CoordinatorMachine:
         return self._rescales.waits_for
 
     @property
+    def vnodes_handed_over(self) -> int:
+        """As :attr:`RescaleMachine.vnodes_handed_over`."""
+        return self._rescales.vnodes_handed_over
+
+    @property
     def vnode_map(self) -> VnodeMap:
         """The owner of each vnode; while a rescale is on, the owner before it."""
         return self.cluster.vnode_map

@@ -183,6 +183,10 @@ class Restarts:
         place = self._places.get(worker)
         return place is not None and place.life == life and place.is_open and not self._is_stopping
 
+    def losses(self, worker: WorkerId) -> int:
+        """How many losses in a row the place has had."""
+        return self._places[worker].losses if worker in self._places else 0
+
     def history(self) -> dict[WorkerId, PlaceHistory]:
         """Of each place that was ever filled."""
         return {worker: PlaceHistory(place.restarts, place.last_failure) for worker, place in self._places.items()}

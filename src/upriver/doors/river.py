@@ -141,7 +141,7 @@ def _view(
         "tables": tables,
         "is_partial": bool(regions) and regions[-1]["state"] == "partial",
         "regions": regions,
-        "age_s": _rounded(routing.freshness.age_s(tables)),
+        "age_s": None if told.get("state") == "failed" else _rounded(routing.freshness.age_s(tables)),
     }
 
 
@@ -217,7 +217,7 @@ def _of_table(table: Json, views: Sequence[Json]) -> Json:
         retry_in_s, attempts = table.get("retry_in_s"), table.get("attempts")
         then = "It is not tried again by itself."
         if table["state"] == "failing":
-            then = f"It is being tried again: attempt {attempts} has begun."
+            then = f"It is being tried again: attempt {attempts} has run for {table['attempt_for_s'] or 0:.0f} s."
         elif retry_in_s is not None:
             then = f"It is tried again in {retry_in_s:.0f} s. Attempts so far: {attempts}."
         return _trouble(
@@ -304,6 +304,9 @@ def _of_app(status: Mapping[str, Any], has_failed_source: bool) -> list[Json]:
         failed = (status.get(part) or {}).get("failed")
         if failed:
             found.append(_trouble(WARNING, (part, part), what, why=str(failed), then="It is tried again by itself."))
+    if why := (status.get("standbys") or {}).get("why"):
+        what = "Not all standbys are ready. A lost worker's keys may be unserved until its state is read again."
+        found.append(_trouble(NOTE, ("standbys", "standbys"), what, why=why))
     if status.get("unrecorded"):
         what = "The lake does not know of the last change of workers or views."
         then = "It is tried again by itself."
@@ -318,6 +321,8 @@ def _summary(tables: Sequence[Json], views: Sequence[Json], troubles: Sequence[J
         if stale := len(troubles[0]["views"]):
             text += f" {stale} {'view is' if stale == 1 else 'views are'} stale by it."
         return {"level": level, "text": text}
+    if level == NOTE and troubles[0]["kind"] != "table":
+        return {"level": level, "text": troubles[0]["what"]}
     if level == NOTE:
         return {"level": level, "text": "Warming up: the views read the rows from before the start."}
     if not views:

@@ -132,7 +132,7 @@ class CoordinatorLoop:
         self._requests = PendingRequests(self._inbox, self._failure)
         self._workers = JoinedWorkers(changed)
         self._recoveries = Recoveries()
-        self.rescales = Rescales(changed, self._failure, self._inbox, leavers_s)
+        self.rescales = Rescales(changed, self._failure, self._inbox, leavers_s, lambda: machine.vnodes_handed_over)
         self.progress = AppProgress(changed, lambda: machine.published, self._missing)
 
     def start(self) -> None:
@@ -209,6 +209,11 @@ class CoordinatorLoop:
     def check(self) -> None:
         """Raise the failure, if there is one."""
         self._failure.check()
+
+    def failed_views(self) -> dict[str, str]:
+        """By view that has failed, why."""
+        failed = dict(self._machine.cluster.failed)
+        return {view: f"{failure.kind}: {failure.error}" for view, failure in failed.items()}
 
     def check_view(self, view: str) -> None:
         """Raise the error of a view that has failed."""

@@ -1,6 +1,7 @@
 """Requests for rescales from other threads, and what is known of each rescale."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from upriver.errors import UserError
@@ -16,17 +17,22 @@ class Rescales:
     """Called by any thread.
 
     changed: announces each change. leavers_s: seconds for which a rescale by learners waits for workers that leave;
-    ``None``: as long as it takes.
+    ``None``: as long as it takes. handed_over: as of :class:`RescaleReports`.
     """
 
     def __init__(
-        self, changed: threading.Condition, failure: AppFailure, inbox: CoordinatorInbox, leavers_s: float | None
+        self,
+        changed: threading.Condition,
+        failure: AppFailure,
+        inbox: CoordinatorInbox,
+        leavers_s: float | None,
+        handed_over: Callable[[], int],
     ) -> None:
         self._changed = changed
         self._failure = failure
         self._inbox = inbox
         self._leavers_s = leavers_s
-        self._reports = RescaleReports(changed.notify_all)
+        self._reports = RescaleReports(changed.notify_all, handed_over)
         self._waits_for: str | None = None
 
     def request(self, wanted: RescaleWanted) -> None:
@@ -53,7 +59,7 @@ class Rescales:
         """
         with self._changed:
             self._failure.wait_for(lambda: self._reports.case(ticket).state != unless, wait_s)
-            return self._reports.case(ticket).progress()
+            return self._reports.progress(self._reports.case(ticket))
 
     def report(self, ticket: int) -> dict[str, Any]:
         """The report of a rescale. Raises UserError if it is not over, or the ticket is not known."""

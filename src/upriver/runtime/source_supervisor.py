@@ -89,6 +89,10 @@ class Ingest(Protocol):
     def failure_of(self, error: Exception) -> SourceFailure:
         """The failure that an error of ``start`` stands for."""
 
+    def wait_compared(self, seconds: float) -> None:
+        """Wait until it is known whether the source has the rows that it had when it fed the table before, as far as
+        that is compared; at most so many seconds. For after the first ``start``."""
+
     def look(self) -> Seen:
         """The last attempt that has begun, as it is now. Does not wait. For after the first ``start``."""
 
@@ -238,10 +242,14 @@ class SourceSupervisor:
         """Of each source that has failed for good, why. No other attempt of it begins unless a user asks for one."""
         return [failure_of_source(table, told) for table, told in self.status().items() if _has_failed_for_good(told)]
 
-    def warn(self, stacklevel: int) -> None:
-        """Warn of each source that has failed for good, now, and from now on as soon as it fails. stacklevel: of the
-        user's call, seen from the caller."""
-        for table in self._sources:
+    def warn(self, seconds: float, stacklevel: int) -> None:
+        """Warn of each source that has failed for good, now, and from now on as soon as it fails. Waits until sources
+        are compared with earlier ones, at most so many seconds. stacklevel: of the user's call, seen from the
+        caller."""
+        give_up_at = self._now() + seconds
+        for table, source in self._sources.items():
+            if source.ingest is not None:
+                source.ingest.wait_compared(give_up_at - self._now())
             self._look(table)
         self._warns = True
         for failure in self.lasting_failures():

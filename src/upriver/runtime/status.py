@@ -160,19 +160,22 @@ class RescaleCase:
             return 0.0
         return self.ended_s if self.is_over else time.monotonic() - self.began
 
-    def progress(self) -> dict[str, Any]:
+    def progress(self, handed_over: int = 0) -> dict[str, Any]:
+        """handed_over: vnodes that have moved by the map, of which workers may not have reported all."""
         keys, left = self.total("keys"), 0 if self.is_over else self.total("keys_left")
         seconds = self.seconds()
         if self.handed.vnodes and not self.is_over:
             left = keys * max(0, self.vnodes - self.handed.vnodes) // self.handed.vnodes
         heard = len({worker for worker, _ in self.moved}) >= (self.before or 0)
         vnodes_left = max((self._vnodes_left(view) for _, view in self.moved), default=0) if heard else self.vnodes
-        vnodes_left -= min(vnodes_left, self.handed.vnodes)
+        vnodes_left = max(0, min(vnodes_left - self.handed.vnodes, self.vnodes - handed_over))
+        if self.vnodes and not vnodes_left:
+            left = 0
         return {
             **self._named(),
             "state": self.state,
             "vnodes_moving": self.vnodes,
-            "vnodes_moved": self.vnodes_moved if self.is_over else max(0, self.vnodes - vnodes_left),
+            "vnodes_moved": self.vnodes_moved if self.is_over else self.vnodes - vnodes_left,
             "keys_moved": keys,
             "keys_left": left,
             "bytes_moved": self.total("bytes"),
@@ -226,11 +229,13 @@ class RescaleCase:
 class RescaleReports:
     """Knows every rescale that was requested. The caller makes sure that one thread at a time uses it.
 
-    changed: called when a rescale's state has changed.
+    changed: called when a rescale's state has changed. handed_over: gives the vnodes that have moved by the map in the
+    rescale under way.
     """
 
-    def __init__(self, changed: Callable[[], None]) -> None:
+    def __init__(self, changed: Callable[[], None], handed_over: Callable[[], int] = lambda: 0) -> None:
         self._changed = changed
+        self._handed_over = handed_over
         self._cases: dict[int, RescaleCase] = {}
         """In the order of the requests."""
         self.outcomes = Counter[str]()
@@ -303,7 +308,11 @@ class RescaleReports:
     def status(self) -> dict[str, Any]:
         """rescale: the progress of the rescale under way. rescales_waiting: how many have not begun."""
         case, waiting = self.on(), sum(case.state == QUEUED for case in self._cases.values())
-        return {"rescale": case.progress() if case else None, "rescales_waiting": waiting}
+        return {"rescale": self.progress(case) if case else None, "rescales_waiting": waiting}
+
+    def progress(self, case: RescaleCase) -> dict[str, Any]:
+        """How far a rescale is."""
+        return case.progress(self._handed_over() if case.is_on else 0)
 
     def case(self, ticket: int) -> RescaleCase:
         """Raises UserError for a ticket that is not known."""

@@ -1,10 +1,10 @@
 """Workers as Spark tasks: one job of one long-running task for each worker.
 
-WorkerHost is the driver's side. Spark places the task. :mod:`upriver.coordinator.restarts` decides which life of a
-worker runs, and when the next one starts; WorkerHost carries it out. When a life is lost, its job is cancelled,
-whatever Spark thinks of it. So it does not matter whether Spark would run a failed task again (``local[N]`` does not).
-Nor does it matter whether the process can be reached: a stopped process keeps its slot until Spark has killed it, some
-four seconds later.
+WorkerHost is the driver's side. It asks Spark to run the task on the executor that :mod:`upriver.coordinator.spread`
+chooses. :mod:`upriver.coordinator.restarts` decides which life of a worker runs, and when the next one starts;
+WorkerHost carries it out. When a life is lost, its job is cancelled, whatever Spark thinks of it. So it does not matter
+whether Spark would run a failed task again (``local[N]`` does not). Nor does it matter whether the process can be
+reached: a stopped process keeps its slot until Spark has killed it, some four seconds later.
 
 :func:`run_task` is the executor's side: it runs inside a worker's Spark task.
 
@@ -18,6 +18,7 @@ import re
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -46,11 +47,13 @@ from upriver.coordinator.restarts import (
     StopRestarts,
     one_line,
 )
+from upriver.coordinator.spread import ExecutorId, ExecutorSlots, executor_for_worker
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, UpriverError
 from upriver.ids import WorkerId
 from upriver.net.wire import error_from_json
 from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import WorkerConfig, serve_worker
+from upriver.spark.placement import executor_of, executors_of, one_task
 from upriver.spark.session import cancel_jobs, check_session, is_stopped
 
 _LOG = logging.getLogger("upriver.workers")
@@ -174,6 +177,10 @@ class WorkerHost:
         """One for each job; a worker that has left may need some time to end."""
         self._timers: dict[WorkerId, threading.Timer] = {}
         """The timers of the waiting restarts."""
+        self._placing = threading.Lock()
+        """Held while a worker's executor is chosen. Guards the next field."""
+        self._asked_for: dict[WorkerId, tuple[int, ExecutorId]] = {}
+        """Each worker's life, and the executor that Spark was asked to run it on."""
 
     def replan(self, plans: tuple[DataflowPlan, ...]) -> None:
         """Give workers that start from now on these views."""
@@ -271,6 +278,28 @@ class WorkerHost:
             self._run_job(worker, life)
         except Exception as error:  # of many classes: the job has failed, or the JVM is gone
             self.lost(worker, life, cause_of_job_failure(error))
+        finally:
+            with self._placing:
+                if self._asked_for.get(worker, (0,))[0] == life:
+                    del self._asked_for[worker]
+
+    def _executor_for(self, worker: WorkerId, life: int) -> ExecutorSlots | None:
+        """The executor on which Spark should run this life; ``None``: any."""
+        context = self._spark.sparkContext
+        with self._lock:
+            is_unlucky = self._restarts.losses(worker) > 1  # perhaps because of its executor
+        if self._config.is_local or is_unlucky:
+            return None
+        with self._placing:
+            workers = Counter(
+                executor_of(context, self._tag_of(other, its_life)) or asked_for
+                for other, (its_life, asked_for) in self._asked_for.items()
+                if other != worker
+            )
+            chosen = executor_for_worker(executors_of(context), workers)
+            if chosen is not None:
+                self._asked_for[worker] = life, chosen.id
+        return chosen
 
     def _end(self, worker: WorkerId, life: int) -> None:
         cancel_jobs(self._spark, self._tag_of(worker, life))
@@ -279,13 +308,13 @@ class WorkerHost:
         return f"{self._tag}-{worker}-{life}"
 
     def _run_job(self, worker: WorkerId, life: int) -> None:
-        context = self._spark.sparkContext
+        context, executor = self._spark.sparkContext, self._executor_for(worker, life)
         context.addJobTag(self._tag)
         context.addJobTag(self._tag_of(worker, life))
         context.setJobDescription(f"Upriver: worker {worker}")
         task = partial(run_task, replace(self._config, life=life), worker)
         # Not mapInArrow: planning a query and compiling code for it takes as long as the worker's own start.
-        context.parallelize([0], 1).mapPartitions(task).collect()
+        one_task(context, executor).mapPartitions(task).collect()
 
 
 def runs_elsewhere(spark: SparkSession) -> bool:

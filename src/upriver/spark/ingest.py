@@ -415,6 +415,9 @@ class StreamIngest:
             return None
         return SourceFailure("its Spark query was stopped by another than the app.", is_permanent=True)
 
+    def wait_compared(self, seconds: float) -> None:
+        """The rows of a stream are not compared."""
+
     def failure_of(self, error: Exception) -> SourceFailure:
         """The meaning of a query's error. Spark may not say where it could not read or write."""
         return failure_of(error, self._place)

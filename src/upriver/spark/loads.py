@@ -349,7 +349,6 @@ class LoadIngest:
         return Seen(running.number, running.batches, is_over=is_over, failure=failure)
 
     def wait_compared(self, seconds: float) -> None:
-        """Wait until it is known whether the rows are those of an earlier load, at most so many seconds."""
         assert self._running is not None
         self._running.is_compared.wait(max(0.0, seconds))
 

@@ -22,6 +22,7 @@ from upriver.coordinator.epochs import LoggedVersions
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
 from upriver.coordinator.restarts import Claim, PlaceHistory
+from upriver.coordinator.sources import SourceState
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.change_upkeep import ChangeUpkeep
@@ -51,6 +52,7 @@ from upriver.spark.compaction import USUAL_COMPACTION, CompactionSettings, Compa
 from upriver.spark.host import WorkerHost, runs_elsewhere
 from upriver.spark.ingest import EpochLog, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
+from upriver.spark.placement import wait_for_hosts
 from upriver.spark.probe import check_executors, packages_for
 from upriver.spark.retention import begun_retention
 from upriver.spark.runs import Lot, RunWriter, warm_up
@@ -61,6 +63,7 @@ from upriver.spark.session import (
     is_local,
     require_slots,
     slots_in_words,
+    spark_hosts,
     stop_unlogged,
     wait_for_slots,
 )
@@ -146,7 +149,6 @@ class RunningApp:
         self._log: EpochLog | None = None
         self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
-        self._loads: list[LoadIngest] = []
         self._background: list[ClockTicks | Compactor | ChangeUpkeep] = []
         """What goes on beside ingest and the workers."""
         self._supervisor = SourceSupervisor(source.table.name for source in sources)
@@ -183,6 +185,8 @@ class RunningApp:
         self._plan_placement(Lake(self._config.root))
         startup.at("waiting for task slots")
         wait_for_slots(self._spark, len(self._begun_with.workers), startup.seconds_left)
+        if not spark_hosts(self._spark).executors_are_here:
+            wait_for_hosts(self._spark.sparkContext, len(self._begun_with.workers), startup.seconds_left())
         if runs_elsewhere(self._spark):
             startup.at("running a first task on an executor")
             check_executors(self._spark, packages_for(self._config.root))
@@ -458,9 +462,7 @@ class RunningApp:
                     source.rows, layout, log, source.trigger, self._source_of(source, lake, log)
                 )
             else:
-                load = LoadIngest(source.rows, layout, log, lake, source.on_change)
-                self._loads.append(load)
-                ingests[source.table.name] = load
+                ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake, source.on_change)
         self._supervisor.start(ingests, self._coordinator.progress)
 
     def _source_of(self, source: StartedSource, lake: OwnedLake, log: EpochLog) -> SourceRecord:
@@ -504,9 +506,10 @@ class RunningApp:
         """What is left of each table, or of those of a view, until its views reflect it: a line each."""
         assert self._service is not None
         wanted = None if view is None else self._service.plan_of(view).tables
+        failed = [f"view {name} has failed: {error}" for name, error in self._coordinator.failed_views().items()]
         sources, left = self._supervisor.status(), self._coordinator.progress.epochs.left()
-        return [
-            f"{table}: {told['rows']:,} rows, source {told['state']}; {_left_in_words(*left.get(table, (0, 0)))}"
+        return failed + [
+            f"{table}: {_left_in_words(told, *left.get(table, (0, 0)))}"
             for table, told in sources.items()
             if wanted is None or table in wanted
         ]
@@ -525,10 +528,7 @@ class RunningApp:
         """Warn the caller of :meth:`upriver.App.start` of sources that have failed for good. Waits until loads are
         compared with earlier ones, for so many seconds and ``COMPARISON_S_MAX`` at most; warns of later failures as
         they come."""
-        give_up_at = time.monotonic() + min(seconds, COMPARISON_S_MAX)
-        for load in self._loads:
-            load.wait_compared(give_up_at - time.monotonic())
-        self._supervisor.warn(stacklevel=3)
+        self._supervisor.warn(min(seconds, COMPARISON_S_MAX), stacklevel=3)
 
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()
@@ -583,8 +583,14 @@ class RunningApp:
             run_all(*steps)
 
 
-def _left_in_words(epochs: int, rows: int) -> str:
-    """What of a table is committed and not reflected."""
-    if not epochs:
-        return "all of them in the views"
-    return f"{rows:,} of them not in the views yet, in {epochs:,} epoch{'s' if epochs > 1 else ''}"
+def _left_in_words(told: Mapping[str, Any], epochs: int, rows: int) -> str:
+    """How far a table is. told: its source, as in the status. epochs, rows: what is committed and not reflected."""
+    committed, state = told["rows"], told["state"]
+    if epochs:
+        views = f"{rows:,} of them not in the views yet, in {epochs:,} epoch{'s' if epochs > 1 else ''}"
+    elif committed:
+        views = "all of them in the views"
+    else:
+        views = "it has none" if state == SourceState.FINISHED else "none has been committed yet"
+    source = f"source {state}: {told['error']}" if told["error"] else f"source {state}"
+    return f"{committed:,} rows, {source}; {views}"

@@ -268,6 +268,19 @@ class RescaleMachine:
         return None
 
     @property
+    def vnodes_handed_over(self) -> int:
+        """How many vnodes answer at their new workers already, while the current rescale moves them. Another thread may
+        call it."""
+        match self.stage:
+            case Moving(rescale, is_aborted=False):
+                before, after = first(rescale.plan.before), first(rescale.plan.after)
+                owners = self._cluster.reading.owners
+                return sum(owners[vnode] == now for vnode, (_, now) in before.diff(after).items())
+            case Learning(before=before):
+                return len(before.diff(self._cluster.reading))
+        return 0
+
+    @property
     def _open_epochs(self) -> str:
         late = [member for member in self._cluster.members.values() if member.finished < member.sent]
         if not late:

@@ -15,6 +15,8 @@ function ofTable(each, picture) {
     facts([
       ["Source", standing(each)], ["Age", seconds(each.age_s)], ["Why not fresher", each.level === "good" ? null : each.cause], ["Error", each.error],
       ["Next attempt", each.retry_in_s === null || each.retry_in_s === undefined ? null : `in ${seconds(each.retry_in_s)}`], ["Attempts", count(each.attempts)],
+      ["This attempt", (each.attempt_for_s ?? null) === null ? null : `for ${seconds(each.attempt_for_s)}${each.doing ? `: ${each.doing}` : ""}`],
+      ["Last failure", !each.last_error ? null : `${seconds(each.last_error_age_s)} ago: ${each.last_error}`],
       ["Rows so far", count(each.rows)], ["Rate", rate(each.rows_per_s)], ["Last epoch", count(each.epoch)], ["Read by", readers.join(", ") || "no view"],
     ]),
   ];
@@ -33,7 +35,7 @@ function ofView(view) {
   return [
     facts([
       ["State", standing(view)], ["Error", view.error], ["Reads", view.tables.join(", ")], ["Key", view.key.map((column) => `${column.name} ${column.type}`).join(", ") || "none: one key for all rows"],
-      ["Keeps", view.is_partial ? `the keys that are looked up: ${plural(view.cached_keys ?? 0, "key")} now` : "every key"], ["Rows", count(view.rows)], ["Memory", bytes(view.bytes)], ["Age", seconds(view.age_s)],
+      ["Keeps", view.state === "failed" ? "nothing: it answers no lookup" : view.is_partial ? `the keys that are looked up: ${plural(view.cached_keys ?? 0, "key")} now` : "every key"], ...(view.state === "failed" ? [] : [["Rows", count(view.rows)], ["Memory", bytes(view.bytes)], ["Age", seconds(view.age_s)]]),
     ]),
     view.regions.length ? [html("h3", { text: "Regions" }), table("Regions", [["Region", false], ["Stage", true], ["By", false], ["Keeps", false], ["Sends to", false]],
       view.regions.map((region) => [region.name, count(region.stage), region.key.join(", ") || "–", region.state, region.sends.join(", ") || "the view"]))] : null,

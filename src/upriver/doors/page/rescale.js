@@ -12,12 +12,14 @@ const STRATEGIES = [
   ["restart", "restart: compute anew"],
 ];
 const WORKERS_MAX = 1024;
+const GOING_ON = ["queued", "starting", "moving"];
 
 export class RescalePanel {
   constructor(node, announce) {
     this.announce = announce;
     this.role = "reader";
     this.quarter = 0;
+    this.ticket = null; // of the rescale that this page has begun, or aborted, until it is over
     this.progress = html("div", {});
     this.controls = html("div", {});
     this.said = html("p", { class: "said", role: "status" });
@@ -28,6 +30,7 @@ export class RescalePanel {
   show(picture, role) {
     this.role = role;
     const on = picture.rescale;
+    this.tellEnd(on);
     this.showProgress(on, picture);
     this.showControls(on !== null, picture);
     redraw(this.history, picture.rescales, () => (picture.rescales.length ? [
@@ -50,6 +53,21 @@ export class RescalePanel {
       ];
     });
     this.tell(on);
+  }
+
+  /** What was said when the rescale began, or was aborted, gives way to how it ended. */
+  async tellEnd(under) {
+    const ticket = this.ticket;
+    if (ticket === null || under?.ticket === ticket) return;
+    try {
+      const told = await call("GET", `/v1/rescale?ticket=${ticket}`);
+      if (ticket !== this.ticket || GOING_ON.includes(told.state)) return;
+      this.said.classList.toggle("wrong", Boolean(told.error));
+      setText(this.said, `The rescale to ${plural(told.to, "worker")} is ${told.state}${told.error ? `: ${told.error}` : "."}`);
+    } catch {
+      setText(this.said, ""); // the app was started anew, or does not answer
+    }
+    if (ticket === this.ticket) this.ticket = null;
   }
 
   /** Say each quarter, and no more. */
@@ -85,7 +103,8 @@ export class RescalePanel {
     setText(this.said, "");
     this.said.classList.remove("wrong");
     try {
-      await call(method, "/v1/rescale", body);
+      const progress = await call(method, "/v1/rescale", body);
+      this.ticket = progress.ticket;
       setText(this.said, done);
     } catch (error) {
       this.said.classList.add("wrong");

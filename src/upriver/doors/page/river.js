@@ -44,6 +44,7 @@ const tableFacts = (each) => {
 const inMemory = (keys) => (keys ? `${compact(keys)} ${keys === 1 ? "key" : "keys"} in memory` : "no key looked up yet");
 
 const viewFacts = (view) => {
+  if (view.state === "failed") return "answers no lookup";
   const age = view.age_s === null ? null : `${seconds(view.age_s)} old`;
   const size = view.is_partial ? inMemory(view.cached_keys ?? 0) : plural(view.rows ?? 0, "row").replace(/^[\d,]+/, compact(view.rows ?? 0));
   return [size, age].filter(Boolean).join(" · ");
@@ -235,7 +236,7 @@ export class River {
       html("button", { type: "button", class: "link", "data-focus": `${kind} ${name}`, onclick: () => this.open(kind, name), text: String(text) });
     const rows = {
       tables: tables.map((each) => [each.name, standing(each), seconds(each.age_s), rate(each.rows_per_s), count(each.rows), each.error ?? ""]),
-      views: views.map((view) => [view.name, standing(view), view.tables.join(", "), view.key.map((column) => column.name).join(", "), view.is_partial ? "partial" : "full", count(view.rows), seconds(view.age_s)]),
+      views: views.map((view) => [view.name, standing(view), view.tables.join(", "), view.key.map((column) => column.name).join(", "), view.is_partial ? "partial" : "full", view.state === "failed" ? "–" : count(view.rows), seconds(view.age_s)]),
       workers: this.picture.workers.map((worker) => [worker.worker, workerState(worker) || "up", count(worker.vnodes), count(worker.epoch), bytes(worker.bytes), count(worker.restarts)]),
     };
     redraw(this.tablesNode, rows, () => [
