@@ -87,8 +87,9 @@ def test_an_error_of_a_session_that_runs_is_raised() -> None:
     ],
 )
 def test_a_size_of_another_kind_is_refused_in_one_line(sizes: Any, said: str) -> None:
+    workers, vnodes, tasks = sizes
     with pytest.raises(DeclarationError, match=said) as refusal:
-        check_sizes(*sizes, 5.0, None)
+        check_sizes(workers, vnodes, tasks, 5.0, None)
     assert "\n" not in str(refusal.value)
 
 

@@ -151,9 +151,7 @@ class App:
         tls_certificate: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
     ) -> None:
-        workers, vnodes, ingest_tasks = check_sizes(
-            workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget
-        )
+        workers, vnodes, groups = check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         certificate = DoorCertificate.of(tls_certificate, tls_key)
         self._door_addresses = DoorAddresses.of(certificate, http=http, postgres=postgres, flight=flight)
@@ -165,7 +163,7 @@ class App:
             vnodes=vnodes,
             tokens=tokens_of(token, reader_token),
             listen=listen_for(None if bind is None else some_text("bind", bind), spark_hosts(spark)),
-            groups=ingest_tasks,
+            groups=groups,
             migration_step_budget_ms=migration_step_budget_ms,
             memory_budget=memory_budget,
             checkpoint_interval_s=checkpoint_interval_s,

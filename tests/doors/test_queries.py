@@ -321,3 +321,18 @@ def test_duckdb_has_no_way_to_files_settings_or_variables() -> None:
         ):
             duck.execute(text)
     assert rows.read == {}
+
+
+@pytest.mark.parametrize("dialect", ["spark", "postgres"])
+def test_a_text_that_is_no_number_is_not_rounded_to_one(dialect: str) -> None:
+    routes = KeptRows().routes()
+    with pytest.raises(RowError, match=r"'1.5' is no value of type"):
+        ViewQuery.parse("SELECT n FROM totals WHERE n IN ('1', '1.5')", dialect, routes)
+    query = ViewQuery.parse("SELECT n FROM totals WHERE total = '17.501'", dialect, routes)
+    assert "total = 17.501" in query.sql
+    with pytest.raises(UnsupportedSql, match="too many digits"):
+        ViewQuery.parse(f"SELECT n FROM totals WHERE total = 1.{'1' * 38}", dialect, routes)
+
+
+def test_a_decimal_without_digits_is_sparks() -> None:
+    assert "DECIMAL(10, 0)" in ViewQuery.parse("SELECT CAST(1.6 AS DECIMAL)", "spark", {}).sql
