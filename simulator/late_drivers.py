@@ -14,6 +14,7 @@ from uuid import uuid4
 import numpy as np
 import pyarrow as pa
 
+from simulator.checkers import Violated
 from simulator.late_store import Actor, LateFiles, StoredFiles, Write
 from upriver.errors import LakeError, LakeInUse, NotRead, NotWritten, ProtocolError
 from upriver.hashing import hash64
@@ -57,8 +58,8 @@ TRIES_MAX = 8
 """Of a commit of the change log, whose answers are lost."""
 
 
-class Violated(Exception):
-    """A reader does not find what the lake promises, or a driver fails that should not."""
+CHECKER = "late_writes_lose_nothing"
+"""A reader finds what the lake promises, and no driver fails that owns the root."""
 
 
 class LateDriver:
@@ -274,7 +275,7 @@ class LateWorld:
             self.counters["succeeded"] += 1
         if isinstance(error, NotWritten | NotRead | Exhausted) or (was_succeeded and isinstance(error, _OF_SUCCEEDED)):
             return
-        raise Violated(f"the driver of term {driver.term} has failed: {error!r}") from error
+        raise Violated(CHECKER, f"the driver of term {driver.term} has failed: {error!r}") from error
 
     def _check(self) -> None:
         """What any reader finds now."""
@@ -285,7 +286,7 @@ class LateWorld:
         try:
             check_lake(lake)
         except (LakeError, ProtocolError, FileNotFoundError) as error:
-            raise Violated(str(error)) from error
+            raise Violated(CHECKER, str(error)) from error
 
     def _end(self) -> None:
         """A last driver goes on without any late write; then each batch has been read once."""
@@ -293,7 +294,7 @@ class LateWorld:
         while not driver.actor.is_over:
             driver.actor.step()
         if driver.actor.error is not None:
-            raise Violated(f"the last driver has failed: {driver.actor.error!r}") from driver.actor.error
+            raise Violated(CHECKER, f"the last driver has failed: {driver.actor.error!r}") from driver.actor.error
         self._check()
         lake = Lake(ROOT, StoredFiles(self.content), self.rules)
         record = lake.record()
@@ -301,7 +302,7 @@ class LateWorld:
         for index in record.indexes["events"]:
             found = sorted(key for span in lake.spans(lake.last_epoch()) for key in keys_of(lake, span, index))
             if found != list(range(len(found))) or not found:
-                raise Violated(f"the rows of index {index} are not those of each batch once: {found}")
+                raise Violated(CHECKER, f"the rows of index {index} are not those of each batch once: {found}")
         named = {run.path for span in lake.spans(lake.last_epoch()) for run in runs_of(lake, span)}
         if litter := sorted(set(lake.run_paths()) - named):
             self.counters["litter"] += len(litter)
@@ -317,7 +318,7 @@ def check_lake(lake: Lake) -> None:
     last = -1
     terms = [lake.bare_manifest(Epoch(epoch)).term for epoch in sorted(lake.numbers("epochs"))]
     if terms != sorted(terms):
-        raise Violated(f"an epoch of a driver comes after one of its successor: terms {terms}")
+        raise Violated(CHECKER, f"an epoch of a driver comes after one of its successor: terms {terms}")
     for span in lake.spans(lake.last_epoch()):
         epochs = lake.epochs(span)
         for table, of_table in epochs.batches.items():
@@ -326,11 +327,11 @@ def check_lake(lake: Lake) -> None:
         for run in (run for runs in epochs.runs.values() for run in runs):
             lake.read_into(run.path, [])
     if batches["events"] != last + 1:
-        raise Violated(f"{batches['events']} epochs have {last + 1} batches")
+        raise Violated(CHECKER, f"{batches['events']} epochs have {last + 1} batches")
     log = ChangeLog(lake)
     versions = [row for commit in log.commits() for part in commit.parts for row in _versions_of(lake, part)]
     if versions and sorted(versions) != list(range(min(versions), max(versions) + 1)):
-        raise Violated(f"the change log has versions {sorted(versions)}")
+        raise Violated(CHECKER, f"the change log has versions {sorted(versions)}")
     if (newest := checkpoints.newest(lake)) is not None:
         for file in checkpoints.load(lake, newest).files:
             lake.read_into(f"{checkpoints.checkpoint_directory(newest)}/{file.name}", [])
