@@ -262,7 +262,7 @@ def _decimal_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa
 
 def _floating_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
     """Casts by the digits that would be printed; NULL if there are none."""
-    text = f"CAST(CAST(v AS VARCHAR) AS {duck_name(to)})"
+    text = f"CAST({macro('spark_written_out', 'CAST(v AS VARCHAR)')} AS {duck_name(to)})"
     sql = f"CASE WHEN isnan(v) OR isinf(v) THEN NULL ELSE {text} END"
     return Scalar(f"list_transform([CAST({value.sql} AS DOUBLE)], lambda v: {sql})[1]", to, fails=True)
 

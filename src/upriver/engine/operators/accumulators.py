@@ -82,6 +82,7 @@ def some_value(counts: Counts) -> Mask | None:
 
 
 Floats = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
 
 EXACT_DIGITS_MAX = 15
 """Digits of whole numbers, and of a power of ten, that are exact as doubles: their quotient is rounded once."""
@@ -92,8 +93,8 @@ def floats_of(values: pa.Array) -> Floats:
     """Numbers as Spark casts them to double: each is the nearest one, which Arrow's cast of decimals does not give."""
     if pa.types.is_decimal(values.type):
         if values.type.precision <= EXACT_DIGITS_MAX:
-            low = np.ascontiguousarray(cells_of(values)).view(np.int64)[::2]
-            return low / 10.0**values.type.scale
+            low: Longs = np.ascontiguousarray(cells_of(values)).view(np.int64)[::2]
+            return np.asarray(low / 10.0**values.type.scale)
         values = values.cast(pa.string()).cast(pa.float64())
     return cells_of(values).astype(np.float64)
 
