@@ -26,18 +26,18 @@ EVERY = (9, 40, 150)
 VIEWS_SHARE, COPIED_SHARE = 0.5, 0.3
 """Of the views of a cluster where some fail, and of those views."""
 SAID = "this row is no good"
-MISCOUNTED = ("are in the lake, and", "its rows are miscounted")
 
 
 @dataclass(frozen=True, slots=True)
 class BadRows:
     """views: of each that can fail, one row in how many is bad, and which. copied: of those views, the ones that fail
-    when the state of such a key is copied. torn: views of which a
-    worker has read other rows than the lake has, or has made rows up."""
+    when the state of such a key is copied. doomed: views that fail for
+    another reason: a worker has read other rows of theirs than the lake has, or has made rows up, or real operators
+    fail on a row."""
 
     views: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     copied: frozenset[str] = frozenset()
-    torn: set[str] = field(default_factory=set)
+    doomed: set[str] = field(default_factory=set)
 
     @classmethod
     def drawn(cls, rng: Random, plans: Sequence[DataflowPlan]) -> "BadRows":
@@ -63,7 +63,7 @@ class BadRows:
     def may_fail(self, plan: DataflowPlan, lake: FakeLake) -> bool:
         """Whether there is a reason why it can."""
         exchanges = plan.name in self.views and plan.depth > 0
-        return exchanges or plan.name in self.torn | self.copied or self.are_in(plan, lake)
+        return exchanges or plan.name in self.doomed | self.copied or self.are_in(plan, lake)
 
     def are_in(self, plan: DataflowPlan, lake: FakeLake) -> bool:
         """Whether a bad row was published that the view reads."""
@@ -83,8 +83,8 @@ class BadRows:
 
     def explain(self, error: UpriverError, plan: DataflowPlan, lake: FakeLake) -> bool:
         """Whether a lookup may be refused with this error."""
-        said = (SAID, *MISCOUNTED) if plan.name in self.torn else (SAID,)
-        return any(words in str(error) for words in said) and self.may_fail(plan, lake)
+        said = f"view {plan.name!r}" if plan.name in self.doomed else SAID
+        return said in str(error) and self.may_fail(plan, lake)
 
     def built_by(self, build_region: BuildRegion) -> BuildRegion:
         """The same, with regions that fail on bad rows."""

@@ -269,6 +269,7 @@ class SimulatedCluster:
         rows = self._row_source.rows(table, count)
         epoch = self.lake.publish(table.name, rows)
         self.oracle.publish(epoch, self.lake)
+        self.bad_rows.doomed.update(self.oracle.failed)
         self.watcher.counters["rows"] += rows.num_rows
         self.step_coordinator(
             EpochPublished(epoch=epoch, rows=self.lake.rows(single(epoch)), clock=self.lake.clock(epoch))
@@ -335,7 +336,7 @@ class SimulatedCluster:
         unsent = EpochFinished(epoch=Epoch(self.lake.published + 1), read={}, applied={}, stats={})
         message = self._rng.choice((rows, unsent, WorkerFailed(kind="OSError", error="the disk is gone")))
         if message is rows:
-            self.bad_rows.torn.add(plan.name)
+            self.bad_rows.doomed.add(plan.name)
         self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
         return message
 
@@ -388,7 +389,7 @@ class SimulatedCluster:
         """The views that read the channel have failed at the process."""
         self.trace.append(f"{process} notices that it has read other rows of {channel} than there are")
         self.watcher.counters["torn_reads_noticed"] += 1
-        self.bad_rows.torn.update(plan.name for plan in process.plans if channel in plan.channels)
+        self.bad_rows.doomed.update(plan.name for plan in process.plans if channel in plan.channels)
         process.torn = None
 
     def _carry_out(self, process: Process, event: WorkerEvent, action: WorkerAction) -> None:

@@ -21,7 +21,7 @@ FAULTS: Mapping[str, Mapping[str, Any]] = {
     "duplicate": {"repeat": 0.3},
     "echo": {"echo": 0.5},
     "nonsense": {"nonsense": 0.02},
-    "tear": {"torn": 0.05},
+    "tear": {"torn": 0.2},
     "disk": {"spoil": 0.3},
 }
 """By kind: a process dies; is replaced while it runs; a channel breaks; the driver dies; some are slow; the network

@@ -67,6 +67,8 @@ class Oracle:
             generation=0,
         )
         self._machine.step(everything)
+        self.failed = set[str]()
+        """The views that cannot be computed from the rows that were published."""
         self._channels = sorted({channel for plan in plans for channel in plan.channels})
         self._history: list[dict[str, Rows]] = [{plan.name: {} for plan in plans}]
         self._kept: list[dict[str, frozenset[int]]] = [{plan.name: frozenset() for plan in plans}]
@@ -88,7 +90,9 @@ class Oracle:
             self._machine.step(TimeToSettle(rows_max=ALL_ROWS))
         assert isinstance(self._machine.phase, Serving)
         shares = self._machine.phase.regions.shards
-        fed = [plan for plan in self._plans if plan.channels & runs.keys() or plan.is_clocked]
+        self.failed.update(plan.name for plan in self._plans if shares[plan.name].failure is not None)
+        going_on = [plan for plan in self._plans if plan.name not in self.failed]
+        fed = [plan for plan in going_on if plan.channels & runs.keys() or plan.is_clocked]
         changed = {plan.name: by_key(shares[plan.name].region.scan(), plan) for plan in fed}
         self._history.append({**self._history[-1], **changed})
         kept = {plan.name: frozenset(shares[plan.name].region.keys_of(0, 1).tolist()) for plan in fed}

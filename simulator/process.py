@@ -54,7 +54,6 @@ from upriver.worker.serving import Serving
 from upriver.worker.shard import Shard
 from upriver.worker.worker import WorkerMachine
 
-
 HEARD_KEPT_MAX = 40
 """Messages of a process that the coordinator may hear again."""
 

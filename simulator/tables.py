@@ -196,6 +196,29 @@ UNSURE = (
     ),
 )
 """Views with joins whose condition could fail on a row: rows wait until all of an epoch have come."""
+BROKEN = "12 % (v.seq % 40 - 39)"
+"""It cannot be computed from one row in forty."""
+ON = f"v.page = o.page AND {BROKEN} + o.qty > 4"
+OPERATORS: Mapping[str, str] = MappingProxyType(
+    {
+        "projection": f"SELECT page, {BROKEN} AS x FROM visits v",
+        "filter": f"SELECT page, seq FROM visits v WHERE {BROKEN} > 2",
+        "inner_join": f"SELECT v.page, o.sym FROM visits v JOIN offers o ON {ON}",
+        "left_join": f"SELECT v.page, o.sym FROM visits v LEFT JOIN offers o ON {ON}",
+        "right_join": f"SELECT o.page, v.seq FROM visits v RIGHT JOIN offers o ON {ON}",
+        "full_join": f"SELECT coalesce(v.page, o.page) AS page, v.seq, o.sym FROM visits v FULL JOIN offers o ON {ON}",
+        "semi_join": f"SELECT page, seq FROM visits v WHERE EXISTS (SELECT 1 FROM offers o WHERE {ON})",
+        "anti_join": f"SELECT page, seq FROM visits v WHERE NOT EXISTS (SELECT 1 FROM offers o WHERE {ON})",
+        "aggregate": f"SELECT page, sum({BROKEN}) AS x FROM visits v GROUP BY page",
+        "running_total": f"SELECT page, sum({BROKEN}) OVER (PARTITION BY page ORDER BY seq) AS x FROM visits v",
+        "generator": f"SELECT page, explode(array({BROKEN})) AS x FROM visits v",
+        "union_all": f"SELECT page, {BROKEN} AS x FROM visits v UNION ALL SELECT page, qty AS x FROM offers",
+        "except": f"SELECT page, {BROKEN} AS x FROM visits v EXCEPT SELECT page, qty AS x FROM offers",
+        "top": "SELECT page, seq FROM visits v"
+        f" QUALIFY row_number() OVER (PARTITION BY page ORDER BY {BROKEN}, seq) = 1",
+    }
+)
+"""Views that fail, by the operator that does."""
 CLOCKED = (
     ViewSpec("fresh", "SELECT sym, seq, qty FROM trades WHERE seq > unix_timestamp() - 12", ("sym",)),
     ViewSpec(

@@ -279,7 +279,7 @@ class Watcher:
         self.counters["set_aside"] += 1
 
     def _look_aside(self, epoch: Epoch) -> None:
-        for view in self._view_observer.kept.keys() & BAD_ROWS:
+        for view in (self._view_observer.kept.keys() & BAD_ROWS) - self._bad_rows.doomed:  # these set none aside
             spans = [span for of_view, span in self._aside if of_view == view and epoch in span]
             found = {row for span in spans for row in self._aside[view, span]}
             near = {Epoch(other) for span in spans for other in range(span.first, span.last + 1)}

@@ -128,7 +128,8 @@ def test_workers_faults_are_theirs_the_sender_is_replaced_and_all_begin_anew() -
     machine = coordinator(*BOTH, published(1), finished(1, 1))
     assert [replaced.incarnation for replaced in only(ReplaceWorker, machine.step(finished(2, 7)))] == [2]
     assert only(FailView, machine.step(gone(2))) == []
-    assert [(a.worker, a.start_at, a.generation) for a in only(Assign, machine.step(came(1, 3)))] == [(0, 0, 1), (1, 0, 1)]
+    assigned = only(Assign, machine.step(came(1, 3)))
+    assert [(a.worker, a.start_at, a.generation) for a in assigned] == [(0, 0, 1), (1, 0, 1)]
 
 
 def test_workers_faults_are_theirs_so_many_times_at_most_before_an_epoch_ends() -> None:

@@ -9,7 +9,6 @@ from coordinator_kit import CHANNEL, PLAN, TABLE, planned
 from relation_kit import count, dataflow, group, scan
 
 from upriver.coordinator.epochs import Ledger
-from upriver.errors import ProtocolError
 from upriver.ids import Channel, Epoch, WorkerId
 from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.messages import EpochFinished, RowsApplied

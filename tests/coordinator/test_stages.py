@@ -34,10 +34,11 @@ from machines_kit import (
     read,
     reports,
     rows,
+    rows_from,
     sent,
     take,
 )
-from stages_kit import FIRST, OTHER_END, STAGED, staged, staged_worker
+from stages_kit import FIRST, OTHER_END, STAGED, Gathering, staged, staged_worker
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.epochs import Ledger
@@ -58,8 +59,9 @@ from upriver.protocol.messages import (
     SnapshotTaken,
     StageDone,
 )
+from upriver.protocol.peers import ForRegion
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.worker_events import Refuse, TimeToSettle, WorkerAction, WorkerEvent
+from upriver.protocol.worker_events import PeerSaid, Refuse, TimeToSettle, WorkerAction, WorkerEvent
 from upriver.worker.worker import WorkerMachine
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
@@ -335,6 +337,55 @@ def test_worker_settle_what_comes_late_switched_off_leaves_them() -> None:
     events: list[WorkerEvent] = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES]
     machine = staged_worker(*events, rules=replace(ALL_RULES, worker_settle_what_comes_late=False))
     assert reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled) == []
+
+
+class PutsOff(Gathering):
+    """Fails on the rows of the lake, and tries them again at its stage."""
+
+    @property
+    def gathered(self) -> int:
+        return 0
+
+    @property
+    def waiting(self) -> int:
+        return len(self.to_settle)
+
+    @property
+    def unsettled(self) -> int:
+        return self.waiting
+
+    def settle(self, rows_max: int) -> int:
+        super().settle(rows_max)
+        return 0
+
+
+def that_puts_off(*events: WorkerEvent) -> WorkerMachine:
+    machine = WorkerMachine(lambda _, region: PutsOff() if region.name == "seen/0" else Gathering())
+    for event in events:
+        machine.step(event)
+    return machine
+
+
+def test_worker_put_off_rows_count_as_sent_by_the_region_to_itself() -> None:
+    machine = that_puts_off(staged(ALL_MINE), opened(1, mixed=True), rows(1, A))
+    sent_to_itself, end = reports(machine.step(read(1, 1)))
+    assert sent_to_itself == RowsSettled(epoch=Epoch(1), settled={}, sent={"seen/0": 1})
+    assert end.applied == {"seen/0": 2, "seen": 0}
+    (settled,) = reports(through(machine, 0), RowsSettled)
+    assert settled.settled == {"seen/0": 1}
+
+
+def test_worker_put_off_rows_count_those_that_a_peer_sends_of_an_epoch_that_has_not_begun_here() -> None:
+    done: list[WorkerEvent] = [opened(1, mixed=True), read(1, 0), *STAGES]
+    machine = that_puts_off(staged(HALVES), meet(0, 1), *done)
+    ahead = rows_from(1, 2, A).envelope
+    assert isinstance(ahead.content, ForRegion)
+    of_lake = replace(ahead, content=replace(ahead.content, region="seen/0"))
+    assert reports(machine.step(PeerSaid(sender=ONE, envelope=of_lake)), RowsSettled) == []
+    machine.step(over(1))
+    machine.step(opened(2, mixed=True))
+    sent_to_itself, end = reports(machine.step(read(2, 0)))
+    assert (sent_to_itself.sent, end.applied["seen/0"]) == ({"seen/0": 1}, 2)
 
 
 # The coordinator --------------------------------------------------------------------------------------------------

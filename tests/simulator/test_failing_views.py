@@ -46,8 +46,8 @@ def test_a_view_fails_alone_whatever_happens(
 
 def test_every_rule_is_tried() -> None:
     """``views_fail_ahead`` is about a moment between two messages: ``tests/worker/test_failed_views.py``. Without
-    ``views_fail_miscounted``, ``workers_faults_are_theirs`` hides what is wrong: ``tests/coordinator/test_coordinator.py``.
-    """
+    ``views_fail_miscounted``, ``workers_faults_are_theirs`` hides what is wrong:
+    ``tests/coordinator/test_coordinator.py``."""
     rules = [field.name for field in fields(Rules) if field.name.startswith("views_")]
     assert [*CAUGHT_BY, "views_fail_ahead", "views_fail_miscounted"] == rules
 

@@ -56,6 +56,8 @@ CAUGHT_BY = {
         "the_app_does_not_fail",
         "workers_are_not_sent_too_far_ahead",
         "machines_do_not_fail",
+        "lookups_are_refused_for_a_reason",  # views.fail_miscounted notices
+        "views_fail_for_a_reason",
     },
     "coordinator_late_reports_change_nothing": {"every_epoch_ends"},
     "coordinator_cut_ahead_of_all": {"machines_do_not_fail"},  # worker.snapshot_at_cut sees the cut behind it
@@ -67,7 +69,11 @@ CAUGHT_BY = {
     "coordinator_between_epochs": {"no_keys_move_while_epochs_flow", "nobody_is_left_waiting"},
     "coordinator_still_while_cut": {"snapshots_are_consistent_cuts", "a_key_lives_in_one_place"},
     "coordinator_leave_when_dry": {"machines_do_not_fail", "views_equal_the_oracle"},  # a worker that has left reads on
-    "coordinator_rows_have_arrived": {"machines_do_not_fail"},  # a stage's rows come when their epoch has ended
+    "coordinator_rows_have_arrived": {  # a stage's rows come when their epoch has ended: views.fail_miscounted notices
+        "machines_do_not_fail",
+        "lookups_are_refused_for_a_reason",
+        "views_fail_for_a_reason",
+    },
     "coordinator_anew_when_torn": {"every_epoch_ends", "nobody_is_left_waiting", "views_equal_the_oracle"},
     "coordinator_views_change_between_epochs": {"views_change_between_epochs", "machines_do_not_fail"},  # as keys move
     "coordinator_no_older_snapshot": {"snapshots_have_what_had_ended"},

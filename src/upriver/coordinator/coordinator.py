@@ -104,10 +104,9 @@ from upriver.state.checkpoint import Checkpoint
 from upriver.state.failure import ViewFailure, told_with_place
 from upriver.vnodes import VnodeMap
 
-
 FAULTS_MAX = 5
-"""workers.faults_are_theirs: how many faults of workers' messages are contained at most before all workers have caught up
-or an epoch ends."""
+"""workers.faults_are_theirs: how many faults of workers' messages are contained at most until an epoch ends, or all
+workers have caught up."""
 
 
 class Evictions:
@@ -281,9 +280,9 @@ class CoordinatorMachine:
                 self._control.see(self._leader.vacant)
 
     def _contain(self, incarnation: Incarnation, error: Exception) -> None:
-        """workers.faults_are_theirs: a worker's message has led to an error, and the coordinator has done a part of what
-        follows from it. So the worker is replaced, and all workers begin anew, which makes all that the coordinator
-        knows of them anew. Raises the error if this has not helped ``FAULTS_MAX`` times."""
+        """workers.faults_are_theirs: a worker's message has led to an error, and the coordinator has done a part of
+        what follows from it. So the worker is replaced, and all workers begin anew: the coordinator keeps nothing of
+        what it knew of them. Raises the error if this has not helped ``FAULTS_MAX`` times."""
         self._faults += 1
         if self._faults > FAULTS_MAX:
             raise error
@@ -303,7 +302,7 @@ class CoordinatorMachine:
             self._rescales.all_begin_anew()
         self._end_epochs()
         self._fail_miscounted()
-        if self._faults and self.cluster.is_quiet():
+        if self._faults and self._ledger.next is None and self.cluster.is_quiet():
             self._faults = 0
         self._adopt_segments()
         self._let_slices_change_hands()
@@ -483,9 +482,8 @@ class CoordinatorMachine:
         epoch that the worker was never sent."""
         current = member.generation == self.cluster.generation.number or not self._rules.worker_own_generation_only
         current |= isinstance(message, ViewFailed) and member.generation >= self.cluster.generation.born
-        is_count = isinstance(message, EpochFinished | RowsApplied | RowsSettled | StageDone)
-        if current and is_count and message.epoch > member.sent and self._rules.coordinator_late_reports_change_nothing:
-            raise ProtocolError(f"worker {member.worker} reports epoch {message.epoch}, and was sent {member.sent}")
+        if current and self._rules.coordinator_late_reports_change_nothing:
+            _check_sent(member, message)
         return current or isinstance(message, WorkerFailed | Evicted | FeedEnded)
 
     def _heard(self, member: Member, message: FromWorker) -> None:
@@ -602,3 +600,10 @@ class CoordinatorMachine:
                 self.cluster.act(EpochEnded(epoch=epoch))
             if self._rescales.in_lock_step or self.cluster.in_step:
                 self.cluster.tell_all(EpochOver(epoch=epoch))
+
+
+def _check_sent(member: Member, message: FromWorker) -> None:
+    """Raise ProtocolError for the report of an epoch that the worker was never sent."""
+    counts = EpochFinished | RowsApplied | RowsSettled | StageDone
+    if isinstance(message, counts) and message.epoch > member.sent:
+        raise ProtocolError(f"worker {member.worker} reports epoch {message.epoch}, and was sent {member.sent}")

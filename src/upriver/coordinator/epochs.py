@@ -9,8 +9,9 @@ ones. A stage is over when every worker says so, and all rows sent to its region
 have arrived.
 
 Workers report totals, which only grow, so the ledger keeps the highest. A report that comes late or twice, or of an
-epoch that has ended, changes nothing. Rows that cannot be right are a fault: more than went in, fewer that were read, or
-more of an epoch that has ended. They fail the view whose region they have come to, and its counts hold no epoch up.
+epoch that has ended, changes nothing. Rows that cannot be right are a fault: more than went in, fewer than were
+published, or more of an epoch that has ended. The view whose region they have come to fails, and its counts hold no
+epoch up.
 """
 
 from collections import Counter
@@ -53,8 +54,8 @@ class LoggedVersions:
 
 @dataclass(slots=True)
 class Account:
-    """An epoch. done: the work of each worker that has reported any. stage: the last one that has begun. mixed: keys move
-    meanwhile."""
+    """An epoch. done: the work of each worker that has reported any. stage: the last one that has begun. mixed: keys
+    move meanwhile."""
 
     done: dict[WorkerId, Work] = field(default_factory=dict)
     stage: int = NO_STAGE
@@ -307,7 +308,8 @@ class Ledger:
         here = [region for region in begun if self._depths[region] == account.stage]
         for region in here:
             if settled[region] > sent[region]:
-                self._is_wrong(region, f"epoch {epoch}: {settled[region]} rows are settled, and {sent[region]} were sent")
+                what = f"{settled[region]} rows are settled, and {sent[region]} were sent"
+                self._is_wrong(region, f"epoch {epoch}: {what}")
         return all(settled[region] == sent[region] for region in here if self._is_counted(region))
 
     def _is_on_its_way(self, epoch: Epoch, account: Account, sent: Counter[str], waits: bool) -> bool:

@@ -112,8 +112,9 @@ class Epochs:
         self._advance()
         due = {channel: rows + event.aged.get(channel, 0) for channel, rows in event.promised.items()}
         if self._rules.worker_counts_match:
-            for channel in {channel for channel, _ in due.items() ^ reading.read.items()}:
-                what = f"{due.get(channel, 0)} rows of {channel} are in the lake, and {reading.read.get(channel, 0)} came"
+            for channel in sorted({channel for channel, _ in due.items() ^ reading.read.items()}):
+                there, came = due.get(channel, 0), reading.read.get(channel, 0)
+                what = f"{there} rows of {channel} are in the lake, and {came} came"
                 self._fail_fed(channel, f"epoch {event.epoch}: {what}")
         self.progress.end_reading(event.aged)
         self.finish()

@@ -116,8 +116,8 @@ class Shard:
         *,
         state_stays: bool,
     ) -> None:
-        """failed_region: makes the stand-in once the view has failed, from the failure, the number of gathered rows, and
-        that of the rows that were put off.
+        """failed_region: makes the stand-in once the view has failed, from the failure, the number of gathered rows,
+        and that of the rows that were put off.
         state_stays: the region's state never moves to another worker, whatever the strategy."""
         self.region: RegionState = region
         self.failure: ViewFailure | None = None
