@@ -15,7 +15,7 @@ from segments_kit import EVENTS, INDEXES, USERS, VNODES, compacted, publish
 
 from upriver.errors import UpriverError
 from upriver.lake.address import Root
-from upriver.lake.collection import remove_litter
+from upriver.lake.collection import RemovedFiles, remove_litter
 from upriver.lake.ingest_history import fence
 from upriver.lake.lake import LakeRecord, OwnedLake
 
@@ -26,6 +26,12 @@ def said(work: Callable[[], object]) -> str:
     except UpriverError as error:
         return f"{type(error).__name__}: {error}"
     return "done"
+
+
+def swept(lake: OwnedLake) -> RemovedFiles:
+    fence(lake)
+    lake.sweep()
+    return remove_litter(lake, lake.run_paths())
 
 
 def main(address: str, options: str) -> None:
@@ -40,7 +46,7 @@ def main(address: str, options: str) -> None:
     works: dict[str, Callable[[], object]] = {
         "publish": lambda: publish(lake, EVENTS, [(lake.last_epoch(), lake.last_epoch())]),
         "compact": lambda: compacted(lake),
-        "sweep": lambda: (fence(lake), lake.sweep(), remove_litter(lake, lake.run_paths())),
+        "sweep": lambda: swept(lake),
     }
     for line in sys.stdin:
         print(said(works[line.strip()]), flush=True)
