@@ -79,10 +79,11 @@ def test_a_stream_goes_on_after_a_kill_in_mid_batch(tmp_path: Path, s3: S3Server
 
     driver = drivers.start(root.replace("s3://", "s3a://"), str(tmp_path), jars)
     said, _ = driver.communicate("finish\n")
-    assert [json.loads(line) for line in said.splitlines()[1:]] == [{"epoch": FILES, "differing": 0, "workers": 2}]
-    manifests = [lake.manifest(Epoch(epoch)) for epoch in range(1, FILES + 1)]
-    assert [manifest.term for manifest in manifests] == [1, 1, 2, 2]
-    assert len({manifest.query for manifest in manifests}) == 1
+    assert [json.loads(line) for line in said.splitlines()[1:]] == [{"epoch": FILES + 1, "differing": 0, "workers": 2}]
+    manifests = [lake.manifest(Epoch(epoch)) for epoch in range(1, FILES + 2)]
+    assert [manifest.term for manifest in manifests] == [1, 1, 2, 2, 2]
+    assert [manifest.table for manifest in manifests] == ["events", "events", "", "events", "events"]
+    assert len({manifest.query for manifest in manifests if manifest.table}) == 1
     named = {run.path for manifest in manifests for runs in manifest.runs.values() for run in runs}
     assert set(lake.files.tree("tables")) == named
     assert set(before) - named  # the killed driver's third batch, which was swept

@@ -7,10 +7,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from checkpoint_kit import a_lake
+from checkpoint_kit import RECORD, a_lake
 from coordinator_kit import PLAN
 
-from upriver.errors import NotWritten, UpriverError, WaitTimeout
+from upriver.errors import LakeInUse, NotWritten, UpriverError, WaitTimeout
 from upriver.lake.control import ControlRecord, FoundControl, RescaleCost, find_control
 from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.files import Files
@@ -137,6 +137,18 @@ def test_a_failed_write_is_tried_again(driver: Driver) -> None:
     driver.disk.fails = None
     while (heard := driver.hears()) != ControlWritten(number=1):
         assert isinstance(heard, ControlUnwritten)
+
+
+def test_a_driver_that_was_succeeded_tries_no_write_again(driver: Driver) -> None:
+    driver.lake.release()
+    successor = OwnedLake(driver.lake.root, RECORD, {})
+    driver.wants(1)
+    told = driver.hears()
+    assert isinstance(told, ControlUnwritten)
+    assert isinstance(told.error, LakeInUse)
+    driver.keeper.stop()
+    assert driver.heard.empty()
+    successor.release()
 
 
 def test_a_start_waits_for_the_first_record_and_raises_its_error(driver: Driver) -> None:

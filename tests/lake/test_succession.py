@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from select import select
@@ -16,6 +17,7 @@ from segments_kit import BY_K, EVENTS, Row, compacted, named, owned, publish, ro
 from upriver.errors import CorruptFile, LakeInUse, NotWritten
 from upriver.ids import Epoch
 from upriver.lake.address import Root
+from upriver.lake.change_upkeep import ChangeUpkeep
 from upriver.lake.collection import remove_litter
 from upriver.lake.files import open_files
 from upriver.lake.ingest_history import fence
@@ -208,6 +210,18 @@ def test_an_own_commit_that_seemed_to_fail_is_no_reason_to_stop(tmp_path: Path) 
         with owned(tmp_path), pytest.raises(LakeInUse, match="The driver of term 2 owns it: stop this app"):
             lake.publish_segment(segment)
     assert [str(error).partition(": ")[0] for error in told] == [str(tmp_path)]
+
+
+def test_an_idle_driver_learns_that_it_was_succeeded(tmp_path: Path) -> None:
+    told = threading.Event()
+    with owned(tmp_path) as lake:
+        lake.on_succeeded(lambda _: told.set())
+        upkeep = ChangeUpkeep(lake, retention_s=0.4, grace_s=0.0)
+        lake.release()
+        with owned(tmp_path):
+            upkeep.start()
+            assert told.wait(WAIT_S)
+            upkeep.stop()
 
 
 def test_a_root_that_was_copied_from_a_store_goes_on_by_its_seal(s3: S3Server, tmp_path: Path) -> None:
