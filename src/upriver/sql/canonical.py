@@ -82,14 +82,15 @@ def _rename(call: exp.Anonymous) -> None:
 
 
 def _chain(context: Context, node: exp.Expr) -> Iterator[exp.Expr]:
-    """The operands of a chain of one operator. Spark casts, and so parts, what is of another type than the whole."""
+    """The operands of a chain of one operator. Spark casts, and so parts, what is of another type than the whole: that
+    is in parentheses here."""
     todo = [node]
     while todo:
         part = todo.pop()
         if part is node or (type(part) is type(node) and _is_flat(context, node, part)):
             todo += [part.args["expression"], part.this]
         else:
-            yield part
+            yield exp.Paren(this=part) if type(part) is type(node) else part
 
 
 def _is_flat(context: Context, whole: exp.Expr, part: exp.Expr) -> bool:
