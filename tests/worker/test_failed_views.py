@@ -96,6 +96,23 @@ def test_another_view_over_the_same_rows_goes_on() -> None:
     assert refused(machine.step(asked("a"))) == {1: ProtocolError}
 
 
+class Lost(Seen):
+    """A region that cannot find its keys when they are to move or to go."""
+
+    def keys_of(self, vnode: int, vnodes: int) -> Any:
+        raise LookupError("no index")
+
+
+def test_a_region_that_cannot_find_its_keys_fails_as_they_move_and_they_move_on() -> None:
+    machine = WorkerMachine(lambda *_: Lost())
+    for event in (assign(HALVES), meet(0, 1), PeersMet(meeting=1)):
+        machine.step(event)
+    actions = machine.step(announce(HALVES, owners_with(HALVES, v3=1)))
+    (failed,) = reports(actions, ViewFailed)
+    assert failed.failure.error == "view 'seen', keeping its keys: LookupError: no index"
+    assert refused(machine.step(asked(KEYS[0][0]))) == {1: ProtocolError}
+
+
 def test_a_view_whose_region_cannot_be_made_fails_at_once() -> None:
     def build(plan: Any, _: Any) -> Seen:
         if plan.name == "seen":
