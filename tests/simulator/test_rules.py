@@ -129,9 +129,10 @@ FIRST_SEEDS = {
 
 def test_every_rule_is_tried() -> None:
     switches = [field.name for field in fields(Rules) if field.type is bool]  # others: test_upquery_rules
-    others = ("checkpoints_", "control_", "replication_", "views_", "retention_", "clock_", "changes_")
+    of_machines = ("checkpoints_", "control_", "replication_", "views_", "retention_", "clock_", "changes_")
     # test_checkpoint_rules, test_control_rules, test_standby_rules, test_failing_views, test_retention_rules,
     # test_clock_rules, test_change_rules
+    others = (*of_machines, "succession_")  # test_late_writes
     of_a_moment = ("worker_put_off_rows_count",)  # coordinator/test_stages
     of_segments = ("coordinator_none_within_a_segment", "coordinator_rewritten_for_all")
     # coordinator/test_published, test_retention_rules
