@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from pyspark.sql import Window
+from pyspark.sql import functions as F
 
 from upriver import App
 from upriver.errors import DeclarationError, IngestFailed
@@ -136,7 +138,7 @@ def test_values_are_read_in_their_declared_types(spark: Any) -> None:
     assert found.zoned.astimezone(UTC) == datetime(2024, 1, 1, 10, 0, 0, 500000, tzinfo=UTC)
     assert found.price == Decimal("12.50")
     assert (found._file, found._pos, found._row, found._op) == (17, 4, None, "c")
-    assert made["order_by"][:3] == ["_file", "_pos", "_row"]
+    assert made["order_by"][:4] == ["_commit", "_file", "_pos", "_row"]
 
 
 class Columns(NamedTuple):
@@ -243,6 +245,14 @@ def test_a_decimal_of_another_mode_stops_the_source(spark: Any, decimals: str, v
         ("no json", "is no envelope of the declared schema"),
         ('{"op": "c", "after": {"id": "x"}}', "is no envelope of the declared schema"),
         ('{"op": "d", "before": {"name": "a"}}', "has no value of the key"),
+        ('{"op": "c", "after": {"id": 2}} {"op": "c", "after": {"id": 3}}', "is no envelope of the declared schema"),
+        ('{"op": "c", "after": {"id": 2}},{"op": "c", "after": {"id": 3}}', "is no envelope of the declared schema"),
+        ('{"op": "c", "after": {"id": 2}}]}', "is no envelope of the declared schema"),
+        ('[{"op": "c", "after": {"id": 2}}]', "is no envelope of the declared schema"),
+        ('{"op": "m", "message": {"prefix": "p"}}', "is no envelope of the declared schema"),
+        ('{"status": "BEGIN", "id": "7", "ts_ms": 1}', "is no envelope of the declared schema"),
+        ("", "is no envelope of the declared schema"),
+        ('{"op": "u", "after": {"id": 2, "name": "__debezium_unavailable_value"}}', "column 'name'.*IDENTITY FULL"),
     ],
 )
 def test_a_bad_envelope_is_shown_or_left_out(spark: Any, message: str, said: str) -> None:
@@ -252,6 +262,82 @@ def test_a_bad_envelope_is_shown_or_left_out(spark: Any, message: str, said: str
         debezium(raw, schema=PERSON, key="id")["rows"].collect()
     kept = debezium(raw, schema=PERSON, key="id", on_bad_envelope="skip")["rows"].collect()
     assert [tuple(row)[:3] for row in kept] == [(1, "a", 2)]
+
+
+def last_rows(spark: Any, changes: list[dict[str, Any]], schema: str, key: str, **more: Any) -> list[tuple[Any, ...]]:
+    """What an app's table has after these changes, by their positions, in whatever order they come."""
+    texts = [(json.dumps({"before": None, "after": None, **change}),) for change in changes]
+    made = debezium(spark.createDataFrame(texts, "value STRING"), schema=schema, key=key, **more)
+    newest = Window.partitionBy(*made["primary_key"]).orderBy(*(F.col(each).desc() for each in made["order_by"]))
+    last = made["rows"].withColumn("place", F.row_number().over(newest)).where("place = 1")
+    columns = [f"`{name.replace('`', '``')}`" for name in made["rows"].columns if not name.startswith("_")]
+    return sorted(tuple(row) for row in last.where(f"NOT {made['deletes']}").select(*columns).collect())
+
+
+def test_changes_have_the_order_of_the_database(spark: Any) -> None:
+    a, b = {"id": 1, "s": "a"}, {"id": 1, "s": "b"}
+    old = {"file": "old.000100", "pos": 9, "gtid": "A:5", "ts_ms": 1000}
+    new = {"file": "new.000003", "pos": 4, "gtid": "B:1", "ts_ms": 1500, "ts_us": 1500001}
+    snapshot = {"file": "new.000009", "pos": 4, "ts_ms": 9000}
+    by_number = [{**old, "gtid": "0-1-9"}, {**new, "gtid": "0-2-10", "ts_us": 1}]
+    one_scn = [{"scn": "7", "rs_id": f"0x0009.{place}.0010", "ssn": 1} for place in ("000000a", "000000b", "00000010")]
+    in_one = [{"op": "c", "after": a}, {"op": "u", "before": a, "after": b}, {"op": "d", "before": b}]
+    by_position = [{"scn": "7", "lcr_position": f"0000{place}"} for place in "ABC"]
+    cases: list[tuple[str, list[dict[str, Any]], list[tuple[Any, ...]]]] = [
+        ("mysql", [{"op": "c", "after": a, "source": old}, {"op": "u", "after": b, "source": new}], [(1, "b")]),
+        ("mysql", [{"op": "r", "after": a, "source": snapshot}, {"op": "u", "after": b, "source": new}], [(1, "b")]),
+        ("mariadb", [{"op": "c", "after": a, "source": by_number[0]}, {"op": "u", "after": b, "source": by_number[1]}],
+         [(1, "b")]),
+        ("oracle", [{**change, "source": at} for change, at in zip(in_one, one_scn, strict=True)], []),
+        ("oracle", [{**change, "source": at} for change, at in zip(in_one[:2], one_scn, strict=False)], [(1, "b")]),
+        ("oracle", [{**change, "source": at} for change, at in zip(in_one, by_position, strict=True)], []),
+    ]  # fmt: skip
+    for database, changes, rows in cases:
+        assert last_rows(spark, changes, "id INT, s STRING", "id", database=database) == rows, (database, changes)
+    with pytest.raises(Exception, match=r"provide\.transaction\.metadata=true"):
+        last_rows(spark, [{"op": "c", "after": a, "source": {"scn": "7"}}], "id INT, s STRING", "id", database="oracle")
+
+
+def test_whole_rows_tell_apart_two_rows_that_have_one_key_amid_a_transaction(spark: Any) -> None:
+    """UPDATE t SET id = id + 1, with a key that is checked at the end."""
+    first = [{"op": "c", "after": {"id": i, "s": s}, "source": {"lsn": i}} for i, s in ((1, "a"), (2, None), (3, "c"))]
+    moves = list[dict[str, Any]]()
+    for lsn, (i, s) in enumerate(((1, "a"), (2, None), (3, "c")), 100):
+        moves += [
+            {"op": "d", "before": {"id": i, "s": s}, "source": {"lsn": lsn}},
+            {"op": "c", "after": {"id": i + 1, "s": s}, "source": {"lsn": lsn}},
+        ]
+    ends = [{"op": "d", "before": {"id": 4, "s": "c"}, "source": {"lsn": 200}}]
+    ends.append({"op": "u", "before": {"id": 3, "s": None}, "after": {"id": 3, "s": "x"}, "source": {"lsn": 201}})
+    rows = last_rows(spark, [*first, *moves, *ends], "id INT, s STRING", "id", whole_rows=True)
+    assert rows == [(2, "a"), (3, "x")]
+    with pytest.raises(Exception, match="has no row before it"):
+        last_rows(spark, [{**ends[1], "before": None}], "id INT, s STRING", "id", whole_rows=True)
+
+
+def test_a_value_that_is_not_in_the_log_is_never_stored(spark: Any) -> None:
+    """In each form that the connector has for it, and under a name that the connector was given."""
+    gone = "__debezium_unavailable_value"
+    encoded = base64.b64encode(gone.encode()).decode()
+    forms: list[tuple[str, Any, str]] = [
+        ("STRING", gone, gone),
+        ("STRING", gone.encode().hex(), gone),
+        ("STRING", json.dumps({gone: gone}, separators=(",", ":")), gone),
+        ("BINARY", encoded, gone),
+        ("DECIMAL(12,2)", encoded, gone),
+        ("DECIMAL(12,2)", {"scale": 0, "value": encoded}, gone),
+        ("ARRAY<STRING>", [gone], gone),
+        ("ARRAY<BIGINT>", list(gone.encode()), gone),
+        ("MAP<STRING, STRING>", {gone: gone}, gone),
+        ("STRUCT<wkb: BINARY, srid: INT>", {"wkb": encoded, "srid": None}, gone),
+        ("STRING", "other", "other"),
+    ]
+    for kind, value, name in forms:
+        change = {"op": "u", "after": {"id": 1, "v`w": value}, "source": {"lsn": 1}}
+        schema = f"id INT, `v``w` {kind}"
+        with pytest.raises(Exception, match=r"column 'v`w', which the database has not logged.*REPLICA IDENTITY FULL"):
+            last_rows(spark, [change], schema, "id", decimals="precise", unavailable=name)
+        assert last_rows(spark, [{**change, "after": {"id": 1}}], schema, "id") == [(1, None)]
 
 
 def test_a_truncate_stops_the_source_with_the_way_out(spark: Any, tmp_path: Path) -> None:

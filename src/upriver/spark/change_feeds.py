@@ -5,20 +5,30 @@ operation. ``deletes`` names the versions that delete. A change of a row's key d
 
 Positions come from the database, not from Kafka: a topic that gets partitions sends a key elsewhere, where offsets
 begin at 0. Two changes of one key have the positions of their commits, since the database locks the row in between.
+After a failover, the binlog of another server of MySQL has other positions: there the times of commits come first.
 """
 
-from collections.abc import Mapping, Sequence
+import base64
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import TypedDict
+from functools import reduce
+from hashlib import md5
+from operator import and_, or_
+from typing import NotRequired, TypedDict
+from uuid import UUID
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
     DataType,
     DateType,
     DecimalType,
+    IntegralType,
     MapType,
     StringType,
     StructField,
@@ -27,8 +37,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from upriver.arguments import class_name, names, text
+from upriver.arguments import class_name, flag, names, some_text, text
 from upriver.errors import DeclarationError
+from upriver.spark.runs import quoted
 
 Key = str | Sequence[str]
 Schema = str | StructType
@@ -38,6 +49,7 @@ class UpsertTable(TypedDict):
     """What ``app.table`` takes: ``app.table("orders", **debezium(...))``."""
 
     rows: DataFrame
+    key: NotRequired[list[str]]
     primary_key: list[str]
     order_by: list[str]
     deletes: str
@@ -45,15 +57,30 @@ class UpsertTable(TypedDict):
 
 _POSITIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "postgresql": {"_lsn": ("lsn", "BIGINT")},
-    "mysql": {"_file": ("file", "BIGINT"), "_pos": ("pos", "BIGINT"), "_row": ("row", "INT")},
+    "mysql": {
+        "_commit": ("gtid", "BIGINT"),
+        "_file": ("file", "BIGINT"),
+        "_pos": ("pos", "BIGINT"),
+        "_row": ("row", "INT"),
+    },
     "sqlserver": {
         "_commit_lsn": ("commit_lsn", "STRING"),
         "_change_lsn": ("change_lsn", "STRING"),
         "_event_serial_no": ("event_serial_no", "BIGINT"),
     },
-    "oracle": {"_scn": ("scn", "DECIMAL(38,0)"), "_ts_ms": ("ts_ms", "BIGINT")},
+    "oracle": {
+        "_scn": ("scn", "DECIMAL(38,0)"),
+        "_rs_id": ("rs_id", "STRING"),
+        "_ssn": ("ssn", "BIGINT"),
+        "_lcr_position": ("lcr_position", "STRING"),
+    },
 }
 """By database: the columns of a change's position, each with its field of ``source`` and its type."""
+_TIMES = ("ts_us", "ts_ms")
+"""Fields of ``source``: when the change was committed."""
+_MARIADB_GTID = r"^[0-9]+-[0-9]+-([0-9]+)$"
+"""Domain, server, and a number that grows over all servers."""
+_UNAVAILABLE = "__debezium_unavailable_value"
 _SAME = {"mariadb": "mysql", "postgres": "postgresql"}
 _OPERATION, _ORDER, _STEP = "_op", "_transaction_order", "_step"
 _UNITS = ("millis", "micros", "nanos")
@@ -85,6 +112,8 @@ def debezium(
     time_unit: str | Mapping[str, str] = "micros",
     decimals: str = "string",
     on_bad_envelope: str = "fail",
+    whole_rows: bool = False,
+    unavailable: str = _UNAVAILABLE,
 ) -> UpsertTable:
     """The arguments of ``app.table`` for a topic of Debezium: ``app.table("orders", **debezium(raw, ...))``.
 
@@ -103,9 +132,14 @@ def debezium(
     PostgreSQL), and ``_transaction_order`` if the connector sends transaction metadata, else null. An update that
     changes the key deletes the old key. Tombstones are left out.
 
-    on_bad_envelope: what happens to a message that is no such envelope, has no key, or truncates the table, which no
-    upsert table can do. With ``fail``, the table's source fails with an error that shows it; with ``skip``, the message
-    is left out. Raises DeclarationError.
+    on_bad_envelope: what happens to a message that is no such envelope, has no key, lacks a value that the database
+    has not logged, or truncates the table. With ``fail``, the table's source fails with an error that shows it; with
+    ``skip``, the message is left out. unavailable: the connector's ``unavailable.value.placeholder``.
+
+    whole_rows: updates and deletes come with the whole row before them (PostgreSQL: ``REPLICA IDENTITY FULL``). A
+    change then deletes the row that it shows. Tables need this whose keys the database checks only behind a statement:
+    ``UPDATE t SET id = id + 1`` gives a key to a row before it takes it from another. All columns must be of types that
+    a key may have. Raises DeclarationError.
     """
     about = "debezium"
     row, unique = _row_of(about, schema), list(names(f"{about}: key", key))
@@ -116,18 +150,18 @@ def debezium(
     _check_choice(f"{about}: on_bad_envelope", on_bad_envelope, _BAD)
     _check_columns(about, df, [text(f"{about}: value", value)])
     _check_names(about, row, unique, added)
+    told_apart_by = row.names if flag(f"{about}: whole_rows", whole_rows) else unique
+    faults = _faults(row, unique, some_text(f"{about}: unavailable", unavailable), whole_rows=whole_rows)
+    if _known(database) == "oracle":
+        faults.append((~_is_ordered(positions), _UNORDERED))
     raw = df.where(F.col(value).isNotNull()).select(F.col(value).cast("string").alias("text"))
-    changes = _parsed(raw, row, [field for field, _ in _POSITIONS[_known(database)].values()])
-    changes = _checked(changes, unique, skips=on_bad_envelope == "skip")
+    changes = _parsed(raw, row, dict.fromkeys([*(field for field, _ in positions.values()), *_TIMES]))
+    versions = _versions(_checked(changes, faults, skips=on_bad_envelope == "skip"), unique, told_apart_by)
     columns = [_decoded(field, units.get(field.name, "micros"), decimals).alias(field.name) for field in row]
-    position = [_position(name, field, kind) for name, (field, kind) in positions.items()]
-    order = F.col("change.transaction.total_order").cast("bigint").alias(_ORDER)
-    rows = _versions(changes, unique).select(
-        *columns, F.col("op").alias(_OPERATION), *position, order, F.col("step").alias(_STEP)
-    )
-    return UpsertTable(
-        rows=rows, primary_key=unique, order_by=[*positions, _ORDER, _STEP], deletes=f"{_OPERATION} = 'd'"
-    )
+    rows = versions.select(*columns, *_order(positions))
+    order_by, gone = [*positions, _ORDER, _STEP], f"{_OPERATION} = 'd'"
+    table = UpsertTable(rows=rows, primary_key=told_apart_by, order_by=order_by, deletes=gone)
+    return UpsertTable(**table, key=unique) if whole_rows else table
 
 
 def delta_cdf(df: DataFrame, *, key: Key, keys_change: bool = True) -> UpsertTable:
@@ -215,8 +249,12 @@ def _check_names(about: str, row: StructType, key: Sequence[str], added: Sequenc
             )
 
 
-def _parsed(raw: DataFrame, row: StructType, fields: Sequence[str]) -> DataFrame:
-    """The column ``change``: the envelope; null if the text is none. fields: of ``source``, as texts."""
+def _parsed(raw: DataFrame, row: StructType, fields: Iterable[str]) -> DataFrame:
+    """The column ``change``: the envelope; null if the text is none. fields: of ``source``, as texts.
+
+    The text is read as the one element of an array, with a field behind it. By itself, Spark would read the first JSON
+    value in it, and nothing behind that.
+    """
     wire = StructType([StructField(field.name, _on_the_wire(field.dataType)) for field in row])
     source = StructType([StructField(name, StringType()) for name in fields])
     transaction = StructType([StructField("total_order", StringType())])
@@ -227,22 +265,23 @@ def _parsed(raw: DataFrame, row: StructType, fields: Sequence[str]) -> DataFrame
         StructField("source", source),
         StructField("transaction", transaction),
     ]
+    message = StructType([*envelope, StructField("payload", StructType(envelope)), StructField("schema", _WRAPPER)])
     whole = StructType(
         [
-            *envelope,
-            StructField("payload", StructType(envelope)),
-            StructField("schema", _WRAPPER),
+            StructField("messages", ArrayType(message)),
+            StructField("is_read", BooleanType()),
             StructField("_unread", StringType()),
         ]
     )
-    parsed = F.from_json("text", whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_unread"})
-    inner = F.struct(*(F.col(f"parsed.{field.name}") for field in envelope))
-    return raw.select("text", parsed.alias("parsed")).select(
-        "text",
-        F.when(F.col("parsed._unread").isNotNull(), None)
-        .otherwise(F.coalesce("parsed.payload", inner).withField("kinds", F.expr(_KINDS)))
-        .alias("change"),
+    array = F.concat(F.lit('{"messages":['), "text", F.lit('],"is_read":true}'))
+    read = F.from_json(array, whole, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_unread"})
+    is_one = F.col("read._unread").isNull() & F.col("read.is_read") & (F.size("read.messages") == 1)
+    raw = raw.select("text", read.alias("read")).select(
+        "text", is_one.alias("is_one"), F.expr("read.messages[0] parsed")
     )
+    inner = F.struct(*(F.col(f"parsed.{field.name}") for field in envelope))
+    change = F.coalesce("parsed.payload", inner).withField("kinds", F.expr(_KINDS))
+    return raw.select("text", F.when(F.col("is_one"), change).alias("change"))
 
 
 _PARAMETERS = MapType(StringType(), StringType())
@@ -263,35 +302,109 @@ def _on_the_wire(kind: DataType) -> DataType:
     return StringType() if encoded else kind
 
 
-def _checked(changes: DataFrame, key: Sequence[str], *, skips: bool) -> DataFrame:
+Fault = tuple[Column, str]
+"""Whether a change has it, and what is said of it."""
+_UNORDERED = (
+    "debezium: a change of Oracle has no rs_id, no lcr_position and no transaction.total_order, so changes of one SCN "
+    "have no order. Have the connector send transactions (provide.transaction.metadata=true)"
+)
+
+
+def _is_ordered(positions: Mapping[str, tuple[str, str]]) -> Column:
+    """Whether a change has more of a position than its SCN. A snapshot needs no more."""
+    finer = [F.col(f"change.source.{field}") for field, _ in positions.values() if field != "scn"]
+    return (F.col("op") == "r") | F.coalesce(*finer, "change.transaction.total_order").isNotNull()
+
+
+def _faults(row: StructType, key: Sequence[str], placeholder: str, *, whole_rows: bool) -> list[Fault]:
+    """What keeps a change from being taken; the first one counts."""
+    operation = F.col("op")
+    no_key = [F.col(f"row.{quoted(column)}").isNull() for column in key]
+    faults = [
+        (
+            operation == "t",
+            "debezium: the source table was truncated, and an upsert table cannot delete all its rows at once. Have "
+            "the connector skip truncates (skipped.operations=t), or give on_bad_envelope='skip'",
+        ),
+        (
+            ~F.coalesce(operation.isin("c", "u", "d", "r"), F.lit(False)),
+            "debezium: a message is no envelope of the declared schema",
+        ),
+        (reduce(or_, no_key), "debezium: a change has no value of the key"),
+    ]
+    for field in row:
+        lacks = _is_placeholder(F.col(f"row.{quoted(field.name)}"), _on_the_wire(field.dataType), placeholder)
+        if lacks is not None:
+            what = (
+                f"debezium: a change lacks the value of column {field.name!r}, which the database has not logged. For "
+                f"PostgreSQL, ALTER TABLE ... REPLICA IDENTITY FULL; for Oracle, lob.enabled=true in the connector"
+            )
+            faults.append(((operation != "d") & lacks, what))
+    if whole_rows:
+        no_before = reduce(or_, [F.col(f"change.before.{quoted(column)}").isNull() for column in key])
+        what = "debezium: an update has no row before it, as whole_rows=True needs it (REPLICA IDENTITY FULL)"
+        faults.append(((operation == "u") & no_before, what))
+    return faults
+
+
+def _is_placeholder(column: Column, kind: DataType, text: str) -> Column | None:
+    """Whether the connector has put its placeholder for the value, in the form that it has for the type; ``None``: it
+    has none."""
+    data = text.encode()
+    match kind:
+        case StringType():  # bytes may be declared as texts; hstore, as JSON; a decimal may be an object with its scale
+            encoded = base64.b64encode(data).decode()
+            uuid = UUID(bytes=md5(data, usedforsecurity=False).digest(), version=3)
+            hstore = json.dumps({text: text}, separators=(",", ":"))
+            forms = [text, encoded, data.hex(), data.hex().upper(), hstore, str(uuid)]
+            is_decimal = column.startswith("{") & (F.get_json_object(column, "$.value") == encoded)
+            return column.isin(forms) | F.coalesce(is_decimal, F.lit(False))
+        case BinaryType():
+            return column == F.lit(data)
+        case MapType():
+            return F.map_contains_key(column, text) if isinstance(kind.keyType, StringType) else None
+        case ArrayType() if isinstance(kind.elementType, IntegralType):
+            return column.cast("array<bigint>") == F.array(*map(F.lit, data)).cast("array<bigint>")
+        case ArrayType():
+            element = kind.elementType
+            if _is_placeholder(F.lit(None), element, text) is None:
+                return None
+            return F.exists(column, lambda each: _or_false(_is_placeholder(each, element, text)))
+        case StructType():
+            parts = [_is_placeholder(column[field.name], field.dataType, text) for field in kind]
+            known = [_or_false(part) for part in parts if part is not None]
+            return reduce(or_, known) if known else None
+    return None
+
+
+def _or_false(condition: Column | None) -> Column:
+    return F.lit(False) if condition is None else F.coalesce(condition, F.lit(False))
+
+
+def _checked(changes: DataFrame, faults: Sequence[Fault], *, skips: bool) -> DataFrame:
     """The changes that can be taken, with the columns ``op`` and ``row``."""
-    operation = F.col("change.op")
-    row = F.when(operation == "d", F.col("change.before")).otherwise(F.col("change.after"))
-    changes = changes.select("text", "change", operation.alias("op"), row.alias("row"))
-    has_key = F.lit(True)
-    for column in key:
-        has_key = has_key & F.col(f"row.`{column}`").isNotNull()
-    is_good = F.coalesce(F.col("op").isin("c", "u", "d", "r") & has_key, F.lit(False))
+    row = F.when(F.col("change.op") == "d", F.col("change.before")).otherwise(F.col("change.after"))
+    changes = changes.select("text", "change", F.col("change.op").alias("op"), row.alias("row"))
+    fault = F.coalesce(*(F.when(has_it, F.lit(what)) for has_it, what in faults))
     if skips:
-        return changes.where(is_good)
-    truncates = "debezium: the source table was truncated, and an upsert table cannot delete all its rows at once. "
-    ways = "Have the connector skip truncates (skipped.operations=t), or give on_bad_envelope='skip'. "
-    what = (
-        F.when(F.col("op") == "t", truncates + ways)
-        .when(F.col("op").isin("c", "u", "d", "r"), "debezium: a change has no value of the key. The message: ")
-        .otherwise("debezium: a message is no envelope of the declared schema. The message: ")
+        return changes.where(fault.isNull())
+    message = F.concat(fault, F.lit(". The message: "), F.substring("text", 1, _SHOWN_CHARS_MAX))
+    return changes.withColumn(
+        "op", F.when(fault.isNull(), F.col("op")).otherwise(F.raise_error(message).cast("string"))
     )
-    message = F.concat(what, F.substring("text", 1, _SHOWN_CHARS_MAX))
-    op = F.when(is_good, F.col("op")).otherwise(F.raise_error(message).cast("string"))
-    return changes.withColumn("op", op)
 
 
-def _versions(changes: DataFrame, key: Sequence[str]) -> DataFrame:
-    """A version for each change; one more, before it, that deletes the old key if an update has changed the key."""
-    moved = F.lit(False)
-    for column in key:
-        before = F.col(f"change.before.`{column}`")
-        moved = moved | F.coalesce(before != F.col(f"row.`{column}`"), F.lit(False))
+def _versions(changes: DataFrame, key: Sequence[str], told_apart_by: Sequence[str]) -> DataFrame:
+    """A version for each change; one more, before it, that deletes the old row if an update has changed one of the
+    columns by which rows are told apart. key: of the source table."""
+    has_before = reduce(and_, [F.col(f"change.before.{quoted(column)}").isNotNull() for column in key])
+    moved = has_before & reduce(
+        or_,
+        [
+            ~F.col(f"change.before.{quoted(column)}").eqNullSafe(F.col(f"row.{quoted(column)}"))
+            for column in told_apart_by
+        ],
+    )
     new = F.struct(F.col("op"), F.col("row"), F.when(F.col("op") == "d", 0).otherwise(1).alias("step"))
     old = F.struct(F.lit("d").alias("op"), F.col("change.before").alias("row"), F.lit(0).alias("step"))
     both = F.when((F.col("op") == "u") & moved, F.array(old, new)).otherwise(F.array(new))
@@ -300,7 +413,7 @@ def _versions(changes: DataFrame, key: Sequence[str]) -> DataFrame:
 
 def _decoded(field: StructField, unit: str, decimals: str) -> Column:
     """A value on the wire in its declared type. unit: of its numbers, if the message has no schema that says it."""
-    column, kind = F.col(f"row.`{field.name}`"), field.dataType
+    column, kind = F.col(f"row.{quoted(field.name)}"), field.dataType
     told = F.col("change.kinds").getItem(field.name)
     number = F.when(column.rlike(_NUMBER), column.cast("bigint"))
     match kind:
@@ -376,9 +489,29 @@ def _unscaled(encoded: Column, scale: Column, kind: DecimalType) -> Column:
     return F.when(encoded.isNull(), None).when(is_good, value).otherwise(F.raise_error(message).cast(kind))
 
 
+def _order(positions: Mapping[str, tuple[str, str]]) -> list[Column]:
+    """The columns that are added to a row."""
+    return [
+        F.col("op").alias(_OPERATION),
+        *(_position(name, field, kind) for name, (field, kind) in positions.items()),
+        F.col("change.transaction.total_order").cast("bigint").alias(_ORDER),
+        F.col("step").alias(_STEP),
+    ]
+
+
 def _position(name: str, field: str, kind: str) -> Column:
     """A part of the position; null where a snapshot has none, which comes first."""
     column = F.col(f"change.source.{field}")
+    if name == "_commit":  # of MySQL with GTIDs, without which no connector goes on at another server
+        millis, micros = (F.col(f"change.source.{field}").cast("bigint") for field in ("ts_ms", "ts_us"))
+        number = F.regexp_extract(column, _MARIADB_GTID, 1)
+        committed = F.when(number != "", number.cast("bigint")).otherwise(F.coalesce(micros, millis * 1000))
+        return F.when(column.isNotNull() & (F.col("op") != "r"), committed).alias(name)
+    if name == "_rs_id":  # three numbers in hexadecimal
+        parts = F.transform(
+            F.split(F.trim(F.lower(column)), r"\."), lambda part: F.lpad(F.ltrim(part, F.lit("0x")), 8, "0")
+        )
+        column = F.array_join(parts, ".")
     if name == "_file":  # mysql-bin.000017: the number, which grows beyond its zeros
         column = F.regexp_extract(column, r"([0-9]+)$", 1)
         column = F.when(column != "", column)
