@@ -157,8 +157,18 @@ def test_the_digest_sees_every_column_and_no_order(spark: Any) -> None:
     for other in OTHERS:
         assert not is_same(one, digest(other))
         assert not is_same(two, digest(other, other))
-    with_map = digest(A_ROW.replace("1 AS n", "map('a', 1) AS n"))  # maps are left out
-    assert is_same(with_map, digest(A_ROW.replace("1 AS n", "map('a', 2) AS n")))
+    nested = [
+        ("map('a', 1, 'b', null)", "map('b', null, 'a', 1)", "map('a', 1, 'b', 2)"),
+        ("array(map(1, array('x')), null)", "array(map(1, array('x')), null)", "array(null, map(1, array('x')))"),
+        ("named_struct('m', map(date'2026-01-01', 1.5))", None, "named_struct('m', map(date'2026-01-01', 1.6))"),
+        ("parse_json('{\"a\": [1]}')", "parse_json('{\"a\":[1]}')", "parse_json('{\"a\": [2]}')"),
+        ("map('a', 1)", None, "cast(null AS map<string, int>)"),
+    ]
+    for first, equal, other in nested:
+        kept = digest(A_ROW.replace("1 AS n", f"{first} AS n"))
+        assert is_same(kept, digest(A_ROW.replace("1 AS n", f"{equal or first} AS n")))
+        assert not is_same(kept, digest(A_ROW.replace("1 AS n", f"{other} AS n")))
+        assert is_same({name: kept[name] for name in same}, digest(A_ROW.replace("1 AS n", f"{other} AS n")))  # of 0.2
 
 
 @pytest.mark.spark

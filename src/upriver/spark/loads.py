@@ -5,8 +5,8 @@ an additional load, as the user chooses.
 
 A *digest* describes the rows of a DataFrame in a few numbers: it tells whether the rows are the same as when they were
 loaded, in any order. Each row is hashed over all its columns and the hashes are added up, so rows may come in any order
-and equal rows count as often as they are there. Columns that Spark cannot hash, maps above all, are left out: a change
-in these alone is not seen.
+and equal rows count as often as they are there. Columns that Spark cannot hash, of maps and variants, have sums of
+their own, over texts. The record of a load by version 0.2 lacks these: a change in such columns alone is not seen then.
 
 The record of a load names the columns that its digest covers. If the DataFrame has other columns now, the rows are the
 same if they are in those columns; rows in the lake have null in a column that is new. A digest that covers a column
@@ -32,6 +32,7 @@ from pyspark.sql.types import (
     AtomicType,
     CalendarIntervalType,
     DataType,
+    MapType,
     NullType,
     StringType,
     StructType,
@@ -57,14 +58,49 @@ _PARTS = {"low": (0, 22), "middle": (22, 22), "high": (44, 20)}
 
 def rows_digest(rows: DataFrame, key_hash: Column) -> dict[str, int | None]:
     """The number of rows, the ``xor`` of their keys' hashes, and sums of their hashes. One Spark job."""
-    hashed = F.xxhash64(F.lit(0), *(part for field in rows.schema for part in _parts(field.name, field.dataType)))
-    sums = [
-        F.coalesce(F.sum(F.shiftrightunsigned(hashed, first).bitwiseAND(F.lit((1 << bits) - 1))), F.lit(0)).alias(name)
-        for name, (first, bits) in _PARTS.items()
+    plain = [part for field in rows.schema for part in _parts(field.name, field.dataType)]
+    others = [
+        _hashable(F.col(quoted(field.name)), field.dataType)
+        for field in rows.schema
+        if not _can_be_hashed(field.dataType)
     ]
+    sums = _sums("", plain)
+    if others:  # the hash of the whole row, so that values that change places are seen
+        sums += _sums("nested_", [*plain, *others])
     found = rows.agg(F.count(F.lit(1)).alias("rows"), F.bit_xor(key_hash).alias("keys"), *sums).first()
     assert found is not None
     return found.asDict()
+
+
+def _sums(prefix: str, parts: Sequence[Column]) -> list[Column]:
+    hashed = F.xxhash64(F.lit(0), *parts)
+    return [
+        F.coalesce(F.sum(F.shiftrightunsigned(hashed, first).bitwiseAND(F.lit((1 << bits) - 1))), F.lit(0)).alias(
+            f"{prefix}{name}"
+        )
+        for name, (first, bits) in _PARTS.items()
+    ]
+
+
+def _hashable(column: Column, type: DataType) -> Column:
+    """A value with maps or variants in it as text: maps by their entries, in the order of these."""
+    match type:
+        case MapType():
+            entries = F.transform(
+                F.map_entries(column),
+                lambda entry: F.to_json(
+                    F.array(_hashable(entry["key"], type.keyType), _hashable(entry["value"], type.valueType))
+                ),
+            )
+            text = F.to_json(F.array_sort(entries))
+        case ArrayType():
+            text = F.to_json(F.transform(column, lambda element: _hashable(element, type.elementType)))
+        case StructType():
+            fields = F.array(*(_hashable(column[field.name], field.dataType) for field in type))
+            text = F.when(column.isNotNull(), F.to_json(fields))
+        case _:
+            text = column.cast("string")
+    return F.coalesce(F.concat(F.lit("+"), text), F.lit("-"))
 
 
 Columns = tuple[tuple[str, str], ...]
