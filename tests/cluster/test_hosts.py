@@ -46,6 +46,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     cluster = StandaloneCluster(hosts(), tmp_path_factory.mktemp("hosts"))
     try:
         told = cluster.ask("start", "app", {})
+        assert "error" not in told, told
         seen = [cluster.ask("attempts", "app")]
         give_up_at = time.monotonic() + WAIT_S
         while not all(has_killed_copy(attempts) for attempts in seen[-1]["attempts"].values()):
@@ -54,6 +55,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield Running(cluster, told, seen)
     finally:
         cluster.stop()
+
+
+def hosts_of(told: dict[str, Any]) -> set[str]:
+    return {worker["address"].rpartition(":")[0] for worker in told["workers"]}
 
 
 def has_killed_copy(attempts: list[list[Any]]) -> bool:
@@ -95,6 +100,7 @@ def test_each_tells_the_address_by_which_others_reach_it(apart: Running) -> None
     for worker in (0, 1):
         ((_, host, _), *_) = apart.seen[-1]["attempts"][f"Upriver: worker {worker}"]
         assert apart.host_of(worker) == host
+    assert apart.host_of(0) != apart.host_of(1)
 
 
 def test_loopback_is_refused_with_the_way_out(apart: Running) -> None:
@@ -111,9 +117,9 @@ def test_keys_move_between_hosts_and_are_looked_up_from_a_third(apart: Running) 
         "    print(client.lookup('totals', list(range(7))).to_pylist())\n"
     )
     assert apart.cluster.run(CLIENT, code) == f"{RIGHT}\n"
-    assert {worker["address"].rpartition(":")[0] for worker in apart.cluster.ask("attempts", "app")["workers"]} == {
-        *apart.cluster.hosts.addresses[ONE : OTHER + 1]
-    }
+    assert hosts_of(apart.cluster.ask("attempts", "app")) == {*apart.cluster.hosts.addresses[ONE : OTHER + 1]}
+    left = apart.cluster.ask("rescale", "app", 2)
+    assert len(left["workers"]) == len(hosts_of(left)) == 2  # from the host that has two
 
 
 def test_an_executor_without_the_package_is_found_by_the_first_task(running: Running) -> None:

@@ -32,7 +32,7 @@ def test_slices_are_learned_while_a_stream_goes_on(cluster: RunningCluster) -> N
             assert report["moved_keys"] > 0
             assert report["moved_bytes"] > 0
             assert cluster.vnodes() == [VNODES // after] * after
-            assert cluster.app.status()["standbys"] == {"wanted": 0, "ready": 0, "learners": 0}
+            assert cluster.app.status()["standbys"] == {"wanted": 0, "ready": 0, "learners": 0, "why": None}
     cluster.equals_spark()
 
 

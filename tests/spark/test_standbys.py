@@ -26,7 +26,7 @@ def test_keys_move_while_others_stand_by(standing: RunningCluster) -> None:
             await_standbys(app.status)
             over(app.rescale(workers), f"by icadd to {workers}")
             await_standbys(app.status)
-            assert app.status()["standbys"] == {"wanted": 1, "ready": VNODES, "learners": 0}
+            assert app.status()["standbys"] == {"wanted": 1, "ready": VNODES, "learners": 0, "why": None}
         known = len(recoveries_of(app.status, 1))
         standing.kill(1)
         print(f"\nserved again {await_recovery(app.status, 1, known)} s after it was noticed")
