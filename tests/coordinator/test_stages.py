@@ -359,8 +359,8 @@ class PutsOff(Gathering):
         return 0
 
 
-def that_puts_off(*events: WorkerEvent) -> WorkerMachine:
-    machine = WorkerMachine(lambda _, region: PutsOff() if region.name == "seen/0" else Gathering())
+def that_puts_off(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
+    machine = WorkerMachine(lambda _, region: PutsOff() if region.name == "seen/0" else Gathering(), rules)
     for event in events:
         machine.step(event)
     return machine
@@ -373,6 +373,21 @@ def test_worker_put_off_rows_count_as_sent_by_the_region_to_itself() -> None:
     assert end.applied == {"seen/0": 2, "seen": 0}
     (settled,) = reports(through(machine, 0), RowsSettled)
     assert settled.settled == {"seen/0": 1}
+
+
+def test_worker_put_off_rows_count_switched_off_a_stage_ends_without_them() -> None:
+    rules = replace(ALL_RULES, worker_put_off_rows_count=False)
+    machine = that_puts_off(staged(ALL_MINE), opened(1, mixed=True), rows(1, A), rules=rules)
+    (end,) = reports(machine.step(read(1, 1)))
+    assert end.applied == {"seen/0": 1, "seen": 0}
+    book = Book(1, mixed=True)
+    book.read(ZERO, 0)
+    assert book.read(ONE, end.applied["seen/0"]) == (1, 0)
+    book.done(ZERO, 0)
+    book.done(ONE, 0)  # whose key has left with the row meanwhile
+    book.done(ZERO, 1)
+    book.done(ONE, 1)
+    assert book.ends == [1], "the row that waits is tried by no stage"
 
 
 def test_worker_put_off_rows_count_those_that_a_peer_sends_of_an_epoch_that_has_not_begun_here() -> None:
