@@ -29,6 +29,7 @@ from upriver.client.lookups import (
 )
 from upriver.errors import UnknownView, WaitTimeout
 from upriver.net.lookups import Answered, ViewRoute
+from upriver.plan.plan import EVERYTHING_KEY
 
 SECONDS_MAX = 10.0
 """Seconds for what must come at once."""
@@ -58,6 +59,12 @@ def found_by(asked: KeySet, workers: int = 2, epoch: int = 7, held_up: bool = Fa
         answered = Answered(pa.RecordBatch.from_arrays(columns, schema=ROUTE.schema), epoch, 1, False, held_up)
         parts.append(Found(keys, answered, keys.places_of(answered.rows.select(["k"]))))
     return parts
+
+
+def test_all_rows_of_a_view_without_a_key_are_of_the_one_key_that_it_has() -> None:
+    asked = KeySet.of(pa.RecordBatch.from_arrays(key_columns("v", EVERYTHING_KEY, [()]), schema=EVERYTHING_KEY))
+    rows = pa.record_batch({"n": [1, 2, 3]})
+    assert asked.places_of(rows.select([])).tolist() == [0, 0, 0]
 
 
 # Keys put together, rows dealt out

@@ -268,7 +268,9 @@ class KeySet:
         """
         if row_keys.equals(self.keys):
             return self.places  # one row for each key, in order: the usual case
-        row_hashes = hash64(row_keys.columns, row_keys.num_rows)
+        if not row_keys.num_columns:  # all rows of a view without a key are of the one key that there is
+            return np.broadcast_to(self.places[:1], row_keys.num_rows)
+        row_hashes = hash64(row_keys.columns)
         by_hash = np.argsort(self.hash64)
         found = by_hash.take(np.searchsorted(self.hash64, row_hashes, sorter=by_hash), mode="clip")
         if (self.hash64[found] != row_hashes).any():
