@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from upriver.plan.plan import ExplodeOp
 from upriver.plan.relation import Relation, Scalar
-from upriver.plan.types import array_type, duck_name, is_null, same_type, struct_type
+from upriver.plan.types import array_type, duck_name, is_null, is_untyped, same_type, struct_type
 from upriver.sql.aggregates import has_aggregate
 from upriver.sql.detached import detach
 from upriver.sql.lists import listed
@@ -55,13 +55,16 @@ def generated(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:
         return _stack(context, node, keeps_empty)
     if len(node.expressions) != 1:
         raise context.unsupported(node, f"{name}() of {len(node.expressions)} operands", "Give it one list.")
+    given = context.translate(node.expressions[0])
+    if is_untyped(given.type):
+        raise context.unsupported(node, f"{name}() of {typed_name(given)}", "Give it a type: CAST(... AS ...).")
     elements = listed(context, node.expressions[0])
     type = elements.type.value_type
     if name.startswith("inline"):
         if not kinds.is_struct(type):
             raise context.unsupported(node, f"{name}() of no ARRAY of STRUCTs", "Take explode().")
         return Generated(elements, tuple(field.name for field in type), False, keeps_empty)
-    is_map = kinds.is_struct(type) and kinds.is_map(context.translate(node.expressions[0]).type)
+    is_map = kinds.is_struct(type) and kinds.is_map(given.type)
     if kinds.is_struct(type) and not is_map:
         elements = _as_one_column(elements)
     titles = ("key", "value") if is_map else ("col",)
