@@ -58,6 +58,7 @@ NAMES_OF_OTHERS = {
     for names in (
         # Spark
         "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
+        "canonicalized dropDuplicatesWithinWatermark",
         "PythonDataSourceV2 setReadInfo getOrCreateReadInfo SupportsReportPartitioning HasPartitionKey PythonScan",
         "PythonInputPartition pushFilters DataSourceReader DataStreamWriter.foreachBatch df.withColumn UTF8_BINARY",
         "spark.archives spark.jars.packages spark.scheduler.mode spark.speculation spark.authenticate",
@@ -67,8 +68,9 @@ NAMES_OF_OTHERS = {
         "delivery.timeout.ms kafka.metadata.max.age.ms schemas.enable time.precision.mode decimal.handling.mode",
         "io.debezium.time.ZonedTimestamp ZonedTimestamp ExtractNewRecordState MGET",
         "streaming-skip-overwrite-snapshots streaming-skip-delete-snapshots",
-        # clients of PostgreSQL and of Arrow Flight
-        "FETCH_COUNT setFetchSize preferQueryMode binaryTransfer UseDeclareFetch UseServerSidePrepare sslmode",
+        # PostgreSQL, its clients and those of Arrow Flight
+        "DEFERRABLE FETCH_COUNT setFetchSize preferQueryMode binaryTransfer UseDeclareFetch sslmode",
+        "UseServerSidePrepare",
         "ListFlights GetFlightInfo GetSchema DoGet DoExchange CommandGetXdbcTypeInfo extra_info executemany autocommit",
         "adbc_get_objects adbc_get_table_schema adbc_get_info getTables getObject getString getTimestamp",
         "OffsetDateTime.class ProgrammingError NotSupportedError pg_get_userbyid",
