@@ -7,7 +7,7 @@ import pytest
 from conformance_kit import read_file, with_one_form
 from conformance_spark import answers_of_spark
 from query_kit import same_rows
-from recorded_answers import read_answers, rows_path
+from recorded_answers import read_answers, rows_path, said_text
 from soak import a_tenth
 
 pytestmark = pytest.mark.spark
@@ -22,7 +22,7 @@ def test_spark_says_what_is_recorded(spark: Any, path: Path) -> None:
         known = recorded[sql]
         where = f"{path.name}, Spark {spark.version}: {sql}"
         for asked, answer in said.asked.items():
-            assert str(known.asked[asked]) == str(answer), where
+            assert said_text(known.asked[asked]) == said_text(answer), where
         for epoch, rows in enumerate(said.rows or ()):
             assert known.rows is not None
             wanted, found = with_one_form(known.rows[epoch]), with_one_form(rows)

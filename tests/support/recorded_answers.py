@@ -135,10 +135,7 @@ def _text(sql: str, answer: Answer) -> str:
     lines = [sql]
     for asked, said in answer.asked.items():
         lines += [] if asked == sql else [f"asked {json.dumps(asked)}"]
-        if isinstance(said, UserError):
-            lines.append(f"refused {type(said).__name__} {json.dumps(str(said))}")
-        else:
-            lines.append(f"types {types_text(said)}")
+        lines.append(said_text(said))
     before = None
     for epoch, rows in enumerate(answer.rows or ()):
         # The front end may give columns other names; the rows are those of the query itself.
@@ -151,6 +148,13 @@ def _text(sql: str, answer: Answer) -> str:
     if answer.rows is not None:
         lines.append(f"epochs {len(answer.rows)}")
     return "\n".join(lines)
+
+
+def said_text(said: pa.Schema | UserError) -> str:
+    """The line of what Spark said of a query."""
+    if isinstance(said, UserError):
+        return f"refused {type(said).__name__} {json.dumps(str(said))}"
+    return f"types {types_text(said)}"
 
 
 def _answer(text: str) -> tuple[str, Answer]:

@@ -13,8 +13,9 @@ from pyspark.serializers import CPickleSerializer
 
 from upriver.coordinator.spread import ExecutorId, ExecutorSlots
 
-HOSTS_S_MAX = 2.0
-"""Seconds that a start waits for executors on a second host, when those of one host would do."""
+HOSTS_S_MAX = 3.0
+"""Seconds from the beginning of a session on in which a start waits for executors on a second host, when those of one
+host would do."""
 _POLL_S = 0.1
 _DRIVER = "driver"
 
@@ -29,8 +30,10 @@ def executors_of(context: SparkContext) -> list[ExecutorSlots]:
 
 
 def wait_for_hosts(context: SparkContext, workers: int, seconds: float) -> None:
-    """Give executors on a second host time to register, so that workers do not all start on the first one."""
-    give_up_at = time.monotonic() + min(seconds, HOSTS_S_MAX)
+    """Give executors on a second host time to register, so that workers do not all start on the first one. Those of a
+    session that has begun long ago have registered."""
+    age_s = time.time() - context.startTime / 1000
+    give_up_at = time.monotonic() + min(seconds, HOSTS_S_MAX - age_s)
     while workers > 1 and len({executor.host for executor in executors_of(context)}) == 1:
         if time.monotonic() >= give_up_at:
             return
