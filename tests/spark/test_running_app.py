@@ -10,8 +10,8 @@ import pytest
 from upriver.app import App
 from upriver.client.client import connect
 from upriver.errors import ProtocolError
-from upriver.ids import MapVersion
-from upriver.protocol.messages import Settled
+from upriver.ids import Epoch
+from upriver.protocol.coordinator_events import EpochPublished
 
 pytestmark = pytest.mark.spark
 
@@ -20,10 +20,9 @@ TOLD = r"^the coordinator has failed, which is a fault of Upriver: [^\n]+\. The 
 
 
 def break_down(app: App) -> None:
-    """Have the coordinator hear of a worker what it can hear of none."""
+    """Have the coordinator hear of an epoch that follows on none."""
     running: Any = app._running_app
-    loop = running._running
-    loop.hear(loop._workers.incarnations[0], Settled(region="sums", version=MapVersion(7), kept=()))
+    running._running._inbox.put(EpochPublished(epoch=Epoch(10**6), rows={}))
 
 
 def test_a_failed_coordinator_is_told_to_each_caller_and_the_app_starts_again(spark: Any, tmp_path: Path) -> None:
