@@ -1,4 +1,4 @@
-"""Steps of a stop, of which some fail."""
+"""Steps of a stop; some of them fail."""
 
 import logging
 

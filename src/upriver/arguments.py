@@ -4,7 +4,7 @@ import math
 import operator
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import SupportsFloat, SupportsIndex
+from typing import Any, SupportsFloat, SupportsIndex
 
 from upriver.errors import DeclarationError
 
@@ -85,3 +85,12 @@ def class_name(given: object) -> str:
     """The name of a value's type, with its module unless that is Python's own: several packages have a DataFrame."""
     kind = type(given)
     return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+
+
+def clipped_repr(value: Any, chars_max: int) -> str:
+    """A value of the user's in a message, with at most so many characters of it."""
+    try:
+        text = repr(value)
+    except Exception:  # of any class: it is the user's code
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= chars_max else f"{text[:chars_max]}..."

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from upriver.client.key_values import VALUE_CHARS_MAX
+from upriver.client.key_values import shown
 from upriver.errors import KeyTypeError
 from upriver.plan.plan import EVERYTHING_KEY
 from upriver.state.columns import exact_type
@@ -101,9 +101,8 @@ def _text_column(view: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
             part = None if value is None else read(field.type, _as_text(field.type, value))
             found.append(pa.scalar(part, as_number) if not isinstance(part, pa.Scalar) else part)
         except (ValueError, OverflowError, pa.ArrowException) as error:
-            shown = repr(value) if len(repr(value)) <= VALUE_CHARS_MAX else f"{repr(value)[:VALUE_CHARS_MAX]}..."
             raise KeyTypeError(
-                f"view {view!r}: {shown} is no value of key column {field.name!r}, which is {field.type}: give "
+                f"view {view!r}: {shown(value)} is no value of key column {field.name!r}, which is {field.type}: give "
                 f"{form}, as in {example}; or '[null]'"
             ) from error
     array = pa.array(found, as_number)

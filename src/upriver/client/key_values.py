@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.arguments import clipped_repr
 from upriver.errors import KeyTypeError
 from upriver.state.columns import canonical
 
@@ -241,8 +242,4 @@ def _in(type: pa.DataType, whole: pa.DataType) -> str:
 
 def shown(value: Any) -> str:
     """The value for an error."""
-    try:
-        text = repr(value)
-    except Exception:  # of any class: it is the user's code
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."
+    return clipped_repr(value, VALUE_CHARS_MAX)

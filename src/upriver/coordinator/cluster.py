@@ -170,7 +170,7 @@ class Cluster:
         self.is_followed, self.is_reversible = is_followed, is_reversible
 
     def staying(self, size: int | None) -> tuple[WorkerId, ...]:
-        """The workers that stay if there are to be only so many; ``None``: all."""
+        """The workers that stay if a rescale leaves only so many; ``None``: all."""
         instances = {worker: member.instance for worker, member in tuple(self.members.items())}
         return self.workers if size is None else staying_workers(self.workers, size, instances)
 

@@ -365,7 +365,7 @@ def equal_bits(left: pa.Array, right: pa.Array) -> Mask:
 
 
 def joined(limbs: Limbs) -> pa.Array:
-    """The numbers of four carried limbs, the highest of which may have more than 32 bits."""
+    """The numbers of four carried limbs, and the highest may have more than 32 bits."""
     low, high = (limbs[place] | limbs[place + 1] << 32 for place in (0, 2))
     above = limbs[3] >> 32
     return _array(np.stack([low, high, above, above >> 63], axis=1))

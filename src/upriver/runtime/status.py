@@ -161,7 +161,7 @@ class RescaleCase:
         return self.ended_s if self.is_over else time.monotonic() - self.began
 
     def progress(self, handed_over: int = 0) -> dict[str, Any]:
-        """handed_over: vnodes that have moved by the map, of which workers may not have reported all."""
+        """handed_over: vnodes that have moved by the map; workers may not have reported all of them."""
         keys, left = self.total("keys"), 0 if self.is_over else self.total("keys_left")
         seconds = self.seconds()
         if self.handed.vnodes and not self.is_over:

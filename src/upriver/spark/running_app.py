@@ -176,7 +176,7 @@ class RunningApp:
             except Exception as other:
                 _LOG.warning("stopping: %s: %s", type(other).__name__, other)
             if isinstance(error, Exception):
-                check_session(self._spark)  # its end is the cause, whatever the error says
+                check_session(self._spark)  # its end is the cause, and the error may not say so
             raise
 
     def _bring_up(self, startup: Startup) -> None:

@@ -73,7 +73,7 @@ class EpochProgress:
         self._counts = defaultdict[Epoch, EpochCounts](EpochCounts)
         """Of the last epoch that is over, and of all later ones."""
         self._late = set[Epoch]()
-        """The finished epochs of which rows have come in this step."""
+        """The finished epochs whose rows have come in this step."""
         self._is_staged = is_staged
         self._segments: dict[Epoch, Epoch] = {}
         """For the opened epochs that end a segment of several: the epoch before it. The lake has few segments."""
@@ -141,7 +141,7 @@ class EpochProgress:
         return self._counts[epoch]
 
     def take_late(self) -> list[Epoch]:
-        """The finished epochs of which rows have come since the last call, ascending."""
+        """The finished epochs whose rows have come since the last call, ascending."""
         late = sorted(self._late)
         self._late.clear()
         return late

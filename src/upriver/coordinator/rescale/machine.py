@@ -208,7 +208,7 @@ class RescaleMachine:
         self._tidy(stage)
 
     def _is_late(self, is_over: bool) -> bool:
-        """Whether a report of something that is over is to be ignored."""
+        """Whether the machine ignores reports of something that is over."""
         return is_over and self._cluster.rules.coordinator_late_reports_change_nothing
 
     def _moving(self, what: str) -> Moving | None:

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.arguments import clipped_repr
 from upriver.engine.row_text import first_unreadable, row_text
 from upriver.errors import ProtocolError, RowError
 from upriver.state.columns import cell_type
@@ -89,11 +90,7 @@ class PlainValues:
 
 def shown(value: Any) -> str:
     """A value in a message."""
-    try:
-        text = repr(value)
-    except Exception:  # of any class: it is the user's code
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= VALUE_CHARS_MAX else f"{text[:VALUE_CHARS_MAX]}..."
+    return clipped_repr(value, VALUE_CHARS_MAX)
 
 
 def plain_values(type: pa.DataType) -> PlainValues | None:
