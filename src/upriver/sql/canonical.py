@@ -13,6 +13,7 @@ from sqlglot import exp
 from upriver.errors import UserError
 from upriver.plan.types import is_decimal, is_numeric
 from upriver.sql.function_table import FUNCTIONS
+from upriver.sql.numbers import CASTS
 from upriver.sql.scalars import Context
 
 _TRUTHS = (exp.And, exp.Or)
@@ -22,6 +23,7 @@ _TURNED: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.LT: exp.GT, exp.GT: exp.
 _NEGATED: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.LT: exp.GTE, exp.GT: exp.LTE, exp.LTE: exp.GT, exp.GTE: exp.LT}
 _UNEQUAL: Mapping[type[exp.Expr], type[exp.Expr]] = {exp.NEQ: exp.EQ, exp.NullSafeNEQ: exp.NullSafeEQ}
 _IN_ANY_ORDER = frozenset({"greatest", "least"})
+_CASTS = frozenset(name for one in CASTS for name in one.all_names) | {"timestamp"}
 _REPLACED = {"nvl": "coalesce", "ifnull": "coalesce"}
 
 
@@ -58,7 +60,11 @@ def _ordered(context: Context, node: exp.Expr) -> exp.Expr:
     if isinstance(node, exp.Mod):
         return exp.Anonymous(this="mod", expressions=[node.this, node.expression])
     if isinstance(node, exp.Anonymous):
+        if node.name.lower() in _CASTS and len(node.expressions) == 1:
+            return _cast(node.expressions[0], node.name)
         _rename(node)
+    if isinstance(node, exp.Cast) and node.to.this == exp.DType.DECIMAL and not node.to.expressions:
+        node.set("to", _cast(node.this, "decimal").to)
     if isinstance(node, exp.In) or (isinstance(node, exp.Anonymous) and node.name in _IN_ANY_ORDER):
         node.set("expressions", sorted(node.expressions, key=_text))
     return node
@@ -66,6 +72,12 @@ def _ordered(context: Context, node: exp.Expr) -> exp.Expr:
 
 def _text(node: exp.Expr) -> str:
     return node.sql(comments=False)
+
+
+def _cast(operand: exp.Expr, word: str) -> exp.Cast:
+    """What Spark makes of a cast that is written as a call: ``bigint(a)`` is ``CAST(a AS BIGINT)``."""
+    word = "DECIMAL(10, 0)" if word.lower() == "decimal" else word
+    return exp.Cast(this=operand, to=exp.DataType.build(word, dialect="spark"))
 
 
 def _rename(call: exp.Anonymous) -> None:
