@@ -455,9 +455,10 @@ class App:
         """Block until every view reflects every row that the sources had at the call; returns the epoch.
 
         This also ends with a source that never pauses: only its rows at the call matter. view: wait for the sources of
-        this view's tables alone, whatever becomes of others. Raises WaitTimeout after ``timeout`` seconds; IngestFailed
-        as soon as one of the sources has failed, while the others may still be read; UnknownView; or the error that
-        made the app fail.
+        this view's tables alone, whatever becomes of others; if it has failed, raises why. Without ``view``, views that
+        have failed are not waited for: ``status()`` and the log name them. Raises WaitTimeout after ``timeout``
+        seconds; IngestFailed as soon as one of the sources has failed, while the others may still be read; UnknownView;
+        or the error that made the app fail.
         """
         running = self._running()
         with progress_shown("wait", lambda: running.left(view)):

@@ -285,7 +285,11 @@ def test_a_bad_row_fails_its_view_with_its_reason_and_a_corrected_one_takes_its_
         app.view("shares", shares.format("10 / v"), key="k", partial=False)
         app.start()
         app.wait()
-        for ask in (lambda: app.lookup("shares", ["a", "b"]), lambda: app.read("shares").count()):
+        for ask in (
+            lambda: app.lookup("shares", ["a", "b"]),
+            lambda: app.read("shares").count(),
+            lambda: app.wait(view="shares"),
+        ):
             with pytest.raises(RowError, match=told):
                 ask()
         views = app.status()["views"]
@@ -296,7 +300,7 @@ def test_a_bad_row_fails_its_view_with_its_reason_and_a_corrected_one_takes_its_
         app.checkpoint()
         app.rescale(1).wait(timeout=60)
         app.stateful_map("broken", "numbers", "k", lambda key, row, state: sys.exit("enough"), "n int")
-        app.wait()
+        app.wait(view="sums")
         assert app.lookup("sums", ["a", "b"]).column("total").to_pylist() == [1, 0]
         with pytest.raises(RowError, match="SystemExit: enough"):
             app.lookup("broken", ["a"])

@@ -486,7 +486,7 @@ class RunningApp:
     def wait(self, seconds: float, view: str | None = None) -> Epoch:
         """Wait until every worker reflects all rows that the sources had at the call; returns the epoch of that.
 
-        view: only the sources of this view's tables."""
+        view: only the sources of this view's tables; raises what made it fail, if it has failed."""
         deadline = time.monotonic() + min(seconds, threading.TIMEOUT_MAX)
 
         def seconds_left() -> float:
@@ -500,6 +500,8 @@ class RunningApp:
         self._supervisor.drain(seconds_left, tables)
         epoch = self._log.last
         self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
+        if view is not None:
+            self._coordinator.check_view(view)
         return epoch
 
     def left(self, view: str | None = None) -> list[str]:
