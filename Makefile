@@ -5,24 +5,39 @@ VENV := .venv
 BIN := $(VENV)/bin
 DOCS := .venv-docs
 
-.PHONY: demo test soak servers record check docs clean lock
+.PHONY: demo test verify quick soak servers coverage record check docs clean lock
 
 # With the page: make demo HTTP=127.0.0.1:8080
 demo: $(VENV)/ready
 	$(BIN)/upriver demo $(if $(HTTP),--http $(HTTP))
 
+# Six minutes on two quiet cores: lint, types, layers, units, recorded cases, replays, short simulations, one app on Spark.
 test: $(VENV)/ready check
 	PYTHON=$(BIN)/python scripts/test
 
-# Everything: the simulations with many more seeds, and the long tests.
-soak: $(VENV)/ready
+# Ten minutes more: all that needs Spark, clusters, kills, random campaigns, and the oldest Spark.
+verify: $(VENV)/ready
+	PYTHON=$(BIN)/python scripts/test --verify
+
+# Below 90 seconds: lint, types, and the tests that meet what has changed, since the last commit or SINCE=COMMIT.
+quick: $(VENV)/ready check
+	PYTHON=$(BIN)/python scripts/test --quick $(SINCE)
+
+# Hours: everything with many more seeds and random queries, every supported Spark, real servers.
+soak: $(VENV)/ready servers
 	PYTHON=$(BIN)/python scripts/test --soak
+	PYTHON=$(BIN)/python scripts/test --spark 4.2 --soak
+	PYTHON=$(BIN)/python scripts/test --spark 4.1 --soak
 
 # The tests with a real Kafka broker, and with the connectors for Kafka, Delta and Iceberg, which Maven fetches.
 servers: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/test --servers
 	PYTHON=$(BIN)/python scripts/test --spark 4.2 --servers
 	PYTHON=$(BIN)/python scripts/test --spark 4.1 --servers
+
+# Records which tests meet which functions, by which `make quick` and scripts/mutants choose tests.
+coverage: $(VENV)/ready
+	PYTHON=$(BIN)/python scripts/test --coverage
 
 # Asks Spark for the answers that tests/conformance holds; of some files alone: make record CASES="groups lists".
 record: $(VENV)/ready

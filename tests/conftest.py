@@ -15,7 +15,8 @@ from soak import SOAK, examples
 
 LONG_S_MAX = 3600
 """Seconds after which a long test that hangs fails, beside ``--soak-minutes``."""
-WITHOUT_SPARK = "not spark and not cluster and not servers"
+OF_TEST = "not spark and not cluster and not servers and not verify"
+"""What ``make test`` asks for, beside one app on Spark."""
 LONG_FILES = frozenset(
     f"test_{name}.py"
     for name in (
@@ -26,12 +27,13 @@ LONG_FILES = frozenset(
     )
 )
 """Files whose tests take half a minute and more."""
-ALL_WITH_SPARK = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster|servers)$", re.MULTILINE)
+NONE_OF_TEST = re.compile(r"^pytestmark = pytest\.mark\.(?:spark|cluster|servers|verify)$", re.MULTILINE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="many more seeds for the simulator, and the long tests")
     parser.addoption("--soak-minutes", type=float, default=15.0, help="how long the soaks of real processes harm them")
+    parser.addoption("--only", type=Path, help="a file with names of tests and of files of tests: these, in this order")
     parser.addoption("--campaign-seed", type=int, help="the only seed of the long campaign of faults")
     parser.addoption("--sql-seed", type=int, help="the seed of the random queries on Spark, which is drawn otherwise")
 
@@ -55,8 +57,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if not asked or not collection_path.match("test_*.py"):
         return None
     text = collection_path.read_text()
-    if asked == WITHOUT_SPARK:
-        return bool(ALL_WITH_SPARK.search(text)) or None
+    if asked == OF_TEST:
+        return bool(NONE_OF_TEST.search(text)) or None
     marks = asked.split(" or ")
     return None if " " in "".join(marks) or any(f"mark.{mark}" in text for mark in marks) else True
 
@@ -66,6 +68,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     go first: files are shared out among processes, and at the end none should wait long for another."""
     clusters = {item.path for item in items if item.get_closest_marker("cluster")}
     items.sort(key=lambda item: (item.path not in clusters, item.path.name not in LONG_FILES))
+    if config.getoption("--only"):
+        names = config.getoption("--only").read_text().splitlines()
+        places = {name: place for place, name in enumerate(names)}
+        found = {item: places.get(item.nodeid, places.get(item.nodeid.partition("::")[0])) for item in items}
+        items[:] = sorted((item for item, place in found.items() if place is not None), key=found.__getitem__)
     long = [item for item in items if item.get_closest_marker("long")]
     for item in long:
         item.add_marker(pytest.mark.timeout(LONG_S_MAX + 60 * config.getoption("--soak-minutes")))
