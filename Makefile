@@ -44,8 +44,8 @@ record: $(VENV)/ready
 	PYTHONPATH=.:tests/support:tests/support/programs $(BIN)/python tests/support/programs/record.py $(CASES)
 
 check: $(VENV)/ready
-	$(BIN)/ruff check src simulator benchmarks examples tests
-	$(BIN)/ruff format --check src simulator benchmarks examples tests
+	$(BIN)/ruff check src simulator benchmarks examples tests scripts/mutants
+	$(BIN)/ruff format --check src simulator benchmarks examples tests scripts/mutants
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
