@@ -4,22 +4,21 @@ Import contracts between our modules are in .importlinter.
 """
 
 import ast
-import io
+import gc
 import re
-import tokenize
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
 from itertools import zip_longest
 from pathlib import Path
+from typing import TypeVar, cast
 
 import pytest
 from names_kit import CodeNames, examples_of, spans_of
 
 ROOT = Path(__file__).parent.parent
-MODULE_LINES_MAX = 800
 OWN = ("upriver", "simulator", "benchmarks")
-FUNCTION_LINES_MAX = 60
 PURE = (
     *("coordinator/", "worker/", "protocol/", "migration/", "partial/", "engine/", "state/", "sql/", "plan/"),
     *("vnodes.py", "hashing.py"),
@@ -87,9 +86,12 @@ NAMES_OF_OTHERS = {
     for name in names.split()
 }
 """What documents name that is not of this repository, by whose it is. A name that is ours does not belong here."""
+COMMENT = re.compile(r"""((?:[^#"']|"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')*)#+ ?(.*)""")
+"""A line of code, its texts skipped, and the comment at its end."""
 CHECKING = re.compile(r"_*(assert|check|expect|verify)(_|[A-Z]|$)|(raises|warns|fail|run_state_machine_as_test)$")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Node = TypeVar("Node", bound=ast.AST)
 Fault = tuple[int, str]
 
 
@@ -106,11 +108,44 @@ class Source:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        return list(ast.walk(self.tree))
+        """All but the contexts of names, each before those in it."""
+        found: list[ast.AST] = [self.tree]
+        for node in found:
+            for value in vars(node).values():
+                if isinstance(value, list):
+                    found += [item for item in value if isinstance(item, ast.AST)]
+                elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
+                    found.append(value)
+        return found
+
+    @cached_property
+    def _by_type(self) -> dict[type[ast.AST], list[ast.AST]]:
+        found: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in self.nodes:
+            found.setdefault(type(node), []).append(node)
+        return found
+
+    def of(self, *types: type[Node]) -> list[Node]:
+        """Its nodes of these types, which have no subtypes."""
+        return [node for type_ in types for node in cast("list[Node]", self._by_type.get(type_, ()))]
+
+    @property
+    def definitions(self) -> list[ast.AST]:
+        """The nodes that define a name, and the texts."""
+        stored = [node for node in self.of(ast.Name, ast.Attribute) if isinstance(node.ctx, ast.Store)]
+        return [*self.of(ast.ClassDef), *self.functions, *self.of(ast.arg, ast.keyword), *stored, *self.texts]
+
+    @property
+    def texts(self) -> list[ast.Constant]:
+        """All but docstrings."""
+        statements = {id(node.value) for node in self.of(ast.Expr)}
+        return [
+            node for node in self.of(ast.Constant) if isinstance(node.value, str | bytes) and id(node) not in statements
+        ]
 
     @cached_property
     def functions(self) -> list[Function]:
-        return [node for node in self.nodes if isinstance(node, Function)]
+        return self.of(ast.FunctionDef, ast.AsyncFunctionDef)
 
     @property
     def is_test(self) -> bool:
@@ -123,72 +158,88 @@ class Source:
     @cached_property
     def imported(self) -> list[tuple[str, str]]:
         """The names that it imports, each with what it names."""
-        return list(_imported(self.nodes))
+        return list(_imported(self.of(ast.Import), self.of(ast.ImportFrom)))
 
     @cached_property
     def named(self) -> list[tuple[ast.expr, str]]:
         """Each name and attribute chain with its dotted name, imports resolved: ``np.random`` is numpy.random."""
         imported = dict(self.imported)
         found: list[tuple[ast.expr, str]] = []
-        for node in self.nodes:
-            if isinstance(node, ast.Name | ast.Attribute):
-                head, *rest = ast.unparse(node).split(".")
-                found.append((node, ".".join([imported.get(head, head), *rest])))
+        for node in self.of(ast.Name, ast.Attribute):
+            if dotted := _dotted(node):
+                head, dot, rest = dotted.partition(".")
+                found.append((node, imported.get(head, head) + dot + rest))
         return found
 
     @cached_property
+    def checkers(self) -> frozenset[str]:
+        """Its functions that check something, themselves or through each other."""
+        found = {function.name for function in self.functions if _asserts(self, function)}
+        while more := {f.name for f in self.functions if f.name not in found and found & self.called_in(f)}:
+            found |= more
+        return frozenset(found)
+
+    @cached_property
+    def _calls(self) -> list[tuple[int, str]]:
+        """Each call's line and the last part of the called name, by line."""
+        calls = [(node.lineno, node.func) for node in self.of(ast.Call)]
+        names = [(line, getattr(called, "attr", "") or getattr(called, "id", "")) for line, called in calls]
+        return sorted(names)
+
+    def called_in(self, function: Function) -> set[str]:
+        """What it calls, and the functions in it."""
+        start, end = (bisect_left(self._calls, (line,)) for line in (function.lineno, (function.end_lineno or 0) + 1))
+        return {name for _, name in self._calls[start:end]}
+
+    @cached_property
     def prose(self) -> list[tuple[int, str]]:
-        """Comments, docstrings and texts in several words, each with its first line; of a document, all."""
+        """Comments, and texts in several words, each with its first line; of a document, all."""
         if not self.path.endswith(".py"):
             return [(1, self.text)]
-        found: list[tuple[int, str]] = []
-        last_comment = (-1, -1)
-        for token in tokenize.generate_tokens(io.StringIO(self.text).readline):
-            line, column = token.start
-            if token.type == tokenize.COMMENT:
-                text = token.string.lstrip("# ")
-                if (line - 1, column) == last_comment:
-                    start, before = found.pop()
-                    found.append((start, f"{before}\n{text}"))
-                else:
-                    found.append((line, text))
-                last_comment = (line, column)
-            elif token.type == tokenize.STRING and " " in token.string:
-                found.append(
-                    (line, re.sub(r"""\A[rbufRBUF]*("{3}|'{3}|"|')(.*)\1\Z""", r"\2", token.string, flags=re.DOTALL))
-                )
+        texts = [(node, node.value) for node in self.of(ast.Constant)]
+        found = [(node.lineno, text) for node, text in texts if isinstance(text, str) and " " in text]
+        last = (-1, -1)
+        for line, column, text in self._comments():
+            if (line - 1, column) == last:
+                start, before = found.pop()
+                found.append((start, f"{before}\n{text}"))
+            else:
+                found.append((line, text))
+            last = (line, column)
         return found
 
-
-def _imported(nodes: list[ast.AST]) -> Iterator[tuple[str, str]]:
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            for name in node.names:
-                yield (name.asname, name.name) if name.asname else (name.name.split(".")[0],) * 2
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((name.asname or name.name, f"{node.module}.{name.name}") for name in node.names)
+    def _comments(self) -> Iterator[tuple[int, int, str]]:
+        """Each with its line and column. A line of a text that looks like code with a comment passes for one."""
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if "#" in line and (comment := COMMENT.match(line)):
+                yield number, comment.end(1), comment[2]
 
 
-def module_is_short(source: Source) -> Iterator[Fault]:
-    lines = len(source.text.splitlines())
-    if lines > MODULE_LINES_MAX:
-        yield 1, f"{lines} lines, of {MODULE_LINES_MAX} at most: split the module by its ideas"
+def _dotted(node: ast.expr) -> str:
+    """The dotted name that an expression is, or none."""
+    match node:
+        case ast.Name(id=name):
+            return name
+        case ast.Attribute(value=value, attr=name) if head := _dotted(value):
+            return f"{head}.{name}"
+    return ""
 
 
-def functions_are_short(source: Source) -> Iterator[Fault]:
-    for function in source.functions:
-        lines = (function.end_lineno or 0) - function.lineno + 1
-        if lines > FUNCTION_LINES_MAX:
-            yield function.lineno, f"{function.name} has {lines} lines, of {FUNCTION_LINES_MAX} at most"
+def _imported(modules: list[ast.Import], names_of: list[ast.ImportFrom]) -> Iterator[tuple[str, str]]:
+    for name in (name for node in modules for name in node.names):
+        yield (name.asname, name.name) if name.asname else (name.name.split(".")[0],) * 2
+    for node in names_of:
+        yield from ((name.asname or name.name, f"{node.module}.{name.name}") for name in node.names)
 
 
 def no_own_import_inside_a_function(source: Source) -> Iterator[Fault]:
-    for function in source.functions:
+    own = [node.lineno for node in source.of(ast.Import, ast.ImportFrom) if _is_own(node)]
+    for function in source.functions if own else ():
         if source.path == "src/upriver/__init__.py" and function.name == "__getattr__":
             continue  # the lazy door: naming upriver.App is what loads pyspark
-        for node in ast.walk(function):
-            if isinstance(node, ast.Import | ast.ImportFrom) and _is_own(node):
-                yield node.lineno, f"{function.name} imports our own package: it hides a cycle; import at the top"
+        for line in own:
+            if function.lineno <= line <= (function.end_lineno or 0):
+                yield line, f"{function.name} imports our own package: it hides a cycle; import at the top"
 
 
 def _is_own(node: ast.Import | ast.ImportFrom) -> bool:
@@ -214,7 +265,7 @@ def init_only_re_exports(source: Source) -> Iterator[Fault]:
 def pure_code_calls_nothing_banned(source: Source) -> Iterator[Fault]:
     if not source.is_pure:
         return
-    imports = [node for node in source.nodes if isinstance(node, ast.Import)]
+    imports = source.of(ast.Import)
     used = [(node.lineno, name) for node, name in source.named]
     for line, name in used + [(node.lineno, name.name) for node in imports for name in node.names]:
         if BANNED_IN_PURE.fullmatch(name):
@@ -229,9 +280,9 @@ def unpickles_in_one_place(source: Source) -> Iterator[Fault]:
         if (source.path, function.name) == UNPICKLING:
             allowed.update(range(function.lineno, (function.end_lineno or 0) + 1))
     imported = [(1, origin) for _, origin in source.imported]
-    for node in source.nodes:
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            yield node.value.lineno, "allow_pickle: a file that runs what it holds"
+    for keyword in source.of(ast.keyword):
+        if keyword.arg == "allow_pickle":
+            yield keyword.value.lineno, "allow_pickle: a file that runs what it holds"
     for line, name in [(node.lineno, name) for node, name in source.named] + imported:
         if UNPICKLES.fullmatch(name) and line not in allowed:
             yield line, f"{name} runs what it reads: only {UNPICKLING[1]} of {UNPICKLING[0]} may, after authentication"
@@ -269,8 +320,8 @@ def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
         if origin.startswith(("unittest.mock", "mock.")) or origin == "mock":
             yield 1, f"{name} is a mock: give the real class a real collaborator"
     imported = dict(source.imported)
-    for node in source.nodes:
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("monkeypatch.setattr") and node.args:
+    for node in source.of(ast.Call):
+        if _dotted(node.func).endswith("monkeypatch.setattr") and node.args:
             first = ast.unparse(node.args[0]).strip("'\"")
             head, *rest = first.split(".")
             if ".".join([imported.get(head, head), *rest]).split(".")[0] in OWN:
@@ -280,26 +331,17 @@ def no_mocks_of_our_own(source: Source) -> Iterator[Fault]:
 def every_test_checks_something(source: Source) -> Iterator[Fault]:
     if not source.is_test:
         return
-    helpers = {name for name, _ in source.imported if name in checkers()} | set(_checkers(source))
+    helpers = {name for name, _ in source.imported if name in checkers()} | source.checkers
     for function in source.functions:
-        if function.name.startswith("test_") and not _checks(function, helpers):
+        if function.name.startswith("test_") and not (
+            _asserts(source, function) or helpers & source.called_in(function)
+        ):
             yield function.lineno, f"{function.name} asserts nothing"
 
 
-def _checks(function: Function, helpers: set[str]) -> bool:
-    for node in ast.walk(function):
-        called = ast.unparse(node.func).split(".")[-1] if isinstance(node, ast.Call) else ""
-        if isinstance(node, ast.Assert) or CHECKING.match(called) or called in helpers:
-            return True
-    return False
-
-
-def _checkers(source: Source) -> set[str]:
-    """The source's functions that check something, themselves or through each other."""
-    found: set[str] = set()
-    while more := {f.name for f in source.functions if f.name not in found and _checks(f, found)}:
-        found |= more
-    return found
+def _asserts(source: Source, function: Function) -> bool:
+    asserted = any(function.lineno <= node.lineno <= (function.end_lineno or 0) for node in source.of(ast.Assert))
+    return asserted or any(CHECKING.match(name) for name in source.called_in(function))
 
 
 def a_test_is_in_the_folder_of_its_package(source: Source) -> Iterator[Fault]:
@@ -341,7 +383,7 @@ def cites_what_is_there(source: Source) -> Iterator[Fault]:
     for start, text in source.prose:
         for match in CITED.finditer(text):
             name = match[1] or match[2]
-            if not any(f"/{path}".endswith(f"/{name}") for path in FILES):
+            if name not in FILES:
                 yield start + text.count("\n", 0, match.start()), f"{name} is not in the repository"
 
 
@@ -358,7 +400,7 @@ def names_in_code_font_are_there(source: Source) -> Iterator[Fault]:
     else:
         return
     for line, span in found:
-        if not any(f"/{path}".endswith((f"/{span}", f"/{span.removeprefix('.')}.py")) for path in FILES):
+        if span not in FILES and f"{span.removeprefix('.')}.py" not in FILES:
             yield from ((line, f"{name} is not there") for name in code_names().unknown(span, NAMES_OF_OTHERS))
 
 
@@ -368,21 +410,20 @@ def code_names() -> CodeNames:
     modules = [source for source in ALL if source.path.endswith(".py")]
     shared = ("tests/conftest.py", "tests/support/servers/")
     ours = [source for source in modules if not source.is_test or source.path.startswith(shared)]
+    tests = {function.name for source in modules if source.is_test for function in source.functions}
     return CodeNames(
-        ((source.text, source.nodes) for source in ours), (source.nodes for source in modules if source.is_test)
+        ((source.text, source.definitions) for source in ours), {n for n in tests if n.startswith("test_")}
     )
 
 
 def names_no_home(source: Source) -> Iterator[Fault]:
-    for number, line in enumerate(source.text.splitlines(), 1):
-        if HOME_PATH.search(line):
-            yield number, "a path of one machine"
+    for found in HOME_PATH.finditer(source.text):
+        yield source.text.count("\n", 0, found.start()) + 1, "a path of one machine"
 
 
 def nothing_left_over(source: Source) -> Iterator[Fault]:
-    for number, line in enumerate(source.text.splitlines(), 1):
-        if LEFTOVER.search(line):
-            yield number, "a leftover marker: do it, or open an issue"
+    for found in LEFTOVER.finditer(source.text):
+        yield source.text.count("\n", 0, found.start()) + 1, "a leftover marker: do it, or open an issue"
 
 
 CHANGES = re.compile("add|append|appendleft|clear|discard|extend|insert|pop|popleft|remove|setdefault|update")
@@ -399,8 +440,7 @@ def components_own_their_fields(source: Source) -> Iterator[Fault]:
     by ``self``, by the methods of its class in other instances, and as ``Class._name`` in the class's module."""
     if not source.path.startswith("src/"):
         return
-    allowed = _private_names_at_home(source)
-    for node in source.nodes:
+    for node in source.of(ast.Attribute, ast.Subscript, ast.Call):
         match node:
             case ast.Attribute(value=ast.Attribute() as held, attr=field, ctx=ast.Store() | ast.Del()):
                 if ast.unparse(held).startswith("self._"):
@@ -416,60 +456,31 @@ def components_own_their_fields(source: Source) -> Iterator[Fault]:
                 if CHANGES.fullmatch(name) and of_name not in COMPONENTS and ast.unparse(of).startswith("self._"):
                     yield node.lineno, f"{ast.unparse(of)} is changed by another component"
             case ast.Attribute(attr=name) if re.match("_(?!_)", name) and name not in PRIVATE_OF_OTHERS:
-                if node not in allowed:
+                if not _is_at_home(source, node):
                     yield node.lineno, f"{ast.unparse(node)} is private to another object"
 
 
-def _private_names_at_home(source: Source) -> set[ast.Attribute]:
-    """The attributes of a source that may be private: see above."""
-    found: set[ast.Attribute] = set()
-    classes = [node for node in source.nodes if isinstance(node, ast.ClassDef)]
-    for of in classes:
-        own = _names_in(of)
-        for node in ast.walk(of):
-            match node:
-                case ast.Attribute(value=ast.Name(owner), attr=name) if owner in ("self", "cls") or name in own:
-                    found.add(node)
-    names = {of.name for of in classes}
-    for node in source.nodes:
-        match node:
-            case ast.Attribute(value=ast.Name(owner)) if owner in names:
-                found.add(node)
-    return found
+def _is_at_home(source: Source, private: ast.Attribute) -> bool:
+    if not isinstance(private.value, ast.Name):
+        return False
+    owner = private.value.id
+    for of in source.of(ast.ClassDef):
+        is_inside = of.lineno <= private.lineno <= (of.end_lineno or 0)
+        if owner == of.name or (is_inside and (owner in ("self", "cls") or private.attr in _members(of))):
+            return True
+    return False
 
 
-def _names_in(of: ast.ClassDef) -> set[str]:
-    """The methods of a class, and its fields."""
-    methods = {method.name for method in of.body if isinstance(method, Function)}
-    declared = {
-        node.target.id for node in of.body if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
-    }
-    return methods | declared | _fields(of)
-
-
-FIELDS_MAX = 15
-MANY_FIELDS = {"Rules"}
-"""Exceptions: switches, one field each."""
-
-
-def classes_have_few_fields(source: Source) -> Iterator[Fault]:
-    """Fields: those of a dataclass, and what any method assigns to ``self``."""
-    if not source.path.startswith("src/"):
-        return
-    for node in source.nodes:
-        if isinstance(node, ast.ClassDef) and node.name not in MANY_FIELDS and len(_fields(node)) > FIELDS_MAX:
-            yield node.lineno, f"{node.name} has {len(_fields(node))} fields, of {FIELDS_MAX} at most: split it"
-
-
-def _fields(of: ast.ClassDef) -> set[str]:
+@cache
+def _members(of: ast.ClassDef) -> set[str]:
+    """The methods of a class, its declared fields, and what its methods assign to ``self``."""
     found: set[str] = set()
-    if any("dataclass" in ast.unparse(decorator) for decorator in of.decorator_list):
-        found |= {ast.unparse(node.target) for node in of.body if isinstance(node, ast.AnnAssign)}
-    for method in of.body:
-        for node in ast.walk(method) if isinstance(method, Function) else ():
-            match node:
-                case ast.Attribute(value=ast.Name("self"), attr=name, ctx=ast.Store()):
-                    found.add(name)
+    for node in ast.walk(of):
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Attribute(value=ast.Name("self"), attr=name, ctx=ast.Store()):
+                found.add(name)
     return found
 
 
@@ -491,17 +502,19 @@ ALL = CODE + _texts(
     "docs/**/*.md",
     "docs/**/*.svg",
 )
-FILES = [
-    path.relative_to(ROOT).as_posix()
-    for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts", "examples")
-    for path in ROOT.glob(f"{top}/**/*.*")
-] + [path.name for path in ROOT.glob("*.*")]
+FILES = {
+    "/".join(path.parts[start:])
+    for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts", "examples", ".")
+    for path in (file.relative_to(ROOT) for file in ROOT.glob("*.*" if top == "." else f"{top}/**/*.*"))
+    for start in range(len(path.parts))
+}
+"""Each file by its path, and by every end of it."""
 
 
 @cache
 def checkers() -> frozenset[str]:
     """All functions of tests that check something."""
-    return frozenset(name for source in CODE if source.is_test for name in _checkers(source))
+    return frozenset(name for source in CODE if source.is_test for name in source.checkers)
 
 
 SUPPORT = {Path(source.path).stem: source for source in CODE if source.path.startswith("tests/support/")}
@@ -514,8 +527,6 @@ HELPERS = {"support", "support/programs", "support/servers"}
 
 Rule = Callable[[Source], Iterator[Fault]]
 CODE_RULES: list[Rule] = [
-    module_is_short,
-    functions_are_short,
     no_own_import_inside_a_function,
     init_only_re_exports,
     pure_code_calls_nothing_banned,
@@ -527,7 +538,6 @@ CODE_RULES: list[Rule] = [
     a_test_is_in_the_folder_of_its_package,
     no_test_imports_another,
     components_own_their_fields,
-    classes_have_few_fields,
 ]
 TEXT_RULES: list[Rule] = [
     names_no_home,
@@ -536,6 +546,15 @@ TEXT_RULES: list[Rule] = [
     cites_what_is_there,
     names_in_code_font_are_there,
 ]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_collection() -> Iterator[None]:
+    """The collector would go through a million nodes again and again, and find nothing."""
+    gc.disable()
+    yield
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.mark.parametrize(
@@ -564,19 +583,8 @@ def test_a_class_name_occurs_once() -> None:
     assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
-def test_every_exception_has_many_fields() -> None:
-    nodes = [node for source in CODE for node in source.nodes if source.path.startswith("src/")]
-    many = {node.name for node in nodes if isinstance(node, ast.ClassDef) and len(_fields(node)) > FIELDS_MAX}
-    assert many == MANY_FIELDS
-
-
-LONG_FUNCTION = "def f():\n" + "    x = 1\n" * FUNCTION_LINES_MAX
-FEW_FIELDS = "class C:\n    def f(self):\n" + "".join(f"        self.f{i} = 1\n" for i in range(FIELDS_MAX))
 MACHINE, TEST, INIT = "src/upriver/worker/m.py", "tests/test_m.py", "src/upriver/state/__init__.py"
 BAD = [
-    (module_is_short, MACHINE, "x = 1\n" * (MODULE_LINES_MAX + 1)),
-    (functions_are_short, TEST, LONG_FUNCTION),
-    (functions_are_short, MACHINE, "class C:\n" + "".join(f"    {line}\n" for line in LONG_FUNCTION.splitlines())),
     (no_own_import_inside_a_function, MACHINE, "def f():\n    from upriver.ids import Epoch"),
     (no_own_import_inside_a_function, TEST, "def f():\n    import upriver.ids"),
     (no_own_import_inside_a_function, MACHINE, "def f():\n    from . import rules"),
@@ -630,8 +638,6 @@ BAD = [
         MACHINE,
         "class C:\n    def f(self):\n        self._stage = self._epochs._stage",
     ),
-    (classes_have_few_fields, MACHINE, FEW_FIELDS + "        self.more = 1"),
-    (classes_have_few_fields, MACHINE, "@dataclass(slots=True)\n" + FEW_FIELDS + "    more: int = 1"),
     (no_test_imports_another, TEST, "from tests.worker.test_lookups import asked"),
     (no_test_imports_another, TEST, "from test_lookups import asked"),
     (names_no_home, "docs/a.md", "see /" + "root/project"),
@@ -702,7 +708,6 @@ GOOD = [
     (components_own_their_fields, MACHINE, "class C:\n    def f(self):\n        self._places.cells[3] = 1"),
     (components_own_their_fields, MACHINE, "class C:\n    def _f(self): ...\nTABLE = {int: C._f}"),
     (components_own_their_fields, "simulator/m.py", "def f(other):\n    return other._waiting"),
-    (classes_have_few_fields, MACHINE, FEW_FIELDS),
     (no_test_imports_another, TEST, "from machines_kit import asked"),
     *(
         (names_in_code_font_are_there, "docs/a.md", f"See `{name}`.")

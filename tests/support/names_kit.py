@@ -43,6 +43,7 @@ _HEADER = re.compile(r"[A-Z][a-z]+(?:-[A-Z]\w*)+")
 _IN_EXPRESSION = re.compile(r"\b(?:[A-Z][a-z]+(?:[A-Z]\w+)+|[A-Z]+_[A-Z_]+|[a-z_]\w*(?=\())")
 _ARGUMENT = re.compile(r"\b([a-z]\w*)=(?![=>])")
 _QUOTED = re.compile(r"\"[^\"]*\"|'[^']*'")
+_BLANK = re.compile(r"\s")
 _WORD = re.compile(r"[\w-]+")
 
 
@@ -50,8 +51,8 @@ class CodeNames:
     """What some modules define: classes, functions, arguments, variables and fields. What they import or only use is
     no name of theirs."""
 
-    def __init__(self, modules: Iterable[tuple[str, list[ast.AST]]], tests: Iterable[list[ast.AST]]) -> None:
-        """modules: the text and the nodes of each. tests: the nodes of those of which only the tests' names count."""
+    def __init__(self, modules: Iterable[tuple[str, Iterable[ast.AST]]], tests: Collection[str]) -> None:
+        """modules: the text of each, and the nodes that define names or are texts. tests: the names of tests."""
         self.defined: set[str] = set()
         self.members: dict[str, set[str]] = defaultdict(set)
         """By class: its methods and fields, those of its bases among them."""
@@ -59,17 +60,18 @@ class CodeNames:
         """By function, method or class."""
         self.words: set[str] = set()
         """Texts without blanks, and the words in them."""
-        self.text = ""
         self._bases: dict[str, set[str]] = defaultdict(set)
+        texts: list[str] = []
         for text, nodes in modules:
-            self.text += text
+            texts.append(text)
             self._read(nodes)
+        self.text = "".join(texts)
         for name in list(self._bases):
             self._inherit(name, {name})
-        self.tests = {name for nodes in tests for node in nodes for name in _names_of_test(node)}
+        self.tests = tests
+        self._starts = "".join(f"\n{test}" for test in tests)
 
-    def _read(self, nodes: list[ast.AST]) -> None:
-        documented = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    def _read(self, nodes: Iterable[ast.AST]) -> None:
         for node in nodes:
             match node:
                 case ast.ClassDef(name=name):
@@ -80,9 +82,9 @@ class CodeNames:
                     self.arguments[name] |= _arguments(node)
                 case ast.arg(arg=name) | ast.keyword(arg=str(name)):
                     self.defined.add(name)
-                case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+                case ast.Name(id=name) | ast.Attribute(attr=name):
                     self.defined.add(name)
-                case ast.Constant(value=str(text)) if id(node) not in documented and not re.search(r"\s", text):
+                case ast.Constant(value=str(text)) if not _BLANK.search(text):
                     self.words |= {text, text.lower(), *_WORD.findall(text)}
                 case ast.Constant(value=bytes(data)):
                     self.words |= {data.decode(errors="ignore")}
@@ -183,7 +185,7 @@ class CodeNames:
         of = OBJECTS.get(head, head)
         if of in self.members:
             return rest[0] in self.members[of]
-        if f"{head}_{rest[0]}" in self.defined or any(test.startswith(f"test_{head}_{rest[0]}") for test in self.tests):
+        if f"{head}_{rest[0]}" in self.defined or f"\ntest_{head}_{rest[0]}" in self._starts:
             return True  # a rule
         return name in self.words or name in self.text or _is_in_a_module(MODULES.get(head, head), rest)
 
@@ -217,12 +219,6 @@ def examples_of(text: str) -> Iterator[tuple[int, str]]:
     """Each block of Python in a document, with the line on which it begins."""
     for found in _PYTHON.finditer(text):
         yield text.count("\n", 0, found.start()) + 1, found[1]
-
-
-def _names_of_test(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.FunctionDef(name=name) if name.startswith("test_"):
-            yield name
 
 
 def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
