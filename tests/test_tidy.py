@@ -484,6 +484,70 @@ def _members(of: ast.ClassDef) -> set[str]:
     return found
 
 
+CALLED_BY_OTHERS = {
+    name
+    for names in (
+        # Arrow Flight, uvicorn, sqlglot, Spark
+        "start_call sending_headers",
+        "connection_made data_received connection_lost",
+        "STRICT_CAST NO_PAREN_FUNCTIONS NO_PAREN_FUNCTION_PARSERS FUNCTION_PARSERS",
+        "streamReader initialOffset getDefaultReadLimit reportLatestOffset prepareForTriggerAvailableNow",
+        # steps of campaigns in tests/support, whose names are put together
+        "_executor _extra _broker",
+    )
+    for name in names.split()
+}
+"""What no code of ours names, though it is no dead code."""
+
+
+def dead_names(sources: list[Source]) -> dict[str, tuple[str, int]]:
+    """What is defined and never named elsewhere: functions, classes, constants and members of classes, with the place
+    of each. A document of users names what is public; those on internals only tell of it."""
+    places = [(name, source.path, span) for source in sources for name, span in _definitions(source)]
+    uses: dict[str, list[tuple[str, int]]] = {name: [] for name, _, _ in places}
+    for source in sources:
+        for name, line in _names_used(source):
+            if name in uses:
+                uses[name].append((source.path, line))
+    return {
+        name: (path, span.start)
+        for name, path, span in places
+        if all(used == path and line in span for used, line in uses[name])
+    }
+
+
+def _definitions(source: Source) -> Iterator[tuple[str, range]]:
+    """The names of modules and classes that a source of ours defines, but for Python's own, each with its lines."""
+    if not source.path.startswith(("src/", "simulator/", "tests/support/")) or not source.path.endswith(".py"):
+        return
+    for node in (node for block in (source.tree, *source.of(ast.ClassDef)) for node in block.body):
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                names = [name]
+            case ast.Assign(targets=targets):
+                names = [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                names = [name]
+            case _:
+                names = []
+        yield from ((name, range(node.lineno, (node.end_lineno or 0) + 1)) for name in names if name[:2] != "__")
+
+
+def _names_used(source: Source) -> Iterator[tuple[str, int]]:
+    if not source.path.endswith(".py"):
+        if source.path != "CHANGELOG.md" and not source.path.startswith("docs/internals/"):
+            yield from ((name, 0) for name in re.findall(r"\w+", source.text))
+        return
+    yield from ((node.id, node.lineno) for node in source.of(ast.Name) if isinstance(node.ctx, ast.Load))
+    yield from ((node.attr, node.lineno) for node in source.of(ast.Attribute))
+    yield from ((node.arg, node.lineno) for node in source.of(ast.keyword) if node.arg)
+    yield from ((name, node.lineno) for node in source.of(ast.MatchClass) for name in node.kwd_attrs)
+    yield from ((name.name, node.lineno) for node in source.of(ast.ImportFrom) for name in node.names)
+    for node in source.of(ast.Constant):
+        if isinstance(node.value, str) and " " not in node.value:
+            yield from ((name, node.lineno) for name in re.findall(r"\w+", node.value))
+
+
 def _texts(*patterns: str) -> list[Source]:
     paths = sorted({path for pattern in patterns for path in ROOT.glob(pattern) if path.is_file()})
     return [Source(str(path.relative_to(ROOT)), path.read_text()) for path in paths]
@@ -570,6 +634,22 @@ def test_the_house_is_tidy(rule: Rule, sources: list[Source]) -> None:
 
 def test_every_rule_that_is_shown_to_bite_runs() -> None:
     assert {rule for rule, _, _ in BAD} == {*CODE_RULES, *TEXT_RULES}
+
+
+def test_nothing_is_dead() -> None:
+    dead = dead_names(ALL)
+    assert {name: place for name, place in dead.items() if name not in CALLED_BY_OTHERS} == {}
+    assert CALLED_BY_OTHERS - dead.keys() == set()
+
+
+def test_a_name_that_only_its_own_definition_names_is_dead() -> None:
+    defined = "LIMIT = 1\ndef f(n):\n    return f(n - LIMIT)\nclass C:\n    a: int = 1\n    def m(self): ...\n"
+    module = Source(MACHINE, defined)
+    assert dead_names([module]) == {"f": (MACHINE, 2), "C": (MACHINE, 4), "a": (MACHINE, 5), "m": (MACHINE, 6)}
+    user = Source("benchmarks/b.py", "from m import C\ngetattr(C().m(a=1), 'f')")
+    assert dead_names([module, user]) == {}
+    assert dead_names([module, Source("docs/guide/a.md", "`f`, `C.m`, `C.a`")]) == {}
+    assert len(dead_names([module, Source("docs/internals/a.md", "`f`, `C.m`, `C.a`")])) == 4
 
 
 def test_a_class_name_occurs_once() -> None:

@@ -13,7 +13,7 @@ from upriver.vnodes import VnodeMap
 
 
 class Rule(StrEnum):
-    """The rule that has routed rows; ``docs/internals/icadd.md`` explains each.
+    """The rule by which rows go down here; ``docs/internals/icadd.md`` explains each, and those that send rows on.
 
     The letter is the phase: normal, interrogation, collection; V is the published version rule.
     """
@@ -23,14 +23,10 @@ class Rule(StrEnum):
     N3 = "N3"
     I1_1 = "I1.1"
     I1_2 = "I1.2"
-    I2 = "I2"
     C1_1 = "C1.1"
-    C1_2 = "C1.2"
-    C2 = "C2"
     C3 = "C3"
     C3_1 = "C3.1"
     C3_2 = "C3.2"
-    C3_3 = "C3.3"
     V = "V"
 
 

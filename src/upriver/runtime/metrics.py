@@ -18,8 +18,6 @@ from upriver.runtime.measures import Buckets, LookupTotals
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""The HTTP content type of :meth:`Metrics.render`."""
 GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 SOURCE_STATES = ("running", "stalled", "failing", "failed", "finished")
 
@@ -143,7 +141,7 @@ class Metrics:
         self._lookups = lookups
 
     def render(self) -> bytes:
-        """All metrics, in Prometheus' text format (``CONTENT_TYPE``).
+        """All metrics, in Prometheus' text format, version 0.0.4.
 
         Raises DeclarationError if ``prometheus-client`` is not installed.
         """

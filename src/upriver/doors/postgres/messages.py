@@ -19,8 +19,6 @@ STARTUP_BYTES_MAX = 10_000
 
 VERSION = 3 << 16
 SSL_REQUEST, GSS_REQUEST, CANCEL_REQUEST = 80877103, 80877104, 80877102
-STARTUP = b""
-"""Stands for the letter of a message that has none."""
 
 _LENGTH = struct.Struct("!i")
 _SHORT = struct.Struct("!h")
@@ -41,7 +39,7 @@ def violation(text: str) -> WireError:
 
 
 class WireMessage(NamedTuple):
-    """kind: the message's letter, ``STARTUP`` if it has none."""
+    """kind: the message's letter, empty if it has none."""
 
     kind: bytes
     body: bytes
