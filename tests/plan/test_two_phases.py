@@ -5,8 +5,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from upriver.plan.plan import ALL_ALIKE, ALL_ALIKE_SQL, ALL_ALIKE_TYPE, AggregateCall, AggregatePlan, Projection
-from upriver.plan.slots import SLOTS
+from upriver.plan.plan import ALL_ALIKE, ALL_ALIKE_SQL, ALL_ALIKE_TYPE, SLOTS, AggregateCall, AggregatePlan, Projection
 from upriver.plan.two_phases import TwoPhases, in_two_phases
 
 BELOW = pa.schema([("id", pa.int64()), ("money", pa.decimal128(15, 2)), ("wide", pa.decimal128(38, 2))])

@@ -24,6 +24,7 @@ from upriver.plan.plan import (
     Per,
     Ranking,
     RegionPlan,
+    Replicated,
     Scan,
     SetKind,
     SetOperationOp,
@@ -35,7 +36,6 @@ from upriver.plan.plan import (
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
-from upriver.plan.slots import Replicated
 from upriver.protocol.json_forms import plan_from_json, plan_to_json
 
 MAP = StatefulMapOp(

@@ -11,11 +11,11 @@ from upriver.errors import BudgetExceeded, WaitTimeout
 from upriver.net.handshake import ClientTokens
 from upriver.net.server import Listen
 from upriver.plan.plan import DataflowPlan, TableSpec
-from upriver.runtime.fixed_costs import fixed_bytes
 from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
+from upriver.worker.memory import fixed_bytes
 
 pytestmark = pytest.mark.spark
 

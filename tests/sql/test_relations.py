@@ -19,6 +19,7 @@ from upriver.plan.plan import (
     Order,
     ProjectOp,
     Ranking,
+    Replicated,
     Scan,
     SetKind,
     SetOperationOp,
@@ -27,7 +28,6 @@ from upriver.plan.plan import (
     WindowOp,
 )
 from upriver.plan.relation import Relation
-from upriver.plan.slots import Replicated
 from upriver.sql.queries import CompiledView, compile_view
 
 TABLES = tables()

@@ -5,14 +5,22 @@ import re
 from dataclasses import replace
 
 import pytest
+from cone_kit import SQL
+from cone_kit import planned as planned_cone
 from machines_kit import HALVES, applied, asked, assign, opened, planned, read, rows, vnode_map
+from sql_kit import local_plan
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THIRD, Weighed, Workers, present, without
 
+from simulator.tables import TABLES
 from upriver.errors import BudgetExceeded
 from upriver.plan.plan import NOT_WANTED
 from upriver.protocol.worker_events import TimeToEvict
+from upriver.worker.memory import fixed_bytes, require_memory
 from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
+
+EMPTY_VIEW_BYTES_MAX = 16_384
+"""Of one view: so that many of them fit into the smallest budget that there is."""
 
 
 def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> int:
@@ -121,3 +129,21 @@ def test_the_largest_view_that_keeps_all_keys_fails_when_they_take_more_than_the
     assert isinstance(failure, BudgetExceeded)
     assert re.search(said, str(failure))
     assert machine.phase.regions.stats()["seen"]["bytes"] == 0
+
+
+@pytest.mark.parametrize("view", SQL)
+def test_a_view_without_keys_takes_next_to_nothing(view: str) -> None:
+    plan = planned_cone(view)
+    assert 0 < fixed_bytes([plan])[plan.name] < EMPTY_VIEW_BYTES_MAX
+
+
+def test_a_budget_without_room_for_the_views_is_refused_and_they_are_named() -> None:
+    plans = [local_plan(*SQL[view], *TABLES, name=view) for view in ("fans", "supply")]
+    fixed = fixed_bytes(plans)
+    total = sum(fixed.values())
+    require_memory(plans, total)
+    require_memory(plans, None)
+    takes = f"supply {fixed['supply']:,}, fans {fixed['fans']:,}"
+    said = rf"take {total:,} bytes .* more than memory_budget={total - 1:,}: {takes}\. Give more memory, or keep fewer"
+    with pytest.raises(BudgetExceeded, match=said):
+        require_memory(plans, total - 1)

@@ -4,6 +4,8 @@
 runs of one lake edge in the segment's epochs. The driver writes a segment when all of its merges are done, so a crash
 leaves runs that nothing names.
 
+Of an upsert table, a merge keeps only the versions that still count.
+
 A block with a file that cannot be read stays as it is, and is tried again later, for ever. Other blocks go on.
 """
 
@@ -21,16 +23,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from upriver.engine.expressions import Evaluator
+from upriver.engine.operators.operator import ExpressionEvaluator
+from upriver.engine.operators.topk import SortKey, in_order
 from upriver.engine.retention import Retention, remaining
-from upriver.engine.versions import newest_versions
-from upriver.errors import CorruptFile, NotRead, ProtocolError
+from upriver.errors import CorruptFile, NotRead, ProtocolError, RowError
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
 from upriver.lake.spans import EpochSpan, cover, due, newest_rewrite
 from upriver.plan.plan import TableSpec, table_of
+from upriver.state.indexes import Entries
 from upriver.state.runs import EPOCH_COLUMN, RunInfo, dated_schema, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
+from upriver.state.vectors import Positions, true_at
 
 MERGE_BYTES = 64 << 20
 """Bytes of runs that one task merges, as far as whole vnodes allow."""
@@ -369,3 +374,32 @@ def remove_strays(lake: OwnedLake, plans: Iterable[tuple[SegmentPlan, Segment | 
     for channel, expected in prefixes.items():
         names = [name for name in lake.files.names(f"tables/{channel}") if name.rpartition("-")[0] in expected]
         lake.files.remove_all(path for name in names if (path := f"tables/{channel}/{name}") not in kept)
+
+
+def newest_versions(
+    hashes: np.ndarray, rows: pa.RecordBatch, table: TableSpec, evaluator: ExpressionEvaluator
+) -> Positions:
+    """Which rows (their positions, ascending) are the newest version of their primary key, of those with one hash64.
+
+    hashes: of each row. rows: in order of arrival, where their hash64 is the same: of versions that tie, the last one
+    counts. A version for which ``deletes`` cannot be evaluated is set aside by every view; if there is one, all
+    versions stay.
+    """
+    everything = np.arange(len(rows))
+    if table.deletes is not None:
+        try:
+            evaluator.mask(rows, table.deletes)
+        except RowError:
+            return everything
+    key = pa.schema([rows.schema.field(name) for name in table.primary_key])
+    slots = Entries(key).assign([rows.column(name) for name in key.names], len(rows), None)
+    _, hash_places = np.unique(hashes, return_inverse=True)
+    _, groups = np.unique(hash_places * (slots.max(initial=0) + 1) + slots, return_inverse=True)
+    order, _ = in_order(groups, _sort_keys(rows.schema, table.order_by), lambda place, at: rows.column(place).take(at))
+    last = order[true_at(np.diff(groups[order], append=-1))]
+    last.sort()
+    return last
+
+
+def _sort_keys(schema: pa.Schema, names: Sequence[str]) -> list[SortKey]:
+    return [SortKey(schema.get_field_index(name), schema.field(name).type) for name in names]

@@ -31,7 +31,6 @@ import xxhash
 from upriver.ids import Channel
 from upriver.plan.clock import ClockOp
 from upriver.plan.retention import Retain
-from upriver.plan.slots import Replicated
 from upriver.plan.types import check_names
 
 ALL_ALIKE = "() of all rows"
@@ -40,6 +39,32 @@ ALL_ALIKE_TYPE = pa.int8()
 ALL_ALIKE_SQL = "CAST(0 AS TINYINT)"
 EVERYTHING_KEY = pa.schema([pa.field("()", ALL_ALIKE_TYPE)])
 """The key ``()``, which has no column, as lookups send it: 0."""
+
+SLOTS = 64
+"""Slots over which rows are spread that meet by no column: how many workers may share them, and how often the rows of
+the other side of a join are kept."""
+REPLICATED_ROWS_MAX = 100_000
+"""Rows of a side of a join that are kept in all slots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """The side of a join that is in all slots. port: 0 for the left input, 1 for the right. tables: that its rows come
+    from."""
+
+    port: int
+    tables: tuple[str, ...]
+
+    @property
+    def advice(self) -> str:
+        """What is wrong if the side has more than ``REPLICATED_ROWS_MAX`` rows, and what to do."""
+        named = " and ".join(map(repr, self.tables)) or "the query itself"
+        return (
+            f"a join without an equality has more than {REPLICATED_ROWS_MAX:,} rows from {named} on the side that it "
+            f"keeps {SLOTS} times. Put a column of equality into its ON, such as a.day = b.day AND a.at > b.at; or "
+            "filter or group that side in a subquery"
+        )
+
 
 SALT_COLUMNS_MAX = 2
 """Columns from which a row's slot follows."""

@@ -14,12 +14,12 @@ from upriver.plan.column_names import quoted
 from upriver.plan.plan import (
     ALL_ALIKE,
     SALT_COLUMNS_MAX,
+    SLOTS,
     AggregateCall,
     AggregatePlan,
     Projection,
     SaltOp,
 )
-from upriver.plan.slots import SLOTS
 from upriver.plan.types import decimal_kernel, decimal_sum_type, duck_name, is_decimal, is_integer
 
 _AS_THEMSELVES = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})

@@ -37,10 +37,9 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import Retain
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
-from upriver.spark.descriptions import jobs_described
 from upriver.spark.drain import Drain
 from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
-from upriver.spark.session import unless_stopped
+from upriver.spark.session import jobs_described, unless_stopped
 from upriver.spark.sources import failure_of, failure_of_query, source_names, takes_all_files
 from upriver.state.runs import RunInfo
 

@@ -43,7 +43,6 @@ from upriver.progress import Told
 from upriver.runtime.clock_ticks import TICK_S, ClockTicks
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
-from upriver.runtime.fixed_costs import require_memory
 from upriver.runtime.leases import USUAL, FailureDetection
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
@@ -71,6 +70,7 @@ from upriver.spark.sources import source_digest
 from upriver.spark.startup import Startup
 from upriver.spark.tables import Backfill
 from upriver.vnodes import Placement
+from upriver.worker.memory import require_memory
 
 _LOG = logging.getLogger("upriver.app")
 

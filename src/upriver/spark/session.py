@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
@@ -446,3 +447,19 @@ def _restore(spark: SparkSession, quieted: Sequence[str]) -> None:
         for name in quieted:
             context.getConfiguration().removeLogger(name)
         context.updateLoggers()
+
+
+DESCRIPTION = "spark.job.description"
+"""The local property of a thread that describes its jobs."""
+
+
+@contextmanager
+def jobs_described(context: SparkContext, description: str) -> Iterator[None]:
+    """Describe the jobs that this thread starts in the block. Afterwards it has its own description again; its job
+    group stays as it is."""
+    before = context.getLocalProperty(DESCRIPTION)
+    context.setLocalProperty(DESCRIPTION, description)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(DESCRIPTION, before)  # type: ignore[arg-type]  # None unsets it

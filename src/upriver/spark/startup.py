@@ -15,8 +15,7 @@ from pyspark.sql import SparkSession
 
 from upriver.errors import WaitTimeout
 from upriver.progress import Told
-from upriver.spark.descriptions import DESCRIPTION
-from upriver.spark.session import cancel_jobs
+from upriver.spark.session import DESCRIPTION, cancel_jobs
 
 _LOG = logging.getLogger("upriver.app")
 

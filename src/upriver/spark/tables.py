@@ -42,11 +42,10 @@ from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.lake.scan import TableScan, scan_key
 from upriver.plan.plan import TableSpec, UserFunction, lake_channel
 from upriver.plan.retention import retain_of
-from upriver.spark.descriptions import jobs_described
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
-from upriver.spark.session import cancel_jobs, unless_stopped
+from upriver.spark.session import cancel_jobs, jobs_described, unless_stopped
 from upriver.spark.typer import SparkTyper, own_session
 from upriver.spark.user_functions import register_functions
 from upriver.sql.queries import deletion, over_tables

@@ -23,6 +23,7 @@ from upriver.plan.plan import (
     ALL_ALIKE_SQL,
     ALL_ALIKE_TYPE,
     SALT_COLUMNS_MAX,
+    SLOTS,
     AggregateOp,
     AggregatePlan,
     Band,
@@ -32,6 +33,7 @@ from upriver.plan.plan import (
     Projection,
     ProjectOp,
     Ranking,
+    Replicated,
     ReplicateOp,
     SaltOp,
     Scan,
@@ -43,7 +45,6 @@ from upriver.plan.plan import (
     rows_from_bytes,
 )
 from upriver.plan.relation import Relation, Scalar, any_fails
-from upriver.plan.slots import SLOTS, Replicated
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_null, is_ordered, same_type, spark_name
 from upriver.sql.bands import bands_among

@@ -18,8 +18,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.join import PAIRS_MAX, Gains, Join
 from upriver.errors import BudgetExceeded
 from upriver.plan import plan as ops
-from upriver.plan.plan import Band, JoinKind
-from upriver.plan.slots import REPLICATED_ROWS_MAX, Replicated
+from upriver.plan.plan import REPLICATED_ROWS_MAX, Band, JoinKind, Replicated
 
 FEW: dict[pa.DataType, list[Any]] = {
     pa.int8(): [-128, -1, 0, 1, 127],

@@ -1,7 +1,7 @@
 """The table of the API: every operation once. The routes and the OpenAPI description are made from it."""
 
 from upriver.client.rescale import STRATEGIES
-from upriver.doors.http import changes, operations, pictures, views
+from upriver.doors.http import changes, operations, views
 from upriver.doors.http.messages import JSON_TYPE, Endpoint, HttpParameter, Json
 from upriver.doors.http.views import ARROW_TYPE, CSV_TYPE, NDJSON_TYPE
 from upriver.net.handshake import Role
@@ -103,7 +103,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         summary="One picture of the app",
         description="What the page draws: tables with the age of each, views and their regions, workers, the owner of "
         "each vnode, the rescale under way, and what is wrong, in plain words.",
-        answer=pictures.river,
+        answer=operations.river,
         gives={JSON_TYPE: "River"},
     ),
     Endpoint(
@@ -112,7 +112,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
         name="followRiver",
         summary="A picture of the app each second, as server-sent events",
         description="Events named `river`. The first has the whole `history`, later ones its new points.",
-        events=pictures.river_events,
+        events=operations.river_events,
         gives={"text/event-stream": None},
     ),
     Endpoint(

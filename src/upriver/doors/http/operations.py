@@ -1,15 +1,19 @@
-"""The app over HTTP: status, rescales, evictions."""
+"""The app over HTTP: status, rescales, evictions, and its picture: once, or again and again as server-sent events, as
+the page follows it."""
 
+import time
 from typing import Any
 
 from upriver.client.rescale import GOING_ON
-from upriver.doors.http.messages import HttpAnswer, HttpQuestion, bad_request
+from upriver.doors.http.messages import Events, HttpAnswer, HttpQuestion, Json, bad_request, event_bytes
 from upriver.doors.http.problems import HttpProblem
 from upriver.doors.http.views import json_keys
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 EVICT_KEYS_MAX = 10_000
 """Keys of one request to evict."""
+PICTURE_EVERY_S = 1.0
+"""Seconds between two pictures of a stream."""
 
 
 def session(question: HttpQuestion) -> HttpAnswer:
@@ -92,3 +96,29 @@ def evict(question: HttpQuestion) -> HttpAnswer:
         raise HttpProblem(413, "TooManyKeys", f"{len(keys):,} keys: give at most {EVICT_KEYS_MAX:,} in a request")
     question.gateway.evict(view, json_keys(question.gateway, view, keys))
     return HttpAnswer.of_json({"view": view, "evicted": len(keys)})
+
+
+def river(question: HttpQuestion) -> HttpAnswer:
+    return HttpAnswer.of_json(question.gateway.river.picture())
+
+
+def river_events(question: HttpQuestion) -> Events:
+    """A picture each ``PICTURE_EVERY_S``. The first has the whole history, later ones only its new points."""
+    next_at, sent_through = 0.0, None
+    while True:
+        if time.monotonic() < next_at:
+            yield None
+            continue
+        next_at = time.monotonic() + PICTURE_EVERY_S
+        found = question.gateway.river.picture()
+        yield event_bytes("river", {**found, **_news(found["history"], sent_through)})
+        sent_through = found["history"]["at"][-1]
+
+
+def _news(history: Json, sent_through: float | None) -> Json:
+    """The points of a history after those that were sent. ``None``: none was."""
+    known = 0 if sent_through is None else sum(at <= sent_through for at in history["at"])
+    return {
+        "history": {name: values[known:] for name, values in history.items()},
+        "history_is_whole": sent_through is None,
+    }

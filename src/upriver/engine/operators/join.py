@@ -34,8 +34,7 @@ from upriver.errors import BudgetExceeded, ProtocolError
 from upriver.hashing import Hashes
 from upriver.plan import plan as ops
 from upriver.plan.column_names import quoted
-from upriver.plan.plan import JoinKind
-from upriver.plan.slots import REPLICATED_ROWS_MAX, Replicated
+from upriver.plan.plan import REPLICATED_ROWS_MAX, JoinKind, Replicated
 from upriver.state.columns import array_of, cells_of, validity
 from upriver.state.indexes import Entries, RoutedIndex
 from upriver.state.multimap import Multimap

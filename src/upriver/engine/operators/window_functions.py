@@ -2,7 +2,9 @@
 
 A function gets the rows in order, and the places of those rows whose results are wanted. Most of them need no more than
 the number of values before each place: the number in a frame is a difference, and so is an exact sum. Extremes are
-found in frames of 1, 2, 4, ... rows, two of which cover any frame.
+found in frames of 1, 2, 4, ... rows, two of which cover any frame. For the other aggregates, each frame is a group of
+its own. Rows with the same frame share its result: an aggregate of whole partitions reads each row once, and one of a
+running frame reads a row once for each later row of its partition.
 
 A result depends on the rows of its partition alone, to the last bit, and not on the others that are evaluated with it.
 So the same rows give the same result again, which is taken back when they change.
@@ -24,15 +26,16 @@ from upriver.engine.operators.accumulators import (
     products_of,
     some_value,
 )
-from upriver.engine.operators.frame_aggregates import over_frames
+from upriver.engine.operators.aggregate import Argument, ArgumentName
 from upriver.engine.operators.window_frames import LONG, Longs, RowsInOrder
 from upriver.engine.wide_decimals import joined
-from upriver.plan.plan import WindowCall
+from upriver.errors import RowError
+from upriver.plan.plan import AggregateCall, WindowCall, WindowFrame
 from upriver.plan.types import decimal_sum_type
 from upriver.state.columns import Cells, array_of, canonical, cells_of, validity
 from upriver.state.digits import Limbs, RunSums, join, outside, parts_of, split
 from upriver.state.pair_index import order_keys
-from upriver.state.vectors import Mask, Positions, spread, true_at
+from upriver.state.vectors import Mask, Positions, Tally, spread, true_at
 
 Function = Callable[[WindowCall, RowsInOrder, Positions], pa.Array]
 """Gives the results of a call at these places of the rows. Raises OutOfRange, with a place, if one has no room."""
@@ -327,3 +330,42 @@ FUNCTIONS: Mapping[str, Function] = MappingProxyType(
         **dict.fromkeys(MOMENTS, _moment),
     }
 )
+
+
+MEMBERS_MAX = 1 << 20
+"""Rows of all frames together that are read at a time, unless one frame alone has more."""
+
+
+def over_frames(call: AggregateCall, frame: WindowFrame, rows: RowsInOrder, at: Positions) -> pa.Array:
+    """The aggregate of the frame of each of these rows."""
+    if not len(at):
+        return pa.nulls(0, call.type)
+    width = len(rows) + 1
+    starts, ends = (bound[at].astype(np.int64) for bound in rows.frames(frame))
+    frames, places = np.unique(starts * width + ends, return_inverse=True)
+    starts, ends = np.divmod(frames, width)
+    parts = np.cumsum(ends - starts) // MEMBERS_MAX
+    found = [
+        _of_groups(call, rows, starts[part], ends[part] - starts[part])
+        for part in np.split(np.arange(len(frames)), true_at(np.diff(parts)) + 1)
+    ]
+    return pa.concat_arrays(found).take(pa.array(places))
+
+
+def _of_groups(call: AggregateCall, rows: RowsInOrder, starts: Positions, lengths: Positions) -> pa.Array:
+    """The aggregate of each of these stretches of rows."""
+    members, slots = spread(starts, lengths), np.repeat(np.arange(len(starts)), lengths)
+    names = [*dict.fromkeys((*call.columns, *(() if call.where is None else (call.where,))))]
+    read = pa.RecordBatch.from_arrays([rows.column(name).take(pa.array(members)) for name in names], names)
+    argument_name, tally = ArgumentName.of(call), Tally()
+    tally.resize(len(starts))
+    tally.add(slots, None)
+    argument = Argument(argument_name.type(read.schema), tally, _out_of_range, retracts=True)
+    results = argument.reader(call)
+    argument.resize(len(starts))
+    argument.add(slots, argument_name.values(read), None if call.where is None else read.column(call.where), None)
+    return results(np.arange(len(starts)))
+
+
+def _out_of_range(call: AggregateCall, slot: int) -> RowError:
+    raise OutOfRange(0)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from state_kit import MANY, order_of
 
 from upriver.engine.expressions import Evaluator
-from upriver.engine.versions import newest_versions
+from upriver.lake.compaction import newest_versions
 from upriver.plan.plan import TableSpec
 
 SCHEMA = pa.schema(
