@@ -55,6 +55,8 @@ CITED = re.compile(r"(?<![\w/.<{*-])((?:[\w-]+/)+[\w-]+\.(?:py|md|svg|toml))\b|`
 NAMES_OF_OTHERS = {
     name
     for names in (
+        # this repository's programs that are not written in Python
+        "SINCE verify mutants",
         # Spark
         "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
         "canonicalized dropDuplicatesWithinWatermark",
@@ -487,11 +489,12 @@ def _members(of: ast.ClassDef) -> set[str]:
 CALLED_BY_OTHERS = {
     name
     for names in (
-        # Arrow Flight, uvicorn, sqlglot, Spark
+        # Arrow Flight, uvicorn, sqlglot, Spark, pytest
         "start_call sending_headers",
         "connection_made data_received connection_lost",
         "STRICT_CAST NO_PAREN_FUNCTIONS NO_PAREN_FUNCTION_PARSERS FUNCTION_PARSERS",
         "streamReader initialOffset getDefaultReadLimit reportLatestOffset prepareForTriggerAvailableNow",
+        "pytest_configure pytest_runtest_protocol pytest_unconfigure",
         # steps of campaigns in tests/support, whose names are put together
         "_executor _extra _broker",
     )

@@ -55,6 +55,7 @@ from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import check_session, spark_hosts
+from upriver.spark.signals import take_signals
 from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
 from upriver.spark.typer import SparkTyper
@@ -393,6 +394,7 @@ class App:
         if not self._sources:
             raise DeclarationError("there is nothing to start: declare a table first")
         check_session(self._spark)
+        take_signals(self._spark)
         running = RunningApp(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
         with progress_shown("start") as told:

@@ -1,5 +1,7 @@
-"""A program that had streams ends without a word of what could not be unloaded."""
+"""How a program ends that runs an app: by itself without a word, by a signal with one line and so that another one goes
+on in its root."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +14,29 @@ SECONDS_MAX = 300.0
 pytestmark = pytest.mark.cluster
 
 
+SAID = ["IngestFailed", "[{'k': 1, 'total': 5}]"]
+
+
+def run(directory: Path, *ended_by: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(PROGRAM), str(directory), *ended_by]
+    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+
+
 def test_a_program_that_had_a_stream_ends_in_silence(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, str(PROGRAM), str(tmp_path)], capture_output=True, text=True, timeout=SECONDS_MAX, check=False
-    )
-    assert (ended.returncode, ended.stdout.splitlines()) == (0, ["IngestFailed", "[{'k': 1, 'total': 5}]"]), (
-        ended.stderr
-    )
+    ended = run(tmp_path)
+    assert (ended.returncode, ended.stdout.splitlines()) == (0, SAID), ended.stderr
     assert "nanobind" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("by", "says"), [(signal.SIGINT, "interrupted: the app stops"), (signal.SIGTERM, "terminated: the app stops")]
+)
+def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on(
+    tmp_path: Path, by: signal.Signals, says: str
+) -> None:
+    ended = run(tmp_path, by.name)
+    assert (ended.returncode, ended.stdout.splitlines()) == (-by, SAID), ended.stderr
+    assert ended.stderr.splitlines()[-1] == f"upriver: {says}"
+    assert ended.stderr.count("upriver: ") == 1
+    again = run(tmp_path)
+    assert (again.returncode, again.stdout.splitlines()) == (0, SAID), again.stderr

@@ -34,7 +34,7 @@ class Recorder:
     """Measures lines by test. What happens between tests is the last one's."""
 
     def __init__(self, directory: Path) -> None:
-        import coverage  # not a dependency of those who only read a map
+        import coverage  # the environment of an older Spark has none, and only reads maps
 
         directory.mkdir(parents=True, exist_ok=True)
         name = str(directory / f"lines.{os.getpid()}")

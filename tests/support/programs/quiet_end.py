@@ -1,9 +1,12 @@
 """A user's program: an app on a stream and on one that fails, a lookup, and the end.
 
-usage: quiet_end.py DIRECTORY
+usage: quiet_end.py DIRECTORY [SIGNAL]. SIGNAL: what ends it; it stops the app itself otherwise.
 """
 
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,11 +17,12 @@ from upriver import App
 from upriver.errors import IngestFailed
 
 
-def main(directory: Path) -> None:
-    for table in ("events", "torn"):
-        (directory / table).mkdir()
-    pq.write_table(pa.table({"k": [1, 1], "v": [2, 3]}), directory / "events" / "1.parquet")
-    (directory / "torn" / "1.parquet").write_bytes(b"this is no Parquet file")
+def main(directory: Path, ended_by: str | None) -> None:
+    if not (directory / "lake").exists():
+        for table in ("events", "torn"):
+            (directory / table).mkdir()
+        pq.write_table(pa.table({"k": [1, 1], "v": [2, 3]}), directory / "events" / "1.parquet")
+        (directory / "torn" / "1.parquet").write_bytes(b"this is no Parquet file")
     spark = session("local[2]", OUR_DAEMON)
     app = App(spark, directory / "lake", workers=1, vnodes=16, ingest_tasks=1)
     for table in ("events", "torn"):
@@ -31,9 +35,12 @@ def main(directory: Path) -> None:
         app.wait()
     except IngestFailed as error:
         print(type(error).__name__)
-    print(app.lookup("sums", [1]).to_pylist())
+    print(app.lookup("sums", [1]).to_pylist(), flush=True)
+    if ended_by is not None:
+        os.kill(os.getpid(), getattr(signal, ended_by))
+        threading.Event().wait()
     app.stop()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)
