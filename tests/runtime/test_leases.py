@@ -1,13 +1,21 @@
-"""Leases and places: rules leases.* of docs/internals/failures.md."""
+"""Leases and places: rules leases.* of docs/internals/failures.md.
+
+Leases under all faults: no process speaks for a slot that another has. docs/internals/failures.md, leases.*,
+leases.takeover_after_lease.
+"""
 
 import queue
+from collections import Counter
 from collections.abc import Iterator
+from random import Random
 
 import pyarrow as pa
 import pytest
 from channel_kit import HELLO, Hub, Recorder
+from lease_world import LeaseWorld, Rules
 from server_kit import KEYS, SECONDS_MAX, SESSION, peer_of
 
+from simulator.checkers import Violated
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.restarts import PlaceWanted, Restarts
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, WorkerLost, WrongOwner
@@ -231,3 +239,39 @@ def test_a_channel_cut_for_a_reason_says_so() -> None:
         theirs.give_up(WorkerLost("another process has come"))
         assert str(their_ear.closing()) == "another process has come"
         assert isinstance(recorder.closing(), ClusterError)
+
+
+STEPS = 600
+SEEDS = 150
+SOAK_SEEDS = 20_000
+ALL_RULES = Rules()
+
+
+def played(seed: int, rules: Rules = ALL_RULES) -> Counter[str]:
+    world = LeaseWorld(Random(f"leases {seed}"), rules)
+    try:
+        world.run(STEPS)
+    except Violated as violated:
+        raise Violated(violated.checker, f"seed {seed}: {violated.problem}") from None
+    return world.counters
+
+
+def all_played(seeds: int, rules: Rules = ALL_RULES) -> Counter[str]:
+    return sum((played(seed, rules) for seed in range(seeds)), Counter[str]())
+
+
+def test_no_worker_speaks_for_a_place_that_another_has(pytestconfig: pytest.Config) -> None:
+    seeds = SOAK_SEEDS if pytestconfig.getoption("--soak") else SEEDS
+    counters = all_played(seeds)
+    seen = ("spoken", "kept_silent", "spoken_after_its_loss", "entered", "taken_over", "given_up", "stops")
+    assert min(counters[what] for what in (*seen, "driver_stops", "kills", "cuts", "ends")) > 5, counters
+
+
+@pytest.mark.parametrize("rule", Rules.__dataclass_fields__)
+def test_a_rule_switched_off_is_caught(rule: str) -> None:
+    with pytest.raises(Violated, match=r"seed \d+: #\d+ speaks, and has been replaced"):
+        all_played(SEEDS, Rules(**{rule: False}))
+
+
+def test_a_seed_goes_again_the_same_way() -> None:
+    assert played(7) == played(7)

@@ -1,5 +1,11 @@
-"""Which thread feeds a worker's machine: the loop, or, while that has nothing to do, a lookup's thread."""
+"""Which thread feeds a worker's machine: the loop, or, while that has nothing to do, a lookup's thread.
 
+What waits for a worker's loop: all in order, and lookups ahead of it.
+What a worker does when there is time: upqueries that rest go on when they have rested.
+"""
+
+import math
+import queue
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,15 +15,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from machines_kit import SEEN, TABLE, VNODES, Seen, assign
+from upquery_kit import HERE, Workers, keys_of_worker_0
 
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import Hashes, hash64
-from upriver.ids import WorkerId
+from upriver.ids import Epoch, WorkerId
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.net.lookups import KeysAsked
 from upriver.protocol.messages import FromWorker, Retire
 from upriver.protocol.peers import Envelope
-from upriver.runtime.worker_loop import WorkerLoop
+from upriver.protocol.worker_events import KeysRead, LookupAsked, LookupGivenUp, WorkerAction, WorkerEvent
+from upriver.runtime.worker_loop import FILL_REST_S_MAX, BackgroundTasks, Inbox, WorkerLoop
+from upriver.worker.upqueries import CROWD_KEYS
 from upriver.worker.worker import WorkerMachine
 
 LOOKUPS_MAX = 10_000
@@ -133,3 +142,84 @@ def test_after_the_loop_has_ended_a_lookup_is_refused(running: Running) -> None:
     running.thread.join(ANSWER_S_MAX)
     with pytest.raises(UpriverError, match="retired"):
         running.lookup("a")
+
+
+def asked(ticket: int) -> LookupAsked:
+    keys = pa.RecordBatch.from_pydict({"k": [ticket]})
+    hashes = hash64(keys.columns, keys.num_rows)
+    return LookupAsked(ticket=ticket, view="v", keys=keys, hash64=hashes, at_least=Epoch(0), together=False)
+
+
+def given_up(ticket: int) -> LookupGivenUp:
+    return LookupGivenUp(ticket=ticket)
+
+
+def test_events_come_in_their_order_and_a_lookup_wakes_the_waiting_thread() -> None:
+    inbox = Inbox()
+    inbox.put(given_up(1))
+    inbox.ask(asked(7))
+    inbox.put(given_up(2))
+    assert [inbox.next(None) for _ in range(3)] == [given_up(1), None, given_up(2)]
+    with pytest.raises(queue.Empty):
+        inbox.next(0)
+
+
+def test_lookups_are_there_before_the_events_that_came_earlier() -> None:
+    inbox = Inbox()
+    inbox.put(given_up(1))
+    inbox.ask(asked(7))
+    inbox.ask(asked(8))
+    assert inbox.next(None) == given_up(1)
+    assert [lookup.ticket for lookup in inbox.lookups()] == [7, 8]
+    assert list(inbox.lookups()) == []
+
+
+def test_lookups_that_come_while_others_are_taken_wait_for_the_next_time() -> None:
+    inbox = Inbox()
+    inbox.ask(asked(7))
+    taken = inbox.lookups()
+    assert next(taken).ticket == 7
+    inbox.ask(asked(8))
+    assert list(taken) == []
+    assert [lookup.ticket for lookup in inbox.lookups()] == [8]
+
+
+class Paced(Workers):
+    """Worker 0 has chores, which take the answers of its upqueries in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.chores = BackgroundTasks(self.machines[0], lambda event: super(Paced, self).step(0, event), lambda: True)
+
+    def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
+        if not isinstance(event, KeysRead):
+            return super().step(worker, event)
+        self.chores.fill(event)
+        return []
+
+
+@pytest.fixture
+def workers() -> Paced:
+    return Paced()
+
+
+def test_upqueries_that_rest_go_on_by_themselves(workers: Paced) -> None:
+    first, *crowd, late = keys_of_worker_0(CROWD_KEYS + 2)
+    workers.epoch(first, *crowd, late)
+    for key in (first, *crowd):
+        workers.look_up(0, key)
+    workers.answer(0)
+    workers.look_up(0, late)
+    assert not workers.upqueries[0]
+    assert workers.chores.due_in_s <= FILL_REST_S_MAX
+    while not workers.chores.are_due:
+        assert not workers.upqueries[0]
+    workers.chores.do()
+    assert workers.answer(0) == sorted([*crowd, late])
+
+
+def test_nothing_is_due_for_a_single_question(workers: Paced) -> None:
+    workers.look_up(0, HERE)
+    workers.answer(0)
+    assert not workers.chores.are_due
+    assert workers.chores.due_in_s == math.inf
