@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.__main__ import main
 from benchmarks.lake import AgingLake, LakeOptions, measure_lake, render_lake_ages
 from upriver.lake.lake import Lake
 from upriver.lake.report import report_of
@@ -38,8 +37,3 @@ def test_nothing_is_left_to_compact_or_to_remove(aging: AgingLake) -> None:
     assert (report.epochs, report.due, report.removable.epochs) == (300, 0, 0)
     assert report.spans == 1 + 2 + 12  # of 256, 16 and 1 epochs
     assert report.manifests == 12
-
-
-def test_ages_that_do_not_grow_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lake", "--epochs", "20,10"]) == 2
-    assert "--epochs: give ascending numbers" in capsys.readouterr().err

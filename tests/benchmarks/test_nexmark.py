@@ -1,6 +1,5 @@
 """NEXMark: its events are as the model says, its queries have answers, and both sides of the comparison find them."""
 
-import argparse
 import json
 from collections import defaultdict
 from itertools import pairwise
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.commands import add_benchmarks, render_nexmark, render_stateful_map
+from benchmarks.commands import render_nexmark, render_stateful_map
 from benchmarks.nexmark import NexmarkMeasured, NexmarkOptions, measure_nexmark, report
 from benchmarks.nexmark_contestant import NexmarkTask, Ran, run_spark, run_upriver
 from benchmarks.nexmark_events import BLOCK_EVENTS, NexmarkSpec, write_nexmark
@@ -383,19 +382,3 @@ def test_figures_of_stateful_maps_are_shown_to_a_person() -> None:
     first, second = render_stateful_map({"cases": [case, alone]}).splitlines()[-2:]
     assert first.split() == ["1,000,000", "batch", "600,000", "459", "1,307.2", "900,000", "True"]
     assert second.split() == ["1,000,000", "batch", "600,000", "900,000", "True", "not", "asked", "for"]
-
-
-def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_benchmarks(parser.add_subparsers())
-    return parser.parse_args(arguments)
-
-
-def test_the_command_has_its_options() -> None:
-    parsed = parse("nexmark", "--json", "--events", "5000", "--queries", "q0,q7", "--workers", "3", "--no-spark")
-    assert (parsed.events, parsed.queries, parsed.workers, parsed.no_spark) == (5_000, ("q0", "q7"), 3, True)
-    assert parse("nexmark", "--map-keys", "").map_keys == ()
-    assert parse("nexmark").map_keys == (1_000, 10_000, 1_000_000)
-    assert parse("nexmark").queries == tuple(QUERIES) == tuple(f"q{number}" for number in range(9))
-    with pytest.raises(SystemExit):
-        parse("nexmark", "--events", "0")

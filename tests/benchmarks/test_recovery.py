@@ -1,6 +1,5 @@
 """``python -m benchmarks recovery``: what it calls right, and when it calls a cluster whole again."""
 
-import argparse
 import json
 import signal
 import subprocess
@@ -21,8 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import TOKEN
 
-from benchmarks.__main__ import main as benchmarks
-from benchmarks.commands import add_benchmarks
+from benchmarks.__main__ import make_parser
 from benchmarks.events import VIEW
 from benchmarks.nexmark_queries import Refused
 from benchmarks.probed_load import READY
@@ -33,7 +31,7 @@ from benchmarks.recovery_feed import FeedSpec, RecoveryFeed
 from benchmarks.recovery_kill import Watched, kill_worker, pid_listening
 from benchmarks.recovery_prober import ANSWERS, FAILED, RecoveryProber, RecoveryTask
 from benchmarks.recovery_spark import Committed, backlog_taken, spark_figures
-from benchmarks.recovery_ways import WAYS, RecoveryOptions, keys_of, way_figures
+from benchmarks.recovery_ways import WAYS, keys_of, way_figures
 from upriver.errors import ClusterError
 from upriver.ids import WorkerId
 from upriver.net.lookups import ViewRoute
@@ -309,25 +307,10 @@ def test_a_worker_that_is_not_up_is_not_killed() -> None:
         kill_worker(lambda: status([None], [None], 1), 0, 1.0)
 
 
-# The command -----------------------------------------------------------------------------------------------------
+# What is reported -------------------------------------------------------------------------------------------------
 
 
-def options(*arguments: str) -> RecoveryOptions:
-    parser = argparse.ArgumentParser()
-    add_benchmarks(parser.add_subparsers())
-    return recovery_options(parser.parse_args(["recovery", *arguments]))
-
-
-def test_by_default_there_are_a_million_keys_on_three_workers_and_spark() -> None:
-    found = options("--json")
-    assert (found.keys, found.workers, found.has_spark) == (1_000_000, 3, True)
-    assert not options("--no-spark").has_spark
-
-
-def test_there_must_be_a_worker_to_kill(capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmarks(["recovery", "--workers", "1", "--no-spark"]) == 2
-    assert "2 or more" in capsys.readouterr().err
-
+OPTIONS = recovery_options(make_parser().parse_args(["recovery"]))
 
 FIGURES = {
     "noticed_s": 0.25,
@@ -346,7 +329,7 @@ SPARKS = spark_figures(15.0, 15.25, *(Committed(batch=0, began_at=20.0, committe
 
 def test_what_is_not_measured_is_null_and_why_stands_beside_it() -> None:
     results = dict.fromkeys(WAYS, FIGURES) | {"standby": Refused("there is one executor")}
-    found = json.loads(json.dumps(report(options(), results | {"spark": SPARKS})))
+    found = json.loads(json.dumps(report(OPTIONS, results | {"spark": SPARKS})))
     assert {"checkpoint", "standby", "partial", "spark"} <= found.keys()
     assert (found["standby"], found["standby_why"]) == (None, "there is one executor")
     assert (found["checkpoint"], found["checkpoint_why"]) == (FIGURES, None)
@@ -356,13 +339,13 @@ def test_what_is_not_measured_is_null_and_why_stands_beside_it() -> None:
     assert "there is one executor" in shown
     assert "1,234" in shown
     assert "All answers were right" in shown
-    without = report(options(), results | {"spark": NOT_ASKED})
+    without = report(OPTIONS, results | {"spark": NOT_ASKED})
     assert (without["spark"], without["spark_why"]) == (None, "not asked for")
 
 
 @pytest.mark.parametrize("fault", [{"wrong_answers": 1}, {"views_equal": False}])
 def test_a_fault_is_not_hidden(fault: dict[str, Any]) -> None:
     results = dict.fromkeys(WAYS, FIGURES) | {"partial": FIGURES | fault, "spark": SPARKS}
-    found = report(options(), results)
+    found = report(OPTIONS, results)
     assert found["right"] is False
     assert "NOT ALL IS RIGHT" in render_recovery(found)

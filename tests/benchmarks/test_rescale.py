@@ -1,6 +1,5 @@
 """``python -m benchmarks rescale``: how it counts and looks up, what it draws, and Spark's own way."""
 
-import argparse
 import itertools
 import json
 import subprocess
@@ -18,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from server_kit import SECONDS_MAX
 
-from benchmarks.__main__ import main as benchmarks
-from benchmarks.commands import add_benchmarks, default_picture, render_rescale
+from benchmarks.commands import default_picture, render_rescale
 from benchmarks.events import VIEW
 from benchmarks.rescale import ratio
 from benchmarks.rescale_figures import (
@@ -317,34 +315,6 @@ def test_the_trade_off_is_drawn(tmp_path: Path) -> None:
     draw_batching(tmp_path / "batching.svg", points, 1000)
     drawn = (tmp_path / "batching.svg").read_text()
     assert all(text in drawn for text in ("seconds of the rescale (1,000 keys)", ">longest<"))
-
-
-# The command -----------------------------------------------------------------------------------------------------
-
-
-def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_benchmarks(parser.add_subparsers())
-    return parser.parse_args(["rescale", *arguments])
-
-
-def test_by_default_all_strategies_are_compared() -> None:
-    options = parse("--json")
-    assert (options.keys, getattr(options, "from"), options.to) == (1_000_000, 2, 4)
-    assert list(options.strategies) == ["icadd", "redistribute", "learner", "restart"]
-    assert not options.no_spark
-    assert parse("--strategies", "restart", "icadd").strategies == ["restart", "icadd"]
-
-
-@pytest.mark.parametrize("arguments", [("--to", "0"), ("--from", "x"), ("--strategies", "hope"), ("--keys", "-1")])
-def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit):
-        parse(*arguments)
-
-
-def test_a_rescale_that_changes_nothing_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmarks(["rescale", "--from", "3", "--to", "3"]) == 2
-    assert "that is no rescale" in capsys.readouterr().err
 
 
 def test_the_picture_goes_into_the_checkout_that_is_worked_in(tmp_path: Path) -> None:

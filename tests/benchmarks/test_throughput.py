@@ -1,6 +1,5 @@
 """The benchmarks: how they count, what they generate, and that both sides of the comparison keep the same view."""
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks.busy import BusyOptions, in_ms, measure_busy
-from benchmarks.commands import add_benchmarks, render_stages, render_throughput
+from benchmarks.commands import render_stages, render_throughput
 from benchmarks.events import EventsSpec, write_events
 from benchmarks.figures import median, milliseconds, percentile
 from benchmarks.hotkey import HotKeyOptions, measure_views
-from benchmarks.hotkey_command import hotkey_options, render_hotkey
+from benchmarks.hotkey_command import render_hotkey
 from benchmarks.latency import spread
-from benchmarks.latency_command import latency_options, render_latency
+from benchmarks.latency_command import render_latency
 from benchmarks.process_tree import Meter, ProcessTimes, TreeAccount, parse_stat, process_table, pss_bytes
 from benchmarks.reads import LOOKUPS, ReadsOptions, measure_reads, render_reads
 from benchmarks.stages import rates
@@ -235,30 +234,7 @@ def test_watched_keys_are_spread_over_the_order_of_hashes(keys: list[int], count
         assert gaps.max() - gaps.min() <= 1
 
 
-# Commands --------------------------------------------------------------------------------------------------------
-
-
-def parse(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_benchmarks(parser.add_subparsers())
-    return parser.parse_args(arguments)
-
-
-def test_a_benchmark_is_a_subcommand_with_its_defaults() -> None:
-    throughput = parse("throughput", "--json")
-    assert (throughput.rows, throughput.keys, throughput.workers) == (10_000_000, 1_000_000, 2)
-    assert throughput.json
-    assert callable(throughput.run)
-    latency = latency_options(parse("latency", "--epochs", "200"))
-    assert (latency.epochs, latency.busy_rows, latency.busy_epochs) == (200, 500_000, 8)
-    hotkey = hotkey_options(parse("hotkey", "--views", "rows"))
-    assert (hotkey.rows, hotkey.views) == (4_000_000, ("rows",))
-
-
-@pytest.mark.parametrize("arguments", [("throughput", "--rows", "0"), ("latency", "--epochs", "x"), ("speed",)])
-def test_what_makes_no_sense_is_refused(arguments: tuple[str, ...]) -> None:
-    with pytest.raises(SystemExit):
-        parse(*arguments)
+# Figures for a person ------------------------------------------------------------------------------------------
 
 
 def test_latencies_are_shown_in_tables() -> None:

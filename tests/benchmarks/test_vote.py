@@ -1,6 +1,5 @@
 """``python -m benchmarks vote``: its load, that wrong answers are found, what it reports."""
 
-import argparse
 import json
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import pytest
 from client_kit import Cluster
 from client_kit import View as Contents
 
-from benchmarks.commands import add_benchmarks
+from benchmarks.__main__ import make_parser
 from benchmarks.rescale_figures import FedRows, Window
 from benchmarks.vote import VoteMeasured, headline, report
 from benchmarks.vote_command import options_of, render_vote
@@ -218,12 +217,6 @@ def alone(partial: bool) -> dict[str, Any]:
     }
 
 
-def options(*arguments: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser()
-    add_benchmarks(parser.add_subparsers())
-    return parser.parse_args(["vote", *arguments])
-
-
 def reported(redis: int | None, wrong: int = 0) -> dict[str, Any]:
     ways = [
         VoteMeasured([run("full", None, 400.0)], alone(False)),
@@ -238,7 +231,7 @@ def reported(redis: int | None, wrong: int = 0) -> dict[str, Any]:
         "redis": {"keys_per_s": redis, "larger": larger, "threads": threads, "parser": "Python", "skipped": why},
         "new_view": new_view,
     }
-    return report(options_of(options("--distributions", "zipf")), ways, beside)
+    return report(options_of(make_parser().parse_args(["vote", "--distributions", "zipf"])), ways, beside)
 
 
 def test_the_report_names_what_both_ways_are_compared_by() -> None:

@@ -191,6 +191,7 @@ def test_psql_lists_views_describes_them_and_queries_them(door: PostgresServer) 
     assert rows == "JFK|1|2024-01-01 13:00:00+01:00|{1,2}\nJFK|2|2024-01-02 13:00:00+01:00|{}\n"
 
 
+@pytest.mark.verify
 def test_jdbc_finds_views_their_columns_and_rows(door: PostgresServer, tmp_path: Path) -> None:
     if shutil.which("mvn") is None or shutil.which("java") is None:
         pytest.skip("Maven or Java is not installed")
