@@ -331,6 +331,7 @@ def test_the_sweep_keeps_what_the_kept_ones_build_on(lake: OwnedLake) -> None:
     assert chain(lake, PLANS) == ()
 
 
+@pytest.mark.verify
 def test_an_object_store_will_do(s3: S3Server) -> None:
     lake = OwnedLake(s3.new_root(), LakeRecord(8, (), {}), {})
     add_epochs(lake, 3)

@@ -75,6 +75,7 @@ def keys_of(lake: Lake) -> list[Row]:
 # Two drivers on an S3 server --------------------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 def test_a_late_epoch_of_a_succeeded_driver_is_refused(s3: S3Server, drive: Callable[[str], Driver]) -> None:
     root = s3.new_root()
     first = drive(root)
@@ -96,6 +97,7 @@ def test_a_late_epoch_of_a_succeeded_driver_is_refused(s3: S3Server, drive: Call
     assert keys_of(lake) == [(0, 0), (2, 2)]  # what the first lost is read again from its source
 
 
+@pytest.mark.verify
 def test_a_late_segment_of_a_succeeded_driver_does_not_count(s3: S3Server, drive: Callable[[str], Driver]) -> None:
     root = s3.new_root()
     first = drive(root)
@@ -124,6 +126,7 @@ def test_a_late_segment_of_a_succeeded_driver_does_not_count(s3: S3Server, drive
 # What a successor does, in one process ----------------------------------------------------------------------------
 
 
+@pytest.mark.verify
 def test_a_first_driver_fences_nothing_and_a_successor_once(s3: S3Server) -> None:
     root = s3.new_root()
     with owned(root) as first:
@@ -144,6 +147,7 @@ def test_a_first_driver_fences_nothing_and_a_successor_once(s3: S3Server) -> Non
     assert keys_of(Lake(root)) == [(1, 1)] * 14
 
 
+@pytest.mark.verify
 def test_a_start_that_finds_manifests_lost_writes_no_fence_in_their_place(s3: S3Server) -> None:
     root = s3.new_root()
     with owned(root) as first:
@@ -155,6 +159,7 @@ def test_a_start_that_finds_manifests_lost_writes_no_fence_in_their_place(s3: S3
         assert second.last_epoch() == 1
 
 
+@pytest.mark.verify
 def test_a_late_source_of_a_succeeded_driver_does_not_count(s3: S3Server) -> None:
     root = s3.new_root()
     with owned(root) as first:
@@ -170,6 +175,7 @@ def test_a_late_source_of_a_succeeded_driver_does_not_count(s3: S3Server) -> Non
         assert current_source(Lake(root), "events") == SourceRecord("third")
 
 
+@pytest.mark.verify
 def test_the_root_is_tried_though_an_answer_is_lost(s3: S3Server) -> None:
     """The second attempt of a create finds the file that it was to find, and does not take it for its own."""
     root, pauses = s3.new_root(), list[float]()
@@ -224,6 +230,7 @@ def test_an_idle_driver_learns_that_it_was_succeeded(tmp_path: Path) -> None:
             upkeep.stop()
 
 
+@pytest.mark.verify
 def test_a_root_that_was_copied_from_a_store_goes_on_by_its_seal(s3: S3Server, tmp_path: Path) -> None:
     root = s3.new_root()
     with owned(root) as lake:
@@ -257,6 +264,7 @@ def test_of_two_processes_that_open_a_local_root_one_owns_it(tmp_path: Path, dri
     assert owner.does("publish") == "done"
 
 
+@pytest.mark.verify
 def test_a_stopped_owner_keeps_a_local_root_and_a_killed_one_frees_it(
     tmp_path: Path, drive: Callable[[str], Driver]
 ) -> None:

@@ -67,6 +67,7 @@ def left_by_a_thread(how: str) -> int:
     return int(subprocess.run(asked, capture_output=True, text=True, check=True, env=os.environ).stdout)
 
 
+@pytest.mark.verify
 @only_glibc
 def test_the_process_that_workers_are_forked_from_has_one_arena(tmp_path: Path) -> None:
     assert arenas_after(tmp_path, "upriver.spark.daemon") == 1
