@@ -1,6 +1,7 @@
 """What tests of the HTTP door share: an app of canned answers behind a real client, and callers of the door."""
 
 import datetime
+import ssl
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -22,6 +23,8 @@ from upriver.net.server import Listen
 
 READER_TOKEN = "only-for-readers"
 COMMITTED_AT = datetime.datetime(2026, 1, 3, 12, tzinfo=datetime.UTC).timestamp()
+NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+"""For clients that use none: each would load all certificates of the system."""
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 READER = {"authorization": f"Bearer {READER_TOKEN}"}
 EXPLAINED: Mapping[str, Any] = {
@@ -106,7 +109,8 @@ class HttpApp:
 
     def caller(self, headers: Mapping[str, str] = BEARER) -> httpx.Client:
         """A caller; also a context manager."""
-        return httpx.Client(base_url=f"http://{self.server.address}", headers=dict(headers), timeout=SECONDS_MAX)
+        base = f"http://{self.server.address}"
+        return httpx.Client(base_url=base, headers=dict(headers), timeout=SECONDS_MAX, verify=NO_TLS)
 
     def stop(self) -> None:
         self.server.close()
