@@ -2,8 +2,7 @@
 
 from random import Random
 
-import pytest
-from dataflow_kit import CURRENT, QUERIES, TABLES, Query
+from dataflow_kit import CURRENT, TABLES, Query
 from dataflow_lake import Lake, check
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,19 +17,6 @@ from upriver.plan.relation import Relation
 
 EVALUATOR = Evaluator()
 FEWER = settings(MANY, max_examples=examples(10))
-
-
-@pytest.mark.parametrize("name", QUERIES)
-@FEWER
-@given(data=st.data())
-def test_a_view_is_what_its_sql_says_while_keys_move(name: str, data: st.DataObject) -> None:
-    query = QUERIES[name]
-    rng = Random(data.draw(st.integers(0, 2**32)))
-    world = DataflowWorld(query.plan("v"), TABLES, EVALUATOR, rng)
-    lake = Lake(data, rng)
-    for _ in range(data.draw(st.integers(1, 3))):
-        world.run_epoch(lake.next_rows(12))
-        check(query, world, lake.rows)
 
 
 @FEWER

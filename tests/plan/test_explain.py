@@ -15,8 +15,8 @@ from upriver.plan.planning import plan_regions
 from upriver.plan.provenance import spelled
 
 JOIN = """\
-view makers, looked up by (i_maker)
-  | SELECT maker, count(*), min(price) FROM sales JOIN items USING (item) GROUP BY maker
+view makers, looked up by (maker)
+  | SELECT maker, count(*) AS n, min(price) AS least FROM sales s JOIN items i ON s.item = i.item GROUP BY maker
   region makers/0, keyed by (sales.item), stage 0
     why: keyed by (sales.item) and (items.item), for the inner join on sales.item = items.item; ends here because \
 makers needs its rows by (items.maker), which is not what the inner join compares
@@ -25,22 +25,25 @@ makers needs its rows by (items.maker), which is not what the inner join compare
     2, from 0: columns (sales.item, sales.price)
     3, from 1: columns (items.item, items.maker)
     4, from 2 and 3: inner join on sales.item = items.item
-    5, from 4: columns (sales.price, items.maker)
+    5, from 4: columns (items.maker, sales.price)
     rows go to region makers by (items.maker)
     state: full (every key is kept: it is declared with partial=False)
-  region makers, keyed by (i_maker), stage 1
-    why: keyed by (i_maker), by which the view is looked up
+  region makers, keyed by (maker), stage 1
+    why: keyed by (maker), by which the view is looked up
     0: exchange edge: rows of region makers/0 by (items.maker)
-    keeps group by (items.maker): count(*), min(sales.price); gives i_maker STRING, n BIGINT, least DOUBLE
+    keeps group by (items.maker): count(*), min(sales.price); gives maker STRING, n BIGINT, least DOUBLE
     state: full (every key is kept: it is declared with partial=False)
   index (item) of sales: made for views by Spark, at ingest
   index (item) of items: its own key"""
 
 STEPS = {
-    "rows": ["columns (sales.shop, sales.item, sales.amount * 2)", "filter sales.amount * 2 > 0"],
+    "rows": ["filter (sales.amount > 0)", "columns (sales.shop, sales.item, (sales.amount * 2))"],
     "groups": ["columns (sales.shop, sales.item)"],
-    "anti join": ["anti join on sales.item = items.item and sales.amount > items.size"],
-    "latest": ["latest row by (seq) of each (shop, item), none if gone", "filter stock.held > 1"],
+    "anti join": [
+        "anti join on sales.item = items.item and (sales.amount > CAST(items.size AS BIGINT)); where a row meets many, "
+        "they are found by sorted indexes for sales.amount >= CAST(items.size AS BIGINT)"
+    ],
+    "latest": ["latest row by (seq) of each (shop, item), none if gone", "filter (stock.held > 1)"],
     "top": [
         "first 2 by sales.amount desc, sales.seq of each (sales.item)",
         "columns (sales.item, sales.seq, row_number())",
@@ -52,7 +55,7 @@ STEPS = {
 }
 KEEPS = {
     "rows": "the rows; gives shop INT, item STRING, twice BIGINT",
-    "groups": "group by (sales.shop, sales.item): count(*); read where count(*) > 1; "
+    "groups": "group by (sales.shop, sales.item): count(*); read where (count(*) > 1); "
     "gives n BIGINT, thing STRING, shop INT",
     "distinct": "group by (sales.item, sales.shop): distinct values only; gives shop INT, item STRING",
     "groups of groups": "group by (count(*)): max(sum(sales.amount)), count(*); "
@@ -86,7 +89,7 @@ def test_what_is_told_is_what_is_planned(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "reasons"),
     [
-        ("computed key", ["keeps nothing", "and (lower(sales.item) || '!') is computed"]),
+        ("computed key", ["keeps nothing", "and ((lower(sales.item) || '!')) is computed"]),
         (
             "key of an aggregate",
             ["for groups by (sales.item)", "by (count(*)), which is more than (sales.item), by which rows are grouped"],
@@ -96,7 +99,7 @@ def test_what_is_told_is_what_is_planned(name: str) -> None:
             ["the latest row of each (stock.shop, stock.item)", "more than the primary key (stock.shop, stock.item)"],
         ),
         ("top of all", ["all rows in one place", "v/1 needs its rows in one place"]),
-        ("union by a computed key", ["and (sales.amount + 1) is computed"]),
+        ("union by a computed key", ["and (((sales.amount + 1))) is computed"]),
         ("greatest group by a computed key", ["fewer rows are exchanged here than before"]),
     ],
 )

@@ -1,28 +1,19 @@
 """Queries of every kind for tests of planner and regions: a relation, and what DuckDB is asked for the same answer."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 import pyarrow as pa
 from hypothesis import strategies as st
-from relation_kit import (
-    count,
-    distinct,
-    group,
-    join,
-    prefixed,
-    scan,
-    select,
-    set_operation,
-    top,
-    union,
-    where,
-)
+from relation_kit import join, prefixed, scan
 
-from upriver.plan.plan import DataflowPlan, JoinKind, Order, SetKind, TableSpec
+from simulator.local_typer import LocalTyper
+from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
+from upriver.sql.queries import compile_view
 
 INT, LONG, TEXT, REAL = pa.int32(), pa.int64(), pa.string(), pa.float64()
 
@@ -60,8 +51,6 @@ CURRENT = (
 
 ITEM = prefixed(scan(ITEMS), "i_")
 WITH_ITEM = join(scan(SALES), ITEM, {"item": "i_item"})
-PER_ITEM = group(scan(SALES), "shop item", n=("count_star", None, LONG), total=("sum", "amount", LONG))
-BY_AMOUNT = (Order("amount", True, False), Order("seq", False, True))
 
 
 @dataclass(frozen=True)
@@ -78,145 +67,37 @@ class Query:
         return DataflowPlan(name, self.sql, self.key, self.relation.schema, regions)
 
 
-def _lowered(relation: Relation) -> Relation:
-    return select(relation, "amount", low=("lower(\"item\") || '!'", TEXT))
+# ruff: noqa: E501  queries are easier to read on one line
+# The name, the key, the number of regions, and the SQL, which DuckDB understands, too.
+_QUERIES = """
+rows | shop | 1 | SELECT shop, item, amount * 2 AS twice FROM sales WHERE amount > 0
+groups | shop thing | 1 | SELECT count(*) AS n, item AS thing, shop FROM sales GROUP BY shop, item HAVING count(*) > 1
+other index | item | 1 | SELECT item, count(*) AS n FROM sales GROUP BY item
+computed key | low | 2 | SELECT lower(item) || '!' AS low, count(*) AS n FROM sales GROUP BY 1
+key of an aggregate | n | 2 | SELECT item, count(*) AS n FROM sales GROUP BY item
+groups of groups | n | 2 | SELECT n, max(total) AS most, count(*) AS shops FROM (SELECT count(*) AS n, sum(amount) AS total FROM sales GROUP BY shop, item) g GROUP BY n
+distinct | item | 1 | SELECT DISTINCT shop, item FROM sales
+latest | shop | 1 | SELECT shop, item, held FROM stock WHERE held > 1
+latest by another key | held | 2 | SELECT held, count(*) AS n, max(item) AS last FROM stock GROUP BY held
+join, then groups | maker | 2 | SELECT maker, count(*) AS n, min(price) AS least FROM sales s JOIN items i ON s.item = i.item GROUP BY maker
+join of three | shop item | 2 | SELECT s.shop, s.item, size, held, amount FROM sales s JOIN items i ON s.item = i.item LEFT JOIN stock k ON s.shop = k.shop AND s.item = k.item
+full join | shop | 2 | SELECT n, held, coalesce(p.shop, k.shop) AS shop FROM (SELECT shop, item, count(*) AS n FROM sales GROUP BY shop, item) p FULL JOIN stock k ON p.shop = k.shop AND p.item = k.item
+anti join | item | 1 | SELECT * FROM sales s ANTI JOIN items i ON s.item = i.item AND amount > size
+top | item | 1 | SELECT item, seq, nth FROM (SELECT *, row_number() OVER (PARTITION BY item ORDER BY amount DESC NULLS LAST, seq) AS nth FROM sales WHERE amount IS NOT NULL) t WHERE nth <= 2
+top of all | shop | 3 | SELECT shop, seq FROM sales WHERE amount IS NOT NULL ORDER BY amount DESC NULLS LAST, seq LIMIT 3
+except | item | 1 | SELECT item FROM sales EXCEPT SELECT item FROM items
+union | name | 1 | SELECT name, count(*) AS n FROM (SELECT item AS name FROM sales UNION ALL SELECT maker FROM items) u GROUP BY name
+union by a computed key | k | 3 | SELECT DISTINCT k FROM (SELECT amount + 1 AS k FROM sales UNION ALL SELECT held FROM stock UNION ALL SELECT amount * 2 FROM sales) u
+greatest group | shop | 1 | WITH n AS (SELECT shop, item, count(*) AS n FROM sales GROUP BY shop, item) SELECT shop, item, n FROM n JOIN (SELECT shop AS of, max(n) AS most FROM n GROUP BY shop) m ON shop = of AND n = most
+greatest group by a computed key | amount | 3 | WITH n AS (SELECT amount, lower(item) || '!' AS low, count(*) AS n FROM sales GROUP BY 1, 2) SELECT amount, low, n FROM n JOIN (SELECT low AS of, max(n) AS most FROM n GROUP BY low) m ON low = of AND n = most
+"""
 
 
-PER_NAME = count(_lowered(scan(SALES)), "amount low")
+def _query(key: str, regions: str, sql: str) -> Query:
+    relation = compile_view("v", sql, TABLES, {}, LocalTyper(TABLES)).relation
+    return Query(relation, tuple(key.split()), re.sub(r"\bstock\b", CURRENT, sql), int(regions))
+
 
 QUERIES: Mapping[str, Query] = MappingProxyType(
-    {
-        "rows": Query(
-            where(select(scan(SALES), "shop", "item", twice=('"amount" * 2', LONG)), '"twice" > 0'),
-            ("shop",),
-            "SELECT shop, item, amount * 2 FROM sales WHERE amount > 0",
-        ),
-        "groups": Query(
-            select(where(count(scan(SALES), "shop item"), '"n" > 1'), "n", "item AS thing", "shop"),
-            ("shop", "thing"),
-            "SELECT count(*), item, shop FROM sales GROUP BY ALL HAVING count(*) > 1",
-        ),
-        "other index": Query(count(scan(SALES), "item"), ("item",), "SELECT item, count(*) FROM sales GROUP BY ALL"),
-        "computed key": Query(
-            count(_lowered(scan(SALES)), "low"),
-            ("low",),
-            "SELECT lower(item) || '!', count(*) FROM sales GROUP BY ALL",
-            2,
-        ),
-        "key of an aggregate": Query(
-            count(scan(SALES), "item"), ("n",), "SELECT item, count(*) FROM sales GROUP BY ALL", 2
-        ),
-        "groups of groups": Query(
-            group(PER_ITEM, "n", most=("max", "total", LONG), shops=("count_star", None, LONG)),
-            ("n",),
-            "SELECT n, max(total), count(*) FROM (SELECT count(*) AS n, sum(amount)::BIGINT AS total FROM sales "
-            "GROUP BY shop, item) GROUP BY n",
-            2,
-        ),
-        "distinct": Query(
-            distinct(select(scan(SALES), "shop", "item")), ("item",), "SELECT DISTINCT shop, item FROM sales"
-        ),
-        "latest": Query(
-            select(where(scan(STOCK), '"held" > 1'), "shop", "item", "held"),
-            ("shop",),
-            f"SELECT shop, item, held FROM {CURRENT} WHERE held > 1",
-        ),
-        "latest by another key": Query(
-            group(scan(STOCK), "held", n=("count_star", None, LONG), last=("max", "item", TEXT)),
-            ("held",),
-            f"SELECT held, count(*), max(item) FROM {CURRENT} GROUP BY held",
-            2,
-        ),
-        "join, then groups": Query(
-            group(WITH_ITEM, "i_maker", n=("count_star", None, LONG), least=("min", "price", REAL)),
-            ("i_maker",),
-            "SELECT maker, count(*), min(price) FROM sales JOIN items USING (item) GROUP BY maker",
-            2,
-        ),
-        "join of three": Query(
-            select(
-                join(WITH_ITEM, prefixed(scan(STOCK), "s_"), {"shop": "s_shop", "item": "s_item"}, JoinKind.LEFT),
-                "shop", "item", "i_size", "s_held", "amount",
-            ),
-            ("shop", "item"),
-            "SELECT sales.shop, sales.item, size, held, amount FROM sales JOIN items USING (item) "
-            f"LEFT JOIN {CURRENT} s ON sales.shop = s.shop AND sales.item = s.item",
-            2,
-        ),
-        "full join": Query(
-            select(
-                join(PER_ITEM, prefixed(scan(STOCK), "s_"), {"shop": "s_shop", "item": "s_item"}, JoinKind.FULL),
-                "n", "s_held", shop=('coalesce("shop", "s_shop")', INT),
-            ),
-            ("shop",),
-            "SELECT n, held, coalesce(p.shop, s.shop) FROM (SELECT shop, item, count(*) AS n FROM sales GROUP BY ALL) "
-            f"p FULL JOIN {CURRENT} s ON p.shop = s.shop AND p.item = s.item",
-            2,
-        ),
-        "anti join": Query(
-            join(scan(SALES), ITEM, {"item": "i_item"}, JoinKind.ANTI, '"amount" > "i_size"'),
-            ("item",),
-            "SELECT * FROM sales s WHERE NOT EXISTS (FROM items i WHERE i.item = s.item AND s.amount > i.size)",
-        ),
-        "top": Query(
-            select(top(where(scan(SALES), '"amount" IS NOT NULL'), "item", BY_AMOUNT, 2, "nth"), "item", "seq", "nth"),
-            ("item",),
-            "SELECT item, seq, row_number() OVER (PARTITION BY item ORDER BY amount DESC, seq)::INT AS nth FROM sales "
-            "WHERE amount IS NOT NULL QUALIFY nth <= 2",
-        ),
-        "top of all": Query(
-            select(top(where(scan(SALES), '"amount" IS NOT NULL'), "", BY_AMOUNT, 3), "shop", "seq"),
-            ("shop",),
-            "SELECT shop, seq FROM sales WHERE amount IS NOT NULL ORDER BY amount DESC, seq LIMIT 3",
-            3,
-        ),
-        "except": Query(
-            set_operation(SetKind.EXCEPT, select(scan(SALES), "item"), select(scan(ITEMS), "item")),
-            ("item",),
-            "SELECT item FROM sales EXCEPT SELECT item FROM items",
-        ),
-        "union": Query(
-            count(union(select(scan(SALES), "item AS name"), select(scan(ITEMS), "maker AS name")), "name"),
-            ("name",),
-            "SELECT name, count(*) FROM (SELECT item AS name FROM sales UNION ALL SELECT maker FROM items) GROUP BY 1",
-        ),
-        "union by a computed key": Query(
-            distinct(
-                union(
-                    select(scan(SALES), k=('"amount" + 1', LONG)), select(scan(STOCK), "held AS k"),
-                    select(scan(SALES), k=('"amount" * 2', LONG)),
-                )
-            ),
-            ("k",),
-            f"SELECT amount + 1 FROM sales UNION SELECT held FROM {CURRENT} UNION SELECT amount * 2 FROM sales",
-            3,
-        ),
-        "greatest group": Query(
-            select(
-                join(
-                    count(scan(SALES), "shop item"),
-                    group(prefixed(count(scan(SALES), "shop item"), "m_"), "m_shop", most=("max", "m_n", LONG)),
-                    {"shop": "m_shop", "n": "most"},
-                ),
-                "shop", "item", "n",
-            ),
-            ("shop",),
-            "SELECT * FROM (SELECT shop, item, count(*) AS n FROM sales WHERE shop IS NOT NULL GROUP BY ALL) "
-            "QUALIFY rank() OVER (PARTITION BY shop ORDER BY n DESC) = 1",
-        ),
-        "greatest group by a computed key": Query(
-            select(
-                join(
-                    PER_NAME,
-                    group(prefixed(PER_NAME, "m_"), "m_low", most=("max", "m_n", LONG)),
-                    {"low": "m_low", "n": "most"},
-                ),
-                "amount", "low", "n",
-            ),
-            ("amount",),
-            "SELECT * FROM (SELECT amount, lower(item) || '!' AS low, count(*) AS n FROM sales "
-            "WHERE item IS NOT NULL GROUP BY ALL) QUALIFY rank() OVER (PARTITION BY low ORDER BY n DESC) = 1",
-            3,
-        ),
-    }
-)  # fmt: skip
+    {name: _query(*rest) for name, *rest in (line.split(" | ") for line in _QUERIES.strip().splitlines())}
+)

@@ -5,19 +5,13 @@ from collections.abc import Mapping
 from random import Random
 
 import pyarrow as pa
-from dataflow_kit import CURRENT, ROWS, TABLES, Query
+from dataflow_kit import ROWS, TABLES, Query
 from duckdb_kit import by_duckdb
 from hypothesis import strategies as st
 from state_kit import Row, plain_rows
 
 from simulator.dataflow_world import DataflowWorld
-from simulator.local_typer import LocalTyper
-from upriver.engine.expressions import Evaluator
-from upriver.plan.plan import EVERYTHING_KEY
-from upriver.sql.queries import compile_view
 
-EVERYTHING = pa.RecordBatch.from_arrays([pa.array([0], EVERYTHING_KEY.field(0).type)], schema=EVERYTHING_KEY)
-"""The key ``()``."""
 VERSIONS_MAX = 100
 """Rows of an upsert table."""
 
@@ -53,22 +47,6 @@ def check(query: Query, world: DataflowWorld, rows: Mapping[str, pa.Table]) -> N
     wanted = by_duckdb(query.sql, **rows)
     answer = world.scan()
     assert Counter(plain_rows(answer)) == Counter(plain_rows(wanted.rename_columns(answer.schema.names)))
-    if not query.key:
-        assert Counter(plain_rows(world.lookup(EVERYTHING))) == Counter(plain_rows(answer))
-        return
     keys = answer.select(list(query.key)).group_by(list(query.key)).aggregate([]).combine_chunks()
     for batch in keys.to_batches():
         assert Counter(plain_rows(world.lookup(batch))) == Counter(plain_rows(answer))
-
-
-def check_while_keys_move(
-    sql: str, key: tuple[str, ...], data: st.DataObject, typer: LocalTyper, evaluator: Evaluator
-) -> None:
-    """A view is what DuckDB says after each of two epochs, while keys move."""
-    query = Query(compile_view("v", sql, TABLES, {}, typer).relation, key, sql)
-    rng = Random(data.draw(st.integers(0, 2**32)))
-    world, lake = DataflowWorld(query.plan("v"), TABLES, evaluator, rng), Lake(data, rng)
-    for _ in range(2):
-        world.run_epoch(lake.next_rows(12))
-        current = by_duckdb(f"SELECT * FROM {CURRENT}", **lake.rows)
-        check(query, world, {**lake.rows, "stock": current})

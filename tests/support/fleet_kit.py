@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from state_kit import Row, plainly, through_the_wire
 
 from upriver.engine.batch import Batch
-from upriver.engine.operators.compacted import CompactedStore
 from upriver.hashing import Hashes, hash64
 
 Changes = Sequence[tuple[Row, int]]
@@ -24,9 +23,9 @@ def colliding(columns: Sequence[pa.Array], count: int) -> Hashes:
 
 
 def changes_batch(schema: pa.Schema, routing: Sequence[str], changes: Changes) -> Batch:
-    """Changes in the order given. No routing columns: all keys have one hash64."""
-    columns = [pa.array([row[place] for row, _ in changes], field.type) for place, field in enumerate(schema)]
-    rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+    """Changes in the order given, as a slice of a larger batch. No routing columns: all keys have one hash64."""
+    columns = [pa.array([None, *(row[place] for row, _ in changes)], type) for place, type in enumerate(schema.types)]
+    rows = pa.RecordBatch.from_arrays(columns, schema=schema).slice(1)
     hashes = hash64([rows.column(name) for name in routing], len(changes))
     return Batch(rows, hashes, np.array([weight for _, weight in changes], np.int64))
 
@@ -36,14 +35,23 @@ def plain_row(row: Sequence[Any]) -> Row:
     return tuple(tuple(value) if isinstance(value, list) else plainly(value) for value in row)
 
 
+def changes_of(batch: Batch) -> list[tuple[Row, int]]:
+    """The rows that an operator puts out, each with its weight."""
+    weights = np.ones(len(batch), np.int64) if batch.weight is None else batch.weight
+    rows = zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
+    return list(zip(rows, weights.tolist(), strict=True))
+
+
 @dataclass
 class Fleet:
     """Instances of one operator, each with the keys that it owns, and what went in and came out of all together."""
 
     schema: pa.Schema
     routing: Sequence[str]
-    build: Callable[[], CompactedStore]
-    operators: list[CompactedStore] = field(init=False)
+    build: Callable[[], Any]
+    right: tuple[pa.Schema, Sequence[str]] | None = None
+    """The second input, if it is of another kind; rows then come out under the hash64 of either."""
+    operators: list[Any] = field(init=False)
     owner: dict[int, int] = field(default_factory=dict)
     """By hash64, the number of the instance; 0 if it is not here."""
     inputs: list[Counter[Row]] = field(default_factory=lambda: [Counter(), Counter()])
@@ -56,11 +64,13 @@ class Fleet:
 
     def apply(self, changes: Changes, port: int = 0) -> None:
         """Have each instance take in the changes of its keys."""
-        batch = changes_batch(self.schema, self.routing, changes)
+        schema, routing = (self.schema, self.routing) if self.right is None or not port else self.right
+        batch = changes_batch(schema, routing, changes)
         owners = np.array([self.owner.get(hash, 0) for hash in batch.hash64.tolist()], np.int64)
         for number, operator in enumerate(self.operators):
             output = operator.apply(port, batch.filtered(owners == number))
             assert output.rows.schema == operator.schema
+            assert set(output.hash64.tolist()) <= set(batch.hash64[owners == number].tolist())
             self._take_in(output)
         for row, weight in changes:
             self.inputs[port][plain_row(row)] += weight
@@ -75,7 +85,7 @@ class Fleet:
             assert len(state) == operator.parts
             self.operators[to].install(through_the_wire(state))
             operator.drop(keys)
-            assert [part.num_rows for part in operator.collect(keys)] == [0]
+            assert [part.num_rows for part in operator.collect(keys)] == [0] * operator.parts
             arrived = self.operators[to].collect(keys)
             assert repr([part.to_pydict() for part in arrived]) == repr([part.to_pydict() for part in state])
             self.owner.update(dict.fromkeys(keys.tolist(), to))
@@ -93,21 +103,24 @@ class Fleet:
 
     def check(self, expected: Counter[Row]) -> None:
         """What came out is this; and what is kept is found by its key."""
-        assert {row: count for row, count in self.output.items() if count} == dict(expected)
-        assert all(count >= 0 for count in self._exactly.values()), "a row is taken back that was not put out so"
+        assert self.there() == dict(expected)
         for number, operator in enumerate(self.operators):
             kept = np.unique(operator.hashes_between(0, 2**64 - 1))
             assert all(self.owner.get(hash, 0) == number for hash in kept.tolist())
-            (state,) = operator.collect(kept)
-            assert state.num_rows == operator.held
-            assert set(state.column(0).to_pylist()) == set(kept.tolist())
+            state = operator.collect(kept)
+            assert sum(part.num_rows for part in state) == operator.held
+            assert {hash for part in state for hash in part.column(0).to_pylist()} == set(kept.tolist())
+
+    def there(self) -> dict[Row, int]:
+        """The rows that came out and were not taken back, each with how often it is there."""
+        assert all(count >= 0 for count in self._exactly.values()), "a row is taken back that was not put out so"
+        return {row: count for row, count in self.output.items() if count}
 
     def _take_in(self, output: Batch) -> None:
-        assert output.weight is not None
-        names = [name for name in self.routing if name in output.rows.schema.names]
-        assert output.hash64.tolist() == hash64([output.rows.column(name) for name in names], len(output)).tolist()
-        rows = zip(*(column.to_pylist() for column in output.rows.columns), strict=True)
-        for row, weight in zip(rows, output.weight.tolist(), strict=True):
+        if self.right is None:
+            names = [name for name in self.routing if name in output.rows.schema.names]
+            assert output.hash64.tolist() == hash64([output.rows.column(name) for name in names], len(output)).tolist()
+        for row, weight in changes_of(output):
             assert weight != 0
             self.output[plain_row(row)] += weight
             self._exactly[repr(row)] += weight

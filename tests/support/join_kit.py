@@ -1,22 +1,20 @@
-"""What tests of joins share: inputs, an oracle in plain Python, and joins that run on several instances."""
+"""What tests of joins share: inputs, and an oracle in plain Python."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
-from state_kit import EAGER, Row, plain_rows, plainly, through_the_wire
+from fleet_kit import Changes, Fleet, changes_batch, changes_of, plain_row
+from hypothesis import strategies as st
+from state_kit import EAGER, Row
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.join import SORTING_ROWS, Join
-from upriver.hashing import hash64
 from upriver.plan import plan as ops
 from upriver.plan.plan import JoinKind
-
-Changes = Sequence[tuple[Row, int]]
-"""Rows, each with a weight."""
 
 Truth = Callable[[Row, Row], bool]
 """A condition on a left and a right row."""
@@ -35,19 +33,19 @@ class Case:
         """A join that gives memory back as soon as it can, so that it does so in a test of a few rows."""
         return Join(self.op, *self.inputs, *self.routing, evaluator, EAGER, sorting_rows)
 
-    def batch(self, port: int, changes: Changes, collide: bool = False) -> Batch:
-        """Changes of one input, in order, as a slice of a larger batch. collide: all keys have one hash64."""
-        schema = self.inputs[port]
-        columns = [
-            pa.array([None, *(row[place] for row, _ in changes)], type) for place, type in enumerate(schema.types)
-        ]
-        rows = pa.RecordBatch.from_arrays(columns, schema=schema).slice(1)
-        hashes = hash64([] if collide else [rows.column(name) for name in self.routing[port]], len(changes))
-        weights = np.array([weight for _, weight in changes], np.int64)
-        return Batch(rows, hashes, None if (weights == 1).all() else weights)
+    def batch(self, port: int, changes: Changes) -> Batch:
+        return changes_batch(self.inputs[port], self.routing[port], changes)
 
-    def expected(self, left: Counter[Row], right: Counter[Row]) -> Counter[Row]:
-        """The rows of the join of these rows."""
+    def fleet(self, evaluator: Evaluator, sorting_rows: int = SORTING_ROWS, collide: bool = False) -> Fleet:
+        """collide: all keys have one hash64."""
+        left, right = ((), ()) if collide else self.routing
+        return Fleet(self.inputs[0], left, partial(self.build, evaluator, sorting_rows), (self.inputs[1], right))
+
+    def check(self, fleet: Fleet) -> None:
+        """What came out is the join of the rows that are there."""
+        fleet.check(self._expected(*(Counter({row: n for row, n in rows.items() if n}) for rows in fleet.inputs)))
+
+    def _expected(self, left: Counter[Row], right: Counter[Row]) -> Counter[Row]:
         pairs = {(a, b): left[a] * right[b] for a in left for b in right if self._agree(a, b) and self.truth(a, b)}
         matched = ({a for a, _ in pairs}, {b for _, b in pairs})
         nulls = tuple((None,) * len(schema) for schema in self.inputs)
@@ -87,70 +85,34 @@ def join_of(
     return Case(ops.JoinOp(kind, *key, (null_safe,), condition), (pa.schema(left), pa.schema(right)), key, truth)
 
 
-def plain_row(row: Row) -> Row:
-    return tuple(map(plainly, row))
-
-
 def weighed(batch: Batch) -> Counter[Row]:
     """The changes of a batch, equal rows added up."""
-    weights = np.ones(len(batch), np.int64) if batch.weight is None else batch.weight
     total: Counter[Row] = Counter()
-    for row, weight in zip(plain_rows(batch.rows), weights.tolist(), strict=True):
-        total[row] += weight
+    for row, weight in changes_of(batch):
+        total[plain_row(row)] += weight
     return Counter({row: weight for row, weight in total.items() if weight})
 
 
-@dataclass
-class Fleet:
-    """Instances of one join, each with the keys that it owns, and what went in and came out of all together."""
-
-    case: Case
-    joins: list[Join]
-    collide: bool = False
-    owner: dict[int, int] = field(default_factory=dict)
-    """By hash64, the number of the instance; 0 if it is not here."""
-    inputs: tuple[Counter[Row], Counter[Row]] = field(default_factory=lambda: (Counter(), Counter()))
-    output: Counter[Row] = field(default_factory=Counter)
-
-    def apply(self, port: int, changes: Changes) -> None:
-        """Have each instance take in the changes of its keys."""
-        batch = self.case.batch(port, changes, self.collide)
-        owners = np.array([self.owner.get(hash, 0) for hash in batch.hash64.tolist()], np.int64)
-        for number, join in enumerate(self.joins):
-            output = join.apply(port, batch.filtered(owners == number))
-            assert output.rows.schema == join.schema
-            assert set(output.hash64.tolist()) <= set(batch.hash64[owners == number].tolist())
-            self.output.update(weighed(output))
-        for row, weight in changes:
-            self.inputs[port][plain_row(row)] += weight
-
-    def move(self, hashes: Sequence[int], to: int) -> None:
-        """Move the state of some keys to one instance."""
-        for number, join in enumerate(self.joins):
-            keys = np.array(sorted({hash for hash in hashes if self.owner.get(hash, 0) == number}), np.uint64)
-            if number == to or not len(keys):
-                continue
-            state = join.collect(keys)
-            assert len(state) == join.parts
-            self.joins[to].install(through_the_wire(state))
-            join.drop(keys)
-            assert [part.num_rows for part in join.collect(keys)] == [0] * join.parts
-            arrived = self.joins[to].collect(keys)
-            assert repr([part.to_pydict() for part in arrived]) == repr([part.to_pydict() for part in state])
-            self.owner.update(dict.fromkeys(keys.tolist(), to))
-
-    def check(self) -> None:
-        """What came out is the join of what went in; and what is kept is found by its key."""
-        there = [Counter({row: n for row, n in rows.items() if n}) for rows in self.inputs]
-        assert {row: n for row, n in self.output.items() if n} == self.case.expected(*there)
-        for number, join in enumerate(self.joins):
-            kept = np.unique(join.hashes_between(0, 2**64 - 1))
-            assert all(self.owner.get(hash, 0) == number for hash in kept.tolist())
-            parts = join.collect(kept)
-            assert {hash for part in parts for hash in part.column(0).to_pylist()} == set(kept.tolist())
-            assert sum(part.num_rows for part in parts) == join.held
+def drawn(data: st.DataObject, there: dict[Row, int], rows: Sequence[Row]) -> Changes:
+    """These rows come, some copies of those that are there go, in any order; ``there`` is kept up to date."""
+    changes = [(row, 1) for row in rows]
+    for row in sorted((row for row, count in there.items() if count), key=repr):
+        if data.draw(st.integers(0, 2)) == 0:
+            changes.append((row, -data.draw(st.integers(1, there[row]))))
+    for row, weight in changes:
+        there[row] = there.get(row, 0) + weight
+    return data.draw(st.permutations(changes))
 
 
-def known_hashes(fleet: Fleet) -> list[int]:
-    """The hash64 of all keys of which anything is kept anywhere, ascending."""
-    return sorted({hash for join in fleet.joins for hash in join.hashes_between(0, 2**64 - 1).tolist()})
+def run(data: st.DataObject, case: Case, fleet: Fleet, changes: Callable[[int, dict[Row, int]], Changes]) -> None:
+    """Rows come and go at both sides, and keys move; in the end all rows go. changes: of a port, by what is there."""
+    there: tuple[dict[Row, int], dict[Row, int]] = ({}, {})
+    for port in data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=8)):
+        fleet.apply(changes(port, there[port]), port)
+        case.check(fleet)
+        if data.draw(st.booleans()):
+            fleet.move_some(data)
+    for port in (0, 1):
+        fleet.apply([(row, -count) for row, count in there[port].items() if count], port)
+        case.check(fleet)
+    assert [join.held for join in fleet.operators] == [0, 0, 0]

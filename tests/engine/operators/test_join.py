@@ -1,12 +1,11 @@
 """Joins against a join in plain Python: whatever the types, the order, the batches and the moves of state."""
 
-from collections.abc import Callable
-
 import pyarrow as pa
 import pytest
+from fleet_kit import Changes
 from hypothesis import given
 from hypothesis import strategies as st
-from join_kit import Case, Changes, Fleet, Truth, known_hashes
+from join_kit import Case, Truth, drawn, run
 from state_kit import MANY, TYPES, VALUES, Row
 
 from upriver.engine.expressions import Evaluator
@@ -72,47 +71,15 @@ def _rows_of(data: st.DataObject, case: Case) -> list[st.SearchStrategy[Row]]:
     return [st.tuples(SMALL, *keys, few(schema.field(len(schema) - 1).type)) for schema in (left, right)]
 
 
-def _changes(data: st.DataObject, rows: st.SearchStrategy[Row], there: dict[Row, int]) -> Changes:
-    """Rows that come, rows that go, rows that do both; in any order."""
-    changes = [(row, 1) for row in data.draw(st.lists(rows, max_size=10))]
-    for row in sorted((row for row, count in there.items() if count), key=repr):
-        if data.draw(st.integers(0, 2)) == 0:
-            changes.append((row, -data.draw(st.integers(1, there[row]))))
-    for row in data.draw(st.lists(rows, max_size=1)):
-        changes += [(row, 2), (row, -1), (row, -1)]
-    changes = data.draw(st.permutations(changes))
-    for row, weight in changes:
-        there[row] = there.get(row, 0) + weight
-    return changes
-
-
-def _run(data: st.DataObject, evaluator: Evaluator, move: Callable[[Fleet], None]) -> None:
-    case = _case(data)
-    fleet = Fleet(case, [case.build(evaluator) for _ in range(2)], collide=data.draw(st.booleans()))
-    rows = _rows_of(data, case)
-    there: tuple[dict[Row, int], dict[Row, int]] = ({}, {})
-    for port in data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=8)):
-        fleet.apply(port, _changes(data, rows[port], there[port]))
-        fleet.check()
-        move(fleet)
-    for port in (0, 1):
-        fleet.apply(port, [(row, -count) for row, count in there[port].items()])
-        fleet.check()
-    assert [join.held for join in fleet.joins] == [0, 0]
-
-
 @MANY
 @given(data=st.data())
 def test_what_comes_out_is_the_join_of_what_went_in(data: st.DataObject, evaluator: Evaluator) -> None:
-    _run(data, evaluator, lambda fleet: None)
+    case = _case(data)
+    rows = _rows_of(data, case)
 
+    def changes(port: int, there: dict[Row, int]) -> Changes:
+        """Some rows come and go at once."""
+        passing = [(row, weight) for row in data.draw(st.lists(rows[port], max_size=1)) for weight in (2, -1, -1)]
+        return [*passing[:1], *drawn(data, there, data.draw(st.lists(rows[port], max_size=10))), *passing[1:]]
 
-@MANY
-@given(data=st.data())
-def test_keys_move_at_any_point(data: st.DataObject, evaluator: Evaluator) -> None:
-    def move(fleet: Fleet) -> None:
-        hashes = known_hashes(fleet)
-        if hashes:
-            fleet.move(data.draw(st.lists(st.sampled_from(hashes), max_size=4)), to=data.draw(st.integers(0, 1)))
-
-    _run(data, evaluator, move)
+    run(data, case, case.fleet(evaluator, collide=data.draw(st.booleans())), changes)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from join_kit import Case, Changes, Fleet, known_hashes, weighed
+from join_kit import Case, drawn, run, weighed
 from state_kit import MANY, Row
 
 from upriver.engine.batch import Batch
@@ -79,35 +79,14 @@ def _case(data: st.DataObject) -> Case:
     return Case(op, (schemas[0], schemas[1]), (["lk"], ["rk"]), truth)
 
 
-def _changes(data: st.DataObject, type: pa.DataType, there: dict[Row, int]) -> Changes:
-    value = st.none() | st.sampled_from(FEW[type])
-    rows = st.tuples(st.sampled_from([1, 1, 2, None]), value, value)
-    changes = [(row, 1) for row in data.draw(st.lists(rows, max_size=8))]
-    for row in sorted((row for row, count in there.items() if count), key=repr):
-        if data.draw(st.integers(0, 2)) == 0:
-            changes.append((row, -data.draw(st.integers(1, there[row]))))
-    for row, weight in changes:
-        there[row] = there.get(row, 0) + weight
-    return data.draw(st.permutations(changes))
-
-
 @MANY
 @given(data=st.data())
 def test_what_comes_out_is_the_join_of_what_went_in(data: st.DataObject, evaluator: Evaluator) -> None:
     case = _case(data)
-    sorting_rows = data.draw(st.sampled_from([0, 2, 1000]))
-    fleet = Fleet(case, [case.build(evaluator, sorting_rows) for _ in range(2)])
-    there: tuple[dict[Row, int], dict[Row, int]] = ({}, {})
-    for port in data.draw(st.lists(st.integers(0, 1), min_size=1, max_size=6)):
-        fleet.apply(port, _changes(data, case.inputs[port].types[1], there[port]))
-        fleet.check()
-        hashes = known_hashes(fleet)
-        if hashes:
-            fleet.move(data.draw(st.lists(st.sampled_from(hashes), max_size=2)), to=data.draw(st.integers(0, 1)))
-    for port in (0, 1):
-        fleet.apply(port, [(row, -count) for row, count in there[port].items() if count])
-        fleet.check()
-    assert [join.held for join in fleet.joins] == [0, 0]
+    value = st.none() | st.sampled_from(FEW[case.inputs[0].types[1]])
+    rows = st.lists(st.tuples(st.sampled_from([1, 1, 2, None]), value, value), max_size=8)
+    fleet = case.fleet(evaluator, data.draw(st.sampled_from([0, 2, 1000])))
+    run(data, case, fleet, lambda _, there: drawn(data, there, data.draw(rows)))
 
 
 def _at_work(evaluator: Evaluator, kind: JoinKind, size: int) -> tuple[Join, Case]:

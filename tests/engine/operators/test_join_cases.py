@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from join_kit import Case, Fleet, join_of, known_hashes, weighed
+from join_kit import Case, join_of, weighed
 from state_kit import MANY, Row
 
 from upriver.engine.batch import Batch
@@ -85,12 +85,13 @@ def test_what_goes_and_comes_back_in_a_batch_changes_nothing(kind: JoinKind, eva
 
 @pytest.mark.parametrize("kind", list(JoinKind))
 def test_a_null_that_matches_nothing_is_not_kept(kind: JoinKind, evaluator: Evaluator) -> None:
-    fleet = Fleet(join_of(kind, LEFT, RIGHT), [join_of(kind, LEFT, RIGHT).build(evaluator)])
+    case = join_of(kind, LEFT, RIGHT)
+    fleet = case.fleet(evaluator)
     for weight in (3, -1, -2):
         for port in (0, 1):
-            fleet.apply(port, [((None, "a"), weight)])
-        fleet.check()
-        assert fleet.joins[0].held == 0
+            fleet.apply([((None, "a"), weight)], port)
+        case.check(fleet)
+        assert fleet.operators[0].held == 0
 
 
 def test_a_null_safe_null_matches_a_null(evaluator: Evaluator) -> None:
@@ -164,13 +165,13 @@ def test_state_that_has_moved_is_in_the_same_order(evaluator: Evaluator) -> None
     """Of three keys under one routing key, the oldest has right rows only."""
     op = ops.JoinOp(JoinKind.FULL, ("k", "x"), ("k2", "y"), (False, False), None)
     case = Case(op, (pa.schema(LEFT), pa.schema(RIGHT)), (["k"], ["k2"]))
-    fleet = Fleet(case, [case.build(evaluator), case.build(evaluator)])
-    fleet.apply(1, [((1, "a"), 1), ((1, "b"), 1)])
-    fleet.apply(0, [((1, "c"), 1), ((1, "b"), 1)])
+    fleet = case.fleet(evaluator)
+    fleet.apply([((1, "a"), 1), ((1, "b"), 1)], 1)
+    fleet.apply([((1, "c"), 1), ((1, "b"), 1)])
     for turn in (1, 0, 1):
-        fleet.move(known_hashes(fleet), to=turn)
-    fleet.apply(0, [((1, "a"), 1), ((1, "c"), -1)])
-    fleet.check()
+        fleet.move(case.batch(0, [((1, "a"), 1)]).hash64.tolist(), to=turn)
+    fleet.apply([((1, "a"), 1), ((1, "c"), -1)])
+    case.check(fleet)
 
 
 def test_memory_of_rows_that_are_gone_comes_back(evaluator: Evaluator) -> None:

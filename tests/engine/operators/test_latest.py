@@ -8,7 +8,7 @@ from functools import partial
 import pyarrow as pa
 import pytest
 from duckdb_kit import DuckDbEvaluator
-from fleet_kit import Fleet, changes_batch, colliding
+from fleet_kit import Fleet, changes_batch, changes_of, colliding
 from hypothesis import given
 from hypothesis import strategies as st
 from latest_kit import current
@@ -60,17 +60,11 @@ def test_the_highest_version_is_the_row(
 def latest(op: ops.LatestOp, *batches: Sequence[Row]) -> tuple[Latest, list[list[tuple[Row, int]]]]:
     """An operator that has taken these batches in, and what it put out for each."""
     operator = Latest(op, SCHEMA, ["k"], DuckDbEvaluator())
-    return operator, [_changes(operator.apply(0, versions_batch(rows))) for rows in batches]
+    return operator, [changes_of(operator.apply(0, versions_batch(rows))) for rows in batches]
 
 
 def versions_batch(rows: Sequence[Row]) -> Batch:
     return changes_batch(SCHEMA, ["k"], [(row, 1) for row in rows])
-
-
-def _changes(batch: Batch) -> list[tuple[Row, int]]:
-    assert batch.weight is not None
-    rows = zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
-    return list(zip(rows, batch.weight.tolist(), strict=True))
 
 
 OLD, NEW, GONE = (1, 1, 0.5, "U"), (1, 2, 1.5, "U"), (1, 3, None, "D")
@@ -120,7 +114,7 @@ def test_a_row_has_the_key_that_came_with_it() -> None:
     op = ops.LatestOp(("x",), ("v",), None)
     operator = Latest(op, SCHEMA, ["x"], DuckDbEvaluator())
     minus, plus = (1, 1, -0.0, ""), (1, 2, 0.0, "")
-    changes = [_changes(operator.apply(0, changes_batch(SCHEMA, ["x"], [(row, 1)]))) for row in (minus, plus)]
+    changes = [changes_of(operator.apply(0, changes_batch(SCHEMA, ["x"], [(row, 1)]))) for row in (minus, plus)]
     assert repr(changes) == repr([[(minus, 1)], [(minus, -1), (plus, 1)]])
 
 
@@ -139,7 +133,7 @@ def test_a_null_is_the_lowest_version_and_nan_the_highest() -> None:
 
 def test_a_version_of_no_weight_is_none() -> None:
     operator = Latest(BY_VERSION, SCHEMA, ["k"], DuckDbEvaluator())
-    assert _changes(operator.apply(0, changes_batch(SCHEMA, ["k"], [(OLD, 0)]))) == []
+    assert changes_of(operator.apply(0, changes_batch(SCHEMA, ["k"], [(OLD, 0)]))) == []
     assert operator.held == 0
 
 

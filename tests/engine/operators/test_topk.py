@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, plain_row
+from fleet_kit import Fleet, changes_batch, changes_of, colliding, drawn_changes, plain_row
 from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import EAGER, MANY, TYPES, Row, column_values
 
-from upriver.engine.batch import Batch
 from upriver.engine.operators.topk import TopK
 from upriver.errors import ProtocolError
 from upriver.hashing import hash64
@@ -140,18 +139,12 @@ def test_a_batch_is_a_multiset_of_changes() -> None:
     topk = TopK(op, SCHEMA, ["k"])
     first, second, third = (1, 1, "a"), (1, 2, "a"), (1, 3, "a")
     out = topk.apply(0, changes_batch(SCHEMA, ["k"], [(first, -1), (first, 1), (second, 1), (third, 3), (third, -1)]))
-    assert _changes(out) == [(second, 1), (third, 1)]
+    assert changes_of(out) == [(second, 1), (third, 1)]
     out = topk.apply(0, changes_batch(SCHEMA, ["k"], [(first, 2), (second, -1), (second, 1), (third, 0)]))
-    assert _changes(out) == [(first, 2), (second, -1), (third, -1)]
+    assert changes_of(out) == [(first, 2), (second, -1), (third, -1)]
     out = topk.apply(0, changes_batch(SCHEMA, ["k"], [(first, 1), (third, 1)]))
-    assert _changes(out) == []
+    assert changes_of(out) == []
     assert topk.held == 3
-
-
-def _changes(batch: Batch) -> list[tuple[Row, int]]:
-    assert batch.weight is not None
-    rows = zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
-    return list(zip(rows, batch.weight.tolist(), strict=True))
 
 
 def test_only_numbers_that_change_are_put_out() -> None:
@@ -159,7 +152,7 @@ def test_only_numbers_that_change_are_put_out() -> None:
     topk = TopK(op, SCHEMA, ["k"])
     topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1), ((1, 3, "a"), 2)]))
     out = topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 2, "b"), 1)]))
-    assert _changes(out) == [((1, 2, "b", 2), 1), ((1, 3, "a", 2), -1)]
+    assert changes_of(out) == [((1, 2, "b", 2), 1), ((1, 3, "a", 2), -1)]
 
 
 def test_a_value_comes_back_to_the_bit() -> None:
@@ -167,13 +160,13 @@ def test_a_value_comes_back_to_the_bit() -> None:
     op = ops.TopKOp(("k",), (Order("x", True, False),), 1, Ranking.RANK, None)
     topk = TopK(op, schema, ["k"])
     out = topk.apply(0, changes_batch(schema, ["k"], [((1, -0.0, [-0.0, None]), 1), ((1, -1.0, []), 1)]))
-    assert repr(_changes(out)) == "[((1, -0.0, [-0.0, None]), 1)]"
+    assert repr(changes_of(out)) == "[((1, -0.0, [-0.0, None]), 1)]"
     out = topk.apply(0, changes_batch(schema, ["k"], [((1, 0.0, [0.0, None]), 1), ((1, math.nan, None), 1)]))
-    assert repr(_changes(out)) == "[((1, nan, None), 1), ((1, -0.0, [-0.0, None]), -1)]"
+    assert repr(changes_of(out)) == "[((1, nan, None), 1), ((1, -0.0, [-0.0, None]), -1)]"
     out = topk.apply(0, changes_batch(schema, ["k"], [((1, -math.nan, None), -1), ((1, 0.0, [-0.0, None]), -1)]))
-    assert repr(_changes(out)) == "[((1, nan, None), -1), ((1, -0.0, [-0.0, None]), 1)]"
+    assert repr(changes_of(out)) == "[((1, nan, None), -1), ((1, -0.0, [-0.0, None]), 1)]"
     out = topk.apply(0, changes_batch(schema, ["k"], [((1, 0.0, [0.0, None]), -1)]))
-    assert repr(_changes(out)) == "[((1, -0.0, [-0.0, None]), -1), ((1, -1.0, []), 1)]"
+    assert repr(changes_of(out)) == "[((1, -0.0, [-0.0, None]), -1), ((1, -1.0, []), 1)]"
 
 
 def test_one_partition_of_all_rows() -> None:

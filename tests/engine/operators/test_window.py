@@ -1,7 +1,8 @@
-"""Windowed against all rows sorted and evaluated in Python."""
+"""Windowed against DuckDB, over rows that come and go."""
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from decimal import ROUND_HALF_UP, Decimal, localcontext
@@ -11,13 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from fleet_kit import Fleet, changes_batch, colliding, drawn_changes, plain_row
+from duckdb_kit import by_duckdb
+from fleet_kit import Fleet, changes_batch, changes_of, colliding, drawn_changes, plain_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import examples
-from state_kit import EAGER, MANY, TYPES, Row, column_values
-from window_kit import answer
+from state_kit import EAGER, MANY, TYPES, Row, column_values, plain_rows
+from window_sql import windowed_sql
 
+from upriver.engine.batch import Batch
 from upriver.engine.operators.window import Windowed
 from upriver.engine.operators.window_frames import reach_of
 from upriver.errors import ProtocolError, RowError
@@ -83,6 +86,14 @@ def drawn_op(data: st.DataObject, partition: Sequence[str], schema: pa.Schema) -
     return WindowOp(tuple(partition), order, tuple(calls))
 
 
+def answer(op: WindowOp, schema: pa.Schema, rows: Sequence[Row]) -> Counter[Row]:
+    """The rows with their results."""
+    batch = changes_batch(schema, [], [(row, 1) for row in rows]).rows
+    found = by_duckdb(windowed_sql(op, schema, "given_rows"), given_rows=pa.Table.from_batches([batch]))
+    output = pa.schema([*schema, *(pa.field(call.output, call.type) for call in op.calls)])
+    return Counter(plain_rows(found.cast(output)))
+
+
 def run(data: st.DataObject, fleet: Fleet, op: WindowOp, given_rows: Sequence[Row], batches: int) -> None:
     """Let the rows come in some batches, some of them go again, and keys move now and then."""
     given_form = {plain_row(row): row for row in given_rows}
@@ -90,7 +101,7 @@ def run(data: st.DataObject, fleet: Fleet, op: WindowOp, given_rows: Sequence[Ro
     for start in range(0, batches * size, max(size, 1)):
         there = [given_form[row] for row in fleet.rows()]
         fleet.apply(drawn_changes(data, there, given_rows[start : start + size]))
-        fleet.check(answer(op, fleet.schema, fleet.rows()))
+        fleet.check(answer(op, fleet.schema, [given_form[row] for row in fleet.rows()]))
         if data.draw(st.booleans()):
             fleet.move_some(data)
 
@@ -100,7 +111,7 @@ SMALL = st.tuples(
     st.integers(1, 2),
     st.sampled_from([None, "a", "b"]),
     st.none() | st.integers(-6, 6),
-    st.none() | st.sampled_from([0.5, -1.5, 1e300, -1e300, 3.0]),
+    st.none() | st.sampled_from([0.5, -1.5, 3.0]),
     st.none() | st.booleans(),
 )
 
@@ -153,34 +164,35 @@ def windowed(*calls: WindowCall) -> Windowed:
     return Windowed(WindowOp(("k",), (Order("x", False, True),), calls), SCHEMA, ["k"])
 
 
+def batch_of(changes: Sequence[tuple[Row, int]]) -> Batch:
+    return changes_batch(SCHEMA, ["k"], changes)
+
+
 def row(x: int, f: float = 0.5) -> Row:
     return (1, "a", x, f, True)
 
 
-def changes_of(operator: Windowed, changes: Sequence[tuple[Row, int]]) -> list[tuple[int, Any, int]]:
+def told(operator: Windowed, changes: Sequence[tuple[Row, int]]) -> list[tuple[int, Any, int]]:
     """What is put out, in the order of the sort column: that, the first result, and the weight."""
-    out = operator.apply(0, changes_batch(SCHEMA, ["k"], changes))
-    assert out.weight is not None
-    columns = out.rows.column("x").to_pylist(), out.rows.column("w").to_pylist(), out.weight.tolist()
-    return sorted(zip(*columns, strict=True))
+    return sorted((row[2], row[5], weight) for row, weight in changes_of(operator.apply(0, batch_of(changes))))
 
 
 def test_only_rows_whose_results_differ_are_put_out() -> None:
     lag = windowed(WindowCall("lag", "x", "w", pa.int16(), number=1))
-    changes_of(lag, [(row(x), 1) for x in (1, 2, 5, 6)])
-    assert changes_of(lag, [(row(3), 1)]) == [(3, 2, 1), (5, 2, -1), (5, 3, 1)]
-    assert changes_of(lag, [(row(6), -1), (row(1), 0)]) == [(6, 5, -1)]
+    told(lag, [(row(x), 1) for x in (1, 2, 5, 6)])
+    assert told(lag, [(row(3), 1)]) == [(3, 2, 1), (5, 2, -1), (5, 3, 1)]
+    assert told(lag, [(row(6), -1), (row(1), 0)]) == [(6, 5, -1)]
     greatest = windowed(WindowCall("max", "f", "w", REAL, WindowFrame(FrameUnit.ROWS, None, 0)))
-    changes_of(greatest, [(row(x), 1) for x in range(5)])
-    assert changes_of(greatest, [(row(2, 7.5), 1), (row(3, 9.0), 1)]) == [
+    told(greatest, [(row(x), 1) for x in range(5)])
+    assert told(greatest, [(row(2, 7.5), 1), (row(3, 9.0), 1)]) == [
         (2, 7.5, 1), (3, 0.5, -1), (3, 7.5, 1), (3, 9.0, 1), (4, 0.5, -1), (4, 9.0, 1),
     ]  # fmt: skip
 
 
 def test_equal_rows_are_rows_of_their_own() -> None:
     number = windowed(WindowCall("row_number", None, "w", INT))
-    assert changes_of(number, [(row(1), 2), (row(2), 1)]) == [(1, 1, 1), (1, 2, 1), (2, 3, 1)]
-    assert changes_of(number, [(row(1), -1)]) == [(1, 2, -1), (2, 2, 1), (2, 3, -1)]
+    assert told(number, [(row(1), 2), (row(2), 1)]) == [(1, 1, 1), (1, 2, 1), (2, 3, 1)]
+    assert told(number, [(row(1), -1)]) == [(1, 2, -1), (2, 2, 1), (2, 3, -1)]
 
 
 @pytest.mark.parametrize(
@@ -263,11 +275,17 @@ def test_an_average_is_there_though_the_sum_has_more_digits_than_decimals() -> N
         assert [mean for _, mean in rows] == [mean.quantize(Decimal(1).scaleb(-38), ROUND_HALF_UP) for mean in means]
 
 
+def test_sums_of_floats_are_rounded_once() -> None:
+    total = windowed(WindowCall("sum", "f", "w", REAL, WindowFrame(FrameUnit.ROWS, None, None)))
+    found = changes_of(total.apply(0, batch_of([(row(x, f), 1) for x, f in enumerate([1e300, 0.5, -1e300])])))
+    assert [out[5] for out, _ in found] == [0.5, 0.5, 0.5]
+
+
 @pytest.mark.parametrize("function", ["var_samp", "stddev_pop"])
 def test_spreads_of_frames(function: str) -> None:
     spread = windowed(WindowCall(function, "f", "w", REAL, WindowFrame(FrameUnit.ROWS, -2, 0)))
     values = [1e8, 1e8 + 1, math.nan, 2.0, 4.0, 9.0]
-    found = changes_of(spread, [(row(x, value), 1) for x, value in enumerate(values)])
+    found = told(spread, [(row(x, value), 1) for x, value in enumerate(values)])
     of = statistics.variance if function == "var_samp" else statistics.pstdev
     wanted = [None if function == "var_samp" else 0.0, of(values[:2]), math.nan, math.nan, math.nan, of(values[3:])]
     assert [result for _, result, _ in found] == [
@@ -278,15 +296,15 @@ def test_spreads_of_frames(function: str) -> None:
 @pytest.mark.parametrize("gone", [[(row(1), -2)], [(row(2), -1)]])
 def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[tuple[Row, int]]) -> None:
     operator = windowed(WindowCall("row_number", None, "w", INT))
-    changes_of(operator, [(row(1), 1)])
+    told(operator, [(row(1), 1)])
     with pytest.raises(ProtocolError, match="more often than it is there"):
-        changes_of(operator, gone)
+        told(operator, gone)
 
 
 def test_state_of_a_key_that_is_there_is_not_installed() -> None:
     one, other = (windowed(WindowCall("row_number", None, "w", INT)) for _ in range(2))
-    batch = changes_batch(SCHEMA, ["k"], [(row(1), 1)])
+    batch = batch_of([(row(1), 1)])
     one.apply(0, batch)
-    changes_of(other, [(row(2), 1)])
+    told(other, [(row(2), 1)])
     with pytest.raises(ProtocolError, match="has state here"):
         other.install(one.collect(batch.hash64))
