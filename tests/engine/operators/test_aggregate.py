@@ -1,7 +1,6 @@
 """Aggregate against plain Python: every function over every type, however keys are made and batches are cut."""
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 from state_kit import (
     MANY,
     TYPES,
-    VALUES,
     Row,
     batch_of,
     column_values,
@@ -28,16 +26,8 @@ from state_kit import (
 
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.errors import ProtocolError, RowError
-from upriver.hashing import HASH_SEED, Hashes
+from upriver.hashing import Hashes
 from upriver.plan.plan import AggregateCall, AggregatePlan
-
-
-def grouped(rows: Sequence[Row], width: int) -> dict[Row, list[Row]]:
-    """The rows of each group, in order; the first ``width`` values are the group's key."""
-    groups = defaultdict(list)
-    for row in rows:
-        groups[tuple(map(plainly, row[:width]))].append(row)
-    return groups
 
 
 def answer(aggregate: Aggregate, slots: np.ndarray[Any, Any]) -> list[Row]:
@@ -83,24 +73,6 @@ def drawn_rows(data: st.DataObject, schema: pa.Schema, most: int = 40) -> list[R
     return list(zip(*(data.draw(column_values(field.type, size=size)) for field in schema), strict=True))
 
 
-@pytest.mark.parametrize("type", VALUES, ids=str)
-@MANY
-@given(data=st.data())
-def test_every_function_over_every_type(type: pa.DataType, data: st.DataObject) -> None:
-    schema = schema_of([pa.int32()], [type])
-    size = data.draw(st.integers(0, 40))
-    keys = data.draw(st.lists(st.none() | st.integers(0, 3), min_size=size, max_size=size))
-    values = data.draw(column_values(type, size=size))
-    if type == pa.int64():
-        values = [None if value is None else value >> 8 for value in values]  # sums stay within a long
-    rows = list(zip(keys, values, strict=True))
-    aggregate = built(schema, 1, 1)
-    for batch in pieces(batch_of(schema, rows, ["k0"]), data.draw(st.lists(st.integers(0, 50), max_size=4))):
-        aggregate.apply(batch)
-    assert aggregate.schema.types == [pa.int32(), *(call.type for call in calls_of([pa.field("a0", type)]))]
-    check(aggregate, schema, rows, 1, 1)
-
-
 def _constant(columns: Sequence[pa.Array]) -> Hashes:
     return np.full(len(columns[0]), 7, np.uint64)
 
@@ -118,37 +90,6 @@ def test_groups_of_any_key_at_or_below_any_routing_key(
     for batch in pieces(batch_of(schema, rows, schema.names[:routing]), data.draw(st.lists(st.integers(0, 50)))):
         aggregate.apply(batch)
     check(aggregate, schema, rows, len(group), routing)
-
-
-@MANY
-@given(st.data())
-def test_keys_with_one_hash_never_mix(data: st.DataObject) -> None:
-    schema = schema_of([pa.string()], [pa.int16()])
-    rows, aggregate = drawn_rows(data, schema), built(schema, 1, 1)
-    for batch in pieces(batch_of(schema, rows, []), data.draw(st.lists(st.integers(0, 50), max_size=4))):
-        aggregate.apply(batch)
-    groups = grouped(rows, 1)
-    for (key,), members in groups.items():
-        _, slots = aggregate.find(np.array([HASH_SEED]), [pa.array([key], pa.string())])
-        assert [row[:2] for row in answer(aggregate, slots)] == [(key, len(members))]
-    assert aggregate.held == len(groups)
-
-
-@MANY
-@given(st.data(), st.integers(1, 2))
-def test_cutting_batches_differently_changes_no_answer(data: st.DataObject, routing: int) -> None:
-    schema = schema_of([pa.int8(), pa.string()], [pa.float64(), pa.decimal128(5, 2), pa.binary()])
-    batch = batch_of(schema, drawn_rows(data, schema), schema.names[:routing])
-    answers = []
-    for cuts in ([], data.draw(st.lists(st.integers(0, 50), max_size=5)), range(len(batch))):
-        aggregate = built(schema, 2, routing)
-        for piece in pieces(batch, cuts):
-            aggregate.apply(piece)
-        routed = [batch.rows.column(place) for place in range(routing)]
-        answers.append(
-            (answer(aggregate, aggregate.by_hash()), answer(aggregate, aggregate.find(batch.hash64, routed)[1]))
-        )
-    assert answers[0] == answers[1] == answers[2]
 
 
 def test_a_row_of_weight_zero_is_no_row() -> None:

@@ -1,6 +1,7 @@
 """Grouped: the changes that it puts out add up to the groups of the rows that are there, wherever its state is."""
 
 from collections import Counter
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -8,16 +9,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from aggregate_kit import assert_rows, calls_of, truth_of
+from fleet_kit import Fleet, changes_batch, changes_of, drawn_changes, plain_row
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import examples
-from state_kit import EAGER, MANY, VALUES, Row, plain_rows, table_batch, through_the_wire
+from state_kit import EAGER, MANY, TYPES, VALUES, Row, table_batch
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.aggregate import Grouped
 from upriver.engine.operators.compacted import CompactionPace
 from upriver.errors import ProtocolError, RowError
-from upriver.hashing import hash64
+from upriver.hashing import HASH_SEED, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
 
 SCHEMA = pa.schema([("k", pa.int8()), ("g", pa.string()), ("x", pa.int64()), ("f", pa.float32()), ("w", pa.bool_())])
@@ -26,13 +28,6 @@ CALLS = (
     *calls_of([SCHEMA.field("f")], ("sum", "max", "var_pop")),
     *calls_of([SCHEMA.field("x")], ("count", "sum"), distinct=True),
     *calls_of([SCHEMA.field("w")], ("bool_and", "count"), where="w"),
-)
-ROW = st.tuples(
-    st.sampled_from([1, 2, None]),
-    st.sampled_from(["", "b", None]),
-    st.none() | st.integers(-3, 3),
-    st.none() | VALUES[pa.float32()],
-    st.none() | st.booleans(),
 )
 PLANS = {
     "by the key": AggregatePlan(("k",), CALLS, True),
@@ -43,66 +38,55 @@ PLANS = {
 }
 
 
-class Fleet:
-    """Instances that share the routing keys, and what they put out in all."""
-
-    def __init__(self, plan: AggregatePlan, routing: tuple[str, ...] = ("k",)) -> None:
-        build = partial(Grouped, plan, SCHEMA, routing)
-        self.plan, self.routing = plan, routing
-        self.operators = [build(), build(pace=EAGER)]
-        self.homes: dict[int, int] = {}
-        self.output: Counter[Row] = Counter()
-
-    def apply(self, rows: list[Row], weight: list[int] | None) -> list[tuple[Row, int]]:
-        batch = table_batch(SCHEMA, rows, self.routing, lambda columns: hash64(columns, len(rows)), weight)
-        homes = np.array([self.homes.setdefault(key, key % 2) for key in batch.hash64.tolist()], np.int64)
-        changes = []
-        for place, operator in enumerate(self.operators):
-            changes += self._put_out(operator.apply(0, batch.filtered(homes == place)))
-        for row, times in changes:
-            self.output[row] += times
-        return changes
-
-    def move(self, keys: set[int], source: int) -> None:
-        moving = np.array(sorted(key for key in keys if self.homes[key] == source), np.uint64)
-        state = self.operators[source].collect(moving)
-        assert len(state) == self.operators[source].parts
-        self.operators[1 - source].install(through_the_wire(state))
-        self.operators[source].drop(moving)
-        self.homes |= dict.fromkeys(moving.tolist(), 1 - source)
-        kept = self.operators[source].hashes_between(0, 2**64 - 1)
-        assert not set(kept.tolist()) & set(moving.tolist())
-
-    def rows(self) -> list[Row]:
-        """What is there by the changes put out; none of it more than once, or less than not at all."""
-        assert set(self.output.values()) <= {0, 1}
-        return [row for row, times in self.output.items() if times]
-
-    def _put_out(self, changes: Batch) -> list[tuple[Row, int]]:
-        assert changes.rows.schema == self.operators[0].schema
-        columns = [changes.rows.column(name) for name in self.routing]
-        assert changes.hash64.tolist() == hash64(columns, len(changes)).tolist()
-        weight = [1] * len(changes) if changes.weight is None else changes.weight.tolist()
-        return list(zip(plain_rows(changes.rows), weight, strict=True))
-
-
-@pytest.mark.parametrize("name", PLANS)
-@settings(MANY, max_examples=examples(20))
-@given(data=st.data())
-def test_changes_add_up_to_the_groups_that_are_there(name: str, data: st.DataObject) -> None:
-    plan, present = PLANS[name], list[Row]()
-    fleet = Fleet(plan)
-    for _ in range(data.draw(st.integers(1, 5))):
-        coming = data.draw(st.lists(ROW, max_size=6))
+@pytest.mark.parametrize("type", VALUES, ids=str)
+@settings(MANY, max_examples=examples(15))
+@given(data=st.data(), retracts=st.booleans(), collide=st.booleans())
+def test_changes_add_up_to_the_groups_that_are_there(
+    type: pa.DataType, data: st.DataObject, retracts: bool, collide: bool
+) -> None:
+    """Every function, over all values, the different ones and those that are picked; groups of any types."""
+    group = data.draw(st.lists(TYPES, min_size=1, max_size=2))
+    schema = pa.schema([*((f"k{place}", of) for place, of in enumerate(group)), ("a", type), ("w", pa.bool_())])
+    routing = schema.names[: data.draw(st.integers(1, len(group)))]
+    plan = AggregatePlan(tuple(data.draw(st.permutations(schema.names[: len(group)]))), calls_over(type), retracts)
+    build = partial(Grouped, plan, schema, routing, pace=EAGER)
+    fleet = Fleet(schema, () if collide else routing, build, in_order=not collide)
+    few = [data.draw(st.lists(st.none() | VALUES[of], min_size=1, max_size=2)) for of in group]
+    values = st.none() | (VALUES[type].map(lambda value: value >> 8) if type == pa.int64() else VALUES[type])
+    rows = st.lists(st.tuples(*map(st.sampled_from, few), values, st.none() | st.booleans()), max_size=8)
+    present: list[Row] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        coming = data.draw(rows)
+        changes = drawn_changes(data, present, coming) if retracts else [(row, 1) for row in coming]
         present += coming
-        changes = [(row, 1) for row in coming]
-        for _ in range(data.draw(st.integers(0, len(present) if plan.retracts else 0))):
-            changes.append((present.pop(data.draw(st.integers(0, len(present) - 1))), -1))
-        changes = data.draw(st.permutations(changes)) if plan.retracts else changes
-        fleet.apply([row for row, _ in changes], [weight for _, weight in changes])
-        if len(fleet.homes) > 0 and data.draw(st.booleans()):
-            fleet.move(data.draw(st.sets(st.sampled_from(sorted(fleet.homes)))), data.draw(st.integers(0, 1)))
-    assert_rows(plan, fleet.rows(), truth_of(plan, SCHEMA, present).values())
+        for row in (row for row, weight in changes if weight < 0):
+            present.remove(row)
+        fleet.apply(changes)
+        if data.draw(st.booleans()):
+            fleet.move_some(data)
+    assert set(fleet.there().values()) <= {1}
+    assert_rows(plan, fleet.there(), truth_of(plan, schema, present).values())
+
+
+def calls_over(type: pa.DataType) -> tuple[AggregateCall, ...]:
+    fields = [pa.field("a", type)]
+    distinct = calls_of(fields, ("count", "sum", "avg", "max", "bool_and", "var_samp"), distinct=True)
+    picked = calls_of(fields, where="w") + calls_of(fields, ("count", "sum"), distinct=True, where="w")
+    return calls_of(fields) + distinct + picked
+
+
+def grouped(plan: AggregatePlan, routing: tuple[str, ...] = ("k",)) -> Grouped:
+    return Grouped(plan, SCHEMA, routing, pace=EAGER)
+
+
+def put_out(
+    operator: Grouped, rows: list[Row], weight: list[int] | None = None, routing: Sequence[str] = ("k",)
+) -> list[tuple[Row, int]]:
+    """What the operator makes of these rows."""
+    changes = list(zip(rows, weight or [1] * len(rows), strict=True))
+    return [
+        (plain_row(row), times) for row, times in changes_of(operator.apply(0, changes_batch(SCHEMA, routing, changes)))
+    ]
 
 
 def _max_plan(retracts: bool = True) -> AggregatePlan:
@@ -114,50 +98,52 @@ def _row(key: int | None, number: int | None) -> Row:
 
 
 def test_a_group_puts_out_its_old_row_and_its_new_one() -> None:
-    fleet = Fleet(_max_plan())
-    assert fleet.apply([_row(1, 5), _row(1, 3)], None) == [((1, 5), 1)]
-    assert fleet.apply([_row(1, 9)], None) == [((1, 5), -1), ((1, 9), 1)]
-    assert fleet.apply([_row(1, 9)], [-1]) == [((1, 9), -1), ((1, 5), 1)]
-    assert fleet.apply([_row(1, 5), _row(1, 3)], [-1, -1]) == [((1, 5), -1)]
+    operator = grouped(_max_plan())
+    assert put_out(operator, [_row(1, 5), _row(1, 3)]) == [((1, 5), 1)]
+    assert put_out(operator, [_row(1, 9)]) == [((1, 5), -1), ((1, 9), 1)]
+    assert put_out(operator, [_row(1, 9)], [-1]) == [((1, 9), -1), ((1, 5), 1)]
+    assert put_out(operator, [_row(1, 5), _row(1, 3)], [-1, -1]) == [((1, 5), -1)]
 
 
 @pytest.mark.parametrize("retracts", [False, True])
 def test_nothing_is_put_out_of_a_group_that_is_as_before(retracts: bool) -> None:
-    fleet = Fleet(_max_plan(retracts))
-    fleet.apply([_row(1, 5), _row(2, None)], None)
-    assert fleet.apply([_row(1, 3), _row(1, None), _row(2, None)], None) == []
-    assert fleet.apply([], None) == []
+    operator = grouped(_max_plan(retracts))
+    put_out(operator, [_row(1, 5), _row(2, None)])
+    assert put_out(operator, [_row(1, 3), _row(1, None), _row(2, None)]) == []
+    assert put_out(operator, []) == []
 
 
 def test_nan_is_as_before_whatever_its_bits() -> None:
-    fleet = Fleet(AggregatePlan(("k",), calls_of([SCHEMA.field("f")], ("sum",)), True))
+    operator = grouped(AggregatePlan(("k",), calls_of([SCHEMA.field("f")], ("sum",)), True))
     rows = [(1, "", None, value, None) for value in (np.inf, -np.inf, np.nan, -np.nan)]
-    assert fleet.apply(rows[:2], None) == [((1, "NaN"), 1)]
-    assert fleet.apply(rows[2:], None) == []
-    assert fleet.apply(rows[:2], [-1, -1]) == []
+    assert put_out(operator, rows[:2]) == [((1, "NaN"), 1)]
+    assert put_out(operator, rows[2:]) == []
+    assert put_out(operator, rows[:2], [-1, -1]) == []
 
 
 def test_rows_that_come_and_go_in_one_batch_leave_nothing() -> None:
-    fleet = Fleet(PLANS["finer"])
-    assert fleet.apply([_row(1, 5), _row(1, 5), _row(2, 1)], [-1, 1, 0]) == []
-    assert [operator.held for operator in fleet.operators] == [0, 0]
+    operator = grouped(PLANS["finer"])
+    assert put_out(operator, [_row(1, 5), _row(1, 5), _row(2, 1)], [-1, 1, 0]) == []
+    assert operator.held == 0
 
 
 def test_distinct_puts_out_each_row_once() -> None:
-    fleet = Fleet(AggregatePlan(("k", "g"), (), True))
+    operator = grouped(AggregatePlan(("k", "g"), (), True))
     rows = [(1, "a", 1, None, None), (1, "a", 2, None, None), (None, None, 3, None, None)]
-    assert sorted(fleet.apply(rows, None), key=repr) == [((1, "a"), 1), ((None, None), 1)]
-    assert fleet.apply(rows[:1], [-1]) == []
-    assert fleet.apply(rows[1:2], [-1]) == [((1, "a"), -1)]
+    assert sorted(put_out(operator, rows), key=repr) == [((1, "a"), 1), ((None, None), 1)]
+    assert put_out(operator, rows[:1], [-1]) == []
+    assert put_out(operator, rows[1:2], [-1]) == [((1, "a"), -1)]
 
 
 def test_one_group_of_all_rows() -> None:
     plan = AggregatePlan((), calls_of([SCHEMA.field("x")], ("count_star", "sum")), True)
-    fleet = Fleet(plan, ())
-    assert fleet.apply([_row(1, 5), _row(2, 7)], None) == [((2, 12), 1)]
-    assert fleet.apply([_row(1, 5)], [-1]) == [((2, 12), -1), ((1, 7), 1)]
-    fleet.move(set(fleet.homes), next(iter(fleet.homes.values())))
-    assert fleet.apply([_row(2, 7)], [-1]) == [((1, 7), -1)]
+    fleet = Fleet(SCHEMA, (), partial(Grouped, plan, SCHEMA, ()))
+    for change, there in (((_row(1, 5), 1), (1, 5)), ((_row(2, 7), 1), (2, 12)), ((_row(1, 5), -1), (1, 7))):
+        fleet.apply([change])
+        fleet.check(Counter({there: 1}))
+        fleet.move([HASH_SEED], 1)
+    fleet.apply([(_row(2, 7), -1)])
+    fleet.check(Counter())
 
 
 def test_a_sum_that_overflows_is_an_error() -> None:
@@ -169,10 +155,10 @@ def test_a_sum_that_overflows_is_an_error() -> None:
 
 
 def test_rows_that_only_come_are_not_retracted() -> None:
-    fleet = Fleet(_max_plan(retracts=False))
-    fleet.apply([_row(1, 5)], None)
+    operator = grouped(_max_plan(retracts=False))
+    put_out(operator, [_row(1, 5)])
     with pytest.raises(ProtocolError, match="whose rows only ever come"):
-        fleet.apply([_row(1, 5)], [-1])
+        put_out(operator, [_row(1, 5)], [-1])
 
 
 def test_memory_of_groups_that_have_gone_comes_back() -> None:

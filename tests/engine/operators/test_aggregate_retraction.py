@@ -1,10 +1,7 @@
-"""Aggregates whose rows may go again: every function over every type, as if what has gone had never been.
-
-Two stores share the routing keys, which move between them at random; one of them gives memory back all the time.
-"""
+"""Aggregates whose rows may go again: what has gone leaves no trace."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from decimal import Decimal
 from functools import partial
 from typing import Any
@@ -13,21 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from aggregate_kit import MOMENTS, assert_rows, calls_of, truth_of
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from soak import examples
-from state_kit import EAGER, MANY, VALUES, Row, batch_of, plain_rows, table_batch, through_the_wire
+from state_kit import Row, batch_of, plain_rows
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.compacted import FORGOTTEN_MIN
 from upriver.engine.operators.view import CompactedViewStore, Store
 from upriver.errors import ProtocolError
-from upriver.hashing import Hashes, hash64
 from upriver.plan.plan import AggregateCall, AggregatePlan
 
 ROUTING = ("k0",)
-SOME = settings(MANY, max_examples=examples(5))
 
 
 def schema_of(type: pa.DataType) -> pa.Schema:
@@ -42,89 +34,12 @@ def plan_of(type: pa.DataType, group: Sequence[str] = ("k0",)) -> AggregatePlan:
     return AggregatePlan(tuple(group), calls_of(fields) + distinct + some, retracts=True)
 
 
-def rows_of(type: pa.DataType) -> st.SearchStrategy[Row]:
-    values = VALUES[type].map(lambda value: value >> 8) if type == pa.int64() else VALUES[type]
-    few = st.sampled_from([1, 2, None])
-    return st.tuples(few, st.sampled_from(["", "b"]), st.none() | values, st.sampled_from([True, True, False, None]))
-
-
-def one_hash(columns: Sequence[pa.Array]) -> Hashes:
-    return np.full(len(columns[0]), 2**64 - 1, np.uint64)
-
-
-HASHERS = st.sampled_from([hash64, one_hash])
-Hasher = Callable[[Sequence[pa.Array]], Hashes]
-
-
-def changes_of(data: st.DataObject, row: st.SearchStrategy[Row], present: list[Row]) -> list[tuple[Row, int]]:
-    """Rows that come and rows that go, some of them at once, in any order. ``present`` is kept up to date."""
-    coming = data.draw(st.lists(row | st.sampled_from(present) if present else row, max_size=8))
-    present += coming
-    changes = [(row, 1) for row in coming]
-    for _ in range(data.draw(st.integers(0, len(present)))):
-        changes.append((present.pop(data.draw(st.integers(0, len(present) - 1))), -1))
-    return data.draw(st.permutations(changes))
-
-
-def batch_from(schema: pa.Schema, changes: Sequence[tuple[Row, int]], hasher: Hasher = hash64) -> Batch:
-    weight = [weight for _, weight in changes]
-    return table_batch(schema, [row for row, _ in changes], ROUTING, hasher, weight)
-
-
 def answer(store: Store) -> list[Row]:
     slots = store.by_hash()
     columns = [store.column(name, slots) for name in store.schema.names]
     for column in columns:
         column.validate(full=True)
     return plain_rows(pa.RecordBatch.from_arrays(columns, schema=store.schema))
-
-
-class Pair:
-    """Two stores of one plan, and which of them has which keys."""
-
-    def __init__(self, build: Callable[[], Store]) -> None:
-        self.stores = [build(), CompactedViewStore(build, EAGER)]
-        self.homes: dict[int, int] = {}
-
-    def apply(self, batch: Batch) -> None:
-        homes = np.array([self.homes.setdefault(key, key % 2) for key in batch.hash64.tolist()], np.int64)
-        for place, store in enumerate(self.stores):
-            store.apply(batch.filtered(homes == place))
-
-    def move(self, keys: set[int], source: int) -> None:
-        moving = np.array(sorted(key for key in keys if self.homes[key] == source), np.uint64)
-        state = self.stores[source].collect(moving)
-        self.stores[source].drop(moving)
-        self.stores[1 - source].install(through_the_wire(state))
-        self.homes |= dict.fromkeys(moving.tolist(), 1 - source)
-        assert sorted(map(repr, _lines(self.stores[1 - source].collect(moving)))) == sorted(map(repr, _lines(state)))
-
-    def rows(self) -> list[Row]:
-        return [row for store in self.stores for row in answer(store)]
-
-
-def _lines(state: Sequence[pa.RecordBatch]) -> list[str]:
-    return sorted(repr(row) for batch in state for row in batch.to_pylist())
-
-
-@pytest.mark.parametrize("type", VALUES, ids=str)
-@SOME
-@given(data=st.data(), hasher=HASHERS, group=st.sampled_from([("k0",), ("k0", "k1")]))
-def test_what_has_gone_leaves_no_trace(
-    type: pa.DataType, data: st.DataObject, hasher: Hasher, group: tuple[str, ...]
-) -> None:
-    schema, plan, present = schema_of(type), plan_of(type, group), list[Row]()
-    pair = Pair(partial(Aggregate, plan, schema, ROUTING))
-    for _ in range(data.draw(st.integers(1, 5))):
-        pair.apply(batch_from(schema, changes_of(data, rows_of(type), present), hasher))
-        if len(pair.homes) > 0 and data.draw(st.booleans()):
-            pair.move(data.draw(st.sets(st.sampled_from(sorted(pair.homes)))), data.draw(st.integers(0, 1)))
-        if data.draw(st.booleans()):
-            assert_rows(plan, pair.rows(), truth_of(plan, schema, present).values())
-    truth = truth_of(plan, schema, present)
-    assert_rows(plan, pair.rows(), truth.values())
-    assert sum(store.rows for store in pair.stores) == len(truth)
-    assert sum(store.keys for store in pair.stores) == len({key[:1] for key in truth})
 
 
 def test_the_form_of_state_depends_on_the_plan_only() -> None:
