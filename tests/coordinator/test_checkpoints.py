@@ -90,12 +90,6 @@ def test_checkpoints_all_parts_it_is_published_when_every_worker_has_written_its
     assert machine.step(in_lake(request)) == []
 
 
-def test_checkpoints_all_parts_switched_off_publishes_a_part() -> None:
-    machine = at(1, want(), rules=Rules(checkpoints_all_parts=False))
-    (request,) = machine.step(written(2))
-    assert request == PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=(part_of(2, 1, 1),))
-
-
 def test_a_part_that_comes_twice_is_told_to_the_lake_once() -> None:
     machine = at(1, want(), written(1))
     assert [len(only(PublishCheckpoint, machine.step(event))) for event in (written(2), written(2))] == [1, 0]
@@ -247,12 +241,6 @@ def test_checkpoints_given_up_when_torn_a_checkpoint_is_given_up_when_a_worker_i
     assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
 
 
-def test_checkpoints_given_up_when_torn_switched_off_publishes_what_lacks_the_part_of_a_lost_worker() -> None:
-    machine = at(1, want(), written(2), rules=Rules(checkpoints_given_up_when_torn=False))
-    assert happens(machine, gone(2), came(1, 3)) != []
-    assert len(only(PublishCheckpoint, machine.step(written(1)))) == 1
-
-
 def test_leases_write_only_what_may_repeat_the_part_of_a_worker_that_was_given_up_does_not_count() -> None:
     machine = at(1, came(1, 3), finished(3, 1), want(7))
     late = happens(machine, written(2), written(1))  # the second was in the place of the third
@@ -346,14 +334,6 @@ def test_checkpoints_keys_stay_a_checkpoint_waits_for_the_rescale() -> None:
     assert (asked_for(actions), listeners(TakeCheckpoint, actions)) == ([(1, 1, True)] * 3, [1, 2, 3])
     assert only(PublishCheckpoint, happens(machine, written(1), written(2))) == []
     assert len(only(PublishCheckpoint, machine.step(written(3)))) == 1
-
-
-def test_checkpoints_keys_stay_switched_off_takes_one_while_keys_move() -> None:
-    off = Rules(checkpoints_keys_stay=False)
-    machine = at(1, wanted(1, workers=3), rules=off)
-    happens(machine, came(2, 3), met(1), met(2), met(3))
-    assert len(asked_for(machine.step(want()))) == 3
-    assert len(only(RescaleBegun, at(1, want(), rules=off).step(wanted(1, workers=3)))) == 1
 
 
 def test_a_rescale_that_fails_has_all_begin_anew_at_the_checkpoint() -> None:

@@ -63,11 +63,6 @@ def test_coordinator_all_workers_finish_an_epoch_ends_when_every_worker_has_fini
     assert machine.step(finished(1, 1, applied=2)) == ended(1)
 
 
-def test_coordinator_all_workers_finish_switched_off_ends_an_epoch_with_the_first_worker_that_has_finished() -> None:
-    machine = coordinator(*BOTH, published(1, rows=3), rules=Rules(coordinator_all_workers_finish=False))
-    assert machine.step(finished(2, 1, applied=1)) == ended(1)
-
-
 def test_coordinator_all_workers_finish_an_empty_place_holds_the_epoch() -> None:
     machine = coordinator(came(0, 1), published(1))
     assert machine.step(finished(1, 1)) == []
@@ -141,12 +136,6 @@ def test_workers_faults_are_theirs_so_many_times_at_most_before_an_epoch_ends() 
         machine.step(finished(2 + FAULTS_MAX, 7))
 
 
-def test_workers_faults_are_theirs_switched_off_fails_the_coordinator() -> None:
-    machine = coordinator(*BOTH, published(1), rules=replace(ALL_RULES, workers_faults_are_theirs=False))
-    with pytest.raises(ProtocolError, match="worker 1 reports epoch 7, and was sent 1"):
-        machine.step(finished(2, 7))
-
-
 def test_no_worker_is_told_that_an_epoch_is_over_that_was_not_mixed() -> None:
     machine = coordinator(*BOTH, published(1), finished(1, 1))
     assert only(EpochOver, machine.step(finished(2, 1))) == []
@@ -158,12 +147,6 @@ def test_coordinator_current_incarnation_only_what_a_lost_worker_reports_is_igno
     for word in (finished(1, 1), taken(1, 1), failure):
         assert machine.step(word) == []
     assert machine.step(finished(2, 1)) == []
-
-
-def test_coordinator_current_incarnation_only_switched_off_takes_it_for_another_workers() -> None:
-    machine = coordinator(*BOTH, published(1), gone(1), rules=Rules(coordinator_current_incarnation_only=False))
-    machine.step(finished(1, 1))
-    assert machine.members[WorkerId(1)].finished == 1
 
 
 def test_coordinator_current_incarnation_only_a_new_incarnation_takes_the_place_of_one_that_is_still_there() -> None:

@@ -95,10 +95,6 @@ def test_coordinator_all_workers_finish_epochs_end_in_order_several_at_a_time() 
     assert finish(made, ONE, 1, rows=0) == [1, 2]
 
 
-def test_coordinator_all_workers_finish_switched_off_waits_for_no_worker_and_counts_nothing() -> None:
-    assert finish(ledger((3, 1), waits_for_all=False), ZERO, 1, rows=0) == [1]
-
-
 def test_rows_that_are_told_before_the_worker_has_finished_count() -> None:
     made = ledger((2, 0), mixed=True)
     assert more(made, ZERO, 1, rows=2) == []

@@ -46,7 +46,6 @@ from upriver.protocol.messages import (
     SnapshotNotTaken,
     TakeSnapshot,
 )
-from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
 
 
@@ -76,12 +75,6 @@ def test_a_view_that_cannot_be_read_fails_the_snapshot_in_the_workers_words() ->
         tell(who, DropSnapshot(snapshot=SnapshotId(1))) for who in (1, 2)
     ]
     assert machine.step(WorkerSaid(incarnation=Incarnation(1), message=not_taken)) == []
-
-
-def test_coordinator_cut_ahead_of_all_switched_off_takes_the_lowest() -> None:
-    epochs = [published(epoch) for epoch in range(1, EPOCHS_AHEAD_MAX + 3)]
-    machine = coordinator(*BOTH, *epochs, finished(1, 1), rules=Rules(coordinator_cut_ahead_of_all=False))
-    assert machine.step(scan(9))[0] == take(1, 1, at=EPOCHS_AHEAD_MAX)
 
 
 def test_snapshots_do_not_mix() -> None:
@@ -207,11 +200,6 @@ def test_coordinator_still_while_cut_scans_that_come_during_a_pause_wait_for_the
     actions = machine.step(taken(2, 2))
     assert (listeners(PauseEpochs, actions), listeners(ContinueEpochs, actions)) == ([], [1, 2])
     assert listeners(PauseEpochs, machine.step(moved(1))) == [1, 2]
-
-
-def test_coordinator_still_while_cut_switched_off_takes_a_snapshot_while_keys_move() -> None:
-    machine = coordinator(*MOVING, rules=Rules(coordinator_still_while_cut=False))
-    assert listeners(TakeSnapshot, machine.step(scan(5))) == [1, 2]
 
 
 def test_a_rescale_that_ends_during_a_pause_lets_the_scan_be_taken_and_keys_move_again() -> None:

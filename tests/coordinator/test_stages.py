@@ -129,15 +129,6 @@ def test_coordinator_rows_have_arrived_a_stage_begins_when_all_rows_of_the_one_b
     assert book.apply(ONE, 2) == (1, 1)
 
 
-def test_coordinator_rows_have_arrived_switched_off_does_not_wait_for_rows_on_their_way() -> None:
-    book = Book(1, c9=False)
-    book.read(ZERO, 1)
-    book.read(ONE, 0)
-    book.settle(ZERO, {}, {"seen": 1})
-    book.done(ZERO, 0)
-    assert book.done(ONE, 0) == (1, 1)
-
-
 def at_last_stage(mixed: bool = False) -> Book:
     """One row has come to the second region, at worker 1, and its stage has begun."""
     book = Book(1, mixed=mixed)
@@ -289,12 +280,6 @@ def test_worker_whole_stages_rows_that_move_before_they_are_taken_in_hold_no_sta
     assert machine.unsettled == 0
 
 
-def test_worker_whole_stages_switched_off_ends_a_stage_whose_rows_wait() -> None:
-    rules = replace(ALL_RULES, worker_whole_stages=False)
-    machine = staged_worker(staged(HALVES), meet(0, 1), *TWO_READ, rules=rules)
-    assert reports(machine.step(begin(0)), StageDone) != []
-
-
 @pytest.mark.parametrize("wrong", [begin(1), begin(0, epoch=2)])
 def test_a_stage_out_of_turn_is_a_fault(wrong: BeginStage) -> None:
     with pytest.raises(ProtocolError, match="begins, and stage -1 of 1 is done"):
@@ -331,12 +316,6 @@ def test_worker_settle_what_comes_late_rows_that_come_late_with_their_keys_state
     machine = staged_worker(staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES)
     (late,) = reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled)
     assert late.settled["seen"] == 1
-
-
-def test_worker_settle_what_comes_late_switched_off_leaves_them() -> None:
-    events: list[WorkerEvent] = [staged(HALVES), meet(0, 1), announce(HALVES, ALL_MINE, 0, 1), *READ, *STAGES]
-    machine = staged_worker(*events, rules=replace(ALL_RULES, worker_settle_what_comes_late=False))
-    assert reports(machine.step(of_region(1, gathered_elsewhere())), RowsSettled) == []
 
 
 class PutsOff(Gathering):
@@ -462,13 +441,6 @@ def test_coordinator_anew_when_torn_all_begin_anew_when_a_channel_was_lost() -> 
 def test_before_the_first_epoch_nothing_is_lost_with_a_channel() -> None:
     actions = staged_coordinator(*MET).step(said(1, PeersLost(meeting=1, why="cut")))
     assert (listeners(Assign, actions), listeners(Meet, actions)) == ([], [1, 2])
-
-
-def test_coordinator_anew_when_torn_switched_off_goes_on_with_the_workers_that_are_there() -> None:
-    rules = replace(ALL_RULES, coordinator_anew_when_torn=False)
-    machine = staged_coordinator(*MET, published(1), finish(1), rules=rules)
-    machine.step(gone(2))
-    assert [a.generation for a in only(Assign, machine.step(came(1, 3)))] == [0]
 
 
 def test_depths_follow_the_edges() -> None:

@@ -83,16 +83,6 @@ def test_cones_keep_what_keys_rest_on_a_key_gains_what_it_has_not_rested_on_with
     cone.check()
 
 
-def test_cones_keep_what_keys_rest_on_switched_off_leaves_out_older_rows() -> None:
-    cone = LoneCone("fans", replace(ALL_RULES, cones_keep_what_keys_rest_on=False))
-    cone.publish(visit("a", 1), trade("X", 1), trade("Y", 3))
-    cone.run()
-    cone.fill("a")
-    cone.publish(visit("a", 3))
-    cone.run()
-    assert cone.look_up("a") == [("a", 1)]
-
-
 def test_what_is_gained_two_edges_below_has_all_its_rows() -> None:
     cone = hits()
     cone.fill("a")
@@ -324,17 +314,6 @@ def test_a_key_that_was_given_up_is_wanted_again_before_the_fill_has_ended() -> 
     cone.run()
     assert cone.look_up("a") == [("a", 2)]
     cone.check()
-
-
-def test_partial_ask_where_the_key_goes_switched_off_fills_a_key_that_goes_elsewhere() -> None:
-    cone = LoneCone("fans", replace(ALL_RULES, partial_ask_where_the_key_goes=False))
-    cone.publish(visit("a", 1))
-    cone.run()
-    cone.want("a")
-    cone.step()
-    assert cone.cone.give_up(hashed("a"))
-    cone.run()
-    assert not cone.cone.lacks(hashed("a"))
 
 
 def test_a_slice_that_leaves_is_forgotten_and_told() -> None:

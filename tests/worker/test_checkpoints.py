@@ -158,12 +158,6 @@ def test_checkpoints_copy_before_change_what_was_copied_when_there_was_time_is_n
     assert (copied(actions), len(sealed(actions))) == ({}, 1)
 
 
-def test_checkpoints_copy_before_change_switched_off_copies_what_a_later_epoch_has_made_of_a_key() -> None:
-    machine = at_cut([A], rules=Rules(checkpoints_copy_before_change=False))
-    assert change(machine, 2, A) == {}
-    assert copied(machine.step(copy())) == {A: [1, 2]}
-
-
 def test_checkpoints_copy_before_change_a_key_is_copied_before_rows_for_it_are_gathered() -> None:
     epoch = [opened(1, mixed=True), rows(1, A), read(1, 1), *stages(1), over(1)]
     machine = staged_worker(replace(staged(ALL_MINE), chain=()), *epoch, take(7, at=1, whole=True))
@@ -250,11 +244,6 @@ def test_checkpoints_moved_keys_change_a_key_that_has_moved_is_in_the_next_check
     assert copied(giver.step(copy())) == {HERE: []}
 
 
-def test_checkpoints_moved_keys_change_switched_off_forgets_keys_that_have_moved() -> None:
-    for machine in after_a_move(Rules(checkpoints_moved_keys_change=False)):
-        assert len(sealed(machine.step(take(2, at=1)))) == 1
-
-
 # What becomes of it -------------------------------------------------------------------------------------------------
 
 
@@ -301,14 +290,6 @@ def test_checkpoints_dropped_have_changed_holds_for_one_that_was_written_already
     for event in (take(2, at=2), copy(), StateWritten(checkpoint=2, files=FILES), drop(2), take(3, at=2)):
         machine.step(event)
     assert copied(machine.step(copy())) == {B: [1, 2]}
-
-
-def test_checkpoints_dropped_have_changed_switched_off_forgets_what_was_to_be_copied() -> None:
-    machine = kept([A, B], rules=Rules(checkpoints_dropped_have_changed=False))
-    change(machine, 2, B)
-    for event in (take(2, at=2), drop(2)):
-        machine.step(event)
-    assert len(sealed(machine.step(take(3, at=2)))) == 1
 
 
 def test_a_checkpoint_that_is_given_up_before_its_cut_is_never_taken() -> None:

@@ -159,13 +159,6 @@ def test_checkpoints_restore_first_a_snapshot_waits_for_all_state() -> None:
     assert [taken.rows for taken in reports(machine.step(AllStateRead()), SnapshotTaken)] == [2]
 
 
-def test_checkpoints_restore_first_switched_off_reads_epochs_and_answers_while_state_is_missing() -> None:
-    machine = worker(rules=Rules(checkpoints_restore_first=False))
-    machine.step(RESTORING)
-    assert machine.step(opened(4)) == [reading(4)]
-    assert answered(machine.step(asked(A))) == {1: ({}, 3)}
-
-
 def test_state_that_was_not_asked_for_is_a_fault() -> None:
     for machine in (worker(assign(chain=())), restored()):
         with pytest.raises(IllegalEvent, match="nothing is being restored"):

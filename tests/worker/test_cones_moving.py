@@ -1,13 +1,10 @@
 """A key of a cone that moves is not shown as of an earlier epoch by its new owner; rule cones.never_back."""
 
-from dataclasses import replace
-
 import pytest
 from cone_kit import trade, visit
 from cone_workers_kit import GIVES_3, PAGE, WORKERS, Workers
 from machines_kit import hashed, meet
 
-from upriver.partial.rules import ALL_RULES as ALL_UPQUERY_RULES
 from upriver.protocol.rules import ALL_RULES, Rules
 
 
@@ -45,14 +42,6 @@ def test_cones_catch_up_first_a_key_that_moved_is_not_shown_as_of_an_earlier_epo
     workers.carry_all()
     rows, _ = workers.answers[ticket]
     assert rows == [(PAGE, 2)]
-
-
-def test_cones_catch_up_first_switched_off_shows_the_key_as_it_was_before() -> None:
-    workers = ahead(replace(ALL_RULES, upqueries=replace(ALL_UPQUERY_RULES, cones_never_back=False)))
-    workers.rescale(GIVES_3)
-    ticket = workers.look_up(1, PAGE)
-    workers.fetch(1)
-    assert workers.answers[ticket] == ([(PAGE, 1)], 1)
 
 
 def test_keys_that_were_read_lately_are_filled_where_they_go_before_a_lookup_asks() -> None:

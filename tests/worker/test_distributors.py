@@ -40,7 +40,6 @@ from upriver.ids import MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
 from upriver.protocol.messages import CloseInput, ContinueEpochs, MetPeers, Moved, PauseEpochs, PeerLeft, Settled, Still
 from upriver.protocol.peers import ForRegion, Installed
-from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import MeetPeers, PeerSaid, PeersMet, WorkerAction, WorkerEvent
 from upriver.worker.distributors import LOADS_OUT_MAX
 
@@ -256,11 +255,6 @@ def test_worker_own_generation_only_what_a_peer_said_before_all_began_anew_is_no
     assert machine.step(rows_from(0, 1, KEYS[0][0], version=1)) == []
     machine.step(PauseEpochs(pause=1))
     assert sent(machine.step(load(FIRST, generation=1))) == [(0, Installed(region="seen"))]
-
-
-def test_worker_own_generation_only_switched_off_hears_it() -> None:
-    machine = worker(*TAKING, assign(me=1, generation=1), rules=Rules(worker_own_generation_only=False))
-    assert sent(machine.step(load(FIRST, generation=0))) == [(0, Installed(region="seen"))]
 
 
 def test_worker_own_generation_only_loads_on_their_way_when_all_began_anew_do_not_hold_the_next_ones_up() -> None:

@@ -34,7 +34,6 @@ from upriver.ids import Channel, Epoch, VnodeId
 from upriver.migration.messages import RowsSent
 from upriver.protocol.messages import EpochFinished, ReadVnodes, RowsApplied, ViewFailed
 from upriver.protocol.peers import Portion
-from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import EpochRead, ReadEpoch, Report, WorkerEvent
 from upriver.state.failure import ViewFailure
 
@@ -90,11 +89,6 @@ def test_worker_each_epoch_once_an_epoch_opened_twice_is_applied_once(already: S
 def test_worker_each_epoch_once_a_gap_between_epochs_is_a_fault(already: Sequence[WorkerEvent]) -> None:
     with pytest.raises(ProtocolError, match="epoch 4 was opened after"):
         worker(assign(), *already).step(opened(4))
-
-
-def test_worker_each_epoch_once_switched_off_applies_an_epoch_twice() -> None:
-    machine = worker(assign(), *applied("a"), rules=Rules(worker_each_epoch_once=False))
-    assert machine.step(opened(1)) == [reading(1)]
 
 
 @pytest.mark.parametrize("promised", [0, 1, 3])
@@ -153,12 +147,6 @@ def test_worker_wait_until_over_a_mixed_epoch_is_reflected_when_it_is_over_every
 def test_worker_wait_until_over_a_lookup_that_asks_for_an_epoch_before_does_not_wait_for_a_mixed_one() -> None:
     machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), read(1, 1))
     assert answered(machine.step(asked(MINE))) == {1: ({MINE: [1]}, 0)}
-
-
-def test_worker_wait_until_over_switched_off_answers_with_a_part_of_the_epoch() -> None:
-    off = Rules(worker_wait_until_over=False)
-    machine = worker(assign(HALVES), meet(0, 1), opened(1, mixed=True), rows(1, MINE), read(1, 1), rules=off)
-    assert answered(machine.step(asked(MINE, at_least=1))) == {1: ({MINE: [1]}, 1)}
 
 
 def test_an_epoch_that_is_not_mixed_is_reflected_when_it_is_read() -> None:

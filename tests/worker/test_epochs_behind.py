@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 from machines_kit import asked
-from upquery_kit import ALSO_HERE, HERE, PARTIAL, THIRD, Workers, evict_at_once, present, without
+from upquery_kit import ALSO_HERE, HERE, PARTIAL, THIRD, Workers, evict_at_once, present
 
 from upriver.errors import ProtocolError, RowError
 from upriver.partial.partial_region import PartialRegion
@@ -55,12 +55,6 @@ def test_a_lookup_of_one_key_is_answered_at_once_and_has_its_rows() -> None:
     workers.end(0)
     assert workers.answers[workers.look_up(0, HERE)] == ({HERE: [1]}, 1)
     assert not share_of(workers).is_behind, "for one key all are applied"
-
-
-def test_partial_rows_before_lookups_switched_off_rows_that_wait_are_not_seen() -> None:
-    workers = with_open_epochs(3, HERE, ALSO_HERE, rules=without(partial_rows_before_lookups=False))
-    workers.end(0)
-    assert workers.answers[workers.look_up(0, HERE)] == ({}, 1)
 
 
 def test_a_lookup_of_a_key_without_rows_leaves_those_of_others_alone() -> None:

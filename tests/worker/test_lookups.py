@@ -40,7 +40,6 @@ from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Bye, Mark, RowsSent
 from upriver.protocol.messages import CloseInput, PeersLost
 from upriver.protocol.peers import ForRegion, PeerLookup, PeerLookupAnswered, PeerLookupRefused, PeerMessage
-from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import Answer, LookupGivenUp, PeerLost, PeersMet, Refuse, WorkerAction, WorkerEvent
 from upriver.worker.lookups import LOOKUPS_WAITING_MAX
 
@@ -83,11 +82,6 @@ def test_worker_wait_for_replay_a_lookup_waits_until_all_is_applied_that_was_pub
     assert answered(machine.step(read(2, 2))) == {1: ({"a": [1, 2]}, 2)}
 
 
-def test_worker_wait_for_replay_switched_off_answers_while_what_was_published_is_read_again() -> None:
-    machine = worker(assign(serve_from=2), rules=Rules(worker_wait_for_replay=False))
-    assert answered(machine.step(asked("a"))) == {1: ({}, 0)}
-
-
 def test_a_lookup_waits_for_the_epoch_that_it_asks_for() -> None:
     machine = worker(assign(), *applied("a"))
     assert answered(machine.step(asked("a", ticket=1, at_least=1))) == {1: ({"a": [1]}, 1)}
@@ -104,11 +98,6 @@ def test_worker_between_epochs_keys_that_are_asked_for_together_wait_for_the_end
     machine.step(rows(2, "b"))
     assert answered(machine.step(read(2, 2))) == {2: ({"a": [1, 2], "b": [2]}, 2)}
     assert answered(machine.step(asked("a", "b", ticket=3, together=True))) == {3: ({"a": [1, 2], "b": [2]}, 2)}
-
-
-def test_worker_between_epochs_switched_off_answers_in_mid_epoch() -> None:
-    machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(worker_between_epochs=False))
-    assert answered(machine.step(asked("a", "b", together=True))) == {1: ({"a": [1]}, 0)}
 
 
 def test_worker_between_epochs_keys_that_are_asked_for_together_wait_while_rows_of_a_later_epoch_are_here() -> None:
@@ -154,11 +143,6 @@ def test_worker_own_vnodes_only_a_worker_that_has_not_heard_that_all_have_met_re
 def test_worker_own_vnodes_only_once_all_have_met_a_worker_asks_its_peer() -> None:
     machine = worker(*MET)
     assert questions(machine.step(asked(THEIRS, ticket=5))) == [(1, 5, [THEIRS])]
-
-
-def test_worker_own_vnodes_only_switched_off_asks_over_a_channel_that_is_not_there() -> None:
-    machine = worker(assign(HALVES), rules=Rules(worker_own_vnodes_only=False))
-    assert questions(machine.step(asked(THEIRS))) == [(1, 1, [THEIRS])]
 
 
 def test_worker_own_vnodes_only_a_worker_that_has_lost_a_channel_refuses_again_and_refuses_waiting_lookups() -> None:

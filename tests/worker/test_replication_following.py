@@ -53,12 +53,6 @@ def test_replication_taken_in_when_over_what_has_changed_in_an_epoch_is_taken_in
     assert group.followed(1) == {A: [1, 2], B: [1]}
 
 
-def test_replication_taken_in_when_over_switched_off_takes_in_what_may_be_put_back() -> None:
-    group = following(Rules(replication_taken_in_when_over=False))
-    read_by_owner(group, A)
-    assert group.followed(1) == {A: [1, 2], B: [1]}
-
-
 def test_what_comes_of_an_epoch_that_is_over_is_taken_in_at_once() -> None:
     group = following()
     group.open(A)
@@ -200,7 +194,3 @@ def test_replication_unfed_says_so_so_does_a_standby_that_is_told_to_follow_when
     machine.step(PeerLost(peer=WorkerId(0), incarnation=None, why="cut"))
     said = machine.step(Follow(feed=FEED, owner=WorkerId(0), vnodes=(VnodeId(2),)))
     assert (reports(said), sent(said)) == ([FeedEnded(feed=FEED)], [])
-
-
-def test_replication_unfed_says_so_switched_off_says_nothing() -> None:
-    assert ended_when_lost(Rules(replication_unfed_says_so=False)) == []

@@ -9,7 +9,6 @@ from machines_kit import SEEN, Seen, applied, assign, finished, opened, read, re
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import SnapshotId
 from upriver.protocol.messages import DropSnapshot, EpochFinished, SnapshotNotTaken, SnapshotTaken
-from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import ForgetSnapshot, HoldSnapshot, Report, WorkerEvent
 from upriver.worker.worker import WorkerMachine
 
@@ -55,11 +54,6 @@ def test_worker_snapshot_at_cut_cuts_go_back_when_the_foremost_worker_was_lost_a
     for epoch, snapshot in ((1, 8), (2, 7)):
         held = [action for action in machine.step(read(epoch, 0)) if isinstance(action, HoldSnapshot)]
         assert [action.snapshot for action in held] == [snapshot]
-
-
-def test_worker_snapshot_at_cut_switched_off_takes_a_snapshot_in_the_middle_of_an_epoch() -> None:
-    machine = worker(assign(), opened(1), rows(1, "a"), rules=Rules(worker_snapshot_at_cut=False))
-    assert reports(machine.step(take(7, at=1))) == [SnapshotTaken(snapshot=SnapshotId(7), rows=1)]
 
 
 class Unreadable(Seen):

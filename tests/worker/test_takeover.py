@@ -19,7 +19,6 @@ from stages_kit import OTHER_END, built, staged
 
 from upriver.errors import IllegalEvent, ProtocolError
 from upriver.protocol.messages import TookOver
-from upriver.protocol.rules import Rules
 
 
 @pytest.mark.parametrize("through", [(), (1,), (1, 2), (2,)])
@@ -37,13 +36,6 @@ def test_replication_put_back_whichever_workers_finished_the_torn_epoch_no_row_i
     assert rescued(group) == {A: [1], A2: [1], B: [1], C: [1]}
     group.epoch(A, C)
     assert rescued(group) == right(group) == {A: [1, 2], A2: [1], B: [1], C: [1, 2]}
-
-
-def test_replication_put_back_switched_off_doubles_rows() -> None:
-    group = torn(A, C, rules=Rules(replication_put_back=False))
-    group.all_resume(TAKEN_OVER, at=1)
-    group.epoch(A, C)
-    assert rescued(group) == {A: [1, 2], A2: [1], B: [1], C: [1, 2, 2]}
 
 
 def test_replication_put_back_what_the_lost_one_has_said_of_the_torn_epoch_is_of_no_use() -> None:
@@ -117,18 +109,6 @@ def test_replication_caught_up_nor_does_a_standby_that_caught_up_in_an_epoch_tha
     group.decide(TAKEN_OVER, at=1)
     with pytest.raises(ProtocolError, match="has not followed them"):
         group.resume(2)
-
-
-def test_replication_caught_up_switched_off_loses_what_has_not_come() -> None:
-    group = WorkerGroup(owners=THIRDS, workers=3, rules=Rules(replication_caught_up=False))
-    group.epoch(A, B)
-    group.follow(2, 0, 0, 1, 2)
-    group.carry_all()
-    group.feed(0, 1)
-    group.carry_all()
-    group.die(0)
-    group.all_resume(TAKEN_OVER, at=1)
-    assert group.kept(2) == {A: [1]}
 
 
 def test_slices_that_no_worker_has_followed_cannot_be_taken_over() -> None:

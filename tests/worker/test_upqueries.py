@@ -210,12 +210,6 @@ def test_a_client_is_told_whether_keys_were_missed() -> None:
     assert workers.held_up == {missed, also_missed}
 
 
-def test_partial_missing_is_not_empty_switched_off_takes_a_key_of_a_few_rows_for_whole() -> None:
-    workers = Workers(rules=without(partial_missing_is_not_empty=False))
-    workers.epoch(HERE)
-    assert present(workers, 0)["keys"] == 1
-
-
 def test_an_answer_of_no_rows_is_an_answer() -> None:
     """Else each lookup of a key that is not there would go to the lake."""
     workers = Workers()

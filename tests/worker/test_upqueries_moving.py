@@ -102,16 +102,6 @@ def test_partial_ask_where_the_key_goes_a_key_whose_slice_begins_to_move_is_aske
     finish(workers)
 
 
-def test_partial_ask_where_the_key_goes_switched_off_fills_the_key_where_it_is_not_kept() -> None:
-    workers = Workers(rules=without(partial_ask_where_the_key_goes=False))
-    moving(workers, rescale=False)
-    workers.look_up(0, MOVES)
-    workers.rescale(GIVES_3)
-    workers.carry_all()
-    workers.answer(0)
-    assert present(workers, 0)["present"] == 1
-
-
 def test_keys_of_a_slice_are_evicted_while_it_moves() -> None:
     """The old owner has listed them: it gives away what it has not, and a lookup that asks for one meanwhile finds
     it."""

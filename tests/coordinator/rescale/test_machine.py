@@ -3,7 +3,6 @@ coordinator.leave_when_dry of docs/internals/rescale.md."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from coordinator_kit import (
@@ -34,7 +33,7 @@ from coordinator_kit import (
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.coordinator.rescale.machine import QUEUE_REQUESTS_MAX
-from upriver.errors import DeclarationError, IllegalEvent
+from upriver.errors import DeclarationError
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.migration.events import RescaleAnnounced
 from upriver.protocol.coordinator_events import (
@@ -46,7 +45,6 @@ from upriver.protocol.coordinator_events import (
     Tell,
 )
 from upriver.protocol.messages import Assign, CloseInput, EpochOver, Meet, MigrationOrder, OpenEpoch, ReadVnodes, Retire
-from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
 from upriver.vnodes import VnodeMap
 
@@ -177,11 +175,6 @@ def test_coordinator_leave_when_dry_a_worker_that_has_left_is_not_sent_the_next_
     assert ended(1)[0] in machine.step(finished(1, 1))
 
 
-def test_coordinator_leave_when_dry_switched_off_closes_it_while_an_epoch_is_open() -> None:
-    machine = coordinator(*DOWN, published(1), rules=Rules(coordinator_leave_when_dry=False))
-    assert listeners(CloseInput, machine.step(settled(2))) == [2]
-
-
 def test_moves_go_to_workers_that_are_there() -> None:
     machine = coordinator(*BOTH)
     begun, *meets = machine.step(wanted(1, moves=MOVE_0))
@@ -256,11 +249,6 @@ def test_coordinator_lock_step_the_rescale_is_over_when_the_epoch_that_is_open_h
     assert actions[-3:-1] == [*opened(1, 2), *opened(2, 2)], "while the end is recorded"
 
 
-def test_coordinator_lock_step_switched_off_opens_epochs_ahead_while_keys_move() -> None:
-    machine = coordinator(*MOVING, published(1), rules=Rules(coordinator_lock_step=False))
-    assert machine.step(published(2)) == [*opened(1, 2), *opened(2, 2)]
-
-
 def test_coordinator_between_epochs_everything_goes_on_until_all_have_met_and_then_no_new_epoch_is_opened() -> None:
     machine = coordinator(*BOTH, published(1), wanted(1, moves=MOVE_0))
     assert listeners(OpenEpoch, machine.step(published(2))) == [1, 2]
@@ -288,13 +276,6 @@ def test_coordinator_between_epochs_a_worker_behind_is_sent_what_others_have_had
     assert listeners(MigrationOrder, machine.step(finished(2, 5))) == [1, 2]
 
 
-def test_coordinator_between_epochs_switched_off_waits_for_nothing() -> None:
-    machine = coordinator(
-        *BOTH, published(1), wanted(1, moves=MOVE_0), met(1), rules=Rules(coordinator_between_epochs=False)
-    )
-    assert listeners(MigrationOrder, machine.step(met(2))) == [1, 2]
-
-
 def test_words_about_another_meeting_count_for_nothing() -> None:
     machine = coordinator(*MOVING[:-2], met(1, meeting=7))
     assert machine.step(met(2)) == []
@@ -308,12 +289,6 @@ def test_coordinator_late_reports_change_nothing_a_worker_that_settles_once_the_
 def test_coordinator_late_reports_change_nothing_a_worker_settles_twice() -> None:
     machine = coordinator(*MOVING, settled(1), settled(1))
     assert outcomes(machine.step(settled(2))) == [(1, "finished", 1)]
-
-
-def test_coordinator_late_reports_change_nothing_switched_off_takes_them_for_a_fault() -> None:
-    rules = replace(ALL_RULES, coordinator_late_reports_change_nothing=False, workers_faults_are_theirs=False)
-    with pytest.raises(IllegalEvent, match="settled region 'rows' unasked: the rescale is Idle"):
-        coordinator(*BOTH, rules=rules).step(settled(1))
 
 
 def test_rescales_take_turns() -> None:

@@ -48,7 +48,6 @@ from upriver.protocol.coordinator_events import (
     StopAsked,
 )
 from upriver.protocol.messages import Assign, Meet, MigrationOrder, OpenEpoch, PeersLost, Retire, WorkerFailed
-from upriver.protocol.rules import Rules
 from upriver.protocol.strategies import Strategy
 
 MOVE_0 = wanted(1, moves={0: 1})
@@ -294,12 +293,6 @@ def test_worker_own_generation_only_a_worker_that_cannot_go_on_is_heard_in_any_c
     failure = said(1, WorkerFailed(kind="RowError", error="overflow"))
     replaced = ReplaceWorker(incarnation=Incarnation(1), error="overflow")
     assert coordinator(*MOVING, gone(2)).step(failure) == [replaced]
-
-
-def test_worker_own_generation_only_switched_off_takes_old_words_for_new_ones() -> None:
-    machine = coordinator(*MOVING, published(1, rows=2), gone(2), rules=Rules(worker_own_generation_only=False))
-    machine.step(finished(1, 1, applied=2))
-    assert machine.members[ZERO].finished == 1
 
 
 # Stopped ------------------------------------------------------------------------------------------------------------
