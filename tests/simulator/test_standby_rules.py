@@ -78,7 +78,7 @@ def test_a_worker_that_comes_back_has_its_share_again(seed: int, database: duckd
 
 def test_every_rule_is_tried() -> None:
     """replication.put_back_has_changed takes two losses, the second before an epoch ends after the first:
-    ``tests/worker/test_takeover_between_epochs.py``."""
+    ``tests/worker/test_takeover.py``."""
     rules = {field.name for field in fields(Rules) if field.name.startswith("replication_")}
     assert CAUGHT_BY.keys() | {"replication_put_back_has_changed"} == rules
 
