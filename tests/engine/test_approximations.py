@@ -92,17 +92,6 @@ def test_first_and_last_are_of_one_row_of_their_group(epochs: list[Any]) -> None
             assert g in ({pair[0] for pair in pairs if pair[0] is not None} or {None})
 
 
-@some_examples
-@given(EPOCHS)
-def test_an_approximate_percentile_of_few_rows_is_one_of_their_values(epochs: list[Any]) -> None:
-    sql = "SELECT k, percentile_approx(a, 0.5) AS m, percentile_approx(a, 0.01, 50) AS least FROM t GROUP BY k"
-    for groups, found in after_each(sql, "k", epochs):
-        for k, middle, least in found:
-            values = sorted(row[2] for row in groups[k] if row[2] is not None)
-            assert middle == (values[math.ceil(len(values) / 2) - 1] if values else None)
-            assert least == (values[0] if values else None)
-
-
 def test_a_percentile_has_sparks_last_digit() -> None:
     """Asked of Spark 4.3: the middle of -20.55 and 100."""
     epoch = [(1, 0, -2055, None, False), (2, 0, 10_000, None, False)]

@@ -1,14 +1,11 @@
 """Rows made of lists, as rows are replaced, deleted and set aside, and keys move."""
 
-from collections import Counter
 from functools import cache
 from random import Random
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from rows_kit import rows_of
 from sql_kit import local_plan
 
@@ -30,37 +27,11 @@ ROWS = TableSpec(
 )
 EVALUATOR = Evaluator()
 planned = cache(lambda sql, key: local_plan(sql, key, ROWS))
-CHANGES = st.lists(
-    st.lists(
-        st.tuples(st.integers(0, 5), st.none() | st.text("ab,", max_size=4), st.integers(-2, 4), st.booleans()),
-        max_size=8,
-    ),
-    min_size=1,
-    max_size=3,
-)
 
 
 def batch(epoch: list[Any], number: int) -> dict[str, pa.RecordBatch]:
     rows = [dict(zip(ROWS.schema.names, (*row[:3], number, row[3]), strict=True)) for row in epoch]
     return {"t": pa.RecordBatch.from_pylist(rows, schema=ROWS.schema)} if rows else {}
-
-
-def made_of(row: tuple[Any, ...]) -> list[tuple[Any, ...]]:
-    parts = list(enumerate(row[1].split(","))) if row[1] is not None else [(None, None)]
-    return [(part, row[0], place) for place, part in parts]
-
-
-@settings(max_examples=20)
-@given(CHANGES)
-def test_elements_come_and_go_with_their_rows(epochs: list[Any]) -> None:
-    sql = "SELECT part, id, pos FROM t LATERAL VIEW OUTER posexplode(split(s, ',')) e AS pos, part"
-    world = DataflowWorld(planned(sql, "part"), {"t": ROWS}, EVALUATOR, Random(len(epochs)))
-    rows: dict[int, tuple[Any, ...]] = {}
-    for number, epoch in enumerate(epochs):
-        newest = {row[0]: row for row in epoch}
-        rows = {key: row for key, row in {**rows, **newest}.items() if not row[3]}
-        world.run_epoch(batch(list(newest.values()), number))
-        assert Counter(rows_of(world.scan())) == Counter(made for row in rows.values() for made in made_of(row))
 
 
 SEQUENCES = "SELECT id, explode(sequence(low, 3, 1)) AS x FROM t"

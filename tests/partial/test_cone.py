@@ -1,4 +1,5 @@
-"""What a cone keeps and what it does in which order; each test tells a story of a few rows."""
+"""What a cone does in which order; each test tells a story of a few rows. ``test_cone_oracle.py`` says that what a cone keeps
+is right, and no more than its keys rest on."""
 
 from dataclasses import replace
 from itertools import combinations_with_replacement
@@ -11,9 +12,6 @@ from upriver.errors import ProtocolError
 from upriver.ids import Epoch
 from upriver.partial.cone_tasks import FILLS_MAX
 from upriver.partial.rules import ALL_RULES, UpqueryRules
-from upriver.vnodes import vnodes_of
-
-VNODES = 8
 
 
 def fans() -> ComparedCone:
@@ -62,17 +60,6 @@ def test_epochs_pass_without_a_read_when_nothing_is_kept() -> None:
     assert cone.cone.applied == 3
 
 
-def test_a_key_without_rows_is_present_and_empty() -> None:
-    cone = fans()
-    cone.run()
-    cone.fill("nowhere")
-    assert cone.look_up("nowhere") == []
-    assert cone.resting == 0
-    cone.publish(visit("nowhere", 3))
-    cone.run()
-    assert cone.look_up("nowhere") == [("nowhere", 1)]
-
-
 def test_cones_keep_what_keys_rest_on_a_key_gains_what_it_has_not_rested_on_with_all_its_rows() -> None:
     cone = fans()
     cone.fill("a")
@@ -83,84 +70,7 @@ def test_cones_keep_what_keys_rest_on_a_key_gains_what_it_has_not_rested_on_with
     cone.check()
 
 
-def test_what_is_gained_two_edges_below_has_all_its_rows() -> None:
-    cone = hits()
-    cone.fill("a")
-    assert cone.look_up("a") == [("a", 1, 1)]
-    cone.publish(offer(3, "a", "Z"))
-    cone.run()
-    assert cone.look_up("a") == [("a", 2, 4)]
-    cone.check()
-
-
-def test_what_is_gained_by_a_key_that_was_gained_is_kept_too() -> None:
-    """In one epoch page a comes to rest on symbol Z, and Z on quantity 5."""
-    cone = hits()
-    cone.publish(visit("/", 5))
-    cone.fill("a")
-    cone.publish(offer(3, "a", "Z"), trade("Z", 5))
-    cone.run()
-    assert cone.look_up("a") == [("a", 3, 9)]
-    cone.check()
-
-
-def test_an_upserted_row_takes_its_key_elsewhere() -> None:
-    """A page's offer names another symbol, comes to another page's key, and goes."""
-    cone = hits()
-    cone.fill("a", "b")
-    cone.publish(offer(1, "a", "Y"))
-    cone.run()
-    assert cone.look_up("a", "b") == [("a", 1, 2), ("b", 1, 2)]
-    cone.publish(offer(1, "a", "Y", gone=True))
-    cone.run()
-    assert cone.look_up("a", "b") == [("b", 1, 2)]
-    cone.check()
-
-
-def test_a_row_without_a_partner_gets_one_and_loses_it() -> None:
-    cone = ComparedCone("deals")
-    cone.publish(trade("X", 3), offer(1, "a", "X", 2))
-    cone.fill("X")
-    assert cone.look_up("X") == [("X", 0, None)]
-    cone.publish(offer(2, "b", "X", 5))
-    cone.run()
-    assert cone.look_up("X") == [("X", 0, "b")]
-    cone.publish(offer(2, "b", "Y", 5))
-    cone.run()
-    assert cone.look_up("X") == [("X", 0, None)]
-    cone.check()
-
-
 # Evictions ----------------------------------------------------------------------------------------------------------
-
-
-def test_an_eviction_forgets_what_only_its_keys_rested_on() -> None:
-    cone = fans()
-    cone.fill("a", "b")
-    assert cone.resting == 3
-    assert cone.evict("a", "nowhere") == 1
-    assert cone.resting == 2, "1 is gone, 2 and 3 are what b rests on"
-    assert cone.look_up("b") == [("b", 2)]
-    assert cone.cone.lacks(hashed("a"))
-    cone.check()
-    assert cone.evict("b") == 1
-    cone.drop_forgotten()
-    stats = cone.cone.stats()
-    assert (stats["present"], stats["resting"], stats["held"], stats["rows"]) == (0, 0, 0, 0)
-    assert stats["evicted"] == 2
-    assert cone.evict("b") == 0
-
-
-def test_an_eviction_forgets_edge_by_edge() -> None:
-    cone = hits()
-    cone.fill("a", "b")
-    assert cone.resting == 2 + 1 + 2, "two symbols, one site, two quantities"
-    cone.evict("a")
-    assert cone.resting == 1 + 1 + 1
-    cone.publish(trade("X", 9), trade("Y", 1))
-    cone.run()
-    assert cone.look_up("b") == [("b", 2, 3)]
-    cone.check()
 
 
 def test_the_state_of_what_one_key_has_rested_on_goes_a_few_keys_at_a_time() -> None:
@@ -172,22 +82,6 @@ def test_the_state_of_what_one_key_has_rested_on_goes_a_few_keys_at_a_time() -> 
     assert cone.resting == 1, "which b rests on"
     assert [cone.cone.drop_forgotten(4) for _ in range(4)] == [4, 4, 1, 0]
     assert cone.cone.stats()["held"] < held - 9
-    cone.check()
-
-
-@pytest.mark.parametrize("goes_first", [True, False])
-def test_what_comes_back_before_its_old_state_is_gone_begins_anew(goes_first: bool) -> None:
-    cone = fans()
-    cone.fill("a", "b")
-    cone.evict("a", "b")
-    cone.publish(visit("c", 3), trade("Y", 3), trade("Y", 2), trade("Z", 1))
-    if goes_first:
-        cone.cone.drop_forgotten(1)
-    cone.fill("b")
-    cone.drop_forgotten()
-    cone.publish(trade("Y", 2), visit("b", 1))
-    cone.run()
-    assert cone.look_up("b") == cone.expected("b")
     cone.check()
 
 
@@ -219,6 +113,7 @@ STEPS = 10
 MOMENTS = list(combinations_with_replacement(range(STEPS + 1), 2))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(("keys", "first"), [("a", 0), ("ab", 1), ("abd", 2)])
 def test_keys_are_evicted_between_any_two_reads(keys: str, first: int) -> None:
     for evicted_after, let_go_after in every_third(MOMENTS, first):
@@ -237,25 +132,6 @@ def test_keys_are_evicted_between_any_two_reads(keys: str, first: int) -> None:
         cone.check()
 
 
-def test_what_a_key_gains_is_evicted_while_something_else_that_it_gains_is_filled() -> None:
-    """Page a gains 2, which b rests on too, and 3; b goes while 3 is filled, and 2 with it."""
-    moment = 0
-    while True:
-        cone = ComparedCone("fans")
-        cone.publish(visit("a", 1), visit("b", 2), trade("X", 2), trade("Y", 3))
-        cone.run()
-        cone.fill("a", "b")
-        cone.publish(visit("a", 2), visit("a", 3))
-        if [cone.step() for _ in range(moment)][-1:] == [False]:
-            break
-        cone.evict("b")
-        cone.run()
-        assert cone.look_up("a") == [("a", 2)]
-        cone.check()
-        moment += 1
-    assert moment > 4
-
-
 @pytest.mark.parametrize("p6", [True, False])
 def test_partial_asked_keys_stay_a_key_that_a_lookup_waits_for_is_not_evicted(p6: bool) -> None:
     cone = LoneCone("fans", replace(ALL_RULES, partial_asked_keys_stay=p6))
@@ -269,60 +145,6 @@ def test_partial_asked_keys_stay_a_key_that_a_lookup_waits_for_is_not_evicted(p6
 
 
 # Keys that move -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("by_slice", [True, False])
-def test_keys_that_are_given_up_in_the_midst_of_a_fill_are_not_kept(by_slice: bool) -> None:
-    moment = 0
-    while True:
-        cone = fans()
-        cone.run()
-        cone.want("a", "b")
-        ended = [cone.step() for _ in range(moment)][-1:] == [False]
-        if ended:
-            break
-        _give_up_a(cone, by_slice)
-        cone.run()
-        filled = not cone.cone.lacks(hashed("a"))
-        assert not cone.cone.lacks(hashed("b"))
-        assert not cone.cone.awaited(hashed("a", "b")).any()
-        assert cone.resting == (3 if filled else 2)
-        cone.check()
-        moment += 1
-    assert moment > 2
-
-
-def _give_up_a(cone: ComparedCone, by_slice: bool) -> None:
-    waits = cone.cone.awaited(hashed("a")).any()
-    vnode = int(vnodes_of(hashed("a"), VNODES)[0])
-    assert vnode != int(vnodes_of(hashed("b"), VNODES)[0])
-    gave_up = cone.cone.give_up_vnode(vnode, VNODES) if by_slice else cone.cone.give_up(hashed("a"))
-    assert gave_up == waits
-
-
-def test_a_key_that_was_given_up_is_wanted_again_before_the_fill_has_ended() -> None:
-    cone = fans()
-    cone.run()
-    cone.want("a")
-    cone.step()
-    assert cone.cone.stats()["pending"] == 1
-    cone.cone.give_up(hashed("a"))
-    assert cone.cone.stats()["pending"] == 0
-    cone.want("a")
-    cone.finish()
-    assert cone.cone.lacks(hashed("a"))
-    cone.run()
-    assert cone.look_up("a") == [("a", 2)]
-    cone.check()
-
-
-def test_a_slice_that_leaves_is_forgotten_and_told() -> None:
-    cone = fans()
-    cone.fill("a", "b")
-    vnode = int(vnodes_of(hashed("a"), VNODES)[0])
-    assert cone.cone.leave(vnode, VNODES).tolist() == hashed("a").tolist()
-    assert cone.present == hashed("b").tolist()
-    cone.check()
 
 
 def test_state_does_not_travel() -> None:
@@ -410,25 +232,6 @@ def finish_next_task(cone: ComparedCone) -> None:
     done = cone.cone.done
     while cone.cone.done == done:
         cone.go_on()
-
-
-@pytest.mark.parametrize("view", ["fans", "in a row", "numbers"])
-def test_rows_are_taken_in_some_at_a_time(view: str) -> None:
-    cone = ComparedCone(view)
-    cone.publish(*(visit("a", 1, site) for site in (1, 2)), offer(1, "a"), *(trade(str(n), 1) for n in range(9)))
-    cone.run()
-    cone.rows_max = 1
-    cone.want("a")
-    cone.begin()
-    pieces = 0
-    while cone.is_at_work:
-        assert cone.cone.lacks(hashed("a"))
-        pieces += cone.cone.unfilled > 0
-        cone.go_on()
-    assert pieces > 9
-    assert cone.look_up("a") == cone.expected("a")
-    assert cone.look_up("a")[0][1] in (9, 18)
-    cone.check()
 
 
 def test_an_epoch_does_not_wait_for_a_long_fill() -> None:

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from duckdb_kit import by_duckdb
 from hypothesis import given
 from hypothesis import strategies as st
-from state_kit import MANY, TYPES, VALUES, column_values, order_of
+from state_kit import MANY, TYPES, column_values, order_of
 
 from upriver.engine.operators.topk import SortKey, best_of, in_order
 
@@ -63,19 +62,6 @@ def test_rows_are_sorted_as_python_sorts_them(data: st.DataObject, types: list[p
 
     assert order.tolist() == sorted(range(size), key=cmp_to_key(compare))
     assert heads[1:].tolist() == [compare(left, right) != 0 for left, right in pairwise(order.tolist())]
-
-
-@pytest.mark.parametrize("type", VALUES, ids=str)
-@MANY
-@given(data=st.data())
-def test_values_are_sorted_as_duckdb_sorts_them(type: pa.DataType, data: st.DataObject) -> None:
-    values = pa.array(data.draw(column_values(type)), type)
-    (key,) = drawn_keys(data, [type])
-    order, _ = in_order(np.zeros(len(values), np.int64), [key], lambda _, at: values.take(pa.array(at)))
-    direction = f"{'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
-    table = pa.table({"place": np.arange(len(values)), "x": values})
-    expected = by_duckdb(f"SELECT place FROM given_values ORDER BY x {direction}, place", given_values=table)
-    assert order.tolist() == expected.column("place").to_pylist()
 
 
 @MANY
