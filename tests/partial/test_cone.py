@@ -1,4 +1,4 @@
-"""What a cone does in which order; each test tells a story of a few rows. ``test_cone_oracle.py`` says that what a cone keeps
+"""What a cone does in which order; each test tells a story of a few rows. ``test_cone_oracle.py`` says that what it keeps
 is right, and no more than its keys rest on."""
 
 from dataclasses import replace

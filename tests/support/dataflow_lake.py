@@ -1,16 +1,11 @@
-"""A lake for simulated dataflows: rows at random, and what DuckDB says of all of them."""
+"""A lake for simulated dataflows: rows at random."""
 
-from collections import Counter
-from collections.abc import Mapping
 from random import Random
 
 import pyarrow as pa
-from dataflow_kit import ROWS, TABLES, Query
-from duckdb_kit import by_duckdb
+from dataflow_kit import ROWS, TABLES
 from hypothesis import strategies as st
-from state_kit import Row, plain_rows
-
-from simulator.dataflow_world import DataflowWorld
+from state_kit import Row
 
 VERSIONS_MAX = 100
 """Rows of an upsert table."""
@@ -40,13 +35,3 @@ class Lake:
         schema = TABLES[name].schema
         columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(schema)]
         return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def check(query: Query, world: DataflowWorld, rows: Mapping[str, pa.Table]) -> None:
-    """The whole view, and each key by itself, is what DuckDB says."""
-    wanted = by_duckdb(query.sql, **rows)
-    answer = world.scan()
-    assert Counter(plain_rows(answer)) == Counter(plain_rows(wanted.rename_columns(answer.schema.names)))
-    keys = answer.select(list(query.key)).group_by(list(query.key)).aggregate([]).combine_chunks()
-    for batch in keys.to_batches():
-        assert Counter(plain_rows(world.lookup(batch))) == Counter(plain_rows(answer))

@@ -10,34 +10,7 @@ from coordinator_kit import PLAN, Recorded, gone, published, said, vnode_map
 from upriver.coordinator.group import MembershipConfig
 from upriver.ids import Epoch, FeedId, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
-from upriver.protocol.coordinator_events import (
-    CoordinatorAction,
-    CoordinatorEvent,
-    LeaseOver,
-    Tell,
-    WorkerRegistered,
-)
-from upriver.protocol.messages import (
-    Assign,
-    BeginStage,
-    CaughtUp,
-    EpochFinished,
-    Follow,
-    FromWorker,
-    Here,
-    Meet,
-    MetPeers,
-    OpenEpoch,
-    PeersLost,
-    Probe,
-    Restored,
-    Resume,
-    Retire,
-    StageDone,
-    StartedAnew,
-    ToWorker,
-    Unfollow,
-)
+from upriver.protocol import coordinator_events, messages
 from upriver.protocol.rules import ALL_RULES, Rules
 
 THIRDS = (0, 0, 1, 1, 2, 2)
@@ -61,7 +34,7 @@ class Group:
         plans: Sequence[DataflowPlan] = (PLAN,),
         instances: Sequence[str] = (),
         rules: Rules = ALL_RULES,
-        silent: Iterable[type[FromWorker]] = (),
+        silent: Iterable[type[messages.FromWorker]] = (),
         **config: Unpack[Config],
     ) -> None:
         """owners: of the vnodes. instances: of workers 0, 1 and so on. silent: as below. config: of membership,
@@ -71,14 +44,14 @@ class Group:
         self.instances = dict(enumerate(instances))
         self.silent = set(silent)
         """What workers keep to themselves for now."""
-        self.unsaid: list[tuple[Incarnation, FromWorker]] = []
-        self.log: list[CoordinatorAction] = []
+        self.unsaid: list[tuple[Incarnation, messages.FromWorker]] = []
+        self.log: list[coordinator_events.CoordinatorAction] = []
         """All that ever came out."""
-        self.feeds: dict[FeedId, tuple[int, Follow]] = {}
+        self.feeds: dict[FeedId, tuple[int, messages.Follow]] = {}
         """By whose incarnation, and what it follows."""
         self.places: dict[int, int] = {}
         """The workers that are there: by worker, the incarnation."""
-        self._told: deque[Tell] = deque()
+        self._told: deque[coordinator_events.Tell] = deque()
         self._at: dict[int, Epoch] = {}
         """How far each incarnation is."""
         self._last = 0
@@ -86,7 +59,7 @@ class Group:
 
     # What happens
 
-    def happens(self, *events: CoordinatorEvent) -> list[CoordinatorAction]:
+    def happens(self, *events: coordinator_events.CoordinatorEvent) -> list[coordinator_events.CoordinatorAction]:
         """What comes of these, all that the workers then do included."""
         before = len(self.log)
         for event in events:
@@ -95,7 +68,7 @@ class Group:
             self._obey(self._told.popleft())
         return self.log[before:]
 
-    def come(self, *workers: int) -> list[CoordinatorAction]:
+    def come(self, *workers: int) -> list[coordinator_events.CoordinatorAction]:
         """A process comes to each of these places."""
         before = len(self.log)
         for worker in workers:
@@ -103,7 +76,7 @@ class Group:
             self.places[worker] = self._last
             instance = self.instances.get(worker, f"executor-{worker}")
             self.happens(
-                WorkerRegistered(
+                coordinator_events.WorkerRegistered(
                     worker=WorkerId(worker),
                     incarnation=Incarnation(self._last),
                     address=f"host-{self._last}",
@@ -112,31 +85,33 @@ class Group:
             )
         return self.log[before:]
 
-    def lose(self, *workers: int) -> list[CoordinatorAction]:
+    def lose(self, *workers: int) -> list[coordinator_events.CoordinatorAction]:
         """The channels of these close."""
         return self.happens(*(gone(self.places.pop(worker)) for worker in workers))
 
-    def lease_over(self, *incarnations: int) -> list[CoordinatorAction]:
-        return self.happens(*(LeaseOver(incarnation=Incarnation(incarnation)) for incarnation in incarnations))
+    def lease_over(self, *incarnations: int) -> list[coordinator_events.CoordinatorAction]:
+        return self.happens(
+            *(coordinator_events.LeaseOver(incarnation=Incarnation(incarnation)) for incarnation in incarnations)
+        )
 
-    def epoch(self) -> list[CoordinatorAction]:
+    def epoch(self) -> list[coordinator_events.CoordinatorAction]:
         """One more epoch, of no rows."""
         return self.happens(published(self.machine.published + 1))
 
-    def says(self, worker: int, message: FromWorker) -> list[CoordinatorAction]:
+    def says(self, worker: int, message: messages.FromWorker) -> list[coordinator_events.CoordinatorAction]:
         return self.happens(said(self.places[worker], message))
 
-    def cannot_reach(self, worker: int, peer: int) -> list[CoordinatorAction]:
+    def cannot_reach(self, worker: int, peer: int) -> list[coordinator_events.CoordinatorAction]:
         """A worker's channel to another is gone."""
-        meeting = [tell.message.meeting for tell in self.tells() if isinstance(tell.message, Meet)][-1]
-        return self.says(worker, PeersLost(meeting=meeting, why="silence", peer=WorkerId(peer)))
+        meeting = [tell.message.meeting for tell in self.tells() if isinstance(tell.message, messages.Meet)][-1]
+        return self.says(worker, messages.PeersLost(meeting=meeting, why="silence", peer=WorkerId(peer)))
 
-    def speak(self) -> list[CoordinatorAction]:
+    def speak(self) -> list[coordinator_events.CoordinatorAction]:
         """Workers say what they have kept to themselves, and all that there is to say from now on."""
         self.silent.clear()
         return self.say()
 
-    def say(self, *kinds: type[FromWorker]) -> list[CoordinatorAction]:
+    def say(self, *kinds: type[messages.FromWorker]) -> list[coordinator_events.CoordinatorAction]:
         """Workers say what they have kept to themselves so far; of these kinds only, if any are named."""
         saying = [(who, message) for who, message in self.unsaid if not kinds or isinstance(message, kinds)]
         self.unsaid = [(who, message) for who, message in self.unsaid if kinds and not isinstance(message, kinds)]
@@ -169,18 +144,18 @@ class Group:
         feeds = [(there[incarnation], feed.vnodes) for incarnation, feed in self.feeds.values() if incarnation in there]
         return {vnode: sorted(worker for worker, followed in feeds if vnode in followed) for vnode in vnodes}
 
-    def tells(self) -> list[Tell]:
+    def tells(self) -> list[coordinator_events.Tell]:
         """All that any worker was ever told."""
-        return [action for action in self.log if isinstance(action, Tell)]
+        return [action for action in self.log if isinstance(action, coordinator_events.Tell)]
 
     # What workers do
 
-    def _step(self, event: CoordinatorEvent) -> None:
+    def _step(self, event: coordinator_events.CoordinatorEvent) -> None:
         actions = self.machine.step(event)
         self.log += actions
-        self._told += [action for action in actions if isinstance(action, Tell)]
+        self._told += [action for action in actions if isinstance(action, coordinator_events.Tell)]
 
-    def _obey(self, told: Tell) -> None:
+    def _obey(self, told: coordinator_events.Tell) -> None:
         if told.incarnation not in self.places.values():
             return
         for answer in self._answers(told.incarnation, told.message):
@@ -189,53 +164,56 @@ class Group:
             else:
                 self._step(said(told.incarnation, answer))
 
-    def _answers(self, me: Incarnation, order: ToWorker) -> list[FromWorker]:
+    def _answers(self, me: Incarnation, order: messages.ToWorker) -> list[messages.FromWorker]:
         match order:
-            case Assign():
+            case messages.Assign():
                 self.feeds = {feed: following for feed, following in self.feeds.items() if following[0] != me}
                 is_new = me not in self._at
                 self._at[me] = order.start_at
-                anew = [] if is_new else [StartedAnew(generation=order.generation)]
-                return [*anew, *([Restored()] if order.chain else [])]
-            case Resume():
+                anew = [] if is_new else [messages.StartedAnew(generation=order.generation)]
+                return [*anew, *([messages.Restored()] if order.chain else [])]
+            case messages.Resume():
                 self._at[me] = order.at
                 self._give_up(order)
-                return [StartedAnew(generation=order.generation), *self._caught_up(me)]
-            case Meet(meeting=meeting):
-                return [MetPeers(meeting=meeting)]
-            case OpenEpoch(epoch=epoch):
+                return [messages.StartedAnew(generation=order.generation), *self._caught_up(me)]
+            case messages.Meet(meeting=meeting):
+                return [messages.MetPeers(meeting=meeting)]
+            case messages.OpenEpoch(epoch=epoch):
                 self._at[me] = epoch
                 staged = self.machine.cluster.ledger.is_staged
-                done = EpochFinished(epoch=epoch, read={}, applied={}, stats={})
+                done = messages.EpochFinished(epoch=epoch, read={}, applied={}, stats={})
                 return [done, *([] if staged else self._caught_up(me))]
-            case BeginStage(epoch=epoch, stage=stage):
+            case messages.BeginStage(epoch=epoch, stage=stage):
                 is_last = stage == self.machine.cluster.ledger.deepest
-                return [StageDone(epoch=epoch, stage=stage, stats={}), *(self._caught_up(me) if is_last else [])]
-            case Follow():
+                return [
+                    messages.StageDone(epoch=epoch, stage=stage, stats={}),
+                    *(self._caught_up(me) if is_last else []),
+                ]
+            case messages.Follow():
                 self.feeds[order.feed] = me, order
-                return [CaughtUp(feed=order.feed, epoch=self._at[me])]
-            case Unfollow():
+                return [messages.CaughtUp(feed=order.feed, epoch=self._at[me])]
+            case messages.Unfollow():
                 self._unfollow(order)
-            case Probe(probe=probe):
-                return [Here(probe=probe)]
-            case Retire():
+            case messages.Probe(probe=probe):
+                return [messages.Here(probe=probe)]
+            case messages.Retire():
                 self.places = {worker: i for worker, i in self.places.items() if i != me}
         return []
 
-    def _caught_up(self, me: Incarnation) -> list[FromWorker]:
+    def _caught_up(self, me: Incarnation) -> list[messages.FromWorker]:
         mine = [feed for feed, (follower, _) in self.feeds.items() if follower == me]
-        return [CaughtUp(feed=feed, epoch=self._at[me]) for feed in mine]
+        return [messages.CaughtUp(feed=feed, epoch=self._at[me]) for feed in mine]
 
-    def _unfollow(self, order: Unfollow) -> None:
+    def _unfollow(self, order: messages.Unfollow) -> None:
         if order.feed in self.feeds:
             me, feed = self.feeds.pop(order.feed)
             left = tuple(vnode for vnode in feed.vnodes if vnode not in order.vnodes)
             if left:
-                self.feeds[order.feed] = me, Follow(feed=feed.feed, owner=feed.owner, vnodes=left)
+                self.feeds[order.feed] = me, messages.Follow(feed=feed.feed, owner=feed.owner, vnodes=left)
 
-    def _give_up(self, order: Resume) -> None:
+    def _give_up(self, order: messages.Resume) -> None:
         """What changes hands is followed no more."""
         owners = next(iter(order.maps.values())).owners
         for number, (_, feed) in list(self.feeds.items()):
             moved = tuple(vnode for vnode in feed.vnodes if owners[vnode] != feed.owner)
-            self._unfollow(Unfollow(feed=number, vnodes=moved))
+            self._unfollow(messages.Unfollow(feed=number, vnodes=moved))

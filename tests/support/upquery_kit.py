@@ -35,26 +35,11 @@ from upriver.ids import Epoch, WorkerId
 from upriver.partial.partial_region import ANSWER_ROWS_MAX
 from upriver.partial.rules import ALL_RULES as ALL_UPQUERY_RULES
 from upriver.plan.plan import DataflowPlan
+from upriver.protocol import worker_events
 from upriver.protocol.messages import Evict, FromWorker
 from upriver.protocol.peers import Envelope
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
-from upriver.protocol.worker_events import (
-    Answer,
-    KeysRead,
-    MeetPeers,
-    PeerSaid,
-    PeersMet,
-    ReadEpoch,
-    ReadKeys,
-    Refuse,
-    Report,
-    SendPeer,
-    TimeToEvict,
-    TimeToFill,
-    WorkerAction,
-    WorkerEvent,
-)
 from upriver.vnodes import vnodes_of
 from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
@@ -91,7 +76,7 @@ class Workers:
         self.machines = [WorkerMachine(lambda *_: Weighed(), rules, memory_budget) for _ in WORKERS]
         self.lake: list[tuple[str, ...]] = []
         """Of each epoch, the keys of its rows."""
-        self.upqueries: list[deque[ReadKeys]] = [deque() for _ in WORKERS]
+        self.upqueries: list[deque[worker_events.ReadKeys]] = [deque() for _ in WORKERS]
         """By worker: those without an answer."""
         self.lines: defaultdict[tuple[int, int], deque[Envelope]] = defaultdict(deque)
         """By sender and receiver: what is on its way."""
@@ -102,31 +87,31 @@ class Workers:
         self.refusals: dict[int, UpriverError] = {}
         self.reports: list[FromWorker] = []
         self.generation = 0
-        self._reading: list[ReadEpoch | None] = [None for _ in WORKERS]
+        self._reading: list[worker_events.ReadEpoch | None] = [None for _ in WORKERS]
         self._tickets = 0
         for worker in WORKERS:
             self.step(worker, assign(owners, worker, plans=(self.plan,)))
 
-    def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
+    def step(self, worker: int, event: worker_events.WorkerEvent) -> list[worker_events.WorkerAction]:
         """Have something happen to a worker."""
         actions = self.machines[worker].step(event)
         for action in actions:
             match action:
-                case ReadKeys():
+                case worker_events.ReadKeys():
                     self.upqueries[worker].append(action)
-                case ReadEpoch():
+                case worker_events.ReadEpoch():
                     self._reading[worker] = action
-                case SendPeer(to=to, envelope=envelope):
+                case worker_events.SendPeer(to=to, envelope=envelope):
                     self.lines[worker, to].append(envelope)
-                case MeetPeers(meet=meeting):
-                    self.step(worker, PeersMet(meeting=meeting.meeting))
-                case Answer():
+                case worker_events.MeetPeers(meet=meeting):
+                    self.step(worker, worker_events.PeersMet(meeting=meeting.meeting))
+                case worker_events.Answer():
                     found = {row["k"]: row["seen"] for row in action.rows.to_pylist()}
                     self.answers[action.ticket] = found, action.epoch
                     self.held_up |= {action.ticket} if action.held_up else set()
-                case Refuse():
+                case worker_events.Refuse():
                     self.refusals[action.ticket] = action.error
-                case Report(message=message):
+                case worker_events.Report(message=message):
                     self.reports.append(message)
         return actions
 
@@ -176,7 +161,7 @@ class Workers:
                 self.step(worker, over(epoch))
         return epoch
 
-    def _epoch(self, worker: int) -> ReadEpoch:
+    def _epoch(self, worker: int) -> worker_events.ReadEpoch:
         reading = self._reading[worker]
         assert reading is not None
         return reading
@@ -200,7 +185,7 @@ class Workers:
         found = [(key, epoch) for epoch, keys in enumerate(self.lake[:through], 1) for key in keys if key in asked_for]
         self.step(
             worker,
-            KeysRead(
+            worker_events.KeysRead(
                 generation=action.generation,
                 region=action.region,
                 number=action.upquery.number,
@@ -222,7 +207,7 @@ class Workers:
     def rest(self, worker: int) -> None:
         """The worker's upqueries have rested, if they do."""
         if self.machines[worker].can_fill:
-            self.step(worker, TimeToFill())
+            self.step(worker, worker_events.TimeToFill())
 
     # Keys that move
 
@@ -230,7 +215,7 @@ class Workers:
         """The next things that a worker has said to the other arrive; all of them, if no number is given."""
         line = self.lines[sender, receiver]
         for _ in range(len(line) if count is None else count):
-            self.step(receiver, PeerSaid(sender=WorkerId(sender), envelope=line.popleft()))
+            self.step(receiver, worker_events.PeerSaid(sender=WorkerId(sender), envelope=line.popleft()))
 
     def carry_all(self) -> None:
         while any(self.lines.values()):
@@ -276,7 +261,7 @@ def evict_at_once(workers: Workers, worker: int, *keys: str) -> None:
     """As :func:`evict`, and there is time for it."""
     workers.step(worker, evict(*keys))
     while workers.machines[worker].must_evict:
-        workers.step(worker, TimeToEvict(keys_max=10))
+        workers.step(worker, worker_events.TimeToEvict(keys_max=10))
 
 
 def following(workers: Workers, worker: int) -> Serving:

@@ -38,16 +38,8 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import DeclarationError, ProtocolError, RowError
 from upriver.ids import Epoch, MapVersion
 from upriver.migration.messages import Acquire
+from upriver.protocol import messages
 from upriver.protocol.coordinator_events import PlansWanted, PublishCheckpoint
-from upriver.protocol.messages import (
-    Assign,
-    CheckpointWritten,
-    EpochFinished,
-    FailView,
-    SnapshotNotTaken,
-    TakeCheckpoint,
-    ViewFailed,
-)
 from upriver.protocol.peers import FailedHere, ForRegion
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
@@ -78,7 +70,7 @@ class Broken(Seen):
 
 def test_the_epoch_ends_with_all_its_rows_counted() -> None:
     machine = worker(assign(), opened(1), bad(1, "a", "b"))
-    (report,) = reports(machine.step(read(1, 2)), EpochFinished)
+    (report,) = reports(machine.step(read(1, 2)), messages.EpochFinished)
     assert (report.applied, report.stats["seen"]["keys"]) == ({"seen": 2}, 0)
 
 
@@ -86,8 +78,8 @@ def test_another_view_over_the_same_rows_goes_on() -> None:
     machine = WorkerMachine(lambda plan, _: Broken() if plan.name == "seen" else Seen())
     machine.step(assign(**TWO))
     machine.step(opened(1))
-    (failed,) = reports(machine.step(rows(1, "a")), ViewFailed)
-    assert failed == ViewFailed(
+    (failed,) = reports(machine.step(rows(1, "a")), messages.ViewFailed)
+    assert failed == messages.ViewFailed(
         view="seen",
         failure=ViewFailure(kind="ProtocolError", error="view 'seen', epoch 1: ZeroDivisionError: by nought"),
     )
@@ -108,7 +100,7 @@ def test_a_region_that_cannot_find_its_keys_fails_as_they_move_and_they_move_on(
     for event in (assign(HALVES), meet(0, 1), PeersMet(meeting=1)):
         machine.step(event)
     actions = machine.step(announce(HALVES, owners_with(HALVES, v3=1)))
-    (failed,) = reports(actions, ViewFailed)
+    (failed,) = reports(actions, messages.ViewFailed)
     assert failed.failure.error == "view 'seen', keeping its keys: LookupError: no index"
     assert refused(machine.step(asked(KEYS[0][0]))) == {1: ProtocolError}
 
@@ -120,14 +112,14 @@ def test_a_view_whose_region_cannot_be_made_fails_at_once() -> None:
         return Seen()
 
     machine = WorkerMachine(build)
-    (failed,) = reports(machine.step(assign(**TWO)), ViewFailed)
+    (failed,) = reports(machine.step(assign(**TWO)), messages.ViewFailed)
     assert failed.failure == ViewFailure(kind="DeclarationError", error="view 'seen': no module 'shop'")
     assert refused(machine.step(asked("a"))) == {1: DeclarationError}
 
 
 def test_lookups_that_wait_are_refused_with_the_error_and_later_ones_at_once() -> None:
     machine = worker(assign(), asked("a", at_least=5))
-    actions = machine.step(FailView(view="seen", failure=FAILURE))
+    actions = machine.step(messages.FailView(view="seen", failure=FAILURE))
     assert refused(actions) == {1: RowError}
     assert reports(actions) == []
     assert refused(machine.step(asked("a", ticket=2, at_least=9))) == {2: RowError}
@@ -136,7 +128,7 @@ def test_lookups_that_wait_are_refused_with_the_error_and_later_ones_at_once() -
 def test_what_the_coordinator_says_is_the_cause() -> None:
     machine = worker(assign(), opened(1), bad(1, "a"))
     other = replace(FAILURE, error="view 'seen', epoch 1: overflow elsewhere")
-    machine.step(FailView(view="seen", failure=other))
+    machine.step(messages.FailView(view="seen", failure=other))
     (refusal,) = machine.step(asked("a"))
     assert isinstance(refusal, Refuse)
     assert str(refusal.error) == other.error
@@ -144,13 +136,13 @@ def test_what_the_coordinator_says_is_the_cause() -> None:
 
 def test_a_snapshot_of_it_cannot_be_had() -> None:
     machine = worker(assign(failed={"seen": FAILURE}))
-    (not_taken,) = reports(machine.step(take(1, at=0)), SnapshotNotTaken)
+    (not_taken,) = reports(machine.step(take(1, at=0)), messages.SnapshotNotTaken)
     assert FAILURE.error in not_taken.error
 
 
 def test_a_worker_that_is_told_so_at_first_keeps_nothing_and_counts_on() -> None:
     machine = worker(assign(failed={"seen": FAILURE}), opened(1), rows(1, "a"))
-    (report,) = reports(machine.step(read(1, 1)), EpochFinished)
+    (report,) = reports(machine.step(read(1, 1)), messages.EpochFinished)
     assert (report.applied, report.stats["seen"]["keys"]) == ({"seen": 1}, 0)
 
 
@@ -190,7 +182,7 @@ def test_without_the_rule_a_peer_goes_on_until_the_coordinator_says_so() -> None
 def test_a_peer_fails_the_view_too_and_says_so() -> None:
     machine = with_a_peer()
     actions = machine.step(said(1, FailedHere(view="seen", failure=FAILURE)))
-    assert reports(actions) == [ViewFailed(view="seen", failure=FAILURE)]
+    assert reports(actions) == [messages.ViewFailed(view="seen", failure=FAILURE)]
     assert refused(machine.step(asked(KEYS[0][0]))) == {1: RowError}
     assert machine.step(said(1, FailedHere(view="seen", failure=FAILURE))) == []
 
@@ -200,20 +192,20 @@ def test_keys_that_come_without_any_state_fail_the_view() -> None:
     load = ForRegion(region="seen", message=Acquire(version=MapVersion(1), keys=keys, state=()))
     machine = worker(assign(HALVES, me=1), meet(0, 1), PeersMet(meeting=1))
     machine.step(announce(HALVES, owners_with(HALVES, v3=1)))
-    (failed,) = reports(machine.step(said(0, load)), ViewFailed)
+    (failed,) = reports(machine.step(said(0, load)), messages.ViewFailed)
     assert failed.view == "seen"
 
 
 # At the coordinator -------------------------------------------------------------------------------------------------
 
 ROWS_FAILED = ViewFailure(kind="RowError", error="overflow in view rows")
-FAILED = driver.said(2, ViewFailed(view="rows", failure=ROWS_FAILED))
+FAILED = driver.said(2, messages.ViewFailed(view="rows", failure=ROWS_FAILED))
 
 
 def test_all_workers_are_told_and_the_first_cause_counts() -> None:
     machine = coordinator(*BOTH)
-    assert listeners(FailView, machine.step(FAILED)) == [1, 2]
-    assert machine.step(driver.said(1, ViewFailed(view="rows", failure=FAILURE))) == []
+    assert listeners(messages.FailView, machine.step(FAILED)) == [1, 2]
+    assert machine.step(driver.said(1, messages.ViewFailed(view="rows", failure=FAILURE))) == []
     assert machine.cluster.failed == {"rows": ROWS_FAILED}
 
 
@@ -224,7 +216,7 @@ def test_epochs_end_all_the_same() -> None:
 
 def test_a_worker_that_comes_later_is_told_with_its_assignment() -> None:
     machine = coordinator(*BOTH, FAILED, gone(2))
-    (assigned,) = only(Assign, machine.step(driver.came(1, 3)))
+    (assigned,) = only(messages.Assign, machine.step(driver.came(1, 3)))
     assert assigned.failed == {"rows": ROWS_FAILED}
 
 
@@ -258,7 +250,7 @@ def test_what_failed_before_all_began_anew_concerns_no_view_of_now() -> None:
 def test_a_rescale_goes_on(strategy: Any) -> None:
     machine = coordinator(*BOTH, FAILED)
     machine.step(wanted(1, workers=3, strategy=strategy))
-    (assigned, *_) = only(Assign, machine.step(driver.came(2, 3)))
+    (assigned, *_) = only(messages.Assign, machine.step(driver.came(2, 3)))
     assert assigned.failed == {"rows": ROWS_FAILED}
 
 
@@ -267,10 +259,10 @@ def test_a_checkpoint_names_it_and_a_driver_that_begins_with_that_knows_it() -> 
     for event in [*BOTH, published(1, rows=0), finished(1, 1), FAILED]:
         machine.step(event)
     actions = machine.step(finished(2, 1))
-    (ask, _) = only(TakeCheckpoint, actions)
-    machine.step(driver.said(1, CheckpointWritten(checkpoint=ask.checkpoint, files=())))
+    (ask, _) = only(messages.TakeCheckpoint, actions)
+    machine.step(driver.said(1, messages.CheckpointWritten(checkpoint=ask.checkpoint, files=())))
     (publish,) = only(
-        PublishCheckpoint, machine.step(driver.said(2, CheckpointWritten(checkpoint=ask.checkpoint, files=())))
+        PublishCheckpoint, machine.step(driver.said(2, messages.CheckpointWritten(checkpoint=ask.checkpoint, files=())))
     )
     assert publish.failed == {"rows": ROWS_FAILED}
     found = Checkpoint(epoch=Epoch(1), base=None, regions={}, files=(), failed={**publish.failed, "gone": FAILURE})

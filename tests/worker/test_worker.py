@@ -35,113 +35,64 @@ from machines_kit import (
 
 from upriver.errors import IllegalEvent, LakeError, WrongOwner
 from upriver.ids import Epoch, FeedId, SnapshotId, WorkerId
-from upriver.protocol.messages import (
-    BeginStage,
-    ChangesLogged,
-    CloseInput,
-    ContinueEpochs,
-    DropCheckpoint,
-    DropSnapshot,
-    EpochFinished,
-    Evict,
-    FailView,
-    Follow,
-    KeepCheckpoint,
-    PauseEpochs,
-    Probe,
-    ReadVnodes,
-    Resume,
-    Retire,
-    StartedAnew,
-    TakeChanges,
-    TakeCheckpoint,
-    Unfollow,
-    ViewFailed,
-)
+from upriver.protocol import messages, worker_events
 from upriver.protocol.peers import PeerLookupRefused
-from upriver.protocol.worker_events import (
-    AllStateRead,
-    ChangesNotStored,
-    ChangesStored,
-    KeysRead,
-    KeysUnread,
-    LookupGivenUp,
-    PeerLost,
-    PeersMet,
-    ReadTakesLong,
-    Report,
-    RowsFetched,
-    RowsUnfetched,
-    StateNotWritten,
-    StateRead,
-    StateUnread,
-    StateWritten,
-    Stop,
-    TimeToAnswer,
-    TimeToCopy,
-    TimeToEvict,
-    TimeToFeed,
-    TimeToFill,
-    TimeToSettle,
-    TimeToTakeIn,
-    WorkerEvent,
-)
 from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
 from upriver.state.vectors import NO_KEYS
 
-OF_EACH_KIND: list[WorkerEvent] = [
+OF_EACH_KIND: list[worker_events.WorkerEvent] = [
     assign(),
     opened(1),
-    BeginStage(epoch=Epoch(1), stage=0),
+    messages.BeginStage(epoch=Epoch(1), stage=0),
     over(1),
-    ReadVnodes(vnodes=()),
+    messages.ReadVnodes(vnodes=()),
     meet(0, 1),
     announce(ALL_MINE, HALVES),
-    CloseInput(peers=()),
-    PauseEpochs(pause=1),
-    ContinueEpochs(),
+    messages.CloseInput(peers=()),
+    messages.PauseEpochs(pause=1),
+    messages.ContinueEpochs(),
     take(1, at=1),
-    DropSnapshot(snapshot=SnapshotId(1)),
-    Retire(),
+    messages.DropSnapshot(snapshot=SnapshotId(1)),
+    messages.Retire(),
     rows(1, "a"),
     read(1, 0),
     asked("a"),
-    LookupGivenUp(ticket=1),
-    PeersMet(meeting=1),
+    worker_events.LookupGivenUp(ticket=1),
+    worker_events.PeersMet(meeting=1),
     rows_from(1, 1, "a"),
-    PeerLost(why="gone"),
+    worker_events.PeerLost(why="gone"),
     move(),
-    KeysRead(generation=0, region="v", number=1, rows=(), through=Epoch(0)),
-    ReadTakesLong(generation=0, region="v", number=1),
-    KeysUnread(generation=0, region="v", number=1, error=LakeError("torn")),
-    RowsFetched(generation=0, view="v", task=1, rows=()),
-    RowsUnfetched(generation=0, view="v", task=1, error=LakeError("torn")),
-    FailView(view="v", failure=ViewFailure(kind="RowError", error="overflow")),
-    TimeToEvict(keys_max=1),
-    Evict(eviction=1, view="v", keys=None),
-    StateRead(region="v", chunk=StateChunk(NO_KEYS, ())),
-    StateUnread(error="torn"),
-    AllStateRead(),
-    TakeCheckpoint(checkpoint=1, at=Epoch(1), whole=True),
-    TimeToCopy(keys_max=1),
-    TimeToSettle(rows_max=1),
-    StateWritten(checkpoint=1, files=()),
-    StateNotWritten(checkpoint=1, error="the disk is full"),
-    TakeChanges(taking=1, at=Epoch(1), begins=()),
-    ChangesStored(taking=1, parts=()),
-    ChangesNotStored(taking=1, error="the disk is full"),
-    ChangesLogged(through={}),
-    KeepCheckpoint(checkpoint=1),
-    DropCheckpoint(checkpoint=1),
-    Resume(maps={}, reads=(), at=Epoch(0), serve_from=Epoch(0), generation=1),
-    Follow(feed=FeedId(1), owner=WorkerId(1), vnodes=()),
-    Unfollow(feed=FeedId(1), vnodes=()),
-    Probe(probe=1),
-    TimeToFeed(keys_max=1),
-    TimeToFill(),
-    TimeToTakeIn(rows_max=1),
-    TimeToAnswer(rows_max=1),
+    worker_events.KeysRead(generation=0, region="v", number=1, rows=(), through=Epoch(0)),
+    worker_events.ReadTakesLong(generation=0, region="v", number=1),
+    worker_events.KeysUnread(generation=0, region="v", number=1, error=LakeError("torn")),
+    worker_events.RowsFetched(generation=0, view="v", task=1, rows=()),
+    worker_events.RowsUnfetched(generation=0, view="v", task=1, error=LakeError("torn")),
+    messages.FailView(view="v", failure=ViewFailure(kind="RowError", error="overflow")),
+    worker_events.TimeToEvict(keys_max=1),
+    messages.Evict(eviction=1, view="v", keys=None),
+    worker_events.StateRead(region="v", chunk=StateChunk(NO_KEYS, ())),
+    worker_events.StateUnread(error="torn"),
+    worker_events.AllStateRead(),
+    messages.TakeCheckpoint(checkpoint=1, at=Epoch(1), whole=True),
+    worker_events.TimeToCopy(keys_max=1),
+    worker_events.TimeToSettle(rows_max=1),
+    worker_events.StateWritten(checkpoint=1, files=()),
+    worker_events.StateNotWritten(checkpoint=1, error="the disk is full"),
+    messages.TakeChanges(taking=1, at=Epoch(1), begins=()),
+    worker_events.ChangesStored(taking=1, parts=()),
+    worker_events.ChangesNotStored(taking=1, error="the disk is full"),
+    messages.ChangesLogged(through={}),
+    messages.KeepCheckpoint(checkpoint=1),
+    messages.DropCheckpoint(checkpoint=1),
+    messages.Resume(maps={}, reads=(), at=Epoch(0), serve_from=Epoch(0), generation=1),
+    messages.Follow(feed=FeedId(1), owner=WorkerId(1), vnodes=()),
+    messages.Unfollow(feed=FeedId(1), vnodes=()),
+    messages.Probe(probe=1),
+    worker_events.TimeToFeed(keys_max=1),
+    worker_events.TimeToFill(),
+    worker_events.TimeToTakeIn(rows_max=1),
+    worker_events.TimeToAnswer(rows_max=1),
 ]
 BEFORE_ASSIGNMENT = {
     "Assign",
@@ -163,11 +114,11 @@ def kind(event: object) -> str:
 
 
 def test_these_are_events_of_each_kind() -> None:
-    assert {type(event) for event in OF_EACH_KIND} == set(get_args(WorkerEvent))
+    assert {type(event) for event in OF_EACH_KIND} == set(get_args(worker_events.WorkerEvent))
 
 
 @pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in BEFORE_ASSIGNMENT], ids=kind)
-def test_an_unassigned_worker_has_no_place_for(event: WorkerEvent) -> None:
+def test_an_unassigned_worker_has_no_place_for(event: worker_events.WorkerEvent) -> None:
     with pytest.raises(IllegalEvent, match=f"{kind(event)} in phase Unassigned"):
         worker().step(event)
 
@@ -179,20 +130,20 @@ def test_an_unassigned_worker_ignores_answers_to_its_predecessor() -> None:
 
 def test_an_unassigned_worker_owns_nothing_and_may_be_told_to_stop() -> None:
     assert refused(worker().step(asked("a"))) == {1: WrongOwner}
-    assert worker().step(LookupGivenUp(ticket=1)) == []
-    assert worker().step(Retire()) == [Stop()]
+    assert worker().step(worker_events.LookupGivenUp(ticket=1)) == []
+    assert worker().step(messages.Retire()) == [worker_events.Stop()]
     assert worker().step(assign()) == []
 
 
 @pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in ("LookupAsked", "Retire")], ids=kind)
-def test_a_retired_worker_lets_pass(event: WorkerEvent) -> None:
-    assert worker(assign(), Retire()).step(event) == []
+def test_a_retired_worker_lets_pass(event: worker_events.WorkerEvent) -> None:
+    assert worker(assign(), messages.Retire()).step(event) == []
 
 
 @pytest.mark.parametrize("already", [[], [assign()], [assign(), opened(1), rows(1, "a")]])
-def test_a_worker_that_is_told_to_retire_stops(already: Sequence[WorkerEvent]) -> None:
+def test_a_worker_that_is_told_to_retire_stops(already: Sequence[worker_events.WorkerEvent]) -> None:
     machine = worker(*already)
-    assert machine.step(Retire()) == [Stop()]
+    assert machine.step(messages.Retire()) == [worker_events.Stop()]
     assert refused(machine.step(asked("a"))) == {1: WrongOwner}
     assert not machine.can_move
 
@@ -210,10 +161,12 @@ def test_a_worker_that_is_told_to_retire_stops(already: Sequence[WorkerEvent]) -
         ([], abort()),
         ([announce(ALL_MINE, HALVES, 0, 1)], announce(ALL_MINE, HALVES, 0, 1)),
         ([announce(ALL_MINE, HALVES, 0, 1)], abort(version=2)),
-        ([announce(ALL_MINE, HALVES, 0, 1)], CloseInput(peers=())),
+        ([announce(ALL_MINE, HALVES, 0, 1)], messages.CloseInput(peers=())),
     ],
 )
-def test_a_worker_that_follows_has_no_place_for(already: Sequence[WorkerEvent], event: WorkerEvent) -> None:
+def test_a_worker_that_follows_has_no_place_for(
+    already: Sequence[worker_events.WorkerEvent], event: worker_events.WorkerEvent
+) -> None:
     machine = worker(assign(), *already)
     with pytest.raises(IllegalEvent):
         machine.step(event)
@@ -223,21 +176,21 @@ def test_a_bad_row_is_an_error_that_names_the_view_and_the_epoch() -> None:
     bad = replace(rows(99, "a"), epoch=rows(1, "a").epoch)
     (report,) = worker(assign(), opened(1)).step(bad)
     failure = ViewFailure(kind="RowError", error="view 'seen', epoch 1: overflow")
-    assert report == Report(message=ViewFailed(view="seen", failure=failure))
+    assert report == worker_events.Report(message=messages.ViewFailed(view="seen", failure=failure))
 
 
 def test_lookups_that_wait_are_refused_when_the_worker_retires() -> None:
     machine = worker(assign(serve_from=1), asked("a", ticket=3), asked("b", ticket=4))
-    actions = machine.step(Retire())
+    actions = machine.step(messages.Retire())
     assert refused(actions) == {3: WrongOwner, 4: WrongOwner}
-    assert actions[-1] == Stop()
+    assert actions[-1] == worker_events.Stop()
 
 
-@pytest.mark.parametrize("end", [Retire(), assign(generation=1)], ids=kind)
-def test_what_was_said_before_the_end_is_not_said_again_at_the_end(end: WorkerEvent) -> None:
+@pytest.mark.parametrize("end", [messages.Retire(), assign(generation=1)], ids=kind)
+def test_what_was_said_before_the_end_is_not_said_again_at_the_end(end: worker_events.WorkerEvent) -> None:
     machine = worker(assign(), opened(1))
-    assert reports(machine.step(read(1, 0)), EpochFinished)
-    assert not reports(machine.step(end), EpochFinished)
+    assert reports(machine.step(read(1, 0)), messages.EpochFinished)
+    assert not reports(machine.step(end), messages.EpochFinished)
 
 
 def test_a_worker_that_begins_anew_keeps_nothing_and_refuses_waiting_lookups() -> None:
@@ -246,13 +199,13 @@ def test_a_worker_that_begins_anew_keeps_nothing_and_refuses_waiting_lookups() -
     assert answered(machine.step(asked("a"))) == {1: ({}, 0)}
     machine.step(opened(1))
     machine.step(rows(1, "a"))
-    assert reports(machine.step(read(1, 1)), EpochFinished)[0].read == {CHANNEL: 1}
+    assert reports(machine.step(read(1, 1)), messages.EpochFinished)[0].read == {CHANNEL: 1}
 
 
 def test_worker_own_generation_only_only_a_worker_that_begins_anew_says_of_what_it_speaks() -> None:
     machine = worker()
     assert machine.step(assign(generation=3)) == []
-    assert reports(machine.step(assign(generation=4))) == [StartedAnew(generation=4)]
+    assert reports(machine.step(assign(generation=4))) == [messages.StartedAnew(generation=4)]
 
 
 def test_a_worker_begins_at_the_epoch_that_it_is_told() -> None:

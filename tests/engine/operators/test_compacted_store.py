@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from state_kit import EAGER, MANY, batch_of
 
 from upriver.engine.operators.aggregate import Aggregate
-from upriver.engine.operators.compacted import FORGOTTEN_MIN, STEP_ROWS, CompactionPace
+from upriver.engine.operators.compacted import FORGOTTEN_MIN, STEP_ROWS
 from upriver.engine.operators.rows import RowCounts, Rows
 from upriver.engine.operators.view import CompactedViewStore, Store
 from upriver.plan.plan import AggregateCall, AggregatePlan
@@ -86,17 +86,3 @@ def test_no_answer_changes_while_it_goes_on(kind: str, data: st.DataObject) -> N
         found, wanted = turning.find(hashes, [keys]), plain.find(hashes, [keys])
         assert found[0].tolist() == wanted[0].tolist()
         assert _answer(turning, found[1]) == _answer(plain, wanted[1])
-
-
-def test_a_turnover_ends_in_time() -> None:
-    """Each batch retracts all rows of the last one: more slots are forgotten with a call than a step moves rows."""
-    store = CompactedViewStore(BUILDERS["retracting groups"], CompactionPace(100, 10))
-    store.apply(batch_of(SCHEMA, [(-key, "", 1) for key in range(1, 2000)], ["k"]))
-    most = 0
-    for turn in range(60):
-        rows = [(key, "", turn) for key in range(500)]
-        store.apply(batch_of(SCHEMA, rows, ["k"]))
-        store.apply(batch_of(SCHEMA, rows, ["k"], [-1] * len(rows)))
-        most = max(most, store.slots)
-    assert store.held == 1999
-    assert most < 5 * store.held

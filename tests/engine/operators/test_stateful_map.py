@@ -1,70 +1,33 @@
-"""Stateful maps against a fold in plain Python: whatever the form, the types, the batches and the moves of state."""
+"""Stateful maps: what comes out, what is kept, and what is refused. ``tests/engine/test_stateful.py`` compares views of
+theirs with a fold in plain Python."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from state_kit import MANY, TYPES, Row, batch_of, column_values
-from stateful_kit import Fleet, folded, map_op, recall_op
+from state_kit import batch_of, through_the_wire
+from stateful_kit import map_op, recall_op
 
 from upriver.engine.batch import Batch
 from upriver.engine.operators.compacted import CompactionPace
 from upriver.engine.operators.stateful_map import StatefulMap
 from upriver.errors import DeclarationError, ProtocolError
-from upriver.hashing import Hashes, hash64
+from upriver.hashing import hash64
 from upriver.plan.plan import Per
-
-CUTS = st.lists(st.integers(0, 60), max_size=6)
-FORMS = st.sampled_from(list(Per))
-
-
-def few_hashes(columns: Sequence[pa.Array]) -> Hashes:
-    return (hash64(columns) & np.uint64(3)) << np.uint64(62)
-
-
-HASHERS: list[Callable[[Sequence[pa.Array]], Hashes]] = [hash64, few_hashes]
-
-
-@MANY
-@given(st.data(), FORMS, st.lists(TYPES, min_size=2, max_size=4), st.sampled_from(HASHERS))
-def test_a_function_sees_each_keys_rows_in_order_with_its_state(
-    data: st.DataObject, per: Per, types: list[pa.DataType], hasher: Callable[[Sequence[pa.Array]], Hashes]
-) -> None:
-    source = pa.schema([(f"c{place}", type) for place, type in enumerate(types)])
-    width = data.draw(st.integers(1, 2))
-    key = source.names[:width]
-    routing = data.draw(st.permutations(key))[: data.draw(st.integers(1, width))]
-    fleet = Fleet(recall_op(source, key, per), source, routing, hasher)
-    seen: list[Row] = []
-    for _ in range(data.draw(st.integers(1, 3))):
-        size = data.draw(st.integers(0, 20))
-        rows = list(zip(*(data.draw(column_values(type, size=size)) for type in types), strict=True))
-        batch = fleet.batch(rows, by_hash=data.draw(st.booleans()))
-        fleet.apply(batch, data.draw(CUTS))
-        seen += zip(*(column.to_pylist() for column in batch.rows.columns), strict=True)
-        expected, held = folded(seen, range(width))
-        assert fleet.given == expected
-        fleet.check_held(held)
-        for moved in data.draw(st.lists(st.sampled_from([0, *fleet.owners]), max_size=3)):
-            if moved in fleet.owners:
-                fleet.move(moved, to=data.draw(st.integers(0, 1)))
 
 
 @pytest.mark.parametrize("per", list(Per))
 def test_what_is_dropped_and_what_is_replaced_gives_its_memory_back(per: Per) -> None:
     source = pa.schema([("k", pa.int64()), ("s", pa.string())])
-    operator = StatefulMap(recall_op(source, ["k"], per), source, ["k"], pace=CompactionPace(64, 16))
+    operator = StatefulMap(recall_op(source, ["k"], per), source, ["k"], pace=CompactionPace(16, 4))
     most = []
     for turn in range(60):
-        # 64 keys begin with each turn and have a row in each of four, after which their states are dropped.
-        keys = range(64 * max(0, turn - 3), 64 * turn + 64)
+        # 16 keys begin with each turn and have a row in each of four, after which their states are dropped.
+        keys = range(16 * max(0, turn - 3), 16 * turn + 16)
         operator.apply(0, batch_of(source, [(key, "long" * 20) for key in keys], ["k"]))
         most.append(operator.nbytes)
-    assert operator.held <= 256
+    assert operator.held <= 64
     assert max(most[30:]) < 1.2 * max(most[:30])
 
 
@@ -120,14 +83,20 @@ def test_a_key_that_is_there_cannot_be_installed() -> None:
         operator.install(operator.collect(batch.hash64))
 
 
-def test_two_keys_with_one_hash_have_states_of_their_own() -> None:
-    operator = counter()
+def test_two_keys_with_one_hash_have_states_of_their_own_wherever_they_are() -> None:
+    operator, other = counter(), counter()
     batch = Batch(pa.record_batch([[7, 8, 7, 8]], schema=SOURCE), np.full(4, 5, np.uint64))
     assert sorted(map(str, operator.apply(0, batch).rows.to_pylist())) == sorted(
         str({"k": key, "n": n}) for key in (7, 8) for n in (1, 2)
     )
     assert operator.hashes_between(5, 5).tolist() == [5, 5]
-    assert operator.collect(np.array([5], np.uint64))[0].num_rows == 2
+    state = operator.collect(np.array([5], np.uint64))
+    assert state[0].num_rows == 2
+    other.install(through_the_wire(state))
+    operator.drop(np.array([5], np.uint64))
+    assert operator.held == 0
+    output = other.apply(0, batch.slice(0, 2))
+    assert sorted(row["n"] for row in output.rows.to_pylist()) == [3, 3]
 
 
 @pytest.mark.parametrize(
