@@ -1,5 +1,4 @@
-"""What a cone does in which order; each test tells a story of a few rows. ``test_cone_oracle.py`` says that what it keeps
-is right, and no more than its keys rest on."""
+"""What a cone does in which order: stories of a few rows. ``test_cone_oracle.py`` says that what it keeps is right."""
 
 from dataclasses import replace
 from itertools import combinations_with_replacement
