@@ -34,173 +34,57 @@ from upriver.sql.queries import declare_view
 
 EVALUATOR = Evaluator()
 
-WITH_ITEM = "sales s {} JOIN items i ON s.item = i.item"
-BOTH = "SELECT shop, item, amount FROM sales UNION ALL SELECT shop, item, held FROM stock"
-FIRST = "SELECT shop, item, amount, row_number() OVER (PARTITION BY item ORDER BY amount, shop) AS nth FROM ({})"
-
-TRACED: Mapping[str, tuple[str, str | tuple[str, ...], Sequence[str]]] = {
-    "right input of an inner join": (
-        f"SELECT i.maker, count(*) AS n FROM {WITH_ITEM.format('')} GROUP BY i.maker",
-        "maker",
-        ["items(maker) -> item"],
-    ),
-    "left input of an inner join": (
-        f"SELECT s.shop, i.maker FROM {WITH_ITEM.format('')} WHERE s.amount > i.size",
-        "shop",
-        ["sales(shop) -> item"],
-    ),
-    "a column that is compared, and another": (
-        f"SELECT i.item, s.shop, i.size FROM {WITH_ITEM.format('')}",
-        ("shop", "item"),
-        ["sales(shop,item) -> item"],
-    ),
-    "nulls that are compared": (
-        "SELECT i.maker, s.amount FROM sales s JOIN items i ON s.item IS NOT DISTINCT FROM i.item",
-        "maker",
-        ["items(maker) -> item"],
-    ),
-    "left join": (f"SELECT s.shop, i.maker FROM {WITH_ITEM.format('LEFT')}", "shop", ["sales(shop) -> item"]),
-    "right join": (f"SELECT s.shop, i.maker FROM {WITH_ITEM.format('RIGHT')}", "maker", ["items(maker) -> item"]),
-    "semi join": (f"SELECT s.shop, s.amount FROM {WITH_ITEM.format('LEFT SEMI')}", "shop", ["sales(shop) -> item"]),
-    "anti join": (f"SELECT s.shop, s.amount FROM {WITH_ITEM.format('LEFT ANTI')}", "shop", ["sales(shop) -> item"]),
-    "groups": (
-        "SELECT g.shop, g.n, i.maker FROM (SELECT shop, item, count(*) AS n FROM sales GROUP BY shop, item) g "
-        "JOIN items i ON g.item = i.item",
-        "shop",
-        ["sales(shop) -> item"],
-    ),
-    "versions of a row": (
-        "SELECT held, count(*) AS n FROM stock GROUP BY held",
-        "held",
-        ["stock(held) -> shop"],
-    ),
-    "two columns": (
-        "SELECT shop, price, seq FROM "
-        "(SELECT *, rank() OVER (PARTITION BY item, amount ORDER BY seq) AS nth FROM sales) WHERE nth <= 2",
-        ("price", "shop"),
-        ["sales(price,shop) -> item,amount"],
-    ),
-    "first rows of a union": (
-        f"SELECT shop, item, nth FROM ({FIRST.format(BOTH)}) WHERE nth <= 2",
-        "shop",
-        ["sales(shop) -> item", "stock(shop) -> item"],
-    ),
-    "except": (
-        "SELECT d.shop, i.maker FROM (SELECT shop, item FROM sales EXCEPT SELECT shop, item FROM stock) d "
-        "JOIN items i ON d.item = i.item",
-        "shop",
-        ["sales(shop) -> item"],
-    ),
-    "intersection, by its second input": (
-        "SELECT d.k, i.maker FROM (SELECT amount + 1 AS k, item FROM sales INTERSECT SELECT held, item FROM stock) d "
-        "JOIN items i ON d.item = i.item",
-        "k",
-        ["stock(held) -> item"],
-    ),
-    "a table with itself": (
-        "SELECT b.item, a.item AS other FROM stock a JOIN stock b ON a.shop = b.shop WHERE a.held > b.held",
-        "other",
-        ["stock(item) -> shop"],
-    ),
-    "one exchange after the other": (
-        f"SELECT k.held, count(*) AS n FROM {WITH_ITEM.format('')} JOIN stock k ON k.item = i.maker GROUP BY k.held",
-        "held",
-        ["items(maker) -> item", "stock(held) -> item"],
-    ),
-    "what is kept by another key, joined, and exchanged again": (
-        "SELECT k.seq, count(*) AS n FROM sales s JOIN stock k ON s.amount = k.held GROUP BY k.seq",
-        "seq",
-        ["stock(held) -> shop", "stock(seq) -> held"],
-    ),
-    "groups that are exchanged twice": (
-        "SELECT g.seq, g.n, s.item FROM (SELECT held, seq, count(*) AS n FROM stock GROUP BY held, seq) g "
-        "JOIN sales s ON g.held = s.amount",
-        "seq",
-        ["stock(held) -> shop", "stock(seq) -> held"],
-    ),
-    "either branch of a union, one of them exchanged before": (
-        "SELECT a.item, b.held FROM (SELECT item, amount FROM sales UNION ALL SELECT item, held FROM stock) a "
-        "JOIN (SELECT held FROM stock WHERE seq > 2) b ON a.amount = b.held",
-        "item",
-        ["stock(held) -> shop", "sales(item) -> amount", "stock(item) -> held"],
-    ),
-    "through three regions": (
-        "SELECT d.seq, count(*) AS n FROM (SELECT c.seq, c.item FROM sales s JOIN stock c ON s.amount = c.held) d "
-        "JOIN items i ON d.item = i.maker GROUP BY d.seq",
-        "seq",
-        ["stock(held) -> shop", "stock(item) -> held", "stock(seq) -> item"],
-    ),
-    "left join of what was exchanged": (
-        "SELECT k.seq, k.shop, s.shop AS other FROM stock k LEFT JOIN sales s ON k.held = s.amount",
-        ("shop", "seq"),
-        ["stock(held) -> shop", "stock(shop,seq) -> held"],
-    ),
-}
-"""Views, their keys, and how the keys of all their exchange edges are found."""
-
-UNTRACED: Mapping[str, tuple[str, str | tuple[str, ...], str]] = {
-    "a computed column": (
-        "SELECT upper(maker) AS brand, count(*) AS n FROM items GROUP BY 1",
-        "brand",
-        "rows of region v/0 cannot be found by (upper(items.maker)): upper(items.maker) is computed",
-    ),
-    "an aggregate": (
-        "SELECT item, n FROM (SELECT item, count(*) AS n FROM sales GROUP BY item)",
-        ("n", "item"),
-        "(count(*), sales.item): count(*) is computed",
-    ),
-    "a rank": (
-        f"SELECT nth, shop FROM ({FIRST.format('SELECT * FROM sales')}) WHERE nth <= 2",
-        "nth",
-        "(row_number()): row_number() is computed",
-    ),
-    "the other side of a left join": (
-        f"SELECT i.maker, s.shop FROM {WITH_ITEM.format('LEFT')}",
-        "maker",
-        "(items.maker): no input of the left join has items.maker always",
-    ),
-    "what a left join compares, of the other side": (
-        f"SELECT i.item, s.shop FROM {WITH_ITEM.format('LEFT')}",
-        ("shop", "item"),
-        "no input of the left join has sales.shop, items.item always",
-    ),
-    "a full join": (
-        f"SELECT s.shop, i.maker FROM {WITH_ITEM.format('FULL')}",
-        "shop",
-        "no input of the full join has sales.shop always",
-    ),
-    "both sides of a join": (
-        f"SELECT s.shop, i.maker FROM {WITH_ITEM.format('')}",
-        ("shop", "maker"),
-        "no input of the inner join has sales.shop, items.maker always",
-    ),
-    "a branch of a union": (
-        f"SELECT shop, item, nth FROM ({FIRST.format(BOTH.replace('shop', 'shop + 1 AS shop', 1))}) WHERE nth <= 2",
-        "shop",
-        "(sales.shop + 1) is computed",
-    ),
-    "what was exchanged before": (
-        f"SELECT s.shop, k.held FROM {WITH_ITEM.format('')} JOIN stock k ON k.item = i.maker",
-        "shop",
-        "rows of region v/1 cannot be found by (sales.shop): "
-        "no input of the inner join has sales.shop, items.maker always",
-    ),
-    "one place": (
-        "SELECT shop, seq FROM sales ORDER BY amount, seq LIMIT 3",
-        "shop",
-        "region v/1 needs all rows of region v/0 in one place",
-    ),
-    "one column twice": (
-        "SELECT shop AS a, shop AS b, amount FROM sales",
-        ("a", "b"),
-        "sales.shop, sales.shop names a column twice, which no index does",
-    ),
-}
-"""Views, their keys, and what is said of why one of their exchange edges is not traced."""
+# ruff: noqa: E501  queries are easier to read on one line
+# A view, its key, and how the keys of all its exchange edges are found; and the SQL.
+TRACED = """
+right input of an inner join | maker | items(maker) -> item | SELECT i.maker, count(*) AS n FROM sales s JOIN items i ON s.item = i.item GROUP BY i.maker
+left input of an inner join | shop | sales(shop) -> item | SELECT s.shop, i.maker FROM sales s JOIN items i ON s.item = i.item WHERE s.amount > i.size
+a column that is compared, and another | shop item | sales(shop,item) -> item | SELECT i.item, s.shop, i.size FROM sales s JOIN items i ON s.item = i.item
+nulls that are compared | maker | items(maker) -> item | SELECT i.maker, s.amount FROM sales s JOIN items i ON s.item IS NOT DISTINCT FROM i.item
+left join | shop | sales(shop) -> item | SELECT s.shop, i.maker FROM sales s LEFT JOIN items i ON s.item = i.item
+right join | maker | items(maker) -> item | SELECT s.shop, i.maker FROM sales s RIGHT JOIN items i ON s.item = i.item
+semi join | shop | sales(shop) -> item | SELECT s.shop, s.amount FROM sales s LEFT SEMI JOIN items i ON s.item = i.item
+anti join | shop | sales(shop) -> item | SELECT s.shop, s.amount FROM sales s LEFT ANTI JOIN items i ON s.item = i.item
+groups | shop | sales(shop) -> item | SELECT g.shop, g.n, i.maker FROM (SELECT shop, item, count(*) AS n FROM sales GROUP BY shop, item) g JOIN items i ON g.item = i.item
+versions of a row | held | stock(held) -> shop | SELECT held, count(*) AS n FROM stock GROUP BY held
+two columns | price shop | sales(price,shop) -> item,amount | SELECT shop, price, seq FROM (SELECT *, rank() OVER (PARTITION BY item, amount ORDER BY seq) AS nth FROM sales) WHERE nth <= 2
+first rows of a union | shop | sales(shop) -> item; stock(shop) -> item | SELECT shop, item, nth FROM (SELECT shop, item, amount, row_number() OVER (PARTITION BY item ORDER BY amount, shop) AS nth FROM (SELECT shop, item, amount FROM sales UNION ALL SELECT shop, item, held FROM stock)) WHERE nth <= 2
+except | shop | sales(shop) -> item | SELECT d.shop, i.maker FROM (SELECT shop, item FROM sales EXCEPT SELECT shop, item FROM stock) d JOIN items i ON d.item = i.item
+intersection, by its second input | k | stock(held) -> item | SELECT d.k, i.maker FROM (SELECT amount + 1 AS k, item FROM sales INTERSECT SELECT held, item FROM stock) d JOIN items i ON d.item = i.item
+a table with itself | other | stock(item) -> shop | SELECT b.item, a.item AS other FROM stock a JOIN stock b ON a.shop = b.shop WHERE a.held > b.held
+one exchange after the other | held | items(maker) -> item; stock(held) -> item | SELECT k.held, count(*) AS n FROM sales s JOIN items i ON s.item = i.item JOIN stock k ON k.item = i.maker GROUP BY k.held
+what is kept by another key, joined, and exchanged again | seq | stock(held) -> shop; stock(seq) -> held | SELECT k.seq, count(*) AS n FROM sales s JOIN stock k ON s.amount = k.held GROUP BY k.seq
+groups that are exchanged twice | seq | stock(held) -> shop; stock(seq) -> held | SELECT g.seq, g.n, s.item FROM (SELECT held, seq, count(*) AS n FROM stock GROUP BY held, seq) g JOIN sales s ON g.held = s.amount
+either branch of a union, one of them exchanged before | item | stock(held) -> shop; sales(item) -> amount; stock(item) -> held | SELECT a.item, b.held FROM (SELECT item, amount FROM sales UNION ALL SELECT item, held FROM stock) a JOIN (SELECT held FROM stock WHERE seq > 2) b ON a.amount = b.held
+through three regions | seq | stock(held) -> shop; stock(item) -> held; stock(seq) -> item | SELECT d.seq, count(*) AS n FROM (SELECT c.seq, c.item FROM sales s JOIN stock c ON s.amount = c.held) d JOIN items i ON d.item = i.maker GROUP BY d.seq
+left join of what was exchanged | shop seq | stock(held) -> shop; stock(shop,seq) -> held | SELECT k.seq, k.shop, s.shop AS other FROM stock k LEFT JOIN sales s ON k.held = s.amount
+"""
+# A view, its key, and what is said of why one of its exchange edges is not traced; and the SQL.
+UNTRACED = """
+a computed column | brand | rows of region v/0 cannot be found by (upper(items.maker)): upper(items.maker) is computed | SELECT upper(maker) AS brand, count(*) AS n FROM items GROUP BY 1
+an aggregate | n item | (count(*), sales.item): count(*) is computed | SELECT item, n FROM (SELECT item, count(*) AS n FROM sales GROUP BY item)
+a rank | nth | (row_number()): row_number() is computed | SELECT nth, shop FROM (SELECT shop, item, amount, row_number() OVER (PARTITION BY item ORDER BY amount, shop) AS nth FROM (SELECT * FROM sales)) WHERE nth <= 2
+the other side of a left join | maker | (items.maker): no input of the left join has items.maker always | SELECT i.maker, s.shop FROM sales s LEFT JOIN items i ON s.item = i.item
+what a left join compares, of the other side | shop item | no input of the left join has sales.shop, items.item always | SELECT i.item, s.shop FROM sales s LEFT JOIN items i ON s.item = i.item
+a full join | shop | no input of the full join has sales.shop always | SELECT s.shop, i.maker FROM sales s FULL JOIN items i ON s.item = i.item
+both sides of a join | shop maker | no input of the inner join has sales.shop, items.maker always | SELECT s.shop, i.maker FROM sales s JOIN items i ON s.item = i.item
+a branch of a union | shop | (sales.shop + 1) is computed | SELECT shop, item, nth FROM (SELECT shop, item, amount, row_number() OVER (PARTITION BY item ORDER BY amount, shop) AS nth FROM (SELECT shop + 1 AS shop, item, amount FROM sales UNION ALL SELECT shop, item, held FROM stock)) WHERE nth <= 2
+what was exchanged before | shop | rows of region v/1 cannot be found by (sales.shop): no input of the inner join has sales.shop, items.maker always | SELECT s.shop, k.held FROM sales s JOIN items i ON s.item = i.item JOIN stock k ON k.item = i.maker
+one place | shop | region v/1 needs all rows of region v/0 in one place | SELECT shop, seq FROM sales ORDER BY amount, seq LIMIT 3
+one column twice | a b | sales.shop, sales.shop names a column twice, which no index does | SELECT shop AS a, shop AS b, amount FROM sales
+"""
 
 
-def planned(sql: str, key: str | tuple[str, ...]) -> DataflowPlan:
-    return declare_view("v", sql, key, TABLES, {}, LocalTyper(TABLES))
+def cases(lines: str) -> Mapping[str, list[str]]:
+    """By name: the key, what is expected, and the SQL."""
+    return {name: rest for name, *rest in (line.split(" | ") for line in lines.strip().splitlines())}
+
+
+TRACED_VIEWS, UNTRACED_VIEWS = cases(TRACED), cases(UNTRACED)
+
+
+def planned(sql: str, key: str) -> DataflowPlan:
+    return declare_view("v", sql, key.split(), TABLES, {}, LocalTyper(TABLES))
 
 
 def exchanges(plan: DataflowPlan) -> Iterator[tuple[str, int]]:
@@ -218,20 +102,20 @@ def told(trace: KeyTrace) -> str:
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("name", TRACED_VIEWS)
 def test_a_key_is_traced_to_the_columns_of_a_table(name: str) -> None:
-    sql, key, expected = TRACED[name]
+    key, expected, sql = TRACED_VIEWS[name]
     plan = planned(sql, key)
     found = [trace for consumer, port in exchanges(plan) for trace in traces(plan, consumer, port) or ()]
-    assert [told(trace) for trace in found] == expected
+    assert "; ".join(map(told, found)) == expected
     assert why_untraced(plan) is None
     for trace in found:
         assert trace.channel == lake_channel(trace.table, trace.consumer_key)
 
 
-@pytest.mark.parametrize("name", UNTRACED)
+@pytest.mark.parametrize("name", UNTRACED_VIEWS)
 def test_it_is_said_why_a_key_is_not_traced(name: str) -> None:
-    sql, key, reason = UNTRACED[name]
+    key, reason, sql = UNTRACED_VIEWS[name]
     plan = planned(sql, key)
     assert reason in (why_untraced(plan) or "")
     assert None in [traces(plan, consumer, port) for consumer, port in exchanges(plan)]
@@ -276,7 +160,7 @@ def test_a_view_that_exchanges_nothing_needs_no_traces() -> None:
 
 
 def test_the_lake_holds_the_indexes_of_traces_for_partial_views_only() -> None:
-    sql, key, _ = TRACED["one exchange after the other"]
+    key, _, sql = TRACED_VIEWS["one exchange after the other"]
     plan = planned(sql, key)
     feeding = (LakeEdge("sales", ("item",)), LakeEdge("items", ("item",)), LakeEdge("stock", ("item",)))
     read = (LakeEdge("items", ("maker",)), LakeEdge("stock", ("held",)))
@@ -286,7 +170,7 @@ def test_the_lake_holds_the_indexes_of_traces_for_partial_views_only() -> None:
 
 
 def test_a_partial_view_tells_how_keys_are_found() -> None:
-    sql, key, _ = TRACED["two columns"]
+    key, _, sql = TRACED_VIEWS["two columns"]
     plan = planned(sql, key)
     assert "keys are found" not in render(explain(plan, TABLES))
     lines = render(explain(replace(plan, full_because=None), TABLES)).splitlines()
@@ -358,11 +242,11 @@ def assert_no_key_is_missing(plan: DataflowPlan, epochs: Iterable[Mapping[str, p
                 assert pairs <= set().union(*(named(trace, came.get(trace.table, [])) for trace in found))
 
 
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("name", TRACED_VIEWS)
 @settings(MANY, max_examples=examples(6))
 @given(data=st.data())
 def test_no_key_that_a_row_comes_out_of_is_missing(name: str, data: st.DataObject) -> None:
-    sql, key, _ = TRACED[name]
+    key, _, sql = TRACED_VIEWS[name]
     lake = Lake(data, Random(data.draw(st.integers(0, 2**32))))
     assert_no_key_is_missing(planned(sql, key), (lake.next_rows(12) for _ in range(2)))
 

@@ -32,66 +32,24 @@ from upriver.plan.plan import DataflowPlan
 from upriver.plan.provenance import lake_edges
 
 TABLES = MappingProxyType({table.name: table for table in ALL_TABLES})
+# ruff: noqa: E501  queries are easier to read on one line
+_BY_PAGE = """
+in a row | SELECT o.page, count(*) AS n, max(t.seq) AS last FROM trades t JOIN visits v ON t.qty = v.ms JOIN offers o ON v.site = o.site GROUP BY o.page
+extremes | SELECT o.page, min(t.seq) AS first, max(o.qty) AS most FROM offers o JOIN trades t ON o.sym = t.sym GROUP BY o.page
+lonely | SELECT v.page, v.seq FROM visits v LEFT ANTI JOIN offers o ON v.ms = o.qty
+itself | SELECT a.page, count(*) AS n, max(b.seq) AS last FROM visits a JOIN visits b ON a.ms = b.ms GROUP BY a.page
+latest trades | SELECT page, seq, nth FROM (SELECT v.page, t.seq, row_number() OVER (PARTITION BY v.page ORDER BY t.seq DESC, v.seq) AS nth FROM trades t JOIN visits v ON t.qty = v.ms) WHERE nth <= 2
+neighbours | SELECT v.page, t.seq, lag(t.seq) OVER (PARTITION BY v.page ORDER BY t.seq, v.seq) AS before, count(*) OVER (PARTITION BY v.page) AS n FROM trades t JOIN visits v ON t.qty = v.ms
+either | SELECT page, count(*) AS n, min(seq) AS first FROM (SELECT v.page, t.seq FROM trades t JOIN visits v ON t.qty = v.ms UNION ALL SELECT o.page, t.seq FROM offers o JOIN trades t ON o.sym = t.sym) GROUP BY page
+either in one | SELECT page, count(*) AS n FROM (SELECT v.page, v.ms FROM visits v LEFT ANTI JOIN trades t ON v.ms = t.qty UNION SELECT v.page, v.ms FROM trades t JOIN visits v ON t.qty = v.ms) GROUP BY page
+numbers | SELECT v.page, count(*) AS n, sum(CAST(t.sym AS INT)) AS total FROM trades t JOIN visits v ON t.qty = v.ms GROUP BY v.page
+numbers of offers | SELECT o.page, count(*) AS n, sum(t.number) AS total FROM (SELECT v.site, CAST(t.sym AS INT) AS number FROM trades t JOIN visits v ON t.qty = v.ms) t JOIN offers o ON t.site = o.site GROUP BY o.page
+quotients | SELECT page, max(q) AS most FROM (SELECT v.page, 12 / coalesce(t.qty, 0) AS q FROM visits v LEFT JOIN trades t ON v.ms = t.qty WHERE v.ms > 0) GROUP BY page
+"""
+_SIMULATED = ("fans", "hits", "touched", "misses", "supply", "deals", "matches")
 SQL: Mapping[str, tuple[str, str]] = MappingProxyType(
-    {
-        **{
-            view.name: (view.sql, view.key[0])
-            for view in ALL_VIEWS
-            if view.name in ("fans", "hits", "touched", "misses", "supply", "deals", "matches")
-        },
-        "in a row": (
-            "SELECT o.page, count(*) AS n, max(t.seq) AS last FROM trades t JOIN visits v ON t.qty = v.ms"
-            " JOIN offers o ON v.site = o.site GROUP BY o.page",
-            "page",
-        ),
-        "extremes": (
-            "SELECT o.page, min(t.seq) AS first, max(o.qty) AS most FROM offers o JOIN trades t ON o.sym = t.sym"
-            " GROUP BY o.page",
-            "page",
-        ),
-        "lonely": ("SELECT v.page, v.seq FROM visits v LEFT ANTI JOIN offers o ON v.ms = o.qty", "page"),
-        "itself": (
-            "SELECT a.page, count(*) AS n, max(b.seq) AS last FROM visits a JOIN visits b ON a.ms = b.ms"
-            " GROUP BY a.page",
-            "page",
-        ),
-        "latest trades": (
-            "SELECT page, seq, nth FROM (SELECT v.page, t.seq, row_number() OVER (PARTITION BY v.page"
-            " ORDER BY t.seq DESC, v.seq) AS nth FROM trades t JOIN visits v ON t.qty = v.ms) WHERE nth <= 2",
-            "page",
-        ),
-        "neighbours": (
-            "SELECT v.page, t.seq, lag(t.seq) OVER (PARTITION BY v.page ORDER BY t.seq, v.seq) AS before, count(*) OVER"
-            " (PARTITION BY v.page) AS n FROM trades t JOIN visits v ON t.qty = v.ms",
-            "page",
-        ),
-        "either": (
-            "SELECT page, count(*) AS n, min(seq) AS first FROM (SELECT v.page, t.seq FROM trades t JOIN visits v"
-            " ON t.qty = v.ms UNION ALL SELECT o.page, t.seq FROM offers o JOIN trades t ON o.sym = t.sym)"
-            " GROUP BY page",
-            "page",
-        ),
-        "either in one": (
-            "SELECT page, count(*) AS n FROM (SELECT v.page, v.ms FROM visits v LEFT ANTI JOIN trades t ON v.ms = t.qty"
-            " UNION SELECT v.page, v.ms FROM trades t JOIN visits v ON t.qty = v.ms) GROUP BY page",
-            "page",
-        ),
-        "numbers": (
-            "SELECT v.page, count(*) AS n, sum(CAST(t.sym AS INT)) AS total FROM trades t JOIN visits v"
-            " ON t.qty = v.ms GROUP BY v.page",
-            "page",
-        ),
-        "numbers of offers": (
-            "SELECT o.page, count(*) AS n, sum(t.number) AS total FROM (SELECT v.site, CAST(t.sym AS INT) AS number"
-            " FROM trades t JOIN visits v ON t.qty = v.ms) t JOIN offers o ON t.site = o.site GROUP BY o.page",
-            "page",
-        ),
-        "quotients": (
-            "SELECT page, max(q) AS most FROM (SELECT v.page, 12 / coalesce(t.qty, 0) AS q FROM visits v"
-            " LEFT JOIN trades t ON v.ms = t.qty WHERE v.ms > 0) GROUP BY page",
-            "page",
-        ),
-    }
+    {view.name: (view.sql, view.key[0]) for view in ALL_VIEWS if view.name in _SIMULATED}
+    | {name: (sql, "page") for name, sql in (line.split(" | ") for line in _BY_PAGE.strip().splitlines())}
 )
 """Views whose keys are traced over every exchange edge, and the column by which each is looked up."""
 WITH_BAD_ROWS = frozenset({"numbers", "numbers of offers", "quotients"})
