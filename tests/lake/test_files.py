@@ -1,6 +1,7 @@
 """Files under a root: one suite for every filesystem, then what only a local directory can do."""
 
 import os
+import stat
 import subprocess
 import sys
 import threading
@@ -324,3 +325,25 @@ held.close()
         LocalFiles(str(tmp_path)).lock()
     holder.communicate("go on\n")
     assert holder.returncode == 0
+
+
+def test_a_file_is_on_the_disk_before_its_name_and_its_name_before_it_is_said_to_be_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync, link = os.fsync, os.link
+
+    def noted_sync(descriptor: int) -> None:
+        synced.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        sync(descriptor)
+
+    def noted_link(source: str, target: str) -> None:
+        synced.append("link")
+        link(source, target)
+
+    files = LocalFiles(str(tmp_path))
+    files.create("first", b"x")  # makes the directories
+    monkeypatch.setattr(os, "fsync", noted_sync)
+    monkeypatch.setattr(os, "link", noted_link)
+    files.create("second", b"content")
+    assert synced == ["file", "link", "directory"]

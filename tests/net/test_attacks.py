@@ -218,6 +218,17 @@ def test_a_proof_is_good_for_one_connection(server: Server) -> None:
         assert [stream.read(1, give_up_at) for stream in streams] == [b"\x00", b"\x01"]
 
 
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_proof_is_good_as_a_whole(server: Server, place: int) -> None:
+    with reach(client_of(server.address)) as caller:
+        stream = ByteStream(caller)
+        _, server_nonce = GREETING.unpack(stream.read(GREETING.size, time.monotonic() + SECONDS_MAX))
+        said = bytearray(hello(Exchange(Purpose.CALLS, server_nonce, nonce()), TOKEN.encode()))
+        said[len(said) - 32 if place == 0 else -1] ^= 1
+        stream.write(bytes(said))
+        assert stream.read(1, time.monotonic() + SECONDS_MAX) == b"\x01"
+
+
 def test_the_keys_are_shown_by_nothing_that_is_printed() -> None:
     config = WorkerConfig(root="/lake", coordinator="h:1", keys=KEYS, bind="h", plans=())
     remote = peer_of("h:1")

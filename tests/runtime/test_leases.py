@@ -101,6 +101,17 @@ def test_leases_place_free_after_lease_others_may_take_over_when_the_holder_s_le
     assert processes.free_in(WORKER) == 0
 
 
+def test_leases_speak_only_with_lease_a_slot_has_a_lease_until_it_has_not_been_heard_for_so_long() -> None:
+    at = [100.0]
+    processes, end = WorkerSlots(QUICK, clock=lambda: at[0]), an_end()
+    assert not processes.has_lease(WORKER)
+    processes.enter(WORKER, end)
+    at[0] = end.heartbeats.heard_at + 0.99 * QUICK.lease_s
+    assert processes.has_lease(WORKER)
+    at[0] = end.heartbeats.heard_at + QUICK.lease_s
+    assert not processes.has_lease(WORKER)
+
+
 def test_a_worker_that_has_ended_its_own_lease_need_not_be_waited_for() -> None:
     processes, end = WorkerSlots(QUICK), an_end()
     processes.enter(WORKER, end)
