@@ -5,6 +5,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--only"):
         names = config.getoption("--only").read_text().splitlines()
         places = {name: place for place, name in enumerate(names)}
-        found = {item: places.get(item.nodeid, places.get(item.nodeid.partition("::")[0])) for item in items}
-        items[:] = sorted((item for item, place in found.items() if place is not None), key=found.__getitem__)
+        keyed = ((places.get(item.nodeid, places.get(item.nodeid.partition("::")[0], -1)), item) for item in items)
+        items[:] = [item for place, item in sorted(keyed, key=itemgetter(0)) if place >= 0]
     long = [item for item in items if item.get_closest_marker("long")]
     for item in long:
         item.add_marker(pytest.mark.timeout(LONG_S_MAX + 60 * config.getoption("--soak-minutes")))
