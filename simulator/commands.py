@@ -7,51 +7,33 @@ seeds; a search looks for each known fault of the rules as published, and tells 
 import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-from simulator.campaign import campaign
+from simulator.campaign import Simulator, campaign
 from simulator.event_weights import FAULTS
 from simulator.icadd_campaign import RULEBOOKS, WORKERS_MAX, icadd_campaign
-from simulator.icadd_faults import search_published
+from simulator.published_faults import search_published
 from simulator.redistribute_campaign import redistribute_campaign
-from simulator.redistribute_faults import search_published_redistribute
+from simulator.scenarios import SCENARIOS
 from upriver.errors import UserError
 
 CLUSTER = "cluster"
-
-STEPS_DEFAULT = 200
-WORKERS_DEFAULT = 3
+SCENARIO_DEFAULT = "drawn"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Protocol:
-    """One protocol of migration. Both give JSON.
-
-    campaign: of (first seed, runs, rules, workers or None). search: the faults of the published rules, each found
-    anew, with ``fault``, ``found``, ``title``, ``kind``, ``steps`` and ``trace``.
-    """
-
-    campaign: Callable[[int, int, str, int | None], dict[str, Any]]
-    search: Callable[[], list[dict[str, Any]]]
-
-
-def _icadd(first_seed: int, runs: int, rules: str, workers: int | None) -> dict[str, Any]:
-    return icadd_campaign(first_seed, runs, rules=rules, workers=workers)
-
-
-PROTOCOLS: Mapping[str, Protocol] = {
-    "icadd": Protocol(campaign=_icadd, search=search_published),
-    "redistribute": Protocol(campaign=redistribute_campaign, search=search_published_redistribute),
+CAMPAIGNS: Mapping[str, Callable[..., dict[str, Any]]] = {
+    "icadd": icadd_campaign,
+    "redistribute": redistribute_campaign,
 }
-"""By the name that a user gives."""
+"""By the name of a protocol."""
 
 
 def add_simulation(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``python -m simulator``."""
     parser.add_argument(
         "--protocol",
-        choices=(CLUSTER, *PROTOCOLS),
+        choices=(CLUSTER, *CAMPAIGNS),
         default=CLUSTER,
         help="the whole cluster (default), or a protocol of live migration by itself",
     )
@@ -62,16 +44,24 @@ def add_simulation(parser: argparse.ArgumentParser) -> None:
         "one by one unless --seed, --runs or --workers asks for random runs",
     )
     parser.add_argument(
+        "--scenario",
+        choices=tuple(SCENARIOS),
+        metavar="NAME",
+        help=f"of the cluster: one of simulator/scenarios.py (default {SCENARIO_DEFAULT})",
+    )
+    parser.add_argument(
         "--faults",
         help=f"of the cluster: all, none, or some of {','.join(FAULTS)} (drawn by the seed, unless given)",
     )
     parser.add_argument("--seed", type=int, help="the first seed (default 0)")
     parser.add_argument("--runs", type=int, help="how many seeds, from --seed on (default 1)")
-    parser.add_argument("--steps", type=int, help=f"steps of each run of the cluster (default {STEPS_DEFAULT})")
+    parser.add_argument(
+        "--steps", type=int, help="steps of each run of the cluster (as the scenario has, unless given)"
+    )
     parser.add_argument(
         "--workers",
         type=int,
-        help=f"workers of the cluster (default {WORKERS_DEFAULT}); or those before the first rescale, "
+        help="workers of the cluster (as the scenario has, unless given); or those before the first rescale, "
         f"1 to {WORKERS_MAX} (drawn, unless given)",
     )
 
@@ -85,8 +75,9 @@ def simulate(options: argparse.Namespace) -> int:
         raise UserError(f"--runs is 1 or more, not {options.runs}")
     if options.protocol == CLUSTER:
         return _simulate_cluster(options)
-    if options.faults is not None:
-        raise UserError(f"--faults is for the cluster, not for {options.protocol}")
+    for name in ("scenario", "faults"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name} is for the cluster, not for {options.protocol}")
     if options.steps is not None:
         raise UserError(f"--steps is for the cluster; a run of {options.protocol} ends when its rescales are over")
     if options.workers is not None and not 1 <= options.workers <= WORKERS_MAX:
@@ -98,21 +89,22 @@ def simulate(options: argparse.Namespace) -> int:
 
 def _simulate_cluster(options: argparse.Namespace) -> int:
     if options.rules is not None:
-        raise UserError(f"--rules goes with --protocol {' or '.join(PROTOCOLS)}")
-    seed = _given(options.seed, 0)
-    steps, workers = _given(options.steps, STEPS_DEFAULT), _given(options.workers, WORKERS_DEFAULT)
-    faults = _faults(options.faults)
-    result = campaign(seed, _given(options.runs, 1), steps, workers, faults=faults)
+        raise UserError(f"--rules goes with --protocol {' or '.join(CAMPAIGNS)}")
+    seed, name = _given(options.seed, 0), options.scenario or SCENARIO_DEFAULT
+    changed = {"steps": options.steps, "workers": options.workers, "faults": _faults(options.faults)}
+    scenario = replace(SCENARIOS[name], **{field: value for field, value in changed.items() if value is not None})
+    result = campaign(Simulator(scenario), seed, _given(options.runs, 1))
     if options.json:
         print(json.dumps(result, default=str))
     elif not result["violations"]:
-        print(f"{result['runs']} runs from seed {seed}, {steps} steps each: no violation")
+        print(f"{result['runs']} runs of {name} from seed {seed}, {scenario.steps} steps each: no violation")
     else:
+        given = ("scenario", "faults", "steps", "workers")
+        told = [f" --{field} '{getattr(options, field)}'" for field in given if getattr(options, field) is not None]
         print("\n".join(result["trace"]))
         print(f"{result['violations']} of {result['runs']} runs violate a rule; the first, at step {result['step']}:")
         print(f"{result['checker']}: {result['message']}")
-        told = "" if options.faults is None else f" --faults {options.faults}"
-        print(f"python -m simulator --seed {result['seed']} --steps {steps} --workers {workers}{told}")
+        print(f"python -m simulator{''.join(told)} --seed {result['seed']}")
     return 1 if result["violations"] else 0
 
 
@@ -134,7 +126,8 @@ def _given(value: int | None, default: int) -> int:
 def _play(options: argparse.Namespace) -> int:
     """Random rescales by seeds."""
     seed, rules = _given(options.seed, 0), options.rules or "fixed"
-    result = PROTOCOLS[options.protocol].campaign(seed, _given(options.runs, 1), rules, options.workers)
+    runs, campaign_of = _given(options.runs, 1), CAMPAIGNS[options.protocol]
+    result = campaign_of(seed, runs, rules=rules, workers=options.workers)
     if options.json:
         print(json.dumps(result))
     else:
@@ -160,7 +153,7 @@ def _verdict(result: Mapping[str, Any], seed: int, workers: int | None) -> str:
 
 def _search(options: argparse.Namespace) -> int:
     """Every known fault of the published rules."""
-    entries = PROTOCOLS[options.protocol].search()
+    entries = search_published(options.protocol)
     result = {
         "protocol": options.protocol,
         "rules": options.rules,

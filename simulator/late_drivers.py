@@ -211,11 +211,12 @@ class Exhausted(Exception):
 
 
 class LateWorld:
-    """One store, and the drivers on it."""
+    """One store, and the drivers on it. rounds: how many have begun."""
 
     def __init__(self, seed: int, rules: Rules = ALL_RULES) -> None:
         self.rng = Random(seed)
         self.rules = rules
+        self.rounds = 0
         self.content = dict(_begun())
         self.in_flight: list[Write] = []
         self.counters: Counter[str] = Counter()
@@ -226,7 +227,7 @@ class LateWorld:
     def play(self) -> None:
         """Raises Violated."""
         try:
-            for _ in range(ROUNDS):
+            for self.rounds in range(1, ROUNDS + 1):
                 self._round()
                 self._check()
             while self.in_flight:

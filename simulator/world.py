@@ -6,7 +6,7 @@ order; nothing else is promised.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -26,6 +26,7 @@ from simulator.drawing import apart_of, drawn_budget, drawn_logged, drawn_map, d
 from simulator.event_weights import EventWeights
 from simulator.network import SimulatedLine
 from simulator.process import Process
+from simulator.scenarios import Scenario
 from simulator.standbys import standbys_are_right
 from simulator.tables import NO_RETENTION, TABLES
 from simulator.trace_text import read_in_words, short
@@ -62,9 +63,7 @@ Move = tuple[float, Callable[[], None]]
 CHANGES_WAITING_MAX = 2  # of the views
 RESCALES_WAITING_MAX = 3  # users wish for no more meanwhile
 FAIR_STEPS_MAX = 200  # in which rescales can end while epochs are published
-FAILING_SHARE = 0.25  # of the clusters: some views fail
-PARTIAL_SHARE = 0.5  # of the clusters that may have partial views, and of their views
-CHECKPOINTS_SHARE, STANDBYS_SHARE, PILED_UP_SHARE = 0.4, 0.4, 0.15  # of the clusters
+CHECKPOINTS_SHARE, PILED_UP_SHARE = 0.4, 0.15  # of the clusters
 COMPACTED_SHARE = 0.4  # of the clusters without bad rows
 ANSWER_ROWS = (1, 5, 1_000)  # rows of an upquery's answer that are taken in with it: one of these
 OVERTAKE = 0.3  # how often reads take long, as a share of those that end
@@ -79,50 +78,48 @@ class World:
     def __init__(
         self,
         rng: Random,
-        workers: int,
+        scenario: Scenario,
         plans: tuple[DataflowPlan, ...],
         rules: Rules,
         build_region: BuildRegion,
-        weights: EventWeights | None = None,
-        partial_share: float = PARTIAL_SHARE,
-        faults: Collection[str] | None = None,
-        standbys_share: float = STANDBYS_SHARE,
-        failing_share: float = FAILING_SHARE,
         retains: Mapping[str, Retain] = NO_RETENTION,
         steps_to_rest_max: int = STEPS_TO_REST_MAX,
-        logged_share: float = 0.0,
     ) -> None:
-        """weights: drawn too, unless it is given; faults: the kinds that happen, if not drawn. partial_share: how
-        likely views that can be partial are. standbys_share: how likely workers follow each other. failing_share: how
-        likely some views can fail. retains: by table, how rows leave; the plans must know. steps_to_rest_max: after
-        which a cluster will never rest. logged_share: of the full views, those whose changes are logged."""
+        """plans: of the scenario's views, of which some are drawn. retains: by table, how rows leave; the plans must
+        know. steps_to_rest_max: after which a cluster will never rest."""
         self.steps, self._steps_to_rest_max = 0, steps_to_rest_max
         self._rng = rng
-        vnode_map = drawn_map(rng, workers)
+        fixed = scenario.weights is not None
+        if scenario.weights is not None:
+            drawn = EventWeights.drawn(rng, [WorkerId(worker) for worker in range(scenario.workers)])
+            self._weights = replace(drawn.calmed(), **scenario.weights)
+        vnode_map = drawn_map(rng, scenario.workers)
         self._vnodes = len(vnode_map.owners)
-        self._weights = weights or EventWeights.drawn(rng, vnode_map.workers)
+        if not fixed:
+            self._weights = EventWeights.drawn(rng, vnode_map.workers)
         self._plans = drawn_plans(rng, plans)
         self._evict = 0.0
         """How fast keys of partial views are evicted."""
         apart = apart_of(rng)
-        if apart.random() < partial_share:
-            self._plans, self._evict = drawn_partial(apart, self._plans, partial_share), apart.choice((0.0, 0.1, 0.5))
-        if weights is None and apart.random() < CHECKPOINTS_SHARE:
+        share = scenario.partial_share
+        if apart.random() < share:
+            self._plans, self._evict = drawn_partial(apart, self._plans, share), apart.choice((0.0, 0.1, 0.5))
+        if not fixed and apart.random() < CHECKPOINTS_SHARE:
             self._weights = self._weights.with_checkpoints(apart)
-        if weights is None and apart.random() < standbys_share:
+        if not fixed and apart.random() < scenario.standbys_share:
             self._weights = self._weights.with_standbys(apart)
-        if weights is None and apart.random() < PILED_UP_SHARE:
+        if not fixed and apart.random() < PILED_UP_SHARE:
             self._weights = self._weights.with_epochs_that_pile_up(apart)
-        self._plans = drawn_logged(apart, self._plans, logged_share)
-        fails = apart.random() < failing_share
+        self._plans = drawn_logged(apart, self._plans, scenario.logged_share)
+        fails = apart.random() < scenario.failing_share
         bad_rows = BadRows.drawn(apart, self._plans) if fails else BadRows()
-        if faults is not None:
-            self._weights = self._weights.with_faults(faults)
+        if scenario.faults is not None:
+            self._weights = self._weights.with_faults(scenario.faults)
         kept = drawn_views(rng, self._plans) if self._weights.replan else self._plans
         views, checkpoints = ViewObserver(self._plans, kept), self._weights.checkpoint > 0
         membership, outgrown = self._weights.membership, self._weights.outgrown
         budget = drawn_budget(rng, self._plans)
-        if weights is None and not fails and (apart.random() < COMPACTED_SHARE or retains):
+        if not fixed and not fails and (apart.random() < COMPACTED_SHARE or retains):
             self._weights = self._weights.with_compaction(apart)
         self.cluster = SimulatedCluster(
             rng, vnode_map, views, rules, build_region, checkpoints, membership, budget, bad_rows, retains, outgrown

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from simulator.campaign import compiled_views
 from simulator.lake import FakeLake
+from simulator.scenarios import compiled_views
 from simulator.tables import TABLES, RowSource, hashes_of_keys
 from upriver.hashing import hash64
 from upriver.ids import VnodeId

@@ -1,56 +1,56 @@
 """The oracle in the cluster: views at random, kept by the real machines amid all that can happen, are what DuckDB
 says."""
 
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
-from random import Random
+from random import Random, SystemRandom
 
-import duckdb
 import pytest
 from random_sql import random_views
 from random_tables import Kind, RandomTable
 
+from simulator.campaign import Simulator
 from simulator.checkers import Violated
-from simulator.event_weights import EventWeights
 from simulator.local_typer import LocalTyper
+from simulator.scenarios import HARSH, Scenario
 from simulator.tables import TABLES
-from simulator.world import World
-from upriver.engine.expressions import Evaluator
-from upriver.engine.region import Region
-from upriver.ids import WorkerId
 from upriver.plan.plan import DataflowPlan
-from upriver.protocol.rules import ALL_RULES
 from upriver.sql.queries import declare_view
 
 VIEWS, LEVELS = 3, 2
-STEPS, WORKERS = 150, 3
-SEEDS, SEEDS_IN_SOAK = 15, 2000
-SIZES = (0, 1, 3, 8)
-"""Rows of an epoch: a join of joins makes many of few."""
+SMALL = Scenario(weights={**HARSH, "sizes": (0, 1, 3)}, failing_share=0.0, retained_share=0.0, steps=100)
+"""A join of joins makes many rows of few."""
 KINDS = {kind.type: kind for kind in Kind}
+SEED_MAX = 10**9
 
 
-def test_any_views_are_what_duckdb_says_whatever_happens(request: pytest.FixtureRequest) -> None:
-    seeds = SEEDS_IN_SOAK if request.config.getoption("--soak") else SEEDS
-    evaluator = Evaluator()
-    with duckdb.connect(config={"threads": 1}) as database:
-        for seed in range(seeds):
-            play(seed, evaluator, database)
+@pytest.mark.parametrize("seed", range(4))
+def test_any_views_are_what_duckdb_says_whatever_happens(seed: int) -> None:
+    play([seed])
 
 
-def play(seed: int, evaluator: Evaluator, database: duckdb.DuckDBPyConnection) -> None:
-    rng = Random(seed)
-    plans = plans_by_lot(rng)
-    weights = replace(EventWeights.drawn(rng, [WorkerId(worker) for worker in range(WORKERS)]), sizes=SIZES)
-    world = World(rng, WORKERS, plans, ALL_RULES, partial(Region.build, evaluator=evaluator), weights)
-    try:
-        world.run(STEPS)
-        world.come_to_rest(database)
-        world.stop()
-    except Violated as error:
-        views = "\n".join(f"{plan.name} by {plan.key}: {plan.sql}" for plan in plans)
-        trace = "\n".join(world.cluster.trace[-60:])
-        pytest.fail(f"seed {seed}: {error}\n{views}\n{world.cluster.lake.all_rows()}\n{trace}")
+@pytest.mark.parametrize(
+    "seeds", [pytest.param(20, marks=pytest.mark.verify), pytest.param(2_000, marks=pytest.mark.long)]
+)
+def test_any_views_of_seeds_drawn_anew_are(seeds: int) -> None:
+    first = SystemRandom().randrange(SEED_MAX)
+    print(f"{seeds} seeds from {first} on")
+    play(range(first, first + seeds))
+
+
+def play(seeds: Iterable[int]) -> None:
+    simulator = Simulator(SMALL)
+    for seed in seeds:
+        plans = plans_by_lot(Random(seed))
+        world = simulator.world(seed, plans)
+        try:
+            world.run(SMALL.steps)
+            simulator.come_to_rest(world)
+            world.stop()
+        except Violated as error:
+            views = "\n".join(f"{plan.name} by {plan.key}: {plan.sql}" for plan in plans)
+            trace = "\n".join(world.cluster.trace[-60:])
+            pytest.fail(f"play([{seed}]): {error}\n{views}\n{world.cluster.lake.all_rows()}\n{trace}")
 
 
 def plans_by_lot(rng: Random) -> tuple[DataflowPlan, ...]:

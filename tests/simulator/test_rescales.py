@@ -5,43 +5,32 @@ What must hold at each step and at rest is watched by the cluster's checkers; a 
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
-from random import Random
+from itertools import count
 
-import duckdb
 import pytest
 
-from simulator.campaign import compiled_views
-from simulator.event_weights import EventWeights
+from simulator.campaign import Simulator
 from simulator.process import Process
-from simulator.tables import SETS_ASIDE
+from simulator.scenarios import FAIR
 from simulator.world import World
-from upriver.engine.expressions import Evaluator
-from upriver.engine.region import Region
 from upriver.ids import VnodeId, WorkerId
 from upriver.protocol.coordinator_events import RescaleWanted
 from upriver.protocol.messages import MigrationOrder
-from upriver.protocol.rules import ALL_RULES
 from upriver.protocol.strategies import Strategy
 
 STEPS_MAX = 8000
 VNODES_MIN = 8
 LIVE = tuple(strategy for strategy in Strategy if strategy not in (Strategy.RESTART, Strategy.LEARNER))
-SEEDS = range(1)
 
 
-def fair_world(seed: int, workers: int) -> World:
+def fair_world(workers: int) -> World:
     """A cluster in which no process dies or is slow, and no rescale is requested yet; it has run for a while, and all
     keys are kept, so there are some to move."""
-    rng = Random(seed)
-    drawn = EventWeights.drawn(rng, [WorkerId(worker) for worker in range(workers)])
-    weights = replace(drawn.calmed(), publish=0.05, lookup=0.2, scan=0.02, move=0.5, sizes=(1, 8, 20))
-    build_region = partial(Region.build, evaluator=Evaluator(), sets_aside=SETS_ASIDE)
-    while True:
-        world = World(rng, workers, compiled_views(), ALL_RULES, build_region, weights, partial_share=0.0)
-        if len(world.cluster.maps()["readers"].owners) >= VNODES_MIN:
-            world.run(150)
-            return world
+    simulator = Simulator(replace(FAIR, workers=workers))
+    worlds = map(simulator.world, count())
+    world = next(world for world in worlds if len(world.cluster.maps()["readers"].owners) >= VNODES_MIN)
+    world.run(FAIR.steps)
+    return world
 
 
 def wanted(
@@ -63,8 +52,7 @@ def run_until(world: World, counter: str, times: int = 1) -> None:
 
 
 def come_to_rest(world: World) -> None:
-    with duckdb.connect() as database:
-        world.come_to_rest(database)
+    Simulator().come_to_rest(world)
     world.stop()
 
 
@@ -77,9 +65,8 @@ def owners(world: World) -> set[WorkerId]:
     ("before", "after"),
     [(1, 3), (3, 1), pytest.param(2, 4, marks=pytest.mark.long), pytest.param(4, 2, marks=pytest.mark.long)],
 )
-@pytest.mark.parametrize("seed", SEEDS)
-def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int, strategy: Strategy) -> None:
-    world = fair_world(seed, before)
+def test_there_are_as_many_workers_as_wanted(before: int, after: int, strategy: Strategy) -> None:
+    world = fair_world(before)
     world.want(wanted(after, strategy))
     run_until(world, "rescales_finished")
     counters = world.cluster.watcher.counters
@@ -90,9 +77,8 @@ def test_there_are_as_many_workers_as_wanted(seed: int, before: int, after: int,
 
 
 @pytest.mark.parametrize("strategy", LIVE)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_vnodes_go_where_they_are_wanted_and_no_other_goes(seed: int, strategy: Strategy) -> None:
-    world = fair_world(seed, 3)
+def test_vnodes_go_where_they_are_wanted_and_no_other_goes(strategy: Strategy) -> None:
+    world = fair_world(3)
     before = world.cluster.maps()["readers"]
     moves = {VnodeId(0): WorkerId(2), VnodeId(3): WorkerId(0)}
     world.want(wanted(strategy=strategy, moves=moves))
@@ -104,11 +90,10 @@ def test_vnodes_go_where_they_are_wanted_and_no_other_goes(seed: int, strategy: 
 @pytest.mark.parametrize("strategy", LIVE)
 @pytest.mark.parametrize(("before", "after"), [(2, 4), (4, 2)])
 @pytest.mark.parametrize("loads", [0, 1, 3])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_a_rescale_given_up_leaves_one_map_and_no_worker_without_vnodes(
-    seed: int, loads: int, before: int, after: int, strategy: Strategy
+    loads: int, before: int, after: int, strategy: Strategy
 ) -> None:
-    world = fair_world(seed, before)
+    world = fair_world(before)
     wish = wanted(after, strategy)
     world.want(wish)
     run_until(world, "loads", loads)
@@ -118,9 +103,8 @@ def test_a_rescale_given_up_leaves_one_map_and_no_worker_without_vnodes(
     come_to_rest(world)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_rescales_take_turns(seed: int) -> None:
-    world = fair_world(seed, 2)
+def test_rescales_take_turns() -> None:
+    world = fair_world(2)
     counts = [4, 1, 3, 5, 2]
     for number, (workers, strategy) in enumerate(zip(counts, [*LIVE, Strategy.RESTART, Strategy.LEARNER], strict=True)):
         world.want(wanted(workers, strategy, ticket=1_000_000 + number))
@@ -132,11 +116,10 @@ def test_rescales_take_turns(seed: int) -> None:
 
 @pytest.mark.parametrize("strategy", LIVE)
 @pytest.mark.parametrize(("before", "after", "dies"), [(2, 4, 3), (2, 4, 0), (4, 2, 3), (4, 2, 0)])
-@pytest.mark.parametrize("seed", SEEDS)
 def test_when_a_worker_dies_while_keys_move_all_is_as_before(
-    seed: int, before: int, after: int, dies: int, strategy: Strategy
+    before: int, after: int, dies: int, strategy: Strategy
 ) -> None:
-    world = fair_world(seed, before)
+    world = fair_world(before)
     places, old = set(world.cluster.watcher.places), world.cluster.maps()["readers"]
     world.want(wanted(after, strategy))
     run_until(world, "loads")
@@ -148,9 +131,8 @@ def test_when_a_worker_dies_while_keys_move_all_is_as_before(
 
 
 @pytest.mark.parametrize("dies", [0, 2])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_a_worker_that_dies_before_keys_move_is_waited_for(seed: int, dies: int) -> None:
-    world = fair_world(seed, 2)
+def test_a_worker_that_dies_before_keys_move_is_waited_for(dies: int) -> None:
+    world = fair_world(2)
     met = world.cluster.watcher.counters["PeersMet"]
     world.want(wanted(3))
     run_until(world, "PeersMet", met + 1)
@@ -167,9 +149,8 @@ def _is_ordered(process: Process) -> bool:
 
 
 @pytest.mark.parametrize("strategy", LIVE)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_lookups_and_scans_go_on_while_keys_move(seed: int, strategy: Strategy) -> None:
-    world = fair_world(seed, 2)
+def test_lookups_and_scans_go_on_while_keys_move(strategy: Strategy) -> None:
+    world = fair_world(2)
     world.want(wanted(4, strategy))
     run_until(world, "loads")
     run_until(world, "lookups", world.cluster.watcher.counters["lookups"] + 1)

@@ -1,0 +1,119 @@
+"""Nothing is wrong in any seed of any scenario while all rules are on, and all that can happen does.
+
+``make test`` plays one seed of each scenario, ``make verify`` some from a seed that is drawn anew, and ``make soak``
+thousands. A failure names the command that plays its seed again.
+"""
+
+from collections.abc import Mapping
+from random import SystemRandom
+
+import pytest
+
+from simulator.campaign import RunOutcome, Simulator
+from simulator.event_weights import FAULTS
+from simulator.scenarios import SCENARIOS
+
+DRAWN_SEEDS, SOAK_SEEDS, SEEDS_MAX = 4, 2_000, 150
+SEED_MAX = 10**9
+
+CLUSTER = (
+    *("epochs", "epochs_ended", "segments", "rows", "lookups", "lookups_in_mid_epoch", "lookups_refused", "snapshots"),
+    *("snapshots_failed", "crashes", "losses_noticed", "late_reports", "takeovers", "repeats", "lookups_given_up"),
+    *("mixed_epochs_ended", "loads", "rescales_live", "restarts", "rescales_aborted", "rescales_failed"),
+    *("rescales_refused", "PeerLost", "torn_reads_noticed", "views_changed", "set_aside", "views_failed"),
+    *("lookups_failed", "fills", "evictions"),
+)
+SHOWN_BY = {
+    "crash": "crashes",
+    "hang": "takeovers",
+    "cut": "cuts",
+    "driver": "drivers",
+    "delay": "PeersMet",
+    "duplicate": "repeats",
+    "echo": "echoes",
+    "nonsense": "nonsense",
+    "tear": "torn_reads_noticed",
+    "disk": "checkpoints_given_up",
+}
+LOG = ("changes_logged", "checkpoints", "views_changed")
+FAILING = ("views_failed", "lookups_failed", "lookups", "checkpoints", "rescales_live")
+STANDBYS = ("handed_over", "taken_over", "feeds")
+SEEN: Mapping[str, tuple[str, ...]] = {
+    "drawn": CLUSTER,
+    "faults": (*SHOWN_BY.values(), "rescales_live", "checkpoints"),
+    **{f"faults {kind}": (SHOWN_BY[kind],) for kind in ("cut", "disk", "driver")},
+    "traced": ("evictions", "fills", "lookups"),
+    "partial": ("evictions", "fills", "lookups"),
+    "constant rows": ("epochs", "segments", "crashes", "rescales_live"),
+    "restored": ("checkpoints", "checkpoints_forgotten", "rescales_live", "restored", "checkpoints_given_up"),
+    "restored exchanges": ("checkpoints", "checkpoints_forgotten", "rescales_live", "restored", "checkpoints_given_up"),
+    "log": ("changes_logged", "rescales_live", "checkpoints"),
+    "log exchanges": ("changes_logged", "rescales_live", "checkpoints"),
+    "log replanned": LOG,
+    "log replanned exchanges": LOG,
+    "log segmented": ("changes_logged", "segments", "checkpoints"),
+    "log segmented exchanges": ("changes_logged", "segments", "checkpoints"),
+    "standbys": (*STANDBYS, "rescales_live"),
+    "standbys exchanges": (*STANDBYS, "rescales_live"),
+    "taken over": ("taken_over", "feeds"),
+    "records": ("drivers", "records", "rescales_live", "rescales_aborted"),
+    "failing": FAILING,
+    "failing exchanges": FAILING,
+    "operators": ("views_failed", "lookups"),
+    "unsure joins": ("lookups", "rescales_live", "echoes", "nonsense"),
+}
+"""By scenario, what happens in some of its first seeds."""
+RARE = {"drawn", "restored exchanges"}
+"""Scenarios in which something comes about in few seeds."""
+
+
+def check(scenario: str, seed: int, simulator: Simulator) -> RunOutcome:
+    outcome = simulator.play(seed)
+    assert outcome.violation is None, f'{outcome}\npython -m simulator --scenario "{scenario}" --seed {seed}'
+    return outcome
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_one_seed(scenario: str) -> None:
+    assert check(scenario, 0, Simulator(SCENARIOS[scenario])).steps
+
+
+@pytest.mark.verify
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_seeds_drawn_anew(scenario: str) -> None:
+    play_drawn(scenario, DRAWN_SEEDS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_many_seeds(scenario: str) -> None:
+    play_drawn(scenario, SOAK_SEEDS)
+
+
+def play_drawn(scenario: str, seeds: int) -> None:
+    first, simulator = SystemRandom().randrange(SEED_MAX), Simulator(SCENARIOS[scenario])
+    print(f"{seeds} seeds of {scenario} from {first} on")
+    for seed in range(first, first + seeds):
+        check(scenario, seed, simulator)
+
+
+@pytest.mark.parametrize(
+    "scenario", [pytest.param(name, marks=pytest.mark.verify) if name in RARE else name for name in SEEN]
+)
+def test_everything_that_can_happen_does_happen(scenario: str) -> None:
+    simulator, unseen = Simulator(SCENARIOS[scenario]), set(SEEN[scenario])
+    for seed in range(SEEDS_MAX):
+        unseen -= {what for what, times in check(scenario, seed, simulator).counters.items() if times}
+        if not unseen:
+            break
+    assert not unseen
+
+
+def test_every_kind_of_fault_is_shown() -> None:
+    assert SHOWN_BY.keys() == FAULTS.keys()
+
+
+@pytest.mark.parametrize("kind", ["cut", "disk", "driver"])
+def test_one_kind_of_fault_comes_alone(kind: str) -> None:
+    counters = check(f"faults {kind}", 1, Simulator(SCENARIOS[f"faults {kind}"])).counters
+    assert not {"crashes", "repeats"} & counters.keys()
