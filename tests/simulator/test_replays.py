@@ -24,7 +24,6 @@ def test_absence(rule: str) -> None:
     assert found == (replay.step, replay.checker), f"search again: python -m simulator.replays {rule}"
 
 
-@pytest.mark.verify
 @pytest.mark.parametrize("rule", REPLAYS)
 def test_presence(rule: str) -> None:
     assert REPLAYS[rule].found(None) is None
