@@ -193,7 +193,7 @@ def test_epochs_that_are_given_anew_say_as_of_when_segments_were_rewritten() -> 
 @pytest.mark.parametrize("rule", [True, False])
 def test_c19_rewritten_segments_wait_for_a_worker_that_has_read_them_as_they_were(rule: bool) -> None:
     """Else it would miss the rows that later epochs take back."""
-    machine = coordinator(*BOTH, rules=Rules(coordinator_rewritten_for_all=rule))
+    machine = coordinator(*BOTH, rules=Rules() if rule else Rules(coordinator_rewritten_for_all=False))
     for epoch in range(1, 9):
         for event in (published(epoch), finished(1, epoch), finished(2, epoch)):
             machine.step(event)

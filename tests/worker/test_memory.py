@@ -38,7 +38,10 @@ def upqueries_until_answered(workers: Workers, *keys: str, rounds_max: int) -> i
 def test_partial_asked_keys_stay_a_lookup_is_answered_under_the_smallest_budget(p6: bool, rounds: int) -> None:
     """Without the rule, the key that is present goes whenever the other one comes: the lookup waits for ever. With
     partial.room_first both would come together."""
-    workers = Workers(rules=without(partial_asked_keys_stay=p6, partial_room_first=False), memory_budget=1)
+    rules = without(partial_room_first=False)
+    if not p6:
+        rules = without(partial_asked_keys_stay=False, partial_room_first=False)
+    workers = Workers(rules=rules, memory_budget=1)
     workers.epoch(HERE, ALSO_HERE)
     workers.fill(0, HERE)
     assert upqueries_until_answered(workers, HERE, ALSO_HERE, rounds_max=20) == rounds
