@@ -25,7 +25,7 @@ from upriver.engine.operators.join import (
     SideShape,
     pairs_of,
 )
-from upriver.errors import ProtocolError, RowError
+from upriver.errors import RowError
 from upriver.plan import plan as ops
 from upriver.plan.plan import JoinKind
 
@@ -134,24 +134,6 @@ def test_a_pair_on_which_the_condition_fails_is_told(evaluator: Evaluator) -> No
     assert _changes(case, join, 1, ((2, "3"), 1)) == {(2, "2", *NO_ROW): -1, (2, "2", 2, "3"): 1}
     with pytest.raises(RowError, match="one"):
         join.apply(1, case.batch(1, [((1, "3"), 1)]))
-
-
-@pytest.mark.parametrize("row", [(1, "b"), (2, "a"), (1, None)])
-def test_a_row_that_is_not_there_cannot_be_retracted(row: Row, evaluator: Evaluator) -> None:
-    case = join_of(JoinKind.INNER, LEFT, RIGHT)
-    join = case.build(evaluator)
-    _changes(case, join, 0, ((1, "a"), 1))
-    with pytest.raises(ProtocolError, match="more often than it is there"):
-        join.apply(0, case.batch(0, [(row, -1), ((1, "a"), 1)]))
-
-
-def test_a_key_cannot_be_installed_twice(evaluator: Evaluator) -> None:
-    case = join_of(JoinKind.INNER, LEFT, RIGHT)
-    here, there = case.build(evaluator), case.build(evaluator)
-    _changes(case, here, 0, ((1, "a"), 1))
-    _changes(case, there, 1, ((1, "r"), 1))
-    with pytest.raises(ProtocolError, match="has state here"):
-        there.install(here.collect(here.hashes_between(0, 2**64 - 1)))
 
 
 def test_the_routing_key_may_be_a_part_of_the_key() -> None:

@@ -143,13 +143,6 @@ def test_a_version_cannot_be_retracted() -> None:
         operator.apply(0, changes_batch(SCHEMA, ["k"], [(OLD, -1)]))
 
 
-def test_state_of_a_key_that_is_there_is_not_installed() -> None:
-    one, _ = latest(BY_VERSION, [OLD])
-    other, _ = latest(BY_VERSION, [GONE])
-    with pytest.raises(ProtocolError, match="has state here"):
-        other.install(one.collect(versions_batch([OLD]).hash64))
-
-
 def test_values_of_nested_types_are_kept() -> None:
     schema = pa.schema([("k", pa.string()), ("v", pa.int64()), ("tags", pa.list_(pa.string()))])
     op = ops.LatestOp(("k",), ("v",), None)

@@ -72,25 +72,3 @@ def test_a_row_that_is_on_the_other_side_cannot_be_retracted() -> None:
     operation.apply(0, changes_batch(SCHEMA, ["k"], [((1, "a"), 1)]))
     with pytest.raises(ProtocolError, match="more often than it is there"):
         operation.apply(1, changes_batch(SCHEMA, ["k"], [((1, "a"), -1)]))
-
-
-def test_state_of_a_row_that_is_there_is_not_installed() -> None:
-    one, other = SetOperation(OPS[0], SCHEMA, ["k"]), SetOperation(OPS[0], SCHEMA, ["k"])
-    batch = changes_batch(SCHEMA, ["k"], [((1, "a"), 1)])
-    one.apply(0, batch)
-    other.apply(0, batch)
-    with pytest.raises(ProtocolError, match="has state here"):
-        other.install(one.collect(batch.hash64))
-
-
-def test_memory_comes_back() -> None:
-    operation = SetOperation(OPS[0], SCHEMA, ["k"])
-    most = 0
-    for turn in range(40):
-        rows = [(key % 100, f"{turn}-{key}") for key in range(2000)]
-        operation.apply(turn % 2, changes_batch(SCHEMA, ["k"], [(row, 1) for row in rows]))
-        operation.apply(turn % 2, changes_batch(SCHEMA, ["k"], [(row, -1) for row in rows]))
-        if turn < 10:
-            most = max(most, operation.nbytes)
-    assert operation.held == 0
-    assert operation.nbytes <= 2 * most

@@ -75,14 +75,6 @@ def test_a_retraction_is_a_fault_of_ours() -> None:
         operator.apply(0, batch_of(SOURCE, [(7,)], ["k"], [-1]))
 
 
-def test_a_key_that_is_there_cannot_be_installed() -> None:
-    operator = counter()
-    batch = batch_of(SOURCE, [(7,)], ["k"])
-    operator.apply(0, batch)
-    with pytest.raises(ProtocolError, match="has state here"):
-        operator.install(operator.collect(batch.hash64))
-
-
 def test_two_keys_with_one_hash_have_states_of_their_own_wherever_they_are() -> None:
     operator, other = counter(), counter()
     batch = Batch(pa.record_batch([[7, 8, 7, 8]], schema=SOURCE), np.full(4, 5, np.uint64))

@@ -17,7 +17,6 @@ from query_kit import relation_sql
 from state_kit import EAGER, MANY, TYPES, Row, column_values, plain_rows
 
 from upriver.engine.operators.topk import TopK
-from upriver.errors import ProtocolError
 from upriver.hashing import hash64
 from upriver.plan import plan as ops
 from upriver.plan.plan import Order, Ranking
@@ -149,36 +148,3 @@ def test_one_partition_of_all_rows() -> None:
     fleet.move([int(hash64([], 1)[0])], 1)
     fleet.apply([((49, 49, ""), -1)])
     fleet.check(Counter({(48, 48, ""): 1, (47, 47, ""): 1}))
-
-
-@pytest.mark.parametrize("gone", [[((1, 1, "a"), -2)], [((1, 2, "a"), -1)], [((2, 1, "a"), -1)]])
-def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[tuple[Row, int]]) -> None:
-    op = ops.TopKOp(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
-    topk = TopK(op, SCHEMA, ["k"])
-    topk.apply(0, changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1)]))
-    with pytest.raises(ProtocolError, match="more often than it is there"):
-        topk.apply(0, changes_batch(SCHEMA, ["k"], gone))
-
-
-def test_state_of_a_key_that_is_there_is_not_installed() -> None:
-    op = ops.TopKOp(("k",), (Order("x", True, False),), 2, Ranking.ROW_NUMBER, None)
-    topk, other = TopK(op, SCHEMA, ["k"]), TopK(op, SCHEMA, ["k"])
-    batch = changes_batch(SCHEMA, ["k"], [((1, 1, "a"), 1)])
-    topk.apply(0, batch)
-    other.apply(0, changes_batch(SCHEMA, ["k"], [((1, 2, "a"), 1)]))
-    with pytest.raises(ProtocolError, match="has state here"):
-        other.install(topk.collect(batch.hash64))
-
-
-def test_memory_comes_back() -> None:
-    op = ops.TopKOp(("k",), (Order("x", True, False),), 1, Ranking.ROW_NUMBER, None)
-    topk = TopK(op, SCHEMA, ["k"])
-    most = 0
-    for turn in range(40):
-        rows = [(key % 100, turn + key % 500, "x" * 20) for key in range(2000)]
-        topk.apply(0, changes_batch(SCHEMA, ["k"], [(row, 1) for row in rows]))
-        topk.apply(0, changes_batch(SCHEMA, ["k"], [(row, -1) for row in rows]))
-        if turn < 10:
-            most = max(most, topk.nbytes)
-    assert topk.held == 0
-    assert topk.nbytes <= 2 * most

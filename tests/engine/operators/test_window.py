@@ -23,7 +23,7 @@ from window_sql import windowed_sql
 from upriver.engine.batch import Batch
 from upriver.engine.operators.window import Windowed
 from upriver.engine.operators.window_frames import reach_of
-from upriver.errors import ProtocolError, RowError
+from upriver.errors import RowError
 from upriver.hashing import hash64
 from upriver.plan.plan import AggregateCall, FrameUnit, Order, WindowCall, WindowFrame, WindowOp
 
@@ -291,20 +291,3 @@ def test_spreads_of_frames(function: str) -> None:
     assert [result for _, result, _ in found] == [
         result if result is None else pytest.approx(result, nan_ok=True) for result in wanted
     ]
-
-
-@pytest.mark.parametrize("gone", [[(row(1), -2)], [(row(2), -1)]])
-def test_a_row_that_is_not_there_cannot_be_retracted(gone: list[tuple[Row, int]]) -> None:
-    operator = windowed(WindowCall("row_number", None, "w", INT))
-    told(operator, [(row(1), 1)])
-    with pytest.raises(ProtocolError, match="more often than it is there"):
-        told(operator, gone)
-
-
-def test_state_of_a_key_that_is_there_is_not_installed() -> None:
-    one, other = (windowed(WindowCall("row_number", None, "w", INT)) for _ in range(2))
-    batch = batch_of([(row(1), 1)])
-    one.apply(0, batch)
-    told(other, [(row(2), 1)])
-    with pytest.raises(ProtocolError, match="has state here"):
-        other.install(one.collect(batch.hash64))
