@@ -3,39 +3,30 @@
 The view lists the epochs of each key's rows, so what is kept or followed shows which rows were lost or doubled.
 """
 
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from copying_kit import NAMES
-from machines_kit import HALVES, KEYS, SEEN, VNODES, Seen, assign, hashed, meet, opened, over, read, rows, vnode_map
+from machines_kit import HALVES, KEYS, SEEN, Seen, assign, hashed, meet, opened, over, vnode_map
+from workers_kit import SteppedWorkers
 
 from upriver.engine.batch import Batch
 from upriver.engine.region import ALL_ROWS
 from upriver.hashing import Hashes
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan, RegionPlan
-from upriver.protocol.messages import Assign, BeginStage, CaughtUp, FeedEnded, Follow, FromWorker, Resume, Unfollow
-from upriver.protocol.peers import Envelope, Fed
+from upriver.protocol.messages import Assign, BeginStage, CaughtUp, FeedEnded, Follow, Resume, Unfollow
+from upriver.protocol.peers import Fed
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
-    MeetPeers,
     PeerLost,
-    PeerSaid,
-    PeersMet,
-    ReadEpoch,
-    Report,
-    SendPeer,
     TimeToFeed,
     TimeToSettle,
     WorkerAction,
-    WorkerEvent,
 )
-from upriver.vnodes import vnodes_of
 from upriver.worker.replication import ReplicaSlices
-from upriver.worker.serving import Serving
 from upriver.worker.worker import WorkerMachine
 
 Kept = dict[str, list[int]]
@@ -67,7 +58,7 @@ def with_hashes(part: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([names, *part.columns], schema=COLLECTED)
 
 
-class WorkerGroup:
+class WorkerGroup(SteppedWorkers):
     """Workers 0, 1 and so on, that have met. Nothing happens by itself: rows are read, keys copied, and what workers
     say to each other carried, when a test says so."""
 
@@ -83,39 +74,12 @@ class WorkerGroup:
         """owners: of the vnodes. fields: of ``Assign``, besides those that ``assigned`` knows."""
         self.places = tuple(range(workers))
         """Of the living."""
-        self.machines = [WorkerMachine(build, rules) for _ in range(workers)]
-        self.lake: list[tuple[str, ...]] = []
-        """Of each epoch, the keys of its rows."""
-        self.lines: defaultdict[tuple[int, int], deque[Envelope]] = defaultdict(deque)
-        """By sender and receiver: what is on its way."""
-        self.said: list[tuple[int, FromWorker]] = []
-        """To the coordinator, each with its sender."""
+        super().__init__([WorkerMachine(build, rules) for _ in range(workers)])
         self.generation = 0
         self._after = vnode_map(owners), Epoch(0)
-        self._reading: dict[int, ReadEpoch] = {}
         for worker in self.places:
             self.step(worker, replace(assigned(tuple(owners), worker), reversible=True, **fields))
         self.meet()
-
-    def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
-        """Have something happen to a worker."""
-        actions = self.machines[worker].step(event)
-        for action in actions:
-            match action:
-                case ReadEpoch():
-                    self._reading[worker] = action
-                case SendPeer(to=to, envelope=envelope):
-                    self.lines[worker, to].append(envelope)
-                case MeetPeers(meet=meeting):
-                    self.step(worker, PeersMet(meeting=meeting.meeting))
-                case Report(message=message):
-                    self.said.append((worker, message))
-        return actions
-
-    def phase(self, worker: int) -> Serving:
-        phase = self.machines[worker].phase
-        assert isinstance(phase, Serving)
-        return phase
 
     def meet(self, *workers: int) -> None:
         """These, or all, meet."""
@@ -126,23 +90,10 @@ class WorkerGroup:
 
     def open(self, *keys: str) -> int:
         """One more epoch, with a row of each of these keys, that no worker has read."""
-        self.lake.append(keys)
+        self.epochs.append(keys)
         for worker in self.places:
-            self.step(worker, opened(len(self.lake), mixed=True))
-        return len(self.lake)
-
-    def read(self, worker: int, *keys: str) -> None:
-        """The worker reads the rows of these keys in the open epoch."""
-        self.step(worker, rows(self._reading[worker].epoch, *sorted(keys, key=lambda key: int(hashed([key])[0]))))
-
-    def end(self, worker: int, *already: str) -> None:
-        """The worker reads what is left of its slices of the open epoch. already: keys whose rows it has read."""
-        reading = self._reading[worker]
-        mine = [key for key in self.lake[reading.epoch - 1] if vnode_of(key) in reading.vnodes]
-        left = [key for key in mine if key not in already]
-        if left:
-            self.read(worker, *left)
-        self.step(worker, read(reading.epoch, len(mine)))
+            self.step(worker, opened(len(self.epochs), mixed=True))
+        return len(self.epochs)
 
     def over(self, epoch: int) -> None:
         """The epoch is over everywhere."""
@@ -151,7 +102,7 @@ class WorkerGroup:
 
     def stage(self, stage: int) -> None:
         for worker in self.places:
-            self.step(worker, BeginStage(epoch=Epoch(len(self.lake)), stage=stage))
+            self.step(worker, BeginStage(epoch=Epoch(len(self.epochs)), stage=stage))
             self.step(worker, TimeToSettle(rows_max=ALL_ROWS))
 
     def epoch(self, *keys: str) -> int:
@@ -190,19 +141,6 @@ class WorkerGroup:
             self.feed(owner)
             self.carry_all()
 
-    def carry(self, sender: int, receiver: int, count: int | None = None) -> list[Any]:
-        """The next things that a worker has said to another arrive; all of them, if no number is given."""
-        line = self.lines[sender, receiver]
-        carried = [line.popleft() for _ in range(len(line) if count is None else count)]
-        for envelope in carried:
-            self.step(receiver, PeerSaid(sender=WorkerId(sender), envelope=envelope))
-        return [envelope.content for envelope in carried]
-
-    def carry_all(self) -> None:
-        while any(self.lines.values()):
-            for sender, receiver in list(self.lines):
-                self.carry(sender, receiver)
-
     def lose(self, worker: int, peer: int) -> None:
         """The worker's channel to a peer is gone, with all that was on its way."""
         self.lines[worker, peer].clear()
@@ -218,7 +156,7 @@ class WorkerGroup:
         """All are to go on by this map as of the end of epoch ``at``: no worker has heard of it."""
         self.generation += 1
         self._after = vnode_map(after, self.generation), Epoch(at)
-        del self.lake[at:]
+        del self.epochs[at:]
 
     def resume(self, worker: int) -> list[WorkerAction]:
         """A worker hears what was decided."""
@@ -270,10 +208,6 @@ class WorkerGroup:
         return [(load.epoch, load.region, named(load)) for load in loads]
 
 
-def vnode_of(key: str) -> int:
-    return int(vnodes_of(hashed([key]), VNODES)[0])
-
-
 def named(load: Fed) -> Kept:
     rows = {row["k"]: row["seen"] for part in load.state for row in part.to_pylist()}
     keys = [NAMES[key] for key in load.keys.tolist()]
@@ -301,8 +235,8 @@ def rescued(group: WorkerGroup) -> Kept:
 
 def right(group: WorkerGroup) -> Kept:
     """What the view is after all epochs of the lake."""
-    keys = sorted({key for epoch in group.lake for key in epoch})
-    return {key: [number for number, epoch in enumerate(group.lake, 1) if key in epoch] for key in keys}
+    keys = sorted({key for epoch in group.epochs for key in epoch})
+    return {key: [number for number, epoch in enumerate(group.epochs, 1) if key in epoch] for key in keys}
 
 
 def standing_by(rules: Rules = ALL_RULES, **how: Any) -> WorkerGroup:

@@ -29,7 +29,7 @@ def share_of(workers: Workers, worker: int = 0) -> Shard:
 def with_open_epochs(count: int, *keys: str, first: int = 1, rules: Rules = ALL_RULES) -> Workers:
     """These keys are present at worker 0, where so many epochs are open, each with a row of each key."""
     workers = Workers(rules=rules)
-    while len(workers.lake) < first - 1:
+    while len(workers.epochs) < first - 1:
         workers.epoch()
     workers.fill(0, *keys)
     for _ in range(count):

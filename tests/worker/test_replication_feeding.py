@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 from copying_kit import Fading
-from followers_kit import WorkerGroup, vnode_of
+from followers_kit import WorkerGroup
 from machines_kit import ALL_MINE, KEYS, PLAN, assign, meet, planned, said, vnode_map, worker
 from stages_kit import OTHER_END, built, staged
+from workers_kit import vnode_of
 
 from upriver.ids import Epoch, FeedId, Incarnation, VnodeId, WorkerId
 from upriver.protocol.messages import FeedEnded

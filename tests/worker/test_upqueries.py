@@ -46,7 +46,7 @@ BAD = 99
 
 def to_the_epoch(workers: Workers, epoch: int) -> None:
     """Epochs of no rows, up to but without this one."""
-    while len(workers.lake) < epoch - 1:
+    while len(workers.epochs) < epoch - 1:
         workers.epoch()
 
 

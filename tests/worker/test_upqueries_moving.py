@@ -3,7 +3,7 @@ partial.ask_where_the_key_goes and partial.read_ahead."""
 
 import pytest
 from machines_kit import HALVES, KEYS, PLAN, abort, hashed, over, owners_with
-from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, following, present, without
+from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, present, without
 
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.errors import WrongOwner
@@ -245,11 +245,11 @@ def test_a_question_without_waiting_lookups_is_kept_nowhere(is_relayed: bool) ->
     finish(workers)
     ticket = workers.look_up(1 - is_relayed, MOVES, at_least=10**9)
     workers.carry_all()
-    assert following(workers, 1).lookups.waiting == 1
+    assert workers.phase(1).lookups.waiting == 1
     said = workers.step(1 - is_relayed, LookupGivenUp(ticket=ticket))
     assert [type(action) for action in said] == [SendPeer] * is_relayed
     workers.carry_all()
-    assert not following(workers, 1).lookups.waiting
+    assert not workers.phase(1).lookups.waiting
 
 
 def test_nothing_is_kept_of_a_lookup_that_was_refused_when_a_channel_broke() -> None:
@@ -259,11 +259,11 @@ def test_nothing_is_kept_of_a_lookup_that_was_refused_when_a_channel_broke() -> 
     finish(workers)
     ticket = workers.look_up(0, HERE, MOVES, at_least=10**9)
     workers.carry_all()
-    assert [following(workers, worker).lookups.waiting for worker in (0, 1)] == [1, 1]
+    assert [workers.phase(worker).lookups.waiting for worker in (0, 1)] == [1, 1]
     for worker in (0, 1):
         workers.step(worker, PeerLost(peer=WorkerId(1 - worker), incarnation=None, why="cut"))
     assert isinstance(workers.refusals[ticket], WrongOwner)
-    assert not any(following(workers, worker).lookups.waiting for worker in (0, 1))
+    assert not any(workers.phase(worker).lookups.waiting for worker in (0, 1))
 
 
 # Keys that stay behind ----------------------------------------------------------------------------------------------

@@ -141,7 +141,7 @@ def test_one_group_of_all_rows() -> None:
     for change, there in (((_row(1, 5), 1), (1, 5)), ((_row(2, 7), 1), (2, 12)), ((_row(1, 5), -1), (1, 7))):
         fleet.apply([change])
         fleet.check(Counter({there: 1}))
-        fleet.move([HASH_SEED], 1)
+        fleet.move([int(HASH_SEED)], 1)
     fleet.apply([(_row(2, 7), -1)])
     fleet.check(Counter())
 
