@@ -2,16 +2,15 @@
 batch is in one epoch, and a driver that was succeeded commits nothing."""
 
 from collections import Counter
-from random import SystemRandom
 
 import pytest
+from soak import drawn_seed
 
 from simulator.checkers import Violated
 from simulator.late_drivers import LateWorld
 from simulator.replays import without
 
 DONE = ("landed", "succeeded", "epochs", "segments", "collected", "commits", "folds", "checkpoints", "controls")
-SEED_MAX = 10**9
 
 
 def test_late_writes_lose_nothing() -> None:
@@ -27,8 +26,7 @@ def test_late_writes_lose_nothing() -> None:
     "seeds", [pytest.param(20, marks=pytest.mark.verify), pytest.param(2_000, marks=pytest.mark.long)]
 )
 def test_late_writes_from_a_seed_drawn_anew_lose_nothing(seeds: int) -> None:
-    first = SystemRandom().randrange(SEED_MAX)
-    print(f"{seeds} seeds from {first} on")
+    first = drawn_seed("late writes")
     for seed in range(first, first + seeds):
         try:
             LateWorld(seed).play()

@@ -10,7 +10,7 @@ from simulator.redistribute_rulebook import redistribute_rulebook
 
 STATES_MAX = 50_000
 QUICK = {
-    "icadd": ("tiny", "pair", "down", "new key", "bounced", "quiet", "abort", "epochs"),
+    "icadd": ("tiny", "pair", "down", "new key", "bounced", "quiet"),
     "redistribute": ("tiny", "bounced", "quiet", "one origin", "second operator", "abort two keys"),
 }
 """Cases of few states. The others take a second or more each."""

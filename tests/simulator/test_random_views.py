@@ -3,11 +3,12 @@ says."""
 
 from collections.abc import Iterable
 from dataclasses import replace
-from random import Random, SystemRandom
+from random import Random
 
 import pytest
 from random_sql import random_views
 from random_tables import Kind, RandomTable
+from soak import drawn_seed
 
 from simulator.campaign import Simulator
 from simulator.checkers import Violated
@@ -21,7 +22,6 @@ VIEWS, LEVELS = 3, 2
 SMALL = Scenario(weights={**HARSH, "sizes": (0, 1, 3)}, failing_share=0.0, retained_share=0.0, steps=100)
 """A join of joins makes many rows of few."""
 KINDS = {kind.type: kind for kind in Kind}
-SEED_MAX = 10**9
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -33,8 +33,7 @@ def test_any_views_are_what_duckdb_says_whatever_happens(seed: int) -> None:
     "seeds", [pytest.param(20, marks=pytest.mark.verify), pytest.param(2_000, marks=pytest.mark.long)]
 )
 def test_any_views_of_seeds_drawn_anew_are(seeds: int) -> None:
-    first = SystemRandom().randrange(SEED_MAX)
-    print(f"{seeds} seeds from {first} on")
+    first = drawn_seed("random views")
     play(range(first, first + seeds))
 
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 from typing import TypeVar
 
 Case = TypeVar("Case")
@@ -28,6 +28,13 @@ def a_tenth(cases: Sequence[Case]) -> Sequence[Case]:
     return (
         cases if SOAK in os.environ else [cases[place] for place in sorted(_chance().sample(range(len(cases)), count))]
     )
+
+
+def drawn_seed(what: str) -> int:
+    """The first seed of a campaign whose seeds are drawn anew. It is printed."""
+    seed = SystemRandom().randrange(10**9)
+    print(f"{what} from seed {seed} on")
+    return seed
 
 
 def _chance() -> Random:
