@@ -21,8 +21,7 @@ OF_TEST = "not spark and not cluster and not servers and not verify"
 LONG_FILES = frozenset(
     f"test_{name}.py"
     for name in (
-        *("campaign", "checkpoint_rules", "failing_views", "faults", "rescales", "rules", "traces"),
-        "upquery_rules",
+        *("campaigns", "replays", "rescales", "traces"),
         *("conformance", "function_table", "functions", "oracle", "reads", "set_aside", "sql_relations", "tables"),
         *("views", "window_functions"),
     )
