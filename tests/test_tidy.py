@@ -56,7 +56,7 @@ NAMES_OF_OTHERS = {
     name
     for names in (
         # this repository's programs that are not written in Python
-        "SINCE verify mutants",
+        "SINCE verify scripts/mutants",
         # Spark
         "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
         "canonicalized dropDuplicatesWithinWatermark",
