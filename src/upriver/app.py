@@ -21,7 +21,7 @@ from upriver.doors.doors import DoorAddresses, OpenDoors
 from upriver.doors.gateway import Gateway
 from upriver.doors.tls import DoorCertificate
 from upriver.engine.stateful import in_order
-from upriver.errors import DeclarationError, UnknownView, WaitTimeout
+from upriver.errors import DeclarationError, LakeInUse, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
 from upriver.lake.change_log import wait_begun, with_change_log
@@ -71,6 +71,10 @@ REPLAN_S_MAX = 120.0
 """Seconds in which a view can be added to a running app, or dropped, unless the caller says otherwise."""
 
 
+_RUNNING: dict[str, "App"] = {}
+"""By root: the app of this process that runs on it."""
+
+
 class App:
     """Tables on Spark DataFrames, views on those tables, workers that keep the views.
 
@@ -113,6 +117,8 @@ class App:
     PostgreSQL's wire and for Arrow Flight (docs/guide/queries.md). tls_certificate, tls_key: files with the certificate
     that these doors show, and its private key, as PEM; they serve nothing without TLS then. The app's own address,
     which ``upriver.connect`` takes, has no TLS (docs/guide/security.md).
+    replace: :meth:`start` first stops this process's app that runs on the same root, as when a notebook's cell is run
+    again. Without it that raises LakeInUse, and so does another process's app in any case.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -151,13 +157,14 @@ class App:
         flight: str | None = None,
         tls_certificate: str | os.PathLike[str] | None = None,
         tls_key: str | os.PathLike[str] | None = None,
+        replace: bool = False,
     ) -> None:
         workers, vnodes, groups = check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
         check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
         certificate = DoorCertificate.of(tls_certificate, tls_key)
         self._door_addresses = DoorAddresses.of(certificate, http=http, postgres=postgres, flight=flight)
         use_own_python(spark)
-        self._spark = spark
+        self._spark, self._replaces = spark, flag("replace", replace)
         self._config = AppConfig(
             root=checked_root(spark, absolute(root)),
             workers=workers,
@@ -395,6 +402,7 @@ class App:
             raise DeclarationError("there is nothing to start: declare a table first")
         check_session(self._spark)
         take_signals(self._spark)
+        self._take_the_place_of_another()
         running = RunningApp(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
         with progress_shown("start") as told:
@@ -412,8 +420,21 @@ class App:
         except BaseException:
             self.stop()  # startup failed: the caller never receives an app that it could stop
             raise
+        _RUNNING[self._config.root] = self
         atexit.register(self.stop)  # a program that ends without stop() still ends its workers in good order
         return self
+
+    def _take_the_place_of_another(self) -> None:
+        """Stop this process's app that runs on the same root. Raises LakeInUse without ``replace``."""
+        before = _RUNNING.get(self._config.root)
+        if before is None:
+            return
+        if not self._replaces:
+            raise LakeInUse(
+                f"{self._config.root} is in use by another App of this process: stop() it, or give "
+                f"App(..., replace=True), which does so at start()"
+            )
+        before.stop()
 
     @property
     def address(self) -> str:
@@ -655,6 +676,8 @@ class App:
     def stop(self) -> None:
         """Stop ingest and workers. The lake stays; an app on the same root continues from there."""
         atexit.unregister(self.stop)
+        if _RUNNING.get(self._config.root) is self:
+            del _RUNNING[self._config.root]
         doors, client, running = self._doors, self._client, self._running_app
         self._doors = self._client = None
         steps: list[Callable[[], object]] = [part.close for part in (doors, client) if part is not None]

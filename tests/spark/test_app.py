@@ -159,9 +159,27 @@ def test_a_process_without_spark_looks_up(running: App) -> None:
 def test_a_second_app_on_the_root_is_refused(running: App, spark: Any) -> None:
     with App(spark, running._config.root, workers=1) as second:
         second.table("orders", orders(spark), key="customer", order_by="at")
-        with pytest.raises(LakeInUse, match="in use"):
+        with pytest.raises(LakeInUse, match=r"in use by another App of this process: .*replace=True"):
             second.start()
     assert running.lookup("totals", ["bob"]).num_rows == 1
+
+
+def test_an_app_takes_the_place_of_this_process_s_app_on_its_root(spark: Any, tmp_path: Path) -> None:
+    """As when a notebook's cell is run again."""
+
+    def cell(**options: Any) -> App:
+        app = App(spark, tmp_path, workers=1, vnodes=16, **options)
+        app.table("numbers", spark.createDataFrame([("a", 1)], "k string, v int"), key="k")
+        app.view("sums", "SELECT k, sum(v) AS total FROM numbers GROUP BY k", key="k")
+        return app
+
+    first = cell().start(wait=True)
+    with cell(replace=True) as second:
+        second.start(wait=True)
+        with pytest.raises(DeclarationError, match="not running"):
+            first.lookup("sums", ["a"])
+        first.stop()
+        assert second.lookup("sums", ["a"]).column("total").to_pylist() == [1]
 
 
 def test_no_table_is_declared_while_it_runs(running: App, spark: Any) -> None:
