@@ -19,7 +19,8 @@ import pytest
 import upriver
 from simulator.__main__ import main as simulator
 from upriver.app import App
-from upriver.cli import TOKEN_VARIABLE, main
+from upriver.cli import main
+from upriver.client.client import TOKEN_VARIABLE
 from upriver.client.rescale import STRATEGIES
 from upriver.ids import Epoch, Term, VnodeId
 from upriver.lake.checkpoints import newest, publish

@@ -11,7 +11,8 @@ from client_kit import EPOCH, Cluster
 from rescale_kit import TICKET, UNDERWAY, Coordinator, progress, report
 from server_kit import TOKEN
 
-from upriver.cli import TOKEN_VARIABLE, main
+from upriver.cli import main
+from upriver.client.client import TOKEN_VARIABLE
 from upriver.client.rescale import STRATEGIES
 from upriver.text import Screen, render_bytes
 

@@ -16,8 +16,6 @@ from typing import Any, NamedTuple
 from upriver import __version__
 from upriver.errors import UserError, exit_status
 
-TOKEN_VARIABLE = "UPRIVER_TOKEN"
-
 
 class _Command(NamedTuple):
     """about: one line. add_arguments: to the command's parser, when it is used. run: where the command's function
@@ -67,8 +65,10 @@ def _json(parser: argparse.ArgumentParser) -> None:
 def _app(parser: argparse.ArgumentParser) -> None:
     """Arguments of a command that queries a running app."""
     _json(parser)
-    parser.add_argument("--address", required=True, help="app.address of the running app, host:port")
-    parser.add_argument("--token", default=None, help=f"app.token; by default the environment's {TOKEN_VARIABLE}")
+    parser.add_argument("--address", help="app.address of the running app, host:port; by default UPRIVER_ADDRESS")
+    parser.add_argument(
+        "--token", help="app.token; by default UPRIVER_TOKEN, else what the file UPRIVER_TOKEN_FILE has"
+    )
 
 
 def _demo(demo: argparse.ArgumentParser) -> None:

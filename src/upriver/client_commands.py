@@ -4,7 +4,6 @@ import argparse
 import csv
 import json
 import math
-import os
 import sys
 import time
 from decimal import Decimal
@@ -13,7 +12,6 @@ from typing import Any, TextIO
 import pyarrow as pa
 
 from upriver.arguments import seconds
-from upriver.cli import TOKEN_VARIABLE
 from upriver.client.client import Client, connect
 from upriver.client.key_texts import keys_of_texts
 from upriver.client.rescale import STRATEGIES, Rescale
@@ -35,10 +33,7 @@ from upriver.text import (
 
 
 def _client(options: argparse.Namespace) -> Client:
-    token = options.token or os.environ.get(TOKEN_VARIABLE)
-    if not token:
-        raise UserError(f"no token: give --token, or set {TOKEN_VARIABLE}")
-    return connect(options.address, token)
+    return connect(options.address, options.token)
 
 
 def _print_json(result: Any) -> None:
@@ -214,7 +209,8 @@ def _follow(rescale: Rescale, timeout: float) -> None:
 
 
 def _how_to_go_on(rescale: Rescale, options: argparse.Namespace) -> str:
+    of_app = f" --address {options.address}" if options.address else ""
     return (
-        f"Follow rescale {rescale.ticket}: upriver status --watch --address {options.address}; "
-        f"abort it: upriver rescale --abort {rescale.ticket} --address {options.address}"
+        f"Follow rescale {rescale.ticket}: upriver status --watch{of_app}; "
+        f"abort it: upriver rescale --abort {rescale.ticket}{of_app}"
     )

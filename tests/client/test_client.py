@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -504,3 +505,45 @@ def test_a_lookup_that_is_asked_with_others_has_their_errors_not(cluster: Cluste
     with ThreadPoolExecutor(THREADS) as pool:
         for thread, rows in enumerate(pool.map(look_up, range(THREADS))):
             assert rows == PLANES.rows[thread : thread + 50]
+
+
+# Where the app is
+
+
+def test_address_and_token_come_from_the_environment_unless_they_are_given(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = tmp_path / "token"
+    held.write_text(f"{TOKEN}\n")
+    monkeypatch.setenv("UPRIVER_ADDRESS", cluster.coordinator.address)
+    monkeypatch.setenv("UPRIVER_TOKEN_FILE", str(held))
+    monkeypatch.delenv("UPRIVER_TOKEN", raising=False)
+    with connect() as client:
+        assert client.routing().epoch == EPOCH
+    monkeypatch.setenv("UPRIVER_TOKEN", "another")
+    with pytest.raises(AccessDenied):
+        connect()
+    with connect(cluster.coordinator.address, TOKEN) as client:
+        assert client.routing().epoch == EPOCH
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        ({}, "no address: give app.address, host:port, or set UPRIVER_ADDRESS"),
+        ({"UPRIVER_ADDRESS": "h:1"}, "no token: give app.token, or set UPRIVER_TOKEN or UPRIVER_TOKEN_FILE"),
+        (
+            {"UPRIVER_ADDRESS": "h:1", "UPRIVER_TOKEN_FILE": "/nowhere"},
+            "UPRIVER_TOKEN_FILE='/nowhere': the token",
+        ),
+    ],
+)
+def test_what_the_environment_lacks_is_named(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], said: str
+) -> None:
+    for name in ("UPRIVER_ADDRESS", "UPRIVER_TOKEN", "UPRIVER_TOKEN_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=said):
+        connect()

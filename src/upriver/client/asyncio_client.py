@@ -31,7 +31,12 @@ T = TypeVar("T")
 
 
 async def connect_async(
-    address: str, token: str, *, tls_roots: bytes | None = None, timeout: float = 10.0, threads: int = THREADS
+    address: str | None = None,
+    token: str | None = None,
+    *,
+    tls_roots: bytes | None = None,
+    timeout: float = 10.0,
+    threads: int = THREADS,
 ) -> "AsyncClient":
     """Connect to a running app; as ``connect``. threads: calls that may be under way at a time."""
     pool = ThreadPoolExecutor(whole("threads", threads), "upriver-async")

@@ -2,6 +2,7 @@
 
 import atexit
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,15 +66,42 @@ RECHECK_S = 0.5
 """Seconds after which a waiting lookup checks whether its workers are still there."""
 
 
-def connect(address: str, token: str, *, tls_roots: bytes | None = None, timeout: float = 10.0) -> "Client":
+ADDRESS_VARIABLE = "UPRIVER_ADDRESS"
+TOKEN_VARIABLE = "UPRIVER_TOKEN"
+TOKEN_FILE_VARIABLE = "UPRIVER_TOKEN_FILE"
+"""A file with the token, and nothing else but blanks around it."""
+
+
+def address_and_token(address: str | None, token: str | None) -> tuple[str, str]:
+    """What was not given, as the environment has it. Raises UserError if it has none, or names a file that cannot be
+    read."""
+    address = os.environ.get(ADDRESS_VARIABLE) if address is None else address
+    if not address:
+        raise UserError(f"no address: give app.address, host:port, or set {ADDRESS_VARIABLE}")
+    token = os.environ.get(TOKEN_VARIABLE) if token is None else token
+    if token is None and (path := os.environ.get(TOKEN_FILE_VARIABLE)):
+        try:
+            with open(path, encoding="ascii") as file:
+                token = file.read().strip()
+        except (OSError, ValueError) as error:
+            raise UserError(f"{TOKEN_FILE_VARIABLE}={path!r}: the token cannot be read: {error}") from error
+    if not token:
+        raise UserError(f"no token: give app.token, or set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}")
+    return address, token
+
+
+def connect(
+    address: str | None = None, token: str | None = None, *, tls_roots: bytes | None = None, timeout: float = 10.0
+) -> "Client":
     """Connect to a running app.
 
-    address: ``host:port`` or ``grpc://host:port``, as ``App.address`` gives it. token: as ``App.token`` gives it.
-    tls_roots: PEM certificates to trust, if the app's servers use TLS. timeout: seconds for this call, and for each
-    later one to the coordinator.
-    Raises UserError for a malformed address, AccessDenied, ClusterError if the app cannot be reached.
+    address: ``host:port`` or ``grpc://host:port``, as ``App.address`` gives it; by default that of the environment's
+    ``UPRIVER_ADDRESS``. token: as ``App.token`` gives it; by default ``UPRIVER_TOKEN``, else what the file
+    ``UPRIVER_TOKEN_FILE`` has. tls_roots: PEM certificates to trust, if the app's servers use TLS. timeout: seconds for
+    this call, and for each later one to the coordinator.
+    Raises UserError for a malformed address or none, AccessDenied, ClusterError if the app cannot be reached.
     """
-    client = Client(Remote.parse(address, token, tls_roots), seconds("timeout", timeout))
+    client = Client(Remote.parse(*address_and_token(address, token), tls_roots), seconds("timeout", timeout))
     try:
         client.refresh()
     except BaseException:
