@@ -55,8 +55,8 @@ CITED = re.compile(r"(?<![\w/.<{*-])((?:[\w-]+/)+[\w-]+\.(?:py|md|svg|toml))\b|`
 NAMES_OF_OTHERS = {
     name
     for names in (
-        # this repository's programs that are not written in Python
-        "SINCE verify scripts/mutants",
+        # of the Makefile
+        "SINCE verify",
         # Spark
         "groupBy().agg() transformWithStateInPandas awaitTermination() foreachBatch mapInArrow processAllAvailable",
         "canonicalized dropDuplicatesWithinWatermark",
@@ -134,7 +134,8 @@ class Source:
     @property
     def definitions(self) -> list[ast.AST]:
         """The nodes that define a name, and the texts."""
-        stored = [node for node in self.of(ast.Name, ast.Attribute) if isinstance(node.ctx, ast.Store)]
+        names: list[ast.Name | ast.Attribute] = self.of(ast.Name, ast.Attribute)
+        stored = [node for node in names if isinstance(node.ctx, ast.Store)]
         return [*self.of(ast.ClassDef), *self.functions, *self.of(ast.arg, ast.keyword), *stored, *self.texts]
 
     @property
@@ -235,7 +236,8 @@ def _imported(modules: list[ast.Import], names_of: list[ast.ImportFrom]) -> Iter
 
 
 def no_own_import_inside_a_function(source: Source) -> Iterator[Fault]:
-    own = [node.lineno for node in source.of(ast.Import, ast.ImportFrom) if _is_own(node)]
+    imports: list[ast.Import | ast.ImportFrom] = source.of(ast.Import, ast.ImportFrom)
+    own = [node.lineno for node in imports if _is_own(node)]
     for function in source.functions if own else ():
         if source.path == "src/upriver/__init__.py" and function.name == "__getattr__":
             continue  # the lazy door: naming upriver.App is what loads pyspark
@@ -523,7 +525,8 @@ def _definitions(source: Source) -> Iterator[tuple[str, range]]:
     """The names of modules and classes that a source of ours defines, but for Python's own, each with its lines."""
     if not source.path.startswith(("src/", "simulator/", "tests/support/")) or not source.path.endswith(".py"):
         return
-    for node in (node for block in (source.tree, *source.of(ast.ClassDef)) for node in block.body):
+    blocks: list[ast.Module | ast.ClassDef] = [source.tree, *source.of(ast.ClassDef)]
+    for node in (node for block in blocks for node in block.body):
         match node:
             case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
                 names = [name]
@@ -572,10 +575,10 @@ ALL = CODE + _texts(
 FILES = {
     "/".join(path.parts[start:])
     for top in ("src", "simulator", "benchmarks", "tests", "docs", "scripts", "examples", ".")
-    for path in (file.relative_to(ROOT) for file in ROOT.glob("*.*" if top == "." else f"{top}/**/*.*"))
+    for path in (file.relative_to(ROOT) for file in ROOT.glob("*.*" if top == "." else f"{top}/**/*"))
     for start in range(len(path.parts))
 }
-"""Each file by its path, and by every end of it."""
+"""Each file and folder by its path, and by every end of it."""
 
 
 @cache

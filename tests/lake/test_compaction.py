@@ -282,7 +282,6 @@ TEXTS = st.none() | st.sampled_from(["", "a", "ab", "ä"])
 ROWS = st.lists(
     st.tuples(st.integers(0, 2), NUMBERS, TEXTS, NUMBERS, TEXTS, st.sampled_from(["U", "D", None])), max_size=25
 )
-Row = tuple[Any, ...]
 
 
 def rank(value: Any) -> tuple[Any, ...]:
