@@ -4,6 +4,7 @@ Two workers share the keys of a view. Epochs are read in pieces; upqueries are a
 ahead. A small model knows how each key stands, and through which epoch its rows must show.
 """
 
+import weakref
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from upriver.engine.region import Region
 from upriver.errors import LakeError
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
-from upriver.partial.partial_region import UPQUERIES_MAX, PartialRegion, UnansweredKeys, Upquery
+from upriver.partial.partial_region import UPQUERIES_MAX, PartialRegion, UnansweredKeys, Upquery, WantedKeys
 from upriver.partial.presence import PRESENT
 from upriver.partial.rules import ALL_RULES
 from upriver.plan.plan import DataflowPlan, JoinKind, LakeEdge
@@ -422,3 +423,22 @@ PartialRegions.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestPartialRegions = PartialRegions.TestCase
+
+
+# Wanted keys
+
+
+def test_the_first_ones_are_taken_and_the_others_left() -> None:
+    wanted = WantedKeys()
+    wanted.add(np.array([7, 3, 3], np.uint64))
+    wanted.add(np.array([5], np.uint64))
+    assert wanted.take(2).tolist() == [3, 5]
+    assert wanted.keys.tolist() == [7]
+
+
+def test_keys_that_were_taken_are_not_kept_in_memory() -> None:
+    wanted = WantedKeys()
+    wanted.add(np.arange(10, dtype=np.uint64))
+    asked_for = weakref.ref(wanted.keys)
+    wanted.take(10)
+    assert asked_for() is None

@@ -12,7 +12,7 @@ from state_kit import MANY
 from benchmarks.worker_memory import memory_of
 from upriver.errors import ProtocolError
 from upriver.runtime.memory import trim_heap
-from upriver.state.vectors import Tally, Vector, first_of_each
+from upriver.state.vectors import NO_KEYS, Tally, Vector, contains, first_of_each, key_set
 
 
 @MANY
@@ -105,3 +105,31 @@ def test_first_of_each_keeps_the_first_position_of_every_slot() -> None:
     assert first_of_each(slots, np.arange(5)).tolist() == [0, 1, 4]
     assert first_of_each(slots, np.array([2, 3, 4])).tolist() == [2, 3, 4]
     assert first_of_each(slots, np.array([], np.int64)).tolist() == []
+
+
+# Sets of keys, as sorted arrays, against Python's sets
+
+HASHES = st.lists(st.one_of(st.integers(0, 20), st.integers(0, 2**64 - 1)), max_size=30)
+
+
+def array(numbers: list[int]) -> np.ndarray:
+    return np.array(numbers, np.uint64)
+
+
+@given(HASHES, HASHES)
+def test_a_key_set_is_the_union_in_order(first: list[int], second: list[int]) -> None:
+    keys = key_set(array(first), array(second))
+    assert keys.tolist() == sorted({*first, *second})
+    assert keys.dtype == np.uint64
+
+
+@given(HASHES, HASHES)
+def test_contains_says_it_for_every_row(members: list[int], rows: list[int]) -> None:
+    keys = key_set(array(members))
+    assert contains(keys, array(rows)).tolist() == [row in set(members) for row in rows]
+
+
+def test_no_keys_hold_nothing() -> None:
+    assert len(key_set()) == 0
+    assert contains(NO_KEYS, array([0, 2**64 - 1])).tolist() == [False, False]
+    assert not NO_KEYS.flags.writeable
