@@ -418,7 +418,7 @@ class PartialRegions(RuleBasedStateMachine):
 PartialRegions.TestCase.settings = settings(
     derandomize=True,
     deadline=None,
-    max_examples=examples(25),
+    max_examples=examples(15),
     stateful_step_count=50,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )

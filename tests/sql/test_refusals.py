@@ -345,7 +345,7 @@ def test_an_expression_may_not_grow_without_bound() -> None:
     assert projection_of(local_view(f"SELECT k, {nested} AS e FROM t", TABLE)).expressions
 
 
-@pytest.mark.parametrize(("joins", "most"), [(24, None), (90, "nested as deeply")])
+@pytest.mark.parametrize(("joins", "most"), [(24, None), (76, "nested as deeply")])
 def test_joins_that_merge_one_column_again_and_again(joins: int, most: str | None) -> None:
     sql = "SELECT count(*) AS n FROM t" + "".join(f" FULL JOIN t AS t{n} USING (i)" for n in range(joins))
     with nullcontext() if most is None else pytest.raises(UnsupportedSql, match=most):

@@ -34,7 +34,7 @@ def test_a_vector_that_is_not_small_grows_with_and_without_onlookers(dtype: str)
     expected = np.arange(16 * size, dtype=np.uint8).tobytes()
     vector.extend(np.frombuffer(expected, dtype, size))
     width = vector.cells.dtype.itemsize
-    for _ in range(4):
+    for _ in range(3):
         vector.resize(2 * len(vector))
         assert vector.cells.tobytes() == expected[: size * width] + bytes((len(vector) - size) * width)
         onlooker = vector.cells[:size]
