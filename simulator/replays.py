@@ -66,14 +66,15 @@ class Replay:
         return self.found(self.rule) == (self.step, self.checker)
 
 
-def replays() -> Mapping[str, Replay]:
+def replays(record: Path = RECORD) -> Mapping[str, Replay]:
     """By rule, what the record has."""
-    return {rule: Replay(rule, **found) for rule, found in _record()["replays"].items()}
+    found = tomllib.loads(record.read_text())["replays"]
+    return {rule: Replay(rule, **pinned) for rule, pinned in found.items()}
 
 
 def by_hand() -> Mapping[str, str]:
     """By rule, the test that shows its absence message by message: ``path::name``."""
-    found: dict[str, str] = _record()["by_hand"]
+    found: dict[str, str] = tomllib.loads(RECORD.read_text())["by_hand"]
     return found
 
 
@@ -105,10 +106,6 @@ def search(old: Replay) -> Replay:
         if replay.found(None) is None:
             return replay
     raise LookupError(f"{old.rule}: nothing goes wrong in {SEEDS_MAX} seeds of {old.scenario}")
-
-
-def _record() -> dict[str, Any]:
-    return tomllib.loads(RECORD.read_text())
 
 
 # What is played -------------------------------------------------------------------------------------------------------
@@ -160,24 +157,24 @@ PLAYS: Mapping[str, Play] = {
 """By the name of a scenario."""
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: list[str] | None = None, record: Path = RECORD) -> int:
     """Search again; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m simulator.replays", description=search.__doc__)
     parser.add_argument("rules", nargs="*", metavar="RULE", help="those whose record does not hold, unless given")
     parser.add_argument("--write", action="store_true", help="put what is found into the record")
     options = parser.parse_args(arguments)
-    record, status = replays(), 0
-    for rule in options.rules or [rule for rule, replay in record.items() if not replay.holds]:
+    known, status = replays(record), 0
+    for rule in options.rules or [rule for rule, replay in known.items() if not replay.holds]:
         try:
-            line = str(search(record[rule]))
+            line = str(search(known[rule]))
         except LookupError as error:
             print(error, file=sys.stderr)
             status = 1
             continue
         print(line, flush=True)
         if options.write:
-            text = re.sub(rf"^{rule} = {{.*$", lambda _, line=line: line, RECORD.read_text(), flags=re.MULTILINE)
-            RECORD.write_text(text)
+            text = re.sub(rf"^{rule} = {{.*$", lambda _, line=line: line, record.read_text(), flags=re.MULTILINE)
+            record.write_text(text)
     return status
 
 

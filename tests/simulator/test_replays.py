@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.replays import PLAYS, Replay, by_hand, main, replays, search, switches
+from simulator.replays import Replay, by_hand, main, replays, search, switches
 
 ROOT = Path(__file__).parent.parent.parent
 REPLAYS, BY_HAND = replays(), by_hand()
@@ -50,20 +50,16 @@ def test_a_search_finds_what_the_record_has_and_prefers_its_checker() -> None:
     assert str(found).startswith('icadd_old_owner_first = { scenario = "icadd: tiny", seed = ')
 
 
-def test_a_search_that_finds_nothing_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(PLAYS, "icadd: tiny", lambda seed, rule: None)
-    with pytest.raises(LookupError, match="nothing goes wrong in 200 seeds of icadd: tiny"):
-        search(Replay("icadd_old_owner_first", "icadd: tiny", 0, 0, "SPLIT"))
+def test_a_search_that_finds_nothing_says_so() -> None:
+    with pytest.raises(LookupError, match="nothing goes wrong in 200 seeds of icadd: quiet"):
+        search(Replay("icadd_old_owner_first", "icadd: quiet", 0, 0, "SPLIT"))
 
 
-def test_the_command_prints_and_writes_the_new_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_and_writes_the_new_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = tmp_path / "replays.toml"
-    record.write_text("[replays]\n" + str(Replay("icadd_old_owner_first", "icadd: tiny", 0, 0, "")) + "\n")
-    monkeypatch.setattr("simulator.replays.RECORD", record)
-    assert main(["--write"]) == 0
+    record.write_text(f"[replays]\n{Replay('icadd_old_owner_first', 'icadd: tiny', 0, 0, '')}\n")
+    assert main(["--write"], record) == 0
     line = capsys.readouterr().out
     assert record.read_text() == f"[replays]\n{line}"
-    assert replays()["icadd_old_owner_first"].holds
-    assert (main([]), capsys.readouterr().out) == (0, "")
+    assert replays(record)["icadd_old_owner_first"].holds
+    assert (main([], record), capsys.readouterr().out) == (0, "")
