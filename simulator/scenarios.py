@@ -162,7 +162,7 @@ def _with(scenario: Scenario, weights: MadeFor, **changed: Any) -> Scenario:
     return replace(scenario, weights=MappingProxyType({**weights, **changed}))
 
 
-def _both(name: str, weights: MadeFor, /, **shares: float) -> dict[str, Scenario]:
+def _both(name: str, weights: MadeFor, /, **shares: Any) -> dict[str, Scenario]:
     """The same for views of one region each and for views of several."""
     return {
         name: replace(_with(FLOWING, weights), **shares),
@@ -172,8 +172,8 @@ def _both(name: str, weights: MadeFor, /, **shares: float) -> dict[str, Scenario
 
 _EXCHANGES = replace(WITH_EXCHANGES, steps=200)
 _KEYED = replace(PLAIN, views=VIEWS)
-_LOGGED, _CHECKPOINTED, _FOLLOWED = ({"partial_share": share} for share in (0.2, 0.2, 0.1))
-_LOGGED["logged_share"] = 0.7
+_CHECKPOINTED, _FOLLOWED = replace(FLOWING, partial_share=0.2), replace(FLOWING, partial_share=0.1)
+_LOGGED = replace(_CHECKPOINTED, logged_share=0.7)
 
 SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
     {
@@ -209,43 +209,43 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
             _with(_KEYED, SWIFT, pace=(0.4,) * PLACES_MAX, read=9.0, compact=4.0, lookup=3.0), partial_share=1.0
         ),
         # Checkpoints
-        **_both("restored", {**RESTORING, "checkpoint": 1.5, "copy": 3.0, "outgrown": 1}, **_CHECKPOINTED),
-        "checkpoints": replace(_with(FLOWING, DENSE), **_CHECKPOINTED),
-        "checkpoints torn": replace(_with(FLOWING, DENSE, crash=0.1), **_CHECKPOINTED),
-        "checkpoints calm": replace(_with(FLOWING, CALM), **_CHECKPOINTED),
-        "checkpoints moving": replace(_with(FLOWING, CALM, rescale=1.0), **_CHECKPOINTED),
-        "checkpoints slowly copied": replace(_with(FLOWING, CALM, rescale=0.0, copy=0.3), **_CHECKPOINTED),
-        "checkpoints spoiled": replace(_with(FLOWING, CALM, rescale=0.0, spoil=0.3, copy=3.0), **_CHECKPOINTED),
-        "checkpoints damaged": replace(_with(FLOWING, RESTORING), **_CHECKPOINTED),
-        "checkpoints segmented": replace(
-            _with(FLOWING, {**RESTORING, **SEGMENTED}, copy=6.0, driver=0.1, checkpoint=1.0), **_CHECKPOINTED
-        ),
+        **_both("restored", {**RESTORING, "checkpoint": 1.5, "copy": 3.0, "outgrown": 1}, partial_share=0.2),
+        "checkpoints": _with(_CHECKPOINTED, DENSE),
+        "checkpoints torn": _with(_CHECKPOINTED, DENSE, crash=0.1),
+        "checkpoints calm": _with(_CHECKPOINTED, CALM),
+        "checkpoints moving": _with(_CHECKPOINTED, CALM, rescale=1.0),
+        "checkpoints slowly copied": _with(_CHECKPOINTED, CALM, rescale=0.0, copy=0.3),
+        "checkpoints spoiled": _with(_CHECKPOINTED, CALM, rescale=0.0, spoil=0.3, copy=3.0),
+        "checkpoints damaged": _with(_CHECKPOINTED, RESTORING),
+        "checkpoints segmented": _with(_CHECKPOINTED, {**RESTORING, **SEGMENTED}, copy=6.0, driver=0.1, checkpoint=1.0),
         # The change log
-        **_both("log", LOGGING, **_LOGGED),
-        **_both("log replanned", {**LOGGING, "replan": 0.5, "store": 1.0}, **_LOGGED),
-        **_both("log segmented", {**LOGGING_SEGMENTED, "checkpoint": 0.3}, **_LOGGED),
-        **_both("log segmented replanned", {**LOGGING_SEGMENTED, "replan": 0.5, "store": 1.0}, **_LOGGED),
-        "log calm": replace(_with(FLOWING, LOGGING_CALM), **_LOGGED),
-        "log moving": replace(_with(FLOWING, LOGGING_CALM, rescale=1.0), **_LOGGED),
-        "log torn": replace(_with(FLOWING, LOGGING, crash=0.1), **_LOGGED),
-        "log spoiled": replace(_with(FLOWING, LOGGING, spoil=0.3), **_LOGGED),
-        "log slowly committed": replace(_with(FLOWING, LOGGING, publish=3.0, hear=1.0, store=0.3), **_LOGGED),
-        "log segmented spoiled": replace(_with(FLOWING, LOGGING_SEGMENTED, spoil=0.5, store=1.0), **_LOGGED),
+        **_both("log", LOGGING, partial_share=0.2, logged_share=0.7),
+        **_both("log replanned", {**LOGGING, "replan": 0.5, "store": 1.0}, partial_share=0.2, logged_share=0.7),
+        **_both("log segmented", {**LOGGING_SEGMENTED, "checkpoint": 0.3}, partial_share=0.2, logged_share=0.7),
+        **_both(
+            "log segmented replanned",
+            {**LOGGING_SEGMENTED, "replan": 0.5, "store": 1.0},
+            partial_share=0.2,
+            logged_share=0.7,
+        ),
+        "log calm": _with(_LOGGED, LOGGING_CALM),
+        "log moving": _with(_LOGGED, LOGGING_CALM, rescale=1.0),
+        "log torn": _with(_LOGGED, LOGGING, crash=0.1),
+        "log spoiled": _with(_LOGGED, LOGGING, spoil=0.3),
+        "log slowly committed": _with(_LOGGED, LOGGING, publish=3.0, hear=1.0, store=0.3),
+        "log segmented spoiled": _with(_LOGGED, LOGGING_SEGMENTED, spoil=0.5, store=1.0),
         # Standbys
-        **_both("standbys", FOLLOWING, **_FOLLOWED),
-        **_both("taken over", TAKE_OVER, **_FOLLOWED),
-        "taken over uneven": replace(
-            _with(FLOWING, TAKE_OVER, sizes=(8, 20), pace=(6.0, 1.0) * (PLACES_MAX // 2), crash=0.03, feed=8.0),
-            **_FOLLOWED,
+        **_both("standbys", FOLLOWING, partial_share=0.1),
+        **_both("taken over", TAKE_OVER, partial_share=0.1),
+        "taken over uneven": _with(
+            _FOLLOWED, TAKE_OVER, sizes=(8, 20), pace=(6.0, 1.0) * (PLACES_MAX // 2), crash=0.03, feed=8.0
         ),
-        "taken over slowly fed": replace(_with(FLOWING, TAKE_OVER, feed=0.2), **_FOLLOWED),
-        "taken over one by one": replace(_with(FLOWING, TAKE_OVER, warmups=2, takeover=0.0, replan=0.0), **_FOLLOWED),
-        "learners": replace(_with(FLOWING, LEARN), **_FOLLOWED),
-        "learners cut off": replace(_with(FLOWING, LEARN, cut=0.1), **_FOLLOWED),
+        "taken over slowly fed": _with(_FOLLOWED, TAKE_OVER, feed=0.2),
+        "taken over one by one": _with(_FOLLOWED, TAKE_OVER, warmups=2, takeover=0.0, replan=0.0),
+        "learners": _with(_FOLLOWED, LEARN),
+        "learners cut off": _with(_FOLLOWED, LEARN, cut=0.1),
         # Control records
-        "records": replace(
-            _with(FLOWING, SLOW_RECORDS, record=1.0, spoil=0.1, crash=0.02, checkpoint=0.3), **_CHECKPOINTED
-        ),
+        "records": _with(_CHECKPOINTED, SLOW_RECORDS, record=1.0, spoil=0.1, crash=0.02, checkpoint=0.3),
         "records slow": _with(FLOWING, SLOW_RECORDS),
         # Views that fail
         **_both("failing", HARSH, partial_share=0.3, failing_share=1.0),

@@ -52,7 +52,7 @@ def test_a_search_finds_what_the_record_has_and_prefers_its_checker() -> None:
 
 def test_a_search_that_finds_nothing_says_so() -> None:
     with pytest.raises(LookupError, match="nothing goes wrong in 200 seeds of icadd: quiet"):
-        search(Replay("icadd_old_owner_first", "icadd: quiet", 0, 0, "SPLIT"))
+        search(Replay("icadd_whitelist_what_passes", "icadd: quiet", 0, 0, "SPLIT"))
 
 
 def test_the_command_prints_and_writes_the_new_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
