@@ -9,8 +9,17 @@ from typing import Any
 import pyspark
 import pytest
 
-from upriver.errors import TooFewSlots
-from upriver.spark.session import free_slots, heap_mb, local_conf, memory_bytes, require_slots, shortage, slots_ceiling
+from upriver.errors import TooFewSlots, UserError
+from upriver.spark.session import (
+    check_java,
+    free_slots,
+    heap_mb,
+    local_conf,
+    memory_bytes,
+    require_slots,
+    shortage,
+    slots_ceiling,
+)
 
 DYNAMIC = {"spark.master": "yarn", "spark.dynamicAllocation.enabled": "true"}
 
@@ -154,8 +163,8 @@ def test_a_query_with_state_goes_on_from_a_checkpoint_that_spark_has_written_by_
 @pytest.mark.cluster
 def test_a_cluster_is_given_time_for_its_executors_to_register() -> None:
     code = """
-from upriver.errors import TooFewSlots
-from upriver.spark.session import free_slots, local_session, require_slots
+from upriver.errors import TooFewSlots, UserError
+from upriver.spark.session import check_java, free_slots, local_session, require_slots
 spark = local_session(3, ingest_slots=1, **{"spark.master": "local-cluster[2,2,1024]"})
 print(free_slots(spark))
 try:
@@ -168,3 +177,27 @@ spark.stop()
     slots, refusal = in_a_process_of_its_own(code, SPARK_HOME=str(Path(pyspark.__file__).parent)).splitlines()
     assert slots == "4"
     assert refusal.startswith("5 task slots are needed and Spark (local-cluster[2,2,1024]) has 4")
+
+
+@pytest.mark.parametrize(
+    ("java", "said"),
+    [
+        (None, "Spark needs Java 17 or newer, and '.*/bin/java' cannot be run: install Java, or set JAVA_HOME"),
+        ("echo 'openjdk version \"11.0.2\" 2019-01-15' >&2", "'.*/bin/java' is version 11: install a newer one"),
+        ("echo 'java version \"1.8.0_202\"' >&2", "'.*/bin/java' is version 1: install a newer one"),
+        ("echo 'openjdk version \"17.0.9\"' >&2", None),
+    ],
+)
+def test_a_java_that_is_missing_or_too_old_is_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: str | None, said: str | None
+) -> None:
+    (tmp_path / "bin").mkdir()
+    if java is not None:
+        (tmp_path / "bin" / "java").write_text(f"#!/bin/sh\n{java}\n")
+        (tmp_path / "bin" / "java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    if said is None:
+        check_java()
+    else:
+        with pytest.raises(UserError, match=said):
+            check_java()

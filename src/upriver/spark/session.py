@@ -12,6 +12,7 @@ Spark's log of an error that Upriver reports in one line is suppressed while tha
 import logging
 import os
 import re
+import subprocess
 import sys
 import threading
 import time
@@ -26,7 +27,7 @@ from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from upriver.errors import DeclarationError, TooFewSlots
+from upriver.errors import DeclarationError, TooFewSlots, UserError
 from upriver.net.server import SparkHosts
 from upriver.zones import zone_name
 
@@ -106,14 +107,23 @@ def spark_hosts(spark: SparkSession) -> SparkHosts:
     )
 
 
+JAVA_MIN = 17
+"""The oldest version of Java that Spark 4 runs on."""
+JAVA_S_MAX = 30.0
+"""Seconds for Java to say its version."""
+
+
 def local_session(
     workers: int, *, ingest_slots: int = 2, app_name: str = "upriver", **conf: str | int | bool
 ) -> SparkSession:
     """A Spark session in this process, on loopback only, with ``workers + ingest_slots`` task slots.
 
     ``conf`` goes to Spark unchanged and overrides the settings here: ``**{"spark.sql.shuffle.partitions": 4}``. A
-    running session is taken over if it has the slots; otherwise raises TooFewSlots.
+    running session is taken over if it has the slots; otherwise raises TooFewSlots. Raises UserError without a Java
+    that Spark runs on.
     """
+    if SparkSession.getActiveSession() is None:
+        check_java()
     os.environ["PYSPARK_PYTHON"] = sys.executable  # Spark would start whatever python3 is first on the PATH
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     settings = local_conf(workers, ingest_slots, heap_mb(memory_bytes())) | conf
@@ -123,6 +133,20 @@ def local_session(
     spark = builder.getOrCreate()
     require_slots(spark, workers, ingest_slots)
     return spark
+
+
+def check_java() -> None:
+    """Raise UserError unless the Java that Spark would start is there, and new enough."""
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else "java"
+    needed = f"Spark needs Java {JAVA_MIN} or newer"
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=JAVA_S_MAX, check=True).stderr
+    except (OSError, subprocess.SubprocessError) as error:
+        raise UserError(f"{needed}, and {java!r} cannot be run: install Java, or set JAVA_HOME") from error
+    version = re.search(r'version "(\d+)', said)
+    if version is not None and int(version[1]) < JAVA_MIN:
+        raise UserError(f"{needed}, and {java!r} is version {version[1]}: install a newer one, or set JAVA_HOME")
 
 
 def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | int | bool]:
