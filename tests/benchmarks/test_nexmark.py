@@ -321,6 +321,7 @@ def test_stateful_maps_run_in_a_process_of_their_own() -> None:
     assert [line.split()[:2] for line in shown[-3:]] == [["1,000", form] for form in ("row", "key", "batch")]
 
 
+@pytest.mark.verify
 def test_a_side_that_fails_is_reported() -> None:
     said: list[str] = []
     measured = measure_nexmark(options(("q0",), state_store="none"), said.append)

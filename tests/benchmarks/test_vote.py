@@ -125,6 +125,7 @@ def test_what_is_read_often_is_read_before_the_load(cluster: Cluster) -> None:
     assert sum(primed) >= 2 * ARTICLES  # each of two lookups is of all articles: 10,000 reads, and 2,000
 
 
+@pytest.mark.verify
 def test_lookups_one_after_the_other_are_timed_and_checked(cluster: Cluster, tmp_path: Path) -> None:
     def asked(counts: KeyArray) -> dict[str, Any]:
         path = tmp_path / "counts.npy"

@@ -108,6 +108,7 @@ def test_psycopg_asks_over_tls(postgres: PostgresServer, mode: str) -> None:
         assert connection.pgconn.ssl_in_use
 
 
+@pytest.mark.verify
 def test_a_query_over_tls_is_cancelled(postgres: PostgresServer) -> None:
     host, _, port = postgres.address.rpartition(":")
     told = f"host={host} port={port} user=reader dbname=upriver password={PASSWORD} sslmode=require"

@@ -565,7 +565,7 @@ FRAMES = 15_000
 """Of each seed: enough to end a process that checks less, many times over."""
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", [SEEDS[0], pytest.param(SEEDS[1], marks=pytest.mark.verify)])
 def test_no_malformed_frame_ends_the_process(seed: int) -> None:
     command = [sys.executable, str(SUPPORT / "wire_fuzz.py"), str(seed), str(FRAMES)]
     tried = subprocess.run(command, capture_output=True, text=True, check=False, cwd=SUPPORT)

@@ -55,6 +55,7 @@ libc.fclose(file)
 only_glibc = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for it")
 
 
+@pytest.mark.verify
 @only_glibc
 def test_what_a_thread_has_freed_is_given_back_if_free_memory_is_shared() -> None:
     assert left_by_a_thread("apart") > BLOCK_BYTES * BLOCKS // 8
