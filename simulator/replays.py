@@ -6,7 +6,6 @@ for every rule whose record no longer holds, and ``--write`` puts the lines into
 """
 
 import argparse
-import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -173,8 +172,8 @@ def main(arguments: list[str] | None = None, record: Path = RECORD) -> int:
             continue
         print(line, flush=True)
         if options.write:
-            text = re.sub(rf"^{rule} = {{.*$", lambda _, line=line: line, record.read_text(), flags=re.MULTILINE)
-            record.write_text(text)
+            lines = record.read_text().splitlines()
+            record.write_text("".join(f"{line if old.startswith(f'{rule} = ') else old}\n" for old in lines))
     return status
 
 

@@ -16,6 +16,7 @@ from simulator.tables import (
     EXCHANGED,
     NO_RETENTION,
     OPERATORS,
+    OPERATORS_IN_DUCKDB,
     ORDERED,
     RETAINS,
     TABLES,
@@ -62,7 +63,8 @@ def compiled_views(views: tuple[ViewSpec, ...] = ALL_VIEWS, way: int | None = No
     tables = {table.name: replace(table, retain=retains.get(table.name)) for table in TABLES}
     typer = LocalTyper(tables)
     possible = [view for view in views if way is None or view.name not in ORDERED]
-    return tuple(declare_view(view.name, view.sql, view.key, tables, {}, typer) for view in possible)
+    declared = [(view, declare_view(view.name, view.sql, view.key, tables, {}, typer)) for view in possible]
+    return tuple(replace(plan, sql=view.duck) if view.duck is not None else plan for view, plan in declared)
 
 
 def retained(way: int | None) -> Mapping[str, Retain]:
@@ -182,7 +184,13 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "faults": replace(DRAWN, faults=tuple(FAULTS), steps=250),
         **{f"faults {kind}": replace(DRAWN, faults=(kind,), steps=250) for kind in ("cut", "disk", "driver")},
         "plain": PLAIN,
-        "constant rows": _with(replace(WITH_EXCHANGES, views=CONSTANT, steps=100), DENSE, compact=1.0),
+        "constant rows": _with(
+            replace(WITH_EXCHANGES, views=CONSTANT, steps=400),
+            {**BUSY, **SEGMENTED},
+            crash=0.03,
+            start=5.0,
+            rescale=0.2,
+        ),
         "clock": replace(DRAWN, views=CLOCKED, partial_share=0.0, retained_share=0.0),
         "clock partial": replace(PARTIAL, views=CLOCKED),
         "traced": replace(PARTIAL, views=TRACED),
@@ -258,7 +266,10 @@ SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
         "operators": _with(
             replace(
                 WITH_EXCHANGES,
-                views=(*(ViewSpec(name, sql, ("page",)) for name, sql in OPERATORS.items()), VIEWS[0], EXCHANGED[0]),
+                views=(
+                    *(ViewSpec(name, sql, ("page",), OPERATORS_IN_DUCKDB.get(name)) for name, sql in OPERATORS.items()),
+                    *(VIEWS[0], EXCHANGED[0]),
+                ),
             ),
             OPERATORS_FAIL,
         ),

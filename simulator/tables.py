@@ -86,11 +86,12 @@ VALUES: Mapping[str, Sequence[Any]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """A view as a user declares it."""
+    """A view as a user declares it. duck: its query for DuckDB, where that reads another."""
 
     name: str
     sql: str
     key: tuple[str, ...]
+    duck: str | None = None
 
 
 VIEWS = (
@@ -219,6 +220,7 @@ OPERATORS: Mapping[str, str] = MappingProxyType(
     }
 )
 """Views that fail, by the operator that does."""
+OPERATORS_IN_DUCKDB = MappingProxyType({"generator": f"SELECT page, unnest([{BROKEN}]) AS x FROM visits v"})
 CLOCKED = (
     ViewSpec("fresh", "SELECT sym, seq, qty FROM trades WHERE seq > unix_timestamp() - 12", ("sym",)),
     ViewSpec(

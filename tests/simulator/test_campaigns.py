@@ -62,7 +62,7 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     "unsure joins": ("lookups", "rescales_live", "echoes", "nonsense"),
 }
 """By scenario, what happens in some of its first seeds."""
-RARE = {"drawn", "restored exchanges"}
+RARE = {"drawn", "faults", "restored", "restored exchanges", "standbys"}
 """Scenarios in which something comes about in few seeds."""
 
 
