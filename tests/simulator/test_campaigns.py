@@ -41,7 +41,7 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     "drawn": CLUSTER,
     "faults": (*SHOWN_BY.values(), "rescales_live", "checkpoints"),
     **{f"faults {kind}": (SHOWN_BY[kind],) for kind in ("cut", "disk", "driver")},
-    "traced": ("evictions", "fills", "lookups"),
+    "traced": ("evictions", "lookups"),
     "partial": ("evictions", "fills", "lookups"),
     "constant rows": ("epochs", "segments", "crashes", "rescales_live"),
     "restored": ("checkpoints", "checkpoints_forgotten", "rescales_live", "restored", "checkpoints_given_up"),
@@ -62,7 +62,7 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     "unsure joins": ("lookups", "rescales_live", "echoes", "nonsense"),
 }
 """By scenario, what happens in some of its first seeds."""
-RARE = {"drawn", "faults", "restored", "restored exchanges", "standbys"}
+RARE = {"drawn", "faults", "operators", "restored", "restored exchanges", "standbys"}
 """Scenarios in which something comes about in few seeds."""
 
 
