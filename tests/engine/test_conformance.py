@@ -14,10 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conformance_kit import ConformanceFile, View, read_file, with_one_form
+from conformance_kit import ConformanceFile, View, read_file, used_tables, with_one_form
+from guards_kit import kept
 from partial_world import PartialWorld
-from query_kit import same_rows
-from recorded_answers import Answer, RecordedTyper, Rows, read_answers, read_curves, rows_path
+from plain_values import json_rows
+from query_kit import names_are_apart, same_rows
+from recorded_answers import FOLDER, Answer, RecordedTyper, Rows, read_answers, read_curves, rows_path
 from rows_kit import rows_of
 
 from simulator.dataflow_world import DataflowWorld
@@ -25,9 +27,10 @@ from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
 from upriver.plan.explain import why_full
 from upriver.plan.plan import EVERYTHING_KEY, DataflowPlan
-from upriver.sql.queries import declare_view
+from upriver.sql.queries import compile_view, declare_view
 
-FOLDER = Path(__file__).parents[1] / "conformance"
+MOVES_ODDS = 0.1
+"""How likely keys move at a point at which they may: there are hundreds of such points in a join."""
 EVICTED_SHARE = 0.3
 """Of all keys: how many are evicted after each read."""
 EVERYTHING = pa.RecordBatch.from_pylist([{EVERYTHING_KEY.names[0]: 0}], EVERYTHING_KEY)
@@ -36,7 +39,8 @@ EVALUATOR = Evaluator()
 Keys = Mapping[str, tuple[Any, ...]]
 read_once = cache(read_file)
 CASES = [(path, view) for path in sorted(FOLDER.glob("*.test")) for view in read_once(path).views]
-ANSWERED = [case for case in CASES if case[1].error is None]
+ANSWERED = [case for case in CASES if case[1].error is None and not case[1].sets_aside]
+SETTING_ASIDE = [case for case in CASES if case[1].sets_aside]
 REFUSED = [case for case in CASES if case[1].error is not None]
 
 
@@ -48,11 +52,20 @@ def name_of(value: Path | View) -> str:
 def test_a_view_is_what_spark_said_after_each_epoch(path: Path, view: View) -> None:
     file, answer = read_once(path), answer_of(path, view)
     plan = declared(file, view, answer)
+    assert names_are_apart(compile_view("v", view.sql, file.tables, {}, typer_of(answer)).relation)
     assert answer.rows is not None
     assert len(answer.rows) == len(file.contents)
     check_moving(file, plan, answer.rows, Random(view.line))
     if plan.key and why_full(plan, True, sets_aside=()) is None:
         check_partial(file, plan, answer.rows, Random(view.line))
+
+
+@pytest.mark.parametrize(("path", "view"), SETTING_ASIDE, ids=name_of)
+def test_rows_are_set_aside_exactly_where_spark_raised(path: Path, view: View) -> None:
+    file, answer = read_once(path), answer_of(path, view)
+    found = kept(view.sql, view.key, used_tables(file, view), EVALUATOR, sets_aside=True)
+    assert list(found.aside[next(iter(file.tables))]) == answer.aside
+    assert json_rows(found.rows) == answer.good_rows
 
 
 @pytest.mark.parametrize(("path", "view"), REFUSED, ids=name_of)
@@ -65,7 +78,7 @@ def test_what_is_refused_says_why(path: Path, view: View) -> None:
 
 def check_moving(file: ConformanceFile, plan: DataflowPlan, expected: Sequence[Rows], rng: Random) -> None:
     """All keys are kept, and move between workers."""
-    world = DataflowWorld(plan, file.tables, EVALUATOR, rng)
+    world = DataflowWorld(plan, file.tables, EVALUATOR, rng, moves_odds=MOVES_ODDS)
     for number, changes in enumerate(file.changes):
         world.run_epoch(changes, file.instants[number] if plan.is_clocked else None)
         found, wanted = with_one_form(rows_of(world.scan())), with_one_form(expected[number])
@@ -100,7 +113,11 @@ def answer_of(path: Path, view: View) -> Answer:
 
 def declared(file: ConformanceFile, view: View, answer: Answer) -> DataflowPlan:
     key = view.key if view.error is None else "k"
-    return declare_view("v", view.sql, key, file.tables, {}, RecordedTyper(answer, read_curves(FOLDER)))
+    return declare_view("v", view.sql, key, file.tables, {}, typer_of(answer))
+
+
+def typer_of(answer: Answer) -> RecordedTyper:
+    return RecordedTyper(answer, read_curves(FOLDER))
 
 
 def looked_up(world: DataflowWorld, plan: DataflowPlan, wanted: Rows) -> Rows:

@@ -2,14 +2,24 @@
 
 from collections.abc import Sequence
 from functools import partial, reduce
+from random import Random
 from typing import Any
 
-from conformance_kit import ConformanceFile, View
+import pyarrow as pa
+from conformance_kit import ConformanceFile, View, used_tables
+from expression_kit import BEYOND
+from guards_kit import kept
+from plain_values import json_rows
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
 from recorded_answers import Answer, RecordingTyper, Rows
+from sql_kit import generating_code, optimizing
 
-from upriver.errors import UserError
+from upriver.engine.expressions import Evaluator
+from upriver.errors import RowError, UserError
+from upriver.spark.session import unlogged
 from upriver.spark.typer import SparkTyper
 from upriver.sql.clock import with_instant
 from upriver.sql.queries import declare_view
@@ -35,11 +45,52 @@ def answers_of_spark(
                 raise
         else:
             typer.schema_of(view.sql)
-    answered = [view for view in views if view.error is None]
-    rows = [_rows_of_spark(spark, file, epoch, answered) for epoch in range(len(file.contents))]
+    answered = [view for view in views if view.error is None and not view.sets_aside]
+    with optimizing(spark):
+        rows = [_rows_of_spark(spark, file, epoch, answered) for epoch in range(len(file.contents))]
     for view in answered:
         answers[view.sql].rows = [of_epoch[view] for of_epoch in rows]
+    for view in views:
+        if view.sets_aside:
+            _add_good_rows(spark, file, view, answers[view.sql])
     return answers
+
+
+def _add_good_rows(spark: Any, file: ConformanceFile, view: View, answer: Answer) -> None:
+    """Of a view whose tables set bad rows aside: Spark answers without these rows, and raises if one of them is
+    there, unless only Spark can compute it. The bad rows are those of the first table, which numbers them. If several
+    rows are at fault together, none is set aside, and Spark raises."""
+    table, tables = next(iter(file.tables)), used_tables(file, view)
+    for name, rows in tables.items():
+        schema = from_arrow_schema(rows.schema, prefer_timestamp_ntz=True)
+        frame = spark.createDataFrame(pa.Table.from_batches([rows]), schema)
+        frame.createOrReplaceTempView(f"all_{name}")
+        spark.sql(f"SELECT * FROM all_{name}").createOrReplaceTempView(name)
+
+    def by_spark(aside: Sequence[int]) -> list[str] | None:
+        """The rows without these; ``None`` if Spark raises."""
+        number, listed = tables[table].schema.names[0], ", ".join(map(str, aside))
+        good = f"WHERE {number} NOT IN ({listed})" if aside else ""
+        spark.sql(f"SELECT * FROM all_{table} {good}").createOrReplaceTempView(table)
+        try:
+            return json_rows(spark.sql(view.sql).toArrow())
+        except (PySparkException, Py4JJavaError):
+            return None
+
+    with optimizing(spark), generating_code(spark), unlogged():
+        try:
+            found = kept(view.sql, view.key, tables, Evaluator(), sets_aside=True)
+        except RowError as error:
+            if BEYOND.search(str(error)) or by_spark([]) is None:
+                return
+            raise AssertionError(f"Spark answers: {view.sql}") from error
+        answer.aside, good_rows = list(found.aside[table]), by_spark(found.aside[table])
+        assert good_rows is not None, f"Spark raises without {answer.aside}: {view.sql}"
+        answer.good_rows = good_rows
+        raising = [row for row in answer.aside if row not in found.beyond[table]]
+        for one in Random().sample(raising, min(1, len(raising))):
+            answers = by_spark([row for row in answer.aside if row != one]) is not None
+            assert not answers, f"Spark answers with row {one}: {view.sql}"
 
 
 def _rows_of_spark(spark: Any, file: ConformanceFile, epoch: int, views: Sequence[View]) -> dict[View, Rows]:

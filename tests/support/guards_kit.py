@@ -1,19 +1,16 @@
 """Views kept without Spark over rows some of which are bad: what they give, and which rows are set aside."""
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
 import pyarrow as pa
+from expression_kit import BEYOND
 from sql_kit import local_plan, spec
 
 from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import TableSpec
-
-BEYOND = re.compile("no UTF-8|too far to compute with|end of its range|outside the years 1 to 9999")
-"""What is said of a value that only Spark can compute with."""
 
 
 @dataclass(frozen=True)

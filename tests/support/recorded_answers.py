@@ -12,6 +12,10 @@
 
 An epoch that is missing has the rows of the one before. ``asked SQL`` and a line ``types`` or ``refused`` are what
 Spark said of another query, which the front end asked. Records are separated by empty lines.
+
+Of a view whose tables set bad rows aside, ``aside`` lists these by their numbers, and the rows are those of the others.
+Of an expression, ``values`` are those over the rows that differ for it, ``{}`` where Spark raises; ``lenient`` is what
+Spark gives there without ANSI mode: ``NULL``, ``raises`` or ``values``.
 """
 
 import json
@@ -25,12 +29,14 @@ from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
+from plain_values import json_text
 
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
 from upriver.plan.plan import UserFunction
 from upriver.plan.types import array_type, is_array, is_map, is_struct, map_type, spark_name, struct_type
 from upriver.sql.queries import Typer
 
+FOLDER = Path(__file__).parents[1] / "conformance"
 Rows = list[tuple[Any, ...]]
 _REFUSALS: Mapping[str, type[UserError]] = {
     kind.__name__: kind for kind in (DeclarationError, UnknownTable, UnsupportedSql)
@@ -49,21 +55,26 @@ _TOKEN = re.compile(r"`(?:[^`]|``)*`|\w+(?:\(\d+,\d+\))?|[<>,:]")
 @dataclass
 class Answer:
     """Of one query. asked: what Spark said of each query that the front end asked: a schema, or its refusal. rows:
-    after each epoch; ``None`` if only the types are recorded."""
+    after each epoch; ``None`` if only the types are recorded. aside: the numbers of the rows that are set aside; then
+    good_rows are those of the others, as JSON. values, lenient: of an expression."""
 
     asked: dict[str, pa.Schema | UserError] = field(default_factory=dict)
     rows: list[Rows] | None = None
+    aside: list[int] | None = None
+    good_rows: list[str] = field(default_factory=list)
+    values: list[Any] | None = None
+    lenient: str = ""
 
 
 class RecordedTyper:
-    """Gives the recorded types of one query. Its session is in UTC."""
+    """Gives the recorded types of one query."""
 
-    timezone = "UTC"
     functions: Mapping[str, UserFunction] = MappingProxyType({})
 
-    def __init__(self, answer: Answer, curves: Mapping[int, tuple[float, ...]]) -> None:
+    def __init__(self, answer: Answer, curves: Mapping[int, tuple[float, ...]], timezone: str = "UTC") -> None:
         self._answer = answer
         self._curves = curves
+        self.timezone = timezone
 
     def schema_of(self, sql: str) -> pa.Schema:
         found = self._answer.asked.get(sql)
@@ -136,6 +147,11 @@ def _text(sql: str, answer: Answer) -> str:
     for asked, said in answer.asked.items():
         lines += [] if asked == sql else [f"asked {json.dumps(asked)}"]
         lines.append(said_text(said))
+    if answer.values is not None:
+        lines.append(f"values {json_text(answer.values)}")
+        lines += [f"lenient {answer.lenient}"] if answer.lenient else []
+    if answer.aside is not None:
+        lines += [f"aside {json.dumps(answer.aside)}", *answer.good_rows]
     before = None
     for epoch, rows in enumerate(answer.rows or ()):
         # The front end may give columns other names; the rows are those of the query itself.
@@ -165,7 +181,9 @@ def _answer(text: str) -> tuple[str, Answer]:
     rows: Rows = []
     for line in lines[start:]:
         word, _, rest = line.partition(" ")
-        if line[0] == "[":
+        if line[0] == "[" and answer.aside is not None:
+            answer.good_rows.append(line)
+        elif line[0] == "[":
             rows.append(
                 tuple(_from_json(value, type) for value, type in zip(json.loads(line), schema.types, strict=True))
             )
@@ -177,6 +195,12 @@ def _answer(text: str) -> tuple[str, Answer]:
         elif word == "refused":
             kind, _, words = rest.partition(" ")
             answer.asked[asked] = _REFUSALS[kind](json.loads(words))
+        elif word == "values":
+            answer.values = json.loads(rest)
+        elif word == "lenient":
+            answer.lenient = rest
+        elif word == "aside":
+            answer.aside = json.loads(rest)
         elif word == "epoch":
             rows = epochs[int(rest)] = []
         else:

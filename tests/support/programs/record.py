@@ -6,15 +6,13 @@ NAME: of a file, without its ending; all of them otherwise. A query whose answer
 import os
 import sys
 import time
-from pathlib import Path
 
 from conformance_kit import read_file
 from conformance_spark import answers_of_spark
+from expression_spark import expressions_of_spark
 from jvm import start_quickly
-from recorded_answers import read_curves, rows_path, write_answers, write_curves
+from recorded_answers import FOLDER, read_curves, rows_path, write_answers, write_curves
 from session import session
-
-FOLDER = Path(__file__).parents[2] / "conformance"
 
 
 def main(names: list[str]) -> None:
@@ -22,12 +20,14 @@ def main(names: list[str]) -> None:
     time.tzset()
     start_quickly()
     spark = session("local[2]", {"spark.sql.session.timeZone": "UTC"})
-    spark.sparkContext.setLogLevel("ERROR")
+    spark.sparkContext.setLogLevel("OFF")
     curves = read_curves(FOLDER)
     for path in [FOLDER / f"{name}.test" for name in names] or sorted(FOLDER.glob("*.test")):
         file = read_file(path)
-        write_answers(rows_path(path), answers_of_spark(spark, file, file.views, curves))
-        print(f"{path.stem}: {len(file.views)} queries")
+        expressions = [text for group in file.expressions for text in group.texts]
+        said = answers_of_spark(spark, file, file.views, curves) | expressions_of_spark(spark, file, expressions)
+        write_answers(rows_path(path), said)
+        print(f"{path.stem}: {len(said)} answers", flush=True)
     write_curves(FOLDER, curves)
     spark.stop()
 
