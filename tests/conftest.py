@@ -21,9 +21,8 @@ OF_TEST = "not spark and not cluster and not servers and not verify"
 LONG_FILES = frozenset(
     f"test_{name}.py"
     for name in (
-        *("campaigns", "replays", "rescales", "traces"),
-        *("conformance", "function_table", "functions", "oracle", "reads", "set_aside", "sql_relations", "tables"),
-        *("views", "window_functions"),
+        *("campaigns", "conformance", "functions", "reads", "recorded_expressions", "replays", "rescales", "set_aside"),
+        *("tables", "traces"),
     )
 )
 """Files whose tests take half a minute and more."""

@@ -1,4 +1,4 @@
-"""Parts of JSON documents as Spark gives them; tests/spark/test_function_table.py asks Spark for more."""
+"""Parts of JSON documents as Spark gives them; tests/conformance/functions.rows has more."""
 
 import json
 

@@ -4,22 +4,20 @@ import gc
 from collections import Counter
 from functools import partial
 
-import pyarrow as pa
 import pytest
-from query_kit import tables
-from query_list import DUCK, queries
+from conformance_kit import View, read_file
+from recorded_answers import FOLDER
 
 from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.plan.plan import DataflowPlan
-from upriver.plan.planning import plan_regions
 from upriver.runtime.worker import warm_up
-from upriver.sql.queries import compile_view
+from upriver.sql.queries import declare_view
 from upriver.state.indexes import HashTable
 from upriver.state.vectors import Vector
 
-TABLES = tables()
+FILE = read_file(FOLDER / "queries.test")
 EVALUATOR = Evaluator()
 
 
@@ -29,11 +27,9 @@ def frozen() -> None:
     gc.freeze()
 
 
-@pytest.mark.parametrize("sql", queries(DUCK))
-def test_regions_of_a_view_are_freed_without_the_collector(sql: str) -> None:
-    view = compile_view("v", sql, TABLES, {}, LocalTyper(TABLES))
-    key = next((field.name for field in view.schema if not pa.types.is_floating(field.type)), view.schema.names[0])
-    plan = DataflowPlan("v", sql, (key,), view.schema, plan_regions("v", view.relation, [key], TABLES))
+@pytest.mark.parametrize("view", FILE.views, ids=lambda view: f"line {view.line}")
+def test_regions_of_a_view_are_freed_without_the_collector(view: View) -> None:
+    plan = declare_view("v", view.sql, view.key, FILE.tables, {}, LocalTyper(FILE.tables))
     assert not _left_by(plan)
 
 

@@ -6,7 +6,6 @@ from random import Random
 
 import pyarrow as pa
 import pytest
-from decimal_kit import decimals
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +18,27 @@ from upriver.plan.types import adjusted_decimal, decimal_kernel
 EXACT = Context(prec=200, rounding=ROUND_HALF_UP)
 COUNT = 12
 Exact = Callable[[Decimal, Decimal], Decimal | None]
+
+
+def decimals(digits: int, places: int, count: int, rng: Random) -> list[Decimal | None]:
+    """Numbers of any length, halves, powers of ten and their neighbours, the greatest, 0, and NULL."""
+    found: list[Decimal | None] = []
+    for _ in range(count):
+        shorter = rng.randrange(1, digits + 1)
+        unit = rng.choice(
+            [
+                rng.randrange(10**digits),
+                rng.randrange(10**shorter),
+                10**shorter - 1,
+                10 ** (shorter - 1) + rng.randrange(2),
+                5 * 10 ** (shorter - 1) - rng.randrange(2),
+                10**digits - 1 - rng.randrange(3),
+                rng.randrange(4),
+            ]
+        )
+        number = Decimal(rng.choice((unit, -unit))).scaleb(-places, EXACT)
+        found.append(None if rng.random() < 0.06 else number)
+    return found
 
 
 def rest(left: Decimal, right: Decimal) -> Decimal | None:

@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from query_kit import same_rows
 from random_spark_kit import Verdict, compare
+from random_spark_sql import WideGrammar
 from random_sql import RandomView, random_views
 from random_tables import GONE, SEQ, RandomRows, RandomTable, random_tables
-from random_wide_sql import WideGrammar
 from state_kit import plain_rows
 
 from upriver import App

@@ -4,7 +4,8 @@ from itertools import islice, product
 from random import Random
 
 import pytest
-from random_guards import CASTS, NESTED, POSITIONS, constructs_in, draws, expressions, guarded, is_taken, rows
+from awkward_rows import numbers, rows
+from random_guards import CASTS, NESTED, POSITIONS, constructs_in, draws, expressions, guarded, is_taken
 from sql_kit import local_view, spec
 
 from upriver.sql.function_table import FUNCTIONS, TABLE
@@ -14,7 +15,7 @@ REFUSING = {"Anonymous", "Filter"}
 """Rules that only refuse, or that look a function up."""
 OF_NESTED = {"Alias", "Bracket", "Dot", "Identifier"}
 OF_NESTED |= {name for topic in NESTED for function in TABLE[topic] for name in function.all_names}
-TABLES = [spec(name, rows().schema) for name in ("rows_", "other")]
+TABLES = [spec("other", numbers().schema), *(spec(name, rows().schema) for name in ("rows_", "others"))]
 
 
 @pytest.mark.parametrize("name", sorted({*FUNCTIONS, *(rule.__name__ for rule in RULES)} - REFUSING - OF_NESTED))

@@ -9,9 +9,10 @@ from functools import cache
 from itertools import chain, product
 from random import Random
 
-import pyarrow as pa
-from awkward_kit import BYTES, dates, text, times
-from expressions_kit import COLUMNS, FAILING, ROWS, TOPICS, calls_of, listed, table
+from awkward_rows import AWKWARD, COLUMNS, rows
+from conformance_kit import read_file
+from function_calls import calls_of
+from recorded_answers import FOLDER
 from sqlglot import exp
 
 from upriver.errors import UnsupportedSql
@@ -94,7 +95,7 @@ POSITIONS: Mapping[str, Sequence[str]] = {
     ),
     "subquery": (
         "SELECT r FROM rows_ WHERE {g} AND CAST({e} AS STRING) IN (SELECT CAST(r AS STRING) FROM other WHERE r > 0)",
-        "SELECT r FROM rows_ WHERE {g} AND EXISTS (SELECT {e} FROM other o WHERE o.r = rows_.r)",
+        "SELECT r FROM rows_ WHERE {g} AND EXISTS (SELECT {e} FROM others o WHERE o.r = rows_.r)",
     ),
     "union": ("SELECT r, made FROM (SELECT *, {e} AS made FROM rows_ UNION ALL SELECT *, {e} FROM rows_) WHERE {g}",),
     "distinct": ("SELECT r FROM (SELECT DISTINCT r, b, c, i, j, l, s, y, d, {e} AS made FROM rows_) WHERE {g}",),
@@ -102,45 +103,6 @@ POSITIONS: Mapping[str, Sequence[str]] = {
 """Queries in which {e} is evaluated. r, made: the number of a row or group, and what is computed."""
 
 
-AWKWARD: dict[str, pa.Array] = {
-    "k": text(BYTES),
-    "o": dates([-719_529, 2_932_897, 2**31 - 1, -(2**31), 1 - 2**31, 0, -719_528, None]),
-    "ntz": times([-(2**63), 2**63 - 1, -62_167_219_200_000_001, 253_402_300_800_000_000, None, 1]),
-    "ltz": times([2**63 - 1, None, -62_167_219_200_000_001, -(2**63), 253_402_300_800_000_000], "UTC"),
-    "bin": pa.array([b"\x00\xff", b"", None, b"a", b"\xff" * 3], pa.binary()),
-}  # fmt: skip
-"""Values that Spark can hold and that are awkward elsewhere: texts that are no UTF-8, and far dates and times."""
-
-MORE = listed(
-    r"""
-    boolean(i); boolean(truths); ceiling(z); ceiling(p); date_format(n, 'yyyy-MM-dd'); date_format(t, 'HH:mm');
-    date_format(d, 'E d'); datepart('year', d); datepart('hour', n); equal_null(i, j); equal_null(s, k);
-    make_date(y, j, i); make_date(2000 + i, 1 + abs(y), 1); monthname(d); monthname(n); nullifzero(i); nullifzero(x);
-    regexp(s, 'a'); regexp(k, '^a'); regexp_extract(s, '([a-z]+)', 1); regexp_extract(k, '.', 0);
-    regexp_like(s, '\\d'); rlike(s, '^a'); rlike(k, 'b$'); rpad(s, i, u); rpad(k, 4); rpad(s, j, ''); sha(s); sha(k);
-    sha1(k); sha2(s, 256); sha2(k, 0); sign(x); sign(p); sign(imax); signum(lmax); signum(f); smallint(i);
-    smallint(imax); smallint(z); space(j); space(y); tinyint(imax); tinyint(h); to_unix_timestamp(t);
-    to_unix_timestamp(ltz); unix_timestamp(n); unix_timestamp(o); zeroifnull(l); zeroifnull(x);
-    ascii(s); ascii(k); lpad(s, j, '.'); lpad(k, 5, u); repeat(s, j); repeat(k, 2); reverse(s); reverse(k);
-    translate(s, u, 'b'); translate(k, 'a', 'b'); split_part(s, u, i); split_part(k, 'a', 1); octet_length(k); md5(k);
-    md5(s); regexp_replace(s, '[a-c]', 'x'); regexp_replace(k, 'a', 'b'); date_from_unix_date(imax);
-    date_from_unix_date(i); dayname(d); dayname(ltz); last_day(o); n + INTERVAL '1' DAY; ntz - INTERVAL '1' MONTH;
-    o + INTERVAL '1' YEAR; d - INTERVAL 1 WEEK; t + INTERVAL '1' HOUR; ltz + INTERVAL '5' MINUTE; s RLIKE 'b';
-    k RLIKE 'a'; s ILIKE 'A%'; k ILIKE '%B'; k LIKE 'a%'; k LIKE '_b'; length(k); upper(k); lower(k); trim(k);
-    substring(k, 1, 1); left(k, 1); right(k, 2); k || s; concat_ws(k, s, u); replace(k, 'a', ''); k = s; k < u;
-    k IN ('ok', 'x'); instr(k, 'b'); locate('a', k); startswith(k, 'a'); contains(k, u); endswith(s, k);
-    coalesce(k, s); nvl2(o, k, s); nullif(o, d); greatest(o, d); least(ntz, n); greatest(ltz, t); o = d; ntz < n;
-    ltz >= t; year(o); month(ntz); dayofweek(o); quarter(o); weekofyear(o); dayofyear(o); weekday(ntz); day(ltz);
-    hour(ntz); minute(ltz); second(ntz); datediff(o, d); date_add(o, 1); date_sub(o, j); add_months(o, i);
-    trunc(o, 'month'); date_trunc('hour', ltz); date_trunc('day', ntz); unix_date(o); unix_micros(ltz);
-    unix_millis(ltz); unix_seconds(ltz); timestamp_millis(lmax); timestamp_micros(lmax); extract(year FROM o); o + 1;
-    o - j; octet_length(s); try_divide(lmax, j); pmod(imax, 7); pmod(lmax, 5); nanvl(f, x); isnan(w); sqrt(imax);
-    round(x, 2); round(imax); abs(lmax); abs(x); negative(lmax); negative(p); ~lmax; imax & j; lmax | i; imax ^ y;
-    shiftleft(lmax, j); shiftrightunsigned(imax, i); imax << j; lmax >> i; r'a\d' || k; 'a' 'b' || s; NOT c;
-    s NOT LIKE '%a'; s LIKE 'a!_b' ESCAPE '!'; imax BETWEEN j AND lmax; NULL <=> k; bin = bin; bin <=> bin;
-    bin IS NULL; coalesce(bin, bin); make_date(imax, 1, 1); div(lmax, y); mod(lmax, y); lmax DIV y; p / j; p % j; `if`(c, i, j); TRY_CAST(s AS INT); try_cast(x AS INT); TRY_CAST(days AS DATE);
-    """
-)  # fmt: skip
 TARGETS: tuple[str, ...] = ("BOOLEAN", "TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "STRING", "DATE")
 TARGETS += ("TIMESTAMP_NTZ", "TIMESTAMP", "DECIMAL(5,2)", "DECIMAL(38,0)")
 CASTS = tuple(f"CAST({column} AS {target})" for column in (*COLUMNS, *AWKWARD) for target in TARGETS)
@@ -149,15 +111,6 @@ CASTS = tuple(f"CAST({column} AS {target})" for column in (*COLUMNS, *AWKWARD) f
 
 NESTED = frozenset({"Arrays, structs and maps", "Lambdas", "URLs", "JSON"})
 """Topics of functions over nested values, URLs and JSON, which are not drawn."""
-
-
-@cache
-def rows() -> pa.RecordBatch:
-    """The rows of :mod:`expressions_kit` with awkward columns, whose values are paired in many ways with theirs."""
-    columns = table()
-    for name, values in AWKWARD.items():
-        columns = columns.append_column(name, values.take(pa.array([row % len(values) for row in range(ROWS)])))
-    return columns
 
 
 def _leaf(node: exp.Expr) -> Scalar | None:
@@ -201,7 +154,8 @@ def expressions() -> Mapping[str, Sequence[str]]:
     found: defaultdict[str, list[str]] = defaultdict(list)
     plain = (functions for topic, functions in TABLE.items() if topic not in NESTED)
     samples = [sample for functions in plain for one in functions for sample in calls_of(one)]
-    for expression in (*chain(*TOPICS.values()), *FAILING, *MORE, *samples, *filter(is_taken, CASTS)):
+    written = (group.texts for group in read_file(FOLDER / "expressions.test").expressions)
+    for expression in (*chain(*written), *samples, *filter(is_taken, CASTS)):
         if _parsed(expression)[1].find(exp.Column) is not None and "CAST('x' AS INT)" not in expression:
             for construct in constructs_in(expression):
                 found[construct].append(expression)
