@@ -47,7 +47,7 @@ def _interrupted(spark: SparkSession, _signal: int, _frame: FrameType | None) ->
 
 def _cancel_the_programs_jobs(spark: SparkSession) -> None:
     with suppress(Exception):  # of any class: a JVM that has gone runs no jobs
-        context: Any = spark.sparkContext._jsc.sc()  # type: ignore[union-attr]
+        context: Any = spark.sparkContext._jsc.sc()
         for job in context.statusTracker().getActiveJobIds():
             described = context.statusStore().job(job).description()
             if not (described.isDefined() and described.get().startswith(OURS)):

@@ -13,14 +13,12 @@ from duckdb_kit import by_duckdb
 from fleet_kit import Fleet, changes_batch, changes_of, colliding, drawn_changes, plain_row
 from hypothesis import given
 from hypothesis import strategies as st
-from query_kit import relation_sql
 from state_kit import EAGER, MANY, TYPES, Row, column_values, plain_rows
 
 from upriver.engine.operators.topk import TopK
 from upriver.hashing import hash64
 from upriver.plan import plan as ops
 from upriver.plan.plan import Order, Ranking
-from upriver.plan.relation import Relation
 
 RANKINGS = st.sampled_from(list(Ranking))
 
@@ -30,9 +28,19 @@ def top(op: ops.TopKOp, schema: pa.Schema, rows: Sequence[Row]) -> Counter[Row]:
     batch = changes_batch(schema, [], [(row, 1) for row in rows]).rows
     output = schema if op.rank is None else schema.append(pa.field(op.rank, pa.int32()))
     others = [Order(name, False, True) for name in schema.names] if op.ranking is Ranking.ROW_NUMBER else []
-    whole = dataclasses.replace(op, order=(*op.order, *others))
-    sql = relation_sql(Relation(whole, (Relation(ops.Scan("given_rows"), (), schema),), output))
+    order = ", ".join(
+        f'"{one.column}" {"DESC" if one.descending else "ASC"} NULLS {"FIRST" if one.nulls_first else "LAST"}'
+        for one in (*op.order, *others)
+    )
+    partition = f"PARTITION BY {listed(op.partition)} " if op.partition else ""
+    number = f"{op.ranking.upper()}() OVER ({partition}ORDER BY {order})"
+    kept = listed(schema.names) + ("" if op.rank is None else f', CAST(number_ AS INTEGER) AS "{op.rank}"')
+    sql = f"SELECT {kept} FROM (SELECT *, {number} AS number_ FROM given_rows) WHERE number_ <= {op.limit}"
     return Counter(plain_rows(by_duckdb(sql, given_rows=pa.Table.from_batches([batch])).cast(output)))
+
+
+def listed(names: Sequence[str]) -> str:
+    return ", ".join(f'"{name}"' for name in names)
 
 
 def drawn_op(data: st.DataObject, partition: Sequence[str], columns: Sequence[str], limit: int = 4) -> ops.TopKOp:
