@@ -11,7 +11,7 @@ import duckdb
 
 from simulator.bounds import STEPS_TO_REST_MAX
 from simulator.checkers import Violated
-from simulator.scenarios import DRAWN, Scenario, compiled_views, retained
+from simulator.scenarios import DRAWN, ClusterScenario, compiled_views, retained
 from simulator.tables import SETS_ASIDE
 from simulator.world import World
 from upriver.engine.expressions import Evaluator
@@ -56,7 +56,7 @@ class Simulator:
 
     def __init__(
         self,
-        scenario: Scenario = DRAWN,
+        scenario: ClusterScenario = DRAWN,
         rules: Rules = ALL_RULES,
         build_region: BuildRegion | None = None,
         steps_to_rest_max: int = STEPS_TO_REST_MAX,

@@ -32,7 +32,7 @@ from upriver.sql.queries import declare_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class ClusterScenario:
     """A kind of cluster. views: of which each seed draws some. weights: fields of ``EventWeights``; all that it does
     not name is calm, or everything is drawn if it is ``None``. faults: of ``FAULTS``, the kinds that happen; drawn,
     unless they are given. steps: how many things happen before all comes to rest. workers: at the start.
@@ -145,9 +145,9 @@ OPERATORS_FAIL: MadeFor = {
 
 # Scenarios ------------------------------------------------------------------------------------------------------------
 
-DRAWN = Scenario()
+DRAWN = ClusterScenario()
 """Everything that can be drawn is."""
-PLAIN = Scenario(partial_share=0.0, standbys_share=0.0, failing_share=0.0, retained_share=0.0)
+PLAIN = ClusterScenario(partial_share=0.0, standbys_share=0.0, failing_share=0.0, retained_share=0.0)
 """Full views whose rows stay, and nothing that fails."""
 FLOWING, WITH_EXCHANGES = replace(PLAIN, views=flowing(), steps=300), replace(PLAIN, views=EXCHANGED, steps=300)
 FAIR = replace(
@@ -160,11 +160,11 @@ FAIR = replace(
 PARTIAL = replace(PLAIN, partial_share=1.0, failing_share=0.25, standbys_share=0.4)
 
 
-def _with(scenario: Scenario, weights: MadeFor, **changed: Any) -> Scenario:
+def _with(scenario: ClusterScenario, weights: MadeFor, **changed: Any) -> ClusterScenario:
     return replace(scenario, weights=MappingProxyType({**weights, **changed}))
 
 
-def _both(name: str, weights: MadeFor, /, **shares: Any) -> dict[str, Scenario]:
+def _both(name: str, weights: MadeFor, /, **shares: Any) -> dict[str, ClusterScenario]:
     """The same for views of one region each and for views of several."""
     return {
         name: replace(_with(FLOWING, weights), **shares),
@@ -177,7 +177,7 @@ _KEYED = replace(PLAIN, views=VIEWS)
 _CHECKPOINTED, _FOLLOWED = replace(FLOWING, partial_share=0.2), replace(FLOWING, partial_share=0.1)
 _LOGGED = replace(_CHECKPOINTED, logged_share=0.7)
 
-SCENARIOS: Mapping[str, Scenario] = MappingProxyType(
+SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
     {
         "drawn": DRAWN,
         **{f"drawn {workers} workers": replace(DRAWN, workers=workers) for workers in (1, 2, 5)},

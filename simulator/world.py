@@ -26,7 +26,7 @@ from simulator.drawing import apart_of, drawn_budget, drawn_logged, drawn_map, d
 from simulator.event_weights import EventWeights
 from simulator.network import SimulatedLine
 from simulator.process import Process
-from simulator.scenarios import Scenario
+from simulator.scenarios import ClusterScenario
 from simulator.standbys import standbys_are_right
 from simulator.tables import NO_RETENTION, TABLES
 from simulator.trace_text import read_in_words, short
@@ -78,7 +78,7 @@ class World:
     def __init__(
         self,
         rng: Random,
-        scenario: Scenario,
+        scenario: ClusterScenario,
         plans: tuple[DataflowPlan, ...],
         rules: Rules,
         build_region: BuildRegion,

@@ -13,7 +13,7 @@ import pytest
 from simulator import checkers
 from simulator.campaign import Simulator
 from simulator.checkers import Violated, require
-from simulator.scenarios import Scenario
+from simulator.scenarios import ClusterScenario
 from simulator.tables import VIEWS
 from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
@@ -217,7 +217,7 @@ class Forgetful(Region):
 )
 def test_a_view_that_is_wrong_is_caught(faulty: type[Region], caught_by: set[str]) -> None:
     evaluator = Evaluator()
-    scenario = Scenario(views=VIEWS, retained_share=0.0)
+    scenario = ClusterScenario(views=VIEWS, retained_share=0.0)
     simulator = Simulator(scenario, build_region=partial(faulty.build, evaluator=evaluator))
     found = [simulator.play(seed).violation for seed in range(5)]
     assert {violation.checker for violation in found if violation is not None} <= caught_by

@@ -13,13 +13,13 @@ from soak import drawn_seed
 from simulator.campaign import Simulator
 from simulator.checkers import Violated
 from simulator.local_typer import LocalTyper
-from simulator.scenarios import HARSH, Scenario
+from simulator.scenarios import HARSH, ClusterScenario
 from simulator.tables import TABLES
 from upriver.plan.plan import DataflowPlan
 from upriver.sql.queries import declare_view
 
 VIEWS, LEVELS = 3, 2
-SMALL = Scenario(weights={**HARSH, "sizes": (0, 1, 3)}, failing_share=0.0, retained_share=0.0, steps=100)
+SMALL = ClusterScenario(weights={**HARSH, "sizes": (0, 1, 3)}, failing_share=0.0, retained_share=0.0, steps=100)
 """A join of joins makes many rows of few."""
 KINDS = {kind.type: kind for kind in Kind}
 

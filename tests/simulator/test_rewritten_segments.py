@@ -8,11 +8,11 @@ import pytest
 from simulator.campaign import Simulator
 from simulator.checkers import Violated
 from simulator.replays import STEPS_TO_REST_MAX, without
-from simulator.scenarios import BUSY, FLOWING, Scenario
+from simulator.scenarios import BUSY, FLOWING, ClusterScenario
 from simulator.tables import VIEWS
 from simulator.world import World
 
-HASTY: Scenario = replace(
+HASTY: ClusterScenario = replace(
     FLOWING,
     views=VIEWS,
     retained_share=1.0,
