@@ -73,7 +73,7 @@ DISTRIBUTE is not supported | SELECT k FROM t ^DISTRIBUTE BY k LIMIT 1
 TABLESAMPLE | SELECT k FROM ^t TABLESAMPLE (5 PERCENT)
 PIVOT by anything but constants | SELECT k FROM (SELECT k, i, s FROM t) PIVOT (sum(i) FOR s IN (^k))
 session_window() that is not in GROUP BY | SELECT ^session_window(n, '1 hour').start AS k, count(*) AS c FROM t GROUP BY session_window(n, '1 hour').start
-window() that starts as late as the next | SELECT count(*) AS c FROM t GROUP BY ^window(n, '2 hours', '1 hour', '1 hour')
+window() of these lengths | SELECT count(*) AS c FROM t GROUP BY ^window(n, '2 hours', '1 hour', '1 hour')
 session_window() without GROUP BY | SELECT ^session_window(n, '1 hour').start AS k FROM t
 session_window() by anything but a gap | SELECT count(*) AS c FROM t GROUP BY session_window(n, ^i)
 VERSION | SELECT k FROM ^t VERSION AS OF 1

@@ -75,17 +75,17 @@ TOKEN_FILE_VARIABLE = "UPRIVER_TOKEN_FILE"
 def address_and_token(address: str | None, token: str | None) -> tuple[str, str]:
     """What was not given, as the environment has it. Raises UserError if it has none, or names a file that cannot be
     read."""
-    address = os.environ.get(ADDRESS_VARIABLE) if address is None else address
-    if not address:
+    address = (os.environ.get(ADDRESS_VARIABLE) or None) if address is None else address
+    if address is None:
         raise UserError(f"no address: give app.address, host:port, or set {ADDRESS_VARIABLE}")
-    token = os.environ.get(TOKEN_VARIABLE) if token is None else token
+    token = (os.environ.get(TOKEN_VARIABLE) or None) if token is None else token
     if token is None and (path := os.environ.get(TOKEN_FILE_VARIABLE)):
         try:
             with open(path, encoding="ascii") as file:
                 token = file.read().strip()
         except (OSError, ValueError) as error:
             raise UserError(f"{TOKEN_FILE_VARIABLE}={path!r}: the token cannot be read: {error}") from error
-    if not token:
+    if token is None:
         raise UserError(f"no token: give app.token, or set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}")
     return address, token
 

@@ -7,7 +7,7 @@ import datetime
 import json
 import re
 from collections.abc import Callable, Sequence
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any, Self
 
 import numpy as np
@@ -24,6 +24,8 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,6})?
 _NO_NUMBER = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 NUMBER_CHARS_MAX = 1_000
 """Characters of a number that is read."""
+EXACT_DIGITS = 1_100
+"""Digits of the arithmetic that compares a number with a double, which has 767 at most."""
 _DATE = re.compile(r"([+-]?\d{4,7})-(\d{1,2})-(\d{1,2})", re.ASCII)
 _TIME = re.compile(
     r"([+-]?\d{4,7}-\d{1,2}-\d{1,2})(?:[ T](\d{1,2}):(\d{2})(?::(\d{2})(?:\.(\d{1,6}))?)?)?"
@@ -140,14 +142,19 @@ def _decimal(type: pa.DataType, text: str) -> pa.Scalar:
 
 
 def _float(type: pa.DataType, text: str) -> float:
-    """The nearest value, if it is the text once it is rounded to as many digits: 0.1 is one, 2^53 + 1 is none."""
+    """The nearest value, if it is the text once it is rounded to as many digits: 0.1 is one, 2^53 + 1 is none. Where it
+    lies between two texts of as many digits, as 2^-24 does, it is both."""
     if _NO_NUMBER.fullmatch(text.strip()) is not None:
         return float(text)
     number = Decimal(_number(text))
     with np.errstate(over="ignore"):
         nearest = float(type.to_pandas_dtype()(str(number)))
-    digits = "".join(map(str, number.as_tuple().digits)).rstrip("0")
-    if Decimal(f"{nearest:.{max(0, len(digits) - 1)}e}") != number and Decimal(nearest) != number:
+    with localcontext(prec=EXACT_DIGITS):
+        exponent = number.normalize().as_tuple().exponent if number else 0
+        is_it = Decimal(nearest) == number or (
+            isinstance(exponent, int) and 2 * abs(Decimal(nearest) - number) <= Decimal(10) ** exponent
+        )
+    if not is_it:
         raise ValueError("no such value")
     return nearest
 
