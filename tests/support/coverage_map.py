@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -26,7 +25,7 @@ SOURCE = ROOT / "src" / "upriver"
 RECORDED = ROOT / "tests" / "mutation" / "coverage.json"
 OF_VERIFY = ("spark", "cluster", "verify")
 """The marks of tests that `make verify` runs, and `make test` does not."""
-TESTS_KEPT_MAX = 24
+TESTS_KEPT_MAX = 8
 """Tests of a function that a map keeps in a file: the cheapest ones, of as many files as there are."""
 
 
@@ -144,25 +143,22 @@ class CoverageMap:
         return [test for file in sorted(files, key=cost.__getitem__) for test in files[file]]
 
     def write(self, path: Path) -> None:
-        """As JSON whose lines are few and short, so that a change of them can be read."""
+        """As JSON, a line for each test and for each function."""
         names = sorted(self.seconds)
         places = {test: place for place, test in enumerate(names)}
-        files: dict[str, list[list[Any]]] = defaultdict(list)
-        for test in names:
-            file, _, rest = test.partition("::")
-            files[file].append([rest, round(self.seconds[test], 2), *["verify"] * (test in self.of_verify)])
-        functions = {name: sorted(places[test] for test in found) for name, found in self.tests.items()}
-        path.write_text(json.dumps({"tests": files, "functions": functions}, indent=0, separators=(",", ":")))
+        tests = [[test, round(self.seconds[test], 2), *["verify"] * (test in self.of_verify)] for test in names]
+        functions = [[name, sorted(places[test] for test in found)] for name, found in self.tests.items()]
+        parts = (",\n".join(json.dumps(one, separators=(",", ":")) for one in part) for part in (tests, functions))
+        path.write_text("[[\n{}\n],[\n{}\n]]\n".format(*parts))
 
     @classmethod
     def read(cls, path: Path) -> "CoverageMap":
-        held = json.loads(path.read_text())
-        told = {f"{file}::{rest}": more for file, tests in held["tests"].items() for rest, *more in tests}
-        names = sorted(told)
+        tests, functions = json.loads(path.read_text())
+        names = [test for test, *_ in tests]
         return cls(
-            {test: more[0] for test, more in told.items()},
-            frozenset(test for test, more in told.items() if len(more) > 1),
-            {name: [names[place] for place in places] for name, places in held["functions"].items()},
+            {test: seconds for test, seconds, *_ in tests},
+            frozenset(test for test, _, *tier in tests if tier),
+            {name: [names[place] for place in places] for name, places in functions},
         )
 
 
