@@ -4,9 +4,11 @@ import socket
 import threading
 import time
 
+import pyarrow as pa
 import pytest
 
 from upriver.net.byte_stream import BUFFER_BYTES, ByteStream
+from upriver.net.frames import SEAL_BYTES, Seals, chunks, read_first_frame
 
 SECONDS_MAX = 10.0
 """Seconds for what must come at once."""
@@ -83,3 +85,13 @@ def test_writing_at_once_does_not_wait() -> None:
         ours.write_at_once(b"x")
     for stream in (ours, theirs):
         stream.close()
+
+
+@pytest.mark.parametrize("lacks", [1, SEAL_BYTES, SEAL_BYTES + 1])
+def test_a_first_frame_that_ends_before_its_seal_does_is_none(lacks: int) -> None:
+    ours, theirs = pair()
+    whole = b"".join(bytes(chunk) for chunk in chunks(pa.py_buffer(b"frame"), Seals(b"key")))
+    ours.write(whole[:-lacks])
+    ours.close()
+    assert read_first_frame(theirs, Seals(b"key"), time.monotonic() + SECONDS_MAX) is None
+    theirs.close()

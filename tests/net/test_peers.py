@@ -25,7 +25,8 @@ from upriver.errors import AccessDenied, ClusterError, ProtocolError, WaitTimeou
 from upriver.ids import Incarnation, MapVersion, WorkerId
 from upriver.migration.messages import Acquire
 from upriver.net.channel import ChannelLimits, open_channel
-from upriver.net.peers import FRAME_MESSAGES_MAX
+from upriver.net.codec import PEER
+from upriver.net.peers import FRAME_MESSAGES_MAX, Link
 from upriver.net.server import Server
 from upriver.net.wire import Message
 from upriver.protocol.peers import Envelope, ForRegion
@@ -478,3 +479,10 @@ def test_a_killed_process_is_lost_once(node: Nodes) -> None:
     assert (worker, type(error)) == (1, WorkerLost)
     two.peers.close()
     assert two.lost.empty()
+
+
+@pytest.mark.parametrize("worker", [1, 2])
+def test_only_a_worker_of_a_lower_number_dials(worker: int) -> None:
+    hello = Message(PEER, {"worker": worker, "incarnation": 0, "meeting": 0, "to": 1})
+    with pytest.raises(ProtocolError, match="which has the lower number"):
+        Link.greeted(hello, WorkerId(1))
