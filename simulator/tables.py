@@ -243,6 +243,7 @@ CLOCKED = (
         "ages",
         "SELECT (unix_timestamp() - seq) DIV 4 AS age, count(*) AS n, sum(qty) AS qty FROM trades GROUP BY 1",
         ("age",),
+        "SELECT trunc((unix_timestamp() - seq) / 4) AS age, count(*) AS n, sum(qty) AS qty FROM trades GROUP BY 1",
     ),
     ViewSpec(
         "renewed",
