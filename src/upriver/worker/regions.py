@@ -175,13 +175,13 @@ class Regions:
 
     def change_hands(self, before: Mapping[str, VnodeMap]) -> tuple[set[VnodeId], dict[VnodeId, WorkerId]]:
         """Give up slices that another worker owns now. Returns the slices of full regions that this worker owns now,
-        and the owner until now of all that changed hands."""
+        and the owner until now of all that changed hands. A failed region holds nothing to take over."""
         gained: set[VnodeId] = set()
         owners: dict[VnodeId, WorkerId] = {}
         for name, shard in self.shards.items():
             moved = before[name].diff(self.maps[name])
             shard.give_up([vnode for vnode, (was, _) in moved.items() if was == self.me])
-            if shard.partial is None:
+            if shard.keeps_every_key:
                 gained |= {vnode for vnode, (_, now) in moved.items() if now == self.me}
                 owners |= {vnode: was for vnode, (was, _) in moved.items()}
         return gained, owners
