@@ -13,7 +13,7 @@ from simulator.campaign import RunOutcome, Simulator
 from simulator.event_weights import FAULTS
 from simulator.scenarios import SCENARIOS
 
-DRAWN_SEEDS, SOAK_SEEDS, SEEDS_MAX = 4, 2_000, 150
+DRAWN_SEEDS, SOAK_SEEDS, SEEDS_MAX = 1, 2_000, 150
 
 CLUSTER = (
     *("epochs", "epochs_ended", "segments", "rows", "lookups", "lookups_in_mid_epoch", "lookups_refused", "snapshots"),
