@@ -31,7 +31,8 @@ def commit(cluster: SimulatedCluster, fails: bool) -> None:
         return
     plans = [plan for plan in cluster.view_observer.kept.values() if plan.full_because is not None]
     wish = cluster.checkpoints.publish(region.name for plan in plans for region in plan.spread)
-    for plan in [plan for plan in plans if plan.name not in wish.failed]:
+    is_of_use = not cluster.lake.is_within_a_segment(wish.epoch)  # else no worker begins with it
+    for plan in [plan for plan in plans if is_of_use and plan.name not in wish.failed]:
         for region in plan.spread:
             cluster.watcher.checkpoint_holds(plan, region.name, wish.epoch, _restored(cluster, plan, region))
     cluster.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
