@@ -15,7 +15,7 @@ demo: $(VENV)/ready
 test: $(VENV)/ready check
 	PYTHON=$(BIN)/python scripts/test
 
-# Ten minutes more: all that needs Spark, clusters, kills, random campaigns, and the oldest Spark.
+# A quarter of an hour more: all that needs Spark, clusters, kills, random campaigns, and the oldest Spark.
 verify: $(VENV)/ready
 	PYTHON=$(BIN)/python scripts/test --verify
 
