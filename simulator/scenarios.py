@@ -33,8 +33,8 @@ from upriver.sql.queries import declare_view
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterScenario:
-    """A kind of cluster. views: of which each seed draws some. weights: fields of ``EventWeights``; all that it does
-    not name is calm, or everything is drawn if it is ``None``. faults: of ``FAULTS``, the kinds that happen; drawn,
+    """A kind of cluster. views: each seed draws some of them. weights: fields of ``EventWeights``; what it does not
+    name is calm, or everything is drawn if it is ``None``. faults: of ``FAULTS``, the kinds that happen; drawn,
     unless they are given. steps: how many things happen before all comes to rest. workers: at the start.
 
     Of the clusters: standbys_share, those whose workers follow each other; failing_share, those where some views can

@@ -85,8 +85,8 @@ class World:
         retains: Mapping[str, Retain] = NO_RETENTION,
         steps_to_rest_max: int = STEPS_TO_REST_MAX,
     ) -> None:
-        """plans: of the scenario's views, of which some are drawn. retains: by table, how rows leave; the plans must
-        know. steps_to_rest_max: after which a cluster will never rest."""
+        """plans: of the scenario's views; the world draws some of them. retains: by table, how rows leave; the plans
+        must know. steps_to_rest_max: after which a cluster will never rest."""
         self.steps, self._steps_to_rest_max = 0, steps_to_rest_max
         self._rng = rng
         fixed = scenario.weights is not None

@@ -1,6 +1,6 @@
 """Nothing is wrong in any seed of any scenario while all rules are on, and all that can happen does.
 
-``make test`` plays the first seeds of each scenario, ``make verify`` some from a seed that is drawn anew, and ``make
+``make test`` plays the first seeds of each scenario, ``make verify`` a seed that is drawn anew, and ``make
 soak`` thousands. A failure names the command that plays its seed again.
 """
 

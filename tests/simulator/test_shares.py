@@ -9,7 +9,7 @@ from upriver.ids import WorkerId
 
 @pytest.mark.parametrize("seed", [79, *(pytest.param(seed, marks=pytest.mark.verify) for seed in (88, 92, 116, 135))])
 def test_a_worker_that_comes_back_has_its_share_again(seed: int) -> None:
-    """In these, what it was about to learn is lost on the way, and is to be learned again."""
+    """In these seeds the network loses what the worker was about to learn, and it has to learn that again."""
     scenario = SCENARIOS["taken over one by one"]
     simulator = Simulator(scenario)
     world = simulator.world(seed)

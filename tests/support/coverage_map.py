@@ -15,6 +15,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import pytest
@@ -134,12 +135,14 @@ class CoverageMap:
         found = {test for name in functions for test in self.tests.get(name, ())}
         return sorted(found, key=self.seconds.__getitem__)
 
-    def by_file(self, tests: Iterable[str]) -> list[str]:
-        """Each file's together, the cheapest file first, since a file's tests share what is made once for them."""
+    def affordable(self, tests: Sequence[str], seconds_max: float) -> list[str]:
+        """The first of these tests, which take so many seconds at most, and one at least: each file's together, since
+        they share what is made once for them, and the cheapest file first."""
+        spent = list(accumulate(self.seconds[test] for test in tests))
         files: dict[str, list[str]] = defaultdict(list)
-        for test in tests:
+        for test in tests[: max(1, bisect_right(spent, seconds_max))]:
             files[test.partition("::")[0]].append(test)
-        cost = {file: sum(self.seconds.get(test, 0.0) for test in found) for file, found in files.items()}
+        cost = {file: sum(map(self.seconds.__getitem__, found)) for file, found in files.items()}
         return [test for file in sorted(files, key=cost.__getitem__) for test in files[file]]
 
     def write(self, path: Path) -> None:

@@ -32,7 +32,7 @@ def changed_lines(since: str) -> Iterator[tuple[str, list[int]]]:
         yield file, list(range(1, len((ROOT / file).read_bytes().splitlines()) + 1))
 
 
-def chosen(since: str, found: CoverageMap) -> tuple[set[str], set[str]]:
+def chosen(since: str, found: CoverageMap) -> tuple[list[str], set[str]]:
     """Tests that meet a changed function, and files of tests that have changed themselves. A line outside of all
     functions counts for each function of its module, and so does a function that no test is known to meet."""
     functions, files = set(), set()
@@ -46,8 +46,8 @@ def chosen(since: str, found: CoverageMap) -> tuple[set[str], set[str]]:
             files.add(file)
         elif file.startswith("tests/conformance/"):
             files.add("tests/engine/test_conformance.py")
-    tests = {test for test in found.of(functions) if test not in found.of_verify}
-    return {test for test in tests if test.partition("::")[0] not in files}, files
+    tests = [test for test in found.of(functions) if test not in found.of_verify]
+    return [test for test in tests if test.partition("::")[0] not in files], files
 
 
 def main() -> None:
@@ -55,13 +55,8 @@ def main() -> None:
     since = rest[0] if rest else "HEAD" if git("status", "--porcelain").strip() else "HEAD~1"
     found = CoverageMap.read(RECORDED)
     tests, files = chosen(since, found)
-    listed, total = sorted(files), 0.0
-    for test in sorted(tests, key=found.seconds.__getitem__):
-        total += found.seconds[test]
-        if total > SECONDS_MAX:
-            break
-        listed.append(test)
-    here = [test for test in found.by_file(listed) if (ROOT / test.partition("::")[0]).exists()]
+    listed = [*sorted(files), *found.affordable(tests, SECONDS_MAX)]
+    here = [test for test in listed if (ROOT / test.partition("::")[0]).exists()]
     Path(target).write_text("\n".join(here))
     left = len(tests) + len(files) - len(here)
     print(
