@@ -28,6 +28,7 @@ from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.net.lookups import Routing
 from upriver.net.remote import Connection, Remote
+from upriver.options import Checkpoints, Standbys
 from upriver.spark.frames import DataFrame, SparkSession, differing_rows
 from upriver.vnodes import VNODES_DEFAULT, vnodes_of
 
@@ -57,7 +58,7 @@ class RecoveryWay:
     about: str
     partial: bool
     replays: bool
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    standbys: Standbys = field(default_factory=Standbys)
 
 
 WAYS: Mapping[str, RecoveryWay | Refused] = {
@@ -68,7 +69,7 @@ WAYS: Mapping[str, RecoveryWay | Refused] = {
         about="one standby of each vnode, which takes over",
         partial=False,
         replays=False,
-        settings={"num_standby_replicas": 1, "max_warmup_replicas": 64},
+        standbys=Standbys(replicas=1, warmup_replicas=64),
     ),
     "partial": RecoveryWay(about="a partial view: nothing at first, refilled on demand", partial=True, replays=False),
 }
@@ -104,7 +105,8 @@ def measure_way(spark: SparkSession, options: RecoveryOptions, name: str, way: R
         feed = RecoveryFeed(directory / "events", options.feed)
         feed.put_base()
         lake = str(directory / "lake")
-        with App(spark, lake, workers=options.workers, checkpoint_interval_s=None, **way.settings) as app:
+        checkpoints = Checkpoints(interval_s=None)
+        with App(spark, lake, workers=options.workers, checkpoints=checkpoints, standbys=way.standbys) as app:
             app.table(TABLE, feed.stream(spark), key="k")
             app.view(VIEW, TOTALS, key="k", partial=way.partial)
             app.start()

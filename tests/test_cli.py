@@ -20,8 +20,9 @@ import upriver
 from simulator.__main__ import main as simulator
 from upriver.app import App
 from upriver.cli import main
-from upriver.client.client import TOKEN_VARIABLE
+from upriver.client.client import TOKEN_VARIABLE, connect
 from upriver.client.rescale import STRATEGIES
+from upriver.errors import UnknownView, UnsupportedSql, UserError
 from upriver.ids import Epoch, Term, VnodeId
 from upriver.lake.checkpoints import newest, publish
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, epoch_path, term_path
@@ -92,6 +93,35 @@ def test_query_looks_keys_up_or_scans_full_and_partial_views(running: App, capsy
     assert json.loads(capsys.readouterr().out) == {"rows": [{"n": 3, "t": 36}]}
     assert run(running, "query", "SELECT * FROM partials ORDER BY o NULLS FIRST", "--csv") == 0
     assert capsys.readouterr().out.splitlines() == ["o,most", ",1", "JFK,20", "LAX,5"]
+    assert run(running, "query", "SELECT * FROM sums WHERE o = :o", "-p", "o=JFK", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {"rows": [{"o": "JFK", "total": 30}]}
+
+
+@pytest.mark.spark
+def test_queries_from_python(running: App) -> None:
+    assert running.query("SELECT total FROM sums WHERE o = ?", ["JFK"]).to_pylist() == [{"total": 30}]
+    with connect(running.address, running.token) as client:
+        answer = client.query("SELECT o, most FROM partials WHERE o IN (:names) ORDER BY o", {"names": ["LAX", "JFK"]})
+        assert answer.to_pydict() == {"o": ["JFK", "LAX"], "most": [20, 5]}
+        assert client.query("SELECT o FROM sums WHERE o = 'no'").to_pylist() == []
+        with pytest.raises(UnknownView, match="no view 'nothing'; there are: pairs, partials, sums"):
+            client.query("SELECT * FROM nothing")
+        with pytest.raises(UnsupportedSql, match="views are only read here"):
+            client.query("DELETE FROM sums")
+
+
+@pytest.mark.spark
+def test_a_root_says_where_its_app_answers(running: App, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    root = str(running.root)
+    assert main(["lookup", "--root", root, "--token", running.token, "sums", "LAX"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "LAX      5"
+    with connect(token=running.token, root=root) as client:
+        assert client.query("SELECT count(*) AS n FROM sums").to_pylist() == [{"n": 3}]
+    with pytest.raises(UserError, match="no app has recorded an address there"):
+        connect(token="any", root=tmp_path)
+    with pytest.raises(UserError, match="give address= or root=, not both"):
+        connect("127.0.0.1:1", "any", root=root)
+    assert not [file for file in Path(root).rglob("*.json") if running.token in file.read_text()]
 
 
 @pytest.mark.spark

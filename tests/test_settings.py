@@ -1,6 +1,7 @@
 """What an app is told when it is made: a root and names that would harm later are refused at once."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,8 @@ import numpy as np
 import pytest
 
 from upriver.errors import DeclarationError, UpriverWarning
-from upriver.settings import NAME_CHARS_MAX, absolute, check_name, check_sizes, unused_lag
+from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
+from upriver.settings import NAME_CHARS_MAX, absolute, check_name, check_sizes, groups_of
 from upriver.spark.session import cancel_jobs, check_session, unless_stopped
 
 
@@ -98,8 +100,87 @@ def test_sizes_of_numpy_become_pythons_own() -> None:
     assert (sizes, set(map(type, sizes))) == ((2, 64, 3), {int})
 
 
-def test_a_lag_that_has_no_effect_is_warned_of() -> None:
-    for lag in (0, 2):
-        with pytest.warns(UpriverWarning, match="acceptable_lag_epochs has no effect yet"):
-            assert unused_lag(lag) == lag
-    assert [unused_lag(lag) for lag in (1, -1)] == [1, -1]  # the warning would be an error
+@pytest.mark.parametrize(
+    ("earlier", "said", "group", "now"),
+    [
+        ({"bind": "0.0.0.0"}, 'bind= is listen="host:port" now', "listen", "0.0.0.0:0"),
+        ({"token": "one"}, r"token= is tokens=Tokens\(operator=...\) now", "tokens", Tokens(operator="one")),
+        (
+            {"token": "one", "reader_token": "two"},
+            r"reader_token= is tokens=Tokens\(reader=...\) now",
+            "tokens",
+            Tokens(operator="one", reader="two"),
+        ),
+        ({"num_standby_replicas": 1}, "Standbys", "standbys", Standbys(replicas=1)),
+        ({"checkpoint_interval_s": None}, "Checkpoints", "checkpoints", Checkpoints(interval_s=None)),
+        ({"compaction_grace_s": 5}, "Compaction", "compaction", Compaction(grace_s=5)),
+        ({"compaction": False}, "enabled", "compaction", Compaction(enabled=False)),
+        ({"http": "127.0.0.1:0", "flight": None}, "Doors", "doors", Doors(http="127.0.0.1:0")),
+        ({"acceptable_lag_epochs": 2}, "acceptable_lag_epochs= has no effect: leave it out", "standbys", Standbys()),
+    ],
+)
+def test_earlier_spellings_work_with_a_warning(earlier: dict[str, Any], said: str, group: str, now: object) -> None:
+    with pytest.warns(UpriverWarning, match=said):
+        options = groups_of({}, earlier)
+    assert getattr(options, group) == now
+
+
+def test_a_warning_never_has_a_token() -> None:
+    with pytest.warns(UpriverWarning) as warned:
+        groups_of({}, {"token": "s3cret-of-mine", "reader_token": "another-one"})
+    assert not any(word in str(warned[0].message) for word in ("s3cret", "another-one"))
+    assert "s3cret" not in repr(Tokens(operator="s3cret"))
+
+
+def test_compaction_as_a_flag_is_the_earlier_spelling() -> None:
+    with pytest.warns(UpriverWarning, match="compaction= is compaction="):
+        assert groups_of({"compaction": False}, {}).compaction == Compaction(enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("given", "earlier", "said"),
+    [
+        ({}, {"htpp": "h:1"}, r"htpp=: App has no such option; did you mean http="),
+        ({}, {"worker": 2}, r"worker=: App has no such option; did you mean workers="),
+        ({"doors": Doors()}, {"http": "h:1"}, r"http= and doors= are given: http= is doors=Doors\(http=...\) now"),
+        ({"standbys": 2}, {}, r"standbys: give upriver.Standbys\(...\), not a int"),
+        ({}, {"tls_key": "key.pem"}, "tls_certificate= is missing"),
+        ({}, {"bind": 5}, "bind=5: give a text"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::upriver.errors.UpriverWarning")
+def test_options_that_there_are_not(given: dict[str, Any], earlier: dict[str, Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        groups_of(given, earlier)
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Standbys(replicas=-1), r"Standbys\(replicas=\)=-1: at least 0 is needed"),
+        (lambda: Standbys(partial_rebalance="no"), "give True or False, not a str"),  # type: ignore[arg-type]
+        (lambda: Checkpoints(interval_s=0), r"Checkpoints\(interval_s=\)=0: give seconds, or None, more than 0"),
+        (lambda: Checkpoints(interval_epochs=0.5), "give a whole number, not a float"),  # type: ignore[arg-type]
+        (lambda: Compaction(grace_s=-1), "give a number of seconds, 0 or more"),
+        (lambda: Tokens(operator="a", reader="a"), "give two tokens"),
+        (lambda: Tokens.of_environment("UPRIVER_NO_SUCH"), "the environment has no UPRIVER_NO_SUCH"),
+        (lambda: Tokens.of_files("/no/such"), "'/no/such' cannot be read: No such file"),
+    ],
+)
+def test_options_of_a_group_are_checked(make: Callable[[], Any], said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        make()
+
+
+def test_tokens_come_from_files_and_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, reader = tmp_path / "operator", tmp_path / "reader"
+    operator.write_text("one\n")
+    reader.write_text(" two")
+    assert Tokens.of_files(operator, str(reader)) == Tokens(operator="one", reader="two")
+    monkeypatch.setenv("UPRIVER_TOKEN", "three")
+    assert Tokens.of_environment() == Tokens(operator="three")
+    monkeypatch.setenv("UPRIVER_READER_TOKEN", "four")
+    assert Tokens.of_environment() == Tokens(operator="three", reader="four")
+    operator.write_bytes(b"\xff")
+    with pytest.raises(DeclarationError, match="has no token: a token is ASCII characters"):
+        Tokens.of_files(operator)

@@ -802,7 +802,7 @@ GOOD = [
                 "Region",
                 "Region.apply",
                 "app.lookup",
-                'App(token="x")',
+                'App(listen="h:1", tokens=Tokens(operator="x"))',
                 "keys_max=",
                 "ERROR_CHARS_MAX",
                 "lake.one_owner",

@@ -13,9 +13,24 @@ if TYPE_CHECKING:
     from upriver.client.client import Client, connect
     from upriver.client.rescale import Rescale
     from upriver.errors import UpriverError
+    from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tls, Tokens
 
 __version__ = "0.2.0"
-__all__ = ["App", "AsyncClient", "Client", "Rescale", "UpriverError", "connect", "connect_async"]
+__all__ = [
+    "App",
+    "AsyncClient",
+    "Checkpoints",
+    "Client",
+    "Compaction",
+    "Doors",
+    "Rescale",
+    "Standbys",
+    "Tls",
+    "Tokens",
+    "UpriverError",
+    "connect",
+    "connect_async",
+]
 
 
 def __getattr__(name: str) -> Any:
@@ -23,6 +38,7 @@ def __getattr__(name: str) -> Any:
         "App": "upriver.app",
         "AsyncClient": "upriver.client.asyncio_client",
         "Client": "upriver.client.client",
+        **dict.fromkeys(("Checkpoints", "Compaction", "Doors", "Standbys", "Tls", "Tokens"), "upriver.options"),
         "Rescale": "upriver.client.rescale",
         "UpriverError": "upriver.errors",
         "connect": "upriver.client.client",

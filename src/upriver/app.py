@@ -12,41 +12,31 @@ from typing import Any, Self, SupportsIndex, Unpack
 
 import pyarrow as pa
 
-from upriver.arguments import flag, names, seconds, some_text, whole
+from upriver.arguments import flag, more_than_none, names, seconds, whole
 from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
 from upriver.client.keys import key_batch
+from upriver.client.queries import QUERY, QUERY_S, Parameters
 from upriver.client.rescale import Rescale
-from upriver.coordinator.group import MembershipConfig
-from upriver.doors.doors import DoorAddresses, OpenDoors
+from upriver.doors.doors import OpenDoors, listens_of
 from upriver.doors.gateway import Gateway
-from upriver.doors.tls import DoorCertificate
 from upriver.engine.stateful import in_order
-from upriver.errors import DeclarationError, LakeInUse, UnknownView, WaitTimeout
+from upriver.errors import DeclarationError, LakeInUse, NotReady, UnknownView, WaitTimeout
 from upriver.ids import Epoch
 from upriver.lake.address import Root
 from upriver.lake.change_log import wait_begun, with_change_log
-from upriver.lake.collection import GRACE_S
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
 from upriver.lake.scan import prunable
-from upriver.net.server import listen_for
+from upriver.net.server import listen_at, listen_for
+from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
-from upriver.settings import (
-    absolute,
-    check_checkpoints,
-    check_more_than_none,
-    check_name,
-    check_sizes,
-    tokens_of,
-    unused_lag,
-)
+from upriver.settings import absolute, check_name, check_sizes, groups_of
 from upriver.shutdown import run_all
 from upriver.spark.changes import starting_option
-from upriver.spark.compaction import CHANGES_RETENTION, CompactionSettings
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import use_own_python
@@ -65,8 +55,6 @@ from upriver.sql.queries import columns_of, declare_view, mapped_view, over_tabl
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
-CHECKPOINT_INTERVAL_S = 60.0
-"""Seconds from one checkpoint to the next, unless the user says otherwise."""
 REPLAN_S_MAX = 120.0
 """Seconds in which a view can be added to a running app, or dropped, unless the caller says otherwise."""
 
@@ -84,41 +72,25 @@ class App:
     workers: how many workers keep the views; ``None``: as many as when the app on this root stopped or was killed, or
     as many as a rescale led to that was interrupted then; on a new root two. vnodes: power of two, fixed for the life
     of the lake.
-    token: what an operator must show, and opens everything; made up if ``None``. reader_token: a second token, which
-    opens lookups, scans, changes, status and explain; ``None``: there is none (docs/guide/security.md).
-    bind: host that the app's servers listen on; by default loopback. If executors are on other hosts, the default is
-    the host of Spark's driver.
-    ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
-    migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, during a rescale. With a
-    small number keys wait less; with a large one the rescale ends sooner.
+    listen: where the app itself answers, which ``upriver.connect`` takes, ``"0.0.0.0:7000"``; port 0 takes a free one.
+    By default that is a free port on loopback, or, if executors are on other hosts, on the host of Spark's driver. The
+    workers listen on the same host, on free ports. tokens: what clients must show; by default the operator's is made
+    up. doors: where it answers over HTTP, PostgreSQL's wire and Arrow Flight.
     memory_budget: bytes that the state of each worker may take; ``None``: no limit. Half of it is for keys that are
     kept: partial views forget the keys that were not read for the longest time, and fill them at their next read. If
     views that keep every key take more, the largest fails with BudgetExceeded. Views that take more even without a key
     are refused.
-    checkpoint_interval_s, checkpoint_interval_epochs: seconds, and epochs, from one checkpoint of the views' state to
-    the next. A worker that replaces a lost one, or an app that is started again, reads the checkpoint and the epochs
-    since. ``None`` for both: only :meth:`checkpoint` takes one, and it is dropped 256 epochs later, because it keeps
-    younger epochs from being compacted with older ones.
+    standbys, checkpoints, compaction: copies of the workers' state; how often it is written to the lake; what becomes
+    of old files there.
+    ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
+    migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, during a rescale. With a
+    small number keys wait less; with a large one the rescale ends sooner.
     worker_silence_s: seconds after which a silent worker is replaced; it must not answer after that.
-    num_standby_replicas: copies of the state of full views, each on an executor of its own, that take over at once when
-    a worker is lost. For rescales by ``learner``: max_warmup_replicas: vnodes that are learned at a time.
-    acceptable_lag_epochs: has no effect yet; a learner takes over when it lacks nothing. scale_down_timeout_ms:
-    milliseconds to wait for workers that leave; ``None``: no limit. learner_partial_rebalance: take over learned vnodes
-    at once, not all together.
-    compaction: merge the files of old epochs in the background, so that no cost grows with the app's age.
-    compaction_grace_s: seconds for which files stay that larger ones have replaced: a read of the lake by Spark may
-    last so long.
-    changes_retention: how long each version of the views' changes can be read, as a text or a timedelta; ``None``: for
-    good. Versions that are older become one (docs/guide/changes.md).
     clock_tick: seconds from one epoch to the next at most, if a view depends on the clock: its time moves with the
     epochs (docs/guide/sql.md).
-    http: where the app answers over HTTP, ``"127.0.0.1:8080"``; port 0 takes a free one; ``None``: nowhere. It needs
-    the extra ``http``, and every request must show the token (docs/guide/http.md). postgres, flight: the same for
-    PostgreSQL's wire and for Arrow Flight (docs/guide/queries.md). tls_certificate, tls_key: files with the certificate
-    that these doors show, and its private key, as PEM; they serve nothing without TLS then. The app's own address,
-    which ``upriver.connect`` takes, has no TLS (docs/guide/security.md).
     replace: :meth:`start` first stops this process's app that runs on the same root, as when a notebook's cell is run
     again. Without it that raises LakeInUse, and so does another process's app in any case.
+    earlier: options as earlier releases spelled them, such as ``bind`` or ``http``; a warning gives the new spelling.
 
     Usable as a context manager, which stops the app at the end.
     """
@@ -134,58 +106,50 @@ class App:
         *,
         workers: int | None = None,
         vnodes: int = VNODES_DEFAULT,
-        token: str | None = None,
-        reader_token: str | None = None,
-        bind: str | None = None,
+        listen: str | None = None,
+        tokens: Tokens | None = None,
+        doors: Doors | None = None,
+        memory_budget: int | None = None,
+        standbys: Standbys | None = None,
+        checkpoints: Checkpoints | None = None,
+        compaction: Compaction | None = None,
         ingest_tasks: int | None = None,
         migration_step_budget_ms: float = 5.0,
-        memory_budget: int | None = None,
-        checkpoint_interval_s: float | None = CHECKPOINT_INTERVAL_S,
-        checkpoint_interval_epochs: int | None = None,
         worker_silence_s: float = SILENCE_S,
-        num_standby_replicas: int = 0,
-        max_warmup_replicas: int = 2,
-        acceptable_lag_epochs: int = 1,
-        scale_down_timeout_ms: int | None = None,
-        learner_partial_rebalance: bool = True,
-        compaction: bool = True,
-        compaction_grace_s: float = GRACE_S,
-        changes_retention: str | timedelta | None = CHANGES_RETENTION,
         clock_tick: float = TICK_S,
-        http: str | None = None,
-        postgres: str | None = None,
-        flight: str | None = None,
-        tls_certificate: str | os.PathLike[str] | None = None,
-        tls_key: str | os.PathLike[str] | None = None,
         replace: bool = False,
+        **earlier: Any,
     ) -> None:
         workers, vnodes, groups = check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
-        check_checkpoints(checkpoint_interval_s, checkpoint_interval_epochs)
-        certificate = DoorCertificate.of(tls_certificate, tls_key)
-        self._door_addresses = DoorAddresses.of(certificate, http=http, postgres=postgres, flight=flight)
+        options = groups_of(
+            {
+                "listen": listen,
+                "tokens": tokens,
+                "standbys": standbys,
+                "checkpoints": checkpoints,
+                "compaction": compaction,
+                "doors": doors,
+            },
+            earlier,
+        )
+        listens_of(options.doors)
         use_own_python(spark)
-        self._spark, self._replaces = spark, flag("replace", replace)
+        self._spark, self._replaces, self._doors_wanted = spark, flag("replace", replace), options.doors
+        given = None if options.listen is None else listen_at("listen", options.listen)
         self._config = AppConfig(
             root=checked_root(spark, absolute(root)),
             workers=workers,
             vnodes=vnodes,
-            tokens=tokens_of(token, reader_token),
-            listen=listen_for(None if bind is None else some_text("bind", bind), spark_hosts(spark)),
+            tokens=options.tokens,
+            listen=listen_for(given, spark_hosts(spark)),
             groups=groups,
             migration_step_budget_ms=migration_step_budget_ms,
             memory_budget=memory_budget,
-            checkpoint_interval_s=checkpoint_interval_s,
-            checkpoint_interval_epochs=checkpoint_interval_epochs,
+            standbys=options.standbys,
+            checkpoints=options.checkpoints,
+            compaction=options.compaction,
             failure_detection=FailureDetection(worker_silence_s),
-            membership=MembershipConfig(
-                num_standby_replicas=num_standby_replicas,
-                max_warmup_replicas=max_warmup_replicas,
-                acceptable_lag_epochs=unused_lag(acceptable_lag_epochs),
-                scale_down_timeout_ms=scale_down_timeout_ms,
-                learner_partial_rebalance=flag("learner_partial_rebalance", learner_partial_rebalance),
-            ),
-            compaction=CompactionSettings.of(compaction, compaction_grace_s, changes_retention),
-            clock_tick_s=check_more_than_none("clock_tick", clock_tick, "seconds"),
+            clock_tick_s=more_than_none("clock_tick", clock_tick, "seconds"),
         )
         self._begin_declaring()
 
@@ -403,15 +367,16 @@ class App:
         check_session(self._spark)
         take_signals(self._spark)
         self._take_the_place_of_another()
-        running = RunningApp(self._spark, self._config, list(self._sources.values()), list(self._plans.values()))
+        gateway = Gateway(self._connected, self._config.tokens, self._config.root)
+        sources, plans = list(self._sources.values()), list(self._plans.values())
+        running = RunningApp(self._spark, self._config, sources, plans, {QUERY: gateway.query_piece})
         waits, give_up_at = flag("wait", wait), time.monotonic() + seconds("timeout", timeout)
-        with progress_shown("start") as told:
-            running.start(seconds("timeout", timeout), told)
-        self._running_app = running
         try:
+            self._doors = OpenDoors(self._doors_wanted, gateway)
+            with progress_shown("start") as told:
+                running.start(seconds("timeout", timeout), told)
+            self._running_app = running
             self._client = connect(running.address, self.token)
-            gateway = Gateway(self._client, self._config.tokens, self._config.root)
-            self._doors = OpenDoors(self._door_addresses, gateway)
             if waits:
                 with progress_shown("start: waiting until every view is complete", running.left):
                     running.wait_ready(max(0.0, give_up_at - time.monotonic()))
@@ -423,6 +388,11 @@ class App:
         _RUNNING[self._config.root] = self
         atexit.register(self.stop)  # a program that ends without stop() still ends its workers in good order
         return self
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            raise NotReady("the app is starting: try again soon")
+        return self._client
 
     def _take_the_place_of_another(self) -> None:
         """Stop this process's app that runs on the same root. Raises LakeInUse without ``replace``."""
@@ -437,23 +407,28 @@ class App:
         before.stop()
 
     @property
+    def root(self) -> str:
+        """The lake's directory, or its address in an object store."""
+        return self._config.root
+
+    @property
     def address(self) -> str:
         """The address of the running app for ``upriver.connect``: ``host:port``."""
         return self._running().address
 
     @property
     def http_address(self) -> str:
-        """Where the running app answers over HTTP: ``host:port``. Raises DeclarationError without ``App(http=...)``."""
+        """Where the app answers over HTTP: ``host:port``. Raises DeclarationError without ``Doors(http=...)``."""
         return self._door("http")
 
     @property
     def postgres_address(self) -> str:
-        """The same for PostgreSQL's wire. Raises DeclarationError without ``App(postgres=...)``."""
+        """The same for PostgreSQL's wire. Raises DeclarationError without ``Doors(postgres=...)``."""
         return self._door("postgres")
 
     @property
     def flight_address(self) -> str:
-        """The same for Arrow Flight. Raises DeclarationError without ``App(flight=...)``."""
+        """The same for Arrow Flight. Raises DeclarationError without ``Doors(flight=...)``."""
         return self._door("flight")
 
     def _door(self, name: str) -> str:
@@ -506,6 +481,15 @@ class App:
         wanted = key_batch(view, request.source.key_schema, keys)
         rows = self._computed(view, wanted) if self._is_partial(view) else request.load(self._spark)
         return rows_of_keys(rows, wanted)
+
+    def query(self, sql: str, parameters: Parameters | None = None, *, timeout: float = QUERY_S) -> pa.Table:
+        """The answer of a SELECT in Spark's SQL over views, as an Arrow table.
+
+        As ``Client.query``, which documents parameters and errors.
+        """
+        self._running()
+        assert self._client is not None
+        return self._client.query(sql, parameters, timeout=timeout)
 
     def read(self, view: str, *, partitions: int | None = None, keys: Keys | None = None) -> DataFrame:
         """A view, or a table, as a Spark DataFrame, as of one epoch; of an upsert table, the rows as they are now.

@@ -41,6 +41,22 @@ def seconds(what: str, number: SupportsFloat) -> float:
     return min(given, SECONDS_MAX)
 
 
+def at_least(what: str, number: SupportsIndex, least: int) -> int:
+    """A whole number, not below ``least``. Raises DeclarationError, which names ``what``."""
+    given = whole(what, number)
+    if given < least:
+        raise DeclarationError(f"{what}={given}: at least {least} is needed")
+    return given
+
+
+def more_than_none(what: str, number: float, unit: str) -> float:
+    """A finite number above 0. unit: of what. Raises DeclarationError, which names ``what``."""
+    is_number = isinstance(number, int | float) and not isinstance(number, bool)
+    if not is_number or not (math.isfinite(number) and number > 0):
+        raise DeclarationError(f"{what}={number!r}: give {unit}, more than 0")
+    return number
+
+
 def names(what: str, given: str | Iterable[str]) -> tuple[str, ...]:
     """One name, or several. Raises DeclarationError, which says ``what`` they are for."""
     if isinstance(given, str):

@@ -8,6 +8,7 @@ The module behind a command is loaded when the command runs: ``--help`` and ``--
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -66,6 +67,7 @@ def _app(parser: argparse.ArgumentParser) -> None:
     """Arguments of a command that queries a running app."""
     _json(parser)
     parser.add_argument("--address", help="app.address of the running app, host:port; by default UPRIVER_ADDRESS")
+    parser.add_argument("--root", help="instead of the address: the app's root, where its address is recorded")
     parser.add_argument(
         "--token", help="app.token; by default UPRIVER_TOKEN, else what the file UPRIVER_TOKEN_FILE has"
     )
@@ -103,6 +105,13 @@ def _query(query: argparse.ArgumentParser) -> None:
     _app(query)
     query.add_argument(
         "sql", metavar="SELECT", help="Spark SQL over views: \"SELECT * FROM totals WHERE customer IN ('ada', 'bob')\""
+    )
+    query.add_argument(
+        *("-p", "--parameter"),
+        type=_parameter,
+        action="append",
+        metavar="NAME=VALUE",
+        help="a value of :NAME, as JSON, or else as a text; repeatable",
     )
     query.add_argument("--csv", action="store_true", help="print the rows as CSV")
 
@@ -155,6 +164,17 @@ def _lake(lake: argparse.ArgumentParser) -> None:
     lake.add_argument(
         "--stopped", action="store_true", help="no app runs on this root: needed in object stores, which have no locks"
     )
+
+
+def _parameter(text: str) -> tuple[str, Any]:
+    """``NAME=VALUE``: a parameter of a query."""
+    name, sign, value = text.partition("=")
+    if not (sign and name.isidentifier()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE, a parameter and its value")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _move(text: str) -> tuple[int, int]:

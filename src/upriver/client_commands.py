@@ -15,8 +15,6 @@ from upriver.arguments import seconds
 from upriver.client.client import Client, connect
 from upriver.client.key_texts import keys_of_texts
 from upriver.client.rescale import STRATEGIES, Rescale
-from upriver.doors.execution import ClientRows, execute
-from upriver.doors.queries import ViewQuery
 from upriver.engine.row_text import readable
 from upriver.errors import UserError, WaitTimeout
 from upriver.plan.explain import render
@@ -33,7 +31,7 @@ from upriver.text import (
 
 
 def _client(options: argparse.Namespace) -> Client:
-    return connect(options.address, options.token)
+    return connect(options.address, options.token, root=options.root)
 
 
 def _print_json(result: Any) -> None:
@@ -93,8 +91,7 @@ def query(options: argparse.Namespace) -> int:
     if options.json and options.csv:
         raise UserError("give --json or --csv, not both")
     with _client(options) as client:
-        rows = ClientRows(client)
-        found = execute(ViewQuery.parse(options.sql, "spark", rows.routes()), rows)
+        found = client.query(options.sql, dict(options.parameter or ()))
     if options.json:
         values = zip(*(map(_json_value, readable(column)) for column in found.columns), strict=True)
         _print_json({"rows": [dict(zip(found.column_names, row, strict=True)) for row in values]})

@@ -20,6 +20,7 @@ import pyarrow as pa
 from upriver.app import App
 from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
 from upriver.errors import WaitTimeout
+from upriver.options import Doors
 from upriver.spark.frames import SparkSession, differing_rows
 from upriver.spark.session import local_session
 from upriver.text import progress_bar, render_table
@@ -138,7 +139,7 @@ def run_demo(
     total = tables["flights"].num_rows
     print(f"{total:,} flights stream in; {PROBED_KEYS:,} aircraft are looked up all the while\n", file=out)
     paths = write_tables(tables, directory, batches)
-    with App(spark, directory / "lake", workers=workers, http=http) as app:
+    with App(spark, directory / "lake", workers=workers, doors=Doors(http=http)) as app:
         _declare(app, spark, paths, changes=http is not None)
         began = time.perf_counter()
         app.start()

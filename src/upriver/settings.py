@@ -1,28 +1,30 @@
 """Checks an app's settings: each fault is one DeclarationError that names the setting."""
 
-import math
 import os
 import re
-import secrets
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from upriver.arguments import some_text, whole
-from upriver.coordinator.group import MembershipConfig
+from upriver.arguments import class_name, more_than_none, some_text, whole
 from upriver.errors import DeclarationError, UpriverWarning
 from upriver.lake.address import object_address
-from upriver.net.handshake import ClientTokens
-from upriver.net.remote import check_token
+from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tls, Tokens
 from upriver.vnodes import check_vnodes
 
-TOKEN_BYTES = 32
-"""Random bytes of a generated token."""
 MEMORY_BUDGET_MIN = 1 << 20
 """Bytes: with less, a worker would evict keys that it has just filled."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME_CHARS_MAX = 128
 """Characters of a name: it becomes part of file names, which have at most 255."""
+OPTIONS = (
+    *("workers", "vnodes", "ingest_tasks", "memory_budget", "migration_step_budget_ms", "worker_silence_s"),
+    *("clock_tick", "replace"),
+)
+"""Parameters of ``App`` besides those of ``AppOptions``."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
 """The beginning of a URI."""
 
@@ -43,16 +45,8 @@ def check_name(what: str, name: str, taken: Iterable[str]) -> None:
             raise DeclarationError(f"{what} {name!r}: there is a table or a view {as_it_is} already")
 
 
-def check_more_than_none(setting: str, value: object, unit: str) -> float:
-    """The value, if it is a finite number above 0. Raises DeclarationError."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not (math.isfinite(value) and value > 0):  # type: ignore[arg-type, operator]
-        raise DeclarationError(f"{setting}={value!r}: give {unit}, more than 0")
-    return value  # type: ignore[return-value]
-
-
 def check_sizes(
-    workers: int | None, vnodes: int, ingest_tasks: int | None, step_budget_ms: object, memory_budget: object
+    workers: int | None, vnodes: int, ingest_tasks: int | None, step_budget_ms: float, memory_budget: object
 ) -> tuple[int | None, int, int | None]:
     """Workers, vnodes and ingest_tasks, which may be of any type of integers, as Python's own. Raises
     DeclarationError."""
@@ -66,7 +60,7 @@ def check_sizes(
         raise DeclarationError(f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})")
     if ingest_tasks is not None and ingest_tasks < 1:
         raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
-    check_more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
+    more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
     _check_memory(memory_budget)
     return workers, vnodes, ingest_tasks
 
@@ -80,13 +74,6 @@ def _check_memory(budget: object) -> None:
         raise DeclarationError(
             f"memory_budget={budget!r}: give bytes for each worker, at least {MEMORY_BUDGET_MIN:,}, or None"
         )
-
-
-def check_checkpoints(interval_s: object, interval_epochs: object) -> None:
-    if interval_s is not None:
-        check_more_than_none("checkpoint_interval_s", interval_s, "seconds")
-    if interval_epochs is not None and not (_is_whole(interval_epochs) and interval_epochs >= 1):  # type: ignore[operator]
-        raise DeclarationError(f"checkpoint_interval_epochs={interval_epochs!r}: give epochs, at least 1, or None")
 
 
 def _is_whole(value: object) -> bool:
@@ -135,20 +122,96 @@ def _directory(root: str, path: str) -> str:
     return directory
 
 
-def tokens_of(operator: str | None, reader: str | None) -> ClientTokens:
-    """The given tokens; the operator's is generated if it is ``None``. Raises UserError for a malformed one, and if
-    both are the same."""
-    token = secrets.token_hex(TOKEN_BYTES) if operator is None else operator
-    for given in (token, *([] if reader is None else [reader])):
-        check_token(given)
-    if token == reader:
-        raise DeclarationError("reader_token is the same as token, so readers could do all: give two tokens")
-    return ClientTokens(token, reader)
+EARLIER: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "bind": ("listen", ""),
+        "token": ("tokens", "operator"),
+        "reader_token": ("tokens", "reader"),
+        "num_standby_replicas": ("standbys", "replicas"),
+        "max_warmup_replicas": ("standbys", "warmup_replicas"),
+        "scale_down_timeout_ms": ("standbys", "leave_timeout_ms"),
+        "learner_partial_rebalance": ("standbys", "partial_rebalance"),
+        "checkpoint_interval_s": ("checkpoints", "interval_s"),
+        "checkpoint_interval_epochs": ("checkpoints", "interval_epochs"),
+        "compaction": ("compaction", "enabled"),
+        "compaction_grace_s": ("compaction", "grace_s"),
+        "changes_retention": ("compaction", "changes_retention"),
+        "http": ("doors", "http"),
+        "postgres": ("doors", "postgres"),
+        "flight": ("doors", "flight"),
+        "tls_certificate": ("tls", "certificate"),
+        "tls_key": ("tls", "key"),
+    }
+)
+"""Options of ``App`` as earlier releases spelled them: the parameter that each is in now, and its name there."""
+_WITHOUT_EFFECT = "acceptable_lag_epochs"
+_GROUPS: Mapping[str, type[Any]] = MappingProxyType(
+    {"tokens": Tokens, "standbys": Standbys, "checkpoints": Checkpoints, "compaction": Compaction, "doors": Doors}
+)
 
 
-def unused_lag(epochs: int) -> int:
-    """``acceptable_lag_epochs`` as it was given. Warns the caller of ``App`` of one that is valid and not the default,
-    because it has no effect yet."""
-    if isinstance(epochs, int) and epochs >= 0 and epochs != MembershipConfig().acceptable_lag_epochs:
-        warnings.warn("acceptable_lag_epochs has no effect yet: leave it out", UpriverWarning, stacklevel=3)
-    return epochs
+class AppOptions(NamedTuple):
+    """The groups of an app's options, and the address that it listens on; ``None``: the app's choice."""
+
+    listen: str | None
+    tokens: Tokens
+    standbys: Standbys
+    checkpoints: Checkpoints
+    compaction: Compaction
+    doors: Doors
+
+
+def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppOptions:
+    """The groups as they were given, or by default. parameters: by name; ``None``: by default. earlier: options in
+    earlier spellings, of which the caller of ``App`` is warned.
+
+    Raises DeclarationError for an option that there is not, for something else in a group's place, and for an option in
+    both spellings.
+    """
+    given = {name: value for name, value in parameters.items() if value is not None}
+    if isinstance(given.get("compaction"), bool):
+        earlier = {**earlier, "compaction": given.pop("compaction")}
+    parts: dict[str, dict[str, Any]] = {}
+    for name, value in earlier.items():
+        if name == _WITHOUT_EFFECT:
+            continue
+        group, part = _now(name)
+        parts.setdefault(group, {})[part] = value
+        if (parameter := "doors" if group == "tls" else group) in given:
+            raise DeclarationError(f"{name}= and {parameter}= are given: {_spelled(name)}")
+    if earlier:
+        warnings.warn("; ".join(map(_spelled, earlier)), UpriverWarning, stacklevel=3)
+    certificate = {part: value for part, value in parts.pop("tls", {}).items() if value is not None}
+    if len(certificate) == 1:
+        lacking = "tls_key" if "certificate" in certificate else "tls_certificate"
+        raise DeclarationError(f"{lacking}= is missing: {_spelled(lacking)}")
+    if certificate:
+        parts.setdefault("doors", {})["tls"] = Tls(**certificate)
+    bind = parts.pop("listen", {}).get("")
+    listen = given.pop("listen", None) if bind is None else f"{some_text('bind', bind)}:0"
+    if (tokens := parts.get("tokens", {})).get("operator", "") is None:
+        del tokens["operator"]
+    for name, value in given.items():
+        if not isinstance(value, _GROUPS[name]):
+            raise DeclarationError(f"{name}: give upriver.{_GROUPS[name].__name__}(...), not a {class_name(value)}")
+    made = {name: kind(**parts.get(name, {})) for name, kind in _GROUPS.items() if name not in given}
+    return AppOptions(listen, **made, **given)
+
+
+def _now(name: str) -> tuple[str, str]:
+    if name in EARLIER:
+        return EARLIER[name]
+    near = get_close_matches(name, [*OPTIONS, *AppOptions._fields, *EARLIER], 1)
+    raise DeclarationError(f"{name}=: App has no such option" + (f"; did you mean {near[0]}=?" if near else ""))
+
+
+def _spelled(name: str) -> str:
+    """How an option of an earlier release is spelled now."""
+    if name == _WITHOUT_EFFECT:
+        return f"{name}= has no effect: leave it out"
+    group, part = EARLIER[name]
+    if group == "listen":
+        return f'{name}= is listen="host:port" now'
+    if group == "tls":
+        return f"{name}= is doors=Doors(..., tls=Tls(certificate=..., key=...)) now"
+    return f"{name}= is {group}={_GROUPS[group].__name__}({part}=...) now"

@@ -29,7 +29,7 @@ def test_a_round_of_random_faults(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_rounds_of_random_faults_and_another_driver(tmp_path: Path, seed: int) -> None:
-    with campaign(tmp_path, seed, num_standby_replicas=seed % 2) as harmed:
+    with campaign(tmp_path, seed, standbys={"replicas": seed % 2}) as harmed:
         for _ in range(3):
             harmed.round(steps=5)
         harmed.restart()

@@ -76,7 +76,7 @@ def test_an_app_that_is_killed_while_it_compacts_and_collects_loses_no_row_and_l
     start: Drivers, tmp_path: Path, events: Path, seed: int, kills: int
 ) -> None:
     root, random = tmp_path / "lake", Random(seed)
-    settings = '{"compaction_grace_s": 0, "checkpoint_interval_s": 1}'
+    settings = '{"compaction": {"grace_s": 0}, "checkpoints": {"interval_s": 1}}'
     for _ in range(kills):
         harm(start("local[5]", root, events, settings), root, random)
     told = finish(start("local[5]", root, events, settings))

@@ -18,7 +18,9 @@ PATIENT_S = 120.0
 
 @pytest.mark.long
 def test_a_driver_killed_in_a_rescale_is_followed_by_one_that_goes_on_with_its_target(tmp_path: Path) -> None:
-    cluster = RunningCluster(tmp_path, ALONE, workers=None, worker_silence_s=PATIENT_S, checkpoint_interval_epochs=1)
+    cluster = RunningCluster(
+        tmp_path, ALONE, workers=None, worker_silence_s=PATIENT_S, checkpoints={"interval_epochs": 1}
+    )
     try:
         assert sorted(addresses(cluster.client)) == [0, 1], "of a new root"
         assert cluster.client.rescale(3).wait(PATIENT_S)["outcome"] == "finished"

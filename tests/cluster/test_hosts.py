@@ -104,9 +104,9 @@ def test_each_tells_the_address_by_which_others_reach_it(apart: Running) -> None
 
 
 def test_loopback_is_refused_with_the_way_out(apart: Running) -> None:
-    refused = apart.cluster.ask("start", "other", {"bind": "127.0.0.1"})
+    refused = apart.cluster.ask("start", "other", {"listen": "127.0.0.1:0"})
     assert refused["error"] == "DeclarationError"
-    assert "Leave bind out: the app then listens as Spark's driver does, on 10.77.0.1" in refused["message"]
+    assert "Leave listen out: the app then listens as Spark's driver does, on 10.77.0.1" in refused["message"]
 
 
 def test_keys_move_between_hosts_and_are_looked_up_from_a_third(apart: Running) -> None:

@@ -31,7 +31,7 @@ FILES = 600
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     directory = tmp_path_factory.mktemp("standbys")
-    running = RunningCluster(directory, CLUSTER, FILES, workers=WORKERS, vnodes=VNODES, num_standby_replicas=1)
+    running = RunningCluster(directory, CLUSTER, FILES, workers=WORKERS, vnodes=VNODES, standbys={"replicas": 1})
     running.client.lookup("sums", [0], at_least=running.feed.fed, timeout=60)
     yield running
     running.stop()

@@ -141,7 +141,7 @@ def test_any_status_gives_a_picture_whose_summary_is_its_worst_trouble(status: J
 
 def test_viewers_share_a_picture_and_the_history_is_bounded(app: RiverApp) -> None:
     now = 100.0
-    feed = RiverFeed(app.client, clock=lambda: now, today=lambda: now)
+    feed = RiverFeed(lambda: app.client, clock=lambda: now, today=lambda: now)
     first = feed.picture()
     assert feed.picture() is first
     for _ in range(POINTS_MAX + 5):
@@ -156,7 +156,7 @@ def test_viewers_share_a_picture_and_the_history_is_bounded(app: RiverApp) -> No
 
 def test_the_history_grows_without_viewers(app: RiverApp) -> None:
     now = 100.0
-    feed = RiverFeed(app.client, clock=lambda: now, today=lambda: now)
+    feed = RiverFeed(lambda: app.client, clock=lambda: now, today=lambda: now)
     for _ in range(4):
         feed.sample()
         feed.sample()  # too soon
@@ -169,7 +169,7 @@ def test_the_history_grows_without_viewers(app: RiverApp) -> None:
 
 def test_a_view_that_is_declared_anew_is_explained_anew(app: RiverApp) -> None:
     now = 100.0
-    feed = RiverFeed(app.client, clock=lambda: now)
+    feed = RiverFeed(lambda: app.client, clock=lambda: now)
     assert len(named(feed.picture()["views"])["planes_by_maker"]["regions"]) == 1
     app.has_view("planes_by_maker", ["planes", "airlines"], since=2.0)
     app.forget_view("delays_by_hour")

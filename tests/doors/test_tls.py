@@ -19,15 +19,15 @@ from http_kit import BEARER, HttpApp
 from postgres_kit import PASSWORD, asking_to_cancel, said, startup
 from server_kit import SECONDS_MAX, TOKEN
 
-from upriver.doors.doors import DoorAddresses
+from upriver.doors.doors import HANDSHAKE_S_MAX
 from upriver.doors.flight.server import FlightDoor
 from upriver.doors.http.server import HANDSHAKES_MAX, BoundedHandshakes
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.server import PostgresServer
 from upriver.doors.postgres.session import PostgresSession
-from upriver.doors.tls import HANDSHAKE_S_MAX, DoorCertificate
 from upriver.errors import DeclarationError
 from upriver.net.server import Listen
+from upriver.options import Doors, Tls
 
 FILES = Path(__file__).parents[1] / "support" / "tls"
 """Of localhost and 127.0.0.1, for a hundred years. They open nothing but these tests."""
@@ -36,21 +36,21 @@ SSL_REQUEST = b"\0\0\0\x08\x04\xd2\x16\x2f"
 
 
 @pytest.fixture(scope="module")
-def certificate() -> DoorCertificate:
-    made = DoorCertificate.of(CHAIN, str(KEY))
+def certificate() -> Tls:
+    made = Tls(certificate=CHAIN, key=str(KEY))
     assert made is not None
     return made
 
 
 @pytest.fixture(scope="module")
-def http(certificate: DoorCertificate) -> Iterator[HttpApp]:
-    running = HttpApp(certificate=certificate)
+def http(certificate: Tls) -> Iterator[HttpApp]:
+    running = HttpApp(tls=certificate)
     yield running
     running.stop()
 
 
 @pytest.fixture(scope="module")
-def postgres(certificate: DoorCertificate) -> Iterator[PostgresServer]:
+def postgres(certificate: Tls) -> Iterator[PostgresServer]:
     running = PostgresServer(KeptRows(), {"operator": PASSWORD}, Listen("127.0.0.1", 0), certificate)
     yield running
     running.close()
@@ -76,7 +76,7 @@ def test_a_browser_logs_in_and_its_cookie_is_only_for_tls(http: HttpApp) -> None
         in_the_clear.get("/v1/status")
 
 
-def test_old_versions_of_tls_are_refused(certificate: DoorCertificate) -> None:
+def test_old_versions_of_tls_are_refused(certificate: Tls) -> None:
     assert certificate.context().minimum_version is ssl.TLSVersion.TLSv1_2
 
 
@@ -165,7 +165,7 @@ def test_a_caller_that_leaves_amid_the_handshake_gives_its_place_back(postgres: 
                     pass
 
 
-def test_flight_over_tls(certificate: DoorCertificate) -> None:
+def test_flight_over_tls(certificate: Tls) -> None:
     door = FlightDoor(KeptRows(), lambda token: token == TOKEN, Listen("127.0.0.1", 0), certificate)
     bearer = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer " + TOKEN.encode())], timeout=SECONDS_MAX)
     ticket = flight.Ticket(b'{"view": "totals", "keys": [["ada"]]}')
@@ -181,22 +181,22 @@ def test_flight_over_tls(certificate: DoorCertificate) -> None:
 @pytest.mark.parametrize(
     ("chain", "key", "message"),
     [
-        (CHAIN, None, "tls_key= is missing: give the files"),
-        (None, KEY, "tls_certificate= is missing"),
-        ("absent.pem", KEY, r"tls_certificate='absent.pem' cannot be read: No such file"),
+        (CHAIN, None, r"Tls\(key=\)=None: give a text"),
+        (None, KEY, r"Tls\(certificate=\)=None: give a text"),
+        ("absent.pem", KEY, r"Tls\(certificate=\): 'absent.pem' cannot be read: No such file"),
         (FILES, KEY, "cannot be read: Is a directory"),
         (CHAIN, FILES / "another_key.pem", "the key does not belong to the first certificate of"),
-        (CHAIN, FILES / "locked_key.pem", "tls_key=.*locked_key.pem': the key has a password"),
+        (CHAIN, FILES / "locked_key.pem", r"Tls\(key=.*locked_key.pem'.: the key has a password"),
         (KEY, KEY, "are not a certificate and a private key as PEM"),
         (CHAIN, CHAIN, "are not a certificate and a private key as PEM"),
-        (b"-----BEGIN", KEY, r"tls_certificate=b'-----BEGIN': give the path of a file"),
+        (b"-----BEGIN", KEY, r"Tls\(certificate=\)=b'-----BEGIN': give a text"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused(chain: Any, key: Any, message: str) -> None:
     with pytest.raises(DeclarationError, match=message):
-        DoorCertificate.of(chain, key)
+        Tls(certificate=chain, key=key)
 
 
-def test_a_certificate_without_a_door_is_refused(certificate: DoorCertificate) -> None:
+def test_a_certificate_without_a_door_is_refused(certificate: Tls) -> None:
     with pytest.raises(DeclarationError, match="no door that could show it: give one of http=, postgres=, flight="):
-        DoorAddresses.of(certificate, http=None)
+        Doors(tls=certificate)

@@ -38,7 +38,7 @@ from state_kit import MANY, order_of
 from upriver.engine.expressions import Evaluator
 from upriver.engine.retention import Retention
 from upriver.ids import Epoch, VnodeId
-from upriver.lake.compaction import Compaction, Merge, merge_runs, newest_versions
+from upriver.lake.compaction import Merge, SegmentPlanner, merge_runs, newest_versions
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LastBatch, Manifest, Segment
 from upriver.lake.spans import EpochSpan
@@ -87,7 +87,7 @@ def test_a_segment_has_the_rows_of_its_epochs_in_their_order(
         before = {channel: rows_through(lake, channel, 16) for channel in CHANNELS}
         whole = {channel: rows_through(lake, channel) for channel in CHANNELS}
         last = [lake.manifest(Epoch(epoch)) for epoch in range(1, 17)]
-        plan = Compaction(lake, 8, merge_bytes).plan(FIRST)
+        plan = SegmentPlanner(lake, 8, merge_bytes).plan(FIRST)
         assert plan is not None
         tables = {"events": EVENTS, "users": USERS}
         merged = [
@@ -171,8 +171,8 @@ def test_a_segment_is_made_of_segments_and_of_what_is_apart(lake: OwnedLake) -> 
 def test_epochs_of_large_vnodes_or_large_indexes_stay_as_they_are(lake: OwnedLake) -> None:
     for number in range(32):
         publish(lake, EVENTS, [(number % 3, number)] if number < 16 else [])
-    assert Compaction(lake, 8).plan(FIRST) is not None
-    for plans in (Compaction(lake, 8, vnode_bytes_max=2_000), Compaction(lake, 8, index_bytes_max=2_000)):
+    assert SegmentPlanner(lake, 8).plan(FIRST) is not None
+    for plans in (SegmentPlanner(lake, 8, vnode_bytes_max=2_000), SegmentPlanner(lake, 8, index_bytes_max=2_000)):
         first, second = plans.due(Epoch(32))
         assert plans.plan(first) is None
         assert plans.plan(second) is not None
@@ -183,7 +183,7 @@ def test_a_merge_takes_whole_vnodes_of_about_the_bytes_it_may(lake: OwnedLake) -
     for _ in range(16):
         publish(lake, EVENTS, [(number, 0) for number in range(200)])
     (run,) = lake.manifest(Epoch(1)).runs[BY_K]
-    plan = Compaction(lake, 8, merge_bytes=5 * run.bytes).plan(FIRST)
+    plan = SegmentPlanner(lake, 8, merge_bytes=5 * run.bytes).plan(FIRST)
     assert plan is not None
     merges = [merge for merge in plan.merges if merge.channel == BY_K]
     assert [merge.first for merge in merges] == [0, *(merge.end for merge in merges[:-1])]
@@ -209,7 +209,7 @@ def test_rows_that_retention_has_removed_are_left_out(lake: OwnedLake) -> None:
                 retained={"events": Retention("n", epoch, before, cut)},
             )
         )
-    plans = Compaction(lake, 8)
+    plans = SegmentPlanner(lake, 8)
     early = plans.plan(FIRST)
     assert early is not None
     (merge,) = early.merges

@@ -17,8 +17,8 @@ from upriver.lake.collection import collect, remove_litter, superseded
 from upriver.lake.compaction import (
     AGAIN_S_MAX,
     AGAIN_S_MIN,
-    Compaction,
     SegmentPlan,
+    SegmentPlanner,
     merge_runs,
     remove_strays,
     try_merge,
@@ -287,7 +287,7 @@ def test_collection_ends_where_damage_keeps_files(lake: OwnedLake) -> None:
 
 def test_a_block_that_cannot_be_merged_is_tried_again_ever_later_and_holds_up_larger_blocks(lake: OwnedLake) -> None:
     now = [0.0]
-    plans = Compaction(lake, 8, now=lambda: now[0])
+    plans = SegmentPlanner(lake, 8, now=lambda: now[0])
     whole, wait_s, waits = EpochSpan(Epoch(1), Epoch(256)), AGAIN_S_MIN, []
     with damaged(lake, epoch_path(Epoch(19)), Path.unlink):
         for _ in range(12):
@@ -309,7 +309,7 @@ def test_a_block_that_cannot_be_merged_is_tried_again_ever_later_and_holds_up_la
     assert plans.failures == []
 
 
-def made_of(lake: OwnedLake, plans: Compaction, plan: SegmentPlan) -> Segment:
+def made_of(lake: OwnedLake, plans: SegmentPlanner, plan: SegmentPlan) -> Segment:
     merged = [try_merge(lake, merge, TABLES[table_of(merge.channel)], 8, Evaluator()) for merge in plan.merges]
     segment = plans.segment(plan, merged, lake.term)
     assert segment is not None
@@ -317,7 +317,7 @@ def made_of(lake: OwnedLake, plans: Compaction, plan: SegmentPlan) -> Segment:
 
 
 def test_runs_of_tasks_that_failed_or_ran_twice_are_removed(lake: OwnedLake) -> None:
-    plans, rows = Compaction(lake, 8), all_rows(lake)
+    plans, rows = SegmentPlanner(lake, 8), all_rows(lake)
     first, second, again = plans.plan(FIRST), plans.plan(SECOND), plans.plan(SECOND)
     assert first is not None
     assert second is not None

@@ -21,7 +21,7 @@ from upriver.errors import NotWritten
 from upriver.hashing import hash64
 from upriver.ids import BEGINNING, Epoch, VnodeId
 from upriver.lake.collection import collect, remove_litter, superseded
-from upriver.lake.compaction import Compaction, SegmentPlan, merge_runs
+from upriver.lake.compaction import SegmentPlan, SegmentPlanner, merge_runs
 from upriver.lake.expiry import Aging
 from upriver.lake.history import KeyHistory
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
@@ -105,7 +105,7 @@ def rewrite(lake: OwnedLake, as_of: int, bytes_min: int = 0) -> list[Segment]:
 
 def make_segments(lake: OwnedLake, through: int) -> None:
     """Make the segments that are due, and rewrite none."""
-    plans = Compaction(lake, VNODES)
+    plans = SegmentPlanner(lake, VNODES)
     for span in plans.due(Epoch(through)):
         plan = plans.plan(span)
         assert plan is not None
@@ -236,7 +236,7 @@ def test_a_segment_of_rewritten_parts_waits_for_a_later_epoch(driver: Driver) ->
     driver.publish([(1, 100)])
     rewrite(driver.lake, 11)
     aging_rows(driver, 7)
-    plans = Compaction(driver.lake, VNODES)
+    plans = SegmentPlanner(driver.lake, VNODES)
     (first,) = plans.due(Epoch(18))
     plan = plans.plan(first)
     assert plan is not None

@@ -11,7 +11,7 @@ from upriver.coordinator.published import PublishedEpochs
 from upriver.engine.expressions import Evaluator
 from upriver.errors import NotWritten
 from upriver.ids import Epoch
-from upriver.lake.compaction import Compaction, merge_runs
+from upriver.lake.compaction import SegmentPlanner, merge_runs
 from upriver.lake.lake import OwnedLake, segment_path
 from upriver.lake.manifests import Segment
 from upriver.lake.spans import EpochSpan
@@ -74,7 +74,7 @@ def lake(tmp_path: Path) -> Iterator[OwnedLake]:
 
 
 def publish_first_block(lake: OwnedLake) -> None:
-    plan = Compaction(lake, VNODES).plan(SPAN)
+    plan = SegmentPlanner(lake, VNODES).plan(SPAN)
     assert plan is not None
     merged = [merge_runs(lake, merge, TABLES[table_of(merge.channel)], VNODES, Evaluator()) for merge in plan.merges]
     lake.publish_segment(plan.segment(merged, lake.term, 5.0))

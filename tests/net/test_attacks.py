@@ -48,10 +48,10 @@ from upriver.net.lookups import Answered, KeysAsked, LookupService
 from upriver.net.remote import Connection, Remote, dial
 from upriver.net.server import Caller, Listen, Server
 from upriver.net.wire import Message, decode, decode_json, encode, encode_json
+from upriver.options import Tokens
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService
 from upriver.runtime.worker import WorkerConfig
-from upriver.settings import tokens_of
 from upriver.vnodes import VnodeMap
 
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -195,7 +195,7 @@ def test_readers_look_up_and_a_server_without_their_token_does_not_know_them(ser
 def test_both_tokens_must_differ_and_be_well_formed() -> None:
     for operator, reader in (("same", "same"), ("one", " blank"), ("one", "")):
         with pytest.raises(UserError):
-            tokens_of(operator, reader)
+            Tokens(operator=operator, reader=reader)
 
 
 def test_the_proof_of_one_purpose_is_none_of_another(server: Server) -> None:

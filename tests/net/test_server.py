@@ -37,8 +37,8 @@ from upriver.net.server import (
     Listen,
     Server,
     SparkHosts,
-    host_of,
     is_loopback,
+    listen_at,
     listen_for,
     local_address_to,
     outward_address,
@@ -314,56 +314,52 @@ def resolve(name: str) -> Sequence[str]:
     return NAMES.get(name, [])
 
 
-def listen(bind: str | None, spark: SparkHosts) -> Listen:
-    return listen_for(bind, spark, resolve=resolve, outward=lambda: "192.168.1.7")
+def listen(address: str | None, spark: SparkHosts) -> Listen:
+    given = None if address is None else listen_at("listen", address)
+    return listen_for(given, spark, resolve=resolve, outward=lambda: "192.168.1.7")
 
 
 @pytest.mark.parametrize(
-    ("bind", "spark", "host", "address"),
+    ("given", "spark", "host", "address"),
     [
         (None, LAPTOP, "127.0.0.1", "127.0.0.1:7"),
         (None, ON_LOOPBACK, "127.0.0.1", "127.0.0.1:7"),
         (None, CLUSTER, "10.77.0.1", "10.77.0.1:7"),
         (None, POD, "10.1.2.3", "driver-svc:7"),
-        ("0.0.0.0", LAPTOP, "0.0.0.0", "192.168.1.7:7"),
-        ("0.0.0.0", ON_LOOPBACK, "0.0.0.0", "192.168.1.7:7"),
-        ("0.0.0.0", CLUSTER, "0.0.0.0", "10.77.0.1:7"),
-        ("::", POD, "::", "driver-svc:7"),
-        ("127.0.0.1", LAPTOP, "127.0.0.1", "127.0.0.1:7"),
-        ("localhost", ON_LOOPBACK, "localhost", "localhost:7"),
-        ("[::1]", LAPTOP, "::1", "[::1]:7"),
-        ("10.77.0.9", CLUSTER, "10.77.0.9", "10.77.0.9:7"),
-        ("driver-svc", CLUSTER, "driver-svc", "driver-svc:7"),
+        ("0.0.0.0:0", LAPTOP, "0.0.0.0", "192.168.1.7:7"),
+        ("0.0.0.0:0", ON_LOOPBACK, "0.0.0.0", "192.168.1.7:7"),
+        ("0.0.0.0:0", CLUSTER, "0.0.0.0", "10.77.0.1:7"),
+        ("[::]:0", POD, "::", "driver-svc:7"),
+        ("127.0.0.1:0", LAPTOP, "127.0.0.1", "127.0.0.1:7"),
+        ("localhost:0", ON_LOOPBACK, "localhost", "localhost:7"),
+        ("[::1]:0", LAPTOP, "::1", "[::1]:7"),
+        ("10.77.0.9:0", CLUSTER, "10.77.0.9", "10.77.0.9:7"),
+        ("driver-svc:0", CLUSTER, "driver-svc", "driver-svc:7"),
     ],
 )
 def test_where_the_coordinator_listens_and_what_it_advertises(
-    bind: str | None, spark: SparkHosts, host: str, address: str
+    given: str | None, spark: SparkHosts, host: str, address: str
 ) -> None:
-    chosen = listen(bind, spark)
+    chosen = listen(given, spark)
     assert (chosen.host, chosen.address(7)) == (host, address)
 
 
-@pytest.mark.parametrize("bind", ["127.0.0.1", "localhost", "::1", "127.9.9.9", "debian"])
-def test_loopback_where_executors_are_elsewhere_is_refused_with_the_way_out(bind: str) -> None:
-    with pytest.raises(DeclarationError, match=r"bind=.*spark://m:7077.*Leave bind out.*on 10\.77\.0\.1\. If all"):
-        listen(bind, CLUSTER)
+def test_a_port_that_is_given_stays() -> None:
+    for spark in (LAPTOP, CLUSTER, POD):
+        assert listen("0.0.0.0:7000", spark).port == 7000
 
 
-@pytest.mark.parametrize(
-    ("bind", "alone"),
-    [
-        ("127.0.0.1:5555", "127.0.0.1"),
-        ("[::1]:5555", "::1"),
-        ("grpc://node:1", "node"),
-        ("node:0", "node"),
-        (" node", "127.0.0.1"),
-        ("a/b", "127.0.0.1"),
-    ],
-)
-def test_what_is_no_host_is_refused_with_what_to_write(bind: str, alone: str) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127.9.9.9", "debian"])
+def test_loopback_where_executors_are_elsewhere_is_refused_with_the_way_out(host: str) -> None:
+    with pytest.raises(DeclarationError, match=r"listen=.*spark://m:7077.*Leave listen out.*on 10\.77\.0\.1\. If all"):
+        listen(f"{host}:0", CLUSTER)
+
+
+@pytest.mark.parametrize("given", ["127.0.0.1", "::1:5555", "grpc://node:1", " node:1", "a/b:1", "node:99999", "", 5])
+def test_what_is_no_address_is_refused_with_what_to_write(given: Any) -> None:
     with pytest.raises(DeclarationError) as refused:
-        host_of(bind)
-    assert f"bind={bind!r}: give a host alone, without a port, as in bind={alone!r}" in str(refused.value)
+        listen_at("listen", given)
+    assert f'listen={given!r}: give "host:port", as in "127.0.0.1:8080"; port 0' in str(refused.value)
 
 
 @pytest.mark.parametrize(

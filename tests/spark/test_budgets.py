@@ -8,8 +8,8 @@ import pytest
 
 from upriver.app import App
 from upriver.errors import BudgetExceeded, WaitTimeout
-from upriver.net.handshake import ClientTokens
 from upriver.net.server import Listen
+from upriver.options import Tokens
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
@@ -90,7 +90,7 @@ def river_of(spark: Any, root: Path, budget: int, *plans: DataflowPlan) -> Runni
         root=str(root),
         workers=1,
         vnodes=8,
-        tokens=ClientTokens("token"),
+        tokens=Tokens(operator="token"),
         listen=Listen(),
         groups=1,
         memory_budget=budget,

@@ -20,6 +20,7 @@ from upriver.errors import ChangesGone, DeclarationError
 from upriver.ids import Epoch
 from upriver.lake.change_log import ChangeLog
 from upriver.lake.lake import Lake
+from upriver.options import Checkpoints, Compaction
 
 pytestmark = pytest.mark.spark
 
@@ -47,7 +48,8 @@ class Logged:
         write_file(self._files, self._written, EVENTS, rows)
 
     def app(self, counts: str = COUNTS, **settings: Any) -> App:
-        app = App(self._spark, self.root, workers=2, vnodes=64, ingest_tasks=1, checkpoint_interval_s=None, **settings)
+        options = {"checkpoints": Checkpoints(interval_s=None), **settings}
+        app = App(self._spark, self.root, workers=2, vnodes=64, ingest_tasks=1, **options)
         app.table("events", stream(self._spark, self._files, "k string, seq long, v long"), key="k", order_by="seq")
         app.view("counts", counts, key="k", changes=True)
         app.view("sizes", SIZES, key="n", changes=True)
@@ -110,7 +112,7 @@ def test_the_log_is_the_view_over_restarts_rescales_and_lost_workers(logged: Log
 
 def test_versions_that_are_older_than_the_retention_become_one(logged: Logged) -> None:
     log = ChangeLog(Lake(logged.root))
-    with logged.app(changes_retention="1 second", compaction_grace_s=0.0).start() as app:
+    with logged.app(compaction=Compaction(changes_retention="1 second", grace_s=0.0)).start() as app:
         logged.check(app)
         begins = log.first("counts")
         logged.write()

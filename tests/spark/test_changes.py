@@ -9,6 +9,7 @@ from changes_kit import AT, WrittenLog, change, stamped
 
 from upriver.errors import ChangesGone, DeclarationError
 from upriver.ids import Epoch
+from upriver.options import Compaction
 from upriver.spark.changes import (
     ChangesOffset,
     ChangesPlan,
@@ -19,7 +20,6 @@ from upriver.spark.changes import (
     next_version,
     starting_option,
 )
-from upriver.spark.compaction import CompactionSettings
 
 WHOLE = ChangesStart(Epoch(5), with_base=True)
 BEHIND = ChangesStart(Epoch(5), with_base=False)
@@ -144,11 +144,11 @@ def test_a_moment_has_a_zone_and_stands_alone(options: dict[str, str], said: str
     ("given", "seconds"),
     [("7 days", 604_800.0), (timedelta(minutes=2), 120.0), ("1 hour 30 minutes", 5_400.0), (None, None)],
 )
-def test_the_retention_of_changes_is_an_interval(given: object, seconds: float | None) -> None:
-    assert CompactionSettings.of(True, 1.0, given).changes_retention_s == seconds
+def test_the_retention_of_changes_is_an_interval(given: Any, seconds: float | None) -> None:
+    assert Compaction(changes_retention=given).changes_retention_s == seconds
 
 
 @pytest.mark.parametrize("given", ["soon", 7, "0 days", "1 month", timedelta(0)])
-def test_another_retention_is_refused(given: object) -> None:
+def test_another_retention_is_refused(given: Any) -> None:
     with pytest.raises(DeclarationError, match="changes_retention="):
-        CompactionSettings.of(True, 1.0, given)
+        Compaction(changes_retention=given)

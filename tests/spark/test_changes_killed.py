@@ -28,6 +28,7 @@ from upriver.errors import UnknownView
 from upriver.ids import Epoch
 from upriver.lake.change_log import ChangeLog
 from upriver.lake.lake import Lake
+from upriver.options import Tokens
 
 pytestmark = pytest.mark.spark
 
@@ -125,7 +126,7 @@ def subscribers(address: str) -> Iterator[list[Future[list[Change]]]]:
 def app_on(spark: Any, folder: Path, feed: Feed, relay: Relay) -> Iterator[App]:
     """An app behind a fixed address."""
     rows = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(feed.directory))
-    app = App(spark, str(folder / "lake"), workers=2, ingest_tasks=1, token=TOKEN)
+    app = App(spark, str(folder / "lake"), workers=2, ingest_tasks=1, tokens=Tokens(operator=TOKEN))
     app.table("events", rows, key="k")
     app.view("sums", SUMS, key="k", changes=True)
     with app.start():

@@ -12,7 +12,7 @@ from partial_kit import stream, write_file
 
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
-from upriver.errors import DeclarationError
+from upriver.options import Checkpoints
 from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
@@ -39,7 +39,8 @@ class Events:
         write_file(self._files, self._written, EVENTS, made)
 
     def app(self, counts: str = COUNTS) -> App:
-        app = App(self._spark, str(self.lake), workers=2, vnodes=64, ingest_tasks=1, checkpoint_interval_s=None)
+        checkpoints = Checkpoints(interval_s=None)
+        app = App(self._spark, str(self.lake), workers=2, vnodes=64, ingest_tasks=1, checkpoints=checkpoints)
         app.table("events", stream(self._spark, self._files, "k string, seq long, v long"), key="k", order_by="seq")
         app.view("counts", counts, key="k", partial=False)
         app.view("sizes", SIZES, key="n", partial=False)
@@ -141,17 +142,8 @@ def test_a_damaged_checkpoint_is_told_and_done_without(events: Events) -> None:
         assert "manifest.json" in app.status()["checkpoint"]["failed"]
 
 
-@pytest.mark.parametrize(
-    ("setting", "value"),
-    [("checkpoint_interval_s", 0), ("checkpoint_interval_s", "often"), ("checkpoint_interval_epochs", 0.5)],
-)
-def test_intervals_that_cannot_be_are_refused(spark: Any, tmp_path: Path, setting: str, value: Any) -> None:
-    with pytest.raises(DeclarationError, match=f"{setting}={value!r}"):
-        App(spark, str(tmp_path), **{setting: value})
-
-
 def test_an_app_takes_checkpoints_by_itself(spark: Any, tmp_path: Path) -> None:
-    with App(spark, str(tmp_path), workers=2, ingest_tasks=1, checkpoint_interval_epochs=1) as app:
+    with App(spark, str(tmp_path), workers=2, ingest_tasks=1, checkpoints=Checkpoints(interval_epochs=1)) as app:
         app.table("numbers", spark.range(1000), key="id")
         app.view("ids", "SELECT id, count(*) AS n FROM numbers GROUP BY id", key="id", partial=False)
         app.start()

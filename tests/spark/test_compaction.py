@@ -14,6 +14,7 @@ from standby_kit import await_that
 from upriver.app import App
 from upriver.lake.lake import Lake
 from upriver.lake.spans import FAN_IN
+from upriver.options import Checkpoints, Compaction
 from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
@@ -63,8 +64,8 @@ class Case:
             workers=2,
             vnodes=16,
             ingest_tasks=1,
-            checkpoint_interval_s=None,
-            compaction_grace_s=0.5,
+            checkpoints=Checkpoints(interval_s=None),
+            compaction=Compaction(grace_s=0.5),
         )
         events = stream(self._spark, self._files["events"], "k string, n long")
         users = stream(self._spark, self._files["users"], "k string, town string, seq long, op string")
@@ -149,7 +150,14 @@ def test_a_segment_is_rewritten_without_the_rows_that_have_left_its_table(spark:
         write_file(files, number, VISITS, [(f"key-{n % 7}", n, at) for n in range(number * 600, number * 600 + 600)])
 
     def declared() -> App:
-        app = App(spark, root, workers=2, vnodes=16, checkpoint_interval_s=None, compaction_grace_s=0.5)
+        app = App(
+            spark,
+            root,
+            workers=2,
+            vnodes=16,
+            checkpoints=Checkpoints(interval_s=None),
+            compaction=Compaction(grace_s=0.5),
+        )
         visits = stream(spark, files, "k string, n long, at timestamp")
         app.table("visits", visits, key="k", retain=("at", "10 days"))
         app.view("counts", "SELECT k, count(*) AS n, min(n) AS least FROM visits GROUP BY k", key="k", partial=False)

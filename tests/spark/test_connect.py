@@ -20,6 +20,7 @@ from upriver import App, connect
 from upriver.demo import VIEWS
 from upriver.demo_data import TABLE_KEYS, demo_tables, write_tables
 from upriver.errors import AccessDenied, DeclarationError
+from upriver.options import Tokens
 
 pytestmark = pytest.mark.spark
 
@@ -72,7 +73,7 @@ def app(spark: Any, flights: pa.Table, tmp_path_factory: pytest.TempPathFactory)
     """Two of the demo's views, over its flights of a day; the changes of one are kept."""
     folder = tmp_path_factory.mktemp("demo")
     tables = {"flights": flights, "airports": demo_tables()["airports"]}
-    made = App(spark, folder / "lake", workers=1, vnodes=8, reader_token=READER)
+    made = App(spark, folder / "lake", workers=1, vnodes=8, tokens=Tokens(reader=READER))
     for name, path in write_tables(tables, folder, batches=1).items():
         made.table(name, spark.read.parquet(str(path)), key=TABLE_KEYS[name])
     made.view("aircraft", VIEWS["aircraft"].sql, key="tailnum", partial=True)

@@ -18,6 +18,7 @@ from upriver.errors import CorruptFile, WaitTimeout
 from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake
 from upriver.lake.runs import WHOLE_BYTES_MAX
+from upriver.options import Checkpoints
 from upriver.spark.frames import differing_rows
 from upriver.state.runs import BLOCK_BYTES
 
@@ -44,7 +45,8 @@ class Tributary:
         write_file(self._files, self._written, EVENTS, rows)
 
     def app(self, root: Path) -> App:
-        app = App(self._spark, str(root), workers=2, vnodes=16, ingest_tasks=1, checkpoint_interval_s=None)
+        checkpoints = Checkpoints(interval_s=None)
+        app = App(self._spark, str(root), workers=2, vnodes=16, ingest_tasks=1, checkpoints=checkpoints)
         app.table("events", stream(self._spark, self._files, "k long, seq long, v long"), key="k", order_by="seq")
         app.view("counts", COUNTS, key="k", partial=False)
         app.view("sizes", SIZES, key="n", partial=False)
@@ -164,7 +166,8 @@ def test_a_run_that_changes_under_an_app_is_the_trouble_of_the_keys_that_need_it
     rows = [(number % keys, number, number % 101) for number in range(keys * per_key)]
     write_file(tmp_path / "events", 1, EVENTS, rows)
     totals = {key: sum(v for k, _, v in rows[key::keys]) for key in range(keys)}
-    app = App(spark, str(tmp_path / "lake"), workers=2, vnodes=16, ingest_tasks=1, checkpoint_interval_s=None)
+    checkpoints = Checkpoints(interval_s=None)
+    app = App(spark, str(tmp_path / "lake"), workers=2, vnodes=16, ingest_tasks=1, checkpoints=checkpoints)
     app.table("events", stream(spark, tmp_path / "events", "k long, seq long, v long"), key="k", order_by="seq")
     app.view("read", COUNTS, key="k")
     with app.start(timeout=60):

@@ -12,13 +12,16 @@ from upriver import App
 from upriver.doors.flight.protobuf import encoded, wrapped
 from upriver.doors.flight.sql import PACKAGE
 from upriver.errors import ClusterError, DeclarationError
+from upriver.options import Doors
 
 pytestmark = pytest.mark.spark
 
 
 def test_an_app_answers_at_both_doors_as_long_as_it_runs(spark: Any, tmp_path: Path) -> None:
     orders = spark.range(100).selectExpr("id", "id % 4 AS customer", "CAST(id AS DECIMAL(10,2)) AS amount")
-    app = App(spark, str(tmp_path / "lake"), workers=2, vnodes=16, postgres="127.0.0.1:0", flight="127.0.0.1:0")
+    app = App(
+        spark, str(tmp_path / "lake"), workers=2, vnodes=16, doors=Doors(postgres="127.0.0.1:0", flight="127.0.0.1:0")
+    )
     app.table("orders", orders, key="id")
     totals = "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer"
     app.view("totals", totals, "customer")
@@ -53,7 +56,7 @@ def test_an_app_answers_at_both_doors_as_long_as_it_runs(spark: Any, tmp_path: P
 def test_an_address_that_is_taken_fails_the_start(spark: Any, tmp_path: Path, door: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        app = App(spark, str(tmp_path / "lake"), workers=1, vnodes=4, **{door: address})  # type: ignore[arg-type]
+        app = App(spark, str(tmp_path / "lake"), workers=1, vnodes=4, doors=Doors(**{door: address}))  # type: ignore[arg-type]
         app.table("numbers", spark.range(3), key="id")
-        with pytest.raises(ClusterError, match=f"{door}={address}: cannot listen"):
+        with pytest.raises(ClusterError, match=f"{door}: {address}: cannot listen"):
             app.start()

@@ -10,6 +10,7 @@ import pytest
 
 from upriver import App
 from upriver.errors import ClusterError, DeclarationError
+from upriver.options import Doors
 
 pytestmark = pytest.mark.spark
 
@@ -27,7 +28,7 @@ def asked(app: App, path: str, body: Any = None) -> Any:
 
 def test_an_app_answers_over_http_as_long_as_it_runs(spark: Any, tmp_path: Path) -> None:
     orders = spark.range(100).selectExpr("id", "id % 4 AS customer", "CAST(id AS DECIMAL(10,2)) AS amount")
-    app = App(spark, str(tmp_path / "lake"), workers=2, vnodes=16, http="127.0.0.1:0")
+    app = App(spark, str(tmp_path / "lake"), workers=2, vnodes=16, doors=Doors(http="127.0.0.1:0"))
     app.table("orders", orders, key="id")
     app.view("totals", "SELECT customer, count(*) AS n, sum(amount) AS total FROM orders GROUP BY customer", "customer")
     with pytest.raises(DeclarationError, match="not running"):
@@ -56,9 +57,9 @@ def test_an_app_answers_over_http_as_long_as_it_runs(spark: Any, tmp_path: Path)
 def test_a_port_that_is_taken_is_one_clear_error(spark: Any, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        app = App(spark, str(tmp_path / "lake"), workers=1, vnodes=16, http=f"127.0.0.1:{port}")
+        app = App(spark, str(tmp_path / "lake"), workers=1, vnodes=16, doors=Doors(http=f"127.0.0.1:{port}"))
         app.table("orders", spark.range(3), key="id")
-        with pytest.raises(ClusterError, match=rf"^http=127\.0\.0\.1:{port}: cannot listen there .*another port"):
+        with pytest.raises(ClusterError, match=rf"^http: 127\.0\.0\.1:{port}: cannot listen there .*another port"):
             app.start()
-    with pytest.raises(DeclarationError, match=r'http=.8080.: give "host:port"'):
-        App(spark, str(tmp_path / "other"), http="8080")
+    with pytest.raises(DeclarationError, match=r'Doors\(http=\)=.8080.: give "host:port"'):
+        App(spark, str(tmp_path / "other"), doors=Doors(http="8080"))

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 from learner_kit import VNODES, RunningCluster, over
 
+from upriver.options import Standbys
+
 pytestmark = pytest.mark.spark
 
 JOINING = 2
@@ -15,8 +17,8 @@ JOINING = 2
 def cluster(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """Of two workers. All may learn at once; no worker takes anything over before it has learned everything; and one
     that leaves is hardly waited for."""
-    settings = {"learner_partial_rebalance": False, "max_warmup_replicas": VNODES, "scale_down_timeout_ms": 1}
-    cluster = RunningCluster(spark, tmp_path_factory.mktemp("learners"), **settings)
+    standbys = Standbys(partial_rebalance=False, warmup_replicas=VNODES, leave_timeout_ms=1)
+    cluster = RunningCluster(spark, tmp_path_factory.mktemp("learners"), standbys=standbys)
     yield cluster
     cluster.app.stop()
 

@@ -1,7 +1,6 @@
 """Rescales by learners, on real processes, while rows stream in and people look keys up."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +8,7 @@ from failure_kit import is_there
 from learner_kit import VNODES, RunningCluster, amid, over
 from standby_kit import await_that
 
-from upriver.app import App
-from upriver.errors import DeclarationError, UserError
+from upriver.errors import UserError
 
 pytestmark = pytest.mark.spark
 
@@ -77,18 +75,7 @@ def test_a_worker_is_killed_that_is_to_leave_when_others_have_learned(cluster: R
     cluster.equals_spark()
 
 
-def test_what_cannot_be_is_refused_with_one_clear_error(spark: Any, tmp_path: Path, cluster: RunningCluster) -> None:
-    for wrong in (
-        {"num_standby_replicas": -1},
-        {"num_standby_replicas": True},
-        {"max_warmup_replicas": 0},
-        {"acceptable_lag_epochs": -1},
-        {"scale_down_timeout_ms": 0.5},
-        {"learner_partial_rebalance": "yes"},
-    ):
-        (name,) = wrong
-        with pytest.raises(DeclarationError, match=f"^{name}(='yes': give True or False| must be)"):
-            App(spark, str(tmp_path), **wrong)
+def test_learners_find_places_by_themselves(cluster: RunningCluster) -> None:
     before = cluster.app.status()["map_version"]
     with pytest.raises(UserError, match="'learner' finds the places of slices by itself: give a number of workers"):
         cluster.app.rescale(moves={0: 1}, strategy="learner").wait()

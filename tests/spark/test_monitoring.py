@@ -14,6 +14,7 @@ from standby_kit import await_that
 
 from upriver import progress
 from upriver.app import App
+from upriver.options import Tokens
 
 pytestmark = pytest.mark.spark
 
@@ -77,7 +78,7 @@ def lived(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lived:
     with (
         redirect_stderr(io.StringIO()) as terminal,
         logged() as log,
-        App(spark, root / "lake", workers=2, vnodes=16, ingest_tasks=1, token=TOKEN) as app,
+        App(spark, root / "lake", workers=2, vnodes=16, ingest_tasks=1, tokens=Tokens(operator=TOKEN)) as app,
     ):
         app.table("events", spark.createDataFrame([(1, 10), (2, 5), (1, 20)], "k long, v long"), key="k")
         (root / "names").mkdir()

@@ -11,6 +11,7 @@ from standby_kit import await_that
 
 from upriver.lake.lake import Lake
 from upriver.lake.spans import FAN_IN
+from upriver.options import Compaction
 from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
@@ -50,7 +51,7 @@ def test_an_app_goes_on_with_a_root_of_version_0_1(spark: Any, tmp_path: Path) -
     for file in range(FILES + 1):
         for table in STREAMS:
             write_file(tmp_path, table, file)
-    with declared_app(spark, root, tmp_path, compaction_grace_s=0.5).start(timeout=WAIT_S_MAX) as app:
+    with declared_app(spark, root, tmp_path, compaction=Compaction(grace_s=0.5)).start(timeout=WAIT_S_MAX) as app:
         app.wait(timeout=WAIT_S_MAX)
         check(spark, app, FILES + 1)
         for file in range(FILES + 1, FILES + NEW_FILES):

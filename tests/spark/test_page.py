@@ -7,6 +7,7 @@ import pytest
 from river_kit import chromium, viewed
 
 from upriver import App
+from upriver.options import Doors, Tokens
 
 pytestmark = pytest.mark.spark
 
@@ -26,9 +27,8 @@ def test_a_viewer_sees_what_is_wrong_looks_up_and_rescales(spark: Any, tmp_path:
         str(tmp_path / "lake"),
         workers=1,
         vnodes=16,
-        http="127.0.0.1:0",
-        token="operates",
-        reader_token="only-reads",
+        doors=Doors(http="127.0.0.1:0"),
+        tokens=Tokens(operator="operates", reader="only-reads"),
     )
     app.table("orders", spark.range(100).selectExpr("id", "id % 4 AS customer"), key="id")
     app.table("payments", payments.json(str(tmp_path / "payments")), key="id")

@@ -7,13 +7,15 @@ import pytest
 from learner_kit import VNODES, RunningCluster, amid, over
 from standby_kit import await_recovery, await_standbys, recoveries_of
 
+from upriver.options import Standbys
+
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
 def standing(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningCluster]:
     """Of three workers that stand by for each other."""
-    cluster = RunningCluster(spark, tmp_path_factory.mktemp("standing"), workers=3, num_standby_replicas=1)
+    cluster = RunningCluster(spark, tmp_path_factory.mktemp("standing"), workers=3, standbys=Standbys(replicas=1))
     yield cluster
     cluster.app.stop()
 

@@ -12,8 +12,8 @@ import pytest
 
 from upriver.app import App
 from upriver.errors import TooFewSlots, WaitTimeout
-from upriver.net.handshake import ClientTokens
 from upriver.net.server import Listen
+from upriver.options import Tokens
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.session import taken_slots
 from upriver.spark.tables import declared_table
@@ -62,7 +62,7 @@ def a_river(spark: Any, root: Path, listen: Listen) -> RunningApp:
     source = StartedSource(
         table=declared_table("t", rows, key="k", primary_key=(), order_by=(), deletes=None), rows=rows, trigger={}
     )
-    config = AppConfig(root=str(root), workers=2, vnodes=8, tokens=ClientTokens("token"), listen=listen, groups=1)
+    config = AppConfig(root=str(root), workers=2, vnodes=8, tokens=Tokens(operator="token"), listen=listen, groups=1)
     return RunningApp(spark, config, [source], [])
 
 

@@ -55,7 +55,7 @@ class Campaign:
         self.log = [f"seed {seed}, {settings}"]
         self._began = time.monotonic()
         self._random = random.Random(seed)
-        self._settings = {"workers": 3, "vnodes": VNODES, "checkpoint_interval_epochs": 3, **settings}
+        self._settings = {"workers": 3, "vnodes": VNODES, "checkpoints": {"interval_epochs": 3}, **settings}
         self.cluster = RunningCluster(directory, CLUSTER, FILES, **self._settings)
         self.cluster.ask("add sizes")
         self._client = self._connect()

@@ -71,7 +71,9 @@ class ChangesDriver(RunningCluster):
         if topic is not None:
             told |= {"servers": topic.servers, "topic": topic.name}
         self.arguments = (json.dumps(told),)
-        super().__init__(folder, MASTER, FILES, workers=2, checkpoint_interval_epochs=3, token=TOKEN)
+        super().__init__(
+            folder, MASTER, FILES, workers=2, checkpoints={"interval_epochs": 3}, tokens={"operator": TOKEN}
+        )
 
 
 class HarmedQuery:

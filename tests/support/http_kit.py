@@ -15,11 +15,10 @@ from server_kit import SECONDS_MAX, TOKEN
 from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.server import HttpServer
-from upriver.doors.tls import DoorCertificate
 from upriver.ids import Epoch
-from upriver.net.handshake import ClientTokens
 from upriver.net.lookups import ViewRoute
 from upriver.net.server import Listen
+from upriver.options import Tls, Tokens
 
 READER_TOKEN = "only-for-readers"
 COMMITTED_AT = datetime.datetime(2026, 1, 3, 12, tzinfo=datetime.UTC).timestamp()
@@ -72,7 +71,7 @@ DAYS = View(
 class HttpApp:
     """Two workers and a coordinator, whose views are :mod:`client_kit`'s and ``days``, and a door."""
 
-    def __init__(self, root: str | None = None, certificate: DoorCertificate | None = None) -> None:
+    def __init__(self, root: str | None = None, tls: Tls | None = None) -> None:
         self.coordinator = Coordinator()
         self.evicted: list[Mapping[str, Any]] = []
         self.status_calls = 0
@@ -84,8 +83,8 @@ class HttpApp:
         for worker in self.cluster.workers.values():
             worker.committed_at = COMMITTED_AT
         self.client = self.cluster.connect()
-        self.gateway = Gateway(self.client, ClientTokens(TOKEN, READER_TOKEN), root)
-        self.server = HttpServer(self.gateway, Listen(), certificate)
+        self.gateway = Gateway(lambda: self.client, Tokens(operator=TOKEN, reader=READER_TOKEN), root)
+        self.server = HttpServer(self.gateway, Listen(), tls)
 
     def _actions(self) -> Mapping[str, Any]:
         """What the coordinator answers."""

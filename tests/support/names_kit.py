@@ -160,6 +160,17 @@ class CodeNames:
                 case ast.Call(func=ast.Name(id=name), keywords=given):
                     yield from self._not_taken(name, (argument.arg for argument in given))
 
+    def _not_taken_in(self, name: str, call: str) -> Iterator[str]:
+        """Of a call, and of those in it."""
+        try:
+            tree = ast.parse(f"{name}{call}", mode="eval")
+        except SyntaxError:  # "..." stands for more
+            yield from self._not_taken(name, _ARGUMENT.findall(_QUOTED.sub("", call)))
+            return
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call):
+                yield from self._not_taken(ast.unparse(node.func), (argument.arg for argument in node.keywords))
+
     def _not_taken(self, name: str, given: Iterable[str | None]) -> Iterator[str]:
         taken = self.arguments.get(name.rpartition(".")[2], {"**"})
         if "**" not in taken:
@@ -174,7 +185,7 @@ class CodeNames:
             return
         yield from (key for key in re.findall(r"\w+", named["keys"] or "") if key not in self.words)
         if named["call"]:
-            yield from self._not_taken(name, _ARGUMENT.findall(_QUOTED.sub("", named["call"])))
+            yield from self._not_taken_in(name, named["call"])
         if named["value"] and name not in self.words.union(*self.arguments.values()):
             yield f"{name}="
 
@@ -224,7 +235,7 @@ def examples_of(text: str) -> Iterator[tuple[int, str]]:
 def _arguments(function: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     given = function.args
     found = {argument.arg for argument in [*given.posonlyargs, *given.args, *given.kwonlyargs]}
-    return found | ({"**"} if given.kwarg else set())
+    return found | ({"**"} if given.kwarg and given.kwarg.arg != "earlier" else set())  # no document has those
 
 
 def _is_in_a_module(module: str, names: list[str]) -> bool:

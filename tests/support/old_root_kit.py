@@ -16,9 +16,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from upriver import app as upriver_app
 from upriver.app import App
 from upriver.spark.session import local_session
 
+ON_REQUEST: dict[str, Any] = {"checkpoint_interval_s": None}
+if hasattr(upriver_app, "Checkpoints"):
+    ON_REQUEST = {"checkpoints": upriver_app.Checkpoints(interval_s=None)}
+"""No checkpoints, as the version spells it."""
 OLD_ROOTS = Path(__file__).with_name("old_roots")
 VNODES, FILES, FILE_ROWS, KEYS = 4, 3, 12, 5
 EVENTS = pa.schema([("k", pa.string()), ("g", pa.int64()), ("n", pa.int64())])
@@ -75,7 +80,7 @@ def write_file(directory: Path, table: str, file: int) -> None:
 
 def declared_app(spark: Any, root: Path, directory: Path, **settings: Any) -> App:
     """The app, not started, in whatever version of Upriver is on the path. directory: of the streams' files."""
-    app = App(spark, root, workers=2, vnodes=VNODES, ingest_tasks=1, checkpoint_interval_s=None, **settings)
+    app = App(spark, root, workers=2, vnodes=VNODES, ingest_tasks=1, **ON_REQUEST, **settings)
 
     def running_total(key: str, row: Any, state: int | None) -> tuple[list[tuple[int]], int]:
         total = (state or 0) + row.n

@@ -5,6 +5,7 @@ changes takes no thread: the client asks, and sleeps in the event loop.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -17,6 +18,7 @@ from upriver.arguments import whole
 from upriver.client.client import SCAN_S, Client, LookupLimits, connect
 from upriver.client.dated_rows import DatedRows
 from upriver.client.keys import Keys
+from upriver.client.queries import QUERY_S, Parameters
 from upriver.client.rescale import Rescale
 from upriver.client.subscriptions import UNREACHABLE_S
 from upriver.errors import ClusterError
@@ -34,13 +36,14 @@ async def connect_async(
     address: str | None = None,
     token: str | None = None,
     *,
+    root: str | os.PathLike[str] | None = None,
     tls_roots: bytes | None = None,
     timeout: float = 10.0,
     threads: int = THREADS,
 ) -> "AsyncClient":
     """Connect to a running app; as ``connect``. threads: calls that may be under way at a time."""
     pool = ThreadPoolExecutor(whole("threads", threads), "upriver-async")
-    connecting = pool.submit(connect, address, token, tls_roots=tls_roots, timeout=timeout)
+    connecting = pool.submit(connect, address, token, root=root, tls_roots=tls_roots, timeout=timeout)
     try:
         return AsyncClient(await asyncio.wrap_future(connecting), pool)
     except BaseException:  # also if it is cancelled: the connection that is made meanwhile is closed again
@@ -87,6 +90,10 @@ class AsyncClient:
     async def lookup_with_epoch(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> tuple[pa.Table, int]:
         """The view's rows of those keys, and the epoch that they reflect."""
         return await self.run(self._client.lookup_with_epoch, view, keys, **limits)
+
+    async def query(self, sql: str, parameters: Parameters | None = None, *, timeout: float = QUERY_S) -> pa.Table:
+        """As ``Client.query``."""
+        return await self.run(self._client.query, sql, parameters, timeout=timeout)
 
     async def subscribe(
         self, view: str, keys: Keys | None = None, since: int | str | None = None, *, timeout: float = UNREACHABLE_S

@@ -19,6 +19,7 @@ from upriver.client.dated_rows import DatedRows
 from upriver.client.freshness import KnownFreshness
 from upriver.client.keys import KeyColumns, Keys, key_batch, key_columns
 from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupBatches, LookupStreams, ask_owners
+from upriver.client.queries import QUERY, QUERY_S, Parameters, answer_of, query_fields
 from upriver.client.rescale import Rescale, rescale_fields
 from upriver.client.scans import ScanReader
 from upriver.client.subscriptions import UNREACHABLE_S, Subscription
@@ -35,6 +36,7 @@ from upriver.errors import (
 )
 from upriver.hashing import hash64
 from upriver.ids import Epoch
+from upriver.lake.lake import Lake
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.lookups import Routing, ViewRoute, route_among
@@ -90,17 +92,36 @@ def address_and_token(address: str | None, token: str | None) -> tuple[str, str]
     return address, token
 
 
+def address_in(root: str | os.PathLike[str]) -> str:
+    """Where the last app on a root answers, or did. Raises UserError if none has recorded that."""
+    where = os.path.expanduser(os.fspath(root))
+    announced = Lake(where).announced()
+    if announced is None:
+        raise UserError(f"root={where!r}: no app has recorded an address there: start one on it, or give its address")
+    return announced
+
+
 def connect(
-    address: str | None = None, token: str | None = None, *, tls_roots: bytes | None = None, timeout: float = 10.0
+    address: str | None = None,
+    token: str | None = None,
+    *,
+    root: str | os.PathLike[str] | None = None,
+    tls_roots: bytes | None = None,
+    timeout: float = 10.0,
 ) -> "Client":
     """Connect to a running app.
 
     address: ``host:port`` or ``grpc://host:port``, as ``App.address`` gives it; by default that of the environment's
-    ``UPRIVER_ADDRESS``. token: as ``App.token`` gives it; by default ``UPRIVER_TOKEN``, else what the file
-    ``UPRIVER_TOKEN_FILE`` has. tls_roots: PEM certificates to trust, if the app's servers use TLS. timeout: seconds for
-    this call, and for each later one to the coordinator.
+    ``UPRIVER_ADDRESS``. root: instead, the app's root, which this process must be able to read: the app has recorded
+    its address there, and never a token. token: as ``App.token`` gives it; by default ``UPRIVER_TOKEN``, else what the
+    file ``UPRIVER_TOKEN_FILE`` has. tls_roots: PEM certificates to trust, if the app's servers use TLS. timeout:
+    seconds for this call, and for each later one to the coordinator.
     Raises UserError for a malformed address or none, AccessDenied, ClusterError if the app cannot be reached.
     """
+    if root is not None:
+        if address is not None:
+            raise UserError("give address= or root=, not both")
+        address = address_in(root)
     client = Client(Remote.parse(*address_and_token(address, token), tls_roots), seconds("timeout", timeout))
     try:
         client.refresh()
@@ -147,7 +168,7 @@ def _check_size(view: str, columns: KeyColumns) -> None:
 def _unreached(why: str) -> ClusterError:
     """The error for a coordinator that does not answer. why: how the client noticed."""
     return ClusterError(
-        f"{why}. Check that the app runs, that this is its current app.address, and that its bind= admits this host"
+        f"{why}. Check that the app runs, that this is its current app.address, and that its listen= admits this host"
     )
 
 
@@ -240,6 +261,24 @@ class Client:
         if rows.num_rows > 1:
             raise UserError(f"view {view!r}: key {key!r} has {rows.num_rows} rows: use lookup, which gives all")
         return dict(rows.to_pylist()[0]) if rows.num_rows else None
+
+    def query(self, sql: str, parameters: Parameters | None = None, *, timeout: float = QUERY_S) -> pa.Table:
+        """The answer of a SELECT in Spark's SQL over views; the app's driver evaluates it.
+
+        parameters: values of any ``?``, as a list, or of any ``:name``, as a dict, as for ``spark.sql``: numbers,
+        texts, bytes, dates, datetimes (without a zone: in the app's), and lists of these, for ``k IN (?)``. timeout:
+        seconds.
+        A condition that names keys, with ``=`` or ``IN`` for each column of a view's key, makes a lookup; any other
+        view of the query is read whole (docs/guide/queries.md). The rows of each view are as of the end of one epoch.
+
+        Raises UnsupportedSql, UnknownView, RowError for an expression that fails, DeclarationError for too many rows or
+        keys and for wrong parameters, Busy, WaitTimeout, and the errors of lookups.
+        """
+        if self._closed.is_set():
+            raise ClusterError("the client is closed")
+        _, answer = self._coordinator.piece(QUERY, query_fields(sql, parameters), timeout=seconds("timeout", timeout))
+        with refusing_malformed(self._coordinator.address):
+            return answer_of(answer)
 
     def subscribe(
         self, view: str, keys: Keys | None = None, since: int | str | None = None, *, timeout: float = UNREACHABLE_S

@@ -53,7 +53,7 @@ class Taking:
     is_torn: bool = False
 
 
-class Checkpoints:
+class CheckpointTaker:
     """Takes checkpoints. The chain of those that are kept is in the cluster."""
 
     def __init__(

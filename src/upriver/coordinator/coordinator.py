@@ -14,7 +14,7 @@ A requested eviction is over when every worker that was told has done it or is g
 from collections.abc import Sequence
 
 from upriver.coordinator.changes import ChangePublication
-from upriver.coordinator.checkpoints import Checkpoints
+from upriver.coordinator.checkpoints import CheckpointTaker
 from upriver.coordinator.cluster import Cluster, Member
 from upriver.coordinator.control import Control
 from upriver.coordinator.epochs import Ledger, LoggedVersions
@@ -167,7 +167,7 @@ class CoordinatorMachine:
         if checkpoints:
             self._ledger.resume(checkpoints[0].epoch)
         self._leader = Leader(self.cluster, membership)
-        self._checkpoints = Checkpoints(self.cluster, checkpoints or (), checkpoint_epochs, outgrown_epochs)
+        self._checkpoints = CheckpointTaker(self.cluster, checkpoints or (), checkpoint_epochs, outgrown_epochs)
         self._changes = ChangePublication(self.cluster)
         self._scans = Scans(self.cluster)
         self._meetings = Meetings(self.cluster)

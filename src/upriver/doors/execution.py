@@ -75,26 +75,30 @@ class ClientRows:
     """The rows that a client reads."""
 
     def __init__(
-        self, client: Client, store: Mapping[str, str] = MappingProxyType({}), scan_s: float = QUERY_S_MAX
+        self,
+        connected: Callable[[], Client],
+        store: Mapping[str, str] = MappingProxyType({}),
+        scan_s: float = QUERY_S_MAX,
     ) -> None:
-        """store: settings that open the lake's object store. scan_s: seconds in which a scan must have been read."""
+        """connected: the client, or raises why there is none yet. store: settings that open the lake's object store.
+        scan_s: seconds in which a scan must have been read."""
         self._scan_s = scan_s
-        self._client = client
+        self._connected = connected
         self._store = store
 
     def routes(self) -> Mapping[str, ViewRoute]:
-        return self._client.routes()
+        return self._connected().routes()
 
     def definitions(self) -> Mapping[str, str]:
-        return {view["name"]: view["sql"].strip() for view in self._client.views() if view["ended"] is None}
+        return {view["name"]: view["sql"].strip() for view in self._connected().views() if view["ended"] is None}
 
     def lookup(self, view: str, keys: pa.Table) -> pa.Table:
-        return self._client.lookup(view, keys)
+        return self._connected().lookup(view, keys)
 
     def scan(self, view: str) -> ScanReader:
-        scan = self._client.scan(view, timeout=self._scan_s, store=self._store)
+        scan = self._connected().scan(view, timeout=self._scan_s, store=self._store)
         if scan.tables:
-            tables = self._client.status()["tables"]
+            tables = self._connected().status()["tables"]
             count = sum(int(tables[table]["rows"]) for table in scan.tables if table in tables)
             if count > COMPUTED_ROWS_MAX:
                 raise DeclarationError(

@@ -7,7 +7,7 @@ an answer is the same at each door.
 import hashlib
 import hmac
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import pyarrow as pa
@@ -15,14 +15,21 @@ import pyarrow as pa
 from upriver.client.client import SCAN_S, Client, Keys, LookupLimits
 from upriver.client.dated_rows import DatedRows
 from upriver.client.key_texts import keys_of_texts
+from upriver.client.queries import answer_as_batch, parameters_from_json
 from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
+from upriver.doors.column_titles import with_spark_names
+from upriver.doors.execution import ClientRows, execute
+from upriver.doors.parameters import with_values
+from upriver.doors.queries import ViewQuery
+from upriver.doors.query_processes import QUERY_S_MAX
 from upriver.doors.river import RiverFeed
 from upriver.errors import DeclarationError
 from upriver.lake.address import Root
 from upriver.lake.lake import Lake
-from upriver.net.handshake import ClientTokens, Role
+from upriver.net.handshake import Role
 from upriver.net.lookups import ViewRoute, route_among
+from upriver.options import Tokens
 from upriver.plan.explain import render
 from upriver.plan.types import spark_name
 from upriver.runtime.change_feed import ChangeFeed
@@ -31,17 +38,22 @@ from upriver.runtime.change_feed import ChangeFeed
 class Gateway:
     """Answers for all doors of one app. Usable by many threads; every method raises only UpriverErrors."""
 
-    def __init__(self, client: Client, tokens: ClientTokens, root: str | None = None) -> None:
-        """tokens: checked, as ``settings.tokens_of`` gives them. root: of the app's lake; ``None``: this process has no
-        access to it, and tells no changes."""
-        self.client = client
-        self.river = RiverFeed(client)
+    def __init__(self, connected: Callable[[], Client], tokens: Tokens, root: str | None = None) -> None:
+        """connected: the app's client; raises NotReady while the app starts, for doors are open before it is up. root:
+        of the app's lake; ``None``: this process has no access to it, and tells no changes."""
+        self._connected = connected
+        self.river = RiverFeed(connected)
         self.root = root
         self._changes = None if root is None else ChangeFeed(Lake(root))
         self._tokens = tokens
         self._pepper = secrets.token_bytes(32)
         self._operator = self._digest(tokens.operator)
         self._reader = secrets.token_bytes(32) if tokens.reader is None else self._digest(tokens.reader)
+
+    @property
+    def client(self) -> Client:
+        """Raises NotReady while the app starts."""
+        return self._connected()
 
     # Callers
 
@@ -107,6 +119,23 @@ class Gateway:
     def scan(self, view: str, timeout: float = SCAN_S) -> ScanReader:
         """All rows of a view as of the end of one epoch, in batches, read as they are pulled; as ``Client.scan``."""
         return self.client.scan(view, timeout=timeout, store=self.store)
+
+    def rows(self, scan_s: float = QUERY_S_MAX) -> ClientRows:
+        """What queries read. scan_s: seconds in which a scan must have been read."""
+        return ClientRows(self._connected, self.store, scan_s)
+
+    def query(self, sql: str, parameters: pa.RecordBatch) -> pa.Table:
+        """The answer of a SELECT in Spark's SQL over views. parameters: as ``with_values`` takes them.
+
+        The rows of each view are as of the end of one epoch. Raises as ``execute`` does."""
+        rows = self.rows()
+        return execute(ViewQuery.of(with_spark_names(with_values(sql, parameters)), rows.routes()), rows)
+
+    def query_piece(self, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], pa.RecordBatch]:
+        """The same for a client: ``sql`` and ``parameters``, a row as :func:`.query_fields` gives it; the answer
+        is one batch with a stream of Arrow's, since each query has columns of its own."""
+        found = self.query(str(asked["sql"]), parameters_from_json(asked["parameters"]))
+        return {}, answer_as_batch(found)
 
     def changes(self) -> ChangeFeed:
         """The changes of the app's views. Raises DeclarationError if this process has no access to the lake."""

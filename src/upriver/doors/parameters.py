@@ -1,12 +1,19 @@
-"""Parameters of queries, ``$1`` or ``?``, from the text to DuckDB."""
+"""Parameters of queries, ``$1``, ``?`` or ``:name``, from the text to DuckDB."""
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.types as kinds
+import sqlglot
 from sqlglot import exp
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import TokenType
 
-from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number
-from upriver.errors import UnsupportedSql
+from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed
+from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.plan.types import is_instant
 
 PARAMETERS_MAX = 1_000
 """Parameters of one statement."""
@@ -86,3 +93,91 @@ def with_casts(tree: exp.Query, types: Sequence[str | None]) -> exp.Query:
         if type is not None:
             node.replace(exp.Cast(this=node.copy(), to=exp.DataType.build(type, dialect="duckdb")))
     return tree
+
+
+def with_values(text: str, values: pa.RecordBatch) -> exp.Expr:
+    """A query in Spark's SQL with a constant in place of each parameter, as ``spark.sql(text, args)`` has it.
+
+    values: one row, a column for each ``?`` in their order, or for each ``:name``. A list stands for its elements in
+    ``k IN (?)``, and for an array elsewhere. Raises UnsupportedSql for a malformed query, DeclarationError for
+    parameters without a value, and values without a parameter.
+    """
+    text, marks = _with_names(text)
+    if marks and values.num_columns != len(marks):
+        raise DeclarationError(f"the query has {len(marks)} parameters as ?, and {values.num_columns} values are given")
+    if marks:
+        values = values.rename_columns(marks)
+    tree = parsed(text, "spark")
+    found = [node for node in tree.find_all(exp.Placeholder) if node.name]
+    names = {node.name for node in found}
+    if missing := [name for name in sorted(names) if name not in values.schema.names]:
+        raise DeclarationError(f"no value is given for the parameter :{missing[0]}")
+    if spare := [name for name in values.schema.names if name not in names]:
+        raise DeclarationError(f"a value is given for {spare[0]!r}, and the query has no such parameter")
+    for node in found:
+        column, above = values.column(node.name), node.parent
+        if kinds.is_list(column.type) and isinstance(above, exp.In) and above.expressions == [node]:
+            elements = column.flatten() if column[0].is_valid else pa.nulls(1)
+            above.set("expressions", _constants(elements))
+            if not len(elements):
+                above.replace(exp.false())
+        else:
+            node.replace(_constants(column)[0])
+    return tree
+
+
+def _with_names(text: str) -> tuple[str, list[str]]:
+    """The query with a name for each ``?``, and the names."""
+    if len(text) > QUERY_CHARS_MAX:
+        raise UnsupportedSql(f"a query of {len(text):,} characters: at most {QUERY_CHARS_MAX:,} are taken")
+    try:
+        tokens = sqlglot.tokenize(text, read="spark")
+    except SqlglotError:
+        return text, []  # the parser says more
+    places = [token.start for token in tokens if token.token_type == TokenType.PLACEHOLDER]
+    names = [f"_{number}" for number in range(1, len(places) + 1)]
+    parts = [text[before:place] for before, place in zip([0, *(place + 1 for place in places)], places, strict=False)]
+    marked = "".join(f"{part} :{name} " for part, name in zip(parts, names, strict=True))
+    return marked + text[places[-1] + 1 if places else 0 :], names
+
+
+def _constants(column: pa.Array) -> list[exp.Expr]:
+    """The values of a parameter. Raises DeclarationError for a type that no constant has."""
+    type = column.type
+    if kinds.is_list(type) or kinds.is_large_list(type):
+        return [exp.Array(expressions=_constants(each.values)) if each.is_valid else exp.null() for each in column]
+    duck = _duck_type(type)
+    if duck is None:
+        raise DeclarationError(
+            f"a parameter of type {type}: give a number, a text, bytes, a date, a datetime, a bool, None, or a "
+            "list of these"
+        )
+    return [exp.null() if not each.is_valid else _constant(each.as_py(), duck) for each in column]
+
+
+def _duck_type(type: pa.DataType) -> str | None:
+    """DuckDB's name of a constant's type; empty if the constant shows it."""
+    if kinds.is_decimal(type):
+        return f"DECIMAL({type.precision}, {type.scale})" if type.precision <= 38 else None
+    if kinds.is_timestamp(type):
+        return "TIMESTAMPTZ" if is_instant(type) else "TIMESTAMP"
+    if kinds.is_floating(type):
+        return "FLOAT" if type.bit_width == 32 else "DOUBLE"
+    if kinds.is_date(type):
+        return "DATE"
+    if kinds.is_binary(type) or kinds.is_large_binary(type):
+        return "BLOB"
+    shows = kinds.is_integer(type) or kinds.is_boolean(type) or kinds.is_null(type)
+    return "" if shows or kinds.is_string(type) or kinds.is_large_string(type) else None
+
+
+def _constant(value: Any, duck: str) -> exp.Expr:
+    if isinstance(value, bool):
+        return exp.Boolean(this=value)
+    if isinstance(value, int):
+        number = exp.Literal.number(abs(value))
+        return exp.Neg(this=number) if value < 0 else number
+    if isinstance(value, bytes):
+        value = "".join(f"\\x{byte:02X}" for byte in value)
+    constant = exp.Literal.string(str(value))
+    return exp.Cast(this=constant, to=exp.DataType.build(duck, dialect="duckdb")) if duck else constant

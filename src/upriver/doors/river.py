@@ -335,16 +335,17 @@ def _summary(tables: Sequence[Json], views: Sequence[Json], troubles: Sequence[J
 class RiverFeed:
     """Pictures of one app for all its viewers, with their history. Usable by many threads.
 
-    clock: monotonic. today: seconds since 1970. The history grows with each picture, and with each call of ``sample``.
+    connected: the app's client, or raises why there is none yet. clock: monotonic. today: seconds since 1970. The
+    history grows with each picture, and with each call of ``sample``.
     """
 
     def __init__(
         self,
-        client: Client,
+        connected: Callable[[], Client],
         clock: Callable[[], float] = time.monotonic,
         today: Callable[[], float] = time.time,
     ) -> None:
-        self._client, self._clock, self._today = client, clock, today
+        self._connected, self._clock, self._today = connected, clock, today
         self._asking = threading.Lock()
         """Held while a thread asks the coordinator; guards all that follows."""
         self._last: Json | None = None
@@ -380,9 +381,9 @@ class RiverFeed:
             self._asking.release()
 
     def _asked(self, now: float) -> Json:
-        status, routing = self._client.status(), self._client.routing()
+        status, routing = self._connected().status(), self._connected().routing()
         explained = self._explanations()
-        found = picture(status, routing, explained, self._client.rescales(), self._today())
+        found = picture(status, routing, explained, self._connected().rescales(), self._today())
         self._note(found, now)
         columns = list(zip(*self._points, strict=True)) or [()] * len(HISTORY)
         return {**found, "history": {name: list(column) for name, column in zip(HISTORY, columns, strict=True)}}
@@ -399,14 +400,14 @@ class RiverFeed:
 
     def _explanations(self) -> Mapping[str, Mapping[str, Any]]:
         """Of the declared views: those that are known, and some more."""
-        declared = {view["name"]: view["since"] for view in self._client.views() if view["until"] is None}
+        declared = {view["name"]: view["since"] for view in self._connected().views() if view["until"] is None}
         self._explained = {
             name: known for name, known in self._explained.items() if name in declared and declared[name] == known[0]
         }
         lacking = (name for name in declared if name not in self._explained)
         for name in islice(lacking, EXPLAINED_AT_ONCE_MAX):
             try:
-                self._explained[name] = declared[name], self._client.explain(name)
+                self._explained[name] = declared[name], self._connected().explain(name)
             except UpriverError:  # dropped meanwhile
                 continue
         return {name: known for name, (_, known) in self._explained.items()}

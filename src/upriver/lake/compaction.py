@@ -1,8 +1,8 @@
 """Compaction: which epochs become a segment next, and what is merged for it (docs/internals/lake.md).
 
-``Compaction`` decides, and changes nothing. A ``Merge`` is the work of one task: the rows of some vnodes, out of all
-runs of one lake edge in the segment's epochs. The driver writes a segment when all of its merges are done, so a crash
-leaves runs that nothing names.
+``SegmentPlanner`` decides, and changes nothing. A ``Merge`` is the work of one task: the rows of some vnodes, out of
+all runs of one lake edge in the segment's epochs. The driver writes a segment when all of its merges are done, so a
+crash leaves runs that nothing names.
 
 Of an upsert table, a merge keeps only the versions that still count.
 
@@ -157,7 +157,7 @@ class Setback:
     again_at: float
 
 
-class Compaction:
+class SegmentPlanner:
     """Plans the segments of one lake. Remembers epochs that are too large to become one, and blocks with files that
     cannot be read."""
 

@@ -161,6 +161,10 @@ def _seal_path(term: Term) -> str:
     return f"{SEALS}/{term:08d}.json"
 
 
+def address_path(term: Term) -> str:
+    return f"addresses/{term}.json"
+
+
 class Lake:
     """A lake, as any process may read it. ``root`` is a directory, or the URI of an object store. files: those under
     the root, if not as usual. rules: succession.*."""
@@ -463,6 +467,13 @@ class Lake:
         known = self._paths.get(directory, {})
         return known[name] if name in known else self.counted(directory).get(name, path)
 
+    def announced(self) -> str | None:
+        """Where the last app on this root answers, or did; ``None`` if none has said so."""
+        with suppress(FileNotFoundError):  # a newer one has taken its place
+            if term := self.last_number("addresses"):
+                return str(self.read_record(address_path(Term(term)))["address"])
+        return None
+
     def look_for_seal(self) -> None:
         """Learn which files of earlier drivers count."""
         while self._rules.succession_sealed_files and (term := self.last_number(SEALS)) > self._seal.term:
@@ -623,6 +634,11 @@ class OwnedLake(Lake):
             committed_at=max(time.time(), (before and before.committed_at) or 0.0),  # lake.instants_never_fall
             retained={} if before is None else retained_after(before.retained, "", None, None),
         )
+
+    def announce(self, address: str) -> None:
+        """Record where this driver's app answers, in place of earlier ones. Raises LakeInUse, NotWritten."""
+        self.commit(address_path(self.term), {"address": address}, "the app's address")
+        self.remove_all(address_path(Term(term)) for term in self.numbers("addresses") if term < self.term)
 
     def on_succeeded(self, hear: Callable[[LakeInUse], None]) -> None:
         """hear: is told when another driver has taken the root; maybe more than once, and from any thread."""

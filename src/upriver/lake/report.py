@@ -12,7 +12,7 @@ from upriver.ids import Channel, Epoch
 from upriver.lake.change_log import ChangeLog
 from upriver.lake.checkpoints import newest
 from upriver.lake.collection import RemovedFiles, collectable, superseded
-from upriver.lake.compaction import VNODE_BYTES_MAX, Compaction
+from upriver.lake.compaction import VNODE_BYTES_MAX, SegmentPlanner
 from upriver.lake.lake import Lake
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment
 from upriver.lake.reclamation import ExpiredRows, Reclamation
@@ -178,7 +178,7 @@ def _due(lake: Lake, horizon: Epoch, spans: Sequence[EpochSpan], bytes_through: 
     """Of each block without a segment, whether it may get one. bytes_through: before each span, and after the last."""
     record = lake.record()
     assert record is not None
-    plans, ends = Compaction(lake, record.vnodes), [span.last for span in spans]
+    plans, ends = SegmentPlanner(lake, record.vnodes), [span.last for span in spans]
     for block in plans.due(horizon):
         length = bytes_through[bisect_right(ends, block.last)] - bytes_through[bisect_right(ends, block.after)]
         yield length <= VNODE_BYTES_MAX or plans.plan(block) is not None  # a plan reads the manifests once more

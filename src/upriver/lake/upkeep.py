@@ -14,7 +14,7 @@ from upriver.ids import Epoch, Term
 from upriver.lake.change_folding import ChangeFolding, RemovedChanges
 from upriver.lake.change_log import sweep_changes
 from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
-from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, remove_strays, try_merge
+from upriver.lake.compaction import Merge, MergeResult, SegmentPlan, SegmentPlanner, remove_strays, try_merge
 from upriver.lake.ingest_history import IngestHistory, check_taken, fence
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, term_path
 from upriver.lake.manifests import Segment
@@ -70,7 +70,7 @@ def compact(lake: OwnedLake, horizon: Epoch) -> Iterator[Segment]:
     record = lake.record()
     assert record is not None
     tables = {table.name: table for table in record.tables}
-    plans, reclamation = Compaction(lake, record.vnodes), Reclamation(lake, record.vnodes)
+    plans, reclamation = SegmentPlanner(lake, record.vnodes), Reclamation(lake, record.vnodes)
     merge = partial(_merged, lake, tables, record.vnodes, Evaluator())
     while spans := plans.due(horizon):
         for span in spans:
@@ -94,7 +94,7 @@ def _merged(
 
 
 def _carried_out(
-    lake: OwnedLake, plans: Compaction, plan: SegmentPlan, carry_out: Callable[[Merge], MergeResult]
+    lake: OwnedLake, plans: SegmentPlanner, plan: SegmentPlan, carry_out: Callable[[Merge], MergeResult]
 ) -> Segment | None:
     """The segment, committed; ``None`` if a file cannot be read."""
     segment = plans.segment(plan, [carry_out(merge) for merge in plan.merges], lake.term)

@@ -69,14 +69,6 @@ class Verdict(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ClientTokens:
-    """The tokens that clients show. reader: opens what only reads; ``None``: there is none."""
-
-    operator: str = field(repr=False)
-    reader: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class HandshakeKeys:
     """The keys that a server checks its callers' proofs with. token: known to operators. secret: only to the cluster.
     reader_token: known to clients that may only read; ``None``: there are none."""

@@ -13,12 +13,13 @@ socket by which it reached the coordinator: the other processes are on that side
 
 import atexit
 import ipaddress
+import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol, Self
@@ -32,7 +33,7 @@ from upriver.net.frames import SEND_S_MAX, Traffic
 from upriver.net.gate import CallerGate, Places, ServedConnections
 from upriver.net.handshake import HandshakeKeys, Identity, Purpose, Role, Session
 from upriver.net.line import CALL_TERMS, Frame, Line, answer_all
-from upriver.net.remote import check_token
+from upriver.net.remote import PORT_MAX, check_token
 
 IDLE_S_MAX = 600.0
 """Seconds after which a client's idle connection is closed."""
@@ -122,7 +123,8 @@ class Server:
             self._stop_services()
             why = getattr(error, "strerror", None) or error
             raise ClusterError(
-                f"cannot listen on {listen.host}:{listen.port} ({why}): give bind= an address of this machine"
+                f"cannot listen on {listen.host}:{listen.port} ({why}): give another port, 0 for a free one, or "
+                f"an address of this machine"
             ) from None
 
     def stop(self) -> None:
@@ -242,6 +244,7 @@ def _named(handlers: Mapping[str, Any], what: str, name: object) -> Any:
 
 
 LOOPBACK = "127.0.0.1"
+_HOST_AND_PORT = re.compile(r"(?P<host>[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})", re.ASCII)
 REACH_S_MAX = 5.0
 """Seconds that a worker tries to reach the coordinator's address."""
 _ELSEWHERE = ("192.0.2.1", 9)
@@ -290,45 +293,42 @@ def is_loopback(host: str, resolve: Callable[[str], Sequence[str]] = resolved) -
     return bool(found) and all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in found)
 
 
-def host_of(bind: str) -> str:
-    """``bind`` without brackets. Raises DeclarationError for a port, a URI or anything else that is no host."""
-    host = bind.strip()
-    if _is_address(host):
-        return host.strip("[]")
-    if any(mark in host for mark in ":/[]") or not host or host != bind:
-        alone = host.rpartition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]") or LOOPBACK
+def listen_at(what: str, address: str) -> Listen:
+    """From ``host:port``; port 0 takes a free one. what: begins the message. Raises DeclarationError."""
+    found = _HOST_AND_PORT.fullmatch(address) if isinstance(address, str) else None
+    if found is None or int(found["port"]) > PORT_MAX:
         raise DeclarationError(
-            f"bind={bind!r}: give a host alone, without a port, as in bind={alone!r}; the system chooses the ports"
+            f'{what}={address!r}: give "host:port", as in "{LOOPBACK}:8080"; port 0 takes a free one'
         )
-    return host
+    return Listen(found["host"].strip("[]"), int(found["port"]))
 
 
 def listen_for(
-    bind: str | None,
+    given: Listen | None,
     spark: SparkHosts,
     *,
     resolve: Callable[[str], Sequence[str]] = resolved,
     outward: Callable[[], str] = outward_address,
 ) -> Listen:
-    """Where the coordinator listens. bind: the user's choice; ``None`` leaves the choice to Upriver.
+    """Where the coordinator listens. given: the user's choice; ``None`` leaves the choice to Upriver.
 
-    Raises DeclarationError for a bind that is no host, and for loopback if executors on other hosts cannot reach it.
+    Raises DeclarationError for loopback if executors on other hosts cannot reach it.
     """
     driver_is_here = spark.executors_are_here or is_loopback(spark.driver_host, resolve)
-    if bind is None:
+    driver_host = spark.driver_host.strip("[]")
+    if given is None:
         if driver_is_here:
             return Listen(host=LOOPBACK)
-        return Listen(host=host_of(spark.driver_bind or spark.driver_host), advertised=host_of(spark.driver_host))
-    host = host_of(bind)
-    if host in WILDCARDS:
-        return Listen(host=host, advertised=outward() if driver_is_here else host_of(spark.driver_host))
-    if not driver_is_here and is_loopback(host, resolve):
+        return Listen(host=(spark.driver_bind or driver_host).strip("[]"), advertised=driver_host)
+    if given.host in WILDCARDS:
+        return replace(given, advertised=outward() if driver_is_here else driver_host)
+    if not driver_is_here and is_loopback(given.host, resolve):
         raise DeclarationError(
-            f"bind={bind!r}: executors of {spark.master} may be on other hosts, which do not reach loopback. Leave "
-            f"bind out: the app then listens as Spark's driver does, on {spark.driver_host}. If all executors are on "
-            "this machine, set spark.driver.host=127.0.0.1"
+            f"listen={given.address(given.port)!r}: executors of {spark.master} may be on other hosts, which do not "
+            f"reach loopback. Leave listen out: the app then listens as Spark's driver does, on {spark.driver_host}. "
+            "If all executors are on this machine, set spark.driver.host=127.0.0.1"
         )
-    return Listen(host=host)
+    return given
 
 
 def local_address_to(address: str, timeout: float = REACH_S_MAX) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +18,7 @@ from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode_message
 from upriver.net.handshake import HandshakeKeys, Purpose
 from upriver.net.lookups import Routing, ViewRoute
-from upriver.net.server import Action, Calls, Listen, Server, Service
+from upriver.net.server import Action, Calls, Listen, Piece, Server, Service
 from upriver.net.wire import Message
 from upriver.plan.explain import explain
 from upriver.plan.plan import DataflowPlan, TableSpec, schema_to_json
@@ -104,9 +105,10 @@ class CoordinatorService:
         keeper: CoordinatorRecords = CoordinatorRecords(),
         failure_detection: FailureDetection = USUAL,
         root: str = "",
+        pieces: Mapping[str, Piece] = MappingProxyType({}),
     ) -> None:
         """keys: the clients' tokens, and the secret of the workers that may register. failure_detection: the workers',
-        too. root: of the lake."""
+        too. root: of the lake. pieces: further ones, which are no affair of the coordinator's."""
         self._loop = loop
         self._keeper = keeper
         self._root = root
@@ -141,7 +143,7 @@ class CoordinatorService:
         }
         channels = Channels(self._registered, failure_detection.limits)
         services: dict[Purpose, Service] = {
-            Purpose.CALLS: Calls(actions, operations=operations, pieces={"changes": self._changes}),
+            Purpose.CALLS: Calls(actions, operations=operations, pieces={"changes": self._changes, **pieces}),
             Purpose.CHANNEL: channels,
         }
         self._server = Server(keys, services, listen=listen)

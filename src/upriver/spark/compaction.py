@@ -10,10 +10,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from typing import Any, Self
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -21,20 +21,19 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 
-from upriver.arguments import flag, seconds
 from upriver.engine.expressions import Evaluator
 from upriver.engine.row_text import error_text
-from upriver.errors import DeclarationError, LakeInUse, ProtocolError
+from upriver.errors import LakeInUse, ProtocolError
 from upriver.ids import Epoch
-from upriver.lake.collection import GRACE_S, RemovedFiles, collect, remove_litter, superseded
-from upriver.lake.compaction import Compaction, Merge, MergeResult, SegmentPlan, Unmerged, remove_strays, try_merge
+from upriver.lake.collection import RemovedFiles, collect, remove_litter, superseded
+from upriver.lake.compaction import Merge, MergeResult, SegmentPlan, SegmentPlanner, Unmerged, remove_strays, try_merge
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import Segment
 from upriver.lake.reclamation import Reclamation
 from upriver.lake.spans import EpochSpan, level_of, newest_rewrite
 from upriver.lake.told_segments import EpochReaders, ToldSegments
+from upriver.options import Compaction
 from upriver.plan.plan import TableSpec, table_of
-from upriver.plan.retention import interval_us
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
 from upriver.spark.session import cancel_jobs
@@ -61,39 +60,6 @@ _MERGED = pa.schema([("merge", pa.int32()), ("run", pa.string()), ("why", pa.str
 _MERGED_SQL = "merge int, run string, why string"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
-    """compacts: whether segments are made. grace_s: seconds for which superseded files stay, for readers that have
-    begun. changes_retention_s: seconds for which the versions of views' changes are kept; ``None``: for good."""
-
-    compacts: bool
-    grace_s: float
-    changes_retention_s: float | None
-
-    @classmethod
-    def of(cls, compaction: bool, grace_s: float, changes_retention: object) -> Self:
-        """As the user gives them to the app. Raises DeclarationError."""
-        return cls(
-            compacts=flag("compaction", compaction),
-            grace_s=seconds("compaction_grace_s", grace_s),
-            changes_retention_s=_retention_s(changes_retention),
-        )
-
-
-def _retention_s(given: object) -> float | None:
-    if given is None:
-        return None
-    about = f"changes_retention={given!r}"
-    if (length := interval_us(about, given)) <= 0:
-        raise DeclarationError(f"{about}: give an interval above 0, or None to keep all versions")
-    return length / 1e6
-
-
-CHANGES_RETENTION = "7 days"
-"""How long the versions of views' changes are kept, unless the user says otherwise."""
-USUAL_COMPACTION = CompactionSettings.of(True, GRACE_S, CHANGES_RETENTION)
-
-
 class Compactor:
     """Compacts and collects one lake. ``start`` once, ``stop`` once; any thread may ask for ``status``."""
 
@@ -104,7 +70,7 @@ class Compactor:
         tables: Callable[[], Mapping[str, TableSpec]],
         readers: EpochReaders,
         history_lock: threading.Lock,
-        settings: CompactionSettings,
+        settings: Compaction,
         replaced: Sequence[str] = (),
     ) -> None:
         """tables: all in the lake. history_lock: held by what rewrites a table's history. replaced: the damage that the
@@ -119,7 +85,7 @@ class Compactor:
         self._told = ToldSegments(lake, readers)
         self._history_lock = history_lock
         self._settings = settings
-        self._plans = Compaction(lake, record.vnodes)
+        self._plans = SegmentPlanner(lake, record.vnodes)
         self._strays: list[tuple[SegmentPlan, Segment | None]] = []
         """Of the last job: tasks that failed, or ran twice, have left runs."""
         self._rewrites = Rewrites(lake, record.vnodes)
@@ -177,7 +143,7 @@ class Compactor:
 
     def _compact(self) -> float:
         """Make the segments that are due first; returns the seconds until the next look."""
-        if not self._settings.compacts:
+        if not self._settings.enabled:
             return math.inf
         with self._history_lock:
             self._told.tell()

@@ -7,8 +7,9 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -20,7 +21,6 @@ from upriver.coordinator.control import placement_at_start
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.epochs import LoggedVersions
 from upriver.coordinator.group import MembershipConfig
-from upriver.coordinator.replication import NO_STANDBYS
 from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.coordinator.sources import SourceState
 from upriver.errors import WaitTimeout
@@ -35,8 +35,9 @@ from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.repair import replace_damaged
 from upriver.lake.source_records import SourceRecord, source_of
-from upriver.net.handshake import ClientTokens, HandshakeKeys
-from upriver.net.server import Listen
+from upriver.net.handshake import HandshakeKeys
+from upriver.net.server import Listen, Piece
+from upriver.options import Checkpoints, Compaction, Standbys, Tokens
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
 from upriver.progress import Told
@@ -47,7 +48,7 @@ from upriver.runtime.leases import USUAL, FailureDetection
 from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
 from upriver.shutdown import run_all
-from upriver.spark.compaction import USUAL_COMPACTION, CompactionSettings, Compactor
+from upriver.spark.compaction import Compactor
 from upriver.spark.host import WorkerHost, runs_elsewhere
 from upriver.spark.ingest import EpochLog, Layout, StreamIngest
 from upriver.spark.loads import LoadIngest, OnChange
@@ -107,25 +108,22 @@ class AppConfig:
     coordinator's address. groups: ingest tasks per index.
 
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
-    state; ``None``: no limit. checkpoint_interval_s, checkpoint_interval_epochs: from one checkpoint to the next;
-    ``None`` for both: checkpoints are taken only on request. failure_detection: how soon a silent worker is given up
-    and replaced. membership: standbys and warmup replicas. compaction: of the lake. clock_tick_s: seconds between two
-    epochs at most, if a view depends on the clock.
+    state; ``None``: no limit. failure_detection: how soon a silent worker is given up and replaced. clock_tick_s:
+    seconds between two epochs at most, if a view depends on the clock.
     """
 
     root: str
     workers: int | None
     vnodes: int
-    tokens: ClientTokens
+    tokens: Tokens
     listen: Listen
     groups: int | None
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
-    checkpoint_interval_s: float | None = None
-    checkpoint_interval_epochs: int | None = None
+    standbys: Standbys = field(default_factory=Standbys)
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    compaction: Compaction = field(default_factory=Compaction)
     failure_detection: FailureDetection = USUAL
-    membership: MembershipConfig = NO_STANDBYS
-    compaction: CompactionSettings = USUAL_COMPACTION
     clock_tick_s: float = TICK_S
 
 
@@ -133,8 +131,15 @@ class RunningApp:
     """One app's running parts. ``start`` once, ``stop`` once."""
 
     def __init__(
-        self, spark: SparkSession, config: AppConfig, sources: Sequence[StartedSource], plans: Sequence[DataflowPlan]
+        self,
+        spark: SparkSession,
+        config: AppConfig,
+        sources: Sequence[StartedSource],
+        plans: Sequence[DataflowPlan],
+        pieces: Mapping[str, Piece] = MappingProxyType({}),
     ) -> None:
+        """pieces: what clients may ask of the coordinator's address besides its own."""
+        self._pieces = pieces
         self._spark = spark
         self._config = config
         self._sources = sources
@@ -208,6 +213,7 @@ class RunningApp:
         self._log = self._replay(self._lake, startup.check)
         startup.at("starting workers")
         self._serve()
+        self._lake.announce(self.address)
         startup.at("warming up")
         warm_up(self._spark, self._ways_of_batches(self._log, startup.check))
         startup.at("waiting for workers")
@@ -289,6 +295,7 @@ class RunningApp:
             ),
             config.failure_detection,
             config.root,
+            self._pieces,
         )
         worker_config = WorkerConfig(
             root=config.root,
@@ -319,21 +326,27 @@ class RunningApp:
     def _coordinator_of(self, lake: OwnedLake) -> CoordinatorLoop:
         """A coordinator that begins with the newest checkpoint, if there is one of these views."""
         config = self._config
-        keeper = CheckpointKeeper(lake, self._plans, config.checkpoint_interval_s)
+        checkpoints, standbys = config.checkpoints, config.standbys
+        keeper = CheckpointKeeper(lake, self._plans, checkpoints.interval_s)
         changes = ChangePublisher(lake, self._plans)
-        intervals = (config.checkpoint_interval_s, config.checkpoint_interval_epochs)
         machine = CoordinatorMachine(
             self._begun_with.vnode_map,
             self._plans,
             checkpoints=keeper.found,
-            checkpoint_epochs=config.checkpoint_interval_epochs,
-            membership=config.membership,
+            checkpoint_epochs=checkpoints.interval_epochs,
+            membership=MembershipConfig(
+                num_standby_replicas=standbys.replicas,
+                max_warmup_replicas=standbys.warmup_replicas,
+                scale_down_timeout_ms=standbys.leave_timeout_ms,
+                learner_partial_rebalance=standbys.partial_rebalance,
+            ),
             workers=self._begun_with.workers,
-            outgrown_epochs=OUTGROWN_EPOCHS if intervals == (None, None) else None,
+            outgrown_epochs=OUTGROWN_EPOCHS
+            if (checkpoints.interval_s, checkpoints.interval_epochs) == (None, None)
+            else None,
             logs=LoggedVersions(changes.found, changes.ended),
         )
-        timeout_ms = config.membership.scale_down_timeout_ms
-        leavers_s = None if timeout_ms is None else timeout_ms / 1000
+        leavers_s = None if standbys.leave_timeout_ms is None else standbys.leave_timeout_ms / 1000
         return CoordinatorLoop(
             machine, self._start_worker, keeper, leavers_s, self._histories, self._supervisor, self._control, changes
         )

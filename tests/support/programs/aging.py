@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from session import session
+from session import options_of, session
 
 from upriver.app import App
 from upriver.errors import CorruptFile
@@ -47,7 +47,7 @@ WAIT_S, POLL_S = 200.0, 0.02
 
 def main(master: str, root: str, events: str, settings: str = "{}") -> None:
     spark = session(master)
-    app = App(spark, root, ingest_tasks=1, **{"workers": 2, "vnodes": 16, **json.loads(settings)})
+    app = App(spark, root, ingest_tasks=1, **{"workers": 2, "vnodes": 16, **options_of(json.loads(settings))})
     app.table("events", rows_of(spark, events), key="k")
     app.table("users", rows_of(spark, events), primary_key="k", order_by="n")
     app.table("recent", rows_of(spark, events), key="k", retain=("n", LAST_N))

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.errors import PySparkException
-from session import OUR_DAEMON, session
+from session import OUR_DAEMON, options_of, session
 
 from upriver.app import App
 from upriver.errors import UpriverError
@@ -102,7 +102,7 @@ class LastingQuery:
 def main(master: str, root: str, events: str, settings: str, given: str) -> None:
     sinks = json.loads(given)
     spark = session(master, {**OUR_DAEMON, "spark.sql.streaming.stopTimeout": "60s", **sinks["session"]})
-    app = App(spark, root, ingest_tasks=1, **json.loads(settings))
+    app = App(spark, root, ingest_tasks=1, **options_of(json.loads(settings)))
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     app.view("sums", SUMS, key="k", changes=True)
     app.start(wait=True)

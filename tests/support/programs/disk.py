@@ -17,6 +17,7 @@ from session import OUR_DAEMON, session
 
 from upriver.app import App
 from upriver.errors import WaitTimeout
+from upriver.options import Checkpoints
 from upriver.spark.frames import differing_rows
 
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
@@ -40,7 +41,7 @@ class Driver:
         return self._app
 
     def start(self) -> dict[str, Any]:
-        app = App(self.spark, self._root, workers=2, ingest_tasks=1, checkpoint_interval_s=None)
+        app = App(self.spark, self._root, workers=2, ingest_tasks=1, checkpoints=Checkpoints(interval_s=None))
         rows = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(self._events)
         app.table("events", rows, key="k", on_bad_row="set_aside")
         app.view("sums", SUMS, key="k", partial=False)

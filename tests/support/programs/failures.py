@@ -13,7 +13,7 @@ import threading
 from typing import Any
 
 from pyspark.sql import SparkSession
-from session import OUR_DAEMON, session
+from session import OUR_DAEMON, options_of, session
 
 from upriver.app import App
 from upriver.spark.frames import differing_rows
@@ -31,7 +31,7 @@ LOOK_S = 0.001
 def main(master: str, root: str, events: str, settings: str = "{}") -> None:
     # A worker that is stopped is to come back, not to be killed.
     spark = session(master, {**OUR_DAEMON, "spark.python.task.killTimeout": "1h"})
-    app = App(spark, root, ingest_tasks=1, **{"workers": 2, **json.loads(settings)})
+    app = App(spark, root, ingest_tasks=1, **{"workers": 2, **options_of(json.loads(settings))})
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     views = ["sums"]
     add(app, "sums")

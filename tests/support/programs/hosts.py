@@ -10,7 +10,7 @@ import json
 import sys
 from typing import Any
 
-from session import OUR_DAEMON, session
+from session import OUR_DAEMON, options_of, session
 
 from upriver.app import App
 from upriver.spark.session import require_slots
@@ -39,7 +39,7 @@ class Driver:
         self, name: str, settings: dict[str, Any], timeout_s: float = WAIT_S, python: str = sys.executable
     ) -> dict[str, Any]:
         self.spark.sparkContext.pythonExec = python
-        app = App(self.spark, f"{self._root}/{name}", **{"workers": 2, "ingest_tasks": 1, **settings})
+        app = App(self.spark, f"{self._root}/{name}", **{"workers": 2, "ingest_tasks": 1, **options_of(settings)})
         app.table("rows", self.spark.range(ROWS).selectExpr("id", f"id % {GROUPS} AS grp"), key="id")
         app.view("totals", TOTALS, key="grp", partial=False)
         app.start(timeout=timeout_s, wait=True)

@@ -7,6 +7,7 @@ from typing import Any
 import pyspark
 from pyspark.sql import SparkSession
 
+from upriver.options import Checkpoints, Compaction, Standbys, Tokens
 from upriver.spark.session import CHECKPOINT_FILES
 
 COMMON = {
@@ -19,6 +20,13 @@ COMMON = {
     **CHECKPOINT_FILES,
 }
 OUR_DAEMON = {"spark.python.daemon.module": "upriver.spark.daemon"}
+
+_GROUPS = {"standbys": Standbys, "checkpoints": Checkpoints, "compaction": Compaction, "tokens": Tokens}
+
+
+def options_of(settings: dict[str, Any]) -> dict[str, Any]:
+    """An app's options from JSON, in which a group of options is an object."""
+    return {name: _GROUPS[name](**value) if name in _GROUPS else value for name, value in settings.items()}
 
 
 def session(master: str, more: dict[str, Any] | None = None) -> SparkSession:

@@ -9,6 +9,7 @@ password of a Basic handshake. A command, a ticket or an action of Flight SQL go
 import base64
 import binascii
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,17 +18,17 @@ import pyarrow.flight as flight
 from upriver.client.key_texts import keys_of_texts
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.doors import cannot_listen
-from upriver.doors.execution import ClientRows, QueryRows, batches_of, describe, execute
+from upriver.doors.execution import QueryRows, batches_of, describe, execute
 from upriver.doors.flight.errors import UntracedError, flight_errors, flight_sql_errors
 from upriver.doors.flight.sql import ACTIONS, UNSUPPORTED_ACTIONS, FlightSql, is_sql
 from upriver.doors.flight.streams import RowStreams
 from upriver.doors.flight.tickets import RowsTicket
 from upriver.doors.gateway import Gateway
 from upriver.doors.queries import ViewQuery
-from upriver.doors.tls import DoorCertificate
 from upriver.errors import DeclarationError
 from upriver.net.lookups import route_among
-from upriver.net.server import Listen
+from upriver.net.server import Listen, listening_socket
+from upriver.options import Tls
 
 SCAN_S_MAX = 3600.0
 """Seconds in which a caller must have read a scan."""
@@ -90,15 +91,15 @@ class FlightDoor(flight.FlightServerBase):  # type: ignore[misc]
         rows: QueryRows,
         knows: Callable[[str], bool],
         listen: Listen,
-        certificate: DoorCertificate | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """knows: whether a text is one of the app's tokens. certificate: ``None``: it does not encrypt. Raises OSError,
+        """knows: whether a text is one of the app's tokens. tls: ``None``: it does not encrypt. Raises OSError,
         pa.ArrowException if it cannot listen."""
         self._rows = rows
         self._sql = FlightSql(rows)
         self._streams = RowStreams()
         host = f"[{listen.host}]" if ":" in listen.host else listen.host
-        shown = [] if certificate is None else [(certificate.chain.read_bytes(), certificate.key.read_bytes())]
+        shown = [] if tls is None else [(Path(tls.certificate).read_bytes(), Path(tls.key).read_bytes())]
         super().__init__(
             f"{'grpc+tls' if shown else 'grpc'}://{host}:{listen.port}",
             auth_handler=_AnyHandshake(),
@@ -213,10 +214,10 @@ def _is_sql_command(descriptor: Any) -> bool:
     return descriptor.descriptor_type == flight.DescriptorType.CMD and is_sql(descriptor.command)
 
 
-def serve(gateway: Gateway, listen: Listen, certificate: DoorCertificate | None) -> FlightDoor:
+def serve(gateway: Gateway, listen: Listen, tls: Tls | None) -> FlightDoor:
     """Open the door. Raises ClusterError if it cannot listen."""
-    rows = ClientRows(gateway.client, gateway.store, scan_s=SCAN_S_MAX)
     try:
-        return FlightDoor(rows, lambda token: gateway.role(token) is not None, listen, certificate)
+        listening_socket(listen.host, listen.port).close()  # gRPC does not say why it cannot, and shares ports
+        return FlightDoor(gateway.rows(SCAN_S_MAX), lambda token: gateway.role(token) is not None, listen, tls)
     except (OSError, pa.ArrowException) as error:
         raise cannot_listen("flight", listen, OSError(str(error))) from None

@@ -14,13 +14,13 @@ import anyio.to_thread
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from upriver.doors.doors import cannot_listen
+from upriver.doors.doors import HANDSHAKE_S_MAX, cannot_listen
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.application import HttpDoor, page_files
 from upriver.doors.river import SAMPLE_S
-from upriver.doors.tls import HANDSHAKE_S_MAX, DoorCertificate
 from upriver.errors import ClusterError
 from upriver.net.server import Listen, listening_socket
+from upriver.options import Tls
 
 _LOG = logging.getLogger(__name__)
 CONNECTIONS_MAX = 256
@@ -110,14 +110,14 @@ class _Loop(asyncio.SelectorEventLoop):
 class HttpServer:
     """Serves from construction until ``close``. Raises ClusterError if it cannot listen."""
 
-    def __init__(self, gateway: Gateway, listen: Listen, certificate: DoorCertificate | None = None) -> None:
-        """certificate: ``None``: it does not encrypt."""
+    def __init__(self, gateway: Gateway, listen: Listen, tls: Tls | None = None) -> None:
+        """tls: ``None``: it does not encrypt."""
         self._socket = _listener(listen)
         port = self._socket.getsockname()[1]
         self.address = listen.address(port)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._began = threading.Event()
-        self._gateway, self._host, self._port, self._certificate = gateway, listen.host, port, certificate
+        self._gateway, self._host, self._port, self._tls = gateway, listen.host, port, tls
         self._door: HttpDoor | None = None
         self._server: uvicorn.Server | None = None
         self._thread = threading.Thread(target=self._run, name="upriver-http", daemon=True)
@@ -132,9 +132,9 @@ class HttpServer:
 
     async def _serve(self) -> None:
         try:
-            is_encrypted = self._certificate is not None
+            is_encrypted = self._tls is not None
             self._door = HttpDoor(self._gateway, self._host, self._port, page_files(PAGE), is_encrypted=is_encrypted)
-            self._server = _Uvicorn(self._door, self._certificate)
+            self._server = _Uvicorn(self._door, self._tls)
             self._loop = asyncio.get_running_loop()
         finally:
             self._began.set()
@@ -169,7 +169,7 @@ class HttpServer:
 class _Uvicorn(uvicorn.Server):
     """A server on a thread that is not the main one: it takes no signals."""
 
-    def __init__(self, door: HttpDoor, certificate: DoorCertificate | None) -> None:
+    def __init__(self, door: HttpDoor, tls: Tls | None) -> None:
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # ours says what matters, without addresses
         super().__init__(
             uvicorn.Config(
@@ -187,9 +187,9 @@ class _Uvicorn(uvicorn.Server):
                 h11_max_incomplete_event_size=HEAD_BYTES_MAX,
             )
         )
-        if certificate is not None:
+        if tls is not None:
             self.config.load()
-            self.config.ssl = certificate.context()
+            self.config.ssl = tls.context()
 
 
 def _listener(listen: Listen) -> socket.socket:
@@ -199,6 +199,6 @@ def _listener(listen: Listen) -> socket.socket:
         raise cannot_listen("http", listen, error) from None
 
 
-def serve(gateway: Gateway, listen: Listen, certificate: DoorCertificate | None) -> Any:
+def serve(gateway: Gateway, listen: Listen, tls: Tls | None) -> Any:
     """Open the door. Raises ClusterError if it cannot listen."""
-    return HttpServer(gateway, listen, certificate)
+    return HttpServer(gateway, listen, tls)

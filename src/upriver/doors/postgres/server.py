@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 
-from upriver.doors.doors import cannot_listen
-from upriver.doors.execution import ClientRows, QueryRows
+from upriver.doors.doors import HANDSHAKE_S_MAX, cannot_listen
+from upriver.doors.execution import QueryRows
 from upriver.doors.gateway import Gateway
 from upriver.doors.postgres.scram import TokenVerifiers
 from upriver.doors.postgres.session import PostgresSession
-from upriver.doors.tls import HANDSHAKE_S_MAX, DoorCertificate
 from upriver.net.server import Listen, listening_socket
+from upriver.options import Tls
 
 CONNECTIONS_MAX = 100
 """Callers at a time."""
@@ -47,11 +47,11 @@ class PostgresServer:
         rows: QueryRows,
         tokens: Mapping[str, str],
         listen: Listen,
-        certificate: DoorCertificate | None = None,
+        tls: Tls | None = None,
     ) -> None:
-        """tokens: any name of each. certificate: ``None``: it does not encrypt. Raises OSError if it cannot listen."""
+        """tokens: any name of each. tls: ``None``: it does not encrypt. Raises OSError if it cannot listen."""
         self._rows = rows
-        self._tls = None if certificate is None else certificate.context()
+        self._tls = None if tls is None else tls.context()
         self._verifiers = TokenVerifiers(tokens)
         self._listener = listening_socket(listen.host, listen.port, BACKLOG)
         self.address = listen.address(self._listener.getsockname()[1])
@@ -202,9 +202,9 @@ class _Caller:
         self._connection.sendall(piece)
 
 
-def serve(gateway: Gateway, listen: Listen, certificate: DoorCertificate | None) -> PostgresServer:
+def serve(gateway: Gateway, listen: Listen, tls: Tls | None) -> PostgresServer:
     """Open the door. Raises ClusterError if it cannot listen."""
     try:
-        return PostgresServer(ClientRows(gateway.client, gateway.store), gateway.tokens, listen, certificate)
+        return PostgresServer(gateway.rows(), gateway.tokens, listen, tls)
     except OSError as error:
         raise cannot_listen("postgres", listen, error) from None
