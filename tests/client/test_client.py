@@ -407,11 +407,21 @@ def dated() -> Iterator[Cluster]:
     running.stop()
 
 
-def test_a_lookup_before_the_app_is_ready_is_refused_unless_it_is_allowed(dated: Cluster) -> None:
+def test_a_lookup_before_the_app_is_ready_waits_unless_older_rows_are_allowed(dated: Cluster) -> None:
     dated.freshness = fresh(lacks="epoch 2 of 5 is reflected")
     with dated.connect() as client:
-        with pytest.raises(NotReady, match="view 'planes' is not ready: table 'flights': epoch 2 of 5 is reflected"):
-            client.lookup("planes", ["N1"])
+        for timeout in (0, 0.05):
+            said = rf"view 'planes' is not ready after {timeout} s: table 'flights': epoch 2 of 5 is reflected\. Give a"
+            with pytest.raises(NotReady, match=said):
+                client.lookup("planes", ["N1"], timeout=timeout)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(client.lookup, "planes", ["N1"], timeout=SECONDS_MAX)
+            for _ in range(3):
+                dated.asked_freshness.get(timeout=SECONDS_MAX)
+            dated.freshness = fresh()
+            assert rows_of(waiting.result(SECONDS_MAX)) == [("N1", 1)]
+        dated.freshness = fresh(lacks="epoch 2 of 5 is reflected")
+    with dated.connect() as client:
         assert rows_of(client.lookup("planes", ["N1"], allow_warming=True)) == [("N1", 1)]
         dated.freshness = fresh()
         assert rows_of(client.lookup("planes", ["N1"])) == [("N1", 1)]

@@ -16,7 +16,7 @@ from upriver.client.freshness import (
     KnownFreshness,
 )
 from upriver.coordinator.freshness import FreshnessReport, TableFreshness
-from upriver.errors import ClusterError, NotReady, StaleView
+from upriver.errors import ClusterError, StaleView
 from upriver.ids import Epoch
 from upriver.net.lookups import ViewRoute
 
@@ -57,14 +57,13 @@ def known(coordinator: Coordinator) -> KnownFreshness:
     return KnownFreshness(coordinator, coordinator.clock)
 
 
-def test_a_view_that_is_not_ready_is_refused_until_it_is(coordinator: Coordinator, known: KnownFreshness) -> None:
+def test_what_a_view_lacks_is_asked_for_until_it_lacks_nothing(coordinator: Coordinator, known: KnownFreshness) -> None:
     coordinator.lacks = "epoch 2 of 5 is reflected"
     for _ in range(2):
-        with pytest.raises(NotReady, match=r"^view 'v' is not ready: table 'orders': epoch 2 of 5 is reflected\. "):
-            known.check_ready("v", ROUTE)
+        assert known.lacks(ROUTE) == "table 'orders': epoch 2 of 5 is reflected"
     coordinator.lacks = None
     for _ in range(10):
-        known.check_ready("v", ROUTE)
+        assert known.lacks(ROUTE) is None
     assert coordinator.asked == 3
 
 

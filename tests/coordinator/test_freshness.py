@@ -86,6 +86,28 @@ def test_the_app_is_not_ready_while_a_source_has_failed_for_good_before_it_was_r
     assert freshness.report(at(0), 2.0).app_lacks() is None
 
 
+def test_a_mark_of_the_run_before_makes_a_table_ready_and_not_the_app() -> None:
+    freshness = Freshness({"orders": True, "new": True}, Epoch(4), {"orders": mark(-60.0, 3)})
+    assert freshness.report(at(3, published=4), 1.0).lacks(["orders"]) == "table 'orders': epoch 3 of 4 is reflected"
+    report = freshness.report(at(4), 1.0)
+    assert report.lacks(["orders"]) is None
+    assert report.age_s(["orders"]) == 61.0
+    assert report.lacks(["new"]) == "table 'new': its source is still being read (4 epochs so far)"
+    freshness.read_through("new", mark(2.0, 4))
+    report = FreshnessReport.from_json(freshness.report(at(4), 2.0).to_json())
+    assert report.lacks(report.tables) is None
+    assert report.app_lacks() == "table 'orders': its source is still being read (4 epochs so far)"
+    assert freshness.marks(Epoch(4)) == {"orders": mark(-60.0, 3), "new": mark(2.0, 4)}
+    freshness.stands("orders", FAILED, "no answer")  # it is tried again
+    assert freshness.report(at(4), 2.0).app_lacks() is None
+    freshness.stands("orders", FAILED, "other rows", is_final=True)
+    assert freshness.report(at(4), 2.0).app_lacks() == "table 'orders': its source has failed: other rows"
+    freshness.read_through("orders", mark(3.0, 5))
+    assert freshness.report(at(4), 3.0).age_s(["orders"]) == 63.0
+    assert freshness.report(at(5), 3.0).app_lacks() is None
+    assert freshness.marks(Epoch(5))["orders"] == mark(3.0, 5)
+
+
 def test_a_table_that_is_ready_stays_so() -> None:
     freshness = Freshness({"old": True})
     freshness.stands("old", FAILED, "no room")

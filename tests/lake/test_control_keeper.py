@@ -10,7 +10,9 @@ import pytest
 from checkpoint_kit import RECORD, a_lake
 from coordinator_kit import PLAN
 
+from upriver.coordinator.freshness import ReadThrough
 from upriver.errors import LakeInUse, NotWritten, UpriverError, WaitTimeout
+from upriver.ids import Epoch
 from upriver.lake.control import ControlRecord, FoundControl, RescaleCost, find_control
 from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.files import Files
@@ -98,6 +100,30 @@ def test_a_record_is_written_and_the_coordinator_hears_of_it(driver: Driver) -> 
     assert [view.name for view in driver.recorded.views] == ["rows"]
     assert driver.keeper.unwritten() is None
     driver.keeper.wait_written(WAIT_S)
+
+
+def test_how_far_sources_are_read_is_recorded_for_the_next_driver(driver: Driver) -> None:
+    driver.wants(1)
+    assert driver.hears() == ControlWritten(number=1)
+    driver.keeper.read_through({"orders": ReadThrough(AT, Epoch(3)), "users": ReadThrough(AT, Epoch(2))})
+    driver.keeper.read_through({"orders": ReadThrough(AT + 1, Epoch(4))})
+    driver.keeper.stop()
+    assert driver.heard.empty()  # the coordinator does not wait for it
+    marks = {"orders": ReadThrough(AT + 1, Epoch(4)), "users": ReadThrough(AT, Epoch(2))}
+    assert driver.recorded.marks == marks
+    following = ControlKeeper(driver.lake, find_control(driver.lake), driver.first, replaced=["users"])
+    assert following.marks == {"orders": marks["orders"]}
+
+
+def test_a_disk_that_fails_meanwhile_harms_no_record(driver: Driver) -> None:
+    driver.disk.fails = NotWritten("full")
+    driver.keeper.read_through({"orders": ReadThrough(AT, Epoch(3))})
+    driver.disk.begun.get(timeout=WAIT_S)
+    driver.disk.fails = None
+    driver.wants(1)
+    assert driver.hears() == ControlWritten(number=1)
+    assert driver.recorded.marks == {"orders": ReadThrough(AT, Epoch(3))}
+    assert driver.keeper.unwritten() is None
 
 
 def test_the_caller_does_not_wait_for_the_lake_and_the_last_record_says_it_all(driver: Driver) -> None:

@@ -1,13 +1,17 @@
 """An app that has only just started, answers that say how old they are, and sources that fail, on real Spark."""
 
+import socket
+import threading
 import time
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
+from pyspark.sql.functions import udf
 from rows_kit import rows_of
 
 from upriver.app import App
@@ -19,6 +23,37 @@ pytestmark = pytest.mark.spark
 EVENTS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 SUMS = "SELECT k, sum(v) AS total FROM events GROUP BY k"
 NAMED = "SELECT k, name FROM names"
+
+
+class Gate:
+    """A server that lets its callers go at once, or keeps them waiting."""
+
+    def __init__(self) -> None:
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open = threading.Event()
+        self._open.set()
+        self.address: tuple[str, int] = self._server.getsockname()
+
+    def opens(self) -> None:
+        self._open.set()
+
+    def closes(self) -> None:
+        self._open.clear()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                caller, _ = self._server.accept()
+                with caller:
+                    self._open.wait()
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.set()
+        self._server.close()
 
 
 def sums_app(spark: Any, root: Path, files: Path) -> App:
@@ -62,9 +97,9 @@ def test_a_source_that_fails_is_named_and_hides_nothing_that_was_there(spark: An
         with pytest.raises(IngestFailed):
             app.wait()
         app.wait(view="named")
-        told = "view 'sums' is not ready: table 'events': its source has (failed|stalled): .*part-bad"
+        told = "view 'sums' is not ready after 0 s: table 'events': its source has (failed|stalled): .*part-bad"
         with pytest.raises(NotReady, match=told):
-            app.lookup("sums", [1])
+            app.lookup("sums", [1], timeout=0)
         assert rows_of(app.lookup("sums", [1], allow_warming=True)) == [(1, 10)]
         assert rows_of(app.lookup("named", [1])) == [(1, "one")]
         assert not app.ready
@@ -81,6 +116,41 @@ def test_a_source_that_fails_is_named_and_hides_nothing_that_was_there(spark: An
         ):
             app.lookup("sums", [1], max_age=0)
         assert rows_of(app.lookup("named", [1], max_age=60)) == [(1, "one")]
+
+
+def test_an_app_that_was_ready_serves_what_it_had_while_its_sources_catch_up(spark: Any, tmp_path: Path) -> None:
+    files, gate = tmp_path / "files", Gate()
+    host, port = gate.address
+
+    def through(k):  # type: ignore[no-untyped-def]  # Spark would read the types as a form of vectors
+        with socket.create_connection((host, port)) as waiting:
+            waiting.recv(1)
+        return k
+
+    def declared() -> App:
+        app = App(spark, str(tmp_path / "lake"), workers=1, vnodes=16, ingest_tasks=1)
+        rows = stream(spark, files, "k long, v long")
+        app.table("events", rows.select(udf(through, "long")("k").alias("k"), "v"), key="k")
+        app.view("sums", SUMS, key="k", partial=False)
+        return app
+
+    write_file(files, 0, EVENTS, [(1, 10)])
+    with gate:
+        with declared().start(wait=True) as app:
+            assert rows_of(app.lookup("sums", [1])) == [(1, 10)]
+        gate.closes()
+        write_file(files, 1, EVENTS, [(1, 5)])
+        with declared().start() as app:
+            found = app.lookup("sums", [1])
+            assert rows_of(found) == [(1, 10)]
+            assert float(found.schema.metadata[b"upriver.age_s"]) > 0
+            assert not app.ready
+            with pytest.raises(StaleView, match="view 'sums': an answer is"):
+                app.lookup("sums", [1], max_age=0)
+            gate.opens()
+            app.wait()
+            assert rows_of(app.lookup("sums", [1])) == [(1, 15)]
+            assert app.ready
 
 
 def test_a_start_that_waits_in_vain_says_for_what_and_leaves_nothing_up(spark: Any, tmp_path: Path) -> None:

@@ -209,15 +209,15 @@ class Client:
         or table. ``None`` is the null key. A datetime without a zone is local time. Keys that the view does not have
         give no rows. All rows are as of the end of one epoch. at_least: an epoch that they must reflect. max_age: the
         answer must have everything that the view's sources had offered so many seconds ago. allow_warming: answer
-        although the app has only just started, and the view does not yet reflect the data from before the start.
+        although the view has never yet reflected all that its sources had; without it the lookup waits for that.
         timeout: seconds. The table may share memory with those of other threads' lookups at the same time.
 
         The metadata of the table's schema have its epoch (``upriver.epoch``), when that was committed
         (``upriver.committed_at``), how many seconds old the answer is at most (``upriver.age_s``), and the state of the
         view's sources (``upriver.sources``).
 
-        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; NotReady before the view reflects the data
-        from before the start; StaleView if an answer may be older than ``max_age``; WaitTimeout if ``at_least`` is not
+        Raises UnknownView, KeyTypeError, DeclarationError, AccessDenied; NotReady if the view is not ready in time;
+        StaleView if an answer may be older than ``max_age``; WaitTimeout if ``at_least`` is not
         reached in time; WorkerLost or WaitTimeout if some worker could not be asked in time.
         """
         return self.lookup_with_epoch(
@@ -239,13 +239,26 @@ class Client:
             route, columns = self._columns(view, again)
             _check_size(view, columns)
             if not allows_warming:
-                self._freshness.check_ready(view, route)
+                self._wait_ready(view, route, timeout, give_up_at)
             lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
             with suppress(_DeclaredAnew), lookup_traced(view, len(columns[0])) as note:
                 found = self._fresh(lookup, columns, max_age)
                 note("upriver.epoch", found.epoch)
                 metadata = self._freshness.metadata(route, found.epoch, found.committed_at)
                 return found.rows.replace_schema_metadata(metadata), found.epoch
+
+    def _wait_ready(self, view: str, route: ViewRoute, timeout: float, give_up_at: float) -> None:
+        """Wait until all tables that the view reads are ready. Raises NotReady if that takes longer."""
+        pause = RETRY_S_MIN
+        while lacks := self._freshness.lacks(route):
+            if time.monotonic() + pause >= give_up_at:
+                raise NotReady(
+                    f"view {view!r} is not ready after {timeout:g} s: {lacks}. Give a longer timeout, wait with "
+                    f"app.wait(), or look up with allow_warming=True what there is by now"
+                )
+            if self._closed.wait(pause):
+                raise ClusterError("the client is closed")
+            pause = min(2 * pause, RETRY_S_MAX)
 
     def lookup_rows(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> DatedRows:
         """As :meth:`lookup`, with what the metadata say as fields, and with ``to_pandas`` and ``to_polars``."""

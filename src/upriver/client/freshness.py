@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from upriver.coordinator.freshness import FreshnessReport
-from upriver.errors import NotReady, StaleView, UpriverError
+from upriver.errors import StaleView, UpriverError
 from upriver.net.lookups import ViewRoute
 
 ASK_EVERY_S = 1.0
@@ -91,16 +91,14 @@ class KnownFreshness:
             self._note_commit(epoch, committed_at)
         return self.heard(report, asked_at)
 
-    def check_ready(self, view: str, route: ViewRoute) -> None:
-        """Raise NotReady unless all tables that the view reads are ready."""
+    def lacks(self, route: ViewRoute) -> str | None:
+        """What the first table that the view reads lacks, if one is not ready."""
         if self._all_ready:
-            return
+            return None
         told = self._told
-        if (told is None or told.report.lacks(route.tables)) and (lacks := self.ask().report.lacks(route.tables)):
-            raise NotReady(
-                f"view {view!r} is not ready: {lacks}. Wait with app.start(wait=True) or app.wait(), or look up with "
-                f"allow_warming=True what there is by now"
-            )
+        if told is not None and told.report.lacks(route.tables) is None:
+            return None
+        return self.ask().report.lacks(route.tables)
 
     def check_age(self, view: str, route: ViewRoute, max_age: float) -> ToldFreshness:
         """A report by which answers to questions from now on are not older. Raises StaleView if they may be."""

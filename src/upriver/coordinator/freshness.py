@@ -5,9 +5,10 @@ mark, a moment and an epoch, counts once that epoch has ended at every worker. E
 a view's age is the time since the oldest of these among its tables. A source that is alive and offers nothing is read
 through again and again, so its views stay fresh although no epoch comes. A failed source is not, and its age grows.
 
-A table is **ready** once the workers reflect all epochs that were in the lake at the start, and a mark of this start.
-Where a source has failed, a table that had rows at the start is ready without the mark: it serves what it has.
-The app is ready when all tables are, unless a source has failed for good and has no mark of this start.
+A table is **ready** once the workers reflect all epochs that were in the lake at the start, and a mark counts: one of
+this start, or the last one of the run before, from which the age tells. Where a source has failed, a table that had
+rows at the start is ready without a mark: it serves what it has. The app is ready when all tables are, and each has a
+mark of this start, unless its source has failed and can be tried again.
 
 ``TableCounts``: a table's rows, epochs, and recent rows a second. Status and metrics read it here.
 """
@@ -15,6 +16,7 @@ The app is ready when all tables are, unless a source has failed for good and ha
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Self
 
 from upriver.coordinator.sources import SourceState
@@ -46,16 +48,17 @@ class Progress:
 
 @dataclass(slots=True)
 class _TableSource:
-    """had_rows: at the start. reflected_at: the newest mark that counts. pending: marks that do not, oldest first.
-    first: the epoch of the first mark. error: why the source has failed or stalled, in one line. is_final: it has
-    failed for good."""
+    """had_rows: at the start. before: the mark that the run before has left. reflected: the newest mark that counts.
+    pending: marks that do not, oldest first. first: the epoch of the first mark of this start. error: why the source
+    has failed or stalled, in one line. is_final: it has failed for good."""
 
     had_rows: bool
+    before: ReadThrough | None = None
     state: str = RUNNING
     error: str | None = None
     is_final: bool = False
     first: Epoch | None = None
-    reflected_at: float | None = None
+    reflected: ReadThrough | None = None
     pending: list[ReadThrough] = field(default_factory=list)
     is_ready: bool = False
 
@@ -69,19 +72,33 @@ class _TableSource:
     def reflect(self, ended: Epoch) -> None:
         counts = [mark for mark in self.pending if mark.epoch <= ended]
         if counts:
-            self.reflected_at = max(mark.at for mark in counts)
+            self.reflected = max(counts, key=lambda mark: mark.at)
             self.pending = [mark for mark in self.pending if mark.epoch > ended]
+
+    @property
+    def is_read(self) -> bool:
+        """Whether a mark of this start counts."""
+        return self.reflected is not None and self.reflected is not self.before
 
 
 class Freshness:
     """Freshness in one run of an app. Its owner makes sure that one thread at a time calls it.
 
     tables: by name, whether the lake had rows of it at the start. committed: the last epoch that was in the lake then.
+    before: the marks that the run before has left.
     """
 
-    def __init__(self, tables: Mapping[str, bool] | None = None, committed: Epoch = BEGINNING) -> None:
-        self._sources = {table: _TableSource(had_rows) for table, had_rows in (tables or {}).items()}
+    def __init__(
+        self,
+        tables: Mapping[str, bool] | None = None,
+        committed: Epoch = BEGINNING,
+        before: Mapping[str, ReadThrough] = MappingProxyType({}),
+    ) -> None:
+        self._sources = {table: _TableSource(had_rows, before.get(table)) for table, had_rows in (tables or {}).items()}
         self._committed = committed
+        for source in self._sources.values():
+            if source.before is not None:
+                source.pending.append(source.before)
 
     def read_through(self, table: str, mark: ReadThrough) -> None:
         """A source was read through. Marks of one table come in order."""
@@ -96,18 +113,24 @@ class Freshness:
         """The report as of ``now``, by the clock of the marks."""
         tables = {table: self._report(source, progress, now) for table, source in self._sources.items()}
         unread = {
-            table: f"its source has failed: {source.error}"
+            table: _trouble(source) or _still_read(progress)
             for table, source in self._sources.items()
-            if source.is_final and source.reflected_at is None
+            if not source.is_read and (source.is_final or (source.before is not None and source.state != FAILED))
         }
         return FreshnessReport(progress.ended, tables, unread)
+
+    def marks(self, ended: Epoch) -> dict[str, ReadThrough]:
+        """The newest mark that counts of each table that has one. ended: as in a report."""
+        for source in self._sources.values():
+            source.reflect(ended)
+        return {table: source.reflected for table, source in self._sources.items() if source.reflected is not None}
 
     def _report(self, source: _TableSource, progress: Progress, now: float) -> "TableFreshness":
         source.reflect(progress.ended)
         lacks = self._lacks(source, progress)
         return TableFreshness(
             state=source.state,
-            age_s=None if source.reflected_at is None else max(0.0, now - source.reflected_at),
+            age_s=None if source.reflected is None else max(0.0, now - source.reflected.at),
             cause=_cause(source, progress),
             lacks=lacks,
         )
@@ -118,10 +141,9 @@ class Freshness:
             return None
         if progress.ended < self._committed:
             return _behind(progress, self._committed)
-        if source.reflected_at is None and not (source.state == FAILED and source.had_rows):
+        if source.reflected is None and not (source.state == FAILED and source.had_rows):
             if source.state == FAILED or source.first is None:
-                still = f"its source is still being read ({_epochs(progress.published)} so far)"
-                return _trouble(source) or still
+                return _trouble(source) or _still_read(progress)
             return _behind(progress, source.first)
         source.is_ready = True
         return None
@@ -147,6 +169,10 @@ def _trouble(source: _TableSource) -> str | None:
     if source.state == STALLED:
         return "its source has stalled" + (f": {source.error}" if source.error else "")
     return None
+
+
+def _still_read(progress: Progress) -> str:
+    return f"its source is still being read ({_epochs(progress.published)} so far)"
 
 
 def _behind(progress: Progress, epoch: Epoch) -> str:
@@ -180,8 +206,8 @@ class TableFreshness:
 @dataclass(frozen=True, slots=True)
 class FreshnessReport:
     """The coordinator's report on all tables. epoch: the last one that every worker reflects: no later lookup gets an
-    answer as of an earlier one. Without tables nothing is known, and no client waits. unread: by table, why its source
-    has failed for good, if its rows were not all read since the start."""
+    answer as of an earlier one. Without tables nothing is known, and no client waits. unread: by table, why its rows
+    were not all read since the start, where lookups go on without that."""
 
     epoch: Epoch
     tables: Mapping[str, TableFreshness]

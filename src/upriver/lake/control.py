@@ -12,9 +12,10 @@ is damaged is skipped, and the one before counts: no row depends on which worker
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
+from upriver.coordinator.freshness import ReadThrough
 from upriver.errors import CorruptFile, LakeError, NotRead, UpriverError
 from upriver.ids import Term
 from upriver.lake.lake import Lake, OwnedLake, term_path
@@ -103,13 +104,15 @@ def _functions_of(plan: DataflowPlan) -> tuple[str, ...]:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlRecord:
     """placement: in force when it was written. target: the placement that the cluster was on its way to, if it was.
-    rescales: oldest first. views: declared. gone: views that are so no more, oldest first."""
+    rescales: oldest first. views: declared. gone: views that are so no more, oldest first. marks: how far the source of
+    each table was read, in seconds since 1970, the last that counted."""
 
     placement: Placement
     target: Placement | None = None
     rescales: tuple[RescaleEntry, ...] = ()
     views: tuple[ViewEntry, ...] = ()
     gone: tuple[ViewEntry, ...] = ()
+    marks: Mapping[str, ReadThrough] = field(default_factory=dict)
 
     @property
     def to_begin_with(self) -> Placement:
@@ -193,6 +196,7 @@ class ControlRecord:
             "rescales": self.rescales_to_json(),
             "views": [view.to_json() for view in self.views],
             "gone": [view.to_json() for view in self.gone],
+            "marks": {table: asdict(mark) for table, mark in self.marks.items()},
         }
 
     @classmethod
@@ -204,6 +208,7 @@ class ControlRecord:
             rescales=tuple(map(RescaleEntry.from_json, json["rescales"])),
             views=tuple(map(ViewEntry.from_json, json["views"])),
             gone=tuple(map(ViewEntry.from_json, json["gone"])),
+            marks={table: ReadThrough(**mark) for table, mark in json.get("marks", {}).items()},
         )
 
 

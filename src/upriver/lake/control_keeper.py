@@ -4,9 +4,11 @@ lake."""
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from upriver.coordinator.freshness import ReadThrough
 from upriver.errors import LakeInUse, UpriverError, WaitTimeout
 from upriver.lake.control import (
     ControlRecord,
@@ -34,13 +36,22 @@ class ControlKeeper:
     """
 
     def __init__(
-        self, lake: OwnedLake, found: FoundControl, placement: Placement, clock: Callable[[], float] = time.time
+        self,
+        lake: OwnedLake,
+        found: FoundControl,
+        placement: Placement,
+        clock: Callable[[], float] = time.time,
+        replaced: Collection[str] = (),
     ) -> None:
-        """found: what the last driver has left. placement: that this driver begins with. clock: seconds since 1970."""
+        """found: what the last driver has left. placement: that this driver begins with. clock: seconds since 1970.
+        replaced: tables whose source another one may replace: how far that one was read says nothing."""
         self._lake = lake
         self._clock = clock
         before = found.record or ControlRecord(placement=placement)
-        self._record = before.of_next_driver(placement)
+        marks = {table: mark for table, mark in before.marks.items() if table not in replaced}
+        self._record = replace(before.of_next_driver(placement), marks=marks)
+        self.marks: Mapping[str, ReadThrough] = marks
+        """How far the last driver had read each source, in seconds since 1970."""
         self._changed = threading.Condition()
         """Guards and announces all that follows."""
         self._wanted = 0
@@ -48,6 +59,8 @@ class ControlKeeper:
         self._written = 0
         self._error: UpriverError | None = None
         """Why the last write has failed, until one succeeds."""
+        self._has_marks = False
+        """Whether sources have been read further than the last record says."""
         self._is_stopping = False
         self._hear: Callable[[CoordinatorEvent], None] = _discard
         self._thread = threading.Thread(target=self._run, name="upriver-control-keeper", daemon=True)
@@ -73,6 +86,13 @@ class ControlKeeper:
                 record = record.with_ended(action.ends, cost, self._lake.term)
             self._record, self._wanted = record, action.number
             self._changed.notify_all()
+
+    def read_through(self, marks: Mapping[str, ReadThrough]) -> None:
+        """Record soon how far the sources of some tables are read."""
+        with self._changed:
+            if (known := {**self._record.marks, **marks}) != self._record.marks:
+                self._record, self._has_marks = replace(self._record, marks=known), True
+                self._changed.notify_all()
 
     def wait_written(self, seconds: float) -> None:
         """Block until this driver has written a record. Raises the error of the write, or WaitTimeout."""
@@ -113,12 +133,17 @@ class ControlKeeper:
         files, failures = 0, 0
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._wanted > self._written or self._is_stopping)
+                self._changed.wait_for(lambda: self._wanted > self._written or self._has_marks or self._is_stopping)
                 is_last, number, record = self._is_stopping, self._wanted, self._record
-                if number == self._written:
+                has_marks, self._has_marks = self._has_marks, False
+                if number == self._written and not has_marks:
                     return
             files += 1  # another name: a failed write may have left the file
             error = self._write(record, files)
+            if number == self._written:
+                if error is not None:  # nobody waits for it, and the next record has what this one would have
+                    _LOG.warning("the lake does not say how far the sources are read: %s", error)
+                continue
             self._note(number, error)
             failures = 0 if error is None else failures + 1
             if error is not None and (is_last or isinstance(error, LakeInUse)):

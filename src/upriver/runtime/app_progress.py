@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from upriver.coordinator.freshness import Freshness, FreshnessReport, Progress, ReadThrough
 from upriver.ids import BEGINNING, Epoch, WorkerId
@@ -17,6 +18,7 @@ class AppProgress:
     """Called by any thread. changed: announces each change.
 
     published: the last epoch that the coordinator knows to be in the lake. missing: worker slots without a process.
+    ready: called once, as soon as the app is ready.
     """
 
     def __init__(
@@ -24,10 +26,13 @@ class AppProgress:
         changed: threading.Condition,
         published: Callable[[], Epoch],
         missing: Callable[[], Iterable[WorkerId]],
+        ready: Callable[[], None] = lambda: None,
     ) -> None:
         self._changed = changed
         self._published = published
         self._missing = missing
+        self._ready = ready
+        self._was_ready = False
         self._freshness = Freshness()
         self._has_begun = False
         """Whether the epochs that were in the lake at the start are known, and all others are new."""
@@ -48,6 +53,7 @@ class AppProgress:
             self._ended = epoch
             self._changed.notify_all()
         self.epochs.ended(epoch, time.monotonic())
+        self._look_whether_ready()
 
     def commit(self, manifest: LakeEpochs) -> None:
         """An epoch is in the lake."""
@@ -64,11 +70,15 @@ class AppProgress:
         """When an epoch was committed, in seconds since 1970; ``None`` if that is not known, or was long ago."""
         return self._commits.get(epoch)
 
-    def expect_sources(self, tables: Mapping[str, bool], committed: Epoch) -> None:
+    def expect_sources(
+        self, tables: Mapping[str, bool], committed: Epoch, before: Mapping[str, ReadThrough] = MappingProxyType({})
+    ) -> None:
         """The sources are about to start. tables: by name, whether the lake has rows of the table. committed: the last
-        epoch in the lake."""
+        epoch in the lake. before: :meth:`marks` of the run before."""
+        behind = time.time() - time.monotonic()
+        marks = {table: ReadThrough(min(mark.at, time.time()) - behind, mark.epoch) for table, mark in before.items()}
         with self._changed:
-            self._freshness = Freshness(tables, committed)
+            self._freshness = Freshness(tables, committed, marks)
             self._has_begun = True
         self.epochs.begin()
 
@@ -77,6 +87,19 @@ class AppProgress:
         with self._changed:
             self._freshness.read_through(table, ReadThrough(at, epoch))
             self._changed.notify_all()
+        self._look_whether_ready()
+
+    def marks(self) -> dict[str, ReadThrough]:
+        """By table, the newest moment whose rows all workers reflect, in seconds since 1970."""
+        behind = time.time() - time.monotonic()
+        with self._changed:
+            marks = self._freshness.marks(self._ended)
+        return {table: ReadThrough(mark.at + behind, mark.epoch) for table, mark in marks.items()}
+
+    def _look_whether_ready(self) -> None:
+        if self._has_begun and not self._was_ready and self.lacks() is None:
+            self._was_ready = True
+            self._ready()
 
     def source_stands(self, table: str, state: str, error: str | None = None, *, is_final: bool = False) -> None:
         """As :meth:`Freshness.stands`."""

@@ -133,7 +133,7 @@ class CoordinatorLoop:
         self._workers = JoinedWorkers(changed)
         self._recoveries = Recoveries()
         self.rescales = Rescales(changed, self._failure, self._inbox, leavers_s, lambda: machine.vnodes_handed_over)
-        self.progress = AppProgress(changed, lambda: machine.published, self._missing)
+        self.progress = AppProgress(changed, lambda: machine.published, self._missing, self._record_marks)
 
     def start(self) -> None:
         self._thread.start()
@@ -375,6 +375,7 @@ class CoordinatorLoop:
         try:
             return self._workers.wait_gone(seconds)
         finally:
+            self._record_marks()
             run_all(self._workers.close, self._keepers.stop, self._inbox.close, self._thread.join)
             # Both hold references to the app, and Spark's callback threads hold one to this loop.
             self._start_worker, self._histories, self._lake_status = None, dict, _no_lake_status
@@ -418,6 +419,8 @@ class CoordinatorLoop:
             case PublishCheckpoint() | CheckpointReady() | CheckpointFailed() | ForgetCheckpoints():
                 assert self._keepers.checkpoints is not None
                 self._keepers.checkpoints.carry_out(action, self._machine.plans)
+                if isinstance(action, CheckpointReady):
+                    self._record_marks()
             case PublishChanges():
                 assert self._keepers.changes is not None
                 self._keepers.changes.carry_out(action, self._machine.plans)
@@ -437,6 +440,11 @@ class CoordinatorLoop:
                 self.fail(error_from_json({"error": action.kind, "message": action.error}))
             case _:
                 assert_never(action)
+
+    def _record_marks(self) -> None:
+        """Record how far the sources are read: the next driver serves from that."""
+        if self._keepers.control is not None:
+            self._keepers.control.read_through(self.progress.marks())
 
     def _write_control(self, action: WriteControl) -> None:
         if self._keepers.control is None:

@@ -200,8 +200,9 @@ class RunningApp:
         declared = LakeRecord(self._config.vnodes, tables, self._indexes(), settings)
         self._lake = OwnedLake(self._config.root, declared, self._facts())
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
-        self._control = ControlKeeper(self._lake, found, self._begun_with)
-        replaced = replace_damaged(self._lake)
+        replaced = [source.table.name for source in self._sources if source.replaces_others]
+        self._control = ControlKeeper(self._lake, found, self._begun_with, replaced=replaced)
+        repaired = replace_damaged(self._lake)
         fence(self._lake)
         startup.at("completing indexes in the lake")
         self._layouts = self._layouts_in(self._lake)
@@ -231,7 +232,7 @@ class RunningApp:
             self._coordinator,
             self._backfill.history_lock,
             self._config.compaction,
-            replaced,
+            repaired,
         )
         files = self._config.compaction
         changes = ChangeUpkeep(self._lake, files.changes_retention_s, files.grace_s)
@@ -449,7 +450,8 @@ class RunningApp:
         retains = begun_retention(self._spark, lake.root, history, tables)
         log = EpochLog(lake, history, self._published, retains=retains, wrote=self._coordinator.progress.epochs.wrote)
         log.retire_rows()
-        self._coordinator.progress.expect_sources(had_rows, log.last)
+        assert self._control is not None
+        self._coordinator.progress.expect_sources(had_rows, log.last, self._control.marks)
         return log
 
     def _published(self, epochs: LakeEpochs) -> None:
