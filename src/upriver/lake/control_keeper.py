@@ -141,7 +141,7 @@ class ControlKeeper:
             files += 1  # another name: a failed write may have left the file
             error = self._write(record, files)
             if number == self._written:
-                if error is not None:  # nobody waits for it, and the next record has what this one would have
+                if error is not None:  # the next record has what this one would have
                     _LOG.warning("the lake does not say how far the sources are read: %s", error)
                 continue
             self._note(number, error)
