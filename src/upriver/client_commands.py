@@ -1,25 +1,21 @@
 """``upriver status|lookup|query|explain|views|rescale``: the commands that query a running app."""
 
 import argparse
-import csv
-import json
 import math
 import sys
 import time
-from decimal import Decimal
-from typing import Any, TextIO
-
-import pyarrow as pa
 
 from upriver.arguments import seconds
 from upriver.client.client import Client, connect
+from upriver.client.json_values import csv_bytes, rows_of
 from upriver.client.key_texts import keys_of_texts
 from upriver.client.rescale import STRATEGIES, Rescale
-from upriver.engine.row_text import readable
 from upriver.errors import UserError, WaitTimeout
 from upriver.plan.explain import render
 from upriver.text import (
     Screen,
+    print_bytes,
+    print_json,
     render_progress,
     render_progress_line,
     render_report,
@@ -34,10 +30,6 @@ def _client(options: argparse.Namespace) -> Client:
     return connect(options.address, options.token, root=options.root)
 
 
-def _print_json(result: Any) -> None:
-    print(json.dumps(result, default=str))
-
-
 def status(options: argparse.Namespace) -> int:
     """Print the status of the app."""
     if options.watch and not (math.isfinite(options.interval) and options.interval > 0):
@@ -47,7 +39,7 @@ def status(options: argparse.Namespace) -> int:
             return _watch(client, options)
         told = client.status()
     if options.json:
-        _print_json(told)
+        print_json(told)
     else:
         print(render_status(told))
     return 0
@@ -60,7 +52,7 @@ def _watch(client: Client, options: argparse.Namespace) -> int:
         while True:
             told = client.status()
             if options.json:
-                print(json.dumps(told), flush=True)
+                print_json(told)
             else:
                 screen.show(render_status(told))
             time.sleep(options.interval)
@@ -77,10 +69,8 @@ def lookup(options: argparse.Namespace) -> int:
         keys = keys_of_texts(options.view, key_schema, options.keys)
         found = client.lookup(options.view, keys, max_age=options.max_age, allow_warming=options.allow_warming)
     if options.json:
-        columns = [readable(column) for column in found.columns]
-        rows = [dict(zip(found.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
         told = {name.decode(): value.decode() for name, value in found.schema.metadata.items()}
-        _print_json({"view": options.view, "rows": rows, "metadata": told})
+        print_json({"view": options.view, "rows": rows_of(found), "metadata": told})
     else:
         print(render_table(found))
     return 0
@@ -93,27 +83,12 @@ def query(options: argparse.Namespace) -> int:
     with _client(options) as client:
         found = client.query(options.sql, dict(options.parameter or ()))
     if options.json:
-        values = zip(*(map(_json_value, readable(column)) for column in found.columns), strict=True)
-        _print_json({"rows": [dict(zip(found.column_names, row, strict=True)) for row in values]})
+        print_json({"rows": rows_of(found)})
     elif options.csv:
-        write_csv(found, sys.stdout)
+        print_bytes(csv_bytes(found))
     else:
         print(render_table(found))
     return 0
-
-
-def _json_value(value: Any) -> Any:
-    """A whole decimal as a number: DuckDB's sum of integers is one."""
-    is_whole = isinstance(value, Decimal) and value.is_finite() and value.as_tuple().exponent == 0
-    return int(value) if is_whole else value
-
-
-def write_csv(rows: pa.Table, out: TextIO) -> None:
-    """The rows as CSV with a header. NULL is empty; nested values are JSON."""
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows.column_names)
-    for row in zip(*map(readable, rows.columns), strict=True):
-        writer.writerow(json.dumps(value, default=str) if isinstance(value, list | dict) else value for value in row)
 
 
 def explain(options: argparse.Namespace) -> int:
@@ -121,7 +96,7 @@ def explain(options: argparse.Namespace) -> int:
     with _client(options) as client:
         explained = client.explain(options.view)
     if options.json:
-        _print_json(explained)
+        print_json(explained)
     else:
         print(render(explained))
     return 0
@@ -132,7 +107,7 @@ def views(options: argparse.Namespace) -> int:
     with _client(options) as client:
         told = [view for view in client.views() if options.all or view["ended"] is None]
     if options.json:
-        _print_json({"views": told})
+        print_json({"views": told})
     else:
         print(render_views(told))
     return 0
@@ -147,7 +122,7 @@ def rescale(options: argparse.Namespace) -> int:
         asked = _asked_rescale(client, options)
         if options.no_wait:
             if options.json:
-                _print_json({"ticket": asked.ticket})
+                print_json({"ticket": asked.ticket})
             else:
                 print(_how_to_go_on(asked, options))
             return 0
@@ -158,7 +133,7 @@ def rescale(options: argparse.Namespace) -> int:
             raise
         report = asked.outcome()
     if options.json:
-        _print_json(report)
+        print_json(report)
     else:
         print(render_report(report))
     return 0 if (report["outcome"] == "aborted") == (options.abort is not None) else 1
@@ -171,7 +146,7 @@ def _history(options: argparse.Namespace) -> int:
     with _client(options) as client:
         told = client.rescales()
     if options.json:
-        _print_json({"rescales": told})
+        print_json({"rescales": told})
     else:
         print(render_rescales(told))
     return 0

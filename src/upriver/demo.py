@@ -4,7 +4,6 @@ At the end every view is compared with Spark's own answer, row by row.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 import threading
@@ -23,7 +22,7 @@ from upriver.errors import WaitTimeout
 from upriver.options import Doors
 from upriver.spark.frames import SparkSession, differing_rows
 from upriver.spark.session import local_session
-from upriver.text import progress_bar, render_table
+from upriver.text import print_json, progress_bar, render_table
 
 BATCHES = 25
 """Micro-batches of flights."""
@@ -117,7 +116,7 @@ def demo(options: argparse.Namespace) -> int:
     with local_session(options.workers + 2) as spark, tempfile.TemporaryDirectory(prefix="upriver-demo-") as directory:
         result = run_demo(spark, tables, Path(directory), workers=options.workers, http=options.http)
     if options.json:
-        print(json.dumps(result))
+        print_json(result)
     return 0 if result["matches_spark"] and not result["lookups_wrong"] else 1
 
 

@@ -1,7 +1,6 @@
 """``upriver lake``: the files of a root, for a person; compaction and collection while no app runs."""
 
 import argparse
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +12,7 @@ from upriver.lake.collection import GRACE_S
 from upriver.lake.report import horizon_of_stopped, report_of
 from upriver.lake.upkeep import collect_all, collect_changes, compact, existing, taken
 from upriver.settings import absolute
-from upriver.text import render_bytes, render_rows
+from upriver.text import print_json, render_bytes, render_rows
 
 
 def lake(options: argparse.Namespace) -> int:
@@ -24,7 +23,7 @@ def lake(options: argparse.Namespace) -> int:
     root = absolute(options.root)
     if options.action is None:
         told = report_of(existing(root)[0], grace_s).to_json()
-        print(json.dumps(told) if options.json else render_lake(told))
+        print_json(told) if options.json else print(render_lake(told))
         return 0
     if object_address(root) is not None and not options.stopped:
         raise UserError(
@@ -34,7 +33,7 @@ def lake(options: argparse.Namespace) -> int:
         told, damage = _compacted(root) if options.action == "compact" else _collected(root, grace_s)
     except LakeInUse as error:
         raise LakeInUse(f"{error} (a running app compacts and collects by itself)") from error
-    print(json.dumps(told) if options.json else render_work(told), flush=True)
+    print_json(told) if options.json else print(render_work(told), flush=True)
     if damage:
         raise CorruptFile(damage)
     return 0

@@ -1,6 +1,7 @@
 """Tables and bars for a terminal, and the display of a rescale and of a running app."""
 
 import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from textwrap import indent
@@ -8,12 +9,25 @@ from typing import Any, TextIO
 
 import pyarrow as pa
 
+from upriver.client.json_values import json_bytes
 from upriver.engine.row_text import escaped, readable
 
 ROWS_SHOWN_MAX = 40
 """Rows of a table that are printed."""
 BAR_WIDTH = 30
 """Characters of a progress bar."""
+
+
+def print_json(value: Any) -> None:
+    """A line with the value, as :func:`json_bytes` writes it."""
+    print_bytes(json_bytes(value) + b"\n")
+
+
+def print_bytes(content: bytes) -> None:
+    """Write what is UTF-8, whatever the encoding of the terminal is."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
 
 
 def render_table(table: pa.Table) -> str:

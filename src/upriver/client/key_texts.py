@@ -32,6 +32,7 @@ _TIME = re.compile(
     r" ?(?:(Z|UTC)|([+-])(\d{1,2}):?(\d{2})?)?",
     re.ASCII,
 )
+_DURATION = re.compile(r"([+-]?)PT(\d{1,13})(?:\.(\d{1,6}))?S", re.ASCII)
 _BYTES = re.compile(r"[Xx]'((?:[0-9A-Fa-f]{2})*)'")
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 """The calendar repeats after so many years."""
@@ -212,6 +213,15 @@ def _moment(type: pa.DataType, text: str) -> int:
     return micros - (offset or datetime.timedelta()) // datetime.timedelta(microseconds=1)
 
 
+def _duration(type: pa.DataType, text: str) -> int:
+    """Microseconds."""
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("no duration")
+    micros = int(match[2]) * 1_000_000 + int((match[3] or "").ljust(6, "0"))
+    return -micros if match[1] == "-" else micros
+
+
 _Kind = tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, str], Any], str, str]
 _WRITTEN_KINDS: tuple[_Kind, ...] = (
     (pa.types.is_string, _text, "a text, or a JSON list with a text", """a or '["a"]'"""),
@@ -232,6 +242,7 @@ _WRITTEN_KINDS: tuple[_Kind, ...] = (
         "a time, which is in the view's zone unless an offset is behind it",
         "'2024-02-29 12:00:00' or 2024-02-29T12:00:00+05:30",
     ),
+    (pa.types.is_duration, _duration, "a duration in seconds", "PT90.5S"),
     (pa.types.is_binary, _bytes, "bytes as a text, or in hexadecimal digits", """abc or "X'00FF'" """.strip()),
     (lambda type: True, _no_text, "it from Python or as Arrow, since it has no text", "lookup(view, [key])"),
 )

@@ -21,10 +21,10 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import compile_path
 from starlette.types import Message, Receive, Scope, Send
 
+from upriver.client.json_values import json_bytes
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.endpoints import ENDPOINTS
 from upriver.doors.http.guard import SECURITY_HEADERS, CallerGuard, check_same_origin
-from upriver.doors.http.json_values import json_bytes
 from upriver.doors.http.messages import (
     BODY_BYTES_MAX,
     Endpoint,

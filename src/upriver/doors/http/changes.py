@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
+from upriver.client.json_values import json_values, rows_of
 from upriver.client.keys import key_batch
-from upriver.doors.http.json_values import json_values, rows_of
 from upriver.doors.http.messages import Events, HttpQuestion, Json, bad_request, event_bytes
 from upriver.doors.http.views import check_count, query_keys
 from upriver.errors import ChangesGone
@@ -77,7 +78,7 @@ def _events(feed: ChangeFeed, view: str, after: Epoch | None, keys: KeyFilter | 
         after = through
 
 
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Json, list[Json]]]:
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Json, msgspec.Raw]]:
     """The changes of one version at a time, ``EVENT_ROWS_MAX`` at most, with the version and its time."""
     for batch in batches:
         versions = batch.column(COMMIT_VERSION).to_numpy()
@@ -91,7 +92,7 @@ def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Json, list[Json
                 yield head, rows_of(bare)
 
 
-def _with_ends(pieces: Iterator[tuple[Json, list[Json]]]) -> Iterator[tuple[Json, list[Json], bool]]:
+def _with_ends(pieces: Iterator[tuple[Json, msgspec.Raw]]) -> Iterator[tuple[Json, msgspec.Raw, bool]]:
     """Each piece, and whether it is the last of its version."""
     before = next(pieces, None)
     while before is not None:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from upriver.client.json_values import json_bytes
 from upriver.client.key_texts import Numeral
 from upriver.doors.gateway import Gateway
-from upriver.doors.http.json_values import json_bytes
 from upriver.doors.http.problems import HttpProblem
 from upriver.net.handshake import Role
 

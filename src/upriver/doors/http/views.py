@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from upriver.client.client import LookupLimits
 from upriver.client.dated_rows import DatedRows
+from upriver.client.json_values import csv_bytes, json_bytes, ndjson_bytes, rows_of
 from upriver.client.key_texts import json_text
 from upriver.doors.gateway import Gateway
-from upriver.doors.http.json_values import arrow_bytes, csv_bytes, json_bytes, ndjson_bytes, rows_of
 from upriver.doors.http.messages import (
     JSON_TYPE,
     HttpAnswer,
@@ -179,9 +179,17 @@ def _as_json(view: str, found: DatedRows) -> bytes:
     return json_bytes({"view": view, "rows": rows_of(found.rows), **_age(found)})
 
 
+def _arrow_bytes(table: pa.Table) -> bytes:
+    """A stream of Arrow's IPC format."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
 _FORMS: Mapping[str, Callable[[str, DatedRows], bytes]] = {
     JSON_TYPE: _as_json,
-    ARROW_TYPE: lambda _, found: arrow_bytes(found.rows),
+    ARROW_TYPE: lambda _, found: _arrow_bytes(found.rows),
     NDJSON_TYPE: lambda _, found: ndjson_bytes(found.rows),
     CSV_TYPE: lambda _, found: csv_bytes(found.rows),
 }

@@ -5,7 +5,7 @@ import { call } from "/feed.js";
 import { count, milliseconds, plural, seconds, timeOf } from "/words.js";
 
 const ROWS_SHOWN_MAX = 200;
-const HINTS = { DATE: "2026-01-31", TIMESTAMP: "2026-01-31T12:00:00Z", TIMESTAMP_NTZ: "2026-01-31T12:00:00", BINARY: "X'00FF'", BOOLEAN: "true" };
+const HINTS = { DATE: "2026-01-31", TIMESTAMP: "2026-01-31T12:00:00Z", TIMESTAMP_NTZ: "2026-01-31T12:00:00", BINARY: "X'00FF'", "INTERVAL DAY TO SECOND": "PT90.5S", BOOLEAN: "true" };
 const isWhole = (type) => /^(TINYINT|SMALLINT|INT|BIGINT)$/.test(type);
 const isNumber = (type) => isWhole(type) || /^(FLOAT|DOUBLE|DECIMAL)/.test(type);
 
