@@ -3,6 +3,7 @@
 ``upriver lake``: what a root has, and compaction and collection of a root whose app is stopped.
 """
 
+import io
 import json
 import math
 import subprocess
@@ -30,7 +31,7 @@ from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.state.checkpoint import Checkpoint
 from upriver.state.runs import describe_run, encode_run, run_schema
-from upriver.text import ROWS_SHOWN_MAX, progress_bar, render_table
+from upriver.text import ROWS_SHOWN_MAX, print_json, progress_bar, render_table
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +123,27 @@ def test_a_root_says_where_its_app_answers(running: App, capsys: pytest.CaptureF
     with pytest.raises(UserError, match="give address= or root=, not both"):
         connect("127.0.0.1:1", "any", root=root)
     assert not [file for file in Path(root).rglob("*.json") if running.token in file.read_text()]
+
+
+AWKWARD = "SELECT CAST('NaN' AS DOUBLE) AS x, X'00FF' AS b, '' AS t, NULL AS n, 1.50 AS p, 9007199254740993 AS l"
+
+
+@pytest.mark.spark
+def test_rows_are_printed_as_http_has_them(running: App, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(running, "query", AWKWARD, "--json") == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    values = {"x": "NaN", "b": "X'00FF'", "t": "", "n": None, "p": "1.50", "l": "9007199254740993"}
+    assert told == {"rows": [values]}
+    assert run(running, "query", AWKWARD, "--csv") == 0
+    assert capsys.readouterr().out.splitlines()[1] == """NaN,"X'00FF'","",,1.50,9007199254740993"""
+
+
+def test_json_is_utf8_on_any_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(content, "ascii"))
+    print("first")
+    print_json({"ä": float("inf")})
+    assert content.getvalue() == 'first\n{"ä":"Infinity"}\n'.encode()
 
 
 @pytest.mark.spark

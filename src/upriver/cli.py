@@ -59,6 +59,13 @@ def _load(where: str) -> Any:
         raise UserError("this command needs PySpark: pip install 'upriver[spark,demo]'") from missing
 
 
+_VALUES = (
+    "In JSON, values are as over HTTP: decimals, NaN, Infinity, whole numbers beyond 2^53, times and binary values are "
+    "texts. A sum of whole numbers counts as a decimal."
+)
+"""How the commands that print rows write values."""
+
+
 def _json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="end with one JSON object on the last line")
 
@@ -88,6 +95,7 @@ def _status(status: argparse.ArgumentParser) -> None:
 
 
 def _lookup(lookup: argparse.ArgumentParser) -> None:
+    lookup.epilog = _VALUES
     _app(lookup)
     lookup.add_argument("view")
     lookup.add_argument(
@@ -102,6 +110,7 @@ def _lookup(lookup: argparse.ArgumentParser) -> None:
 
 
 def _query(query: argparse.ArgumentParser) -> None:
+    query.epilog = _VALUES
     _app(query)
     query.add_argument(
         "sql", metavar="SELECT", help="Spark SQL over views: \"SELECT * FROM totals WHERE customer IN ('ada', 'bob')\""
@@ -113,7 +122,7 @@ def _query(query: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a value of :NAME, as JSON, or else as a text; repeatable",
     )
-    query.add_argument("--csv", action="store_true", help="print the rows as CSV")
+    query.add_argument("--csv", action="store_true", help='print the rows as CSV: NULL is nothing, an empty text is ""')
 
 
 def _explain(explain: argparse.ArgumentParser) -> None:

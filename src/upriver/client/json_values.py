@@ -15,9 +15,9 @@
 | MAP | a list of ``{"key": ..., "value": ...}`` |
 
 A key of a lookup may be given in the same forms, but for arrays and structs, which go as Arrow. A STRING that is not
-UTF-8 has U+FFFD for its wrong bytes; in Arrow it is exact. A query may compute what no view has: a time of day is
-``"12:00:00.000000"``, an interval with months or days ``"P14M3DT4.500000S"``, where each part has its own sign. Columns
-or fields that have one name are numbered: a, a_1. Whole columns are converted at a time.
+UTF-8 has U+FFFD for its wrong bytes; in Arrow it is exact. A query also computes values that no view has: a time of day
+is ``"12:00:00.000000"``, and an interval with months or days ``"P14M3DT-4.500000S"``, each part with its sign. Columns
+or fields of the same name get numbers: a, a_1. Whole columns are converted at a time.
 """
 
 import math
