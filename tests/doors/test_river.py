@@ -1,5 +1,6 @@
 """The picture of an app: what it says of healthy apps, and of each thing that can be wrong, in plain words."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from river_kit import RiverApp, fail_flights, flights_app, progress, table, view, worker
 
+from upriver.client.json_values import json_bytes
 from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.doors.river import HISTORY, LEVELS, POINTS_MAX, SAMPLE_S, RiverFeed, picture
 from upriver.ids import Epoch, MapVersion, WorkerId
@@ -30,6 +32,7 @@ def named(items: list[Json]) -> dict[str, Json]:
 
 def test_an_app_that_is_well_has_no_troubles(app: RiverApp) -> None:
     told = app.gateway.river.picture()
+    assert json.loads(json_bytes(told)) == told
     assert told["summary"] == {"level": "good", "text": "All is well. Answers are less than a second old."}
     assert told["troubles"] == []
     assert named(told["views"])["flights_of_plane"]["is_partial"]
@@ -131,6 +134,7 @@ STATUSES = st.fixed_dictionaries(
 @given(STATUSES)
 def test_any_status_gives_a_picture_whose_summary_is_its_worst_trouble(status: Json) -> None:
     told = picture(status, ROUTING, {}, [], 1.0)
+    assert json.loads(json_bytes(told)) == told
     levels = [LEVELS.index(trouble["level"]) for trouble in told["troubles"]]
     assert levels == sorted(levels, reverse=True)
     assert all(trouble["what"] and trouble["level"] != "good" for trouble in told["troubles"])
