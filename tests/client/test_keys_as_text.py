@@ -4,6 +4,7 @@ import datetime
 import json
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -138,6 +139,7 @@ def test_a_time_without_an_offset_is_of_the_views_zone(zone: str) -> None:
         assert datetime.timedelta(microseconds=micros) == local - datetime.datetime(1970, 1, 1) - away
 
 
+PAIR = pa.struct([("a", pa.int32()), ("b", pa.float32())])
 NOT_HELD = [
     (pa.float64(), ["1e400", "-1e400", "1e-400", "9007199254740993", "12345678901234567890", "0.10000000000000000001"]),
     (pa.float32(), ["1e300", "1e-60", "0.12345678901", "16777217", "3.4028236e38"]),
@@ -145,7 +147,8 @@ NOT_HELD = [
     (pa.int64(), ["0x1F", "1.5", "1e2", "9223372036854775808", "-9223372036854775809", "1_0", "٥"]),
     (pa.int8(), ["128", "0x10"]),
     (LOCAL, ["2024-02-29 12:00:00.1234567"]),
-    (pa.list_(pa.int32()), ["[1]", "[[1]]"]),
+    (pa.list_(pa.int32()), ["1", '["x"]', '{"a": 1}', "[1.5]", "[[[1]]]"]),
+    (PAIR, ["1", "[1]", '{"a": 1}', '{"a": 1, "b": 0.12345678901}', '{"a": 1, "b": 1, "c": 1}']),
 ]
 
 
@@ -180,8 +183,24 @@ def test_the_usual_texts_of_a_float_are_its_keys(type: pa.DataType, texts: list[
         assert one(type, text, f"[{text}]") == [type.to_pandas_dtype()(text)] * 2
 
 
+def test_arrays_and_structs_stand_in_the_list_of_the_key() -> None:
+    assert one(pa.list_(pa.int32()), "[[1, null]]", "[null]", "[[]]") == [[1, None], None, []]
+    found = one(pa.list_(PAIR), '[[{"b": 0.1, "a": 1}, null]]')
+    assert found == [[{"a": 1, "b": np.float32(0.1)}, None]]
+    with pytest.raises(KeyTypeError, match=r"'x' is no value of key column 'k', which is list<.*give a whole number"):
+        one(pa.list_(pa.int32()), '[["x"]]')
+    for text in ("[1, 2]", "[[1], [2]]", '{"a": 1, "b": 1}'):
+        with pytest.raises(KeyTypeError, match="give a list within the JSON list of the key"):
+            one(pa.list_(pa.int32()), text)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(KeyTypeError, match="nested too deeply"):
+        json_text([deep])
+
+
 def test_a_number_in_json_keeps_its_digits() -> None:
     (value,) = one(pa.decimal128(38, 2), "[12345678901234567890.12]")
     assert str(value) == "12345678901234567890.12"
-    read = json.loads("[12345678901234567890.120, 1e400, 7, true, null]", parse_float=Numeral)
-    assert json_text(read) == "[12345678901234567890.120, 1e400, 7, true, null]"
+    text = '[12345678901234567890.120, 1e400, 7, true, null, [1.10, {"a": 1e400}]]'
+    assert json_text(json.loads(text, parse_float=Numeral)) == text

@@ -135,7 +135,7 @@ REFUSED: list[tuple[str, str, Any, int, str]] = [
     ("POST", "/v1/views/planes/lookup", {"keys": [7]}, 400, "is a STRING; given was 7"),
     ("POST", "/v1/views/planes/lookup", {"keys": [["a", "b"]]}, 400, "1 columns, not 2"),
     ("POST", "/v1/views/planes/lookup", {"keys": [{"tail": 1}]}, 400, r"its key is \(tailnum\)"),
-    ("POST", "/v1/views/planes/lookup", {"keys": [[["deep"]]]}, 400, "send keys as Arrow"),
+    ("POST", "/v1/views/planes/lookup", {"keys": [[["deep"]]]}, 400, "is a STRING"),
     ("POST", "/v1/views/planes/lookup", {"keys": [], "max_age": True}, 400, "max_age: give seconds"),
     ("POST", "/v1/views/planes/lookup", {"keys": ["a"] * (KEYS_MAX + 1)}, 413, "at most 10,000"),
     ("POST", "/v1/rescale", {"workers": 0}, 400, "workers=0"),

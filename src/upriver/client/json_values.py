@@ -14,8 +14,8 @@
 | ARRAY, STRUCT | a list, an object |
 | MAP | a list of ``{"key": ..., "value": ...}`` |
 
-A key of a lookup may be given in the same forms, but for arrays and structs, which go as Arrow. A STRING that is not
-UTF-8 has U+FFFD for its wrong bytes; in Arrow it is exact. A query also computes values that no view has: a time of day
+A key of a lookup may be given in the same forms. A STRING that is not UTF-8 has U+FFFD for its wrong bytes; in Arrow it
+is exact. A query also computes values that no view has: a time of day
 is ``"12:00:00.000000"``, and an interval with months or days ``"P14M3DT-4.500000S"``, each part with its sign. Columns
 or fields of the same name get numbers: a, a_1. Whole columns are converted at a time.
 """

@@ -8,12 +8,13 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal, localcontext
+from itertools import accumulate
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.client.key_values import shown
+from upriver.client.key_values import KeyPlace, shown
 from upriver.errors import KeyTypeError
 from upriver.plan.plan import EVERYTHING_KEY
 from upriver.state.columns import exact_type
@@ -51,15 +52,31 @@ class Numeral(float):
 
 
 def json_text(parts: Sequence[Any]) -> str:
-    """The JSON list of a key's parts, in which each :class:`Numeral` is as it was written."""
-    return f"[{', '.join(part.text if isinstance(part, Numeral) else json.dumps(part) for part in parts)}]"
+    """The JSON list of a key's parts, in which each :class:`Numeral` is as it was written. Raises KeyTypeError if they
+    are nested too deeply."""
+    try:
+        return f"[{', '.join(map(_part_text, parts))}]"
+    except RecursionError:
+        raise KeyTypeError("a key is nested too deeply: no column's type is") from None
+
+
+def _part_text(part: Any) -> str:
+    if isinstance(part, list):
+        return f"[{', '.join(map(_part_text, part))}]"
+    if isinstance(part, dict):
+        return f"{{{', '.join(f'{json.dumps(name)}: {_part_text(each)}' for name, each in part.items())}}}"
+    return part.text if isinstance(part, Numeral) else json.dumps(part)
 
 
 def keys_of_texts(view: str, key_schema: pa.Schema, texts: Sequence[str]) -> pa.Table:
     """The keys as a table of ``key_schema``. The text of a one-column key is its value, or a JSON list of it; that of a
-    longer key is a JSON list. Raises KeyTypeError, which names the accepted forms."""
+    longer key is a JSON list. Arrays and structs are lists and objects within that list. Raises KeyTypeError, which
+    names the accepted forms."""
     rows = [_parts(view, key_schema, text) for text in texts]
-    columns = [_text_column(view, field, [row[place] for row in rows]) for place, field in enumerate(key_schema)]
+    columns = [
+        _text_column(KeyPlace(view, field), field.type, [row[place] for row in rows])
+        for place, field in enumerate(key_schema)
+    ]
     return pa.Table.from_arrays(columns, schema=key_schema)
 
 
@@ -95,21 +112,51 @@ def _listed(text: str) -> list[Any] | None:
     return found if isinstance(found, list) else None
 
 
-def _text_column(view: str, field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    _, read, form, example = next(kind for kind in _WRITTEN_KINDS if kind[0](field.type))
-    as_number = exact_type(field.type) if pa.types.is_temporal(field.type) else field.type
+def _text_column(place: KeyPlace, type: pa.DataType, values: Sequence[Any]) -> pa.Array:
+    """The values in this type, which is that of the key column or of a part of it."""
+    if pa.types.is_list(type):
+        given = [[] if value is None else value for value in _checked(place, type, list, values)]
+        ends = [0, *accumulate(map(len, given))]
+        elements = _text_column(place, type.value_type, [part for value in given for part in value])
+        mask = pa.array([value is None for value in values], pa.bool_())
+        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), elements, type=type, mask=mask)
+    if pa.types.is_struct(type):
+        names = {field.name for field in type}
+        for value in _checked(place, type, dict, values):
+            if value is not None and (value.keys() != names or len(names) < type.num_fields):
+                raise _refusal(place, type, value)
+        parts = [
+            _text_column(place, field.type, [None if value is None else value[field.name] for value in values])
+            for field in type
+        ]
+        mask = pa.array([value is None for value in values], pa.bool_())
+        return pa.StructArray.from_arrays(parts, fields=list(type), mask=mask)
+    _, read, *_ = _kind_of(type)
+    as_number = exact_type(type) if pa.types.is_temporal(type) else type
     found = []
     for value in values:
         try:
-            part = None if value is None else read(field.type, _as_text(field.type, value))
+            part = None if value is None else read(type, _as_text(type, value))
             found.append(pa.scalar(part, as_number) if not isinstance(part, pa.Scalar) else part)
         except (ValueError, OverflowError, pa.ArrowException) as error:
-            raise KeyTypeError(
-                f"view {view!r}: {shown(value)} is no value of key column {field.name!r}, which is {field.type}: give "
-                f"{form}, as in {example}; or '[null]'"
-            ) from error
+            raise _refusal(place, type, value) from error
     array = pa.array(found, as_number)
-    return array if as_number == field.type else array.view(field.type)
+    return array if as_number == type else array.view(type)
+
+
+def _checked(place: KeyPlace, type: pa.DataType, wanted: Any, values: Sequence[Any]) -> Sequence[Any]:
+    for value in values:
+        if not isinstance(value, wanted | None):
+            raise _refusal(place, type, value)
+    return values
+
+
+def _refusal(place: KeyPlace, type: pa.DataType, value: Any) -> KeyTypeError:
+    _, _, form, example = _kind_of(type)
+    column = f"key column {place.field.name!r}, which is {place.field.type}"
+    return KeyTypeError(
+        f"view {place.view!r}: {shown(value)} is no value of {column}: give {form}, as in {example}; or '[null]'"
+    )
 
 
 def _as_text(type: pa.DataType, value: Any) -> str:
@@ -244,10 +291,16 @@ _WRITTEN_KINDS: tuple[_Kind, ...] = (
     ),
     (pa.types.is_duration, _duration, "a duration in seconds", "PT90.5S"),
     (pa.types.is_binary, _bytes, "bytes as a text, or in hexadecimal digits", """abc or "X'00FF'" """.strip()),
-    (lambda type: True, _no_text, "it from Python or as Arrow, since it has no text", "lookup(view, [key])"),
+    (pa.types.is_list, _no_text, "a list within the JSON list of the key", "[[1, 2]]"),
+    (pa.types.is_struct, _no_text, "an object with its fields within the JSON list of the key", """'[{"a": 1}]'"""),
+    (lambda type: True, _no_text, "NULL: nothing else is of this type", "[null]"),
 )
 """Kinds of columns: a test of the type, how to read a value, a description of its form, and an example. The first
 match counts."""
+
+
+def _kind_of(type: pa.DataType) -> _Kind:
+    return next(kind for kind in _WRITTEN_KINDS if kind[0](type))
 
 
 def _example(type: pa.DataType) -> Any:

@@ -94,8 +94,6 @@ def _key_text(view: str, key: pa.Schema, value: Any) -> str:
     if len(value) != len(names):
         raise KeyTypeError(f"view {view!r}: its key has {len(names)} columns, not {len(value)}")
     for field, part in zip(key, value, strict=False):
-        if isinstance(part, list | dict):
-            raise KeyTypeError(f"view {view!r}: key column {field.name!r} takes no list or object: send keys as Arrow")
         if pa.types.is_string(field.type) and not isinstance(part, str | None):
             raise KeyTypeError(f"view {view!r}: key column {field.name!r} is a STRING; given was {_shown(part)}")
     return json_text(value)
