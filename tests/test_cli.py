@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from cli_page import PAGE, page
 
 import upriver
 from simulator.__main__ import main as simulator
@@ -320,6 +321,10 @@ def test_a_table_s_numbers_are_python_s_and_its_letters_are_shown() -> None:
 def run_python(*arguments: str) -> str:
     """What a fresh interpreter prints."""
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def test_the_page_of_the_command_line_is_made_from_its_parsers() -> None:
+    assert PAGE.read_text() == page(), "run: python tests/support/cli_page.py"
 
 
 @pytest.mark.parametrize(

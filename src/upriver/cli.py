@@ -97,7 +97,7 @@ def _status(status: argparse.ArgumentParser) -> None:
 def _lookup(lookup: argparse.ArgumentParser) -> None:
     lookup.epilog = _VALUES
     _app(lookup)
-    lookup.add_argument("view")
+    lookup.add_argument("view", help="its name")
     lookup.add_argument(
         "keys",
         nargs="+",
@@ -127,7 +127,7 @@ def _query(query: argparse.ArgumentParser) -> None:
 
 def _explain(explain: argparse.ArgumentParser) -> None:
     _app(explain)
-    explain.add_argument("view")
+    explain.add_argument("view", help="its name")
 
 
 def _views(views: argparse.ArgumentParser) -> None:

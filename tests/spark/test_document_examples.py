@@ -12,6 +12,7 @@ import pytest
 from documents_kit import GUIDE, PREAMBLE, README, ROOT, examples_of, printed_lines
 
 import upriver
+from upriver.errors import DeclarationError, IngestFailed, UnknownView
 
 PROGRAMS = [
     path for path in sorted((ROOT / "examples").glob("*.py")) if path.stem not in ("first_program", "spark_connect")
@@ -65,6 +66,37 @@ def run_examples(path: Path, names: dict[str, Any], folder: Path, capsys: pytest
 @pytest.mark.usefixtures("app_of_the_environment")
 def test_the_readme_prints_what_it_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_examples(README, {"__name__": "__main__"}, tmp_path, capsys)
+
+
+FIRST = examples_of(README.read_text())[0].code
+
+
+def test_the_quickstart_has_the_readme_s_program() -> None:
+    code = examples_of((GUIDE / "quickstart.md").read_text())[0].code
+    assert FIRST.startswith(code)
+
+
+def test_the_first_edits_of_the_first_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def edited(before: str = "", after: str = "") -> dict[str, Any]:
+        names: dict[str, Any] = {"__name__": "__main__"}
+        check(FIRST.replace(before, after) if before else FIRST, names, tmp_path, capsys)
+        return names
+
+    for _ in range(2):  # the second run counts no row twice
+        edited()
+    with pytest.raises(IngestFailed, match=r"has other rows than were loaded .* on another root"):
+        edited('("ada", 10)', '("ada", 11)')
+    with pytest.raises(IngestFailed, match="on_changed_rows='take_in' to take in what is new"):
+        edited('("ada", 7)]', '("ada", 7), ("cid", 1)]')
+    with pytest.raises(DeclarationError, match=r"view 'totals': .*amonut.*amount.*customer.* line 1"):
+        edited("sum(amount)", "sum(amonut)")
+    with pytest.raises(DeclarationError, match=r"view 'totals': .*Syntax error at or near 'BY'.* \(line 1"):
+        edited("GROUP BY", "GRUOP BY")
+    with pytest.raises(UnknownView, match="no view 'totls'; there are: totals"):
+        edited('lookup("totals"', 'lookup("totls"')
+    with pytest.raises(DeclarationError, match="key"):
+        edited('orders, key="customer"', 'orders, key="costumer"')
+    edited()
 
 
 @pytest.mark.usefixtures("app_of_the_environment")
