@@ -26,9 +26,9 @@ from upriver.app import App
 from upriver.errors import ClusterError
 from upriver.hashing import hash64
 from upriver.ids import WorkerId
-from upriver.net.lookups import Routing
 from upriver.net.remote import Connection, Remote
 from upriver.options import Checkpoints, Standbys
+from upriver.protocol.lookups import Routing
 from upriver.spark.frames import DataFrame, SparkSession, differing_rows
 from upriver.vnodes import VNODES_DEFAULT, vnodes_of
 

@@ -37,8 +37,8 @@ from benchmarks.rescale_spark import measure_spark
 from upriver.client.client import Client, connect
 from upriver.errors import ClusterError
 from upriver.ids import VnodeId
-from upriver.net.lookups import Routing
 from upriver.net.remote import Connection, Remote
+from upriver.protocol.lookups import Routing
 from upriver.spark.frames import SparkSession
 from upriver.spark.session import local_session
 from upriver.vnodes import VnodeMap

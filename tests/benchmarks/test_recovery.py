@@ -34,7 +34,7 @@ from benchmarks.recovery_spark import Committed, backlog_taken, spark_figures
 from benchmarks.recovery_ways import WAYS, keys_of, way_figures
 from upriver.errors import ClusterError
 from upriver.ids import WorkerId
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 
 SPEC = FeedSpec(keys=10, epoch_rows=20)
 Answer = tuple[float, float, int, int, int, int]

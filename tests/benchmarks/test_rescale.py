@@ -39,7 +39,7 @@ from benchmarks.rescale_spark import PARTS, StatefulQuery
 from upriver.errors import ClusterError
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 from upriver.protocol.strategies import Strategy
 from upriver.vnodes import vnodes_of
 

@@ -22,7 +22,7 @@ from benchmarks.vote_lookups import Asker, VoteLookupTask
 from benchmarks.vote_model import VIEW, KeyArray, Popularity, titles
 from benchmarks.vote_prober import ANSWERS, BATCHED, FRESH, HIT, MISS, SINGLE, WARM_UP, WRONG, VoteProber, VoteTask
 from upriver.errors import UserError
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 
 ARTICLES, UNREAD = 50, 400
 NAMED = ("state_mb", "rss_mb", "read_p50_ms", "read_p99_ms", "miss_p50_ms", "reads_per_s", "writes_per_s")

@@ -14,7 +14,7 @@ from server_kit import SECONDS_MAX, TOKEN
 import upriver
 from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError
 from upriver.lake.lake import Lake
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 from upriver.runtime.change_pieces import ChangePieces
 
 

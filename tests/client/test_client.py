@@ -23,7 +23,6 @@ from rows_kit import rows_of
 from server_kit import SECONDS_MAX, TOKEN
 
 from upriver.client.client import Client, connect
-from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.errors import (
     AccessDenied,
     ClusterError,
@@ -41,7 +40,8 @@ from upriver.errors import (
 from upriver.hashing import hash64
 from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.freshness import FreshnessReport, TableFreshness
+from upriver.protocol.lookups import ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
 

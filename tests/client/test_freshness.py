@@ -15,10 +15,10 @@ from upriver.client.freshness import (
     SOURCES,
     KnownFreshness,
 )
-from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.errors import ClusterError, StaleView
 from upriver.ids import Epoch
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.freshness import FreshnessReport, TableFreshness
+from upriver.protocol.lookups import ViewRoute
 
 ROUTE = ViewRoute(("k",), pa.schema([("k", pa.int64())]), ("orders",))
 

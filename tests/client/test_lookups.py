@@ -28,8 +28,8 @@ from upriver.client.lookups import (
     LookupBatches,
 )
 from upriver.errors import UnknownView, WaitTimeout
-from upriver.net.lookups import Answered, ViewRoute
-from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.schemas import EVERYTHING_KEY
+from upriver.protocol.lookups import Answered, ViewRoute
 
 SECONDS_MAX = 10.0
 """Seconds for what must come at once."""

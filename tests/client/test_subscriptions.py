@@ -15,8 +15,9 @@ from upriver.client.subscriptions import THROUGH, Subscription
 from upriver.errors import ChangesGone, ClusterError, DeclarationError, ProtocolError, UnknownView
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake
-from upriver.net.lookups import ViewRoute
-from upriver.runtime.change_pieces import ChangePieces, ChangePosition, PieceLimits
+from upriver.protocol.lookups import ViewRoute
+from upriver.runtime.change_pieces import ChangePieces, PieceLimits
+from upriver.state.changes import ChangePosition
 
 HISTORY, _ = random_history(5, 12, one_row=False)
 ALL = [each for version in HISTORY for each in version]

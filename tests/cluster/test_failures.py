@@ -26,7 +26,7 @@ from failure_kit import (
 from benchmarks.recovery_kill import pid_listening
 from upriver.client.lookups import LookupStream
 from upriver.errors import WorkerLost, WrongOwner
-from upriver.net.lookups import KeysAsked
+from upriver.protocol.lookups import KeysAsked
 
 pytestmark = pytest.mark.cluster
 KEYS_ASKED = list(range(0, KEYS, 50))

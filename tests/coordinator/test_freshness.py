@@ -9,16 +9,15 @@ from upriver.coordinator.freshness import (
     FAILED,
     FAILING,
     MARKS_MAX,
-    NOTHING_KNOWN,
     RATE_WINDOW_S,
     STALLED,
     Freshness,
-    FreshnessReport,
     Progress,
     ReadThrough,
     TableCounts,
 )
 from upriver.ids import Epoch, WorkerId
+from upriver.protocol.freshness import NOTHING_KNOWN, FreshnessReport
 
 UNCOMMITTED = "its source has not answered since, or has rows that are not committed yet"
 

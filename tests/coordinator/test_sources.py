@@ -21,10 +21,10 @@ from upriver.coordinator.sources import (
     SourceEvent,
     SourceMachine,
     SourceStarted,
-    SourceState,
     SourceStopped,
     TimePassed,
 )
+from upriver.protocol.freshness import SourceState
 
 
 def started(at: float = 0.0) -> SourceMachine:

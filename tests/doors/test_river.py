@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from river_kit import RiverApp, fail_flights, flights_app, progress, table, view, worker
 
 from upriver.client.json_values import json_bytes
-from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.doors.river import HISTORY, LEVELS, POINTS_MAX, SAMPLE_S, RiverFeed, picture
 from upriver.ids import Epoch, MapVersion, WorkerId
-from upriver.net.lookups import Routing
+from upriver.protocol.freshness import FreshnessReport, TableFreshness
+from upriver.protocol.lookups import Routing
 from upriver.vnodes import VnodeMap
 
 Json = dict[str, Any]

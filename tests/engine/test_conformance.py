@@ -26,7 +26,8 @@ from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
 from upriver.plan.explain import why_full
-from upriver.plan.plan import EVERYTHING_KEY, DataflowPlan
+from upriver.plan.plan import DataflowPlan
+from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.sql.queries import compile_view, declare_view
 
 MOVES_ODDS = 0.1

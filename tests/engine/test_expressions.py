@@ -15,7 +15,7 @@ from sql_kit import local_plan, parts_of, spec
 from upriver.engine.expressions import GUARD, STATEMENTS_MAX, Evaluator
 from upriver.errors import ProtocolError, RowError
 from upriver.plan.plan import Projection
-from upriver.protocol.json_forms import plan_from_json, plan_to_json
+from upriver.protocol.plans import plan_from_json, plan_to_json
 
 NUMBERS = pa.schema([("a", pa.int32()), ("b", pa.int32())])
 ODD_NAMES = [

@@ -44,11 +44,12 @@ from upriver.net.handshake import (
     nonce,
 )
 from upriver.net.line import ANSWER_TERMS, CALL_TERMS, KEYS_MAX, LOOKUP_TERMS, Line, answer_all
-from upriver.net.lookups import Answered, KeysAsked, LookupService
+from upriver.net.lookups import LookupService
 from upriver.net.remote import Connection, Remote, dial
 from upriver.net.server import Caller, Listen, Server
 from upriver.net.wire import Message, decode, decode_json, encode, encode_json
 from upriver.options import Tokens
+from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService
 from upriver.runtime.worker import WorkerConfig

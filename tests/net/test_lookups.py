@@ -17,9 +17,10 @@ from upriver.net.byte_stream import ByteStream
 from upriver.net.gate import Places
 from upriver.net.handshake import Purpose
 from upriver.net.line import ANSWER_TERMS, LOOKUP_TERMS, Line
-from upriver.net.lookups import Answered, KeysAsked, LookupService
+from upriver.net.lookups import LookupService
 from upriver.net.remote import Remote, dial
 from upriver.net.server import Caller, Server
+from upriver.protocol.lookups import Answered, KeysAsked
 
 KEY = pa.schema([("k", pa.string())])
 ROWS = pa.schema([("k", pa.string()), ("at_least", pa.int64())])

@@ -36,7 +36,7 @@ from upriver.plan.plan import (
 )
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
-from upriver.protocol.json_forms import plan_from_json, plan_to_json
+from upriver.protocol.plans import plan_from_json, plan_to_json
 
 MAP = StatefulMapOp(
     ("shop",),

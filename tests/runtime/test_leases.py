@@ -23,9 +23,9 @@ from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, now, open_channel
 from upriver.net.codec import encode_message
-from upriver.net.lookups import Answered, KeysAsked
 from upriver.net.server import Listen
 from upriver.net.wire import Message
+from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.protocol.messages import WorkerFailed
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, SILENCED, CoordinatorRecords, CoordinatorService

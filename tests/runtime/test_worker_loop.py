@@ -21,7 +21,7 @@ from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.lake import LakeRecord, OwnedLake
-from upriver.net.lookups import KeysAsked
+from upriver.protocol.lookups import KeysAsked
 from upriver.protocol.messages import FromWorker, Retire
 from upriver.protocol.peers import Envelope
 from upriver.protocol.worker_events import KeysRead, LookupAsked, LookupGivenUp, WorkerAction, WorkerEvent

@@ -19,7 +19,7 @@ from upriver.errors import AccessDenied, ClusterError, UnknownView, UserError, W
 from upriver.hashing import hash64
 from upriver.ids import Epoch, SnapshotId
 from upriver.net.server import GET_ROWS_MAX, Get, Server
-from upriver.plan.plan import schema_to_json
+from upriver.plan.schemas import schema_to_json
 from upriver.runtime.coordinator_loop import SnapshotParts
 from upriver.runtime.snapshots import SCANS_KNOWN_MAX, SharedScans, SnapshotPart
 from upriver.spark.scan import ScanRequest, UpriverDataSource

@@ -18,7 +18,7 @@ from upriver.lake.checkpoint_keeper import fingerprints
 from upriver.lake.control import ControlRecord
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import DataflowPlan, FunctionForm, UserFunction
-from upriver.protocol.json_forms import plan_from_json, plan_to_json
+from upriver.protocol.plans import plan_from_json, plan_to_json
 from upriver.sql.queries import declare_view
 from upriver.vnodes import Placement
 

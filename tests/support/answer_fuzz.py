@@ -20,18 +20,18 @@ from wire_fuzz import COLUMNS, changed, use
 from upriver.client.lookups import KeySet, Lookup, LookupStreams, ask_owners, in_key_order
 from upriver.client.scans import ScanReader, snapshot_part
 from upriver.client.subscriptions import Subscription
-from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
 from upriver.net.byte_stream import ByteStream, Watch
 from upriver.net.handshake import Purpose
-from upriver.net.lookups import Answered, KeysAsked, LookupService, Routing, ViewRoute
+from upriver.net.lookups import LookupService
 from upriver.net.remote import Connection, check_schema
 from upriver.net.server import Caller, Calls, Server, Service
 from upriver.net.wire import refusing_malformed
-from upriver.plan.plan import schema_to_json
-from upriver.runtime.change_pieces import ChangePosition
-from upriver.state.changes import changes_schema
+from upriver.plan.schemas import schema_to_json
+from upriver.protocol.freshness import FreshnessReport, TableFreshness
+from upriver.protocol.lookups import Answered, KeysAsked, Routing, ViewRoute
+from upriver.state.changes import ChangePosition, changes_schema
 from upriver.vnodes import VnodeMap
 
 KEY = pa.array(range(5))

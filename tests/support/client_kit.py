@@ -10,13 +10,14 @@ import pyarrow as pa
 from server_kit import KEYS, TOKEN, calls_server
 
 from upriver.client.client import Client, connect
-from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import UnknownView, WaitTimeout, WrongOwner
 from upriver.hashing import hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.net.handshake import Purpose
-from upriver.net.lookups import Answered, KeysAsked, LookupService, Routing, ViewRoute
+from upriver.net.lookups import LookupService
 from upriver.net.server import Action, Calls, Piece, Server, Service
+from upriver.protocol.freshness import FreshnessReport
+from upriver.protocol.lookups import Answered, KeysAsked, Routing, ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
 VNODES = 16

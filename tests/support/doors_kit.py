@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from upriver.client.scans import ScanReader
 from upriver.errors import UnknownView
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 
 ZONE = "Europe/Berlin"
 EPOCH = 7

@@ -12,13 +12,13 @@ from client_kit import EPOCH, Cluster, View
 from rescale_kit import Coordinator
 from server_kit import SECONDS_MAX, TOKEN
 
-from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.doors.gateway import Gateway
 from upriver.doors.http.server import HttpServer
 from upriver.ids import Epoch
-from upriver.net.lookups import ViewRoute
 from upriver.net.server import Listen
 from upriver.options import Tls, Tokens
+from upriver.protocol.freshness import FreshnessReport, TableFreshness
+from upriver.protocol.lookups import ViewRoute
 
 READER_TOKEN = "only-for-readers"
 COMMITTED_AT = datetime.datetime(2026, 1, 3, 12, tzinfo=datetime.UTC).timestamp()

@@ -13,7 +13,7 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import ClusterError, UpriverError, WrongOwner
 from upriver.ids import Channel, Epoch, Incarnation, Term, VnodeId, WorkerId
 from upriver.lake.manifests import Manifest
-from upriver.net.lookups import Answered, KeysAsked
+from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.protocol.messages import EpochFinished, OpenEpoch, ToWorker
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.measures import LookupTotals, WorkerMeasures

@@ -11,9 +11,9 @@ from client_kit import VNODES, View
 from http_kit import EXPLAINED, HttpApp
 from server_kit import TOKEN
 
-from upriver.coordinator.freshness import FreshnessReport, TableFreshness
 from upriver.ids import Epoch, WorkerId
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.freshness import FreshnessReport, TableFreshness
+from upriver.protocol.lookups import ViewRoute
 from upriver.vnodes import VnodeMap
 
 CHROMIUM = next(

@@ -17,8 +17,9 @@ from server_kit import KEYS
 
 from upriver.ids import Epoch
 from upriver.net.handshake import Purpose
-from upriver.net.lookups import Answered, KeysAsked, LookupService
+from upriver.net.lookups import LookupService
 from upriver.net.server import Calls, Server, Service
+from upriver.protocol.lookups import Answered, KeysAsked
 
 LAKE_FILES = 10
 STACK_BYTES = 256 << 10

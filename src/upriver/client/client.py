@@ -23,7 +23,6 @@ from upriver.client.queries import QUERY, QUERY_S, Parameters, answer_of, query_
 from upriver.client.rescale import Rescale, rescale_fields
 from upriver.client.scans import ScanReader
 from upriver.client.subscriptions import UNREACHABLE_S, Subscription
-from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import (
     ClusterError,
     DeclarationError,
@@ -39,12 +38,11 @@ from upriver.ids import Epoch
 from upriver.lake.lake import Lake
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
-from upriver.net.lookups import Routing, ViewRoute, route_among
 from upriver.net.remote import Connection, Remote, check_schema
 from upriver.net.wire import refusing_malformed
-from upriver.runtime.change_pieces import KEYS_MAX as SUBSCRIBED_KEYS_MAX
-from upriver.runtime.change_pieces import ChangePosition
-from upriver.state.changes import NOW, changes_schema
+from upriver.protocol.freshness import FreshnessReport
+from upriver.protocol.lookups import Routing, ViewRoute, route_among
+from upriver.state.changes import NOW, SUBSCRIBED_KEYS_MAX, ChangePosition, changes_schema
 from upriver.state.key_filter import KeyFilter
 from upriver.traces import lookup_traced
 

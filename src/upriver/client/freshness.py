@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import StaleView, UpriverError
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.freshness import FreshnessReport
+from upriver.protocol.lookups import ViewRoute
 
 ASK_EVERY_S = 1.0
 """Seconds between two reports while lookups go on; another thread asks for the next."""

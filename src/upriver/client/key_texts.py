@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from upriver.client.key_values import KeyPlace, shown
 from upriver.errors import KeyTypeError
-from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.state.columns import exact_type
 from upriver.zones import zone_info
 

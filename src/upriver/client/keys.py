@@ -14,7 +14,7 @@ import pyarrow as pa
 from upriver.client.key_values import KeyPlace, shown
 from upriver.errors import KeyTypeError
 from upriver.hashing import Hashes
-from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.state.indexes import first_equal
 from upriver.state.vectors import is_any_twice
 

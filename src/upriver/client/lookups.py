@@ -41,9 +41,9 @@ from upriver.ids import WorkerId
 from upriver.net.byte_stream import Latch, Watch
 from upriver.net.handshake import Purpose
 from upriver.net.line import ANSWER_TERMS, Line
-from upriver.net.lookups import Answered, KeysAsked, Routing, ViewRoute, answered_of
 from upriver.net.remote import IDLE_S_MAX, Connection, Remote, dial
 from upriver.net.wire import error_from_json, refusing_malformed
+from upriver.protocol.lookups import Answered, KeysAsked, Routing, ViewRoute
 from upriver.state.columns import taken
 from upriver.state.vectors import is_any_twice, spread
 from upriver.vnodes import vnodes_of
@@ -99,7 +99,7 @@ class LookupStream:
             self.is_in_step = True
             raise error_from_json(answer.head)
         with refusing_malformed(self.address):
-            answered = answered_of(answer)
+            answered = Answered.of(answer.head, answer.batch)
         self.is_in_step = True
         return answered
 

@@ -21,7 +21,7 @@ from upriver.ids import Epoch
 from upriver.lake.scan import scan_from_json
 from upriver.net.remote import Connection, Remote
 from upriver.net.wire import refusing_malformed
-from upriver.plan.plan import schema_from_json
+from upriver.plan.schemas import schema_from_json
 from upriver.vnodes import VnodeGroup
 
 SOURCE_S_MAX = 10.0

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from upriver.errors import ClusterError, NotRead
 from upriver.net.wire import refusing_malformed
-from upriver.runtime.change_pieces import ChangePosition
+from upriver.state.changes import ChangePosition
 from upriver.state.key_filter import KeyFilter
 
 THROUGH = b"upriver.through"

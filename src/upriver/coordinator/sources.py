@@ -13,7 +13,8 @@ under neither is tried again.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+
+from upriver.protocol.freshness import SourceState
 
 BACKOFF_S_MIN = 1.0
 BACKOFF_S_MAX = 60.0
@@ -23,22 +24,6 @@ STALLED_S = 60.0
 UNANSWERED_S = 20.0
 """Seconds after which a source is stalled that has not said what rows there are. A batch may take long. A server that
 is there answers this soon, but Spark may ask one that is absent, or has no such topic, for minutes before it fails."""
-
-
-class SourceState(StrEnum):
-    """The state of a source, as users see it."""
-
-    RUNNING = "running"
-    """Its attempt is alive, and takes rows or waits for some."""
-    STALLED = "stalled"
-    """Its attempt is alive and has work, but has finished no batch for ``STALLED_S``, or the source has not answered
-    for ``UNANSWERED_S``."""
-    FAILING = "failing"
-    """Its attempt follows a failure, has shown nothing yet, and is not stalled either."""
-    FAILED = "failed"
-    """Its last attempt ended with an error; the next one, if there will be one, has not begun."""
-    FINISHED = "finished"
-    """All rows are in the lake, and no more will come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ from upriver.doors.query_program import (
     QueryTask,
 )
 from upriver.errors import Busy, DeclarationError, RowError, UnsupportedSql, WaitTimeout
-from upriver.net.lookups import ViewRoute
-from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.schemas import EVERYTHING_KEY
+from upriver.protocol.lookups import ViewRoute
 
 QUERY_KEYS_MAX = 100_000
 """Keys of one view that a query names."""

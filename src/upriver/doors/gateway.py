@@ -28,10 +28,10 @@ from upriver.errors import DeclarationError
 from upriver.lake.address import Root
 from upriver.lake.lake import Lake
 from upriver.net.handshake import Role
-from upriver.net.lookups import ViewRoute, route_among
 from upriver.options import Tokens
 from upriver.plan.explain import render
 from upriver.plan.types import spark_name
+from upriver.protocol.lookups import ViewRoute, route_among
 from upriver.runtime.change_feed import ChangeFeed
 
 

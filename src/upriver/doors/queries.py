@@ -20,10 +20,10 @@ from sqlglot.optimizer.scope import Scope, traverse_scope
 from upriver.doors.column_titles import with_postgres_names, with_spark_names
 from upriver.doors.exact_numbers import check_numbers, plain_numbers, with_exact_texts
 from upriver.errors import UnknownView, UnsupportedSql
-from upriver.net.lookups import ViewRoute
 from upriver.plan.column_names import quoted
-from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.plan.types import duck_name, is_instant, is_interval, is_nested
+from upriver.protocol.lookups import ViewRoute
 
 QUERY_CHARS_MAX = 1 << 20
 """Characters of a query."""

@@ -27,10 +27,10 @@ from itertools import islice
 from typing import Any
 
 from upriver.client.client import Client
-from upriver.coordinator.freshness import FreshnessReport
 from upriver.errors import ClusterError, UpriverError
-from upriver.net.lookups import Routing, ViewRoute
 from upriver.plan.types import spark_name
+from upriver.protocol.freshness import FreshnessReport
+from upriver.protocol.lookups import Routing, ViewRoute
 
 Json = dict[str, Any]
 

@@ -37,7 +37,8 @@ from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.change_parts import ROWS, in_order, read_part
 from upriver.lake.lake import Lake, OwnedLake, sealed
-from upriver.plan.plan import DataflowPlan, schema_from_json, schema_to_json
+from upriver.plan.plan import DataflowPlan
+from upriver.plan.schemas import schema_from_json, schema_to_json
 from upriver.state.changes import CHANGE_COLUMNS, COMMIT_TIMESTAMP, COMMIT_VERSION, ChangeCommit, ChangePart
 from upriver.state.runs import HASH_COLUMN
 from upriver.vnodes import VnodeGroup

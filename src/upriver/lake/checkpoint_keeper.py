@@ -26,7 +26,7 @@ from upriver.protocol.coordinator_events import (
     ForgetCheckpoints,
     PublishCheckpoint,
 )
-from upriver.protocol.json_forms import plan_to_json
+from upriver.protocol.plans import plan_to_json
 from upriver.state.checkpoint import Checkpoint
 from upriver.state.runs import checksum_of
 

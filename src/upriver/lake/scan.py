@@ -32,7 +32,7 @@ from upriver.lake.address import Root
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake
 from upriver.lake.manifests import LakeEpochs
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, LatestOp, RegionPlan, TableSpec
-from upriver.protocol.json_forms import plan_from_json, plan_to_json
+from upriver.protocol.plans import plan_from_json, plan_to_json
 from upriver.state.runs import RunInfo, run_schema
 from upriver.vnodes import VnodeGroup, hashes_in, vnodes_of
 

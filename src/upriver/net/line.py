@@ -23,7 +23,7 @@ from upriver.hashing import Hashes, check_hashable
 from upriver.net.byte_stream import ByteStream
 from upriver.net.frames import Traffic
 from upriver.net.wire import decode_json, encode_json, error_to_json, read_batch
-from upriver.plan.plan import schema_from_json, schema_to_json
+from upriver.plan.schemas import schema_from_json, schema_to_json
 
 VIEWS_MAX = 10_000
 """How many views' schemas one end remembers for the other."""

@@ -16,7 +16,6 @@ All operators take and give signed batches: a row with weight -1 takes one equal
 their values are. A null equals a null, NaN equals NaN, and -0.0 equals 0.0, unless an operator's own words differ.
 """
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,14 +30,12 @@ import xxhash
 from upriver.ids import Channel
 from upriver.plan.clock import ClockOp
 from upriver.plan.retention import Retain
-from upriver.plan.types import check_names
+from upriver.plan.schemas import EVERYTHING_KEY, key_schema, schema_from_json, schema_to_json
 
 ALL_ALIKE = "() of all rows"
 """A part of the name of a column that holds one value in all rows, and so routes all rows to one place."""
-ALL_ALIKE_TYPE = pa.int8()
+ALL_ALIKE_TYPE = EVERYTHING_KEY.field(0).type
 ALL_ALIKE_SQL = "CAST(0 AS TINYINT)"
-EVERYTHING_KEY = pa.schema([pa.field("()", ALL_ALIKE_TYPE)])
-"""The key ``()``, which has no column, as lookups send it: 0."""
 
 SLOTS = 64
 """Slots over which rows are spread that meet by no column: how many workers may share them, and how often the rows of
@@ -71,18 +68,6 @@ SALT_COLUMNS_MAX = 2
 
 CHANNEL_CHARS_MAX = 150
 """Characters of an index's columns in the name of its channel."""
-
-
-def schema_to_json(schema: pa.Schema) -> str:
-    """An Arrow schema as base64 of its IPC form."""
-    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
-
-
-def schema_from_json(text: str) -> pa.Schema:
-    """The inverse of :func:`schema_to_json`. Raises ValueError for what is none, also for names that are no texts."""
-    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    check_names(schema)
-    return schema
 
 
 def rows_to_bytes(rows: pa.RecordBatch) -> bytes:
@@ -710,11 +695,6 @@ def register_bits(error: float) -> int:
 def is_in_one_place(key: tuple[str, ...]) -> bool:
     """Whether rows that are routed by these columns are all in one place."""
     return all(ALL_ALIKE in column for column in key)
-
-
-def key_schema(key: tuple[str, ...], schema: pa.Schema) -> pa.Schema:
-    """The columns of a view's key as lookups send them. schema: of the view."""
-    return pa.schema([schema.field(name) for name in key]) if key else EVERYTHING_KEY
 
 
 def view_of(region: str) -> str:

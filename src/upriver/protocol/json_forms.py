@@ -1,4 +1,4 @@
-"""Records of the protocol and plans as JSON, and back: the types of the fields decide how each is written and read.
+"""Records as JSON, and back: the types of the fields decide how each is written and read.
 
 Nothing is unpickled: the worst that a file or a peer can give is a value that is refused.
 """
@@ -13,26 +13,11 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 
 import pyarrow as pa
 
-from upriver.plan.plan import DataflowPlan, schema_from_json, schema_to_json
+from upriver.plan.schemas import schema_from_json, schema_to_json
 from upriver.vnodes import VnodeMap
 
 Form = tuple[Callable[[Any], Any], Callable[[Any], Any]]
 """How a value of some type becomes JSON, and how it is read back."""
-
-
-def plan_to_json(plan: DataflowPlan) -> dict[str, Any]:
-    """A plan as JSON, as it is sent and recorded."""
-    to_json, _ = record_form(DataflowPlan)
-    json: dict[str, Any] = to_json(plan)
-    return json
-
-
-def plan_from_json(json: Mapping[str, Any]) -> DataflowPlan:
-    """The inverse of :func:`plan_to_json`."""
-    _, from_json = record_form(DataflowPlan)
-    plan: DataflowPlan = from_json(json)
-    return plan
-
 
 _PLAIN_FORMS: Mapping[Any, Form] = {
     pa.Schema: (schema_to_json, schema_from_json),

@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
-from upriver.coordinator.freshness import Freshness, FreshnessReport, Progress, ReadThrough
+from upriver.coordinator.freshness import Freshness, Progress, ReadThrough
 from upriver.ids import BEGINNING, Epoch, WorkerId
 from upriver.lake.manifests import LakeEpochs
+from upriver.protocol.freshness import FreshnessReport
 from upriver.runtime.measures import EpochTimes, LakeTally
 
 COMMITS_KEPT_MAX = 10_000

@@ -13,18 +13,18 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.arguments import seconds, whole
+from upriver.arguments import seconds
 from upriver.errors import Busy, ChangesGone, ProtocolError
 from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake
 from upriver.runtime.change_feed import ChangeFeed
-from upriver.state.changes import COMMIT_VERSION
+from upriver.state.changes import COMMIT_VERSION, SUBSCRIBED_KEYS_MAX, ChangePosition
 
 PIECE_ROWS_MAX = 65_536
 """Rows of one piece."""
@@ -32,8 +32,6 @@ PIECE_BYTES_MAX = 16 << 20
 """Bytes of one piece, unless a single row has more."""
 PIECE_VERSIONS_MAX = 10_000
 """Versions that one piece looks through: those without changes of the wanted keys, too."""
-KEYS_MAX = 100_000
-"""Keys of one subscription."""
 WAIT_S_MAX = 1.0
 """Seconds that a call waits for newer changes."""
 LOOK_AGAIN_S = 0.25
@@ -54,25 +52,6 @@ class PieceLimits:
     bytes: int = PIECE_BYTES_MAX
     versions: int = PIECE_VERSIONS_MAX
     readers: int = READERS_MAX
-
-
-@dataclass(frozen=True, slots=True)
-class ChangePosition:
-    """Where the next piece begins. after: the last version whose changes the client has all got; ``None``: none yet, so
-    the reader begins with the log's base. skip: rows of the following version that were given already. first: the
-    base's version, once rows of it were given."""
-
-    after: Epoch | None = None
-    skip: int = 0
-    first: Epoch | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return {"after": self.after, "skip": self.skip, "first": self.first}
-
-    @classmethod
-    def from_json(cls, json: Mapping[str, Any]) -> Self:
-        after, first = (None if json[name] is None else Epoch(whole(name, json[name])) for name in ("after", "first"))
-        return cls(after, whole("skip", json["skip"]), first)
 
 
 class _PieceReader:
@@ -225,8 +204,8 @@ def _hashes(keys: Any) -> Hashes | None:
     """Raises ProtocolError for anything but hashes."""
     if keys is None:
         return None
-    if not isinstance(keys, list) or len(keys) > KEYS_MAX:
-        raise ProtocolError(f"keys: give a list of at most {KEYS_MAX:,} hashes")
+    if not isinstance(keys, list) or len(keys) > SUBSCRIBED_KEYS_MAX:
+        raise ProtocolError(f"keys: give a list of at most {SUBSCRIBED_KEYS_MAX:,} hashes")
     if not all(isinstance(key, int) and 0 <= key <= HASH64_MAX for key in keys):
         raise ProtocolError(f"keys: a hash is a number from 0 to {HASH64_MAX}")
     return np.unique(np.array(keys, np.uint64))

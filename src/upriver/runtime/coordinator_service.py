@@ -17,11 +17,12 @@ from upriver.lake.scan import LakeScan, TableScan, ViewScan, scan_key
 from upriver.net.channel import ChannelEnd, Channels, Receiver
 from upriver.net.codec import decode_from_worker, encode_message
 from upriver.net.handshake import HandshakeKeys, Purpose
-from upriver.net.lookups import Routing, ViewRoute
 from upriver.net.server import Action, Calls, Listen, Piece, Server, Service
 from upriver.net.wire import Message
 from upriver.plan.explain import explain
-from upriver.plan.plan import DataflowPlan, TableSpec, schema_to_json
+from upriver.plan.plan import DataflowPlan, TableSpec
+from upriver.plan.schemas import schema_to_json
+from upriver.protocol.lookups import Routing, ViewRoute
 from upriver.protocol.messages import ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.change_pieces import ChangePieces

@@ -15,7 +15,8 @@ from numbers import Real
 from upriver.errors import DeclarationError, WorkerLost, WrongOwner
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, ChannelLimits, now
-from upriver.net.lookups import Answered, KeysAsked, LookupHandler
+from upriver.net.lookups import LookupHandler
+from upriver.protocol.lookups import Answered, KeysAsked
 
 SILENCE_S = 2.0
 """Seconds of silence after which a worker is given up, unless the user says otherwise."""

@@ -20,7 +20,8 @@ from typing import Any
 from upriver.errors import ClusterError, ProtocolError, UnknownView, UpriverError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.lake.manifests import LakeEpochs
-from upriver.net.lookups import Answered, KeysAsked, LookupHandler
+from upriver.net.lookups import LookupHandler
+from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.traces import trace_epoch
 
 LOOKUP_BOUNDS_S = (

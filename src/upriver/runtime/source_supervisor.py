@@ -27,7 +27,6 @@ from upriver.coordinator.sources import (
     SourceFailure,
     SourceMachine,
     SourceStarted,
-    SourceState,
     SourceStopped,
     TimePassed,
     silence,
@@ -36,6 +35,7 @@ from upriver.coordinator.sources import (
 from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.manifests import LakeEpochs
+from upriver.protocol.freshness import SourceState
 from upriver.shutdown import run_all
 
 _LOG = logging.getLogger("upriver.sources")

@@ -5,7 +5,7 @@ import secrets
 
 from upriver.errors import UpriverError, WrongOwner
 from upriver.net.byte_stream import Latch
-from upriver.net.lookups import Answered
+from upriver.protocol.lookups import Answered
 from upriver.protocol.worker_events import Answer
 
 TICKET_BITS = 30

@@ -28,7 +28,7 @@ from typing import Protocol, assert_never
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.lake import Lake
-from upriver.net.lookups import Answered, KeysAsked
+from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.protocol.messages import (
     Assign,
     CloseInput,

@@ -22,7 +22,6 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.epochs import LoggedVersions
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.restarts import Claim, PlaceHistory
-from upriver.coordinator.sources import SourceState
 from upriver.errors import WaitTimeout
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.change_upkeep import ChangeUpkeep
@@ -41,6 +40,7 @@ from upriver.options import Checkpoints, Compaction, Standbys, Tokens
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.provenance import indexes_of
 from upriver.progress import Told
+from upriver.protocol.freshness import SourceState
 from upriver.runtime.clock_ticks import TICK_S, ClockTicks
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService

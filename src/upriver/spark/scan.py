@@ -37,7 +37,7 @@ from upriver.ids import Epoch
 from upriver.lake.scan import scan_from_json
 from upriver.net.remote import Connection, Remote
 from upriver.net.wire import refusing_malformed
-from upriver.plan.plan import schema_from_json
+from upriver.plan.schemas import schema_from_json
 from upriver.spark.changes import ChangesPlan, ChangesReader, ChangesSource, means_changes, stream_reader
 from upriver.spark.schema import spark_arrow_schema
 from upriver.state.key_filter import KeyFilter

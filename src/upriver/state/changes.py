@@ -1,4 +1,4 @@
-"""The log of a view's changes: what its commits and parts say, and the form of its rows.
+"""The log of a view's changes: what its commits and parts say, the form of its rows, and where a reader stands.
 
 A *commit* of the log makes the changes of some epochs readable, of every view that has a log. A *part* is a file with
 rows of one view. A *fold* takes the place of adjacent commits. ``docs/internals/changes.md``.
@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from upriver.arguments import whole
 from upriver.ids import Epoch, Term
 from upriver.state.runs import CHECKSUM, HASH_COLUMN
 
@@ -23,6 +24,8 @@ CHANGE_FIELDS = (
 """The columns of changes behind the view's."""
 NOW = "now"
 """``since`` of a reader that wants later changes alone."""
+SUBSCRIBED_KEYS_MAX = 100_000
+"""Keys of one subscription."""
 CHANGE_COLUMNS = tuple(field.name for field in CHANGE_FIELDS)
 
 
@@ -144,6 +147,25 @@ class ChangeCommit:
             ended=_versions(json["ended"]),
             folded_at=json["folded_at"],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ChangePosition:
+    """Where the next piece begins. after: the last version whose changes the client has all got; ``None``: none yet, so
+    the reader begins with the log's base. skip: rows of the following version that were given already. first: the
+    base's version, once rows of it were given."""
+
+    after: Epoch | None = None
+    skip: int = 0
+    first: Epoch | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        return {"after": self.after, "skip": self.skip, "first": self.first}
+
+    @classmethod
+    def from_json(cls, json: Mapping[str, Any]) -> Self:
+        after, first = (None if json[name] is None else Epoch(whole(name, json[name])) for name in ("after", "first"))
+        return cls(after, whole("skip", json["skip"]), first)
 
 
 def _versions(of_views: Mapping[str, int]) -> dict[str, Epoch]:

@@ -27,10 +27,10 @@ from upriver.protocol.peers import (
     Took,
 )
 from upriver.protocol.rules import Rules
-from upriver.protocol.strategies import left_to_give, slices_given
 from upriver.protocol.worker_events import LookupAsked, SetRowsAside, TimeToAnswer, TimeToMove
 from upriver.worker.checkpoints import CheckpointParts
 from upriver.worker.lookups import Lookups
+from upriver.worker.migrators import left_to_give, slices_given
 from upriver.worker.peers import KnownPeers, StepOutput
 from upriver.worker.progress import EpochProgress
 from upriver.worker.regions import Regions

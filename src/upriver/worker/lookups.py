@@ -18,11 +18,11 @@ from upriver.hashing import Hashes
 from upriver.ids import Epoch, WorkerId
 from upriver.protocol.peers import PeerLookup, PeerLookupAnswered, PeerLookupGivenUp, PeerLookupRefused
 from upriver.protocol.rules import Rules
-from upriver.protocol.strategies import maps_of
 from upriver.protocol.worker_events import Answer, LookupAsked, LookupGivenUp, Refuse
 from upriver.state.pair_index import ManyMembers
 from upriver.vnodes import vnodes_of
 from upriver.worker.long_answers import LongAnswers
+from upriver.worker.migrators import maps_of
 from upriver.worker.peers import KnownPeers, StepOutput
 from upriver.worker.progress import EpochProgress
 from upriver.worker.regions import Regions

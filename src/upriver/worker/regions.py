@@ -17,11 +17,12 @@ from upriver.partial.partial_region import PartialRegion
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import Rules
-from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy
+from upriver.protocol.strategies import Strategy
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
 from upriver.worker.change_logs import ChangeLogs
 from upriver.worker.failed_region import FailedRegion
+from upriver.worker.migrators import MIGRATORS, Migrator
 from upriver.worker.shard import Shard
 
 Stats = Mapping[str, Mapping[str, int]]

@@ -56,12 +56,13 @@ from upriver.protocol.peers import (
     Took,
 )
 from upriver.protocol.rules import Rules
-from upriver.protocol.strategies import MIGRATORS, Migrator, Strategy, new_owner
+from upriver.protocol.strategies import Strategy
 from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
 from upriver.state.vectors import NO_KEYS, key_set
 from upriver.worker.change_logs import ChangeLogs
 from upriver.worker.failed_region import FailedRegion
+from upriver.worker.migrators import MIGRATORS, Migrator, new_owner
 
 
 def joined(actions: Sequence[Action]) -> list[Action]:

@@ -6,7 +6,7 @@ from doors_kit import TOTALS, KeptRows
 from upriver.doors.flight import sql_schemas
 from upriver.doors.flight.sql_schemas import QuerySchemas
 from upriver.doors.queries import ViewQuery
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 
 ROUTES = KeptRows().routes()
 

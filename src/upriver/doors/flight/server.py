@@ -26,9 +26,9 @@ from upriver.doors.flight.tickets import RowsTicket
 from upriver.doors.gateway import Gateway
 from upriver.doors.queries import ViewQuery
 from upriver.errors import DeclarationError
-from upriver.net.lookups import route_among
 from upriver.net.server import Listen, listening_socket
 from upriver.options import Tls
+from upriver.protocol.lookups import route_among
 
 SCAN_S_MAX = 3600.0
 """Seconds in which a caller must have read a scan."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from upriver.doors.flight.protobuf import ProtobufMessage
 from upriver.doors.queries import QUERY_CHARS_MAX
 from upriver.errors import DeclarationError
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 from upriver.runtime.metrics import installed_version
 
 CATALOG, DB_SCHEMA, TABLE_TYPE = "upriver", "public", "VIEW"

@@ -19,7 +19,7 @@ from upriver.doors.http.messages import Events, HttpQuestion, Json, bad_request,
 from upriver.doors.http.views import check_count, query_keys
 from upriver.errors import ChangesGone
 from upriver.ids import Epoch
-from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.runtime.change_feed import ChangeFeed
 from upriver.state.changes import COMMIT_TIMESTAMP, COMMIT_VERSION, NOW
 from upriver.state.key_filter import KeyFilter

@@ -22,7 +22,7 @@ from upriver.doors.http.messages import (
 from upriver.doors.http.problems import HttpProblem
 from upriver.errors import KeyTypeError, ProtocolError
 from upriver.net.wire import read_stream
-from upriver.plan.plan import EVERYTHING_KEY
+from upriver.plan.schemas import EVERYTHING_KEY
 
 ARROW_TYPE = "application/vnd.apache.arrow.stream"
 CSV_TYPE = "text/csv"

@@ -32,7 +32,7 @@ from upriver.doors.postgres.messages import WireError
 from upriver.doors.postgres.types import BY_OID, ELEMENTS, NUMERIC, TEXT, TYPES, decoded
 from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, parsed, zone_of
 from upriver.errors import UnsupportedSql
-from upriver.net.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute
 
 _TRANSACTIONS: Mapping[str, str] = {
     "BEGIN": "BEGIN",
