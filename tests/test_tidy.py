@@ -235,12 +235,18 @@ def _imported(modules: list[ast.Import], names_of: list[ast.ImportFrom]) -> Iter
         yield from ((name.asname or name.name, f"{node.module}.{name.name}") for name in node.names)
 
 
+LOADING_AT_FIRST_USE = {
+    ("src/upriver/__init__.py", "__getattr__"),  # naming upriver.App is what loads pyspark
+    ("src/upriver/client/scans.py", "_lake_scan"),  # all other calls of a client need neither lake nor engine
+}
+
+
 def no_own_import_inside_a_function(source: Source) -> Iterator[Fault]:
     imports: list[ast.Import | ast.ImportFrom] = source.of(ast.Import, ast.ImportFrom)
     own = [node.lineno for node in imports if _is_own(node)]
     for function in source.functions if own else ():
-        if source.path == "src/upriver/__init__.py" and function.name == "__getattr__":
-            continue  # the lazy door: naming upriver.App is what loads pyspark
+        if (source.path, function.name) in LOADING_AT_FIRST_USE:
+            continue
         for line in own:
             if function.lineno <= line <= (function.end_lineno or 0):
                 yield line, f"{function.name} imports our own package: it hides a cycle; import at the top"
@@ -674,6 +680,7 @@ BAD = [
     (no_own_import_inside_a_function, MACHINE, "def f():\n    from upriver.ids import Epoch"),
     (no_own_import_inside_a_function, TEST, "def f():\n    import upriver.ids"),
     (no_own_import_inside_a_function, MACHINE, "def f():\n    from . import rules"),
+    (no_own_import_inside_a_function, "src/upriver/client/scans.py", "def f():\n    from upriver.lake import scan"),
     (init_only_re_exports, INIT, "LIMIT = 3"),
     (init_only_re_exports, INIT, "def __getattr__(name): ..."),
     (init_only_re_exports, "src/upriver/__init__.py", "def connect(): ..."),
@@ -767,6 +774,11 @@ GOOD = [
         no_own_import_inside_a_function,
         "src/upriver/__init__.py",
         "def __getattr__(n):\n    from upriver.app import App",
+    ),
+    (
+        no_own_import_inside_a_function,
+        "src/upriver/client/scans.py",
+        "def _lake_scan(told):\n    from upriver.lake import scan",
     ),
     (no_own_import_inside_a_function, TEST, "def f():\n    import numpy"),
     (init_only_re_exports, INIT, '"""What it is."""\nfrom upriver.state.runs import Run\n__all__ = ["Run"]'),

@@ -61,6 +61,45 @@ def shared() -> Iterator[Client]:
     running.stop()
 
 
+# What a client loads
+
+MACHINERY = {
+    *("duckdb", "sqlglot", "pyspark", "py4j", "upriver.app", "upriver.spark", "upriver.doors", "upriver.runtime"),
+    *("upriver.lake", "upriver.coordinator", "upriver.worker", "upriver.migration", "upriver.partial"),
+    *("upriver.sql", "upriver.engine"),
+}
+"""What a client does without. The contracts of ``.importlinter`` do not see what a library loads."""
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "upriver.connect",
+        "upriver.connect_async",
+        """
+with upriver.connect(*sys.argv[1:]) as client:
+    assert client.lookup_rows("planes", ["N7"]).to_pylist() == [{"tailnum": "N7", "flights": 7}]
+    assert client.lookup("routes", [("JFK", 1), ("EWR", 2)]).num_rows
+    assert client.status() and client.explain("planes")
+""",
+        """
+import asyncio
+async def main():
+    async with await upriver.connect_async(*sys.argv[1:]) as client:
+        assert await client.lookup_one("planes", "N7") == {"tailnum": "N7", "flights": 7}
+asyncio.run(main())
+""",
+    ],
+    ids=["connect", "connect_async", "lookup", "lookup_async"],
+)
+def test_a_client_is_light(cluster: Cluster, code: str) -> None:
+    code = f"import sys, upriver\n{code}\nprint(*sys.modules)"
+    command = [sys.executable, "-c", code, cluster.coordinator.address, TOKEN]
+    loaded = set(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.split())
+    assert "upriver.client.client" in loaded
+    assert not loaded & MACHINERY
+
+
 # What a lookup gives
 
 
