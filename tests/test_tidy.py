@@ -237,6 +237,7 @@ def _imported(modules: list[ast.Import], names_of: list[ast.ImportFrom]) -> Iter
 
 LOADING_AT_FIRST_USE = {
     ("src/upriver/__init__.py", "__getattr__"),  # naming upriver.App is what loads pyspark
+    ("src/upriver/client/client.py", "address_in"),  # only connect(root=...) needs the lake
     ("src/upriver/client/scans.py", "_lake_scan"),  # all other calls of a client need neither lake nor engine
 }
 

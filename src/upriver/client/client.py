@@ -35,7 +35,6 @@ from upriver.errors import (
 )
 from upriver.hashing import hash64
 from upriver.ids import Epoch
-from upriver.lake.lake import Lake
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.remote import Connection, Remote, check_schema
@@ -91,7 +90,12 @@ def address_and_token(address: str | None, token: str | None) -> tuple[str, str]
 
 
 def address_in(root: str | os.PathLike[str]) -> str:
-    """Where the last app on a root answers, or did. Raises UserError if none has recorded that."""
+    """Where the last app on a root answers, or did. Raises UserError if none has recorded that.
+
+    The lake and its object stores are loaded here: no other client needs them.
+    """
+    from upriver.lake.lake import Lake
+
     where = os.path.expanduser(os.fspath(root))
     announced = Lake(where).announced()
     if announced is None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 from upriver.arguments import clipped_repr, text
 from upriver.errors import DeclarationError, ProtocolError
 from upriver.net.wire import read_stream
-from upriver.plan.plan import rows_to_bytes
+from upriver.plan.schemas import rows_to_bytes
 
 QUERY = "query"
 """The piece that a coordinator's service has for queries."""

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from upriver.coordinator.published import Compacted, PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, WorkerId, preceding
-from upriver.plan.plan import DataflowPlan, rows_from_bytes, view_of
+from upriver.plan.plan import DataflowPlan, view_of
+from upriver.plan.schemas import rows_from_bytes
 from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
 from upriver.protocol.rules import Rules

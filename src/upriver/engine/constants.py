@@ -7,7 +7,8 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.hashing import hash64
 from upriver.ids import VnodeId
-from upriver.plan.plan import ConstantEdge, rows_from_bytes
+from upriver.plan.plan import ConstantEdge
+from upriver.plan.schemas import rows_from_bytes
 from upriver.vnodes import vnodes_of
 
 

@@ -43,7 +43,6 @@ from upriver.plan.plan import (
     WindowCall,
     WindowOp,
     is_in_one_place,
-    rows_from_bytes,
 )
 from upriver.plan.provenance import (
     KeyTrace,
@@ -59,6 +58,7 @@ from upriver.plan.provenance import (
     why_untraced,
     windowed,
 )
+from upriver.plan.schemas import rows_from_bytes
 from upriver.plan.source import ignored_in
 from upriver.plan.types import spark_name
 

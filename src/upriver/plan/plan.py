@@ -70,20 +70,6 @@ CHANNEL_CHARS_MAX = 150
 """Characters of an index's columns in the name of its channel."""
 
 
-def rows_to_bytes(rows: pa.RecordBatch) -> bytes:
-    """Rows as an Arrow IPC stream."""
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, rows.schema) as stream:
-        stream.write_batch(rows)
-    return bytes(sink.getvalue().to_pybytes())
-
-
-def rows_from_bytes(rows: bytes) -> pa.RecordBatch:
-    """The inverse of :func:`rows_to_bytes`."""
-    with pa.ipc.open_stream(rows) as stream:
-        return stream.read_next_batch()
-
-
 def lake_channel(table: str, index: tuple[str, ...]) -> Channel:
     """The channel of a lake edge: a table, in the order of one index key. Also the directory of its runs.
 

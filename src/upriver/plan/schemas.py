@@ -1,4 +1,4 @@
-"""Schemas as JSON, and those of keys as lookups send them."""
+"""Schemas as JSON, those of keys as lookups send them, and rows as bytes."""
 
 import base64
 
@@ -25,3 +25,17 @@ def schema_from_json(text: str) -> pa.Schema:
 def key_schema(key: tuple[str, ...], schema: pa.Schema) -> pa.Schema:
     """The columns of a view's key as lookups send them. schema: of the view."""
     return pa.schema([schema.field(name) for name in key]) if key else EVERYTHING_KEY
+
+
+def rows_to_bytes(rows: pa.RecordBatch) -> bytes:
+    """Rows as an Arrow IPC stream."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_batch(rows)
+    return bytes(sink.getvalue().to_pybytes())
+
+
+def rows_from_bytes(rows: bytes) -> pa.RecordBatch:
+    """The inverse of :func:`rows_to_bytes`."""
+    with pa.ipc.open_stream(rows) as stream:
+        return stream.read_next_batch()

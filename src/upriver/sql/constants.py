@@ -10,8 +10,9 @@ from sqlglot import exp
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError
-from upriver.plan.plan import USER_PREFIX, Projection, ValuesOp, rows_to_bytes
+from upriver.plan.plan import USER_PREFIX, Projection, ValuesOp
 from upriver.plan.relation import Relation, Scalar
+from upriver.plan.schemas import rows_to_bytes
 from upriver.plan.types import duck_name, is_null
 from upriver.sql.operators import to_common
 from upriver.sql.scalars import Context

@@ -17,9 +17,9 @@ from upriver.plan.plan import (
     JoinKind,
     JoinOp,
     ValuesOp,
-    rows_to_bytes,
 )
 from upriver.plan.relation import Relation
+from upriver.plan.schemas import rows_to_bytes
 from upriver.sql.aggregates import over_no_rows
 from upriver.sql.relations import ALIKE, Output, computed, projected, renamed
 from upriver.sql.scalars import column_scalar

@@ -42,9 +42,9 @@ from upriver.plan.plan import (
     ValuesOp,
     WindowOp,
     is_in_one_place,
-    rows_from_bytes,
 )
 from upriver.plan.relation import Relation, Scalar, any_fails
+from upriver.plan.schemas import rows_from_bytes
 from upriver.plan.source import ELSEWHERE, Source
 from upriver.plan.types import is_null, is_ordered, same_type, spark_name
 from upriver.sql.bands import bands_among
