@@ -13,6 +13,7 @@ from benchmarks.arguments import number
 from benchmarks.events import EventsSpec
 from benchmarks.hotkey import measure_hotkey
 from benchmarks.hotkey_command import add_hotkey, hotkey_options, render_hotkey
+from benchmarks.idle import IdleOptions, measure_idle, render_idle
 from benchmarks.lake import LakeOptions, measure_lake, render_lake_ages
 from benchmarks.lake_app import measure_lake_app, render_lake_app
 from benchmarks.latency import measure_latency
@@ -51,6 +52,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     _add_throughput(_benchmark(benchmarks, "throughput", _throughput, "rows/s from Spark's source to a view"))
     what = "from an epoch's commit to a lookup that shows it"
     add_latency(_benchmark(benchmarks, "latency", _latency, what))
+    _add_idle(_benchmark(benchmarks, "idle", _idle, "what an app costs while no rows come, by its number of tables"))
     _add_rescale(_benchmark(benchmarks, "rescale", _rescale, "what a rescale costs lookups and ingest meanwhile"))
     _add_nexmark(_benchmark(benchmarks, "nexmark", _nexmark, "NEXMark's queries 0 to 8, beside Spark's streaming"))
     add_tpch(_benchmark(benchmarks, "tpch", _tpch, "queries of TPC-H's shapes, beside Spark's batch and streaming"))
@@ -131,6 +133,18 @@ def _latency(options: argparse.Namespace) -> int:
     measured = measure_latency(latency_options(options), _say())
     print(json.dumps(measured) if options.json else render_latency(measured))
     return 0 if all(view["right"] for view in measured["busy"].values()) else 1
+
+
+def _add_idle(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tables", type=int, nargs="+", default=(1, 5, 20), metavar="N", help="numbers of tables")
+    number(parser, "--seconds", 20, "seconds without a row that are measured")
+    number(parser, "--rows", 20, "rows that come one by one after that")
+
+
+def _idle(options: argparse.Namespace) -> int:
+    measured = measure_idle(IdleOptions(tables=options.tables, seconds=options.seconds, rows=options.rows), _say())
+    print(json.dumps(measured) if options.json else render_idle(measured))
+    return 0
 
 
 def _add_stages(parser: argparse.ArgumentParser) -> None:

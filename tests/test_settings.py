@@ -12,7 +12,7 @@ import pytest
 from upriver.errors import DeclarationError, UpriverWarning
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.settings import NAME_CHARS_MAX, absolute, check_name, check_sizes, groups_of
-from upriver.spark.session import cancel_jobs, check_session, unless_stopped
+from upriver.spark.session import SessionSetting, cancel_jobs, check_session, unless_stopped
 
 
 @pytest.mark.parametrize(
@@ -184,3 +184,23 @@ def test_tokens_come_from_files_and_from_the_environment(tmp_path: Path, monkeyp
     operator.write_bytes(b"\xff")
     with pytest.raises(DeclarationError, match="has no token: a token is ASCII characters"):
         Tokens.of_files(operator)
+
+
+def test_a_setting_lasts_as_long_as_the_blocks_that_want_it() -> None:
+    conf = {"mine": "1"}
+    made = SimpleNamespace(get=conf.get, set=conf.__setitem__, unset=conf.__delitem__)
+
+    class Session:
+        def __init__(self) -> None:
+            self.conf = made
+
+    spark: Any = Session()
+    for name, before in (("mine", "1"), ("new", None)):
+        setting = SessionSetting(name, "2")
+        first, second = setting.of(spark), setting.of(spark)
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert conf[name] == "2"
+        second.__exit__(None, None, None)
+        assert conf.get(name) == before

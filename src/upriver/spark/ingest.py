@@ -39,7 +39,7 @@ from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
 from upriver.spark.drain import Drain
 from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
-from upriver.spark.session import jobs_described, unless_stopped
+from upriver.spark.session import SessionSetting, jobs_described, unless_stopped
 from upriver.spark.sources import failure_of, failure_of_query, source_names, takes_all_files
 from upriver.state.runs import RunInfo
 
@@ -91,6 +91,10 @@ LOAD_QUERY = "load"
 """Replaces the streaming query's id in a manifest, if the table's DataFrame is not streaming."""
 STOP_POLL_S = 0.2
 """Seconds between two attempts to interrupt a load."""
+POLL_MS = 100
+"""Milliseconds between two questions of Spark for new rows of an idle source. With Spark's own 10 an idle app of one
+table takes a fifth of a processor."""
+_POLLING = SessionSetting("spark.sql.streaming.pollingDelay", f"{POLL_MS}ms")
 _IDLE = "Waiting for"
 """The beginning of Spark's status of a query that has no data, or whose next trigger is not due."""
 _ASKING = ("Getting offsets", "Initializing sources")
@@ -355,7 +359,8 @@ class StreamIngest:
         writer = self._rows.writeStream.queryName(name).foreachBatch(callback)
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        query = writer.option("checkpointLocation", self._checkpoint).start()
+        with _POLLING.of(self._rows.sparkSession):
+            query = writer.option("checkpointLocation", self._checkpoint).start()
         ids.append(str(query.id))
         drain = Drain(query, takes_all_files=takes_all_files(self._rows, self._trigger))
         self._running = _QueryAttempt(attempt, query, drain, outcome, callback)

@@ -135,6 +135,38 @@ def local_session(
     return spark
 
 
+class SessionSetting:
+    """A setting that a session has while some thread is in a block. Queries that others begin meanwhile get it, too."""
+
+    def __init__(self, name: str, value: str) -> None:
+        self._name, self._value = name, value
+        self._lock = threading.Lock()
+        """Guards what follows."""
+        self._begun: dict[SparkSession, tuple[int, str | None]] = {}
+        """Of each session with a block: how many it has, and its own value before them."""
+
+    @contextmanager
+    def of(self, spark: SparkSession) -> Iterator[None]:
+        """A block."""
+        with self._lock:
+            if spark not in self._begun:
+                self._begun[spark] = 0, spark.conf.get(self._name, None)
+                spark.conf.set(self._name, self._value)
+            blocks, before = self._begun[spark]
+            self._begun[spark] = blocks + 1, before
+        try:
+            yield
+        finally:
+            with self._lock, unless_stopped(spark):
+                blocks, before = self._begun.pop(spark)
+                if blocks > 1:
+                    self._begun[spark] = blocks - 1, before
+                elif before is None:
+                    spark.conf.unset(self._name)
+                else:
+                    spark.conf.set(self._name, before)
+
+
 def check_java() -> None:
     """Raise UserError unless the Java that Spark would start is there, and new enough."""
     home = os.environ.get("JAVA_HOME")
