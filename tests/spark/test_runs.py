@@ -19,7 +19,17 @@ from upriver.hashing import hash64
 from upriver.ids import Channel
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.runs import Lot, RunWriter, check_columns, gathered, rewrite_runs, write_runs, write_small_runs
+from upriver.spark.runs import (
+    UNTOUCHED,
+    Lot,
+    RunWriter,
+    check_columns,
+    gathered,
+    leave_sizes_unchecked,
+    rewrite_runs,
+    write_runs,
+    write_small_runs,
+)
 from upriver.spark.schema import arrow_schema
 from upriver.state.runs import RunInfo, run_schema
 from upriver.vnodes import vnodes_of
@@ -256,3 +266,25 @@ def test_batches_are_gathered_up_to_the_limits(sizes: list[int], rows_max: int, 
     for table, following in itertools.pairwise(tables):
         first = next(chunk for chunk in following.column("n").chunks if len(chunk))
         assert table.num_rows + len(first) > rows_max or table.nbytes + first.nbytes > bytes_max
+
+
+@pytest.mark.parametrize(
+    ("columns", "user_s", "after"),
+    [
+        ("id; id * 2 AS v; true AS b; date'2026-01-01' AS d", None, str((1 << 31) - 1)),
+        ("id; CAST(id AS STRING) AS s", None, UNTOUCHED),
+        ("id; array(id) AS a", None, UNTOUCHED),
+        ("; ".join(f"id + {number} AS c{number}" for number in range(400)), None, UNTOUCHED),
+        ("id", "1m", "1m"),
+    ],
+)
+def test_a_batch_is_measured_unless_its_rows_are_known_to_be_small(
+    spark: Any, columns: str, user_s: str | None, after: str
+) -> None:
+    own = spark.newSession()
+    name = "spark.sql.execution.arrow.maxBytesPerBatch"
+    if user_s is not None:
+        own.conf.set(name, user_s)
+    leave_sizes_unchecked(own.range(1).selectExpr(*columns.split("; ")))
+    assert own.conf.get(name) == after
+    assert spark.conf.get(name) == UNTOUCHED

@@ -38,7 +38,16 @@ from upriver.plan.retention import Retain
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
 from upriver.spark.drain import Drain
-from upriver.spark.runs import PACK_BYTES_MAX, PACK_ROWS_MAX, Lot, RunWriter, rewrite_runs, write_runs, write_small_runs
+from upriver.spark.runs import (
+    PACK_BYTES_MAX,
+    PACK_ROWS_MAX,
+    Lot,
+    RunWriter,
+    leave_sizes_unchecked,
+    rewrite_runs,
+    write_runs,
+    write_small_runs,
+)
 from upriver.spark.session import SessionSetting, jobs_described, unless_stopped
 from upriver.spark.sources import failure_of, failure_of_query, source_names, takes_all_files
 from upriver.state.runs import RunInfo
@@ -387,6 +396,7 @@ class StreamIngest:
             )
         if before == query and batch <= self._log.last_batch(table):  # lake.published_is_skipped
             return
+        leave_sizes_unchecked(rows)
         publish_batch(rows, self._layout, self._log, query, batch, partial(write_as_expected, self._small))
 
     def look(self) -> Seen:
