@@ -8,11 +8,18 @@ from typing import Any
 import httpx
 import pyarrow as pa
 import pytest
-from http_kit import DAYS, HttpApp
+from http_kit import BEARER, DAYS, NO_TLS, HttpApp
 from rescale_kit import TICKET
+from server_kit import SECONDS_MAX, TOKEN
 from standby_kit import await_that
 
+from upriver.client.client import Client
+from upriver.doors.gateway import Gateway
+from upriver.doors.http.server import HttpServer
 from upriver.doors.http.views import ARROW_TYPE, KEYS_MAX
+from upriver.errors import NotReady
+from upriver.net.server import Listen
+from upriver.options import Tokens
 
 Json = dict[str, Any]
 
@@ -190,3 +197,20 @@ def test_the_app_s_health_is_told_without_a_token(app: HttpApp) -> None:
         assert anyone.get("/healthz").text == "ok\n"
         assert anyone.get("/readyz").text == "ready\n"
         assert anyone.get("/v1/status").status_code == 401
+
+
+def test_a_door_of_an_app_that_starts_says_so() -> None:
+    def connected() -> Client:
+        raise NotReady("the app is starting: try again soon")
+
+    server = HttpServer(Gateway(connected, Tokens(operator=TOKEN)), Listen())
+    try:
+        with httpx.Client(
+            base_url=f"http://{server.address}", headers=BEARER, timeout=SECONDS_MAX, verify=NO_TLS
+        ) as caller:
+            assert caller.get("/healthz").text == "ok\n"
+            assert (caller.get("/readyz").status_code, caller.get("/v1/views").status_code) == (503, 503)
+            told = caller.get("/v1/status").json()
+            assert told["detail"] == "the app is starting: try again soon"
+    finally:
+        server.close()
