@@ -42,6 +42,7 @@ def start() -> Iterator[Drivers]:
 
 
 def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Drivers, tmp_path: Path, events: Path) -> None:
+    """At last on executors, of which no process stays behind."""
     root = tmp_path / "lake"
     told: list[str] = []
     for kill_at in (2, 4):
@@ -54,7 +55,7 @@ def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Drivers, tmp_path: 
         driver.send_signal(signal.SIGKILL)
         driver.wait(timeout=30)
     assert "epoch 4" in told
-    driver = start("local[4]", root, events)
+    driver = start("local-cluster[2,2,1024]", root, events)
     assert finish(driver) == {"rows": FILES * ROWS, "differing": 0}
     assert processes_of(driver.pid) == []
     lake = Lake(str(root))
@@ -97,9 +98,3 @@ def test_killed_at_random_moments_it_starts_again_by_itself(
     for _ in range(kills):
         kill_at_random(start("local[4]", root, events), root, random)
     assert finish(start("local[4]", root, events)) == {"rows": FILES * ROWS, "differing": 0}
-
-
-def test_it_ends_on_executors_and_leaves_no_process_behind(start: Drivers, tmp_path: Path, events: Path) -> None:
-    driver = start("local-cluster[2,2,1024]", tmp_path / "lake", events)
-    assert finish(driver) == {"rows": FILES * ROWS, "differing": 0}
-    assert processes_of(driver.pid) == []

@@ -22,21 +22,16 @@ def run(directory: Path, *ended_by: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
 
 
-def test_a_program_that_had_a_stream_ends_in_silence(tmp_path: Path) -> None:
+def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on_and_ends_in_silence(tmp_path: Path) -> None:
+    """Each goes on with the root of the one before."""
+    for by, says in (
+        (signal.SIGINT, "interrupted: the app stops"),
+        (signal.SIGTERM, "terminated: the app stops"),
+    ):
+        ended = run(tmp_path, by.name)
+        assert (ended.returncode, ended.stdout.splitlines()) == (-by, SAID), ended.stderr
+        assert ended.stderr.splitlines()[-1] == f"upriver: {says}"
+        assert ended.stderr.count("upriver: ") == 1
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout.splitlines()) == (0, SAID), ended.stderr
     assert "nanobind" not in ended.stderr
-
-
-@pytest.mark.parametrize(
-    ("by", "says"), [(signal.SIGINT, "interrupted: the app stops"), (signal.SIGTERM, "terminated: the app stops")]
-)
-def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on(
-    tmp_path: Path, by: signal.Signals, says: str
-) -> None:
-    ended = run(tmp_path, by.name)
-    assert (ended.returncode, ended.stdout.splitlines()) == (-by, SAID), ended.stderr
-    assert ended.stderr.splitlines()[-1] == f"upriver: {says}"
-    assert ended.stderr.count("upriver: ") == 1
-    again = run(tmp_path)
-    assert (again.returncode, again.stdout.splitlines()) == (0, SAID), again.stderr

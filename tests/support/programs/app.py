@@ -8,7 +8,7 @@ import json
 import sys
 import threading
 
-from session import session
+from session import OUR_DAEMON, session
 
 from upriver.app import App
 from upriver.spark.frames import differing_rows
@@ -19,7 +19,7 @@ WAIT_S, POLL_S = 200.0, 0.005
 
 
 def main(master: str, root: str, events: str) -> None:
-    spark = session(master)
+    spark = session(master, OUR_DAEMON if master.startswith("local[") else {})  # executors: as Spark has it by default
     app = App(spark, root, workers=2)
     app.table("events", spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(events), key="k")
     app.view("sums", SQL, key="k")
