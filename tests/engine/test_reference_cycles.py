@@ -2,7 +2,6 @@
 
 import gc
 from collections import Counter
-from functools import partial
 
 import pytest
 from conformance_kit import View, read_file
@@ -10,7 +9,6 @@ from recorded_answers import FOLDER
 
 from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
-from upriver.engine.region import Region
 from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import warm_up
 from upriver.sql.queries import declare_view
@@ -38,7 +36,7 @@ def _left_by(plan: DataflowPlan) -> Counter[str]:
     gc.disable()
     try:
         gc.set_debug(gc.DEBUG_SAVEALL)
-        warm_up([plan], partial(Region.build, evaluator=EVALUATOR))
+        warm_up([plan], EVALUATOR)
         gc.collect()
         return Counter(type(item).__name__ for item in gc.garbage if isinstance(item, Vector | HashTable))
     finally:
