@@ -72,22 +72,33 @@ def _all_values(spark: Any, rows: pa.RecordBatch, texts: Sequence[str]) -> dict[
             found |= _values(spark, rows, texts[first : first + BATCH])
         for text, values in found.items():
             if RAISES in values and OF_MAPS.search(text):
-                found[text] = _one_by_one(spark, rows, text)
+                found[text] = _apart(spark, rows, text)
     return found
 
 
 def _values(spark: Any, rows: pa.RecordBatch, texts: Sequence[str]) -> dict[str, list[Any]]:
-    key = rows.schema.names[0]
-    tried = [_tried(spark, text).alias(f"e{place}") for place, text in enumerate(texts)]
     try:
-        table = spark.table("t").select(key, *tried).orderBy(key).toArrow().combine_chunks()
+        table = _table(spark.table("t"), rows, *(_tried(spark, text) for text in texts))
     except RAISED:
         if len(texts) == 1:
             return {texts[0]: _one_by_one(spark, rows, texts[0])}
         half = len(texts) // 2
         return _values(spark, rows, texts[:half]) | _values(spark, rows, texts[half:])
-    places = {text: pa.array(rows_for(text, rows).column(0)) for text in texts}
-    return {text: _first(table.column(f"e{at}").chunk(0).take(places[text])) for at, text in enumerate(texts)}
+    return {text: _first(text, rows, table.column(f"e{at}")) for at, text in enumerate(texts)}
+
+
+def _table(frame: Any, rows: pa.RecordBatch, *columns: Column) -> pa.Table:
+    """Columns e0, e1, ... over the rows, in their order."""
+    key = rows.schema.names[0]
+    named = (column.alias(f"e{place}") for place, column in enumerate(columns))
+    return frame.select(key, *named).toArrow().sort_by(key).combine_chunks()
+
+
+def _apart(spark: Any, rows: pa.RecordBatch, text: str) -> list[Any]:
+    """Each row in a task of its own: what raises on one leaves Spark's maps in disorder for the next."""
+    alone = spark.range(0, rows.num_rows, 1, rows.num_rows).toDF("alone_")
+    frame = alone.join(functions.broadcast(spark.table("t")), functions.expr(f"alone_ = {rows.schema.names[0]}"))
+    return _first(text, rows, _table(frame, rows, _tried(spark, text)).column("e0"))
 
 
 def _tried(spark: Any, text: str) -> Column:
@@ -97,14 +108,14 @@ def _tried(spark: Any, text: str) -> Column:
     return Column(utils.column(spark._jvm.org.apache.spark.sql.catalyst.expressions.TryEval(value)))
 
 
-def _first(arrays: pa.Array) -> list[Any]:
+def _first(text: str, rows: pa.RecordBatch, column: pa.ChunkedArray) -> list[Any]:
+    arrays = column.chunk(0).take(pa.array(rows_for(text, rows).column(0)))
     values = json_values(pc.list_element(arrays, 0))
     return [value if valid else RAISES for value, valid in zip(values, arrays.is_valid().to_pylist(), strict=True)]
 
 
 def _one_by_one(spark: Any, rows: pa.RecordBatch, text: str) -> list[Any]:
-    """Of an expression that Spark refuses to compute at all, as a constant that fails, or of one that an error leaves
-    in disorder, as it does Spark's maps."""
+    """Of an expression that Spark refuses to compute at all, as a constant that fails."""
     key, found = rows.schema.names[0], list[Any]()
     for place in rows_for(text, rows).column(0).to_pylist():
         try:
