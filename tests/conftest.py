@@ -112,11 +112,12 @@ def s3() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """One local session for all tests of the process: starting it costs seconds."""
-    from session import OUR_DAEMON
+    from session import OUR_DAEMON, without_warm_up
     from session import session as start
 
     memory = {"spark.driver.memory": "2g", "spark.sql.streaming.numRecentProgressUpdates": "10"}
-    session = start("local[8]", {**OUR_DAEMON, **memory, "spark.sql.session.timeZone": "UTC"})
+    conf = {**OUR_DAEMON, **memory, "spark.sql.session.timeZone": "UTC"}
+    session = without_warm_up(start("local[8]", conf))
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()

@@ -8,6 +8,7 @@ import pyspark
 from pyspark.sql import SparkSession
 
 from upriver.options import Checkpoints, Compaction, Standbys, Tokens
+from upriver.spark.runs import warm_up
 from upriver.spark.session import CHECKPOINT_FILES
 
 COMMON = {
@@ -35,3 +36,10 @@ def session(master: str, more: dict[str, Any] | None = None) -> SparkSession:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("SPARK_HOME", os.path.dirname(pyspark.__file__))
     return SparkSession.builder.master(master).config(map={**COMMON, **(more or {})}).getOrCreate()
+
+
+def without_warm_up(spark: SparkSession) -> SparkSession:
+    """The session, whose first app does not pass 100,000 made-up rows of each table through it: that takes seconds.
+    Programs have apps that do, and so has ``tests/spark/test_monitoring.py``."""
+    warm_up(spark, ())
+    return spark
