@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa
 import pytest
+from awkward_kit import NANS
 from hypothesis import given
 from hypothesis import strategies as st
 from rows_kit import rows_of
@@ -186,9 +187,11 @@ def test_in_keys_of_several_columns_the_column_is_named() -> None:
         rows([("EWR", 1), ("JFK", "1")])
 
 
-def test_minus_zero_is_the_key_zero() -> None:
+def test_all_zeros_are_one_key_and_so_are_all_nans() -> None:
     (zero,) = one(pa.float64(), [-0.0])
     assert str(zero) == "0.0"
+    batch = key_batch("v", pa.schema([("k", pa.float64())]), [0.0, -0.0, *NANS.tolist(), 1.5])
+    assert repr(distinct_keys(batch, hash64(batch.columns))[0].column(0).to_pylist()) == "[0.0, nan, 1.5]"
 
 
 @given(st.lists(st.tuples(st.sampled_from(["EWR", "JFK", None]), st.sampled_from([1, 2, None]))))

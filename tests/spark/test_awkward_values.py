@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from awkward_kit import awkward, text
+from session import without_warm_up
 
 from upriver.app import App
 from upriver.spark.schema import arrow_schema
@@ -24,6 +25,7 @@ VIEWS = {
     "shares": ("SELECT id, 1 / v AS share FROM t", "id"),
     "uppers": ("SELECT id, upper(k) AS u FROM t", "id"),
     "years": ("SELECT id, unix_date(d) AS day, year(n) AS y FROM t", "id"),
+    "current": ("SELECT x, id FROM versions", "x"),
     **{f"by_{name}": (COUNTED.format(name), name) for name in KEYS},
 }
 FULL_TOO = ("whole", "shares", "uppers", "years", "by_x", "by_k", "by_t")
@@ -45,7 +47,7 @@ def plain(table: pa.Table) -> list[str]:
 @pytest.fixture(scope="module")
 def source(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The rows, in a session in another zone than the tests' own."""
-    session = spark.newSession()
+    session = without_warm_up(spark.newSession())
     session.conf.set(ZONE, ZONED)
     session.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED")
     session.conf.set("spark.sql.parquet.int96RebaseModeInRead", "CORRECTED")
@@ -53,6 +55,7 @@ def source(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     pq.write_table(awkward(), path)
     rows = session.read.parquet(str(path))
     rows.createOrReplaceTempView("t")
+    session.sql("SELECT x, max(id) AS id FROM t GROUP BY x").createOrReplaceTempView("versions")
     return rows
 
 
@@ -60,6 +63,7 @@ def source(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
 def app(source: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
     with App(source.sparkSession, tmp_path_factory.mktemp("app") / "lake", workers=2, vnodes=16) as app:
         app.table("t", source, "id", on_bad_row="set_aside")
+        app.table("versions", source.select("x", "id"), primary_key="x", order_by="id")
         for name, (sql, key) in VIEWS.items():
             app.view(name, sql, key)
             if name in FULL_TOO:

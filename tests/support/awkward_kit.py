@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 NAN, INF = float("nan"), float("inf")
+NANS = np.array([0x7FF8000000000000, 0xFFF8000000000000, 0x7FF0000000000001], np.uint64).view(np.float64)
+"""Of several bits."""
 DAYS_MAX, MICROS_MAX = 2**31 - 1, 2**63 - 1
 FAR_DAYS = [2_932_897, -719_529, -719_528, DAYS_MAX, -DAYS_MAX, -DAYS_MAX - 1, DAYS_MAX - 1, 0, -719_163, 2_932_896]
 """Of the years 10000, -1, 0, and at the ends of the range; then of 1970 and where Python's calendar ends."""
@@ -38,7 +41,7 @@ def awkward(zone: str = "UTC") -> pa.Table:
         "y": pa.array([127, -128, None, 0, 1, -1, 2, 3, 4, 5], pa.int8()),
         "l": pa.array([2**63 - 1, -(2**63), None, 0, 1, -1, 2, 3, 4, 5], pa.int64()),
         "f": pa.array([NAN, INF, -INF, -0.0, 0.0, None, 3e38, 1e-45, 1.5, -1.5], pa.float32()),
-        "x": pa.array([NAN, INF, -INF, -0.0, 0.0, None, 1e308, 5e-324, 1.5, -1.5], pa.float64()),
+        "x": pa.array([NAN, INF, -INF, -0.0, 0.0, None, 1e308, 5e-324, *NANS[1:]], pa.float64()),
         "p": pa.array([Decimal(sign + "9" * 38) for sign in ("", "-")] + [None] + [Decimal(row) for row in range(7)],
                       pa.decimal128(38, 0)),
         "b": pa.array([True, False, None] * 3 + [True], pa.bool_()),

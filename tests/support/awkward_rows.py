@@ -3,11 +3,12 @@
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
-from awkward_kit import BYTES, INF, NAN, awkward, dates, text, times
+from awkward_kit import BYTES, INF, NAN, NANS, awkward, dates, text, times
 
 from upriver.plan.types import array_type, map_type, struct_type
 from upriver.state.columns import exact
@@ -191,5 +192,20 @@ def numbers() -> pa.RecordBatch:
     return rows().select(["r"])
 
 
-MADE: Mapping[str, Callable[[], pa.RecordBatch]] = {"rows": rows, "numbers": numbers, "far": far}
+def doubles(seed: int) -> pa.RecordBatch:
+    """Rows of a DOUBLE and a FLOAT: for Spark all zeros are one, and all NaNs, whatever their bits."""
+    draw, values = np.random.default_rng(seed), np.array([0.0, -0.0, *NANS, 1.5, -np.inf])
+    places, others, nulls = (draw.integers(0, len(values), 60) for _ in range(3))
+    with np.errstate(invalid="ignore"):
+        floats = values[others].astype(np.float32)
+    return pa.record_batch({"id": np.arange(60), "x": pa.array(values[places], mask=nulls == 0), "f": floats})
+
+
+MADE: Mapping[str, Callable[[], pa.RecordBatch]] = {
+    "rows": rows,
+    "numbers": numbers,
+    "far": far,
+    "doubles_1": partial(doubles, 1),
+    "doubles_2": partial(doubles, 2),
+}
 """By the name that conformance files have for them; the first column numbers the rows."""
