@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from rows_kit import differing_rows
 
 import upriver
 from upriver.app import App
@@ -25,7 +26,6 @@ from upriver.errors import (
     UnknownView,
     UnsupportedSql,
 )
-from upriver.spark.frames import differing_rows
 from upriver.text import render_status
 
 pytestmark = pytest.mark.spark

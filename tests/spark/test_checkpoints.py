@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
+from rows_kit import differing_rows
 
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.options import Checkpoints
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

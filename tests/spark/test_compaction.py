@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
+from rows_kit import differing_rows
 from standby_kit import await_that
 
 from upriver.app import App
 from upriver.lake.lake import Lake
 from upriver.lake.spans import FAN_IN
 from upriver.options import Checkpoints, Compaction
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows_kit import differing_rows
 
 from upriver.app import App
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
+from rows_kit import differing_rows
 
 from upriver.app import App
 from upriver.errors import CorruptFile, WaitTimeout
@@ -19,7 +20,6 @@ from upriver.lake.ingest_history import IngestHistory, check_taken
 from upriver.lake.lake import Lake
 from upriver.lake.runs import WHOLE_BYTES_MAX
 from upriver.options import Checkpoints
-from upriver.spark.frames import differing_rows
 from upriver.state.runs import BLOCK_BYTES
 
 EVENTS = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("v", pa.int64())])

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 from old_root_kit import EXPECTED, FILES, KEY, OLD_ROOTS, PARTIAL, PRICES, STREAMS, declared_app, rows_of, write_file
+from rows_kit import differing_rows
 from standby_kit import await_that
 
 from upriver.lake.lake import Lake
 from upriver.lake.spans import FAN_IN
 from upriver.options import Compaction
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

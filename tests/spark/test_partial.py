@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from partial_kit import Files, Sources, app_on, assert_right, rows_by_key, running, stream
+from rows_kit import differing_rows
 
 from upriver.app import App
 from upriver.errors import DeclarationError, KeyTypeError, UnknownView
 from upriver.settings import MEMORY_BUDGET_MIN
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

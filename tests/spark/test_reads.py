@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
 from pyspark.errors import PySparkException
+from rows_kit import differing_rows
 
 from upriver.app import App
 from upriver.errors import DeclarationError, KeyTypeError, UnknownView
 from upriver.hashing import hash64
-from upriver.spark.frames import differing_rows
 from upriver.spark.scan import UpriverDataSource
 from upriver.vnodes import VnodeGroup, vnodes_of
 

@@ -10,11 +10,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rows_kit import differing_rows
 
 import upriver
 from upriver.app import App
 from upriver.errors import DeclarationError, TooFewSlots
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

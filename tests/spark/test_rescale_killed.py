@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 from failure_kit import KEYS, Feed, probing
+from rows_kit import differing_rows
 
 import upriver
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.errors import ClusterError
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

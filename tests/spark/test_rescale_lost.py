@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from failure_kit import cut_between
+from rows_kit import differing_rows
 
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.client.rescale import Rescale
 from upriver.errors import ClusterError
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

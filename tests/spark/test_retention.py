@@ -6,10 +6,10 @@ from random import Random
 from typing import Any
 
 import pytest
+from rows_kit import differing_rows
 
 from upriver.app import App
 from upriver.errors import DeclarationError, UnsupportedSql
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rows_kit import differing_rows
 
 from upriver.app import App
 from upriver.errors import DeclarationError, UnsupportedSql
@@ -12,7 +13,6 @@ from upriver.lake.lake import Lake
 from upriver.lake.rejected import Rejected
 from upriver.lake.spans import single
 from upriver.plan.plan import lake_channel
-from upriver.spark.frames import differing_rows
 
 pytestmark = pytest.mark.spark
 

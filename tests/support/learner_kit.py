@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from failure_kit import KEYS, Feed, Prober, Truth, asking, check_lookup
+from rows_kit import differing_rows
 from standby_kit import feeding
 
 import upriver
 from benchmarks.recovery_kill import pid_listening
 from upriver.app import App
 from upriver.client.rescale import Rescale
-from upriver.spark.frames import differing_rows
 
 SCHEMA = "k long, v long"
 SUMS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
