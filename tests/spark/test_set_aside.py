@@ -125,13 +125,13 @@ def check_rejected(spark: Any, app: App, path: Path, cuts: list[int]) -> None:
 
 
 def test_views_are_those_of_the_good_rows_and_bad_ones_are_told_once(spark: Any, tmp_path: Path) -> None:
-    write(orders(spark, 0, 200), tmp_path / "orders")
+    write(orders(spark, 0, 60), tmp_path / "orders")
     write(prices(spark, 0, 60), tmp_path / "prices")
     with app_on(spark, tmp_path) as app:
         app.start()
         app.wait()
         rescale = app.rescale(3, keys_max=4)
-        write(orders(spark, 200, 300), tmp_path / "orders")
+        write(orders(spark, 60, 100), tmp_path / "orders")
         assert rescale.wait()["outcome"] == "finished"
         write(prices(spark, 60, 100), tmp_path / "prices")
         app.wait()
