@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.arguments import number
+from benchmarks.contestant import SOURCES
 from benchmarks.events import EventsSpec
 from benchmarks.hotkey import measure_hotkey
 from benchmarks.hotkey_command import add_hotkey, hotkey_options, render_hotkey
@@ -85,8 +86,8 @@ def _add_events(parser: argparse.ArgumentParser) -> None:
     number(parser, "--seed", 1, "of the rows")
 
 
-def _events(options: argparse.Namespace) -> EventsSpec:
-    return EventsSpec(rows=options.rows, keys=options.keys, files=options.files, seed=options.seed)
+def _events(options: argparse.Namespace, columns: int = 2) -> EventsSpec:
+    return EventsSpec(rows=options.rows, keys=options.keys, files=options.files, seed=options.seed, columns=columns)
 
 
 def _add_throughput(parser: argparse.ArgumentParser) -> None:
@@ -96,14 +97,20 @@ def _add_throughput(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cold", action="store_true", help=f"without the warm-up of {WARM_UP_FILES} files that each side takes first"
     )
+    number(parser, "--columns", 2, "columns of the files: the key, the value, and others that no view reads")
+    number(parser, "--rows-per-batch", None, "rows of a micro-batch, in a file of its own, in place of --files")
+    parser.add_argument("--source", choices=SOURCES, default="files", help="the files, or beside a computed column")
     number(parser, "--repeat", 1, "runs of each side, in turns; medians are reported")
     parser.add_argument("--data", metavar="DIR", help="keep the files there, and use them if they are there already")
 
 
 def _throughput(options: argparse.Namespace) -> int:
+    if options.rows_per_batch:
+        options.files, options.files_per_trigger = max(1, options.rows // options.rows_per_batch), 1
     measured = measure_throughput(
         ThroughputOptions(
-            events=_events(options),
+            events=_events(options, options.columns),
+            source=options.source,
             workers=options.workers,
             cores=options.cores or min(options.workers, os.cpu_count() or 1),
             files_per_trigger=options.files_per_trigger,

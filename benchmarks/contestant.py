@@ -23,6 +23,8 @@ from upriver.spark.session import local_session
 
 RUN_S_MAX = 3600.0
 """Seconds that one side may take for all rows."""
+SOURCES = ("files", "rows")
+"""Where rows come from: the columns of Parquet files as they are, or beside a column that Spark computes."""
 PROGRESS_BATCHES_MAX = 100_000
 """Micro-batches whose progress Spark keeps; the first one's is needed at the end."""
 
@@ -31,7 +33,7 @@ PROGRESS_BATCHES_MAX = 100_000
 class ContestTask:
     """What a side is to do. data: directory of Parquet files. work: empty directory for all that it writes.
     result: file for its outcome. cores: processors that its process tree is confined to. warm_up_files: files that it
-    takes the whole way once before the run that counts."""
+    takes the whole way once before the run that counts. source: one of ``SOURCES``."""
 
     side: str
     data: str
@@ -41,6 +43,7 @@ class ContestTask:
     cores: int
     files_per_trigger: int
     warm_up_files: int
+    source: str = "files"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +123,8 @@ def _session(workers: int, cores: int) -> SparkSession:
 
 def _stream(spark: SparkSession, task: ContestTask) -> DataFrame:
     schema = spark.read.parquet(task.data).schema
-    return spark.readStream.schema(schema).option("maxFilesPerTrigger", task.files_per_trigger).parquet(task.data)
+    files = spark.readStream.schema(schema).option("maxFilesPerTrigger", task.files_per_trigger).parquet(task.data)
+    return files if task.source == "files" else files.withColumn("v", files.v.bitwiseXOR(0))
 
 
 def _outcome(

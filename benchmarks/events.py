@@ -25,16 +25,20 @@ _DONE = "_events.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventsSpec:
-    """What to generate. rows: of all files together. keys: uniform from 0 up to but without it."""
+    """What to generate. rows: of all files together. keys: uniform from 0 up to but without it. columns: the key, the
+    value, and others that no view reads; every third one of these is a text."""
 
     rows: int
     keys: int
     files: int = 10
     seed: int = 1
+    columns: int = 2
 
     def __post_init__(self) -> None:
         if not 1 <= self.files <= self.rows:
             raise UserError(f"{self.rows} rows in {self.files} files: each file has one at least")
+        if self.columns < len(SCHEMA):
+            raise UserError(f"columns={self.columns}: at least {len(SCHEMA)} are needed")
         if self.keys < 1:
             raise UserError(f"keys={self.keys}: at least 1 is needed")
 
@@ -43,7 +47,11 @@ class EventsSpec:
         rows = self.rows * (file + 1) // self.files - self.rows * file // self.files
         rng = np.random.default_rng([self.seed, file])
         columns = [rng.integers(0, self.keys, rows), rng.integers(-VALUES_MAX, VALUES_MAX, rows)]
-        return pa.table(columns, schema=SCHEMA)
+        events = pa.table(columns, schema=SCHEMA)
+        for number in range(len(SCHEMA), self.columns):
+            more = pa.array(rng.integers(0, 1 << 40, rows))
+            events = events.append_column(f"c{number}", more.cast(pa.string()) if number % 3 == 0 else more)
+        return events
 
 
 def write_events(directory: Path, spec: EventsSpec) -> None:

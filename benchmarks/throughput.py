@@ -43,7 +43,7 @@ class ThroughputMeasured:
 class ThroughputOptions:
     """What to measure. data: directory to keep the files in; ``None`` for a temporary one. cores: processors that
     each side may use. files_per_trigger: of a micro-batch. warm_up_files: taken the whole way once, before the run that
-    counts; none measures a cold start. repeat: runs of each side."""
+    counts; none measures a cold start. repeat: runs of each side. source: one of ``SOURCES``."""
 
     events: EventsSpec
     workers: int
@@ -52,6 +52,7 @@ class ThroughputOptions:
     warm_up_files: int
     repeat: int
     data: str | None
+    source: str = "files"
 
 
 def measure_throughput(options: ThroughputOptions, say: Any = print) -> dict[str, Any]:
@@ -89,6 +90,7 @@ def _run(side: str, options: ThroughputOptions, data: Path, work: Path) -> tuple
         cores=options.cores,
         files_per_trigger=options.files_per_trigger,
         warm_up_files=options.warm_up_files,
+        source=options.source,
     )
     (work / "task.json").write_text(json.dumps(asdict(task)))
     started_at = time.time()
@@ -126,6 +128,8 @@ def _report(
         "workers": options.workers,
         "cores": options.cores,
         "files": options.events.files,
+        "columns": options.events.columns,
+        "source": options.source,
         "files_per_trigger": options.files_per_trigger,
         "warm_up_files": options.warm_up_files,
         "micro_batches": outcomes[0].batches,
