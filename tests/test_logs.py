@@ -1,18 +1,23 @@
-"""Logs are silent by default, and text or JSON where a program wants them."""
+"""Logs are silent by default, and text or JSON where a program wants them. They have the traces of short errors."""
 
+import asyncio
+import inspect
 import io
 import json
 import logging
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
 
+import upriver
 from upriver import logs
-from upriver.errors import DeclarationError, LakeError
-from upriver.logs import LogSettings
+from upriver.errors import DeclarationError, LakeError, ProtocolError
+from upriver.logs import LogSettings, with_short_errors
 
 QUIET = """
 import logging
@@ -79,3 +84,95 @@ def test_other_settings_are_refused(wrong: dict[str, Any], said: str) -> None:
         logs.configure(**wrong)
     assert str(refused.value) == said
     assert logs.settings() is None
+
+
+@with_short_errors
+class Calls:
+    """Each public member raises an error that has a cause."""
+
+    def __init__(self, raises: bool = False) -> None:
+        if raises:
+            self._deep()
+
+    def _deep(self) -> None:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise LakeError("torn") from error
+
+    def call(self, number: int = 1) -> int:
+        """A docstring."""
+        self._deep()
+        return number
+
+    def through(self) -> int:
+        return self.call()
+
+    @property
+    def value(self) -> int:
+        """Of a property."""
+        return self.call()
+
+    def items(self) -> Iterator[int]:
+        yield self.call()
+
+    async def later(self) -> int:
+        return self.call()
+
+    async def later_items(self) -> AsyncIterator[int]:
+        yield self.call()
+
+    def fault(self) -> None:
+        try:
+            raise KeyError("inner")
+        except KeyError as error:
+            raise ProtocolError("ours") from error
+
+
+async def first_of(calls: Calls) -> int:
+    return await anext(aiter(calls.later_items()))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda calls: type(calls)(True),
+        lambda calls: calls.call(),
+        lambda calls: calls.through(),
+        lambda calls: calls.value,
+        lambda calls: next(calls.items()),
+        lambda calls: asyncio.run(calls.later()),
+        lambda calls: asyncio.run(first_of(calls)),
+    ],
+)
+def test_a_public_call_raises_one_short_error_and_the_log_has_its_trace_once(call: Callable[[Calls], Any]) -> None:
+    written = io.StringIO()
+    logs.configure(level="DEBUG", stream=written)
+    with pytest.raises(LakeError) as raised:
+        call(Calls())
+    shown = "".join(traceback.format_exception(raised.value))
+    assert shown.count("Traceback") == 1
+    assert shown.splitlines()[-1] == "upriver.errors.LakeError: torn"
+    assert "_deep" not in shown
+    assert "upriver/logs.py" not in shown
+    assert isinstance(raised.value.__context__, KeyError)
+    logged = written.getvalue()
+    assert logged.count("DEBUG upriver.errors: LakeError: torn") == 1
+    assert "direct cause" in logged
+    assert "in _deep" in logged
+
+
+def test_a_fault_of_ours_keeps_its_trace() -> None:
+    with pytest.raises(ProtocolError) as raised:
+        Calls().fault()
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "direct cause" in shown
+    assert "in fault" in shown
+
+
+def test_calls_with_short_errors_have_their_own_signatures() -> None:
+    assert str(inspect.signature(Calls.call)) == "(self, number: int = 1) -> int"
+    assert (Calls.call.__doc__, Calls.value.__doc__) == ("A docstring.", "Of a property.")
+    assert inspect.iscoroutinefunction(Calls.later)
+    assert list(inspect.signature(upriver.connect).parameters) == ["address", "token", "tls_roots", "timeout"]
+    assert pickle.loads(pickle.dumps(upriver.connect)) is upriver.connect

@@ -27,6 +27,7 @@ from upriver.lake.change_log import wait_begun, with_change_log
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake
 from upriver.lake.scan import prunable
+from upriver.logs import with_short_errors
 from upriver.net.server import listen_at, listen_for
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
@@ -63,6 +64,7 @@ _RUNNING: dict[str, "App"] = {}
 """By root: the app of this process that runs on it."""
 
 
+@with_short_errors
 class App:
     """Tables on Spark DataFrames, views on those tables, workers that keep the views.
 
@@ -328,9 +330,14 @@ class App:
 
         timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
         """
-        if not isinstance(name, str) or name not in self._plans:
-            raise UnknownView.among(name, self._plans)
+        self._check_view(name)
         self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+
+    def _check_view(self, name: str) -> None:
+        """Raise UnknownView unless a view has that name."""
+        if not isinstance(name, str) or name not in self._plans:
+            reads = {view: plan.tables for view, plan in self._plans.items()}
+            raise UnknownView.among(name, reads, self._tables)
 
     def _check_free(self, what: str, name: str) -> None:
         check_name(what, name, [*self._sources, *self._plans])
@@ -529,8 +536,7 @@ class App:
         DeclarationError for a view without changes; WaitTimeout if the log of a running app has not begun in
         ``BEGIN_S_MAX`` seconds. If a version is no longer in the log, the query fails with ChangesGone.
         """
-        if not isinstance(view, str) or view not in self._plans:
-            raise UnknownView.among(view, self._plans)
+        self._check_view(view)
         if not self._plans[view].logs_changes:
             raise DeclarationError(f"view {view!r} has no log of its changes: declare it with changes=True")
         root = self._config.root

@@ -4,15 +4,22 @@
 ``LakeError``: the files under the root are not what they should be.
 ``ClusterError``: Spark, a worker or the network has failed; the same call may succeed later.
 ``ProtocolError``: a fault of ours. Please report it.
+
+The trace of an error that a public call raises has the caller's own lines alone, and no other exception. A program
+finds the cause in ``error.__context__``, if there is one. The logger ``upriver.errors`` has the whole trace, at
+``DEBUG``. A ProtocolError keeps its own.
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 
 class UpriverError(Exception):
     """The root of all errors of this package."""
+
+    is_logged = False
+    """Whether the log has its trace."""
 
 
 class UpriverWarning(UserWarning):
@@ -44,9 +51,16 @@ class UnknownView(UserError):
     """There is no view of that name."""
 
     @classmethod
-    def among(cls, view: str, views: Iterable[str]) -> Self:
-        """``view`` was requested, and only ``views`` exist."""
-        return cls(f"no view {view!r}; there are: {', '.join(sorted(views)) or 'none'}")
+    def among(cls, view: str, views: Mapping[str, Iterable[str]], tables: Iterable[str] = ()) -> Self:
+        """``view`` was requested, and only ``views`` exist. views: the tables that each reads. tables: more of them."""
+        readers = sorted(name for name, read in views.items() if view in read)
+        if readers:
+            why = f": it is a table, and tables are read through views. These read it: {', '.join(readers)}"
+        elif view in tables:
+            why = f": it is a table, and tables are read through views. None reads it; {_there_are(views)}"
+        else:
+            why = f"; {_there_are(views)}"
+        return cls(f"no view {view!r}{why}")
 
 
 class ChangesGone(UserError):
@@ -141,6 +155,10 @@ class ProtocolError(UpriverError):
 
 class IllegalEvent(ProtocolError):
     """A machine was given an event that its phase does not allow."""
+
+
+def _there_are(names: Iterable[str]) -> str:
+    return f"there are: {', '.join(sorted(names)) or 'none'}"
 
 
 def exit_status(program: str, run: Callable[[], int]) -> int:

@@ -2,16 +2,23 @@
 
 Every module logs with :func:`logging.getLogger`, under the names that docs/guide/monitoring.md lists. What a message
 says of a table, a view, an epoch or a worker is in the record's attributes, too (``extra``), and so in the JSON form.
+
+An error that a public call raises is short, as :mod:`upriver.errors` says, and its trace goes to the log.
 """
 
+import inspect
 import json
 import logging
 import sys
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TextIO
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, TextIO, TypeVar, cast
 
-from upriver.errors import DeclarationError
+from upriver.errors import DeclarationError, ProtocolError, UpriverError
 
 ROOT = "upriver"
 TEXT, JSON = "text", "json"
@@ -20,7 +27,86 @@ _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 """Attributes that every record has."""
 
+_ERRORS = logging.getLogger(f"{ROOT}.errors")
+P = ParamSpec("P")
+T = TypeVar("T")
+
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
+
+
+class _Shortened:
+    """Around a public call: its error, or Ctrl-C, keeps no frame of ours and no cause, and so Python prints the
+    caller's frames alone. A frame that re-raises an exception is not added to its trace either."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if not isinstance(error, UpriverError | KeyboardInterrupt) or isinstance(error, ProtocolError):
+            return
+        if isinstance(error, UpriverError) and not error.is_logged:
+            _ERRORS.debug("%s: %s", type(error).__name__, error, exc_info=error)
+            error.is_logged = True
+        if error.__cause__ is not None:
+            error.__context__ = error.__cause__
+        error.__cause__ = None  # this also suppresses the context
+        error.__traceback__ = None
+
+
+_SHORTENED = _Shortened()
+
+
+def shorten_errors(call: Callable[P, T]) -> Callable[P, T]:
+    """Make a function one whose errors are short: also one that is async, a generator, or both."""
+    function: Callable[..., Any] = call
+    shortened: Callable[..., Any]
+
+    if inspect.iscoroutinefunction(call):
+
+        @wraps(call)
+        async def shortened(*args: Any, **named: Any) -> Any:
+            with _SHORTENED:
+                return await function(*args, **named)
+
+    elif inspect.isasyncgenfunction(call):
+
+        @wraps(call)
+        async def shortened(*args: Any, **named: Any) -> AsyncGenerator[Any, None]:
+            with _SHORTENED:
+                async with aclosing(function(*args, **named)) as items:
+                    async for item in items:
+                        yield item
+
+    elif inspect.isgeneratorfunction(call):
+
+        @wraps(call)
+        def shortened(*args: Any, **named: Any) -> Generator[Any, Any, Any]:
+            with _SHORTENED:
+                return (yield from function(*args, **named))
+
+    else:
+
+        @wraps(call)
+        def shortened(*args: Any, **named: Any) -> Any:
+            with _SHORTENED:
+                return function(*args, **named)
+
+    return cast(Callable[P, T], shortened)
+
+
+CALLED_BY_PYTHON = frozenset({"__init__", "__enter__", "__exit__", "__iter__", "__next__", "__aenter__", "__aexit__"})
+
+
+def with_short_errors(kind: type[T]) -> type[T]:
+    """Make a class one whose public methods and properties have short errors."""
+    for name, member in list(vars(kind).items()):
+        if name.startswith("_") and name not in CALLED_BY_PYTHON:
+            continue
+        if inspect.isfunction(member):
+            setattr(kind, name, shorten_errors(member))
+        elif isinstance(member, property) and member.fget is not None:
+            setattr(kind, name, property(shorten_errors(member.fget), doc=member.__doc__))
+    return kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +141,7 @@ class _OwnHandler(logging.StreamHandler[TextIO]):
     settings: LogSettings
 
 
+@shorten_errors
 def configure(*, format: str = TEXT, level: str = "INFO", stream: TextIO | None = None) -> None:
     """Write what Upriver logs to ``stream``, by default the process's stderr.
 

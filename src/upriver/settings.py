@@ -180,7 +180,7 @@ def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppO
         if (parameter := "doors" if group == "tls" else group) in given:
             raise DeclarationError(f"{name}= and {parameter}= are given: {_spelled(name)}")
     if earlier:
-        warnings.warn("; ".join(map(_spelled, earlier)), UpriverWarning, stacklevel=3)
+        warnings.warn("; ".join(map(_spelled, earlier)), UpriverWarning, stacklevel=4)
     certificate = {part: value for part, value in parts.pop("tls", {}).items() if value is not None}
     if len(certificate) == 1:
         lacking = "tls_key" if "certificate" in certificate else "tls_certificate"

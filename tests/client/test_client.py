@@ -166,6 +166,16 @@ def test_an_unknown_view_is_refused_with_the_views_there_are(shared: Client) -> 
         shared.lookup("plains", ["N1"])
 
 
+def test_a_table_in_place_of_a_view_is_refused_with_the_views_that_read_it(cluster: Cluster, client: Client) -> None:
+    cluster.views["planes"] = replace(PLANES, route=replace(PLANES.route, tables=("flights",)))
+    read = TableFreshness("finished", 0.0, "", None)
+    cluster.freshness = FreshnessReport(Epoch(EPOCH), dict.fromkeys(("flights", "crews"), read))
+    with pytest.raises(UnknownView, match=r"^no view 'flights': it is a table, .* These read it: planes$"):
+        client.lookup("flights", ["N1"])
+    with pytest.raises(UnknownView, match=r"^no view 'crews': it is a table, .* None reads it; there are: planes, "):
+        client.lookup("crews", ["N1"])
+
+
 def test_a_view_that_is_new_is_found(cluster: Cluster, client: Client) -> None:
     del cluster.views["planes"]
     with cluster.connect() as early:
@@ -194,7 +204,7 @@ def test_a_worker_s_error_is_raised_at_once_and_spoils_nothing(cluster: Cluster,
 
 
 def test_a_worker_that_does_not_know_a_new_view_yet_is_asked_again(cluster: Cluster, client: Client) -> None:
-    refusals = [UnknownView.among("planes", ["routes"])] * 2
+    refusals = [UnknownView.among("planes", {"routes": ()})] * 2
 
     def refuse(_: int) -> None:
         if refusals:
@@ -209,7 +219,7 @@ def test_a_view_that_was_dropped_is_refused_with_the_views_there_are(cluster: Cl
     assert len(client.lookup("planes", ["N1"])) == 1
 
     def refuse(_: int) -> None:
-        raise UnknownView.among("planes", ["routes"])
+        raise UnknownView.among("planes", {"routes": ()})
 
     del cluster.views["planes"]
     for worker in cluster.workers.values():

@@ -212,7 +212,11 @@ REFUSED = [
     ("SELECT * FROM other.totals", UnknownView, "other.totals"),
     ("SELECT * FROM duckdb_settings()", UnsupportedSql, "duckdb_settings"),
     ("SELECT * FROM nothing", UnknownView, "there are: Routes, everything, totals"),
-    ("SELECT nothing FROM totals", UnsupportedSql, "nothing"),
+    ("SELECT * FROM events", UnknownView, "it is a table, .* These read it: Routes, everything, totals"),
+    ("SELECT nothing FROM totals", UnsupportedSql, "^no column 'nothing'; view 'totals' has customer, n"),
+    ("SELECT customr FROM totals", UnsupportedSql, "^no column 'customr'; did you mean 'customer'[?]; view"),
+    ("SELECT t.m FROM totals t", UnsupportedSql, "^no column 'm' in 't'; view 'totals' has"),
+    ("WITH c AS (SELECT n AS total FROM totals) SELECT totl FROM c", UnsupportedSql, "did you mean 'total'[?]"),
     ("SELECT customer::int FROM totals WHERE customer = 'ada'", RowError, "ada"),
     (f"SELECT {'(' * 5000}1{')' * 5000}", UnsupportedSql, "nested too deeply"),
 ]

@@ -85,7 +85,7 @@ class Service:
 
     def _source(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         if asked["name"] != "planes":
-            raise UnknownView.among(asked["name"], ["planes"])
+            raise UnknownView.among(asked["name"], {"planes": ()})
         schema = schema_to_json(self.shares[0].schema)
         return {"key": [self.key], "schema": schema, "vnodes": VNODES, "workers": len(self.shares), "lake": None}
 

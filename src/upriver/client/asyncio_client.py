@@ -22,6 +22,7 @@ from upriver.client.queries import QUERY_S, Parameters
 from upriver.client.rescale import Rescale
 from upriver.client.subscriptions import UNREACHABLE_S
 from upriver.errors import ClusterError
+from upriver.logs import shorten_errors, with_short_errors
 
 THREADS = 16
 """Calls of a client that are under way at a time, unless the caller says otherwise; more wait their turn."""
@@ -32,6 +33,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@shorten_errors
 async def connect_async(
     address: str | None = None,
     token: str | None = None,
@@ -57,6 +59,7 @@ def _close_made(connecting: "asyncio.Future[Client] | Any") -> None:
         connecting.result().close()
 
 
+@with_short_errors
 class AsyncClient:
     """A client of one event loop, also an async context manager. Use :func:`connect_async`.
 

@@ -35,6 +35,7 @@ from upriver.errors import (
 )
 from upriver.hashing import hash64
 from upriver.ids import Epoch
+from upriver.logs import shorten_errors, with_short_errors
 from upriver.net.byte_stream import Watch
 from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.remote import Connection, Remote, check_schema
@@ -103,6 +104,7 @@ def address_in(root: str | os.PathLike[str]) -> str:
     return announced
 
 
+@shorten_errors
 def connect(
     address: str | None = None,
     token: str | None = None,
@@ -178,6 +180,7 @@ class _DeclaredAnew(Exception):
     """The view of a lookup under way was dropped, and another view has its name."""
 
 
+@with_short_errors
 class Client:
     """A connection to an app and its workers; usable by many threads, and as a context manager. Use ``connect``."""
 
@@ -539,7 +542,8 @@ class Client:
         _check_view(view)
         if view not in self._known().views:
             self.refresh()
-        return route_among(view, self._known().views)
+        known = self._known()
+        return route_among(view, known.views, known.freshness.tables)
 
     def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, KeyColumns]:
         """The keys as columns of the view's key types. If they do not fit, the view may have been declared anew."""

@@ -6,6 +6,7 @@ from typing import Any
 
 from upriver.arguments import seconds, whole
 from upriver.errors import ClusterError, DeclarationError, UserError, WaitTimeout
+from upriver.logs import with_short_errors
 from upriver.protocol.strategies import Strategy
 
 STRATEGIES = tuple(map(str, Strategy))
@@ -76,6 +77,7 @@ def _keys_max(keys_max: int) -> int:
     return number
 
 
+@with_short_errors
 class Rescale:
     """One rescale of a running app; ``App.rescale`` and ``Client.rescale`` begin it.
 

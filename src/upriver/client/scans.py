@@ -18,6 +18,7 @@ from upriver.arguments import whole
 from upriver.errors import DeclarationError, UpriverError, WorkerLost
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch
+from upriver.logs import with_short_errors
 from upriver.net.remote import Connection, Remote
 from upriver.net.wire import refusing_malformed
 from upriver.plan.schemas import schema_from_json
@@ -34,6 +35,7 @@ READ_S_MAX = 2.0
 """Seconds to tell a worker that its part was read."""
 
 
+@with_short_errors
 @dataclass(frozen=True, slots=True)
 class ScanReader:
     """The rows of one scan; iterate over it once. schema: the view's. epoch: at whose end the rows were so.
@@ -68,7 +70,7 @@ class ScanReader:
         return cls(schema, epoch, tables, scan.rows(epoch, everything))
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return self._batches
+        yield from self._batches
 
 
 def _lake_scan(told: Mapping[str, Any], store: Mapping[str, str]) -> "LakeScan":

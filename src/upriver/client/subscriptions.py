@@ -8,6 +8,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from upriver.errors import ClusterError, NotRead
+from upriver.logs import with_short_errors
 from upriver.net.wire import refusing_malformed
 from upriver.state.changes import ChangePosition
 from upriver.state.key_filter import KeyFilter
@@ -28,6 +29,7 @@ AskPiece = Callable[[Mapping[str, Any], float], tuple[dict[str, Any], pa.RecordB
 """Asks the coordinator for a piece: its fields, seconds to wait."""
 
 
+@with_short_errors
 class Subscription:
     """An endless iterator of Arrow batches of changes, for one thread at a time.
 

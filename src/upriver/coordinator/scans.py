@@ -253,7 +253,7 @@ class Scans:
         return any(plan.name == event.view and plan.full_because is not None for plan in self._cluster.plans)
 
     def _fail_impossible(self, event: SnapshotAsked) -> None:
-        views = [plan.name for plan in self._cluster.plans]
+        views = {plan.name: plan.tables for plan in self._cluster.plans}
         if event.view in views:
             why = f"view {event.view!r} is partial: workers keep only what is looked up; app.read has Spark compute it"
             self._fail(event.ticket, DeclarationError(why))

@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -139,7 +140,7 @@ def execute(
     """
     cancellation = cancellation or Cancellation()
     with cancellation.covers(), processes.process(cancellation) as process:
-        evaluation = _Evaluation(process, query.zone, added.macros, cancellation)
+        evaluation = _Evaluation(process, query, added.macros, cancellation)
         tables = dict(added.tables)
         left = QUERY_BYTES_MAX
         for access in query.accesses:
@@ -199,7 +200,7 @@ def describe(
     tables = {name: table.slice(0, 0) for name, table in added.tables.items()}
     tables |= {view: route.schema.empty_table() for view, route in query.routes.items()}
     with cancellation.covers(), PROCESSES.process(cancellation) as process:
-        evaluation = _Evaluation(process, query.zone, added.macros, cancellation)
+        evaluation = _Evaluation(process, query, added.macros, cancellation)
         return evaluation.answer(query.sql, _used(query.sql, parameters), tables, is_described=True).schema
 
 
@@ -262,10 +263,10 @@ def _too_much(view: str, schema: pa.Schema) -> DeclarationError:
 
 @dataclass(frozen=True, slots=True)
 class _Evaluation:
-    """What one query has evaluated, step by step. zone: of times. macros: of the door."""
+    """What one query has evaluated, step by step. macros: of the door."""
 
     process: QueryProcess
-    zone: str
+    query: ViewQuery
     macros: tuple[str, ...]
     cancellation: Cancellation
 
@@ -273,11 +274,13 @@ class _Evaluation:
         self, sql: str, parameters: Mapping[str, Any], tables: Mapping[str, pa.Table], is_described: bool = False
     ) -> pa.Table:
         """The rows of a query in DuckDB, within the bounds; is_described: none of them, but their schema."""
-        task = QueryTask(sql, parameters, self.zone, self.macros, tuple(tables), is_described)
+        task = QueryTask(sql, parameters, self.query.zone, self.macros, tuple(tables), is_described)
         try:
             return self.process.answer(task, tables, is_cancelled=lambda: self.cancellation.is_requested)
         except QueryFault as fault:
-            raise _translated(fault, self.process.memory) from getattr(duckdb, fault.kind, duckdb.Error)(str(fault))
+            raise _translated(fault, self.process.memory, self.query.routes) from getattr(
+                duckdb, fault.kind, duckdb.Error
+            )(str(fault))
         except ProcessEnded as ended:
             self.cancellation.check()
             if ended.is_late:
@@ -297,9 +300,35 @@ def _too_much_memory(memory: int) -> DeclarationError:
     )
 
 
-def _translated(fault: QueryFault, memory: int) -> Exception:
+_NO_COLUMN = re.compile(
+    r"""Binder\ Error:\ (?:Referenced\ column\ "(?P<column>.*)"\ not\ found\ in\ FROM\ clause!
+    |[^"]*"(?P<owner>.*)"\ does\ not\ have\ a\ column\ named\ "(?P<owned>.*)"
+    |Column\ "(?P<joined>.*)"\ does\ not\ exist\ on\ (?:left|right)\ side\ of\ join!)""",
+    re.VERBOSE,
+)
+"""How DuckDB says that a query names a column that there is not."""
+_CANDIDATES = re.compile(r"^Candidate bindings: (.*)$", re.MULTILINE)
+
+
+def _no_column(text: str, routes: Mapping[str, ViewRoute]) -> str | None:
+    """What is wrong if DuckDB's error is of a missing column; ``None`` for another error. routes: of the query."""
+    if (found := _NO_COLUMN.match(text)) is None:
+        return None
+    column = found["column"] or found["owned"] or found["joined"]
+    columns = {view: route.schema.names for view, route in routes.items()}
+    candidates = _CANDIDATES.search(text)
+    known = [name for names in columns.values() for name in names]
+    known += re.findall(r'"([^"]+)"', candidates[1]) if candidates else []  # of a subquery
+    near = get_close_matches(column.lower(), dict.fromkeys(name.lower() for name in known), 1)
+    advice = [f"did you mean {next(name for name in known if name.lower() == near[0])!r}?"] if near else []
+    advice += [f"view {view!r} has {', '.join(names)}" for view, names in columns.items()]
+    owner = f" in {found['owner']!r}" if found["owner"] else ""
+    return "; ".join([f"no column {column!r}{owner}", *advice])
+
+
+def _translated(fault: QueryFault, memory: int, routes: Mapping[str, ViewRoute]) -> Exception:
     """DuckDB's error as ours, on one line. What Arrow raises in its place has its text alone.
-    memory: bytes that the query might take."""
+    memory: bytes that the query might take. routes: of the query's views."""
     if fault.kind == NO_ROWS:
         return UnsupportedSql("the query gives no rows to return: a query is one SELECT")
     if fault.kind == TOO_LARGE:
@@ -313,4 +342,4 @@ def _translated(fault: QueryFault, memory: int) -> Exception:
         return RowError(text)
     if fault.kind == OUT_OF_MEMORY or text.startswith("Out of Memory Error"):
         return _too_much_memory(memory)
-    return UnsupportedSql(text)
+    return UnsupportedSql(_no_column(str(fault), routes) or text)

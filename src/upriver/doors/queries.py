@@ -23,7 +23,7 @@ from upriver.errors import UnknownView, UnsupportedSql
 from upriver.plan.column_names import quoted
 from upriver.plan.schemas import EVERYTHING_KEY
 from upriver.plan.types import duck_name, is_instant, is_interval, is_nested
-from upriver.protocol.lookups import ViewRoute
+from upriver.protocol.lookups import ViewRoute, tables_by_view
 
 QUERY_CHARS_MAX = 1 << 20
 """Characters of a query."""
@@ -83,7 +83,8 @@ class ViewQuery:
                 continue
             name = by_name.get(table.name.lower())
             if name is None or table.db.lower() not in SCHEMAS:
-                raise UnknownView.among(f"{table.db}.{table.name}" if table.db else table.name, routes)
+                asked = table.name if table.db.lower() in SCHEMAS else f"{table.db}.{table.name}"
+                raise UnknownView.among(asked, tables_by_view(routes))
             read[name] = routes[name]
             table.set("this", exp.to_identifier(name, quoted=True))
             table.set("db", None)

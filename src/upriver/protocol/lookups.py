@@ -4,7 +4,7 @@
 and ``Answered``: a client's question to a worker, and the answer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
@@ -37,10 +37,15 @@ class ViewRoute:
         return {"key": list(self.key), "schema": schema_to_json(self.schema), "tables": list(self.tables)}
 
 
-def route_among(view: str, routes: Mapping[str, ViewRoute]) -> ViewRoute:
-    """The route of one view. Raises UnknownView, which names those that there are."""
+def tables_by_view(routes: Mapping[str, ViewRoute]) -> dict[str, tuple[str, ...]]:
+    """The tables that each view reads."""
+    return {name: route.tables for name, route in routes.items()}
+
+
+def route_among(view: str, routes: Mapping[str, ViewRoute], tables: Iterable[str] = ()) -> ViewRoute:
+    """The route of one view. Raises UnknownView, which names those that there are. tables: that the app has, too."""
     if view not in routes:
-        raise UnknownView.among(view, routes)
+        raise UnknownView.among(view, tables_by_view(routes), tables)
     return routes[view]
 
 

@@ -167,8 +167,11 @@ class CoordinatorService:
     def plan_of(self, view: str) -> DataflowPlan:
         """The plan of a view. Raises UnknownView."""
         if not isinstance(view, str) or view not in self._plans:
-            raise UnknownView.among(view, self._plans)
+            raise UnknownView.among(view, self._tables_by_view(), self._tables)
         return self._plans[view]
+
+    def _tables_by_view(self) -> dict[str, Sequence[str]]:
+        return {name: plan.tables for name, plan in self._plans.items()}
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept. Raises UnknownView."""
@@ -247,7 +250,7 @@ class CoordinatorService:
             table = self._tables[name]
             return TableScan(self._root, table, scan_key(table))
         if name not in self._plans:
-            raise UnknownView.among(name, [*self._plans, *self._tables])
+            raise UnknownView.among(name, dict.fromkeys([*self._plans, *self._tables], ()))
         self._loop.check_view(name)
         plan = self._plans[name]
         if plan.full_because is not None:
@@ -282,9 +285,7 @@ class CoordinatorService:
 
     def _evict(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         view, keys = str(asked["view"]), asked["keys"]
-        if view not in self._plans:
-            raise UnknownView.among(view, self._plans)
-        if (why := self._plans[view].full_because) is not None:
+        if (why := self.plan_of(view).full_because) is not None:
             raise DeclarationError(f"view {view!r} keeps every key, and none can be evicted: {why}")
         self._loop.evict(view, None if keys is None else tuple(_hash64(key) for key in keys), EVICTION_S_MAX)
         return {}

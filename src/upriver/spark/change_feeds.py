@@ -39,6 +39,7 @@ from pyspark.sql.types import (
 
 from upriver.arguments import class_name, flag, names, some_text, text
 from upriver.errors import DeclarationError
+from upriver.logs import shorten_errors
 from upriver.spark.runs import quoted
 
 Key = str | Sequence[str]
@@ -102,6 +103,7 @@ _SHOWN_CHARS_MAX = 200
 """Characters of a bad envelope that the error shows."""
 
 
+@shorten_errors
 def debezium(
     df: DataFrame,
     *,
@@ -164,6 +166,7 @@ def debezium(
     return UpsertTable(**table, key=unique) if whole_rows else table
 
 
+@shorten_errors
 def delta_cdf(df: DataFrame, *, key: Key, keys_change: bool = True) -> UpsertTable:
     """The arguments of ``app.table`` for a change feed of Delta: ``app.table("people", **delta_cdf(df, key="id"))``.
 

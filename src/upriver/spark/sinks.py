@@ -26,6 +26,7 @@ from pyspark.sql.window import Window
 
 from upriver.arguments import flag, names, some_text
 from upriver.errors import ClusterError, DeclarationError
+from upriver.logs import shorten_errors
 from upriver.spark.merges import (
     merge,
     rows_by_count,
@@ -72,6 +73,7 @@ class BatchFunction(Protocol):
     def __call__(self, rows: DataFrame, batch: int, /) -> None: ...
 
 
+@shorten_errors
 def keep_equal(
     table: str,
     key: str | Sequence[str],
@@ -241,6 +243,7 @@ def _types(rows: DataFrame) -> str:
     return ", ".join(f"{name} {kind}" for name, kind in rows.dtypes)
 
 
+@shorten_errors
 def publish_to_kafka(
     servers: str,
     topic: str,

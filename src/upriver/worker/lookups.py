@@ -161,7 +161,7 @@ class Lookups:
     def _objection(self, event: LookupAsked) -> UpriverError | None:
         """Why a lookup cannot be answered here."""
         if event.view not in self._regions.views:
-            return UnknownView.among(event.view, self._regions.views)
+            return UnknownView.among(event.view, dict.fromkeys(self._regions.views, ()))
         if event.view in self._regions.failed:
             return self._regions.failed[event.view].raised()
         given, key = event.keys.schema, self._regions.views[event.view]
