@@ -46,7 +46,7 @@ from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
 from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import check_session, spark_hosts
-from upriver.spark.signals import take_signals
+from upriver.spark.signals import aside, stop_alone, stop_first, take_signals
 from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
 from upriver.spark.typer import SparkTyper
@@ -393,6 +393,7 @@ class App:
             self.stop()  # startup failed: the caller never receives an app that it could stop
             raise
         _RUNNING[self._config.root] = self
+        stop_first(self._spark, self.stop)
         atexit.register(self.stop)  # a program that ends without stop() still ends its workers in good order
         return self
 
@@ -465,9 +466,9 @@ class App:
         seconds; IngestFailed as soon as one of the sources has failed, while the others may still be read; UnknownView;
         or the error that made the app fail.
         """
-        running = self._running()
+        running, seconds_max = self._running(), seconds("timeout", timeout)
         with progress_shown("wait", lambda: running.left(view)):
-            return running.wait(seconds("timeout", timeout), view)
+            return aside(partial(running.wait, seconds_max, view))
 
     def lookup(self, view: str, keys: Keys, *, else_compute: bool = False, **limits: Unpack[LookupLimits]) -> pa.Table:
         """The view's rows of those keys, in the order in which the keys are given, as of the end of one epoch.
@@ -666,6 +667,7 @@ class App:
     def stop(self) -> None:
         """Stop ingest and workers. The lake stays; an app on the same root continues from there."""
         atexit.unregister(self.stop)
+        stop_alone(self._spark, self.stop)
         if _RUNNING.get(self._config.root) is self:
             del _RUNNING[self._config.root]
         doors, client, running = self._doors, self._client, self._running_app

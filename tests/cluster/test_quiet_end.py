@@ -19,19 +19,28 @@ SAID = ["IngestFailed", "[{'k': 1, 'total': 5}]"]
 
 def run(directory: Path, *ended_by: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(PROGRAM), str(directory), *ended_by]
-    return subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=SECONDS_MAX, check=False, start_new_session=True
+    )
 
 
-def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on_and_ends_in_silence(tmp_path: Path) -> None:
-    """Each goes on with the root of the one before."""
-    for by, says in (
-        (signal.SIGINT, "interrupted: the app stops"),
-        (signal.SIGTERM, "terminated: the app stops"),
-    ):
-        ended = run(tmp_path, by.name)
-        assert (ended.returncode, ended.stdout.splitlines()) == (-by, SAID), ended.stderr
-        assert ended.stderr.splitlines()[-1] == f"upriver: {says}"
-        assert ended.stderr.count("upriver: ") == 1
+@pytest.mark.parametrize(
+    "moments",
+    [
+        [(signal.SIGINT, "start"), (signal.SIGTERM, None), (signal.SIGINT, "call")],
+        [(signal.SIGTERM, "rescale"), (signal.SIGINT, None)],
+    ],
+    ids=["start, idle, call", "rescale, idle"],
+)
+def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on_and_ends_in_silence(
+    tmp_path: Path, moments: list[tuple[signal.Signals, str | None]]
+) -> None:
+    """Each program goes on with the root of the one before; the last one ends by itself."""
+    for by, moment in moments:
+        ended = run(tmp_path, by.name, *([] if moment is None else [moment]))
+        assert (ended.returncode, ended.stdout.splitlines()) == (-by, [] if moment == "start" else SAID), ended.stderr
+        _, _, after = ended.stderr.partition("the signal comes\n")
+        assert after == f"upriver: {'interrupted' if by == signal.SIGINT else 'terminated'}: the app stops\n"
     ended = run(tmp_path)
     assert (ended.returncode, ended.stdout.splitlines()) == (0, SAID), ended.stderr
     assert "nanobind" not in ended.stderr

@@ -4,6 +4,7 @@ Its steps run on a thread of their own, because not every step has a timeout. Af
 Spark jobs of the step, which ends nearly all steps at once, and tells the caller which step it was.
 """
 
+import atexit
 import logging
 import threading
 import time
@@ -26,6 +27,9 @@ UNWIND_S_MAX = 0.3
 LINGER_S_MAX = 120.0
 """Seconds for which a step's jobs are cancelled if it takes longer to end: a file system hangs, or Spark plans a query.
 When the step returns, its results are given back."""
+EXIT_S_MAX = 5.0
+"""Seconds for which a program that ends waits for the step. A thread that still runs then keeps what it refers to, and
+DuckDB reports that as leaks, in forty lines."""
 _CANCEL_EVERY_S = 0.1
 
 
@@ -62,10 +66,10 @@ class Startup:
             in_time = self._done.wait(max(0.0, self.seconds_left()) + GRACE_S)
             late = None if in_time else WaitTimeout(f"{self.late()}{detail()}")
         except BaseException:  # the user has interrupted it
-            self._end()
+            self._end(thread)
             raise
         if late is not None:
-            self._end()
+            self._end(thread)
             raise late
         thread.join()
         if self._error is not None:
@@ -74,10 +78,13 @@ class Startup:
     def late(self) -> str:
         return f"the app is not up after {self._seconds:g} s: it was {self._at}"
 
-    def _end(self) -> None:
-        """End the current step if possible; otherwise it ends later, while the caller goes on."""
+    def _end(self, thread: threading.Thread) -> None:
+        """End the current step if possible; otherwise it ends later, while the caller goes on. thread: of the steps."""
         self._is_over.set()
-        threading.Thread(target=self._cancel_jobs, name="upriver-start-end", daemon=True).start()
+        ending = threading.Thread(target=self._cancel_jobs, name="upriver-start-end", daemon=True)
+        ending.start()
+        atexit.register(ending.join, EXIT_S_MAX)
+        atexit.register(thread.join, EXIT_S_MAX)
         self._done.wait(UNWIND_S_MAX)
 
     def _cancel_jobs(self) -> None:
