@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from upriver.spark.session import (
     heap_mb,
     local_conf,
     memory_bytes,
+    pandas_unwarned,
     require_slots,
     shortage,
     slots_ceiling,
@@ -31,9 +33,14 @@ FILE_CONTEXTS = "org.apache.spark.sql.execution.streaming.checkpointing.FileCont
 
 def in_a_process_of_its_own(code: str, *arguments: str, **env: str) -> str:
     """Run ``code`` where no Spark session runs yet; what it prints."""
-    run = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=os.environ | env)
+    return ended(code, *arguments, **env).stdout.strip()
+
+
+def ended(code: str, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "default", "-c", code, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, env=os.environ | env)
     assert run.returncode == 0, run.stderr
-    return run.stdout.strip()
+    return run
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ def test_one_slot_too_few_is_refused(spark: Any) -> None:
 
 
 @pytest.mark.spark
-def test_local_session_is_on_loopback_quiet_and_runs_this_python_and_may_be_stopped_before_the_app(
+def test_local_session_is_on_loopback_quiet_and_runs_this_python_and_stopping_it_stops_the_app_first(
     tmp_path: Path,
 ) -> None:
     code = """
@@ -128,9 +135,11 @@ with App(spark, sys.argv[1], workers=1, vnodes=8) as app:
 with taken(sys.argv[1]):  # it is not locked any more
     app.stop()
 """
-    assert in_a_process_of_its_own(code, str(tmp_path)) == (
-        '[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]'
-    )
+    run = ended(code, str(tmp_path))
+    assert run.stdout.strip() == '[["local[4,4]", "seven", "127.0.0.1", "UTC", "7"], 4, null, true]'
+    assert run.stderr.splitlines()[-1] == "upriver: the Spark session is stopped: the app stops first"
+    assert "Warning" not in run.stderr
+    assert "\tat " not in run.stderr
 
 
 COUNTING = """
@@ -201,3 +210,13 @@ def test_a_java_that_is_missing_or_too_old_is_said_to_be(
     else:
         with pytest.raises(UserError, match=said):
             check_java()
+
+
+def test_only_pysparks_warning_of_pandas_3_is_dropped() -> None:
+    text = "PySpark does not yet fully support pandas >= 3.0.0. Some features may not work correctly."
+    with pandas_unwarned():
+        warnings.warn(text, FutureWarning, stacklevel=1)
+        with pytest.raises(FutureWarning, match="another"):
+            warnings.warn("another", FutureWarning, stacklevel=1)
+    with pytest.raises(FutureWarning, match="pandas"):
+        warnings.warn(text, FutureWarning, stacklevel=1)

@@ -36,7 +36,7 @@ from upriver.options import Compaction
 from upriver.plan.plan import TableSpec, table_of
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.ingest import STOP_POLL_S
-from upriver.spark.session import cancel_jobs
+from upriver.spark.session import cancel_jobs, map_in_arrow
 from upriver.state.runs import RunInfo
 
 _LOG = logging.getLogger("upriver.compaction")
@@ -321,7 +321,7 @@ def merged_by_spark(
     named = [(number, json.dumps(merge.to_json())) for number, merge in enumerate(merges)]
     job = spark.createDataFrame(named, "merge int, task string").repartition(min(JOB_TASKS_MAX, len(named)))
     try:
-        rows = job.mapInArrow(partial(merge_all, root, vnodes, dict(tables)), _MERGED_SQL).collect()
+        rows = map_in_arrow(job, partial(merge_all, root, vnodes, dict(tables)), _MERGED_SQL).collect()
     except PythonException as error:
         raise raised_in_task(error) from error
     found = {row["merge"]: _result(row["run"], row["why"]) for row in rows}

@@ -47,6 +47,7 @@ from upriver.lake.files import Files, open_files
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.host import cause_of_job_failure, raised_in_task
+from upriver.spark.session import map_in_arrow
 from upriver.state.pair_index import sorted_by
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
@@ -243,7 +244,9 @@ def write_small_runs(
     Returns ``None`` if there are more than ``rows_max`` rows, or more than PACK_BYTES_MAX bytes: then nothing is
     written. Each lot's runs are in the order of hash64, so a key's rows lie in one task's runs here too.
     """
-    job = _numbered(rows, writer).coalesce(1).mapInArrow(partial(write_small_partition, writer, rows_max), _WRITTEN_SQL)
+    job = map_in_arrow(
+        _numbered(rows, writer).coalesce(1), partial(write_small_partition, writer, rows_max), _WRITTEN_SQL
+    )
     lots = _collected(job, writer)
     return None if lots is None else {writer.channel(lot): runs for lot, runs in enumerate(lots)}
 
@@ -258,13 +261,13 @@ def rewrite_runs(
     named = [(lot, json.dumps(run.to_json())) for lot, runs in enumerate(sources) for run in runs]
     tasks = max(1, min(writer.groups, len(named)))
     runs = spark.createDataFrame(named, "lot int, run string").repartition(tasks)
-    return _written(runs.mapInArrow(partial(pack_runs, writer), PACKED_SQL), writer)
+    return _written(map_in_arrow(runs, partial(pack_runs, writer), PACKED_SQL), writer)
 
 
 def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
     """Each lot's runs, once they are in the lake."""
     ordered = _partitioned(packed, writer)
-    lots = _collected(ordered.mapInArrow(partial(write_partition, writer), _WRITTEN_SQL), writer)
+    lots = _collected(map_in_arrow(ordered, partial(write_partition, writer), _WRITTEN_SQL), writer)
     assert lots is not None
     return lots
 
@@ -286,7 +289,7 @@ def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]] |
 
 def _packed(rows: DataFrame, writer: RunWriter) -> DataFrame:
     # More tasks than groups would only wait for slots.
-    return _numbered(rows, writer).coalesce(writer.groups).mapInArrow(partial(pack_partition, writer), PACKED_SQL)
+    return map_in_arrow(_numbered(rows, writer).coalesce(writer.groups), partial(pack_partition, writer), PACKED_SQL)
 
 
 def leave_sizes_unchecked(rows: DataFrame) -> None:
@@ -340,7 +343,9 @@ def _warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
     made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
     try:
-        _partitioned(_packed(made_up, writer), writer).mapInArrow(partial(_unpack_only, writer), "rows long").collect()
+        map_in_arrow(
+            _partitioned(_packed(made_up, writer), writer), partial(_unpack_only, writer), "rows long"
+        ).collect()
         write_small_runs(made_up, writer, rows_max=1)  # these are more rows, so it writes none
     except (Py4JJavaError, PySparkException) as error:  # a process of a task was killed
         _LOG.warning("the first batch of %s takes longer: %s", writer.table.name, cause_of_job_failure(error))

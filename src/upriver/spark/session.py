@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -25,9 +26,11 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.logger import PySparkLogger
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
 
 from upriver.errors import DeclarationError, TooFewSlots, UserError
+from upriver.logs import shorten_errors
 from upriver.net.server import SparkHosts
 from upriver.zones import zone_name
 
@@ -113,6 +116,7 @@ JAVA_S_MAX = 30.0
 """Seconds for Java to say its version."""
 
 
+@shorten_errors
 def local_session(
     workers: int, *, ingest_slots: int = 2, app_name: str = "upriver", **conf: str | int | bool
 ) -> SparkSession:
@@ -130,7 +134,8 @@ def local_session(
     builder = SparkSession.builder.appName(app_name)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with pandas_unwarned():
+        spark = builder.getOrCreate()
     require_slots(spark, workers, ingest_slots)
     return spark
 
@@ -460,6 +465,27 @@ def unlogged() -> Iterator[None]:
     finally:
         for logger in loggers:
             logger.removeFilter(is_others)
+
+
+_FILTERS = threading.Lock()
+"""The filters of warnings belong to the whole process."""
+
+
+@contextmanager
+def pandas_unwarned() -> Iterator[None]:
+    """Drop PySpark's warning that it does not fully support pandas 3 while the block runs: it warns in calls that do
+    without pandas, too."""
+    with _FILTERS, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+        yield
+
+
+def map_in_arrow(
+    rows: DataFrame, task: Callable[[Iterator[Any]], Iterator[Any]], schema: StructType | str
+) -> DataFrame:
+    """As ``rows.mapInArrow``, without a warning of pandas."""
+    with pandas_unwarned():
+        return rows.mapInArrow(task, schema)
 
 
 STOP_LOGGERS = (

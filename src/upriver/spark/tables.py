@@ -45,7 +45,7 @@ from upriver.plan.retention import retain_of
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
-from upriver.spark.session import cancel_jobs, jobs_described, unless_stopped
+from upriver.spark.session import cancel_jobs, jobs_described, map_in_arrow, unless_stopped
 from upriver.spark.typer import SparkTyper, own_session
 from upriver.spark.user_functions import register_functions
 from upriver.sql.queries import deletion, over_tables
@@ -158,7 +158,7 @@ def table_as_of(
     scan = TableScan(root, table, index or scan_key(table))
     task = _ScanTask(scan, epoch, groups, wanted)
     numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    return numbers.mapInArrow(task.rows, _rows_schema(table)).toDF(*table.schema.names)
+    return map_in_arrow(numbers, task.rows, _rows_schema(table)).toDF(*table.schema.names)
 
 
 def _rows_schema(table: TableSpec) -> StructType:
@@ -194,7 +194,7 @@ def read_rejected(spark: SparkSession, root: str, table: TableSpec) -> DataFrame
     schema = from_arrow_schema(rejected_schema(table), prefer_timestamp_ntz=True)
     # Spark takes rows in UTC, whatever the session's zone.
     read = partial(_read, root, table, spark_arrow_schema(schema, "UTC"))
-    return spark.range(0, 1, 1, 1).mapInArrow(read, schema)
+    return map_in_arrow(spark.range(0, 1, 1, 1), read, schema)
 
 
 def _read(root: str, table: TableSpec, schema: pa.Schema, _: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
