@@ -452,9 +452,9 @@ class App:
     @property
     def ready(self) -> bool:
         """Whether every view reflects everything there was at the start: all epochs in the lake, and all rows of the
-        sources. False if the app does not run. For a table with rows in the lake the source need not be alive, unless
-        it has failed for good before it was read: then this is False, and lookups give what there is. Otherwise it
-        stays true until :meth:`stop`, once it is; lookups of a view raise NotReady until its tables are ready."""
+        sources. False if the app does not run. For a table that an earlier run has read through, the source need not be
+        alive, unless it has failed for good: then this is False, and lookups give what there is. Otherwise it stays
+        true until :meth:`stop`, once it is; lookups of a view wait until its tables are ready."""
         return self._running_app is not None and self._running_app.is_ready
 
     def wait(self, timeout: float = 60.0, *, view: str | None = None) -> Epoch:
@@ -508,13 +508,16 @@ class App:
         key of a table is its key; of an upsert table with a key outside of its primary key, the primary key.
 
         A view that keeps every key is read from the workers, and a table from the lake; each action on the DataFrame
-        reads it as it is then. Spark computes a partial view from the lake's tables, as of the call. Raises
-        UnknownView, KeyTypeError, DeclarationError for an impossible number of partitions, and the error of a view that
-        has failed; if the view fails later, an action raises Spark's PythonException.
+        reads it as it is then. Spark computes a partial view from the lake's tables, as of the call. A view that is not
+        ready is waited for, as by a lookup. Raises UnknownView, NotReady, KeyTypeError, DeclarationError for an
+        impossible number of partitions, and the error of a view that has failed; if the view fails later, an action
+        raises Spark's PythonException.
         """
         running = self._running()
         if not isinstance(view, str) or view not in self._tables:
             running.check_view(view)  # fails here for an unknown or failed view, and not in the action
+            assert self._client is not None
+            self._client.wait_ready(view)
         root = self._config.root
         store = root.options if isinstance(root, Root) else {}
         request = ScanRequest.of(running.address, self.token, view, partitions, keys, store)
@@ -683,6 +686,10 @@ class App:
         if self._running_app is None:
             raise DeclarationError("the app is not running: call start() first")
         return self._running_app
+
+    def __repr__(self) -> str:
+        stands = "not running" if self._running_app is None else f"at {self._running_app.address}"
+        return f"<upriver.App on {self._config.root}, {stands}>"
 
     def __enter__(self) -> Self:
         return self

@@ -80,6 +80,11 @@ def _app(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _timeout(parser: argparse.ArgumentParser, default: float) -> None:
+    about = f"seconds to wait for the answer (default {default:g})"
+    parser.add_argument("--timeout", type=float, default=default, metavar="S", help=about)
+
+
 def _demo(demo: argparse.ArgumentParser) -> None:
     _json(demo)
     demo.add_argument("--workers", type=int, default=2, help="workers that keep the views (default 2)")
@@ -106,6 +111,7 @@ def _lookup(lookup: argparse.ArgumentParser) -> None:
         "the view's zone unless an offset is behind it",
     )
     lookup.add_argument("--allow-warming", action="store_true", help="answer even while the app still reads older rows")
+    _timeout(lookup, 10.0)
     lookup.add_argument("--max-age", type=float, metavar="S", help="fail if the answer may be older than S seconds")
 
 
@@ -122,6 +128,7 @@ def _query(query: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a value of :NAME, as JSON, or else as a text; repeatable",
     )
+    _timeout(query, 60.0)
     query.add_argument("--csv", action="store_true", help='print the rows as CSV: NULL is nothing, an empty text is ""')
 
 

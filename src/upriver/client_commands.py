@@ -67,7 +67,8 @@ def lookup(options: argparse.Namespace) -> int:
     with _client(options) as client:
         key_schema = client.key_schema(options.view)
         keys = keys_of_texts(options.view, key_schema, options.keys)
-        found = client.lookup(options.view, keys, max_age=options.max_age, allow_warming=options.allow_warming)
+        limits = {name: getattr(options, name) for name in ("max_age", "allow_warming", "timeout")}
+        found = client.lookup(options.view, keys, **limits)
     if options.json:
         told = {name.decode(): value.decode() for name, value in found.schema.metadata.items()}
         print_json({"view": options.view, "rows": rows_of(found), "metadata": told})
@@ -80,8 +81,11 @@ def query(options: argparse.Namespace) -> int:
     """Print the rows of a SELECT."""
     if options.json and options.csv:
         raise UserError("give --json or --csv, not both")
+    given = dict(options.parameter or ())
+    if len(given) < len(options.parameter or ()):
+        raise UserError("--parameter gives a name twice")
     with _client(options) as client:
-        found = client.query(options.sql, dict(options.parameter or ()))
+        found = client.query(options.sql, given, timeout=options.timeout)
     if options.json:
         print_json({"rows": rows_of(found)})
     elif options.csv:

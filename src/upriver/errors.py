@@ -56,7 +56,7 @@ class UnknownView(UserError):
         readers = sorted(name for name, read in views.items() if view in read)
         if readers:
             why = f": it is a table, and tables are read through views. These read it: {', '.join(readers)}"
-        elif view in tables:
+        elif view in list(tables):  # by equality: a value of any type may be given
             why = f": it is a table, and tables are read through views. None reads it; {_there_are(views)}"
         else:
             why = f"; {_there_are(views)}"

@@ -36,24 +36,28 @@ logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 class _Shortened:
     """Around a public call: its error, or Ctrl-C, keeps no frame of ours and no cause, and so Python prints the
-    caller's frames alone. A frame that re-raises an exception is not added to its trace either."""
+    caller's frames alone. A frame that re-raises an exception is not added to its trace either. What the caller was
+    handling when it made the call is printed as ever. An error of the caller's own class keeps all."""
+
+    __slots__ = ("_handled",)
 
     def __enter__(self) -> None:
-        pass
+        self._handled = sys.exception()
 
     def __exit__(self, _: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if not isinstance(error, UpriverError | KeyboardInterrupt) or isinstance(error, ProtocolError):
             return
+        if isinstance(error, UpriverError) and type(error).__module__ != UpriverError.__module__:
+            return
         if isinstance(error, UpriverError) and not error.is_logged:
             _ERRORS.debug("%s: %s", type(error).__name__, error, exc_info=error)
             error.is_logged = True
-        if error.__cause__ is not None:
-            error.__context__ = error.__cause__
-        error.__cause__ = None  # this also suppresses the context
+        if self._handled is not None and self._handled is not error:
+            error.__cause__, error.__context__, error.__suppress_context__ = None, self._handled, False
+        else:
+            error.__context__ = error.__cause__ or error.__context__
+            error.__cause__ = None  # this also suppresses the context
         error.__traceback__ = None
-
-
-_SHORTENED = _Shortened()
 
 
 def shorten_errors(call: Callable[P, T]) -> Callable[P, T]:
@@ -65,14 +69,14 @@ def shorten_errors(call: Callable[P, T]) -> Callable[P, T]:
 
         @wraps(call)
         async def shortened(*args: Any, **named: Any) -> Any:
-            with _SHORTENED:
+            with _Shortened():
                 return await function(*args, **named)
 
     elif inspect.isasyncgenfunction(call):
 
         @wraps(call)
         async def shortened(*args: Any, **named: Any) -> AsyncGenerator[Any, None]:
-            with _SHORTENED:
+            with _Shortened():
                 async with aclosing(function(*args, **named)) as items:
                     async for item in items:
                         yield item
@@ -81,14 +85,14 @@ def shorten_errors(call: Callable[P, T]) -> Callable[P, T]:
 
         @wraps(call)
         def shortened(*args: Any, **named: Any) -> Generator[Any, Any, Any]:
-            with _SHORTENED:
+            with _Shortened():
                 return (yield from function(*args, **named))
 
     else:
 
         @wraps(call)
         def shortened(*args: Any, **named: Any) -> Any:
-            with _SHORTENED:
+            with _Shortened():
                 return function(*args, **named)
 
     return cast(Callable[P, T], shortened)

@@ -8,10 +8,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Self
 
-from upriver.arguments import at_least, flag, more_than_none, seconds, some_text
+from upriver.arguments import at_least, class_name, flag, more_than_none, seconds, some_text
 from upriver.errors import DeclarationError
 from upriver.lake.collection import GRACE_S
 from upriver.net.remote import check_token
+from upriver.net.server import listen_at
 from upriver.plan.retention import interval_us
 
 CHECKPOINT_INTERVAL_S = 60.0
@@ -41,11 +42,11 @@ class Standbys:
     leave_timeout_ms: int | None = None
 
     def __post_init__(self) -> None:
-        at_least("Standbys(replicas=)", self.replicas, 0)
-        at_least("Standbys(warmup_replicas=)", self.warmup_replicas, 1)
-        flag("Standbys(partial_rebalance=)", self.partial_rebalance)
+        at_least("Standbys: replicas", self.replicas, 0)
+        at_least("Standbys: warmup_replicas", self.warmup_replicas, 1)
+        flag("Standbys: partial_rebalance", self.partial_rebalance)
         if self.leave_timeout_ms is not None:
-            at_least("Standbys(leave_timeout_ms=)", self.leave_timeout_ms, 0)
+            at_least("Standbys: leave_timeout_ms", self.leave_timeout_ms, 0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +64,9 @@ class Checkpoints:
 
     def __post_init__(self) -> None:
         if self.interval_s is not None:
-            more_than_none("Checkpoints(interval_s=)", self.interval_s, "seconds, or None")
+            more_than_none("Checkpoints: interval_s", self.interval_s, "seconds, or None")
         if self.interval_epochs is not None:
-            at_least("Checkpoints(interval_epochs=)", self.interval_epochs, 1)
+            at_least("Checkpoints: interval_epochs", self.interval_epochs, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +84,8 @@ class Compaction:
     changes_retention: str | timedelta | None = CHANGES_RETENTION
 
     def __post_init__(self) -> None:
-        flag("Compaction(enabled=)", self.enabled)
-        seconds("Compaction(grace_s=)", self.grace_s)
+        flag("Compaction: enabled", self.enabled)
+        seconds("Compaction: grace_s", self.grace_s)
         if (kept_s := self.changes_retention_s) is not None and kept_s <= 0:
             raise DeclarationError(
                 f"Compaction(changes_retention={self.changes_retention!r}): give an interval above 0, or None to keep "
@@ -115,7 +116,7 @@ class Tls:
 
     def context(self) -> ssl.SSLContext:
         """For a server. Raises DeclarationError."""
-        chain, key = _file("Tls(certificate=)", self.certificate), _file("Tls(key=)", self.key)
+        chain, key = _file("Tls: certificate", self.certificate), _file("Tls: key", self.key)
         made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -153,9 +154,13 @@ class Doors:
     tls: Tls | None = None
 
     def __post_init__(self) -> None:
+        for door, address in self.addresses.items():
+            listen_at(f"Doors: {door}", address)
+        if self.tls is not None and not isinstance(self.tls, Tls):
+            raise DeclarationError(f"Doors: tls: give upriver.Tls(...), not a {class_name(self.tls)}")
         if self.tls is not None and not self.addresses:
             raise DeclarationError(
-                "Doors(tls=): there is no door that could show it: give one of http=, postgres=, flight="
+                "Doors: tls: there is no door that could show it: give one of http=, postgres=, flight="
             )
 
     @property
@@ -200,10 +205,10 @@ def token_in(path: FilePath) -> str:
     file = _file("a token's file", path)
     with open(file, "rb") as opened:
         content = opened.read(TOKEN_FILE_BYTES_MAX)
-    try:
-        return content.decode("ascii").strip()
-    except UnicodeDecodeError:
-        raise DeclarationError(f"{str(path)!r} has no token: a token is ASCII characters") from None
+    token = content.decode("ascii", "replace").strip()
+    if not token.isascii() or token.split() != [token]:
+        raise DeclarationError(f"{str(path)!r} is to have one token of ASCII characters, and nothing else")
+    return token
 
 
 def _file(what: str, given: FilePath) -> Path:

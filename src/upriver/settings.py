@@ -144,6 +144,8 @@ EARLIER: Mapping[str, tuple[str, str]] = MappingProxyType(
     }
 )
 """Options of ``App`` as earlier releases spelled them: the parameter that each is in now, and its name there."""
+_NONE_BY_DEFAULT = ("bind", "token", "reader_token", "http", "postgres", "flight", "tls_certificate", "tls_key")
+"""Those of which ``None`` says as much as leaving them out."""
 _WITHOUT_EFFECT = "acceptable_lag_epochs"
 _GROUPS: Mapping[str, type[Any]] = MappingProxyType(
     {"tokens": Tokens, "standbys": Standbys, "checkpoints": Checkpoints, "compaction": Compaction, "doors": Doors}
@@ -169,8 +171,9 @@ def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppO
     both spellings.
     """
     given = {name: value for name, value in parameters.items() if value is not None}
+    earlier = {name: value for name, value in earlier.items() if value is not None or name not in _NONE_BY_DEFAULT}
     if isinstance(given.get("compaction"), bool):
-        earlier = {**earlier, "compaction": given.pop("compaction")}
+        earlier["compaction"] = given.pop("compaction")
     parts: dict[str, dict[str, Any]] = {}
     for name, value in earlier.items():
         if name == _WITHOUT_EFFECT:
@@ -181,16 +184,14 @@ def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppO
             raise DeclarationError(f"{name}= and {parameter}= are given: {_spelled(name)}")
     if earlier:
         warnings.warn("; ".join(map(_spelled, earlier)), UpriverWarning, stacklevel=4)
-    certificate = {part: value for part, value in parts.pop("tls", {}).items() if value is not None}
+    certificate = parts.pop("tls", {})
     if len(certificate) == 1:
         lacking = "tls_key" if "certificate" in certificate else "tls_certificate"
         raise DeclarationError(f"{lacking}= is missing: {_spelled(lacking)}")
     if certificate:
         parts.setdefault("doors", {})["tls"] = Tls(**certificate)
     bind = parts.pop("listen", {}).get("")
-    listen = given.pop("listen", None) if bind is None else f"{some_text('bind', bind)}:0"
-    if (tokens := parts.get("tokens", {})).get("operator", "") is None:
-        del tokens["operator"]
+    listen = given.pop("listen", None) if bind is None else _listen_of(some_text("bind", bind))
     for name, value in given.items():
         if not isinstance(value, _GROUPS[name]):
             raise DeclarationError(f"{name}: give upriver.{_GROUPS[name].__name__}(...), not a {class_name(value)}")
@@ -198,11 +199,20 @@ def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppO
     return AppOptions(listen, **made, **given)
 
 
+def _listen_of(bind: str) -> str:
+    """The address of a host alone, as earlier releases took it."""
+    return f"[{bind}]:0" if bind.count(":") > 1 and not bind.startswith("[") else f"{bind}:0"
+
+
 def _now(name: str) -> tuple[str, str]:
     if name in EARLIER:
         return EARLIER[name]
-    near = get_close_matches(name, [*OPTIONS, *AppOptions._fields, *EARLIER], 1)
-    raise DeclarationError(f"{name}=: App has no such option" + (f"; did you mean {near[0]}=?" if near else ""))
+    hint = ""
+    if near := get_close_matches(name, [*OPTIONS, *AppOptions._fields], 1):
+        hint = f"; did you mean {near[0]}=?"
+    elif near := get_close_matches(name, EARLIER, 1):
+        hint = f"; {_spelled(near[0])}"
+    raise DeclarationError(f"{name}=: App has no such option{hint}")
 
 
 def _spelled(name: str) -> str:

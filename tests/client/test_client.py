@@ -589,7 +589,7 @@ def test_address_and_token_come_from_the_environment_unless_they_are_given(
 @pytest.mark.parametrize(
     ("environment", "said"),
     [
-        ({}, "no address: give app.address, host:port, or set UPRIVER_ADDRESS"),
+        ({}, "no address: give app.address, host:port, the app's root, or set UPRIVER_ADDRESS"),
         ({"UPRIVER_ADDRESS": "h:1"}, "no token: give app.token, or set UPRIVER_TOKEN or UPRIVER_TOKEN_FILE"),
         (
             {"UPRIVER_ADDRESS": "h:1", "UPRIVER_TOKEN_FILE": "/nowhere"},

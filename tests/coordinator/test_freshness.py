@@ -81,8 +81,8 @@ def test_the_app_is_not_ready_while_a_source_has_failed_for_good_before_it_was_r
     report = FreshnessReport.from_json(freshness.report(at(0), 2.0).to_json())
     assert report.lacks(["old", "read"]) is None  # lookups give what there is
     assert report.app_lacks() == "table 'old': its source has failed: other rows"
-    freshness.stands("old", FAILED, "no answer")  # it is tried again
-    assert freshness.report(at(0), 2.0).app_lacks() is None
+    freshness.stands("old", FAILED, "no answer")  # it is tried again, and may have had more rows
+    assert freshness.report(at(0), 2.0).app_lacks() == "table 'old': its source has failed: no answer"
 
 
 def test_a_mark_of_the_run_before_makes_a_table_ready_and_not_the_app() -> None:
@@ -107,12 +107,23 @@ def test_a_mark_of_the_run_before_makes_a_table_ready_and_not_the_app() -> None:
     assert freshness.marks(Epoch(5))["orders"] == mark(3.0, 5)
 
 
-def test_a_table_that_is_ready_stays_so() -> None:
+def test_a_table_that_was_never_read_through_is_ready_only_as_long_as_its_source_has_failed() -> None:
     freshness = Freshness({"old": True})
     freshness.stands("old", FAILED, "no room")
-    assert freshness.report(at(0), 1.0).lacks(["old"]) is None
+    assert freshness.report(at(0), 1.0).lacks(["old"]) is None  # answers name the failed source
     freshness.stands("old", "running")
+    assert (
+        freshness.report(at(0), 1.0).lacks(["old"]) == "table 'old': its source is still being read (0 epochs so far)"
+    )
+
+
+def test_a_table_that_is_ready_stays_so() -> None:
+    freshness = Freshness({"old": True})
+    freshness.read_through("old", mark(1.0, 0))
     assert freshness.report(at(0), 1.0).lacks(["old"]) is None
+    for state in (FAILED, "running"):
+        freshness.stands("old", state)
+        assert freshness.report(at(0), 1.0).lacks(["old"]) is None
 
 
 def test_a_mark_that_comes_after_the_first_does_not_put_ready_off() -> None:

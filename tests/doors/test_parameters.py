@@ -21,7 +21,7 @@ from upriver.doors.column_titles import with_spark_names
 from upriver.doors.execution import execute
 from upriver.doors.parameters import with_values
 from upriver.doors.queries import ViewQuery
-from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
+from upriver.errors import DeclarationError, ProtocolError, RowError, UnsupportedSql
 from upriver.net.wire import decode_json, encode_json
 
 AT = datetime.datetime(2026, 3, 1, 12, 30, 0, 250, tzinfo=datetime.UTC)
@@ -98,6 +98,8 @@ def test_a_value_is_never_sql() -> None:
     ("sql", "parameters", "said"),
     [
         ("SELECT ?", None, "the query has 1 parameters as ?, and 0 values are given"),
+        ("SELECT ?", {"a": 1}, "the query has parameters as ?: give their values as a list"),
+        ("SELECT 1 FROM totals WHERE customer = ?", [["ada"]], "a list is compared with a value: write k IN (?)"),
         ("SELECT ?, ?", [1], "2 parameters as ?, and 1 values"),
         ("SELECT 1", [1], "a value is given for '1', and the query has no such parameter"),
         ("SELECT :a", {"b": 1}, "no value is given for the parameter :a"),
@@ -116,6 +118,40 @@ def test_wrong_parameters_are_refused(sql: Any, parameters: Any, said: str) -> N
     with pytest.raises(DeclarationError) as refused:
         asked(sql, parameters)
     assert said in str(refused.value)
+
+
+KEYS = ("1", "1.0", "01", "-1", "-01", "1.50", "1.5", "true", "t", "2024-01-05", "2024-1-5")
+
+
+@pytest.mark.parametrize("value", [1.0, Decimal("1.5"), -1, True, datetime.date(2024, 1, 5), "1.5", 1])
+def test_a_lookup_finds_all_keys_that_a_scan_finds(value: Any) -> None:
+    """A number is equal to several texts."""
+    rows = KeptRows({"texts": pa.table({"k": KEYS})}, {"texts": ("k",)})
+    for condition in ("k = ?", "k IN (?)"):
+        try:
+            scanned = asked(f"SELECT k FROM texts WHERE {condition} OR k IS NULL AND k = 'x'", [value], rows)
+        except RowError:
+            continue  # not all texts are numbers
+        assert asked(f"SELECT k FROM texts WHERE {condition}", [value], rows) == scanned
+
+
+def test_large_integers_are_compared_with_a_double_as_doubles() -> None:
+    rows = KeptRows({"numbers": pa.table({"k": [1 << 53, (1 << 53) + 1]})}, {"numbers": ("k",)})
+    assert len(asked("SELECT k FROM numbers WHERE k = ?", [float(1 << 53)], rows)) == 2
+    assert len(asked("SELECT k FROM numbers WHERE k = ?", [1 << 53], rows)) == 1
+
+
+def test_a_backslash_escapes_in_a_pattern_as_in_spark() -> None:
+    rows = KeptRows({"texts": pa.table({"k": ["50%", "50 percent", "a_b", "axb"]})}, {"texts": ("k",)})
+    assert asked("SELECT k FROM texts WHERE k LIKE ?", ["50\\%"], rows) == [{"k": "50%"}]
+    assert asked("SELECT k FROM texts WHERE k LIKE 'a\\\\_b'", None, rows) == [{"k": "a_b"}]
+    assert asked("SELECT k FROM texts WHERE k NOT LIKE '50%'", None, rows) == [{"k": "a_b"}, {"k": "axb"}]
+    assert asked("SELECT k FROM texts WHERE k LIKE 'a!_b' ESCAPE '!'", None, rows) == [{"k": "a_b"}]
+
+
+def test_marks_and_names_do_not_go_together() -> None:
+    with pytest.raises(UnsupportedSql, match="use one of both"):
+        asked("SELECT ?, :a", [1])
 
 
 def test_a_malformed_query_is_said_to_be() -> None:

@@ -181,15 +181,15 @@ def test_flight_over_tls(certificate: Tls) -> None:
 @pytest.mark.parametrize(
     ("chain", "key", "message"),
     [
-        (CHAIN, None, r"Tls\(key=\)=None: give a text"),
-        (None, KEY, r"Tls\(certificate=\)=None: give a text"),
-        ("absent.pem", KEY, r"Tls\(certificate=\): 'absent.pem' cannot be read: No such file"),
+        (CHAIN, None, r"Tls: key=None: give a text"),
+        (None, KEY, r"Tls: certificate=None: give a text"),
+        ("absent.pem", KEY, r"Tls: certificate: 'absent.pem' cannot be read: No such file"),
         (FILES, KEY, "cannot be read: Is a directory"),
         (CHAIN, FILES / "another_key.pem", "the key does not belong to the first certificate of"),
         (CHAIN, FILES / "locked_key.pem", r"Tls\(key=.*locked_key.pem'.: the key has a password"),
         (KEY, KEY, "are not a certificate and a private key as PEM"),
         (CHAIN, CHAIN, "are not a certificate and a private key as PEM"),
-        (b"-----BEGIN", KEY, r"Tls\(certificate=\)=b'-----BEGIN': give a text"),
+        (b"-----BEGIN", KEY, r"Tls: certificate=b'-----BEGIN': give a text"),
     ],
 )
 def test_files_that_cannot_be_used_are_refused(chain: Any, key: Any, message: str) -> None:

@@ -111,8 +111,9 @@ def test_how_far_sources_are_read_is_recorded_for_the_next_driver(driver: Driver
     assert driver.heard.empty()  # the coordinator does not wait for it
     marks = {"orders": ReadThrough(AT + 1, Epoch(4)), "users": ReadThrough(AT, Epoch(2))}
     assert driver.recorded.marks == marks
-    following = ControlKeeper(driver.lake, find_control(driver.lake), driver.first, replaced=["users"])
-    assert following.marks == {"orders": marks["orders"]}
+    following = ControlKeeper(driver.lake, find_control(driver.lake), driver.first)
+    assert following.marks_but_of(()) == marks
+    assert following.marks_but_of(["users"]) == following.marks_but_of(()) == {"orders": marks["orders"]}
 
 
 def test_a_disk_that_fails_meanwhile_harms_no_record(driver: Driver) -> None:

@@ -61,5 +61,5 @@ def test_a_port_that_is_taken_is_one_clear_error(spark: Any, tmp_path: Path) -> 
         app.table("orders", spark.range(3), key="id")
         with pytest.raises(ClusterError, match=rf"^http: 127\.0\.0\.1:{port}: cannot listen there .*another port"):
             app.start()
-    with pytest.raises(DeclarationError, match=r'Doors\(http=\)=.8080.: give "host:port"'):
+    with pytest.raises(DeclarationError, match=r'Doors: http=.8080.: give "host:port"'):
         App(spark, str(tmp_path / "other"), doors=Doors(http="8080"))

@@ -77,7 +77,7 @@ def address_and_token(address: str | None, token: str | None) -> tuple[str, str]
     read."""
     address = (os.environ.get(ADDRESS_VARIABLE) or None) if address is None else address
     if address is None:
-        raise UserError(f"no address: give app.address, host:port, or set {ADDRESS_VARIABLE}")
+        raise UserError(f"no address: give app.address, host:port, the app's root, or set {ADDRESS_VARIABLE}")
     token = (os.environ.get(TOKEN_VARIABLE) or None) if token is None else token
     if token is None and (path := os.environ.get(TOKEN_FILE_VARIABLE)):
         try:
@@ -85,6 +85,8 @@ def address_and_token(address: str | None, token: str | None) -> tuple[str, str]
                 token = file.read().strip()
         except (OSError, ValueError) as error:
             raise UserError(f"{TOKEN_FILE_VARIABLE}={path!r}: the token cannot be read: {error}") from error
+        if not token or token.split() != [token]:
+            raise UserError(f"{TOKEN_FILE_VARIABLE}={path!r}: the file is to have one token, and nothing else")
     if token is None:
         raise UserError(f"no token: give app.token, or set {TOKEN_VARIABLE} or {TOKEN_FILE_VARIABLE}")
     return address, token
@@ -129,8 +131,10 @@ def connect(
     client = Client(Remote.parse(*address_and_token(address, token), tls_roots), seconds("timeout", timeout))
     try:
         client.refresh()
-    except BaseException:
+    except BaseException as error:
         client.close()
+        if root is not None and type(error) is ClusterError:
+            raise ClusterError(f"no app answers at {address}, where the last one on {os.fspath(root)!r} did") from error
         raise
     return client
 
@@ -256,12 +260,12 @@ class Client:
         """Wait until all tables that the view reads are ready. Raises NotReady if that takes longer."""
         pause = RETRY_S_MIN
         while lacks := self._freshness.lacks(route):
-            if time.monotonic() + pause >= give_up_at:
+            if (left := give_up_at - time.monotonic()) <= 0:
                 raise NotReady(
                     f"view {view!r} is not ready after {timeout:g} s: {lacks}. Give a longer timeout, wait with "
                     f"app.wait(), or look up with allow_warming=True what there is by now"
                 )
-            if self._closed.wait(pause):
+            if self._closed.wait(min(pause, left)):
                 raise ClusterError("the client is closed")
             pause = min(2 * pause, RETRY_S_MAX)
 
@@ -294,7 +298,8 @@ class Client:
         """
         if self._closed.is_set():
             raise ClusterError("the client is closed")
-        _, answer = self._coordinator.piece(QUERY, query_fields(sql, parameters), timeout=seconds("timeout", timeout))
+        timeout = seconds("timeout", timeout)
+        _, answer = self._coordinator.piece(QUERY, query_fields(sql, parameters, timeout), timeout=timeout)
         with refusing_malformed(self._coordinator.address):
             return answer_of(answer)
 
@@ -462,6 +467,14 @@ class Client:
         self.refresh()
         return self._known()
 
+    def wait_ready(self, view: str, timeout: float = LOOKUP_S) -> None:
+        """Wait until a view can be read: it has once reflected all that its sources had. timeout: seconds.
+
+        Raises UnknownView, NotReady.
+        """
+        timeout = seconds("timeout", timeout)
+        self._wait_ready(view, self._route(view), timeout, time.monotonic() + timeout)
+
     def scan(
         self, view: str, *, timeout: float = SCAN_S, store: Mapping[str, str] = MappingProxyType({})
     ) -> ScanReader:
@@ -469,11 +482,14 @@ class Client:
 
         A full view is read from its workers. A partial view is computed here, from the lake, whose files this process
         must be able to read. timeout: seconds in which the rows must have been read. store: settings of the lake's
-        object store, as of a Root. Raises UnknownView, the error of a view that has failed, ClusterError, LakeError.
+        object store, as of a Root. A view that is not ready is waited for, as by a lookup. Raises UnknownView,
+        NotReady, the error of a view that has failed, ClusterError, LakeError.
         """
         _check_view(view)
         if self._closed.is_set():
             raise ClusterError("the client is closed")
+        if view in self.routes():  # else it is a table, which is read as it is in the lake
+            self.wait_ready(view, min(LOOKUP_S, seconds("timeout", timeout)))
         return ScanReader.begin(self._coordinator, view, seconds("timeout", timeout), store)
 
     def check_ready(self) -> None:

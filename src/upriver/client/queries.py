@@ -27,8 +27,9 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 """Values for each ``?`` of a query, in their order, or by name for each ``:name``."""
 
 
-def query_fields(sql: str, parameters: Parameters | None) -> dict[str, Any]:
-    """What a client asks. Raises DeclarationError for a value that no column can have."""
+def query_fields(sql: str, parameters: Parameters | None, timeout: float = QUERY_S) -> dict[str, Any]:
+    """What a client asks. timeout: seconds for which it waits. Raises DeclarationError for a value that no column can
+    have."""
     given = {} if parameters is None else parameters
     if isinstance(given, str | bytes) or not isinstance(given, Mapping | Sequence):
         raise DeclarationError(
@@ -38,7 +39,7 @@ def query_fields(sql: str, parameters: Parameters | None) -> dict[str, Any]:
     row = pa.RecordBatch.from_arrays([_column(name, value) for name, value in named.items()], list(map(str, named)))
     if (size := len(stream := rows_to_bytes(row))) > PARAMETER_BYTES_MAX:
         raise DeclarationError(f"parameters of {size:,} bytes: at most {PARAMETER_BYTES_MAX >> 20} MiB are taken")
-    return {"sql": text("sql", sql), "parameters": base64.b64encode(stream).decode()}
+    return {"sql": text("sql", sql), "parameters": base64.b64encode(stream).decode(), "timeout_s": timeout}
 
 
 def parameters_from_json(given: Any) -> pa.RecordBatch:

@@ -6,9 +6,10 @@ a view's age is the time since the oldest of these among its tables. A source th
 through again and again, so its views stay fresh although no epoch comes. A failed source is not, and its age grows.
 
 A table is **ready** once the workers reflect all epochs that were in the lake at the start, and a mark counts: one of
-this start, or the last one of the run before, from which the age tells. Where a source has failed, a table that had
-rows at the start is ready without a mark: it serves what it has. The app is ready when all tables are, and each has a
-mark of this start, unless its source has failed and can be tried again.
+this start, or the last one of the run before, from which the age tells. As long as a source has failed, a table that
+had rows at the start is ready without a mark: it serves what it has, and every answer names the failed source. The app
+is ready when each table has a mark of this start, or has one of the run before and a source that has failed and is to
+be tried again.
 
 ``TableCounts``: a table's rows, epochs, and recent rows a second. Status and metrics read it here.
 """
@@ -113,7 +114,7 @@ class Freshness:
         unread = {
             table: _trouble(source) or _still_read(progress)
             for table, source in self._sources.items()
-            if not source.is_read and (source.is_final or (source.before is not None and source.state != FAILED))
+            if not source.is_read and (source.is_final or source.before is None or source.state != FAILED)
         }
         return FreshnessReport(progress.ended, tables, unread)
 
@@ -139,7 +140,9 @@ class Freshness:
             return None
         if progress.ended < self._committed:
             return _behind(progress, self._committed)
-        if source.reflected is None and not (source.state == FAILED and source.had_rows):
+        if source.reflected is None:
+            if source.state == FAILED and source.had_rows:
+                return None  # until the source is back, and may be amid its first rows
             if source.state == FAILED or source.first is None:
                 return _trouble(source) or _still_read(progress)
             return _behind(progress, source.first)

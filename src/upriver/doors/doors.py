@@ -42,7 +42,7 @@ def listens_of(doors: Doors) -> dict[str, Listen]:
     """Where each door listens. Raises DeclarationError for a malformed address, or if a door's packages are missing."""
     for door in doors.addresses:
         _require(door)
-    return {door: listen_at(f"Doors({door}=)", address) for door, address in doors.addresses.items()}
+    return {door: listen_at(f"Doors: {door}", address) for door, address in doors.addresses.items()}
 
 
 def _require(door: str) -> Any:
@@ -54,7 +54,7 @@ def _require(door: str) -> Any:
         if (error.name or "").startswith("upriver"):
             raise
         raise DeclarationError(
-            f"Doors({door}=): the package {error.name!r} is missing: pip install 'upriver[{extra}]'"
+            f"Doors: {door}: the package {error.name!r} is missing: pip install 'upriver[{extra}]'"
         ) from error
 
 

@@ -7,17 +7,20 @@ an answer is the same at each door.
 import hashlib
 import hmac
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 import pyarrow as pa
 
+from upriver.arguments import seconds
 from upriver.client.client import SCAN_S, Client, Keys, LookupLimits
 from upriver.client.dated_rows import DatedRows
 from upriver.client.key_texts import keys_of_texts
 from upriver.client.queries import answer_as_batch, parameters_from_json
 from upriver.client.rescale import Rescale
 from upriver.client.scans import ScanReader
+from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_spark_names
 from upriver.doors.execution import ClientRows, execute
 from upriver.doors.parameters import with_values
@@ -124,17 +127,21 @@ class Gateway:
         """What queries read. scan_s: seconds in which a scan must have been read."""
         return ClientRows(self._connected, self.store, scan_s)
 
-    def query(self, sql: str, parameters: pa.RecordBatch) -> pa.Table:
-        """The answer of a SELECT in Spark's SQL over views. parameters: as ``with_values`` takes them.
+    def query(self, sql: str, parameters: pa.RecordBatch, timeout: float = QUERY_S_MAX) -> pa.Table:
+        """The answer of a SELECT in Spark's SQL over views. parameters: as ``with_values`` takes them. timeout: seconds
+        after which nobody waits for it.
 
         The rows of each view are as of the end of one epoch. Raises as ``execute`` does."""
-        rows = self.rows()
-        return execute(ViewQuery.of(with_spark_names(with_values(sql, parameters)), rows.routes()), rows)
+        give_up_at = time.monotonic() + timeout
+        rows, cancellation = self.rows(), Cancellation(lambda: time.monotonic() >= give_up_at)
+        query = ViewQuery.of(with_spark_names(with_values(sql, parameters)), rows.routes())
+        return execute(query, rows, cancellation=cancellation)
 
     def query_piece(self, asked: Mapping[str, Any]) -> tuple[Mapping[str, Any], pa.RecordBatch]:
-        """The same for a client: ``sql`` and ``parameters``, a row as :func:`.query_fields` gives it; the answer
-        is one batch with a stream of Arrow's, since each query has columns of its own."""
-        found = self.query(str(asked["sql"]), parameters_from_json(asked["parameters"]))
+        """The same for a client: ``sql``, ``timeout_s`` and ``parameters``, as :func:`.query_fields` gives them; the
+        answer is one batch with a stream of Arrow's, since each query has columns of its own."""
+        timeout = seconds("timeout_s", asked["timeout_s"])
+        found = self.query(str(asked["sql"]), parameters_from_json(asked["parameters"]), timeout)
         return {}, answer_as_batch(found)
 
     def changes(self) -> ChangeFeed:

@@ -15,6 +15,7 @@ from upriver.doors.queries import QUERY_CHARS_MAX, ViewQuery, parameter_number, 
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.plan.types import is_instant
 
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Like)
 PARAMETERS_MAX = 1_000
 """Parameters of one statement."""
 PARAMETER = "upriver_parameter"
@@ -106,10 +107,14 @@ def with_values(text: str, values: pa.RecordBatch) -> exp.Expr:
     if marks and values.num_columns != len(marks):
         raise DeclarationError(f"the query has {len(marks)} parameters as ?, and {values.num_columns} values are given")
     if marks:
+        if values.schema.names != [str(place) for place in range(1, len(marks) + 1)]:
+            raise DeclarationError("the query has parameters as ?: give their values as a list")
         values = values.rename_columns(marks)
     tree = parsed(text, "spark")
     found = [node for node in tree.find_all(exp.Placeholder) if node.name]
     names = {node.name for node in found}
+    if marks and names - set(marks):
+        raise UnsupportedSql("the query has parameters as ? and as :name: use one of both")
     if missing := [name for name in sorted(names) if name not in values.schema.names]:
         raise DeclarationError(f"no value is given for the parameter :{missing[0]}")
     if spare := [name for name in values.schema.names if name not in names]:
@@ -121,6 +126,8 @@ def with_values(text: str, values: pa.RecordBatch) -> exp.Expr:
             above.set("expressions", _constants(elements))
             if not len(elements):
                 above.replace(exp.false())
+        elif kinds.is_list(column.type) and isinstance(above, _COMPARISONS):
+            raise DeclarationError("a list is compared with a value: write k IN (?), or k IN (:name)")
         else:
             node.replace(_constants(column)[0])
     return tree
@@ -135,7 +142,7 @@ def _with_names(text: str) -> tuple[str, list[str]]:
     except SqlglotError:
         return text, []  # the parser says more
     places = [token.start for token in tokens if token.token_type == TokenType.PLACEHOLDER]
-    names = [f"_{number}" for number in range(1, len(places) + 1)]
+    names = [f"{PARAMETER}_{number}" for number in range(1, len(places) + 1)]
     parts = [text[before:place] for before, place in zip([0, *(place + 1 for place in places)], places, strict=False)]
     marked = "".join(f"{part} :{name} " for part, name in zip(parts, names, strict=True))
     return marked + text[places[-1] + 1 if places else 0 :], names

@@ -5,6 +5,7 @@ key, combined by AND) make a lookup; any other view of the query is scanned. Duc
 rows of either, so a condition that names no key is never lost.
 """
 
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -42,6 +43,13 @@ _CONSTANTS = (
 )
 _WRITES = (exp.DML, exp.DDL, exp.Command, exp.Into, exp.Drop, exp.Alter, exp.Set, exp.Pragma, exp.Use)
 _COMPARISONS = (exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE, exp.In, exp.Between, exp.Like, exp.ILike, exp.Any)
+
+_BEGINNING = re.compile(
+    r"(?:\s|--[^\n]*|/\*.*?\*/|\()*(?:select|with|values|from|table|insert|update|delete|merge|create|drop|alter|set|use"
+    r"|truncate|explain|describe|show)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How statements begin, those that are refused for what they are included."""
 
 _IsOf = Callable[[exp.Expr], bool]
 """Whether an expression is a column of the view whose keys are wanted."""
@@ -171,6 +179,8 @@ def parsed(text: str, dialect: str) -> exp.Expr:
     """The only statement of a text. Raises UnsupportedSql."""
     if len(text) > QUERY_CHARS_MAX:
         raise UnsupportedSql(f"a query of {len(text):,} characters: at most {QUERY_CHARS_MAX:,} are taken")
+    if dialect == "spark" and _BEGINNING.match(text) is None:
+        raise UnsupportedSql(f"the query does not begin with SELECT or WITH: {text.strip()[:20]!r}")
     try:
         statements = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
     except (SqlglotError, RecursionError) as error:
@@ -180,10 +190,19 @@ def parsed(text: str, dialect: str) -> exp.Expr:
         raise UnsupportedSql(f"a query is one SELECT; {len(statements)} statements are given")
     _check_depth(statements[0])
     check_numbers(statements[0])
+    _escape_patterns(statements[0])
     if dialect == "postgres":
         plain_numbers(statements[0])
         return _postgres_division(statements[0])
     return _as_ansi(statements[0])
+
+
+def _escape_patterns(tree: exp.Expr) -> None:
+    """Let a backslash escape what follows it in a pattern of LIKE, as in Spark and PostgreSQL; DuckDB needs to be
+    told."""
+    for like in list(tree.find_all(exp.Like, exp.ILike)):
+        if not isinstance(like.parent, exp.Escape):
+            like.replace(exp.Escape(this=like.copy(), expression=exp.Literal.string("\\")))
 
 
 def _check_depth(tree: exp.Expr) -> None:
@@ -346,12 +365,10 @@ class _NamedValues:
         return any(isinstance(value.unnest(), exp.Null) for row in self.rows for value in row)
 
     def fits(self, types: Sequence[str]) -> bool:
-        """Whether equality with a text means equality of texts: ``text = 1`` compares numbers."""
-        return all(
-            type != "VARCHAR" or not isinstance(value.unnest(), exp.Literal) or value.unnest().is_string
-            for row in self.rows
-            for value, type in zip(row, types, strict=True)
-        )
+        """Whether each value is equal to one key at most: ``text = 1`` compares numbers, of which ``'1'`` and ``'1.0'``
+        are the same, and ``integer = 1e0`` doubles, of which two large integers are the same."""
+        rows = self.rows if self.array is None else [[element] for element in _elements(self.array)]
+        return all(_is_of_one_key(value, type) for row in rows for value, type in zip(row, types, strict=True))
 
     def sql(self, names: Sequence[str], types: Sequence[str], place: int) -> str:
         """An item of FROM with these columns. A value that does not fit its type becomes NULL: the condition itself,
@@ -365,6 +382,30 @@ class _NamedValues:
             for row in self.rows
         )
         return f"(VALUES {', '.join(f'({row})' for row in rows)}) AS k{place}({columns})"
+
+
+def _elements(array: exp.Expr) -> Sequence[exp.Expr]:
+    """The values of a constant array, as far as they are in the query."""
+    array = array.unnest()
+    while isinstance(array, exp.Cast):
+        array = array.this.unnest()
+    return array.expressions if isinstance(array, exp.Array) else []
+
+
+def _is_of_one_key(value: exp.Expr, type: str) -> bool:
+    """Whether a constant is equal to at most one value of a column's type."""
+    value = value.unnest()
+    if isinstance(value, exp.Null | exp.Parameter | exp.Placeholder):  # a parameter has the column's type
+        return True
+    if isinstance(value, exp.Cast):
+        is_text = value.to.is_type(*exp.DataType.TEXT_TYPES)
+        is_float = value.to.is_type(exp.DType.DOUBLE, exp.DType.FLOAT)
+        return is_text if type == "VARCHAR" else not is_float or type in ("DOUBLE", "FLOAT")
+    if type == "VARCHAR":
+        return isinstance(value, exp.Literal) and value.is_string
+    number = value.this.unnest() if isinstance(value, exp.Neg) else value
+    has_exponent = isinstance(number, exp.Literal) and not number.is_string and "e" in number.name.lower()
+    return not has_exponent or type in ("DOUBLE", "FLOAT")
 
 
 def _named_values(condition: exp.Expr, is_of: _IsOf) -> _NamedValues | None:

@@ -41,17 +41,12 @@ class ControlKeeper:
         found: FoundControl,
         placement: Placement,
         clock: Callable[[], float] = time.time,
-        replaced: Collection[str] = (),
     ) -> None:
-        """found: what the last driver has left. placement: that this driver begins with. clock: seconds since 1970.
-        replaced: tables whose source another one may replace: how far that one was read says nothing."""
+        """found: what the last driver has left. placement: that this driver begins with. clock: seconds since 1970."""
         self._lake = lake
         self._clock = clock
         before = found.record or ControlRecord(placement=placement)
-        marks = {table: mark for table, mark in before.marks.items() if table not in replaced}
-        self._record = replace(before.of_next_driver(placement), marks=marks)
-        self.marks: Mapping[str, ReadThrough] = marks
-        """How far the last driver had read each source, in seconds since 1970."""
+        self._record = before.of_next_driver(placement)
         self._changed = threading.Condition()
         """Guards and announces all that follows."""
         self._wanted = 0
@@ -86,6 +81,17 @@ class ControlKeeper:
                 record = record.with_ended(action.ends, cost, self._lake.term)
             self._record, self._wanted = record, action.number
             self._changed.notify_all()
+
+    def marks_but_of(self, replaced: Collection[str]) -> Mapping[str, ReadThrough]:
+        """How far the last driver had read each source, in seconds since 1970. replaced: tables whose source another
+        one replaces: how far that one was read says nothing, and is forgotten."""
+        with self._changed:
+            known = self._record.marks
+            kept = {table: mark for table, mark in known.items() if table not in replaced}
+            if kept != known:
+                self._record, self._has_marks = replace(self._record, marks=kept), True
+                self._changed.notify_all()
+            return kept
 
     def read_through(self, marks: Mapping[str, ReadThrough]) -> None:
         """Record soon how far the sources of some tables are read."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from upriver.coordinator.freshness import Freshness, Progress, ReadThrough
@@ -75,9 +76,11 @@ class AppProgress:
         self, tables: Mapping[str, bool], committed: Epoch, before: Mapping[str, ReadThrough] = MappingProxyType({})
     ) -> None:
         """The sources are about to start. tables: by name, whether the lake has rows of the table. committed: the last
-        epoch in the lake. before: :meth:`marks` of the run before."""
-        behind = time.time() - time.monotonic()
-        marks = {table: ReadThrough(min(mark.at, time.time()) - behind, mark.epoch) for table, mark in before.items()}
+        epoch in the lake. before: :meth:`marks` of the run before; a mark that is still to come, by our clock, says
+        nothing."""
+        today = time.time()
+        behind = today - time.monotonic()
+        marks = {table: replace(mark, at=mark.at - behind) for table, mark in before.items() if mark.at <= today}
         with self._changed:
             self._freshness = Freshness(tables, committed, marks)
             self._has_begun = True

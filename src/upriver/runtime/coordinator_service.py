@@ -9,7 +9,15 @@ import pyarrow as pa
 
 from upriver.arguments import seconds, whole
 from upriver.coordinator.restarts import Claim
-from upriver.errors import DeclarationError, DuplicateAttempt, ProtocolError, UnknownView, UpriverError, WorkerLost
+from upriver.errors import (
+    DeclarationError,
+    DuplicateAttempt,
+    NotReady,
+    ProtocolError,
+    UnknownView,
+    UpriverError,
+    WorkerLost,
+)
 from upriver.hashing import HASH64_MAX
 from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.lake.lake import Lake
@@ -266,6 +274,8 @@ class CoordinatorService:
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         name = str(asked["view"])
+        if name in self._plans and (lacks := self._loop.progress.freshness().lacks(self._plans[name].tables)):
+            raise NotReady(f"view {name!r} is not ready: {lacks}. Wait with app.wait()")
         parts = self._scans.parts(name, str(asked["scan"]), SNAPSHOT_S_MAX)
         scan = self._lake_scan(name) if not parts.addresses else None
         return {

@@ -45,6 +45,7 @@ from upriver.spark.runs import (
     RunWriter,
     leave_sizes_unchecked,
     rewrite_runs,
+    runs_python,
     write_runs,
     write_small_runs,
 )
@@ -340,6 +341,7 @@ class StreamIngest:
         self._trigger = trigger
         self._table = layout.table.name
         self._small = SmallBatches()
+        self._runs_python = runs_python(rows)
         names = source_names(rows)
         self._reads = f"it reads {names}" if names else ""
         self._running: _QueryAttempt | None = None
@@ -396,7 +398,8 @@ class StreamIngest:
             )
         if before == query and batch <= self._log.last_batch(table):  # lake.published_is_skipped
             return
-        leave_sizes_unchecked(rows)
+        if not self._runs_python:
+            leave_sizes_unchecked(rows)
         publish_batch(rows, self._layout, self._log, query, batch, partial(write_as_expected, self._small))
 
     def look(self) -> Seen:

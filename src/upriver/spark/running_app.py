@@ -33,7 +33,7 @@ from upriver.lake.ingest_history import IngestHistory, check_taken, fence
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.repair import replace_damaged
-from upriver.lake.source_records import SourceRecord, source_of
+from upriver.lake.source_records import SourceRecord, is_new, source_of
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen, Piece
 from upriver.options import Checkpoints, Compaction, Standbys, Tokens
@@ -200,8 +200,7 @@ class RunningApp:
         declared = LakeRecord(self._config.vnodes, tables, self._indexes(), settings)
         self._lake = OwnedLake(self._config.root, declared, self._facts())
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
-        replaced = [source.table.name for source in self._sources if source.replaces_others]
-        self._control = ControlKeeper(self._lake, found, self._begun_with, replaced=replaced)
+        self._control = ControlKeeper(self._lake, found, self._begun_with)
         repaired = replace_damaged(self._lake)
         fence(self._lake)
         startup.at("completing indexes in the lake")
@@ -450,8 +449,14 @@ class RunningApp:
         retains = begun_retention(self._spark, lake.root, history, tables)
         log = EpochLog(lake, history, self._published, retains=retains, wrote=self._coordinator.progress.epochs.wrote)
         log.retire_rows()
+        replaced = [
+            source.table.name
+            for source in self._sources
+            if source.replaces_others
+            and is_new(lake, source.table.name, source_digest(source.rows), log.query_of(source.table.name))
+        ]
         assert self._control is not None
-        self._coordinator.progress.expect_sources(had_rows, log.last, self._control.marks)
+        self._coordinator.progress.expect_sources(had_rows, log.last, self._control.marks_but_of(replaced))
         return log
 
     def _published(self, epochs: LakeEpochs) -> None:

@@ -14,9 +14,11 @@ shelf, and Spark sorts the values by shelf, so a task that unpacks them holds on
 
 import json
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -68,6 +70,8 @@ UNCHECKED_BYTES_MAX = 64 << 20
 """Bytes that a batch of rows may have without being measured."""
 FIXED_BYTES_MAX = 17
 """Bytes of a value of a fixed width in Arrow, with its share of the validity."""
+_PYTHON_NODES = re.compile("InArrow|InPandas|InPySpark|Python|PandasUDF")
+"""In names of nodes of plans."""
 _FIXED_WIDTH = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType, DayTimeIntervalType)
 PACKED_SQL = "partition int, shelf int, rows binary"
 _PACKED = pa.schema([("partition", pa.int32()), ("shelf", pa.int32()), ("rows", pa.binary())])
@@ -290,6 +294,14 @@ def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]] |
 def _packed(rows: DataFrame, writer: RunWriter) -> DataFrame:
     # More tasks than groups would only wait for slots.
     return map_in_arrow(_numbered(rows, writer).coalesce(writer.groups), partial(pack_partition, writer), PACKED_SQL)
+
+
+def runs_python(rows: DataFrame) -> bool:
+    """Whether a DataFrame's plan has functions in Python, whose batches are to stay measured."""
+    jvm: Any = rows.sparkSession._jvm
+    plan = rows._jdf.queryExecution().analyzed()
+    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    return bool(plan.containsPattern(pattern)) or _PYTHON_NODES.search(plan.toString()) is not None
 
 
 def leave_sizes_unchecked(rows: DataFrame) -> None:

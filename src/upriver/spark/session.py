@@ -155,8 +155,9 @@ class SessionSetting:
         """A block."""
         with self._lock:
             if spark not in self._begun:
-                self._begun[spark] = 0, spark.conf.get(self._name, None)
+                before = spark.conf.get(self._name, None)
                 spark.conf.set(self._name, self._value)
+                self._begun[spark] = 0, before
             blocks, before = self._begun[spark]
             self._begun[spark] = blocks + 1, before
         try:
