@@ -129,7 +129,7 @@ class Gateway:
 
     def query(self, sql: str, parameters: pa.RecordBatch, timeout: float = QUERY_S_MAX) -> pa.Table:
         """The answer of a SELECT in Spark's SQL over views. parameters: as ``with_values`` takes them. timeout: seconds
-        after which nobody waits for it.
+        after which its caller has given it up.
 
         The rows of each view are as of the end of one epoch. Raises as ``execute`` does."""
         give_up_at = time.monotonic() + timeout
