@@ -172,7 +172,8 @@ class LocalFiles:
             file.seek(0)
             holder = file.read().strip() or "an unknown process"
             file.close()
-            raise LakeInUse(f"{self._root} is in use by {holder}; stop it, or choose another root") from error
+            way = "look up with upriver.connect(root=...), stop it, or choose another root"
+            raise LakeInUse(f"{self._root} is in use by {holder}: {way}") from error
         with suppress(OSError):  # on a full disk, a refused process cannot name this one
             file.truncate(0)
             os.write(file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode())
