@@ -55,13 +55,13 @@ class Driver:
         self.came: dict[str, list[list[Row]]] = {name: [[]] for name in TABLES}
         """By table: the rows by the end of each epoch."""
 
-    def publish(self, rows: Sequence[Row], table: str = "events") -> None:
+    def publish(self, rows: Sequence[Row], table: str = "events", tasks: int = 1) -> None:
+        """tasks: that write the rows in turns."""
         epoch = Epoch(self.lake.last_epoch() + 1)
-        run = write_run(self.lake, table, rows)
-        runs = (run,) if run is not None else ()
-        self.retained = retained_after(
-            self.retained, table, Retain("at", INTERVAL, ""), None if run is None else run.span
-        )
+        written = [(task, write_run(self.lake, table, rows[task::tasks])) for task in range(tasks)]
+        runs = tuple(replace(run, task=task) for task, run in written if run is not None)
+        newest = max((run.span for run in runs if run.span is not None), key=lambda span: span.newest, default=None)
+        self.retained = retained_after(self.retained, table, Retain("at", INTERVAL, ""), newest)
         manifest = Manifest(
             epoch=epoch,
             term=self.lake.term,
@@ -341,3 +341,18 @@ def test_the_report_knows_how_many_rows_have_left(driver: Driver) -> None:
     assert before.due == len(rewrite(driver.lake, 40)) > 0
     after = Reclamation(driver.lake, VNODES, 0).expired(Epoch(40), TABLES)["events"]
     assert (after.due, after.rows < before.rows / 2) == (0, True)
+
+
+def test_a_rewritten_run_stays_that_of_its_task(tmp_path: Path) -> None:
+    """So the rows of one key that several tasks have written stay in their order."""
+    driver = Driver(tmp_path)
+    driver.publish([(key, at) for at in range(30) for key in (1, 2)], "items", tasks=3)
+    for at in (45, 46):
+        driver.publish([(9, at)], "items")
+    make_segments(driver.lake, 3)
+    (segment,) = rewrite(driver.lake, 3)
+    runs = segment.runs[CHANNELS["items"]]
+    assert [(run.task, run.rows) for run in runs] == [(0, 2), (1, 2), (2, 2)]
+    read = driver.lake.read(segment, CHANNELS["items"], ALL, ITEMS)
+    assert [at for rows in read for at in rows.column("at").to_pylist()] == 2 * [27, 28, 29]
+    driver.lake.release()

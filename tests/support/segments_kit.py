@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,6 +17,7 @@ from upriver.lake.manifests import LakeEpochs, Manifest, Segment
 from upriver.lake.spans import single
 from upriver.lake.upkeep import compact
 from upriver.plan.plan import TableSpec, lake_channel
+from upriver.state.run_order import sorted_order
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 VNODES = 8
@@ -54,21 +56,34 @@ def hashes_of(table: TableSpec, index: Sequence[str], rows: Sequence[Row]) -> np
     return hash64(columns, len(rows))
 
 
-def write_run(lake: Lake, table: TableSpec, index: tuple[str, ...], rows: Sequence[Row]) -> RunInfo:
+def write_run(lake: Lake, table: TableSpec, index: tuple[str, ...], rows: Sequence[Row], task: int = 0) -> RunInfo:
     hashes = hashes_of(table, index, rows)
-    order = np.argsort(hashes, kind="stable")
     columns = [pa.array([row[place] for row in rows], field.type) for place, field in enumerate(table.schema)]
-    whole = pa.Table.from_arrays([pa.array(hashes), *columns], schema=run_schema(table.schema)).take(pa.array(order))
+    batch = pa.RecordBatch.from_arrays([pa.array(hashes), *columns], schema=run_schema(table.schema))
+    order = sorted_order(hashes, batch, table.order_by)
+    whole = pa.Table.from_batches([batch]).take(pa.array(order))
     encoded, path = encode_run(whole), f"tables/{lake_channel(table.name, index)}/{uuid4().hex}.arrow"
     lake.files.create(path, encoded)
-    return describe_run(path, encoded, hashes[order], VNODES)
+    return replace(describe_run(path, encoded, hashes[order], VNODES), task=task)
 
 
-def publish(lake: OwnedLake, table: TableSpec, rows: Sequence[Row], indexes: Iterable[tuple[str, ...]] = ()) -> None:
-    """The next epoch. indexes: that it has, if not all that the table has in a new lake."""
+def publish(
+    lake: OwnedLake,
+    table: TableSpec,
+    rows: Sequence[Row],
+    indexes: Iterable[tuple[str, ...]] = (),
+    tasks: Sequence[int] = (),
+) -> None:
+    """The next epoch. indexes: that it has, if not all that the table has in a new lake. tasks: which task writes each
+    row, if not one writes all."""
     epoch = Epoch(lake.last_epoch() + 1)
+    of_tasks: dict[int, list[Row]] = {}
+    for row, task in zip(rows, tasks or [0] * len(rows), strict=True):
+        of_tasks.setdefault(task, []).append(row)
     runs = {
-        lake_channel(table.name, index): (write_run(lake, table, index, rows),) if rows else ()
+        lake_channel(table.name, index): tuple(
+            write_run(lake, table, index, of_tasks[task], task) for task in sorted(of_tasks)
+        )
         for index in indexes or INDEXES[table.name]
     }
     manifest = Manifest(

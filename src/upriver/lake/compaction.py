@@ -33,6 +33,7 @@ from upriver.lake.manifests import LakeEpochs, LastBatch, Segment
 from upriver.lake.spans import EpochSpan, cover, due, newest_rewrite
 from upriver.plan.plan import TableSpec, table_of
 from upriver.state.indexes import Entries
+from upriver.state.run_order import TaskRows, merged_order
 from upriver.state.runs import EPOCH_COLUMN, RunInfo, dated_schema, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 from upriver.state.vectors import Positions, true_at
@@ -52,8 +53,9 @@ PLAN_DIGITS = 16
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Rows of the vnodes from ``first`` to before ``end`` of one lake edge. prefix: of the name of its run. sources:
-    runs in order of epochs. source_epochs: for each, the last epoch of the manifest or segment that names it.
-    retention: of the table, at the end of the epochs, or of the one as of which they are rewritten."""
+    runs in order of epochs, then of tasks. source_epochs: for each, the last epoch of the manifest or segment that
+    names it. retention: of the table, at the end of the epochs, or of the one as of which they are rewritten. task: of
+    the merged run."""
 
     channel: Channel
     prefix: str
@@ -62,6 +64,7 @@ class Merge:
     sources: tuple[RunInfo, ...]
     source_epochs: tuple[Epoch, ...]
     retention: Retention | None = None
+    task: int = 0
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -72,6 +75,7 @@ class Merge:
             "sources": [run.to_json() for run in self.sources],
             "source_epochs": list(self.source_epochs),
             "retention": None if self.retention is None else self.retention.to_json(),
+            "task": self.task,
         }
 
     @classmethod
@@ -80,7 +84,8 @@ class Merge:
         retention = None if record["retention"] is None else Retention.from_json(record["retention"])
         first, end = VnodeId(record["first"]), VnodeId(record["end"])
         epochs = tuple(map(Epoch, record["source_epochs"]))
-        return cls(Channel(record["channel"]), record["prefix"], first, end, sources, epochs, retention)
+        channel = Channel(record["channel"])
+        return cls(channel, record["prefix"], first, end, sources, epochs, retention, record["task"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +316,7 @@ def _merge_of(
 def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> RunInfo | None:
     """Carry out a merge: write one run, and return it; ``None`` if no rows are left. Raises CorruptFile, NotWritten.
 
-    Rows are in the order of hash64, those of one key in the order of the sources, and have their epochs. Of an upsert
+    Rows are in the order of ``run_order``, and have their epochs. Of an upsert
     table, the newest version of each primary key stays, of those with one hash64. Rows that retention has removed are
     left out.
     """
@@ -321,7 +326,7 @@ def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluato
     encoded = encode_run(pa.Table.from_batches([rows]))
     path = f"tables/{merge.channel}/{merge.prefix}-{uuid4().hex}.arrow"
     lake.files.create(path, encoded)
-    info = describe_run(path, encoded, rows.column(0).to_numpy(), vnodes)
+    info = replace(describe_run(path, encoded, rows.column(0).to_numpy(), vnodes), task=merge.task)
     if merge.retention is None:
         return info
     times = TimeSpan.of(rows.column(merge.retention.column))  # the lake's record has no retain
@@ -331,12 +336,13 @@ def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluato
 def _merged_rows(lake: Lake, merge: Merge, table: TableSpec, evaluator: Evaluator) -> pa.RecordBatch:
     schema = run_schema(dated_schema(table.schema))
     wanted = frozenset(map(VnodeId, range(merge.first, merge.end)))
-    pieces = [pa.RecordBatch.from_pylist([], schema=schema)]
+    pieces, sources = [pa.RecordBatch.from_pylist([], schema=schema)], []
     for run, epoch in zip(merge.sources, merge.source_epochs, strict=True):
         if slices := run.slices_of(wanted):
             pieces += (_dated(rows, epoch) for rows in lake.open_run(run, schema).scan(slices, run.rows))
+            sources.append(TaskRows(sum(count for _, count in slices), epoch, run.task))
     rows = pa.concat_batches(pieces)
-    order = np.argsort(rows.column(0).to_numpy(), kind="stable")
+    order = merged_order(rows.column(0).to_numpy(), rows, table.order_by, sources)
     if table.primary_key:
         in_turn = rows.take(pa.array(order))
         versions = in_turn.select(table.schema.names)

@@ -46,6 +46,7 @@ from upriver.protocol.worker_events import (
     RowsFetched,
     RowsUnfetched,
 )
+from upriver.state.run_order import TaskRows, merged_order
 from upriver.state.runs import RunInfo, run_schema
 from upriver.state.vectors import contains, spread, true_at
 from upriver.vnodes import vnodes_of
@@ -80,7 +81,8 @@ class OpenRun:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Runs of the epochs ``first`` to ``last``, merged: rows sorted by hash64, those of one key by epoch and run.
+    """Runs of the epochs ``first`` to ``last``, merged, in the order of ``run_order``. An epoch that several tasks
+    have written is in one of them as a whole.
 
     epochs: of each row; of a row of a segment, the segment's last. places: as for a run. level: how many times these
     rows were merged.
@@ -92,6 +94,10 @@ class Merged:
     epochs: npt.NDArray[np.int64]
     places: int
     level: int
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.rows.rows.nbytes + self.rows.hash64.nbytes + self.epochs.nbytes)
 
     def between(self, after: Epoch, through: Epoch) -> Batch:
         """The rows of all epochs after ``after`` up to and including ``through``."""
@@ -168,43 +174,91 @@ class Catalogue:
         found = [*tidy, *untidy]
         return found[: bisect_right(found, through, key=lambda run: run.first)]
 
-    def tidy(self, read: Callable[[RunInfo], Batch]) -> None:
-        """Merge some runs. read: gives the rows of a run. If it raises LakeError, that run stays as it is."""
-        for _ in range(min(self._merging.tidied_max, len(self._untidy))):
-            run = self._untidy.popleft()
-            self._tidy.append(run)
-            self._levels.append(0 if run.info.bytes <= self._merging.small_bytes else -1)
-            while self._merge_last(read):
+    def tidy(self, table: TableSpec, read: Callable[[RunInfo], Batch]) -> None:
+        """Merge some runs. table: of the edge. read: gives the rows of a run. If it raises LakeError, that run stays as
+        it is."""
+        left = self._merging.tidied_max
+        while left > 0 and self._untidy:
+            runs = [self._untidy.popleft()]
+            while self._untidy and self._untidy[0].span == runs[0].span:
+                runs.append(self._untidy.popleft())
+            left -= len(runs)
+            if len({run.info.task for run in runs}) > 1:
+                self._tidy_tasks(runs, table, read)
+                runs = []
+            for run in runs:
+                self._tidy.append(run)
+                self._levels.append(0 if run.info.bytes <= self._merging.small_bytes else -1)
+                while self._merge_last(table, read):
+                    pass
+
+    def _tidy_tasks(self, runs: Sequence[OpenRun], table: TableSpec, read: Callable[[RunInfo], Batch]) -> None:
+        """Tidy the runs of several tasks: an epoch is merged as a whole, or stays outside of merged runs."""
+        self._tidy += runs
+        is_small = sum(run.info.bytes for run in runs) <= self._merging.small_bytes
+        self._levels += [-1] * len(runs)
+        if is_small and self._merge(len(runs), table, read, 0):
+            while self._merge_last(table, read):
                 pass
 
-    def _merge_last(self, read: Callable[[RunInfo], Batch]) -> bool:
+    def _merge_last(self, table: TableSpec, read: Callable[[RunInfo], Batch]) -> bool:
         """Merge the last runs if there are enough of one level; returns whether it has merged."""
         count = self._merging.together
         level = self._levels[-1]
         if level < 0 or len(self._levels) < count or set(self._levels[-count:]) != {level}:
             return False
+        if self._merge(count, table, read, level + 1):
+            return True
+        if self._merged_bytes < self._merging.bytes_max:
+            self._levels[-count:] = [-1] * count  # a reader of these rows gets the error
+        return False
+
+    def _merge(self, count: int, table: TableSpec, read: Callable[[RunInfo], Batch], level: int) -> bool:
+        """Merge the last runs, if there is room and they can be read."""
+        parts = self._tidy[-count:]
         if self._merged_bytes >= self._merging.bytes_max:
             return False
         try:
-            merged = _merged(self._tidy[-count:], read, level + 1)
+            merged = _merged(parts, table, read, level)
         except LakeError:
-            self._levels[-count:] = [-1] * count  # a reader of these rows gets the error
             return False
-        self._tidy[-count:], self._levels[-count:] = [merged], [level + 1]
-        if level == 0:
-            self._merged_bytes += merged.rows.rows.nbytes + merged.rows.hash64.nbytes + merged.epochs.nbytes
+        self._tidy[-count:], self._levels[-count:] = [merged], [level]
+        self._merged_bytes += merged.nbytes - sum(part.nbytes for part in parts if isinstance(part, Merged))
         return True
 
 
-def _merged(parts: Sequence[OpenRun | Merged], read: Callable[[RunInfo], Batch], level: int) -> Merged:
+def merged_batches(pieces: Sequence[Batch], table: TableSpec, sources: Sequence[TaskRows]) -> Batch:
+    """Rows of a table in the order of ``run_order``, copied. pieces, sources: as for ``merged_order``; a source may
+    have several pieces, or none."""
+    hash64 = np.concatenate([np.empty(0, np.uint64), *(piece.hash64 for piece in pieces)])
+    none = pa.RecordBatch.from_pylist([], table.schema)  # concat_batches needs at least one batch, and copies all
+    rows = pa.concat_batches([none, *(piece.rows for piece in pieces)])
+    is_of_one_task = len({source.task for source in sources}) < 2
+    if is_of_one_task and (hash64[:-1] <= hash64[1:]).all():
+        return Batch(rows, hash64)
+    order = merged_order(hash64, rows, table.order_by, sources)
+    return Batch(rows.take(pa.array(order)), hash64[order])
+
+
+def _source(run: OpenRun | Merged, rows: int, number: int) -> TaskRows:
+    """number: of the run among others. An epoch is in one merged run, or in none: there it is not merged again."""
+    return TaskRows(rows, -1 - number, 0) if isinstance(run, Merged) else TaskRows(rows, run.last, run.info.task)
+
+
+def _merged(
+    parts: Sequence[OpenRun | Merged], table: TableSpec, read: Callable[[RunInfo], Batch], level: int
+) -> Merged:
     batches = [part.rows if isinstance(part, Merged) else read(part.info) for part in parts]
     epochs = [
         part.epochs if isinstance(part, Merged) else np.full(len(batch), part.last, np.int64)
         for part, batch in zip(parts, batches, strict=True)
     ]
     hash64 = np.concatenate([batch.hash64 for batch in batches])
-    order = np.argsort(hash64, kind="stable")
-    rows = pa.concat_batches([batch.rows for batch in batches]).take(pa.array(order))
+    rows = pa.concat_batches([batch.rows for batch in batches])
+    sources = [
+        _source(part, len(batch), number) for number, (part, batch) in enumerate(zip(parts, batches, strict=True))
+    ]
+    order = merged_order(hash64, rows, table.order_by, sources)
     last = parts[-1]
     places = 0
     for part in parts:
@@ -212,7 +266,7 @@ def _merged(parts: Sequence[OpenRun | Merged], read: Callable[[RunInfo], Batch],
     return Merged(
         first=parts[0].first,
         last=last.last,
-        rows=Batch(rows, hash64[order]),
+        rows=Batch(rows.take(pa.array(order)), hash64[order]),
         epochs=np.concatenate(epochs)[order],
         places=places,
         level=level,
@@ -267,7 +321,7 @@ class KeyHistory:
         tell: Tell = tell_no_one,
     ) -> Batch:
         """All rows on a lake edge of the keys with these hash64 (ascending, each once), of all epochs after ``after``
-        up to and including ``through``: sorted by hash64, and those of one key in order of epoch and run.
+        up to and including ``through``: in the order of ``run_order``.
 
         Of a table that retains rows by a time, these are the changes from the end of ``after`` to the end of
         ``through``: retractions, too, and only rows that remain. The rows are copies: they keep no file open. The first
@@ -311,14 +365,13 @@ class KeyHistory:
     ) -> Batch:
         """The keys' rows in these runs, of the epochs after the first up to and including the second."""
         wanted = _bits(np.unique(vnodes_of(keys, self._places)).tolist())
-        found = self._found([run for run in runs if run.places & wanted], keys, table, *epochs, tell)
-        hash64 = np.concatenate([np.empty(0, np.uint64), *(piece.hash64 for piece in found)])
-        none = pa.RecordBatch.from_pylist([], table.schema)  # concat_batches needs at least one batch, and copies all
-        rows = pa.concat_batches([none, *(piece.rows for piece in found)])
-        if (hash64[:-1] <= hash64[1:]).all():
-            return Batch(rows, hash64)
-        order = np.argsort(hash64, kind="stable")
-        return Batch(rows.take(pa.array(order)), hash64[order])
+        asked = [run for run in runs if run.places & wanted]
+        found = self._found(asked, keys, table, *epochs, tell)
+        sources = [
+            _source(run, sum(map(len, pieces)), number)
+            for number, (run, pieces) in enumerate(zip(asked, found, strict=True))
+        ]
+        return merged_batches([piece for pieces in found for piece in pieces], table, sources)
 
     def _found(
         self,
@@ -328,8 +381,8 @@ class KeyHistory:
         after: Epoch,
         through: Epoch,
         tell: Tell,
-    ) -> list[Batch]:
-        """The keys' rows in each of the runs, in their order."""
+    ) -> list[list[Batch]]:
+        """The keys' rows in each of the runs."""
         few = keys.tolist() if len(keys) <= FEW_KEYS_MAX else None
         at_hand = [isinstance(run, Merged) or run.info in self.opened for run in runs]
         pieces: dict[int, list[Batch]] = {}
@@ -350,7 +403,7 @@ class KeyHistory:
                 pieces[number] = _copy_of(run.between(after, through), keys)
             else:
                 pieces[number] = _slices_of(run.between(after, through), few)
-        return [piece for number in range(len(runs)) for piece in pieces[number]]
+        return [pieces[number] for number in range(len(runs))]
 
     def _catalogue(self, channel: Channel, table: TableSpec, through: Epoch) -> Catalogue:
         """The runs of the edge, of all epochs up to and including ``through`` at least."""
@@ -360,7 +413,7 @@ class KeyHistory:
             self._segments[channel] = self._lake.segments()
         if through > catalogue.through:
             self._extend(catalogue, channel, table, cover(self._segments[channel], catalogue.through, through))
-        catalogue.tidy(lambda run: self.opened.rows_once(run, table.schema))
+        catalogue.tidy(table, lambda run: self.opened.rows_once(run, table.schema))
         return catalogue
 
     def _is_outgrown(self, channel: Channel, catalogue: Catalogue, through: Epoch) -> bool:

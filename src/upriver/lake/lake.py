@@ -35,7 +35,7 @@ were committed, from the manifests; a worker sends them with its answers.
 
 import json
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -51,21 +51,31 @@ from upriver.ids import BEGINNING, Channel, Epoch, Term, VnodeId
 from upriver.lake.evolution import evolved
 from upriver.lake.files import UNFINISHED, Files, open_files
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment, runs_from_json
-from upriver.lake.runs import REMEDY, WHOLE_BYTES_MAX, RunReader, VerifiedFile, is_known, saying_what_helps
+from upriver.lake.runs import (
+    REMEDY,
+    STRETCH_BYTES_MAX,
+    WHOLE_BYTES_MAX,
+    RunReader,
+    VerifiedFile,
+    is_known,
+    saying_what_helps,
+)
 from upriver.lake.seals import NO_SEAL, SEALED, SEALS, Seal, of_term, split_term
 from upriver.lake.spans import EpochSpan, cover, opened, parts_of, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.state.run_order import merged
 from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema, without_epochs
 from upriver.state.schemas import can_become
 
 NAMES_SHOWN_MAX = 3
 """Names of files that an error shows."""
 
-FORMAT = 4
-_FORMATS_READ = (1, 2, 3, FORMAT)
+FORMAT = 5
+_FORMATS_READ = (1, 2, 3, 4, FORMAT)
 """1: before there were upsert tables. 2: before the blocks of a run had checksums (version 0.1); its old runs have
-none. 3: before there were segments, other columns and retention (version 0.2)."""
+none. 3: before there were segments, other columns and retention (version 0.2). 4: before several tasks could have rows
+of one key of an epoch."""
 TERMS_KEPT_MAX = 16
 """Records of drivers that are kept, the last ones: one counts."""
 SEGMENTS = "segments"
@@ -77,16 +87,18 @@ SLICE_ROWS_MAX = 65_536
 @dataclass(frozen=True, slots=True)
 class LakeRecord:
     """The contents of a lake. tables: each with all columns that it has ever had, in their widest types. indexes: for
-    each table, the keys in whose order it is kept. settings: of the Spark session; they decide what SQL means."""
+    each table, the keys in whose order it is kept. settings: of the Spark session; they decide what SQL means. format:
+    of the root; the newest for a new one."""
 
     vnodes: int
     tables: tuple[TableSpec, ...]
     indexes: Mapping[str, tuple[tuple[str, ...], ...]]
     settings: Mapping[str, str] = field(default_factory=dict)
+    format: int = FORMAT
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
+            "format": self.format,
             "vnodes": self.vnodes,
             "tables": [table.to_json() for table in self.tables],
             "indexes": {table: [list(key) for key in keys] for table, keys in self.indexes.items()},
@@ -97,7 +109,7 @@ class LakeRecord:
     def from_json(cls, record: Mapping[str, Any]) -> Self:
         tables = tuple(TableSpec.from_json(table) for table in record["tables"])
         indexes = {table: tuple(tuple(key) for key in keys) for table, keys in record["indexes"].items()}
-        return cls(record["vnodes"], tables, indexes, record.get("settings", {}))
+        return cls(record["vnodes"], tables, indexes, record.get("settings", {}), record["format"])
 
     def changes(self, declared: "LakeRecord", root: str) -> tuple[TableSpec, ...]:
         """The tables that ``declared`` adds, or whose columns it changes, as the lake keeps them from now on.
@@ -407,8 +419,9 @@ class Lake:
         """
         held: list[pa.RecordBatch] = []
         rows = 0
-        for piece in self._pieces(manifest, channel, vnodes, table):
-            if held and rows + len(piece) > SLICE_ROWS_MAX and not _goes_on(held[-1], piece):
+        slices = ((run, run.slices_of(vnodes)) for run in manifest.runs_of(channel))
+        for piece in self.read_slices(slices, table):
+            if held and rows + len(piece) > SLICE_ROWS_MAX:
                 yield one_batch(held)
                 held, rows = [], 0
             held.append(piece)
@@ -416,14 +429,28 @@ class Lake:
         if held:
             yield one_batch(held)
 
-    def _pieces(
-        self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
+    def read_slices(
+        self, slices: Iterable[tuple[RunInfo, Sequence[tuple[int, int]]]], table: TableSpec
     ) -> Iterator[pa.RecordBatch]:
-        schema = run_schema(table.schema)
-        for run in manifest.runs_of(channel):
-            slices = run.slices_of(vnodes)
-            if slices:
-                yield from self.open_run(run, schema).scan(slices, SLICE_ROWS_MAX)
+        """Rows of one lake edge and one epoch, or several as one, with their hash64, in the order of ``run_order``: in
+        batches of at most about ``SLICE_ROWS_MAX``, none of which ends between two rows of one key.
+
+        slices: (first row, rows) of each run, ascending.
+        """
+        by_task: dict[int, list[tuple[RunInfo, Sequence[tuple[int, int]]]]] = {}
+        for run, of_run in slices:
+            if of_run:
+                by_task.setdefault(run.task, []).append((run, of_run))
+        share, schema = max(1, len(by_task)), run_schema(table.schema)
+        sequences = [self._scanned(by_task[task], schema, share) for task in sorted(by_task)]
+        return merged(sequences, table.order_by)
+
+    def _scanned(
+        self, slices: Iterable[tuple[RunInfo, Sequence[tuple[int, int]]]], schema: pa.Schema, share: int
+    ) -> Iterator[pa.RecordBatch]:
+        """What one of ``share`` tasks has written, which are read together."""
+        for run, of_run in slices:
+            yield from self.open_run(run, schema).scan(of_run, SLICE_ROWS_MAX // share, STRETCH_BYTES_MAX // share)
 
     def open_run(self, run: RunInfo, schema: pa.Schema) -> RunReader:
         """A run's rows, each checked as it is read. schema: of the rows, with their hash64; the run may have been
@@ -509,11 +536,6 @@ _SEAL_BYTES = len(_with_seal(b"")) - 1
 def _is_of(path: str, channels: Container[str]) -> bool:
     """Whether a supplement is of one of these lake edges; another file is."""
     return not path.startswith("supplements/") or path.removeprefix("supplements/").rpartition("/")[0] in channels
-
-
-def _goes_on(before: pa.RecordBatch, after: pa.RecordBatch) -> bool:
-    """Whether a key's rows continue in the next piece, or in the next run."""
-    return bool(before.column(0)[-1] == after.column(0)[0])
 
 
 class OwnedLake(Lake):

@@ -132,7 +132,7 @@ class Reclamation:
         """How to rewrite a run of a span; the run as it is, if that is not due."""
         if not _reaches(retention.cut, due_at(run, of_segment=len(span) > 1, bytes_min=self._bytes_min)):
             return run
-        return Merge(channel, prefix, VnodeId(0), VnodeId(self._vnodes), (run,), (span.last,), retention)
+        return Merge(channel, prefix, VnodeId(0), VnodeId(self._vnodes), (run,), (span.last,), retention, run.task)
 
 
 def _reaches(cut: int | None, at: int | None) -> bool:

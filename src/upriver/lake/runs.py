@@ -597,11 +597,15 @@ class RunReader:
         """All rows, with their hash64."""
         return self._part(0, len(self))
 
-    def scan(self, slices: Sequence[tuple[int, int]], rows_max: int) -> Iterator[pa.RecordBatch]:
+    def scan(
+        self, slices: Sequence[tuple[int, int]], rows_max: int, stretch_bytes: int = STRETCH_BYTES_MAX
+    ) -> Iterator[pa.RecordBatch]:
         """The rows of these ascending slices, with their hash64, in batches of about ``rows_max``. No batch ends
         between two rows of one key. Small neighbouring slices come as one batch. At most one stretch of them is in
-        memory, besides the batches that are still in use."""
-        for near in [slices] if self._file.is_whole else self._near(slices, self._stretch_rows(rows_max)):
+        memory, of about ``stretch_bytes``, besides the batches that are still in use."""
+        for near in (
+            [slices] if self._file.is_whole else self._near(slices, self._stretch_rows(rows_max, stretch_bytes))
+        ):
             first, end = near[0][0], sum(near[-1])
             part = self._part(first, end)
             end_of_key = ends_in(part.column(0).to_numpy())
@@ -621,14 +625,14 @@ class RunReader:
 
     def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
         """All rows in order, with their hash64, in batches of at most ``rows_max``, which may end anywhere."""
-        stretch_rows = self._stretch_rows(rows_max)
+        stretch_rows = self._stretch_rows(rows_max, STRETCH_BYTES_MAX)
         for first in range(0, len(self), stretch_rows):
             part = self._part(first, min(first + stretch_rows, len(self)))
             for start in range(0, len(part), rows_max):
                 yield part.slice(start, rows_max)
 
-    def _stretch_rows(self, rows_max: int) -> int:
-        return max(rows_max, STRETCH_BYTES_MAX * len(self) // max(1, self._info.bytes))
+    def _stretch_rows(self, rows_max: int, stretch_bytes: int) -> int:
+        return max(rows_max, stretch_bytes * len(self) // max(1, self._info.bytes))
 
     def _part(self, first: int, end: int) -> pa.RecordBatch:
         """These rows, in memory of their own."""

@@ -29,10 +29,12 @@ from upriver.engine.retention import as_of
 from upriver.hashing import HASH64_MAX, Hashes
 from upriver.ids import Epoch
 from upriver.lake.address import Root
+from upriver.lake.history import merged_batches
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake
 from upriver.lake.manifests import LakeEpochs
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, LatestOp, RegionPlan, TableSpec
 from upriver.protocol.plans import plan_from_json, plan_to_json
+from upriver.state.run_order import TaskRows
 from upriver.state.runs import RunInfo, run_schema
 from upriver.vnodes import VnodeGroup, hashes_in, vnodes_of
 
@@ -88,20 +90,19 @@ class LakeScan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """A run's rows of a group of vnodes. edge: the lake edge of the run, as its reader counts them. starts: the first
-    row of each vnode of the group, and the row behind the last. info: without its vnode_rows."""
+    """A run's rows of a group of vnodes. starts: the first row of each vnode of the group, and the row behind the last.
+    info: without its vnode_rows."""
 
-    edge: int
     info: RunInfo
     starts: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, edge: int, run: RunInfo, group: VnodeGroup) -> Self:
+    def of(cls, run: RunInfo, group: VnodeGroup) -> Self:
         counts = np.zeros(group.vnodes + 1, np.int64)
         vnodes, rows = np.array(run.vnode_rows, np.int64).reshape(-1, 2).T
         counts[vnodes + 1] = rows
         starts = np.cumsum(counts)[group.first : group.behind + 1]
-        return cls(edge, replace(run, vnode_rows=()), starts)
+        return cls(replace(run, vnode_rows=()), starts)
 
     @property
     def has_rows(self) -> bool:
@@ -119,17 +120,18 @@ class _Slices:
         self._lake = lake
         self._tables = [tables[edge.table] for edge in edges]
         found = (
-            _Slice.of(number, run, group)
+            (number, [each for run in epochs.runs_of(edge.channel) if (each := _Slice.of(run, group)).has_rows])
             for epochs in scanned_epochs(lake, [edge.table for edge in edges], through)
             for number, edge in enumerate(edges)
-            for run in epochs.runs_of(edge.channel)
         )
-        self._slices = [each for each in found if each.has_rows]
+        self._epochs = [(number, slices) for number, slices in found if slices]
+        """Of each manifest or segment with rows: the lake edge, as its reader counts them, and the slices of its
+        runs."""
 
     def parts(self, rows_max: int) -> Iterator[VnodeGroup]:
         """The group in parts of at most so many rows, or of one vnode with more."""
         rows = np.zeros(self.group.behind - self.group.first, np.int64)
-        for each in self._slices:
+        for each in (each for _, slices in self._epochs for each in slices):
             rows += np.diff(each.starts)
         first, held = self.group.first, 0
         for vnode, count in enumerate(rows.tolist(), start=self.group.first):
@@ -144,24 +146,30 @@ class _Slices:
         tables no longer retain; of an upsert table these have weight 0."""
         low, high = part.first - self.group.first, part.behind - self.group.first
         hashes = None if wanted is None else wanted[hashes_in(part.hashes, wanted)]
-        for each in self._slices:
-            start, end = int(each.starts[low]), int(each.starts[high])
-            if start == end or (hashes is not None and not self._may_have(each, hashes)):
-                continue
-            table = self._tables[each.edge]
+        for edge, slices in self._epochs:
+            table = self._tables[edge]
             retention = self.retained.get(table.name)
-            for batch in self._batches(each, start, end, hashes):
+            of_part = [(each, int(each.starts[low]), int(each.starts[high])) for each in slices]
+            there = [(each.info, start, end) for each, start, end in of_part if self._has(each, start, end, hashes)]
+            for batch in self._rows(table, there) if hashes is None else self._rows_of(table, there, hashes):
                 kept = batch if retention is None else as_of(batch, table, retention.column, retention.cut)
-                yield each.edge, kept
+                yield edge, kept
 
-    def _batches(self, each: _Slice, start: int, end: int, hashes: Hashes | None) -> Iterator[Batch]:
-        """The rows from ``start`` to before ``end``, or those of the hashes."""
-        reader = self._lake.open_run(each.info, run_schema(self._tables[each.edge].schema))
-        if hashes is not None:
-            yield from reader.rows_of(hashes)
-            return
-        for rows in reader.scan([(start, end - start)], SLICE_ROWS_MAX):
+    def _rows(self, table: TableSpec, runs: Iterable[tuple[RunInfo, int, int]]) -> Iterator[Batch]:
+        """The rows of some epochs in order. runs: each with its first row, and the row behind the last."""
+        for rows in self._lake.read_slices(((run, [(start, end - start)]) for run, start, end in runs), table):
             yield Batch(rows.drop_columns([rows.schema.names[0]]), rows.column(0).to_numpy())
+
+    def _rows_of(self, table: TableSpec, runs: Iterable[tuple[RunInfo, int, int]], hashes: Hashes) -> Iterator[Batch]:
+        """The same of the rows with these hash64."""
+        schema = run_schema(table.schema)
+        found = [(run, rows) for run, *_ in runs for rows in self._lake.open_run(run, schema).rows_of(hashes)]
+        if found:
+            sources = [TaskRows(len(rows), 0, run.task) for run, rows in found]
+            yield merged_batches([rows for _, rows in found], table, sources)
+
+    def _has(self, each: _Slice, start: int, end: int, hashes: Hashes | None) -> bool:
+        return start < end and (hashes is None or self._may_have(each, hashes))
 
     def _may_have(self, each: _Slice, hashes: Hashes) -> bool:
         """Whether a run has rows in the vnodes of these hashes."""

@@ -47,7 +47,9 @@ class RunInfo:
     path: under the lake's root. rows, bytes: of the file. checksum: xxh3_64 of the checksums of its blocks, in
     hexadecimal. vnode_rows: (vnode, rows) of exactly the vnodes that have rows, ascending. block_bytes: of a block. It
     is 0 for a run that is older than blocks: such a run is only an Arrow file, and ``checksum`` covers all of it. span:
-    of a table with retention; ``None`` if it is not known, or no row has a time.
+    of a table with retention; ``None`` if it is not known, or no row has a time. task: of the batch that wrote it: runs
+    of one task have no key in common but at their ends, and are listed in order; runs of two tasks may have the same
+    keys.
     """
 
     path: str
@@ -57,6 +59,7 @@ class RunInfo:
     vnode_rows: tuple[tuple[VnodeId, int], ...]
     block_bytes: int = 0
     span: TimeSpan | None = None
+    task: int = 0
 
     @property
     def blocks(self) -> int:
@@ -77,6 +80,7 @@ class RunInfo:
             "vnode_rows": [list(pair) for pair in self.vnode_rows],
             "block_bytes": self.block_bytes,
             **({} if self.span is None else {"span": self.span.to_json()}),
+            **({"task": self.task} if self.task else {}),
         }
 
     @classmethod
@@ -90,6 +94,7 @@ class RunInfo:
             vnode_rows,
             json.get("block_bytes", 0),
             TimeSpan.from_json(json.get("span")),
+            json.get("task", 0),
         )
 
     def rows_of(self, vnodes: Iterable[VnodeId]) -> int:
