@@ -21,8 +21,19 @@ from upriver.errors import CorruptFile, DeclarationError, LakeInUse, NotWritten
 from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.collection import remove_litter
 from upriver.lake.files import UNFINISHED
-from upriver.lake.lake import FORMAT, SLICE_ROWS_MAX, TERMS_KEPT_MAX, Lake, LakeRecord, OwnedLake, sealed
+from upriver.lake.lake import (
+    FORMAT,
+    SLICE_ROWS_MAX,
+    TERMS_KEPT_MAX,
+    Lake,
+    LakeRecord,
+    OwnedLake,
+    epoch_path,
+    sealed,
+    supplement_path,
+)
 from upriver.lake.manifests import Manifest
+from upriver.lake.spans import single
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
@@ -277,6 +288,21 @@ def test_a_lake_of_a_later_version_is_refused_and_left_alone(own: Own, lake: Own
     for known in range(1, FORMAT + 1):
         overwrite(lake, "app.json", sealed({**record, "format": known}))
         assert lake.record() == replace(RECORD, format=known)
+
+
+@pytest.mark.parametrize("format", [4, FORMAT])
+def test_an_old_root_gets_entries_of_runs_that_its_version_reads(own: Own, lake: OwnedLake, format: int) -> None:
+    record = lake.read_record("app.json")
+    lake.release()
+    overwrite(lake, "app.json", sealed({**record, "format": format}))
+    again = own(lake.root)
+    spread = write_run(again, "a", [vnode << 60 for vnode in range(VNODES)])
+    again.publish(manifest(again, 1, spread))
+    again.supplement(CHANNEL, single(Epoch(1)), [spread])
+    (entry,) = again.read_record(epoch_path(Epoch(1)))["runs"][CHANNEL]
+    assert [entry] == again.read_record(supplement_path(CHANNEL, single(Epoch(1))))["runs"]
+    assert (entry == spread.to_json()) == (format == 4)
+    assert again.manifest(Epoch(1)).runs_of(CHANNEL) == again.supplement_runs(CHANNEL, single(Epoch(1))) == (spread,)
 
 
 @pytest.mark.parametrize("directory", ["epochs", "control"])

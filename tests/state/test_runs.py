@@ -1,6 +1,7 @@
 """Runs: written and read back, sliced by vnode against a dumb twin, and refused when they are not what they were."""
 
 import itertools
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -14,6 +15,7 @@ from soak import examples
 from upriver.errors import CorruptFile
 from upriver.ids import VnodeId
 from upriver.state.runs import (
+    PACKED_VNODES_MIN,
     RunInfo,
     cut,
     decode_run,
@@ -21,6 +23,7 @@ from upriver.state.runs import (
     encode_run,
     ends_in,
     gathered,
+    packed_entry,
     together,
     with_checksums,
 )
@@ -129,6 +132,25 @@ def refusal(info: RunInfo, content: bytes, schema: pa.Schema = SMALL.schema) -> 
         decode_run(info, pa.py_buffer(content), schema)
     assert str(raised.value).startswith(f"{PATH}: ")
     return str(raised.value).removeprefix(f"{PATH}: ")
+
+
+@MANY
+@given(st.dictionaries(st.integers(0, 1023), st.integers(1, 2**40), min_size=1), st.integers(0, 3))
+def test_a_packed_entry_says_the_same(rows: dict[int, int], task: int) -> None:
+    vnode_rows = tuple((VnodeId(vnode), rows[vnode]) for vnode in sorted(rows))
+    info = RunInfo("tables/t/k/1-a-00000.arrow", sum(rows.values()), 9, "c", vnode_rows, 4096, None, task)
+    assert RunInfo.from_json(json.loads(json.dumps(packed_entry(info.to_json())))) == info
+    assert RunInfo.from_json(json.loads(json.dumps(info.to_json()))) == info
+
+
+def test_an_entry_is_packed_where_that_is_shorter() -> None:
+    for vnodes in (1, PACKED_VNODES_MIN - 1, PACKED_VNODES_MIN, 256):
+        vnode_rows = tuple((VnodeId(vnode), 3_906 + vnode % 90) for vnode in range(vnodes))
+        entry = RunInfo("p", 1_000_000, 9, "c", vnode_rows).to_json()
+        packed = packed_entry(entry)
+        assert (packed == entry) == (vnodes < PACKED_VNODES_MIN)
+        assert len(json.dumps(packed)) <= len(json.dumps(entry))
+    assert 5 * len(json.dumps(packed)) < len(json.dumps(entry))
 
 
 def test_a_run_without_blocks_is_read_and_checked_as_a_whole() -> None:

@@ -65,7 +65,7 @@ from upriver.lake.spans import EpochSpan, cover, opened, parts_of, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.state.run_order import merged
-from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, run_schema, without_epochs
+from upriver.state.runs import CHECKSUM, RunInfo, checksum_of, packed_entry, run_schema, without_epochs
 from upriver.state.schemas import can_become
 
 NAMES_SHOWN_MAX = 3
@@ -76,6 +76,9 @@ _FORMATS_READ = (1, 2, 3, 4, FORMAT)
 """1: before there were upsert tables. 2: before the blocks of a run had checksums (version 0.1); its old runs have
 none. 3: before there were segments, other columns and retention (version 0.2). 4: before several tasks could have rows
 of one key of an epoch."""
+TASKS_FORMAT = 5
+"""From this format on, runs of several tasks may have rows of one key of an epoch, and entries of runs are packed.
+Earlier versions would read such rows in a wrong order, so a root of an earlier format gets none."""
 TERMS_KEPT_MAX = 16
 """Records of drivers that are kept, the last ones: one counts."""
 SEGMENTS = "segments"
@@ -574,6 +577,7 @@ class OwnedLake(Lake):
         if kept is None and (last or term > 1):  # the record is the first file written
             raise CorruptFile(f"{self.root}/app.json: the file is gone. {REMEDY}")
         changes = () if kept is None else kept.changes(declared, self.root)
+        self._format = FORMAT if kept is None else kept.format
         try:
             if kept is None:
                 self.write_record("app.json", declared.to_json())
@@ -692,7 +696,7 @@ class OwnedLake(Lake):
         self.check_owner()
         epoch = manifest.epoch
         try:
-            self.write_record(epoch_path(epoch), manifest.to_json())
+            self.write_record(epoch_path(epoch), self._with_runs(manifest.to_json(), manifest.runs))
         except FileExistsError as error:
             if self.manifest(epoch).term == self.term:  # lake.own_epoch_is_found
                 raise NotWritten(f"{self.root}: epoch {epoch} is there, by an attempt that seemed to fail") from error
@@ -702,11 +706,20 @@ class OwnedLake(Lake):
     def publish_segment(self, segment: Segment) -> None:
         """Commit a segment. Raises LakeInUse if another driver has taken the root."""
         span = segment.span
-        self.commit(self.own_path(segment_path(span)), segment.to_json(), f"the segment of epochs {span.name}")
+        record = self._with_runs(segment.to_json(), segment.runs)
+        self.commit(self.own_path(segment_path(span)), record, f"the segment of epochs {span.name}")
+
+    def _with_runs(self, record: dict[str, Any], runs: Mapping[Channel, Iterable[RunInfo]]) -> dict[str, Any]:
+        """A record with the entries of its runs as the root's format has them."""
+        return {**record, "runs": {channel: self._entries(of_channel) for channel, of_channel in runs.items()}}
+
+    def _entries(self, runs: Iterable[RunInfo]) -> list[dict[str, Any]]:
+        entries = [run.to_json() for run in runs]
+        return entries if self._format < TASKS_FORMAT else [packed_entry(entry) for entry in entries]
 
     def supplement(self, channel: Channel, span: EpochSpan, runs: Iterable[RunInfo]) -> None:
         """Write an index's runs of some epochs; readers ignore them before ``complete``. Raises LakeInUse."""
-        record = {"channel": channel, "epoch": span.last, "runs": [run.to_json() for run in runs]}
+        record = {"channel": channel, "epoch": span.last, "runs": self._entries(runs)}
         self.commit(self.own_path(supplement_path(channel, span)), record, f"epoch {span.last} of {channel}")
 
     def complete(self, table: str, index: tuple[str, ...]) -> None:

@@ -9,6 +9,8 @@ Behind the Arrow file stand the checksums of its blocks, 8 bytes each, little en
 that it uses. The manifest has the checksum of these checksums.
 """
 
+import zlib
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -85,7 +87,8 @@ class RunInfo:
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:
-        vnode_rows = tuple(map(tuple, json["vnode_rows"]))
+        given = json["vnode_rows"]
+        vnode_rows = _unpacked(given) if isinstance(given, str) else tuple(map(tuple, given))
         return cls(
             json["path"],
             json["rows"],
@@ -119,6 +122,32 @@ class RunInfo:
         if first < end:
             slices.append((first, end - first))
         return slices
+
+
+PACKED_VNODES_MIN = 16
+"""Vnodes with rows from which on their rows are packed in an entry, which is shorter then."""
+
+
+def packed_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """An entry of ``RunInfo.to_json`` with its rows by vnode packed: a seventh of the bytes if all vnodes have rows.
+
+    Packed are the rows of each vnode from 0 to the last that has some, as 8 bytes, little endian: the first byte of
+    each, then the second of each, and so on; by zlib, in base64.
+    """
+    if len(entry["vnode_rows"]) < PACKED_VNODES_MIN:
+        return dict(entry)
+    vnodes, counts = np.array(entry["vnode_rows"], np.int64).T
+    rows = np.zeros(vnodes[-1] + 1, _STORED)
+    rows[vnodes] = counts
+    planes = rows.view(np.uint8).reshape(-1, rows.itemsize).T.tobytes()
+    return {**entry, "vnode_rows": b64encode(zlib.compress(planes)).decode()}
+
+
+def _unpacked(packed: str) -> tuple[tuple[VnodeId, int], ...]:
+    planes = np.frombuffer(zlib.decompress(b64decode(packed)), np.uint8).reshape(_STORED.itemsize, -1)
+    rows = planes.T.copy().view(_STORED).ravel()
+    vnodes = np.flatnonzero(rows)
+    return tuple(zip(map(VnodeId, vnodes.tolist()), rows[vnodes].tolist(), strict=True))
 
 
 def run_schema(schema: pa.Schema) -> pa.Schema:
