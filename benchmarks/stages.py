@@ -103,7 +103,7 @@ def _scan(batch: DataFrame) -> None:
 
 def _ingest(layout: Layout, numbered: tuple[int, DataFrame]) -> Manifest:
     number, batch = numbered
-    runs = write_runs(batch, layout.writer(Lot(number, EVENTS.key)))
+    runs = write_runs(batch, layout.writer(Lot(number, EVENTS.key)), layout.groups)
     return Manifest(epoch=Epoch(number + 1), term=Term(1), table=TABLE, query="bench", batch=number, runs=runs)
 
 

@@ -84,7 +84,7 @@ class App:
     are refused.
     standbys, checkpoints, compaction: copies of the workers' state; how often it is written to the lake; what becomes
     of old files there.
-    ingest_tasks: Spark tasks that write one index of a micro-batch; by default what fits beside the workers.
+    ingest_tasks: Spark tasks that write a micro-batch at most; by default what fits beside the workers.
     migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, during a rescale. With a
     small number keys wait less; with a large one the rescale ends sooner.
     worker_silence_s: seconds after which a silent worker is replaced; it must not answer after that.

@@ -25,8 +25,10 @@ from ingest_kit import (
 from upriver.errors import IngestFailed, WaitTimeout
 from upriver.lake.manifests import Manifest
 from upriver.runtime.source_supervisor import SourceSupervisor
-from upriver.spark.runs import PACK_ROWS_MAX
+from upriver.spark.ingest import TASK_BYTES
 
+LARGE = TASK_BYTES // 16
+"""Rows of a batch that is too large for one task."""
 FILES_MAX = 40
 """Files of a source that has another one after each batch."""
 
@@ -71,17 +73,18 @@ def test_a_stream_goes_on_where_it_was(drive: Drive, source: Source) -> None:
 
 
 @pytest.mark.spark
-def test_a_batch_is_an_epoch_whatever_was_expected_of_its_size(drive: Drive, source: Source) -> None:
-    """One task is given a batch that it cannot hold, after a small one."""
+def test_a_batch_is_an_epoch_however_many_tasks_write_it(drive: Drive, source: Source) -> None:
+    """As many as can before anything is known, then as many as the last batch had work for."""
     driver = drive()
-    ingest = driver.stream(source.stream())
-    bounds = [0, 40, 40 + PACK_ROWS_MAX + 1, PACK_ROWS_MAX + 81]
+    ingest = driver.stream(source.stream().repartition(4))
+    bounds = [0, 40, 40 + LARGE, LARGE + 80, LARGE + 120]
     for first, last in pairwise(bounds):
         source.put(events(first, last))
         ingest.drain(in_time)
     found = [rows_of(driver.lake, manifest) for manifest in epochs(driver.lake)]
     assert found == [events(first, last) for first, last in pairwise(bounds)]
-    assert [{len(runs) for runs in manifest.runs.values()} for manifest in epochs(driver.lake)] == [{1}, {2}, {2}]
+    tasks = [{run.task for run in runs} for manifest in epochs(driver.lake) for runs in manifest.runs.values()]
+    assert tasks == [{0, 1}, {0, 1}, {0}, {0}, {0, 1}, {0, 1}, {0}, {0}]
 
 
 def forget_last(directory: Path) -> None:

@@ -4,6 +4,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,9 @@ from soak import examples
 
 from upriver.errors import DeclarationError
 from upriver.hashing import hash64
-from upriver.ids import Channel
+from upriver.ids import Channel, Epoch, Term, VnodeId
 from upriver.lake.lake import Lake
+from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.runs import (
     UNTOUCHED,
@@ -27,8 +29,8 @@ from upriver.spark.runs import (
     gathered,
     leave_sizes_unchecked,
     rewrite_runs,
+    shuffle_runs,
     write_runs,
-    write_small_runs,
 )
 from upriver.spark.schema import arrow_schema
 from upriver.state.runs import RunInfo, run_schema
@@ -103,7 +105,7 @@ EVENTS = """
 def test_every_row_is_in_one_run_of_each_index(spark: Any, tmp_path: Path) -> None:
     rows = spark.sql(EVENTS)
     plan = writer(tmp_path, rows, ("name",), ("kind", "name"), ("price", "at", "id"))
-    written = write_runs(rows, plan)
+    written = shuffle_runs(rows, plan)
     assert list(written) == ["events/name", "events/kind,name", "events/price,at,id"]
     assert_runs_are_right(plan, written)
     assert_each_row_once(plan, written, rows)
@@ -116,7 +118,7 @@ def test_rows_of_a_key_come_in_order(spark: Any, tmp_path: Path, order_by: tuple
     """Nulls first, as Spark orders; rows that tie in all columns come in any order."""
     rows = spark.sql(EVENTS).repartition(4)
     plan = writer(tmp_path, rows, ("name",), ("kind",), order_by=order_by)
-    written = write_runs(rows, plan)
+    written = shuffle_runs(rows, plan)
     assert_runs_are_right(plan, written)
     for number, key in plan.lot_keys().items():
         of_key = defaultdict(list)
@@ -132,7 +134,7 @@ def test_long_runs_are_cut(spark: Any, tmp_path: Path) -> None:
     """Into runs that are read in order: a key's rows may go on from one to the next."""
     rows = spark.sql(EVENTS)
     plan = writer(tmp_path, rows, ("kind",), order_by=("ts", "id"), rows_max=50)
-    written = write_runs(rows, plan)[plan.channel(0)]
+    written = shuffle_runs(rows, plan)[plan.channel(0)]
     assert_runs_are_right(plan, {plan.channel(0): written})
     assert_each_row_once(plan, {plan.channel(0): written}, rows)
     assert len(written) >= 1000 / 50
@@ -143,37 +145,56 @@ def test_long_runs_are_cut(spark: Any, tmp_path: Path) -> None:
     assert in_order == sorted(in_order)
 
 
-def written_alone(rows: Any, plan: RunWriter) -> Written:
-    written = write_small_runs(rows, plan)
-    assert written is not None
-    return written
+def write_alone(rows: Any, plan: RunWriter) -> Written:
+    return write_runs(rows, plan, 1)
+
+
+WRITES = pytest.mark.parametrize("write", [shuffle_runs, write_alone, partial(write_runs, tasks=3)])
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("order_by", [(), ("ts", "id")])
-@pytest.mark.parametrize("rows_max", [1_000_000, 50])
-def test_one_task_writes_what_several_do(spark: Any, tmp_path: Path, order_by: tuple[str, ...], rows_max: int) -> None:
+@pytest.mark.parametrize(("rows_max", "chunk_rows_max"), [(1_000_000, 1_000_000), (50, 1_000_000), (300, 100)])
+def test_one_task_writes_what_several_do(
+    spark: Any, tmp_path: Path, order_by: tuple[str, ...], rows_max: int, chunk_rows_max: int
+) -> None:
     rows = spark.sql(EVENTS).repartition(4)
     plan = writer(tmp_path, rows, ("name",), ("kind", "name"), order_by=order_by, rows_max=rows_max)
-    alone = written_alone(rows, plan)
+    plan = replace(plan, chunk_rows_max=chunk_rows_max)
+    alone = write_alone(rows, plan)
     assert_runs_are_right(replace(plan, groups=1), alone)
     assert_each_row_once(plan, alone, rows)
     assert max(run.rows for runs in alone.values() for run in runs) <= rows_max
     if order_by:  # which no two rows share
-        shared = write_runs(rows, plan)
+        shared = shuffle_runs(rows, plan)
         for channel, runs in shared.items():
             assert read_back(plan, alone[channel]) == read_back(plan, runs)
 
 
 @pytest.mark.spark
 @pytest.mark.usefixtures("small_batches")
-def test_one_task_refuses_more_rows_than_it_may_hold(spark: Any, tmp_path: Path) -> None:
-    rows = spark.sql(EVENTS)
-    plan = writer(tmp_path, rows, ("name",))
-    assert write_small_runs(rows, plan, rows_max=1000) is not None
-    assert write_small_runs(rows, plan, rows_max=999) is None
-    assert len(list(tmp_path.glob("tables/*/*/*"))) == 1
+@pytest.mark.parametrize("chunk_rows_max", [1_000_000, 50])
+def test_each_task_writes_its_own_rows(spark: Any, tmp_path: Path, chunk_rows_max: int) -> None:
+    """In runs that have keys in common; a reader has the rows in the order of one task's."""
+    rows = spark.sql(EVENTS).repartition(5)
+    plan = writer(tmp_path, rows, ("name",), ("kind", "name"), order_by=("ts", "id"), rows_max=200)
+    plan = replace(plan, chunk_rows_max=chunk_rows_max)
+    alone, written = write_alone(rows, plan), write_runs(rows, plan, 3)
+    assert_each_row_once(plan, written, rows)
+    for channel, runs in written.items():
+        tasks = [run.task for run in runs]
+        assert tasks == sorted(tasks)
+        assert set(tasks) == {0, 1, 2}
+        for task in range(3):
+            of_task = [run for run in runs if run.task == task]
+            nothing = dict.fromkeys(written, ())
+            assert_runs_are_right(replace(plan, groups=1), {**nothing, channel: tuple(of_task)})
+            hashes = read_back(plan, of_task).column("hash64").to_numpy()
+            assert (hashes[1:] >= hashes[:-1]).all()
+        manifest = Manifest(epoch=Epoch(1), term=Term(1), table="events", query="q", batch=1, runs=written)
+        read = Lake(plan.root).read(manifest, channel, frozenset(map(VnodeId, range(VNODES))), plan.table)
+        assert pa.Table.from_batches(read) == read_back(plan, alone[channel])
 
 
 @pytest.mark.spark
@@ -183,7 +204,7 @@ def test_runs_are_written_once_more_in_other_orders(spark: Any, tmp_path: Path, 
     batches = [spark.sql(EVENTS).where("id % 3 = 0"), spark.sql(EVENTS).where("id % 3 > 0"), spark.sql(EVENTS).limit(0)]
     own, *others = [("name",), ("kind",), ("id", "name")]
     plans = [writer(tmp_path, rows, own, *others, order_by=("ts", "id"), rows_max=rows_max) for rows in batches]
-    first = [write_runs(rows, plan) for rows, plan in zip(batches, plans, strict=True)]
+    first = [shuffle_runs(rows, plan) for rows, plan in zip(batches, plans, strict=True)]
     lots = tuple(Lot(number, index) for number in range(3) for index in others)
     plan = replace(plans[0], lots=lots)
     written = rewrite_runs(spark, [first[lot.batch][lake_channel("events", own)] for lot in lots], plan)
@@ -199,7 +220,7 @@ def test_runs_are_written_once_more_in_other_orders(spark: Any, tmp_path: Path, 
 def test_any_vnodes_in_any_groups(spark: Any, tmp_path: Path, vnodes: int, groups: int) -> None:
     rows = spark.sql("SELECT id FROM range(300)")
     plan = writer(tmp_path, rows, ("id",), vnodes=vnodes, groups=groups)
-    written = write_runs(rows, plan)
+    written = shuffle_runs(rows, plan)
     assert_runs_are_right(plan, written)
     assert_each_row_once(plan, written, rows)
     assert len(written[plan.channel(0)]) == groups
@@ -211,7 +232,7 @@ def test_any_vnodes_in_any_groups(spark: Any, tmp_path: Path, vnodes: int, group
 )
 def test_no_rows_make_no_runs(spark: Any, tmp_path: Path, rows: str) -> None:
     plan = writer(tmp_path, spark.sql(rows), ("k",), ("id",))
-    for write in (write_runs, write_small_runs):
+    for write in (shuffle_runs, write_alone, partial(write_runs, tasks=3)):
         assert write(spark.sql(rows), plan) == {"events/k": (), "events/id": ()}
 
 
@@ -219,7 +240,7 @@ def test_no_rows_make_no_runs(spark: Any, tmp_path: Path, rows: str) -> None:
 def test_null_keys_are_keys(spark: Any, tmp_path: Path) -> None:
     rows = spark.sql("SELECT id, cast(null AS string) AS a, cast(null AS int) AS b FROM range(5)")
     plan = writer(tmp_path, rows, ("a", "b"))
-    written = write_runs(rows, plan)
+    written = shuffle_runs(rows, plan)
     assert_runs_are_right(plan, written)
     assert_each_row_once(plan, written, rows)
 
@@ -231,7 +252,7 @@ def test_null_keys_are_keys(spark: Any, tmp_path: Path) -> None:
 def test_columns_may_have_any_name(spark: Any, tmp_path: Path, name: str) -> None:
     rows = spark.sql("SELECT id % 7, id, id % 3 FROM range(50)").toDF(name, f"{name}2", "other")
     plan = writer(tmp_path, rows, (name,), ("other", name), order_by=(f"{name}2",))
-    for written, groups in ((write_runs(rows, plan), GROUPS), (written_alone(rows, plan), 1)):
+    for written, groups in ((shuffle_runs(rows, plan), GROUPS), (write_alone(rows, plan), 1)):
         assert_runs_are_right(replace(plan, groups=groups), written)
         assert_each_row_once(plan, written, rows)
         table = read_back(plan, written[plan.channel(0)])
@@ -245,11 +266,12 @@ def test_our_own_column_name_is_refused(name: str) -> None:
 
 
 @pytest.mark.spark
-def test_a_failing_batch_raises(spark: Any, tmp_path: Path) -> None:
+@WRITES
+def test_a_failing_batch_raises(spark: Any, tmp_path: Path, write: Any) -> None:
     rows = spark.sql("SELECT id, assert_true(id < 40) AS ok FROM range(50)")
     plan = writer(tmp_path, rows.select("id"), ("id",))
     with pytest.raises(Exception, match="USER_RAISED_EXCEPTION"):
-        write_runs(rows.where("ok is null"), plan)
+        write(rows.where("ok is null"), plan)
 
 
 @settings(derandomize=True, deadline=None, max_examples=examples(25))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upriver.hashing import hash64
-from upriver.spark.runs import SHELVES_PER_GROUP, Shelves, pack, unpack
+from upriver.plan.plan import TableSpec
+from upriver.spark.runs import SHELVES_PER_GROUP, Lot, RunWriter, Shelves, in_order, pack, sorted_lots, unpack
 from upriver.vnodes import vnodes_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("tags", pa.list_(pa.int32()))])
@@ -78,3 +79,18 @@ def test_a_shelf_is_a_range_of_vnodes_of_one_group(vnodes: int, groups: int) -> 
     for vnode, shelf in zip(vnodes_of(hashes, vnodes).tolist(), shelves.of(hashes).tolist(), strict=True):
         assert shelf // shelves.per_group == vnode * groups // vnodes
     assert shelves.per_group == max(1, min(SHELVES_PER_GROUP, vnodes // groups))
+
+
+@given(ROWS, st.lists(st.integers(0, 40), max_size=4), st.sampled_from([(), ("n",), ("x", "n")]))
+def test_chunks_that_lie_on_disk_are_merged_as_if_all_were_sorted_at_once(
+    rows: list[tuple[Any, ...]], ends: list[int], order_by: tuple[str, ...]
+) -> None:
+    """So rows that tie stay in their order."""
+    whole, cuts = table(rows), sorted(min(end, len(rows)) for end in ends)
+    chunks = [whole.slice(first, end - first) for first, end in zip([0, *cuts], [*cuts, len(rows)], strict=True)]
+    spec, lots = TableSpec("t", SCHEMA, ("k",), order_by), (Lot(1, ("k",)), Lot(1, ("n", "k")))
+    writer = RunWriter(root="", table=spec, lots=lots, vnodes=16, groups=1)
+    merged = [pa.Table.from_batches(ordered) for ordered in sorted_lots(writer, [each for each in chunks if len(each)])]
+    assert [str(each.to_pylist()) for each in merged] == [
+        str(in_order(whole, SCHEMA, lot.index, order_by).to_pylist()) for lot in lots
+    ]

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from upriver import App
 from upriver.errors import DeclarationError, UnknownView, UnsupportedSql
+from upriver.ids import Epoch
+from upriver.lake.lake import Lake
 
 ORDERS = "id BIGINT, customer BIGINT, amount DOUBLE, kind STRING, at TIMESTAMP"
 CUSTOMERS = "cid BIGINT, name STRING, region STRING"
@@ -135,3 +138,35 @@ def test_an_upsert_tables_views_see_the_last_version_of_each_row(spark: Any, tmp
             assert_equals_spark(spark, app, "one", f"SELECT id, dept, pay FROM {current}")
             assert app.rescale(3).wait()["outcome"] == "finished"
     spark.catalog.dropTempView("versions")
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("tasks", [1, 4])
+def test_views_are_the_same_however_many_tasks_write_an_epoch(spark: Any, tmp_path: Path, tasks: int) -> None:
+    """Rows of each key lie in the runs of all tasks; ``order_by`` says in which order they come."""
+    orders = spark.sql("SELECT id, id % 5 AS customer, double(id % 7) AS amount FROM range(500)")
+    orders.repartition(9, F.hash("id")).createOrReplaceTempView("orders")
+    with App(spark, root=str(tmp_path / "lake"), workers=2, vnodes=16, ingest_tasks=tasks) as app:
+        app.table("orders", spark.table("orders"), key="id", order_by="id")
+        app.table("newest", spark.table("orders"), primary_key="customer", order_by="id")
+        app.stateful_map(
+            "totals",
+            source="orders",
+            key="customer",
+            func=running_total,
+            schema="id BIGINT, total DOUBLE",
+            order_by="id",
+        )
+        app.view("one", "SELECT customer, id, amount FROM newest", key="customer", partial=True)
+        app.view("all", "SELECT customer, id FROM orders", key="customer", partial=True)
+        app.start()
+        app.wait()
+        lake = Lake(str(tmp_path / "lake"))
+        manifests = [lake.manifest(Epoch(epoch)) for epoch in range(1, lake.last_epoch() + 1)]
+        found = {run.task for manifest in manifests for runs in manifest.runs.values() for run in runs}
+        assert found == set(range(tasks))
+        totals = "SELECT customer, id, sum(amount) OVER (PARTITION BY customer ORDER BY id) AS total FROM orders"
+        assert_equals_spark(spark, app, "totals", totals)
+        assert app.lookup("one", [3]).to_pylist() == [{"customer": 3, "id": 498, "amount": float(498 % 7)}]
+        assert sorted(app.lookup("all", [3])["id"].to_pylist()) == list(range(3, 500, 5))
+    spark.catalog.dropTempView("orders")

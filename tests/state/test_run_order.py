@@ -13,7 +13,7 @@ from upriver.state.run_order import TaskRows, merged, merged_order, sorted_order
 from upriver.state.runs import run_schema
 
 SCHEMA = run_schema(pa.schema([("a.b", pa.float64()), ("b", pa.string()), ("n", pa.int64())]))
-HASHES = st.sampled_from([0, 7, 2**63, 2**64 - 1])
+HASHES = st.sampled_from([0, 3, 7, 2**63, 2**64 - 2, 2**64 - 1])
 FLOATS = st.sampled_from([None, -math.inf, -1.5, -0.0, 0.0, 1.5, math.inf, math.nan])
 TEXTS = st.sampled_from([None, "", "a", "é"])
 ROWS = st.lists(st.tuples(HASHES, FLOATS, TEXTS), max_size=30)

@@ -160,13 +160,20 @@ class _Slices:
         for rows in self._lake.read_slices(((run, [(start, end - start)]) for run, start, end in runs), table):
             yield Batch(rows.drop_columns([rows.schema.names[0]]), rows.column(0).to_numpy())
 
-    def _rows_of(self, table: TableSpec, runs: Iterable[tuple[RunInfo, int, int]], hashes: Hashes) -> Iterator[Batch]:
+    def _rows_of(self, table: TableSpec, runs: Sequence[tuple[RunInfo, int, int]], hashes: Hashes) -> Iterator[Batch]:
         """The same of the rows with these hash64."""
-        schema = run_schema(table.schema)
-        found = [(run, rows) for run, *_ in runs for rows in self._lake.open_run(run, schema).rows_of(hashes)]
-        if found:
-            sources = [TaskRows(len(rows), 0, run.task) for run, rows in found]
-            yield merged_batches([rows for _, rows in found], table, sources)
+        schema, tasks = run_schema(table.schema), {run.task for run, *_ in runs}
+        if len(tasks) < 2:
+            for run, *_ in runs:
+                yield from self._lake.open_run(run, schema).rows_of(hashes)
+            return
+        readers = [(run.task, self._lake.open_run(run, schema)) for run, *_ in runs]
+        for first in range(0, len(hashes), SLICE_ROWS_MAX):
+            keys = hashes[first : first + SLICE_ROWS_MAX]
+            found = [(task, rows) for task, reader in readers for rows in reader.rows_of(keys)]
+            if found:
+                sources = [TaskRows(len(rows), 0, task) for task, rows in found]
+                yield merged_batches([rows for _, rows in found], table, sources)
 
     def _has(self, each: _Slice, start: int, end: int, hashes: Hashes | None) -> bool:
         return start < end and (hashes is None or self._may_have(each, hashes))

@@ -4,17 +4,15 @@ Exactly once: a batch's runs are written first, and count only when its manifest
 the epoch is there. Each manifest names its batch, so a batch that Spark replays after a crash is recognised and
 skipped. Rules lake.*: ``docs/internals/lake.md``.
 
-A micro-batch is written by one task, or by several after a shuffle. With few rows, one task costs about half of what
-several do. With many rows, or rows that take long to compute, several tasks finish sooner. The number of rows is known
-only after the batch was read. So the next batch is expected to be like the last, and the first to be small. A wrong
-guess only costs time: a task that gets too many rows writes nothing, and the batch is written with a shuffle.
+Each task of a micro-batch writes its own rows. The number of tasks follows the last batch: with few rows, one task
+costs about half of what several do; with many rows, or rows that take long to compute, several tasks finish sooner.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
@@ -29,7 +27,7 @@ from upriver.ids import Channel, Epoch
 from upriver.lake.address import spark_address
 from upriver.lake.files import open_files
 from upriver.lake.ingest_history import IngestHistory
-from upriver.lake.lake import OwnedLake
+from upriver.lake.lake import FORMAT, TASKS_FORMAT, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.lake.source_records import SourceRecord
 from upriver.lake.spark_checkpoint import sweep_checkpoint
@@ -39,62 +37,39 @@ from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
 from upriver.spark.drain import Drain
 from upriver.spark.runs import (
-    PACK_BYTES_MAX,
-    PACK_ROWS_MAX,
     Lot,
     RunWriter,
     leave_sizes_unchecked,
     rewrite_runs,
     runs_python,
+    shuffle_runs,
     write_runs,
-    write_small_runs,
 )
 from upriver.spark.session import SessionSetting, jobs_described, unless_stopped
 from upriver.spark.sources import failure_of, failure_of_query, source_names, takes_all_files
 from upriver.state.runs import RunInfo
 
-ALONE_S_MAX = 2.0
-"""Seconds that one task may work on a batch. If it takes longer, several tasks might be faster."""
-SHARED_BATCHES = 100
-"""Batches that are written with a shuffle after one task could not hold a batch."""
+TASK_BYTES = 8 << 20
+"""Bytes of runs of one index that one task writes, if there are tasks enough."""
+TASK_S = 2.0
+"""Seconds that one task may work on a batch. If it takes longer, more tasks might be faster."""
+UNSHUFFLED_TASKS_MAX = 8
+"""Tasks of a batch that each write their own rows. With more, a lookup would have to look into too many runs of an
+epoch, and a worker to read too many small ranges: rows are shuffled, so that each key is in the runs of one task."""
 
 
-class SmallBatches:
-    """One table's batches. A batch is small if it has at most half the rows and bytes that a task holds at once."""
+class BatchTasks:
+    """How many tasks write a table's next batch: as many as the last one had work for. next: that number."""
 
-    def __init__(self) -> None:
-        self._is_last_small: bool | None = None
-        """``None`` before the first batch."""
-        self._shared_left = 0
-
-    @property
-    def expected(self) -> bool:
-        """Whether one task should write the next batch."""
-        return self._is_last_small is not False and not self._shared_left
-
-    def wrote_alone(self, runs: Iterable[RunInfo], seconds: float) -> None:
-        """Note that one task has written a batch. runs: those of one index."""
-        self._is_last_small = _are_small(runs)
-        if seconds > ALONE_S_MAX:
-            self._shared_left = SHARED_BATCHES
-
-    def was_too_large(self) -> None:
-        """Note that one task could not hold a batch, which several tasks then write."""
+    def __init__(self, tasks_max: int) -> None:
         # Before the first batch nothing is known, and there may be much to catch up with.
-        if self._is_last_small is not None:
-            self._shared_left = SHARED_BATCHES
-        self._is_last_small = False
+        self._tasks_max = self.next = tasks_max
 
-    def wrote_shared(self, runs: Iterable[RunInfo]) -> None:
-        """Note that several tasks have written a batch. runs: those of one index."""
-        self._is_last_small = _are_small(runs)
-        self._shared_left = max(0, self._shared_left - 1)
-
-
-def _are_small(runs: Iterable[RunInfo]) -> bool:
-    sizes = [(run.rows, run.bytes) for run in runs]
-    rows, size = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
-    return rows <= PACK_ROWS_MAX // 2 and size <= PACK_BYTES_MAX // 2
+    def wrote(self, runs: Iterable[RunInfo], seconds: float) -> None:
+        """Note that ``next`` tasks have written a batch in so many seconds. runs: those of one index."""
+        size = sum(run.bytes for run in runs)
+        work = max(size / TASK_BYTES, self.next * seconds / TASK_S)
+        self.next = max(1, min(self._tasks_max, math.ceil(work)))
 
 
 LOAD_QUERY = "load"
@@ -248,51 +223,40 @@ class EpochLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a table is kept. groups: Spark tasks that write one index of a batch."""
+    """How a table is kept. groups: Spark tasks that write a batch at most. format: of the root."""
 
     root: str
     table: TableSpec
     vnodes: int
     groups: int
+    format: int = FORMAT
 
     def writer(self, *lots: Lot) -> RunWriter:
         groups = min(self.groups, self.vnodes)
         return RunWriter(root=self.root, table=self.table, lots=lots, vnodes=self.vnodes, groups=groups)
 
-
-Runs = dict[Channel, tuple[RunInfo, ...]]
-
-
-def write_as_expected(small: SmallBatches, rows: DataFrame, writer: RunWriter) -> Runs:
-    """Write a batch's runs with one task if it is expected to be small and proves to be; otherwise with several."""
-    if small.expected:
-        began = time.monotonic()
-        runs = write_small_runs(rows, writer)
-        if runs is not None:
-            small.wrote_alone(next(iter(runs.values())), time.monotonic() - began)
-            return runs
-        small.was_too_large()
-    runs = write_runs(rows, writer)
-    small.wrote_shared(next(iter(runs.values())))
-    return runs
+    def must_shuffle(self, tasks: int) -> bool:
+        """Whether no two of so many tasks may have rows of one key."""
+        return tasks > (UNSHUFFLED_TASKS_MAX if self.format >= TASKS_FORMAT else 1)
 
 
 def publish_batch(
-    rows: DataFrame,
-    layout: Layout,
-    log: EpochLog,
-    query: str,
-    batch: int,
-    write: Callable[[DataFrame, RunWriter], Runs] = write_runs,
+    rows: DataFrame, layout: Layout, log: EpochLog, query: str, batch: int, tasks: BatchTasks | None = None
 ) -> None:
-    """Write a batch's runs, and commit them as the next epoch."""
+    """Write a batch's runs, and commit them as the next epoch. tasks: of the table's batches; by default this is the
+    first."""
     table, began = layout.table.name, time.monotonic()
+    tasks = BatchTasks(layout.groups) if tasks is None else tasks
     # The epoch is known when it is committed: another table's batch may be quicker.
     with jobs_described(rows.sparkSession.sparkContext, f"Upriver: ingest {table}, epoch {log.last + 1}"):
-        runs = write(rows, layout.writer(*(Lot(batch, index) for index in log.indexes(table))))
+        writer = layout.writer(*(Lot(batch, index) for index in log.indexes(table)))
+        shuffles = layout.must_shuffle(tasks.next)
+        runs = shuffle_runs(rows, writer) if shuffles else write_runs(rows, writer, tasks.next)
+        source = next(iter(runs.values()))
+        tasks.wrote(source, time.monotonic() - began)
         while lacking := log.publish(table, query, batch, runs):
             # The rows are taken from the runs: if the source were read again, it might not give the same.
-            writer, source = layout.writer(*(Lot(batch, index) for index in lacking)), next(iter(runs.values()))
+            writer = layout.writer(*(Lot(batch, index) for index in lacking))
             rewritten = rewrite_runs(rows.sparkSession, [source] * len(lacking), writer)
             runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
     log.wrote(time.monotonic() - began)
@@ -340,7 +304,7 @@ class StreamIngest:
         self._log = log
         self._trigger = trigger
         self._table = layout.table.name
-        self._small = SmallBatches()
+        self._tasks = BatchTasks(layout.groups)
         self._runs_python = runs_python(rows)
         names = source_names(rows)
         self._reads = f"it reads {names}" if names else ""
@@ -400,7 +364,7 @@ class StreamIngest:
             return
         if not self._runs_python:
             leave_sizes_unchecked(rows)
-        publish_batch(rows, self._layout, self._log, query, batch, partial(write_as_expected, self._small))
+        publish_batch(rows, self._layout, self._log, query, batch, self._tasks)
 
     def look(self) -> Seen:
         """The query, as Spark has it."""

@@ -46,7 +46,7 @@ from upriver.lake.lake import OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.drain import POLL_S
-from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, EpochLog, Layout, publish_batch
+from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, BatchTasks, EpochLog, Layout, publish_batch
 from upriver.spark.runs import quoted
 from upriver.spark.session import cancel_jobs
 from upriver.spark.sources import failure_of
@@ -249,6 +249,7 @@ class LoadIngest:
         self._lake = lake
         self._on_change = on_change
         self._epoch_rows = epoch_rows
+        self._tasks = BatchTasks(layout.groups)
         self._running: _LoadAttempt | None = None
 
     def start(self, attempt: int) -> None:
@@ -282,7 +283,8 @@ class LoadIngest:
         for batch in range(max(load.first, published + 1), load.first + load.slices):
             if attempt.stopping.is_set():
                 return
-            publish_batch(rows.where(number == batch - load.first), self._layout, self._log, LOAD_QUERY, batch)
+            of_batch = rows.where(number == batch - load.first)
+            publish_batch(of_batch, self._layout, self._log, LOAD_QUERY, batch, self._tasks)
             attempt.batches += 1
 
     def _begun(self, rows: DataFrame, digest_of: Callable[[Columns], Mapping[str, Any]]) -> "_Load":

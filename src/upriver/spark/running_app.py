@@ -105,7 +105,7 @@ class StartedSource:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig:
     """How an app runs. root: of the lake. workers: ``None`` for as many as the lake says. listen: the
-    coordinator's address. groups: ingest tasks per index.
+    coordinator's address. groups: ingest tasks at most.
 
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. failure_detection: how soon a silent worker is given up and replaced. clock_tick_s:
@@ -471,7 +471,10 @@ class RunningApp:
         vnodes, groups = self._config.vnodes, self._groups()
         schemas = {table.name: table.schema for table in record.tables}
         tables = [replace(source.table, schema=schemas[source.table.name]) for source in self._sources]
-        return {table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups) for table in tables}
+        return {
+            table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups, format=record.format)
+            for table in tables
+        }
 
     def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
         ingests: dict[str, Ingest] = {}
@@ -491,7 +494,7 @@ class RunningApp:
         return source_of(lake, table, reads, log.query_of(table), replaces_others=source.replaces_others)
 
     def _groups(self) -> int:
-        """Tasks that write one index of a batch: as many as can run beside the workers."""
+        """Tasks that write a batch at most: as many as can run beside the workers."""
         if self._config.groups is not None:
             return self._config.groups
         free = max(1, free_slots(self._spark) - len(self._begun_with.workers))

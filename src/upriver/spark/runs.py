@@ -1,10 +1,13 @@
-"""Spark writes runs: hash64, shuffle by vnode group, sort, one file a task. Runs in executors and in the driver.
+"""Spark writes runs: hash64, sort, files. Runs in executors and in the driver.
 
-One Spark job of two stages writes all *lots*: a lot is the rows of one batch in the order of one index. The first stage
-packs the rows, once per lot. Spark shuffles the packed values, so that partition ``lot * groups + group`` holds exactly
-one lot's rows of one contiguous group of vnodes. The second stage unpacks them in order and writes them. The packed
-rows come from the batch, for all of its indexes, or from existing runs, for an index that a table gets later. One task
-writes a batch of few rows, without a shuffle.
+One Spark job writes all *lots*: a lot is the rows of one batch in the order of one index. Each task sorts its own rows,
+once per lot, and writes them. Rows that are too many to be sorted at once are sorted in chunks, which lie on a local
+disk, and merged.
+
+With very many tasks, readers would look for a key in too many runs. So these rows go through Spark's shuffle, as do
+rows that are in the lake and get into another order, for an index that a table gets later. The first stage packs the
+rows, once per lot. Spark shuffles the packed values, so that partition ``lot * groups + group`` holds exactly one lot's
+rows of one contiguous group of vnodes. The second stage unpacks them in order and writes them.
 
 Spark's shuffle and sort handle rows one at a time. This would cost more than the rest of a row's way into the lake. So
 a task first gathers rows, orders them by vnode and packs them in Arrow: the shuffle then moves a few large binary
@@ -14,18 +17,20 @@ shelf, and Spark sorts the values by shelf, so a task that unpacks them holds on
 
 import json
 import logging
+import os
 import re
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Self
 from uuid import uuid4
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from py4j.protocol import Py4JJavaError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, PythonException
@@ -50,7 +55,7 @@ from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.session import map_in_arrow
-from upriver.state.pair_index import sorted_by
+from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
 from upriver.vnodes import vnodes_of
@@ -123,8 +128,10 @@ def pack(
 def in_order(rows: pa.Table, schema: pa.Schema, key: Sequence[str], order_by: Sequence[str]) -> pa.RecordBatch:
     """Rows in the form that :func:`unpack` gives, without packing. schema: of the table, as for :func:`pack`."""
     batch = _as_kept(rows, schema)
-    hashes = pa.array(hash64([batch.column(name) for name in key], batch.num_rows))
-    return _in_order([pa.RecordBatch.from_arrays([hashes, *batch.columns], schema=run_schema(schema))], order_by)
+    hashes = hash64([batch.column(name) for name in key], batch.num_rows)
+    order = pa.array(sorted_order(hashes, batch, order_by))
+    columns = [pa.array(hashes).take(order), *(column.take(order) for column in batch.columns)]
+    return pa.RecordBatch.from_arrays(columns, schema=run_schema(schema))
 
 
 def _as_kept(rows: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
@@ -151,40 +158,22 @@ def unpack(packed: Iterable[pa.RecordBatch], schema: pa.Schema, order_by: Sequen
 
 
 def _in_order(parts: Sequence[pa.RecordBatch], order_by: Sequence[str]) -> pa.RecordBatch:
-    table = pa.Table.from_batches(parts).combine_chunks()
-    hashes = table.column(HASH_COLUMN).chunk(0).to_numpy()
-    if not order_by:
-        return table.take(pa.array(np.argsort(hashes, kind="stable"))).combine_chunks().to_batches()[0]
-    keys = pa.table(
-        [table.column(HASH_COLUMN), *(_sortable(table.column(name)) for name in order_by)], _names(order_by)
-    )
-    order = pc.sort_indices(keys, **sorted_by([(name, "ascending") for name in keys.column_names], "at_start"))
-    return table.take(order).combine_chunks().to_batches()[0]
-
-
-def _names(order_by: Sequence[str]) -> list[str]:
-    """Names for the sort columns that cannot be read as a path into a nested column."""
-    return [f"k{place}" for place in range(1 + len(order_by))]
-
-
-def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Values that Arrow orders as Spark orders the column's: for floats, NaN comes last and -0.0 is 0.0."""
-    if not pa.types.is_floating(column.type):
-        return column
-    values = column.cast(pa.float64()).combine_chunks()
-    numbers = values.fill_null(0.0).to_numpy(zero_copy_only=False) + 0.0  # the sum of -0.0 and 0.0 is 0.0
-    bits = np.where(np.isnan(numbers), np.nan, numbers).view(np.int64)
-    ordered = bits ^ ((bits >> 63) & np.int64(0x7FFF_FFFF_FFFF_FFFF))
-    return pa.chunked_array([pa.array(ordered, mask=values.is_null().to_numpy(zero_copy_only=False))])
+    rows = pa.concat_batches(parts)
+    return rows.take(pa.array(sorted_order(rows.column(0).to_numpy(), rows, order_by)))
 
 
 RUN_ROWS_MAX = 4_000_000
-RUN_BYTES_MAX = 2**30
-"""Rows and bytes of one run; a task that has more writes several. Arrow keeps 2 GiB of text in one column."""
+RUN_BYTES_MAX = 128 << 20
+"""Rows and bytes of one run; a task that has more writes several."""
+CHUNK_ROWS_MAX = 4_000_000
+CHUNK_BYTES_MAX = 64 << 20
+"""Rows and bytes that a task sorts at once. If it has more, it writes them sorted to a local disk, and merges them."""
+SPILL_BATCH_BYTES = 1 << 20
+"""About so many bytes of each sorted chunk are in memory while they are merged."""
 
 _WRITTEN = pa.schema([("lot", pa.int32()), ("run", pa.string())])
 _WRITTEN_SQL = "lot int, run string"
-"""A task's report of what it has written. Nulls: its rows were too many."""
+"""A task's report of what it has written."""
 
 WARM_UP_ROWS = 100_000
 """Made-up rows that test a table's way into the lake before the first batch."""
@@ -205,7 +194,8 @@ class Lot:
 
 @dataclass(frozen=True, slots=True)
 class RunWriter:
-    """The parameters of a writing task; picklable. groups: tasks per lot. rows_max: of one run."""
+    """The parameters of a writing task; picklable. groups: tasks per lot of a shuffle. rows_max: of one run.
+    chunk_rows_max: that a task sorts at once."""
 
     root: str
     table: TableSpec
@@ -213,6 +203,7 @@ class RunWriter:
     vnodes: int
     groups: int
     rows_max: int = RUN_ROWS_MAX
+    chunk_rows_max: int = CHUNK_ROWS_MAX
 
     def channel(self, lot: int) -> Channel:
         """The lake edge that a lot's index feeds."""
@@ -230,29 +221,26 @@ def check_columns(schema: pa.Schema, table: str) -> None:
             raise DeclarationError(f"table {table!r}: the column name {column!r} is reserved; rename it")
 
 
-def write_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
-    """Write a batch's runs with one Spark job; when this returns they are in the lake, and in no manifest.
+def write_runs(rows: DataFrame, writer: RunWriter, tasks: int) -> dict[Channel, tuple[RunInfo, ...]]:
+    """Write a batch's runs with one Spark job of at most so many tasks; when this returns they are in the lake, and in
+    no manifest.
 
-    Each of the writer's lots is all of ``rows``. Raises NotWritten if the lake refuses a file, or the job's own error;
-    the next start of the app sweeps files that the job has written by then.
+    Each of the writer's lots is all of ``rows``. Each task writes its own rows: runs of several tasks may have the same
+    keys. Raises NotWritten if the lake refuses a file, or the job's own error; the next start of the app sweeps files
+    that the job has written by then.
     """
-    lots = _written(_packed(rows, writer), writer)
+    job = map_in_arrow(_numbered(rows, writer).coalesce(tasks), partial(write_own_partition, writer), _WRITTEN_SQL)
+    return _by_channel(_collected(job, writer), writer)
+
+
+def shuffle_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
+    """The same, with as many tasks as the writer has groups, after a shuffle: no two runs have the same keys, but a run
+    may end between two rows of one key."""
+    return _by_channel(_written(_packed(rows, writer), writer), writer)
+
+
+def _by_channel(lots: Iterable[tuple[RunInfo, ...]], writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
     return {writer.channel(lot): runs for lot, runs in enumerate(lots)}
-
-
-def write_small_runs(
-    rows: DataFrame, writer: RunWriter, rows_max: int = PACK_ROWS_MAX
-) -> dict[Channel, tuple[RunInfo, ...]] | None:
-    """The same with a single task and no shuffle.
-
-    Returns ``None`` if there are more than ``rows_max`` rows, or more than PACK_BYTES_MAX bytes: then nothing is
-    written. Each lot's runs are in the order of hash64, so a key's rows lie in one task's runs here too.
-    """
-    job = map_in_arrow(
-        _numbered(rows, writer).coalesce(1), partial(write_small_partition, writer, rows_max), _WRITTEN_SQL
-    )
-    lots = _collected(job, writer)
-    return None if lots is None else {writer.channel(lot): runs for lot, runs in enumerate(lots)}
 
 
 def rewrite_runs(
@@ -271,24 +259,20 @@ def rewrite_runs(
 def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
     """Each lot's runs, once they are in the lake."""
     ordered = _partitioned(packed, writer)
-    lots = _collected(map_in_arrow(ordered, partial(write_partition, writer), _WRITTEN_SQL), writer)
-    assert lots is not None
-    return lots
+    return _collected(map_in_arrow(ordered, partial(write_partition, writer), _WRITTEN_SQL), writer)
 
 
-def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]] | None:
-    """Run the job; each lot's runs, or ``None`` if its only task has refused."""
+def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
+    """Run the job; each lot's runs, in the order in which they are read."""
     try:
         written = job.collect()
     except PythonException as error:
         raise raised_in_task(error) from error
     runs: list[list[RunInfo]] = [[] for _ in writer.lots]
     for row in written:
-        if row["lot"] is None:
-            return None
         runs[row["lot"]].append(RunInfo.from_json(json.loads(row["run"])))
-    # By first vnode, then by name, which numbers the parts of one task: the order of the sort.
-    return [tuple(sorted(infos, key=lambda run: (run.vnode_rows[0][0], run.path))) for infos in runs]
+    # By task, by first vnode, then by name, which numbers the parts of one task: the order of the sort.
+    return [tuple(sorted(infos, key=lambda run: (run.task, run.vnode_rows[0][0], run.path))) for infos in runs]
 
 
 def _packed(rows: DataFrame, writer: RunWriter) -> DataFrame:
@@ -340,9 +324,9 @@ def _partitioned(packed: DataFrame, writer: RunWriter) -> DataFrame:
 
 
 def warm_up(spark: SparkSession, tables: Iterable[tuple[StructType, RunWriter]]) -> None:
-    """Pass made-up rows of each table through both ways of a batch, and write nothing: the first batch then finds
-    running Python processes and compiled code. An app that starts later in the same session finds both, so nothing
-    runs for it. A failure is logged, because only time is lost. tables: Spark's schema of each, and its writer.
+    """Sort made-up rows of each table as those of a batch, and write nothing: the first batch then finds running
+    Python processes and compiled code. An app that starts later in the same session finds both, so nothing runs for it.
+    A failure is logged, because only time is lost. tables: Spark's schema of each, and its writer.
     """
     if spark in _WARM:
         return
@@ -353,19 +337,16 @@ def warm_up(spark: SparkSession, tables: Iterable[tuple[StructType, RunWriter]])
 
 def _warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
-    made_up = spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns)
+    made_up = _numbered(spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns), writer)
     try:
-        map_in_arrow(
-            _partitioned(_packed(made_up, writer), writer), partial(_unpack_only, writer), "rows long"
-        ).collect()
-        write_small_runs(made_up, writer, rows_max=1)  # these are more rows, so it writes none
+        map_in_arrow(made_up, partial(_sort_only, writer), "rows long").collect()
     except (Py4JJavaError, PySparkException) as error:  # a process of a task was killed
         _LOG.warning("the first batch of %s takes longer: %s", writer.table.name, cause_of_job_failure(error))
 
 
-def _unpack_only(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    ordered = unpack(packed, writer.table.schema, writer.table.order_by)
-    yield pa.RecordBatch.from_pydict({"rows": [sum(rows.num_rows for rows in ordered)]})
+def _sort_only(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    lots = sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))
+    yield pa.RecordBatch.from_pydict({"rows": [sum(len(rows) for ordered in lots for rows in ordered)]})
 
 
 def quoted(column: str) -> str:
@@ -402,20 +383,69 @@ def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iter
         yield _described(lot, run)
 
 
-def write_small_partition(
-    writer: RunWriter, rows_max: int, batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Write all of a batch's rows, for every lot, unless they are too many; yields reports, or a refusal."""
-    tables = gathered(batches, rows_max, PACK_BYTES_MAX)
-    rows = next(tables, None)
-    if rows is None:
+def write_own_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write all rows of one task, for every lot, as runs of bounded size; yields a report of each."""
+    context = TaskContext.get()
+    task = 0 if context is None else context.partitionId()
+    for lot, ordered in enumerate(sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))):
+        for run in _write_lot(writer, lot, ordered):
+            yield _described(lot, replace(run, task=task))
+
+
+def sorted_lots(writer: RunWriter, chunks: Iterable[pa.Table]) -> Iterator[Iterable[pa.RecordBatch]]:
+    """For each lot, all rows of the chunks in its order. Of several chunks at most two are in memory, then a small part
+    of each."""
+    table, given = writer.table, iter(chunks)
+    chunk = next(given, None)
+    following = next(given, None)
+    if chunk is None:
         return
-    if next(tables, None) is not None:
-        yield pa.RecordBatch.from_pydict({"lot": [None], "run": [None]}, schema=_WRITTEN)
+    if following is None:
+        yield from ([in_order(chunk, table.schema, lot.index, table.order_by)] for lot in writer.lots)
         return
-    for number, lot in enumerate(writer.lots):
-        for run in _write_lot(writer, number, [in_order(rows, writer.table.schema, lot.index, writer.table.order_by)]):
-            yield _described(number, run)
+    with SpillFile(run_schema(table.schema)) as spill:
+        places: list[list[range]] = [[] for _ in writer.lots]
+        while chunk is not None:
+            for lot, of_lot in zip(writer.lots, places, strict=True):
+                of_lot.append(spill.add(in_order(chunk, table.schema, lot.index, table.order_by)))
+            chunk, following = following, next(given, None)
+        for of_lot in places:
+            yield merged([spill.read(chunk_at) for chunk_at in of_lot], table.order_by)
+
+
+class SpillFile:
+    """Rows in a file on a local disk of Spark's, which is gone once this is closed, or Spark has removed its files."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        directory = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+        self._open = ExitStack()
+        self._name = self._open.enter_context(tempfile.TemporaryDirectory(dir=directory or None)) + "/rows"
+        self._sink = self._open.enter_context(pa.OSFile(self._name, "wb"))
+        self._writer = pa.ipc.new_file(self._sink, schema)
+        self._reader: pa.ipc.RecordBatchFileReader | None = None
+        self._batches = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def add(self, rows: pa.RecordBatch) -> range:
+        """Write rows; returns where they are."""
+        first, size = self._batches, max(1, len(rows) * SPILL_BATCH_BYTES // max(1, rows.nbytes))
+        for batch in cut_batches([rows], size):
+            self._writer.write_batch(batch)
+            self._batches += 1
+        return range(first, self._batches)
+
+    def read(self, places: range) -> Iterator[pa.RecordBatch]:
+        """The rows that are there. None can be added from now on."""
+        if self._reader is None:
+            self._writer.close()
+            self._sink.close()
+            self._reader = pa.ipc.open_file(self._open.enter_context(pa.OSFile(self._name, "rb")))
+        return map(self._reader.get_batch, places)
 
 
 def _write_lot(writer: RunWriter, lot: int, ordered: Iterable[pa.RecordBatch]) -> Iterator[RunInfo]:
