@@ -107,14 +107,17 @@ def _sortable(column: pa.Array) -> pa.Array:
 def merged(sequences: Sequence[Iterable[pa.RecordBatch]], order_by: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The rows of the sequences of one epoch as one sequence. The first column of each batch is hash64.
 
-    No batch ends between two rows of one key, even if the batches of a sequence do. In memory are two batches of each
-    sequence, and what follows of their last key. A single sequence is not copied.
+    No batch ends between two rows of one key, even if the batches of a sequence do. In memory are about two batches of
+    each sequence, and what follows of their last key. A single sequence is not copied.
     """
     heads = [_Head(sequence) for sequence in sequences]
     while True:
         heads = [head for head in heads if head.has_rows]
         if not heads:
             return
+        if len(heads) > 1:
+            for head in heads:
+                head.fill()
         frontier = min(head.last for head in heads)
         for head in heads:
             head.read_behind(frontier)
@@ -139,13 +142,21 @@ class _Head:
     def __init__(self, sequence: Iterable[pa.RecordBatch]) -> None:
         self._batches = iter(sequence)
         self._held: list[pa.RecordBatch] = []
+        self._rows_max = 0
+        """Rows of the longest batch so far."""
 
     def _read(self) -> bool:
         """Read a batch with rows; returns whether there is one."""
         batch = next((batch for batch in self._batches if len(batch)), None)
         if batch is not None:
             self._held.append(batch)
+            self._rows_max = max(self._rows_max, len(batch))
         return batch is not None
+
+    def fill(self) -> None:
+        """Hold as many rows as a batch has: with few rows of any sequence, few rows of all can be merged at a time."""
+        while sum(map(len, self._held)) < self._rows_max and self._read():
+            pass
 
     @property
     def has_rows(self) -> bool:
