@@ -25,6 +25,7 @@ def test_the_number_of_tasks_follows_the_bytes_of_the_last_batch() -> None:
         assert tasks.next == expected
     tasks.wrote([], 0.1)
     assert tasks.next == 1
+    assert BatchTasks(99).next == UNSHUFFLED_TASKS_MAX
 
 
 def test_a_batch_that_takes_long_gets_more_tasks_until_it_does_not() -> None:

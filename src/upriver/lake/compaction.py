@@ -316,9 +316,8 @@ def _merge_of(
 def merge_runs(lake: Lake, merge: Merge, table: TableSpec, vnodes: int, evaluator: Evaluator) -> RunInfo | None:
     """Carry out a merge: write one run, and return it; ``None`` if no rows are left. Raises CorruptFile, NotWritten.
 
-    Rows are in the order of ``run_order``, and have their epochs. Of an upsert
-    table, the newest version of each primary key stays, of those with one hash64. Rows that retention has removed are
-    left out.
+    Rows are in the order of ``run_order``, and have their epochs. Of an upsert table, the newest version of each
+    primary key stays, of those with one hash64. Rows that retention has removed are left out.
     """
     rows = _merged_rows(lake, merge, table, evaluator)
     if not len(rows):

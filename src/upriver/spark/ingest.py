@@ -62,8 +62,9 @@ class BatchTasks:
     """How many tasks write a table's next batch: as many as the last one had work for. next: that number."""
 
     def __init__(self, tasks_max: int) -> None:
+        self._tasks_max = tasks_max
         # Before the first batch nothing is known, and there may be much to catch up with.
-        self._tasks_max = self.next = tasks_max
+        self.next = min(tasks_max, UNSHUFFLED_TASKS_MAX)
 
     def wrote(self, runs: Iterable[RunInfo], seconds: float) -> None:
         """Note that ``next`` tasks have written a batch in so many seconds. runs: those of one index."""
