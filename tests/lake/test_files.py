@@ -279,9 +279,7 @@ def test_a_locked_root_is_refused_and_its_holder_named(tmp_path: Path) -> None:
     held = files.lock()
     assert held is not None
     for _ in range(2):  # a refusal leaves the holder's name as it is
-        with pytest.raises(
-            LakeInUse, match=rf"lake is in use by process {os.getpid()} on .+: .* stop it, or choose"
-        ):
+        with pytest.raises(LakeInUse, match=rf"lake is in use by process {os.getpid()} on .+: .* stop it, or choose"):
             LocalFiles(str(tmp_path / "lake")).lock()
     held.close()
     again = files.lock()

@@ -467,9 +467,7 @@ def test_a_root_is_free_once_its_driver_is_killed(own: Own, root: str) -> None:
         assert driver.stdout.readline() == "ready\n"
         record = Lake(root).record()
         assert record is not None
-        with pytest.raises(
-            LakeInUse, match=f"{root} is in use by process {driver.pid} on .*: .* stop it, or choose"
-        ):
+        with pytest.raises(LakeInUse, match=f"{root} is in use by process {driver.pid} on .*: .* stop it, or choose"):
             own(root, record)
         driver.kill()
     assert own(root, record).term == 2
