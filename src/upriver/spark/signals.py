@@ -173,7 +173,7 @@ class _Interruption:
         self._before = before
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, KeyboardInterrupt) and _APPS:
+        if issubclass(kind, KeyboardInterrupt):
             print("upriver: interrupted: the app stops", file=sys.stderr, flush=True)
         else:
             self._before(kind, error, trace)
@@ -203,21 +203,14 @@ class _ContextStop:
             vars(self._context).pop("stop")
 
 
-_APPS: list[Callable[[], object]] = []
-"""The ``stop`` of each app that runs."""
-
-
 def stop_first(spark: SparkSession, stop: Callable[[], object]) -> None:
     """Have ``spark.stop()`` call an app's ``stop`` before it stops Spark."""
-    _APPS.append(stop)
     present: Any = spark.sparkContext.stop
     (present if isinstance(present, _ContextStop) else _ContextStop(spark.sparkContext)).add(stop)
 
 
 def stop_alone(spark: SparkSession, stop: Callable[[], object]) -> None:
     """The inverse of :func:`stop_first`, for an app that has stopped."""
-    if stop in _APPS:
-        _APPS.remove(stop)
     present: Any = spark.sparkContext.stop
     if isinstance(present, _ContextStop):
         present.remove(stop)
