@@ -47,7 +47,7 @@ def __getattr__(name: str) -> Any:
     if name in homes:
         try:
             return getattr(import_module(homes[name]), name)
-        except ModuleNotFoundError as missing:
+        except ImportError as missing:  # also of a PySpark without its JVM, which lacks some names
             if (missing.name or "").partition(".")[0] not in ("pyspark", "py4j"):
                 raise
             raise ImportError(
