@@ -187,6 +187,9 @@ def check_java() -> None:
         raise UserError(f"{needed}, and {java!r} is version {version[1]}: install a newer one, or set JAVA_HOME")
 
 
+LOG4J = Path(__file__).with_name("log4j2.properties")
+
+
 def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | int | bool]:
     """Spark's settings for so many ``workers`` and ``ingest_slots`` in one process with ``heap`` MB."""
     return {
@@ -194,7 +197,7 @@ def local_conf(workers: int, ingest_slots: int, heap: int) -> dict[str, str | in
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": f"{heap}m",
-        "spark.log.level": "ERROR",
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={LOG4J}"',
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": ingest_slots,  # the workers' slots are taken: more would only queue
         "spark.python.daemon.module": "upriver.spark.daemon",
@@ -493,6 +496,8 @@ STOP_LOGGERS = (
     "org.apache.spark.scheduler.DAGScheduler",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    "org.apache.spark.storage.ShuffleBlockFetcherIterator",
+    "org.apache.spark.broadcast.TorrentBroadcast",
 )
 """Loggers on which Spark tells of jobs and micro-batches that end because the app stops them."""
 
