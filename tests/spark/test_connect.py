@@ -117,6 +117,7 @@ def test_the_demos_reader_runs_on_spark_connect(app: App, flights: pa.Table, rem
     assert done.returncode == 0, done.stderr[-4000:]
     *said, refused = done.stdout.splitlines()
     routes = {(row["origin"], row["dest"]) for row in flights.select(["origin", "dest"]).to_pylist()}
+    said = [line for line in said if "update_" not in line]  # there are some if the airports come after the flights
     assert sorted(said) == sorted(
         [
             *(of_aircraft(flights, tail) for tail in ("N14228", "N24211")),
