@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from upriver.arguments import class_name, more_than_none, some_text, whole
+from upriver.arguments import at_least, class_name, more_than_none, some_text, whole
 from upriver.errors import DeclarationError, UpriverWarning
 from upriver.lake.address import object_address
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tls, Tokens
@@ -58,8 +58,8 @@ def check_sizes(
     check_vnodes(vnodes)
     if workers is not None and not 1 <= workers <= vnodes:
         raise DeclarationError(f"workers={workers}: there must be at least 1 and at most as many as vnodes ({vnodes})")
-    if ingest_tasks is not None and ingest_tasks < 1:
-        raise DeclarationError(f"ingest_tasks={ingest_tasks}: at least 1 is needed")
+    if ingest_tasks is not None:
+        at_least("ingest_tasks", ingest_tasks, 1)
     more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
     _check_memory(memory_budget)
     return workers, vnodes, ingest_tasks
@@ -145,7 +145,7 @@ EARLIER: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 """Options of ``App`` as earlier releases spelled them: the parameter that each is in now, and its name there."""
 _NONE_BY_DEFAULT = ("bind", "token", "reader_token", "http", "postgres", "flight", "tls_certificate", "tls_key")
-"""Those of which ``None`` says as much as leaving them out."""
+"""For these, ``None`` says as much as leaving them out."""
 _WITHOUT_EFFECT = "acceptable_lag_epochs"
 _GROUPS: Mapping[str, type[Any]] = MappingProxyType(
     {"tokens": Tokens, "standbys": Standbys, "checkpoints": Checkpoints, "compaction": Compaction, "doors": Doors}
@@ -165,7 +165,7 @@ class AppOptions(NamedTuple):
 
 def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppOptions:
     """The groups as they were given, or by default. parameters: by name; ``None``: by default. earlier: options in
-    earlier spellings, of which the caller of ``App`` is warned.
+    earlier spellings: a warning names them, with the line that calls ``App``.
 
     Raises DeclarationError for an option that there is not, for something else in a group's place, and for an option in
     both spellings.

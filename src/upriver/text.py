@@ -24,7 +24,7 @@ def print_json(value: Any) -> None:
 
 
 def print_bytes(content: bytes) -> None:
-    """Write what is UTF-8, whatever the encoding of the terminal is."""
+    """Write UTF-8 to stdout, whatever encoding the terminal has."""
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
     sys.stdout.buffer.flush()

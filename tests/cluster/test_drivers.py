@@ -42,7 +42,7 @@ def start() -> Iterator[Drivers]:
 
 
 def test_killed_in_mid_stream_it_goes_on_where_it_was(start: Drivers, tmp_path: Path, events: Path) -> None:
-    """At last on executors, of which no process stays behind."""
+    """The last driver runs its workers on executors, and leaves no process behind."""
     root = tmp_path / "lake"
     told: list[str] = []
     for kill_at in (2, 4):

@@ -488,7 +488,7 @@ class Client:
         _check_view(view)
         if self._closed.is_set():
             raise ClusterError("the client is closed")
-        if view in self.routes():  # else it is a table, which is read as it is in the lake
+        if view in self.routes():  # as they are now: it may be declared anew. A table is read as it is in the lake
             self.wait_ready(view, min(LOOKUP_S, seconds("timeout", timeout)))
         return ScanReader.begin(self._coordinator, view, seconds("timeout", timeout), store)
 

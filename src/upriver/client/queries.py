@@ -58,7 +58,7 @@ def parameters_from_json(given: Any) -> pa.RecordBatch:
 
 def answer_as_batch(answer: pa.Table) -> pa.RecordBatch:
     """The answer as it goes to the client."""
-    batches = answer.combine_chunks().to_batches() or pa.Table.from_batches([], answer.schema).to_batches()
+    batches = answer.combine_chunks().to_batches()
     rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=answer.schema)
     return pa.RecordBatch.from_arrays([pa.array([rows_to_bytes(rows)], pa.large_binary())], schema=ANSWER)
 

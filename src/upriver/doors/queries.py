@@ -365,8 +365,8 @@ class _NamedValues:
         return any(isinstance(value.unnest(), exp.Null) for row in self.rows for value in row)
 
     def fits(self, types: Sequence[str]) -> bool:
-        """Whether each value is equal to one key at most: ``text = 1`` compares numbers, of which ``'1'`` and ``'1.0'``
-        are the same, and ``integer = 1e0`` doubles, of which two large integers are the same."""
+        """Whether each value is equal to one key at most: ``text = 1`` compares numbers, and ``'1'`` and ``'1.0'`` are
+        the same number; ``integer = 1e0`` compares doubles, and two large integers may be the same double."""
         rows = self.rows if self.array is None else [[element] for element in _elements(self.array)]
         return all(_is_of_one_key(value, type) for row in rows for value, type in zip(row, types, strict=True))
 

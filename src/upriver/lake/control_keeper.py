@@ -36,11 +36,7 @@ class ControlKeeper:
     """
 
     def __init__(
-        self,
-        lake: OwnedLake,
-        found: FoundControl,
-        placement: Placement,
-        clock: Callable[[], float] = time.time,
+        self, lake: OwnedLake, found: FoundControl, placement: Placement, clock: Callable[[], float] = time.time
     ) -> None:
         """found: what the last driver has left. placement: that this driver begins with. clock: seconds since 1970."""
         self._lake = lake
@@ -88,17 +84,18 @@ class ControlKeeper:
         with self._changed:
             known = self._record.marks
             kept = {table: mark for table, mark in known.items() if table not in replaced}
-            if kept != known:
-                self._record, self._has_marks = replace(self._record, marks=kept), True
-                self._changed.notify_all()
+            self._mark(kept)
             return kept
 
     def read_through(self, marks: Mapping[str, ReadThrough]) -> None:
         """Record soon how far the sources of some tables are read."""
         with self._changed:
-            if (known := {**self._record.marks, **marks}) != self._record.marks:
-                self._record, self._has_marks = replace(self._record, marks=known), True
-                self._changed.notify_all()
+            self._mark({**self._record.marks, **marks})
+
+    def _mark(self, marks: Mapping[str, ReadThrough]) -> None:
+        if marks != self._record.marks:
+            self._record, self._has_marks = replace(self._record, marks=marks), True
+            self._changed.notify_all()
 
     def wait_written(self, seconds: float) -> None:
         """Block until this driver has written a record. Raises the error of the write, or WaitTimeout."""

@@ -202,7 +202,7 @@ class Catalogue:
                 pass
 
     def _merge_last(self, table: TableSpec, read: Callable[[RunInfo], Batch]) -> bool:
-        """Merge the last runs if there are enough of one level; returns whether it has merged."""
+        """Merge the last runs if there are enough of one level; false if it merges none."""
         count = self._merging.together
         level = self._levels[-1]
         if level < 0 or len(self._levels) < count or set(self._levels[-count:]) != {level}:

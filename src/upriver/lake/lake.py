@@ -436,7 +436,7 @@ class Lake:
         self, slices: Iterable[tuple[RunInfo, Sequence[tuple[int, int]]]], table: TableSpec
     ) -> Iterator[pa.RecordBatch]:
         """Rows of one lake edge and one epoch, or several as one, with their hash64, in the order of ``run_order``: in
-        batches of at most about ``SLICE_ROWS_MAX``, none of which ends between two rows of one key.
+        batches of at most about ``SLICE_ROWS_MAX``; no batch ends between two rows of one key.
 
         slices: (first row, rows) of each run, ascending.
         """

@@ -67,7 +67,7 @@ def source_of(
     if current is None and (last_query is None or not replaces_others):
         return _written(lake, table, SourceRecord(source))
     checkpoint = 0 if current is None else current.checkpoint
-    if replaces_others and is_new(lake, table, source, last_query):
+    if replaces_others and not (current is not None and _is_current(lake, table, current, source, last_query)):
         return _written(lake, table, SourceRecord(source, checkpoint + 1, last_query))
     assert current is not None
     if current.source == source:
@@ -80,8 +80,12 @@ def is_new(lake: Lake, table: str, source: str, last_query: str | None) -> bool:
     current = current_source(lake, table)
     if current is None:
         return last_query is not None
+    return not _is_current(lake, table, current, source, last_query)
+
+
+def _is_current(lake: Lake, table: str, current: SourceRecord, source: str, last_query: str | None) -> bool:
     own = query_of(lake.files, current.directory(table))
-    return current.source != source or last_query not in (current.replaces, own)
+    return current.source == source and last_query in (current.replaces, own)
 
 
 def _written(lake: OwnedLake, table: str, record: SourceRecord) -> SourceRecord:
