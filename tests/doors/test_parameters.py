@@ -21,9 +21,10 @@ from upriver.doors.column_titles import with_spark_names
 from upriver.doors.execution import execute
 from upriver.doors.parameters import with_values
 from upriver.doors.queries import ViewQuery
-from upriver.errors import DeclarationError, ProtocolError, RowError, UnsupportedSql
+from upriver.errors import DeclarationError, ProtocolError, RowError, UnsupportedSql, UserError
 from upriver.net.wire import decode_json, encode_json
 
+MB = 1 << 20
 AT = datetime.datetime(2026, 3, 1, 12, 30, 0, 250, tzinfo=datetime.UTC)
 LOCAL = datetime.datetime(2026, 3, 1, 12, 30)
 
@@ -38,6 +39,13 @@ def asked(sql: str, parameters: Parameters | None = None, rows: KeptRows | None 
     assert answer.schema.equals(found.schema, check_metadata=True)
     answered: list[dict[str, Any]] = answer.to_pylist()
     return answered
+
+
+def test_an_answer_of_more_than_one_batch_is_refused_as_a_whole() -> None:
+    """Arrow would make several batches of it, and only the first would go to the client."""
+    texts = pa.array(["x" * MB] * 16)
+    with pytest.raises(UserError, match=r"the answer has 2,[0-9,]+ bytes, of 2,147,483,647: ask for fewer rows"):
+        answer_as_batch(pa.table({"text": pa.chunked_array([texts] * 128)}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.arguments import clipped_repr, text
-from upriver.errors import DeclarationError, ProtocolError
+from upriver.errors import DeclarationError, ProtocolError, UserError
 from upriver.net.wire import read_stream
 from upriver.plan.schemas import rows_to_bytes
 
@@ -20,6 +20,8 @@ PARAMETER_BYTES_MAX = 4 << 20
 """Bytes of a query's parameters."""
 VALUE_CHARS_MAX = 100
 """Characters of a value in a message."""
+ANSWER_BYTES_MAX = (1 << 31) - 1
+"""Bytes of an answer: it is one batch, whose texts have no more together."""
 ANSWER = pa.schema([("stream", pa.large_binary())])
 """The columns of an answer on its way: one row, with the answer's own stream."""
 
@@ -57,7 +59,12 @@ def parameters_from_json(given: Any) -> pa.RecordBatch:
 
 
 def answer_as_batch(answer: pa.Table) -> pa.RecordBatch:
-    """The answer as it goes to the client."""
+    """The answer as it goes to the client. Raises UserError if it is too large."""
+    if answer.nbytes > ANSWER_BYTES_MAX:
+        raise UserError(
+            f"the answer has {answer.nbytes:,} bytes, of {ANSWER_BYTES_MAX:,}: ask for fewer rows, or read "
+            "the view with client.scan"
+        )
     batches = answer.combine_chunks().to_batches()
     rows = batches[0] if batches else pa.RecordBatch.from_pylist([], schema=answer.schema)
     return pa.RecordBatch.from_arrays([pa.array([rows_to_bytes(rows)], pa.large_binary())], schema=ANSWER)
