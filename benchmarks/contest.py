@@ -3,8 +3,10 @@
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from benchmarks.process_tree import Meter
 
@@ -22,6 +24,12 @@ class WatchedRun:
     code: int
     said: list[str]
     meter: Meter
+
+
+def with_rows(progress: Iterable[Any]) -> list[Any]:
+    """Of a streaming query's micro-batches, those that had rows. Spark counts no rows of files that its tasks read
+    themselves, but it tells how long they took."""
+    return [batch for batch in progress if "addBatch" in batch.durationMs]
 
 
 def run_side(module: str, task: Path, output: Path, run_s_max: float) -> WatchedRun:

@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contest import with_rows
 from benchmarks.events import TABLE, TOTALS, VIEW
 from benchmarks.process_tree import available_cores
 from upriver.app import App
@@ -130,7 +131,7 @@ def _stream(spark: SparkSession, task: ContestTask) -> DataFrame:
 def _outcome(
     spark: SparkSession, task: ContestTask, progress: Any, reflected_at: float, view: DataFrame
 ) -> ContestOutcome:
-    batches = [batch for batch in progress if batch.numInputRows]
+    batches = with_rows(progress)
     spark.read.parquet(task.data).createOrReplaceTempView("all_events")
     view, expected = view.persist(), spark.sql(TOTALS.replace(TABLE, "all_events")).persist()
     last = batches[-1]

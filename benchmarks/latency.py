@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.busy import BusyOptions, measure_busy
+from benchmarks.contest import with_rows
 from benchmarks.events import SCHEMA, TABLE, TOTALS, VIEW
 from benchmarks.figures import milliseconds
 from benchmarks.hand_fed import HandFedApp
@@ -164,7 +165,7 @@ def _through_spark(spark: SparkSession, directory: Path, options: LatencyOptions
                 visible_at.append(time.time())
         app.wait(VISIBLE_S_MAX)
         (query,) = spark.streams.active
-        started_at = [datetime.fromisoformat(p.timestamp).timestamp() for p in query.recentProgress if p.numInputRows]
+        started_at = [datetime.fromisoformat(p.timestamp).timestamp() for p in with_rows(query.recentProgress)]
     return {
         "from_trigger": milliseconds(_differences(started_at, visible_at)),
         "from_file": milliseconds(_differences(arrived_at, visible_at)),

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from benchmarks.contest import with_rows
 from benchmarks.nexmark_queries import EVENT_TIME, QUERIES, Refused, Streaming
 from benchmarks.process_tree import available_cores
 from upriver.app import App
@@ -192,7 +193,7 @@ def _events(task: NexmarkTask) -> int:
 
 def _started_at(stream: Any) -> float:
     """When the first micro-batch began, in seconds of the epoch."""
-    first = next(batch for batch in stream.recentProgress if batch.numInputRows)
+    first = with_rows(stream.recentProgress)[0]
     return datetime.fromisoformat(first.timestamp).timestamp()
 
 

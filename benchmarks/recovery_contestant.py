@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from benchmarks.contest import with_rows
 from benchmarks.events import TABLE, TOTALS
 from benchmarks.recovery_feed import stream_of
 from benchmarks.rescale_spark import PROVIDER
@@ -74,8 +75,8 @@ def _tell_progress(query: Any, told: int) -> int:
     """Say which micro-batches have been committed since the one that was last told of; returns the last one."""
     if (failure := query.exception()) is not None:
         raise failure
-    for batch in query.recentProgress:
-        if batch.batchId > told and batch.numInputRows:
+    for batch in with_rows(query.recentProgress):
+        if batch.batchId > told:
             told = batch.batchId
             began_at = datetime.fromisoformat(batch.timestamp).timestamp()
             took_s = batch.durationMs["triggerExecution"] / 1e3

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.contest import with_rows
 from benchmarks.events import SCHEMA, TABLE, TOTALS
 from upriver.errors import ClusterError
 from upriver.spark.frames import SparkSession
@@ -96,7 +97,7 @@ class StatefulQuery:
         self._query = self._start()
         marks.append(time.time())
         self.run()
-        first = next(batch for batch in self._query.recentProgress if batch.numInputRows)
+        first = with_rows(self._query.recentProgress)[0]
         marks.append(_committed_at(first))
         found = first.stateOperators[0].numShufflePartitions
         if found != partitions:

@@ -24,7 +24,7 @@ from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.ingest import Layout
-from upriver.spark.runs import Lot, write_runs
+from upriver.spark.runs import Lot, SparkRows, write_runs
 from upriver.spark.session import local_session
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
@@ -103,7 +103,7 @@ def _scan(batch: DataFrame) -> None:
 
 def _ingest(layout: Layout, numbered: tuple[int, DataFrame]) -> Manifest:
     number, batch = numbered
-    runs = write_runs(batch, layout.writer(Lot(number, EVENTS.key)), layout.groups)
+    runs = write_runs(SparkRows(batch), layout.writer(Lot(number, EVENTS.key)), layout.groups)
     return Manifest(epoch=Epoch(number + 1), term=Term(1), table=TABLE, query="bench", batch=number, runs=runs)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from benchmarks.contest import with_rows
 from benchmarks.rescale_spark import PROVIDER
 from upriver.spark.frames import SparkSession
 
@@ -93,7 +94,7 @@ class SparkTotals:
         pq.write_table(rows, self._staged)
         os.rename(self._staged, self._files / f"{number:06d}.parquet")
         self._query.processAllAvailable()
-        last = [batch for batch in self._query.recentProgress if batch.numInputRows][-1]
+        last = with_rows(self._query.recentProgress)[-1]
         return MicroBatch(rows.num_rows, last.durationMs["triggerExecution"] / 1000)
 
     def totals(self) -> Mapping[int, tuple[int, int]]:

@@ -55,6 +55,7 @@ class Seen:
 
     failure: what it has ended with; an attempt that ended without a failure has read all there is. read_through: all
     that the source had until then, in seconds since 1970, is published. doing: what the attempt does, by Spark's word.
+    way: how its rows come into the lake, and why; ``None`` until that is known.
     """
 
     attempt: int
@@ -65,6 +66,7 @@ class Seen:
     failure: SourceFailure | None = None
     read_through: float | None = None
     doing: str = ""
+    way: str | None = None
 
 
 class SourceListener(Protocol):
@@ -123,6 +125,8 @@ class _Supervised:
         """Through when it had read its source at the last look."""
         self.doing = ""
         """What the attempt was doing at the last look."""
+        self.way: str | None = None
+        """How rows come into the lake, as of the last look."""
         self.logged = ""
         """The state that was last logged."""
         self.stands_since = 0.0
@@ -306,7 +310,7 @@ class SourceSupervisor:
         read_through = None
         if source.machine.is_alive:
             seen, at = source.ingest.look(), self._now()
-            source.doing = seen.doing
+            source.doing, source.way = seen.doing, seen.way or source.way
             self._step_as_seen(table, seen, at)
             read_through = seen.read_through
         told = self.status()[table]
@@ -407,6 +411,7 @@ def _told(source: _Supervised, now: float, today: float) -> dict[str, Any]:
         "attempts": machine.attempt,
         "attempt_for_s": _rounded(machine.attempt_for_s(now)),
         "doing": source.doing if machine.is_alive and source.doing else None,
+        "way": source.way,
         "last_error": machine.error,
         "last_error_age_s": _rounded(machine.failed_ago_s(now)),
     }

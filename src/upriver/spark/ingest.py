@@ -8,7 +8,9 @@ Each task of a micro-batch writes its own rows. The number of tasks follows the 
 costs about half of what several do; with many rows, or rows that take long to compute, several tasks finish sooner.
 """
 
+import logging
 import math
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +19,8 @@ from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -36,9 +40,14 @@ from upriver.plan.retention import Retain
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.callback import BatchCallback
 from upriver.spark.drain import Drain
+from upriver.spark.file_scans import NotAScan, scan_of
+from upriver.spark.parquet import NotAsArrow
 from upriver.spark.runs import (
+    BatchRows,
+    FileRows,
     Lot,
     RunWriter,
+    SparkRows,
     leave_sizes_unchecked,
     rewrite_runs,
     runs_python,
@@ -48,6 +57,8 @@ from upriver.spark.runs import (
 from upriver.spark.session import SessionSetting, jobs_described, unless_stopped
 from upriver.spark.sources import failure_of, failure_of_query, source_names, takes_all_files
 from upriver.state.runs import RunInfo
+
+_LOG = logging.getLogger("upriver.ingest")
 
 TASK_BYTES = 8 << 20
 """Bytes of runs of one index that one task writes, if there are tasks enough."""
@@ -88,6 +99,10 @@ _ASKING = ("Getting offsets", "Initializing sources")
 _ENDING_TRIGGERS = frozenset({"availableNow", "once"})
 """Triggers with which a query ends by itself, when it has taken all rows there were."""
 
+
+_RAISED_IN_TASK = re.compile(rf"{NotAsArrow.__qualname__}: (.*)")
+_PROCESS_DIED = "Python worker exited unexpectedly"
+"""In Spark's error of a job, if a process that ran Python for a task has died, and did so again."""
 
 NO_RETENTION: Mapping[str, Retain] = MappingProxyType({})
 
@@ -241,15 +256,73 @@ class Layout:
         return tasks > (UNSHUFFLED_TASKS_MAX if self.format >= TASKS_FORMAT else 1)
 
 
+class WayIn:
+    """How a source's rows come into Arrow: from Parquet files that Spark's tasks read themselves, or as rows of Spark.
+
+    The first batch whose files tasks cannot read decides for the later ones.
+    """
+
+    def __init__(self, table: str, *, is_fixed: bool = False) -> None:
+        """is_fixed: files that change after Spark has listed them are refused."""
+        self._table = table
+        self._is_fixed = is_fixed
+        self._why_rows: str | None = None
+        self._reads_files = False
+
+    def told(self) -> str | None:
+        """The way, in a few words; ``None`` before the first batch."""
+        if self._why_rows is not None:
+            return f"rows of Spark: {self._why_rows}"
+        return "files as Arrow" if self._reads_files else None
+
+    def take(self, rows: DataFrame, plan_of: Callable[[], Any], publish: Callable[[BatchRows], None]) -> None:
+        """Publish rows, from files if they are nothing else. plan_of: gives Spark's physical plan of ``rows``."""
+        files = self._files(rows, plan_of)
+        if files is not None:
+            try:
+                publish(files)
+                return
+            except (NotAsArrow, PySparkException, Py4JJavaError) as error:
+                if not self._leaves_files(error):
+                    raise
+        publish(SparkRows(rows))
+
+    def _files(self, rows: DataFrame, plan_of: Callable[[], Any]) -> FileRows | None:
+        if self._why_rows is not None:
+            return None
+        try:
+            scan = scan_of(plan_of(), rows, is_fixed=self._is_fixed)
+        except NotAScan as error:
+            self._why_rows = str(error)
+            return None
+        self._reads_files = True
+        return FileRows(scan, rows.sparkSession)
+
+    def _leaves_files(self, error: Exception) -> bool:
+        """Whether the error means that tasks cannot read the files; from now on they do not."""
+        if isinstance(error, NotAsArrow):
+            self._why_rows = str(error)
+        elif found := _RAISED_IN_TASK.search(str(error)):
+            self._why_rows = found[1]
+        elif _PROCESS_DIED in str(error):
+            self._why_rows = "a process that read its files has died"
+        else:
+            return False
+        _LOG.warning(
+            "table %s: its source goes on with rows of Spark, which takes longer: %s", self._table, self._why_rows
+        )
+        return True
+
+
 def publish_batch(
-    rows: DataFrame, layout: Layout, log: EpochLog, query: str, batch: int, tasks: BatchTasks | None = None
+    rows: BatchRows, layout: Layout, log: EpochLog, query: str, batch: int, tasks: BatchTasks | None = None
 ) -> None:
     """Write a batch's runs, and commit them as the next epoch. tasks: of the table's batches; by default this is the
     first."""
     table, began = layout.table.name, time.monotonic()
     tasks = BatchTasks(layout.groups) if tasks is None else tasks
     # The epoch is known when it is committed: another table's batch may be quicker.
-    with jobs_described(rows.sparkSession.sparkContext, f"Upriver: ingest {table}, epoch {log.last + 1}"):
+    with jobs_described(rows.spark.sparkContext, f"Upriver: ingest {table}, epoch {log.last + 1}"):
         writer = layout.writer(*(Lot(batch, index) for index in log.indexes(table)))
         shuffles = layout.must_shuffle(tasks.next)
         runs = shuffle_runs(rows, writer) if shuffles else write_runs(rows, writer, tasks.next)
@@ -258,7 +331,7 @@ def publish_batch(
         while lacking := log.publish(table, query, batch, runs):
             # The rows are taken from the runs: if the source were read again, it might not give the same.
             writer = layout.writer(*(Lot(batch, index) for index in lacking))
-            rewritten = rewrite_runs(rows.sparkSession, [source] * len(lacking), writer)
+            rewritten = rewrite_runs(rows.spark, [source] * len(lacking), writer)
             runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
     log.wrote(time.monotonic() - began)
 
@@ -306,6 +379,7 @@ class StreamIngest:
         self._trigger = trigger
         self._table = layout.table.name
         self._tasks = BatchTasks(layout.groups)
+        self._way = WayIn(self._table)
         self._runs_python = runs_python(rows)
         names = source_names(rows)
         self._reads = f"it reads {names}" if names else ""
@@ -365,7 +439,19 @@ class StreamIngest:
             return
         if not self._runs_python:
             leave_sizes_unchecked(rows)
-        publish_batch(rows, self._layout, self._log, query, batch, self._tasks)
+        self._way.take(
+            rows,
+            lambda: self._planned(batch),
+            lambda given: publish_batch(given, self._layout, self._log, query, batch, self._tasks),
+        )
+
+    def _planned(self, batch: int) -> Any:
+        """Spark's physical plan of a batch under way."""
+        assert self._running is not None
+        execution = self._running.query._jsq.streamingQuery().lastExecution()
+        if execution.currentBatchId() != batch:
+            raise NotAScan("Spark's plan of a batch cannot be found")
+        return execution.executedPlan()
 
     def look(self) -> Seen:
         """The query, as Spark has it."""
@@ -386,6 +472,7 @@ class StreamIngest:
             is_asking=doing.startswith(_ASKING),
             read_through=read_through,
             doing=at,
+            way=self._way.told(),
         )
 
     def _failure(self, running: _QueryAttempt) -> SourceFailure | None:

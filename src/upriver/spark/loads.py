@@ -47,7 +47,7 @@ from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Seen
 from upriver.spark.drain import POLL_S
 from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, BatchTasks, EpochLog, Layout, publish_batch
-from upriver.spark.runs import quoted
+from upriver.spark.runs import SparkRows, quoted
 from upriver.spark.session import cancel_jobs
 from upriver.spark.sources import failure_of
 from upriver.spark.tables import table_as_of
@@ -284,7 +284,7 @@ class LoadIngest:
             if attempt.stopping.is_set():
                 return
             of_batch = rows.where(number == batch - load.first)
-            publish_batch(of_batch, self._layout, self._log, LOAD_QUERY, batch, self._tasks)
+            publish_batch(SparkRows(of_batch), self._layout, self._log, LOAD_QUERY, batch, self._tasks)
             attempt.batches += 1
 
     def _begun(self, rows: DataFrame, digest_of: Callable[[Columns], Mapping[str, Any]]) -> "_Load":

@@ -1,4 +1,5 @@
-"""Spark writes runs: hash64, sort, files. Runs in executors and in the driver.
+"""Spark writes runs: hash64, sort, files. Runs in executors and in the driver. Rows come from Spark, or
+from files that its tasks read.
 
 One Spark job writes all *lots*: a lot is the rows of one batch in the order of one index. Each task sorts its own rows,
 once per lot, and writes them. Rows that are too many to be sorted at once are sorted in chunks, which lie on a local
@@ -20,11 +21,11 @@ import logging
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Protocol, Self
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -53,7 +54,9 @@ from upriver.ids import Channel
 from upriver.lake.files import Files, open_files
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
+from upriver.spark.file_scans import Scan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
+from upriver.spark.parquet import FileScan, NotAsArrow
 from upriver.spark.session import map_in_arrow
 from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
@@ -174,6 +177,8 @@ SPILL_BATCH_BYTES = 1 << 20
 _WRITTEN = pa.schema([("lot", pa.int32()), ("run", pa.string())])
 _WRITTEN_SQL = "lot int, run string"
 """A task's report of what it has written."""
+_UNREAD = -1
+"""In place of a lot: the task could not read its files, and says why."""
 
 WARM_UP_ROWS = 100_000
 """Made-up rows that test a table's way into the lake before the first batch."""
@@ -182,6 +187,9 @@ _WARM: WeakSet[SparkSession] = WeakSet()
 
 REWRITE_ROWS = 10_000
 """Rows of a run that are read before the task decides whether to pack them."""
+
+
+MapTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,19 +229,62 @@ def check_columns(schema: pa.Schema, table: str) -> None:
             raise DeclarationError(f"table {table!r}: the column name {column!r} is reserved; rename it")
 
 
-def write_runs(rows: DataFrame, writer: RunWriter, tasks: int) -> dict[Channel, tuple[RunInfo, ...]]:
+class BatchRows(Protocol):
+    """A batch's rows, as the tasks of a Spark job get them."""
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session of the job."""
+
+    def mapped(self, task: MapTask, schema: str, writer: RunWriter, tasks: int) -> DataFrame:
+        """What the function gives for the rows of each of at most so many tasks. schema: of what it gives. It gets the
+        table's columns, in its order, under any names."""
+
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """Rows that Spark computes."""
+
+    rows: DataFrame
+
+    @property
+    def spark(self) -> SparkSession:
+        return self.rows.sparkSession
+
+    def mapped(self, task: MapTask, schema: str, writer: RunWriter, tasks: int) -> DataFrame:
+        return map_in_arrow(_numbered(self.rows, writer).coalesce(tasks), task, schema)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRows:
+    """Rows of files that tasks read themselves. The job's error is NotAsArrow if they cannot."""
+
+    scan: Scan
+    spark: SparkSession
+
+    def mapped(self, task: MapTask, schema: str, writer: RunWriter, tasks: int) -> DataFrame:
+        scan = self.scan.of_table(writer.table, tasks)
+        numbers = self.spark.range(0, len(scan.tasks), 1, len(scan.tasks))
+        return map_in_arrow(numbers, partial(_of_files, scan, task), schema)
+
+
+def _of_files(scan: FileScan, task: MapTask, numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return task(rows for batch in numbers for number in batch.column(0).to_pylist() for rows in scan.rows(number))
+
+
+def write_runs(rows: BatchRows, writer: RunWriter, tasks: int) -> dict[Channel, tuple[RunInfo, ...]]:
     """Write a batch's runs with one Spark job of at most so many tasks; when this returns they are in the lake, and in
     no manifest.
 
     Each of the writer's lots is all of ``rows``. Each task writes its own rows: runs of several tasks may have the same
-    keys. Raises NotWritten if the lake refuses a file, or the job's own error; the next start of the app sweeps files
-    that the job has written by then.
+    keys. Raises NotWritten if the lake refuses a file, NotAsArrow, or the job's own error; the next start of the app
+    sweeps files that the job has written by then.
     """
-    job = map_in_arrow(_numbered(rows, writer).coalesce(tasks), partial(write_own_partition, writer), _WRITTEN_SQL)
+    job = rows.mapped(partial(write_own_partition, writer), _WRITTEN_SQL, writer, tasks)
     return _by_channel(_collected(job, writer), writer)
 
 
-def shuffle_runs(rows: DataFrame, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
+def shuffle_runs(rows: BatchRows, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
     """The same, with as many tasks as the writer has groups, after a shuffle: no two runs have the same keys, but a run
     may end between two rows of one key."""
     return _by_channel(_written(_packed(rows, writer), writer), writer)
@@ -270,14 +321,16 @@ def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
         raise raised_in_task(error) from error
     runs: list[list[RunInfo]] = [[] for _ in writer.lots]
     for row in written:
+        if row["lot"] == _UNREAD:
+            raise NotAsArrow(row["run"])
         runs[row["lot"]].append(RunInfo.from_json(json.loads(row["run"])))
     # By task, by first vnode, then by name, which numbers the parts of one task: the order of the sort.
     return [tuple(sorted(infos, key=lambda run: (run.task, run.vnode_rows[0][0], run.path))) for infos in runs]
 
 
-def _packed(rows: DataFrame, writer: RunWriter) -> DataFrame:
+def _packed(rows: BatchRows, writer: RunWriter) -> DataFrame:
     # More tasks than groups would only wait for slots.
-    return map_in_arrow(_numbered(rows, writer).coalesce(writer.groups), partial(pack_partition, writer), PACKED_SQL)
+    return rows.mapped(partial(pack_partition, writer), PACKED_SQL, writer, writer.groups)
 
 
 def runs_python(rows: DataFrame) -> bool:
@@ -380,16 +433,19 @@ def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iter
     lot, group = divmod(context.partitionId(), writer.groups)
     for run in _write_lot(writer, lot, unpack(packed, writer.table.schema, writer.table.order_by)):
         _check_group(run, writer, group)
-        yield _described(lot, run)
+        yield _described(lot, json.dumps(run.to_json()))
 
 
 def write_own_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write all rows of one task, for every lot, as runs of bounded size; yields a report of each."""
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    for lot, ordered in enumerate(sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))):
-        for run in _write_lot(writer, lot, ordered):
-            yield _described(lot, replace(run, task=task))
+    try:
+        for lot, ordered in enumerate(sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))):
+            for run in _write_lot(writer, lot, ordered):
+                yield _described(lot, json.dumps(replace(run, task=task).to_json()))
+    except NotAsArrow as error:  # no failure of the task, which Spark would try again in vain
+        yield _described(_UNREAD, str(error))
 
 
 def sorted_lots(writer: RunWriter, chunks: Iterable[pa.Table]) -> Iterator[Iterable[pa.RecordBatch]]:
@@ -464,8 +520,8 @@ def cut_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa
             yield batch.slice(start, rows_max)
 
 
-def _described(lot: int, run: RunInfo) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"lot": [lot], "run": [json.dumps(run.to_json())]}, schema=_WRITTEN)
+def _described(lot: int, what: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"lot": [lot], "run": [what]}, schema=_WRITTEN)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -> Iterator[pa.Table]:

@@ -1,0 +1,244 @@
+"""Spark's plan of a batch as a scan of Parquet files that tasks can read as Arrow. Runs in the driver.
+
+Spark's rows cost most of a batch from files: each value is taken out of a column, put into a row, and then into a
+column again. Spark has decided what the batch is, which files are in it, and how they are cut; if its physical plan is
+nothing but a scan of Parquet files with some of their columns, tasks can read these files themselves.
+
+Any other node, format, setting or type: the reason is said, and the rows come from Spark. All that is asked of Spark's
+plan here is private to Spark: a version that answers otherwise gets its rows from Spark, too.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import DataType, StructField, StructType
+
+from upriver.plan.plan import TableSpec
+from upriver.spark.parquet import FileRange, FileScan, ScannedColumn
+from upriver.spark.schema import spark_arrow_schema
+
+_PASSED_THROUGH = ("WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec")
+"""Nodes of a plan that change no row."""
+_PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+_LOSSLESS = {
+    ("tinyint", "smallint"), ("tinyint", "int"), ("tinyint", "bigint"), ("smallint", "int"), ("smallint", "bigint"),
+    ("int", "bigint"), ("float", "double"),
+}  # fmt: skip
+"""Casts that Arrow does as Spark does, whatever the value."""
+_CALENDARS = {
+    "datetimeRebaseMode": "spark.sql.parquet.datetimeRebaseModeInRead",
+    "int96RebaseMode": "spark.sql.parquet.int96RebaseModeInRead",
+}
+"""Options of a reader, and the session's settings in their place: which calendar files have that do not tell it."""
+_NEEDED = {
+    "spark.sql.parquet.fieldId.read.enabled": "false",
+    "spark.sql.parquet.int96TimestampConversion": "false",
+}
+"""Settings under which a file's values are what they seem."""
+_TELLING_METADATA = re.compile(r"EXISTS_DEFAULT|CURRENT_DEFAULT|__.*|parquet\..*|delta\..*")
+"""Keys of a column's metadata that change what Spark reads."""
+_FILE = re.compile(r"path: (\S+), range: (\d+)-(\d+), partition values: \[empty row\]")
+"""A file of a partition, as Spark prints it, if its directory names no column. The path is encoded as in a URL."""
+
+
+_PLAIN_TYPES = frozenset(
+    {"byte", "short", "integer", "long", "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
+)
+"""Types of which Spark keeps a value as Arrow takes it."""
+
+
+class NotAScan(Exception):
+    """A plan that is more than a scan of files that tasks can read as Arrow. Its message is the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A physical plan that is a scan. names: of the columns that it gives. ranges: as Spark cuts them."""
+
+    names: tuple[str, ...]
+    columns: tuple[ScannedColumn, ...]
+    ranges: tuple[FileRange, ...]
+    is_case_sensitive: bool
+
+    def of_table(self, table: TableSpec, tasks: int) -> FileScan:
+        """What at most so many tasks read, with the columns of a table in its order; null where the scan has none."""
+        by_name = dict(zip(self.names, self.columns, strict=True))
+        columns = tuple(by_name.get(field.name, ScannedColumn(field.type)) for field in table.schema)
+        return FileScan(shared(self.ranges, tasks), columns, self.is_case_sensitive)
+
+
+def shared(ranges: Sequence[FileRange], tasks: int) -> tuple[tuple[FileRange, ...], ...]:
+    """The ranges, in their order, cut into at most so many parts of about as many bytes; at least one."""
+    total = sum(each.end - each.start for each in ranges)
+    parts: list[list[FileRange]] = [[] for _ in range(max(1, min(tasks, len(ranges))))]
+    done = 0
+    for each in ranges:
+        size = each.end - each.start
+        parts[min(len(parts) - 1, (done + size // 2) * len(parts) // max(1, total))].append(each)
+        done += size
+    return tuple(tuple(part) for part in parts)
+
+
+def scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> Scan:
+    """The scan that a physical plan is. rows: the DataFrame that it gives. is_fixed: files that change from now on are
+    refused. Raises NotAScan."""
+    try:
+        return _scan_of(plan, rows, is_fixed=is_fixed)
+    except (Py4JError, PySparkException, TypeError, ValueError, KeyError) as error:
+        raise NotAScan(f"Spark's plan cannot be read: {str(error).splitlines()[0]}") from error
+
+
+def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> Scan:
+    projections, scan = _down(plan)
+    spark, relation = rows.sparkSession, scan.relation()
+    _check_format(scan)
+    partitioned, read = _schema(relation.partitionSchema()), _schema(scan.requiredSchema())
+    _check_settings(spark, relation.options(), [*read, *partitioned])
+    columns: dict[int, tuple[ScannedColumn, str]] = {}
+    for attribute in _each(scan.output()):
+        columns[_id(attribute)] = _scanned(str(attribute.name()), read, partitioned)
+    for projection in reversed(projections):
+        columns = {_id(named): _projected(named, columns) for named in _each(projection.projectList())}
+    given = [columns[_id(attribute)] for attribute in _each(plan.output())]
+    return Scan(
+        names=tuple(rows.columns),
+        columns=tuple(column for column, _ in given),
+        ranges=tuple(_ranges(scan, relation.partitionSchema(), spark._jvm, is_fixed=is_fixed)),
+        is_case_sensitive=spark.conf.get("spark.sql.caseSensitive") == "true",
+    )
+
+
+def _down(plan: Any) -> tuple[list[Any], Any]:
+    """The projections of a plan, from the top, and the scan below them."""
+    projections = []
+    while (kind := str(plan.getClass().getSimpleName())) != "FileSourceScanExec":
+        if kind == "ProjectExec":
+            projections.append(plan)
+        elif kind not in _PASSED_THROUGH:
+            raise NotAScan(f"its plan has {_in_words(plan, kind)}")
+        plan = plan.children().apply(0)
+    return projections, plan
+
+
+def _in_words(plan: Any, kind: str) -> str:
+    return f"a {plan.nodeName()}" if not kind.startswith("RDDScan") else "rows that Spark has computed already"
+
+
+def _check_format(scan: Any) -> None:
+    kind = str(scan.relation().fileFormat().getClass().getName())
+    if kind != _PARQUET:
+        raise NotAScan(f"its files are read by {kind.rpartition('.')[2]}, and not as plain Parquet")
+
+
+def _check_settings(spark: SparkSession, options: Any, fields: Sequence[StructField]) -> None:
+    for name, needed in _NEEDED.items():
+        if spark.conf.get(name, needed) != needed:
+            raise NotAScan(f"{name} is set")
+    has_times = any(field.dataType.typeName() in ("date", "timestamp", "timestamp_ntz") for field in fields)
+    for option, name in _CALENDARS.items():
+        told = options.get(option)
+        mode = str(told.get()) if told.isDefined() else spark.conf.get(name, "CORRECTED")
+        if has_times and mode != "CORRECTED":
+            raise NotAScan(f"{name} is {mode}")
+    for field in fields:
+        telling = [key for key in field.metadata if _TELLING_METADATA.fullmatch(key)]
+        if telling:
+            raise NotAScan(f"column {field.name!r} has {telling[0]}")
+
+
+def _scanned(name: str, read: StructType, partitioned: StructType) -> tuple[ScannedColumn, str]:
+    """A column that the scan gives, and Spark's name of its type."""
+    for place, field in enumerate(partitioned):
+        if field.name == name:
+            return ScannedColumn(_in_arrow(field.dataType), place=place), field.dataType.simpleString()
+    field = read[name]
+    return ScannedColumn(_in_arrow(field.dataType), name), field.dataType.simpleString()
+
+
+def _in_arrow(type: DataType) -> pa.DataType:
+    return spark_arrow_schema(StructType([StructField("c", type)]), "UTC").field(0).type
+
+
+def _projected(named: Any, columns: dict[int, tuple[ScannedColumn, str]]) -> tuple[ScannedColumn, str]:
+    """The column that an expression of a projection is. Arrow casts it to the table's type later."""
+    kind = str(named.getClass().getSimpleName())
+    if kind == "AttributeReference":
+        return columns[_id(named)]
+    child = named.child()
+    if kind == "Alias" and child.getClass().getSimpleName() == "AttributeReference":
+        return columns[_id(child)]
+    if kind == "Alias" and child.getClass().getSimpleName() == "Cast" and _is_attribute(child.child()):
+        column, before = columns[_id(child.child())]
+        after = str(child.dataType().simpleString())
+        if (before, after) in _LOSSLESS:
+            return column, after
+    raise NotAScan(f"column {named.name()!r} is computed")
+
+
+def _is_attribute(expression: Any) -> bool:
+    return bool(expression.getClass().getSimpleName() == "AttributeReference")
+
+
+def _id(named: Any) -> int:
+    return int(named.exprId().id())
+
+
+def _each(sequence: Any) -> Iterator[Any]:
+    return (sequence.apply(place) for place in range(sequence.size()))
+
+
+def _schema(schema: Any) -> StructType:
+    return StructType.fromJson(json.loads(schema.json()))
+
+
+def _ranges(scan: Any, partitioned: Any, jvm: Any, *, is_fixed: bool) -> Iterator[FileRange]:
+    """The files as Spark cuts them, in the order of its partitions. partitioned: Spark's schema of the columns that
+    their directories name."""
+    for partition in _each(scan.inputRDDs().apply(0).filePartitions()):
+        files = partition.files()
+        if is_fixed or partitioned.size():
+            yield from (_range(file, partitioned, is_fixed=is_fixed) for file in files)
+            continue
+        # One call for all files: each call takes as long as reading some hundred rows.
+        found = _FILE.findall(str(jvm.scala.runtime.ScalaRunTime.stringOf(files)))
+        if len(found) != len(files):
+            raise NotAScan("its files cannot be told from Spark's plan")
+        for path, start, end in found:
+            yield FileRange(_local_path(path), int(start), int(end))
+
+
+def _range(file: Any, partitioned: Any, *, is_fixed: bool) -> FileRange:
+    start = int(file.start())
+    of_directory = file.partitionValues()
+    values = tuple(
+        _value(of_directory.get(place, field.dataType()), str(field.dataType().typeName()))
+        for place, field in enumerate(_each(partitioned))
+    )
+    size, modified_ms = (int(file.fileSize()), int(file.modificationTime())) if is_fixed else (None, None)
+    path = _local_path(str(file.filePath().toString()))
+    return FileRange(path, start, start + int(file.length()), values, size, modified_ms)
+
+
+def _value(value: Any, type: str) -> Any:
+    """A value of Spark's inside as Arrow takes it. type: Spark's name of its type."""
+    if value is None or type in _PLAIN_TYPES:
+        return value
+    if type == "string":
+        return str(value)
+    raise NotAScan(f"its directories name a column of type {type}")
+
+
+def _local_path(url: str) -> str:
+    """The path of a file on a disk that Spark's tasks see."""
+    parts = urlsplit(url)
+    if parts.scheme != "file" or parts.netloc:
+        raise NotAScan(f"its files are in {parts.scheme}://{parts.netloc}, and not on a disk")
+    return unquote(parts.path)
