@@ -60,7 +60,7 @@ class NotAScan(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
+class PlannedScan:
     """A physical plan that is a scan. names: of the columns that it gives. ranges: as Spark cuts them."""
 
     names: tuple[str, ...]
@@ -87,7 +87,7 @@ def shared(ranges: Sequence[FileRange], tasks: int) -> tuple[tuple[FileRange, ..
     return tuple(tuple(part) for part in parts)
 
 
-def scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> Scan:
+def scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
     """The scan that a physical plan is. rows: the DataFrame that it gives. is_fixed: files that change from now on are
     refused. Raises NotAScan."""
     try:
@@ -96,7 +96,7 @@ def scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> Scan:
         raise NotAScan(f"Spark's plan cannot be read: {str(error).splitlines()[0]}") from error
 
 
-def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> Scan:
+def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
     projections, scan = _down(plan)
     spark, relation = rows.sparkSession, scan.relation()
     _check_format(scan)
@@ -108,7 +108,7 @@ def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> Scan:
     for projection in reversed(projections):
         columns = {_id(named): _projected(named, columns) for named in _each(projection.projectList())}
     given = [columns[_id(attribute)] for attribute in _each(plan.output())]
-    return Scan(
+    return PlannedScan(
         names=tuple(rows.columns),
         columns=tuple(column for column, _ in given),
         ranges=tuple(_ranges(scan, relation.partitionSchema(), spark._jvm, is_fixed=is_fixed)),

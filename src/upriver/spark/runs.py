@@ -54,7 +54,7 @@ from upriver.ids import Channel
 from upriver.lake.files import Files, open_files
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.spark.file_scans import Scan
+from upriver.spark.file_scans import PlannedScan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.parquet import FileScan, NotAsArrow
 from upriver.spark.session import map_in_arrow
@@ -259,7 +259,7 @@ class SparkRows:
 class FileRows:
     """Rows of files that tasks read themselves. The job's error is NotAsArrow if they cannot."""
 
-    scan: Scan
+    scan: PlannedScan
     spark: SparkSession
 
     def mapped(self, task: MapTask, schema: str, writer: RunWriter, tasks: int) -> DataFrame:

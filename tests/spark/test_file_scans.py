@@ -1,0 +1,267 @@
+"""Scans of Parquet files that tasks read as Arrow: the rows equal those of Spark's own reader, by every writer of files;
+whatever Spark may read in another way goes through its rows."""
+
+import os
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from upriver import App
+from upriver.plan.plan import TableSpec
+from upriver.spark.file_scans import NotAScan, scan_of
+from upriver.spark.ingest import Layout, WayIn
+from upriver.spark.parquet import NotAsArrow
+from upriver.spark.runs import FileRows, Lot, SparkRows, shuffle_runs
+from upriver.spark.schema import spark_arrow_schema
+
+pytestmark = pytest.mark.spark
+
+DAYS = [date(1500, 3, 4), date(1970, 1, 1), date(9999, 12, 31), None]
+TIMES = [datetime(1500, 3, 4, 5, 6, 7, 89), datetime(1969, 12, 31, 23, 59, 59, 999_999), datetime(2024, 2, 29), None]
+NAN = float("nan")
+READ = pa.table(
+    {
+        "flag": pa.array([True, False, None, True]),
+        **{f"i{bits}": pa.array([0, -(2 ** (bits - 1)), None, 1], f"int{bits}") for bits in (8, 16, 32, 64)},
+        **{f"u{bits}": pa.array([0, 2**bits - 1, None, 1], f"uint{bits}") for bits in (8, 16, 32)},
+        "f32": pa.array([-0.0, NAN, None, 1.1], pa.float32()),
+        "f64": [-0.0, NAN, None, 1.1],
+        "text": ["", "äö€𝄞\0", None, "x" * 300],
+        "large": pa.array(["", "a", None, "b"], pa.large_string()),
+        "chosen": pa.array(["", "a", None, "a"]).dictionary_encode(),
+        "bytes": [b"", b"\xff\xfe", None, b"a"],
+        "day": pa.array(DAYS),
+        "short": pa.array([Decimal("1.23"), Decimal("-999.99"), None, Decimal(0)], pa.decimal128(5, 2)),
+        "long": pa.array([Decimal("1.23"), Decimal(f"-{'9' * 28}.9999999999"), None, None], pa.decimal128(38, 10)),
+        "span": pa.array([1, -1, None, 2], pa.duration("us")),  # BIGINT for Spark
+        **{f"wall_{unit}": pa.array(TIMES, pa.timestamp("us")).cast(unit_type, safe=False) for unit, unit_type in (
+            ("ms", pa.timestamp("ms")), ("us", pa.timestamp("us")))},
+        "instant": pa.array(TIMES, pa.timestamp("us", "Asia/Tokyo")),
+    }
+)  # fmt: skip
+LEFT = pa.table(
+    {
+        "u64": pa.array([1], pa.uint64()),
+        "fixed": pa.array([b"ab"], pa.binary(2)),
+        "list": [[1]],
+        "struct": [{"a": 1}],
+        "map": pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())),
+        "with.dot": [1],
+    }
+)
+"""Columns that Spark reads, and that are left to it."""
+WRITERS = {
+    "plain": {},
+    "old": {"version": "1.0", "use_deprecated_int96_timestamps": True, "compression": "gzip"},
+    "pages": {"data_page_version": "2.0", "use_dictionary": False, "compression": "zstd", "store_schema": False},
+}
+WRITTEN_BY_SPARK = """
+SELECT * FROM VALUES (true, 1Y, 2S, 3, 4L, 1.5f, 2.5d, 'a', X'ff', date'1500-03-04',
+    timestamp'1500-03-04 05:06:07.000089', timestamp_ntz'1500-03-04 05:06:07', 1.23BD,
+    cast(1.1 AS decimal(38, 2)), cast('y' AS varchar(5))),
+  (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null)
+AS t(flag, i8, i16, i32, i64, f32, f64, text, bytes, day, instant, wall, short, long, varied)
+"""
+SET = "spark.sql.parquet."
+
+
+def as_arrow(rows: Any, tasks: int = 3) -> pa.Table:
+    """The rows of a DataFrame as tasks would read them from its files. Raises NotAScan, NotAsArrow."""
+    schema = spark_arrow_schema(rows.schema, "UTC")
+    plan = rows._jdf.queryExecution().executedPlan()
+    scan = scan_of(plan, rows, is_fixed=True).of_table(TableSpec("t", schema, (rows.columns[0],)), tasks)
+    batches = [each for task in range(len(scan.tasks)) for each in scan.rows(task)]
+    columns = pa.Table.from_batches(batches).columns if batches else schema.empty_table().columns
+    return pa.Table.from_arrays(columns, names=schema.names).cast(schema)
+
+
+def is_same(rows: Any) -> bool:
+    ours, theirs = as_arrow(rows), rows.toArrow()
+    return sorted(map(repr, ours.to_pylist())) == sorted(map(repr, theirs.cast(ours.schema).to_pylist()))
+
+
+def is_left(rows: Any) -> bool:
+    try:
+        as_arrow(rows)
+    except (NotAScan, NotAsArrow):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_every_type_of_files_by_arrow(spark: Any, tmp_path: Path, writer: str) -> None:
+    pq.write_table(READ, tmp_path / "read", row_group_size=3, **WRITERS[writer])
+    rows = spark.read.parquet(str(tmp_path / "read"))
+    assert [name for name in READ.column_names if not is_same(rows.select(name))] == []
+    pq.write_table(LEFT, tmp_path / "left", **WRITERS[writer])
+    rows = spark.read.parquet(str(tmp_path / "left"))
+    assert [name for name in LEFT.column_names if not is_left(rows.select(f"`{name}`"))] == []
+
+
+@pytest.mark.parametrize("times", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
+def test_files_by_spark(spark: Any, tmp_path: Path, times: str) -> None:
+    session = spark.newSession()
+    session.conf.set(f"{SET}outputTimestampType", times)
+    session.sql(WRITTEN_BY_SPARK).write.parquet(str(tmp_path / "now"))
+    assert is_same(session.read.parquet(str(tmp_path / "now")))
+    session.conf.set(f"{SET}writeLegacyFormat", "true")
+    session.sql(WRITTEN_BY_SPARK).write.parquet(str(tmp_path / "hive"))
+    assert is_same(session.read.parquet(str(tmp_path / "hive")))
+    for kind in ("datetime", "int96"):
+        session.conf.set(f"{SET}{kind}RebaseModeInWrite", "LEGACY")
+    session.sql(WRITTEN_BY_SPARK).write.parquet(str(tmp_path / "julian"))
+    rows = session.read.parquet(str(tmp_path / "julian"))
+    assert [name for name in rows.columns if is_left(rows.select(name))] == ["day", "instant", "wall"]
+    assert is_same(rows.drop("day", "instant", "wall"))
+
+
+def test_files_by_duckdb(spark: Any, tmp_path: Path) -> None:
+    query = """SELECT true AS flag, 1::TINYINT AS i8, 7::UINTEGER AS u32, 9::HUGEINT AS huge, 'a' AS text,
+        'a'::BLOB AS bytes, DATE '1500-03-04' AS day, TIMESTAMP '1500-03-04 05:06:07' AS wall,
+        5.5::DECIMAL(20, 2) AS exact"""
+    with duckdb.connect() as duck:
+        duck.sql(f"COPY ({query}) TO '{tmp_path}/f' (FORMAT parquet)")
+    assert is_same(spark.read.parquet(str(tmp_path / "f")))
+
+
+@pytest.mark.parametrize(
+    ("column", "type"),
+    [("i8", "INT"), ("i32", "BIGINT"), ("i64", "INT"), ("f32", "DOUBLE"), ("i32", "DOUBLE"), ("i64", "STRING"),
+     ("text", "BINARY"), ("bytes", "STRING"), ("day", "TIMESTAMP_NTZ"), ("short", "DECIMAL(7, 2)"),
+     ("wall_us", "TIMESTAMP"), ("instant", "TIMESTAMP_NTZ"), ("span", "TIMESTAMP"), ("u8", "TINYINT")],
+)  # fmt: skip
+def test_other_types_than_the_files_equal_spark_or_are_left_to_it(
+    spark: Any, tmp_path: Path, column: str, type: str
+) -> None:
+    pq.write_table(READ.select([column]), tmp_path / "f")
+    rows = spark.read.schema(f"{column} {type}").parquet(str(tmp_path / "f"))
+    assert is_left(rows) or is_same(rows)
+
+
+def test_columns_are_chosen_renamed_and_widened(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(READ, tmp_path / "f", row_group_size=2)
+    schema = "wanted INT, TEXT STRING, I32 INT, f32 FLOAT"
+    rows = spark.read.schema(schema).parquet(str(tmp_path / "f"))
+    assert is_same(rows.selectExpr("I32 AS a", "f32", "text AS b", "wanted", "I32 AS c"))
+    assert is_same(rows.selectExpr("CAST(i32 AS BIGINT) AS a", "f32").selectExpr("f32 + 0D AS g", "a").drop("g"))
+    for left in ("i32 + 1 AS a", "CAST(i32 AS STRING) AS a", "CAST(i32 AS SMALLINT) AS a", "_metadata.file_name AS a"):
+        assert is_left(rows.selectExpr(left))
+    assert is_left(rows.where("i32 > 0"))
+    assert is_left(rows.distinct())
+    assert is_left(rows.limit(2))
+    assert is_left(rows.union(rows))
+    assert is_left(spark.range(3))
+
+
+def test_directories_that_name_columns(spark: Any, tmp_path: Path) -> None:
+    for day, kind in (("2024-02-29", "a b"), ("1500-01-01", "c,path: d"), ("__HIVE_DEFAULT_PARTITION__", "ä%41")):
+        directory = tmp_path / "files" / f"day={day}" / f"kind={kind.replace(':', '%3A').replace('%4', '%254')}" / "n=3"
+        directory.mkdir(parents=True)
+        pq.write_table(pa.table({"k": [1, 2]}), directory / "with space, and %41.parquet")
+    rows = spark.read.parquet(str(tmp_path / "files"))
+    assert rows.dtypes == [("k", "bigint"), ("day", "date"), ("kind", "string"), ("n", "int")]
+    assert is_same(rows)
+    assert is_same(rows.where("n = 3 AND day > date'2000-01-01'").select("kind", "k"))
+
+
+def test_large_files_are_cut(spark: Any, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set("spark.sql.files.maxPartitionBytes", "1000")
+    pq.write_table(pa.table({"k": range(3000)}), tmp_path / "f", row_group_size=100, compression="none")
+    rows = session.read.parquet(str(tmp_path / "f"))
+    assert rows.rdd.getNumPartitions() > 10
+    assert sorted(as_arrow(rows).column(0).to_pylist()) == list(range(3000))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [(f"{SET}datetimeRebaseModeInRead", "LEGACY"), (f"{SET}fieldId.read.enabled", "true")],
+)
+def test_settings_under_which_files_mean_something_else(spark: Any, tmp_path: Path, name: str, value: str) -> None:
+    pq.write_table(READ.select(["day"]), tmp_path / "f")
+    session = spark.newSession()
+    assert is_same(session.read.parquet(str(tmp_path / "f")))
+    session.conf.set(name, value)
+    assert is_left(session.read.parquet(str(tmp_path / "f")))
+
+
+def test_a_column_with_a_default_is_left_to_spark(spark: Any, tmp_path: Path) -> None:
+    where = (tmp_path / "defaults").as_uri()
+    spark.sql(f"CREATE TABLE with_default (k INT) USING parquet LOCATION '{where}'")
+    try:
+        spark.sql("INSERT INTO with_default VALUES (1)")
+        spark.sql("ALTER TABLE with_default ADD COLUMN (v INT DEFAULT 7)")
+        assert is_left(spark.table("with_default"))
+        assert is_same(spark.table("with_default").select("k"))
+    finally:
+        spark.sql("DROP TABLE with_default")
+
+
+def test_a_stream_goes_on_with_rows_when_a_file_is_left_to_spark(spark: Any, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+
+    def put(name: str, days: list[date], note: dict[str, str]) -> None:
+        rows = pa.table({"k": [1] * len(days), "day": days}).replace_schema_metadata(note)
+        pq.write_table(rows, files / f".{name}")
+        os.rename(files / f".{name}", files / name)
+
+    put("0", [date(2020, 1, 1)], {})
+    stream = spark.readStream.schema("k BIGINT, day DATE").option("maxFilesPerTrigger", 1).parquet(str(files))
+    with App(spark, str(tmp_path / "lake"), workers=1) as app:
+        app.table("days", stream, key="k")
+        app.view("counted", "SELECT k, count(*) AS n, min(day) AS first FROM days GROUP BY k", key="k", partial=False)
+        app.start(wait=True)
+        assert app.status()["tables"]["days"]["way"] == "files as Arrow"
+        put("1", [date(2021, 1, 1)] * 2, {"org.apache.spark.version": "2.4.8"})
+        app.wait()
+        assert app.read("counted").toArrow().to_pylist() == [{"k": 1, "n": 3, "first": date(2020, 1, 1)}]
+        way = app.status()["tables"]["days"]["way"]
+        assert way.startswith(f"rows of Spark: {files}/1: column 'day'")
+
+
+def test_a_process_that_dies_of_a_file_leaves_it_to_spark(
+    spark: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "f")
+    rows = spark.read.parquet(str(tmp_path / "f"))
+    way, taken = WayIn("t"), list[Any]()
+
+    def publish(given: Any) -> None:
+        taken.append(given)
+        if isinstance(given, FileRows):
+            given.spark.range(1).mapInArrow(lambda _: os._exit(9), "k INT").collect()
+
+    plan: Callable[[], Any] = rows._jdf.queryExecution().executedPlan
+    way.take(rows, plan, publish)
+    way.take(rows, plan, publish)
+    assert [type(given) for given in taken] == [FileRows, SparkRows, SparkRows]
+    assert way.told() == "rows of Spark: a process that read its files has died"
+    assert "takes longer" in caplog.text
+
+
+def test_rows_of_files_can_be_shuffled(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(READ.select(["i32", "day"]), tmp_path / "f", row_group_size=2)
+    rows, way = spark.read.parquet(str(tmp_path / "f")), WayIn("t")
+    (tmp_path / "lake").mkdir()
+    table = TableSpec("t", spark_arrow_schema(rows.schema, "UTC"), ("i32",))
+    writer = Layout(root=str(tmp_path / "lake"), table=table, vnodes=8, groups=2).writer(Lot(0, ("i32",)))
+    written: list[tuple[type, int]] = []
+
+    def publish(given: Any) -> None:
+        runs = shuffle_runs(given, writer)
+        written.append((type(given), sum(run.rows for lot in runs.values() for run in lot)))
+
+    way.take(rows, rows._jdf.queryExecution().executedPlan, publish)
+    julian = READ.select(["i32", "day"]).replace_schema_metadata({"org.apache.spark.version": "2.4.8"})
+    pq.write_table(julian, tmp_path / "f")
+    way.take(spark.read.parquet(str(tmp_path / "f")), rows._jdf.queryExecution().executedPlan, publish)
+    assert written == [(FileRows, 4), (SparkRows, 4)]
+    assert "calendar" in (way.told() or "")
