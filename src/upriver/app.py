@@ -640,8 +640,8 @@ class App:
         ``rows_per_s``, over the last minute. It has ``error``, one line, ``retry_in_s``, seconds until the next retry,
         if there is one, ``stalled_for_s``, seconds without a finished batch, and ``attempts`` so far. Of the present
         attempt it has ``attempt_for_s``, its seconds, and ``doing``, by Spark's word; ``last_error`` and
-        ``last_error_age_s`` are of the last failure since which there was no progress. ``way`` is how its rows come into
-        the lake: Parquet files as Arrow, or as rows of Spark, and why. ``["views"][name]`` has the
+        ``last_error_age_s`` are of the last failure since which there was no progress. ``way`` is how its rows come
+        into the lake: Parquet files as Arrow, or as rows of Spark, and why. ``["views"][name]`` has the
         view's ``state``, ``running`` or ``failed``, and the ``error`` in one line: why it failed, or for a partial
         view, why a key could not be filled. ``["unrecorded"]``: why the lake does not know of the last change of the
         workers or the views, if it does not. ``["failure"]``: why the app cannot go on, or which sources have failed;

@@ -23,6 +23,7 @@ from upriver.lake.manifests import Manifest
 from upriver.lake.spans import EpochSpan, single
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.ingest import EpochLog, Layout, publish_batch
+from upriver.spark.runs import SparkRows
 from upriver.spark.tables import Backfill
 
 pytestmark = pytest.mark.spark
@@ -57,7 +58,7 @@ class Driver:
 
     def publish(self, table: str, rows: list[Row]) -> None:
         frame = self.spark.createDataFrame(rows, SQL)
-        publish_batch(frame, self.layouts[table], self.log, "q", self.log.last_batch(table) + 1)
+        publish_batch(SparkRows(frame), self.layouts[table], self.log, "q", self.log.last_batch(table) + 1)
 
     def add(self) -> None:
         self.backfill.run(self.layouts["events"], INDEX, self.log.keep("events", INDEX))
@@ -257,7 +258,9 @@ def test_lake_no_epoch_lacks_the_index_a_batch_that_was_begun_before_gets_the_in
         yield from batches
 
     frame = spark.createDataFrame(some_rows(5), SQL).coalesce(1).mapInArrow(held, SQL)
-    publishing = threading.Thread(target=publish_batch, args=(frame, driver.layouts["events"], driver.log, "q", 4))
+    publishing = threading.Thread(
+        target=publish_batch, args=(SparkRows(frame), driver.layouts["events"], driver.log, "q", 4)
+    )
     publishing.start()
     running.read_text()
     driver.add()

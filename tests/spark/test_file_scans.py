@@ -1,10 +1,11 @@
-"""Scans of Parquet files that tasks read as Arrow: the rows equal those of Spark's own reader, by every writer of files;
-whatever Spark may read in another way goes through its rows."""
+"""Files that tasks read as Arrow: the rows equal those of Spark's own reader, by every writer of files; whatever Spark
+may read in another way goes through its rows."""
 
 import os
 from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,14 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from ingest_kit import Driver, assert_exactly_once, driving, epochs, events, in_time, rows_of
+from pyspark.sql import functions as F
 
 from upriver import App
+from upriver.errors import IngestFailed
+from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec
+from upriver.spark.digests import files_digest, rows_digest
 from upriver.spark.file_scans import NotAScan, scan_of
 from upriver.spark.ingest import Layout, WayIn
 from upriver.spark.parquet import NotAsArrow
@@ -245,6 +251,68 @@ def test_a_process_that_dies_of_a_file_leaves_it_to_spark(
     assert [type(given) for given in taken] == [FileRows, SparkRows, SparkRows]
     assert way.told() == "rows of Spark: a process that read its files has died"
     assert "takes longer" in caplog.text
+
+
+@pytest.mark.parametrize("writer", WRITERS)
+def test_the_digest_over_arrow_is_spark_s(spark: Any, tmp_path: Path, writer: str) -> None:
+    pq.write_table(READ, tmp_path / "f", row_group_size=1, **WRITERS[writer])
+    whole = spark.read.parquet(str(tmp_path / "f"))
+    for rows, key in ((whole, "i32"), (whole, "text"), (whole.where("i32 IS NULL"), "f64"), (whole.limit(0), "day")):
+        (tmp_path / "g").mkdir(exist_ok=True)
+        rows.write.mode("overwrite").parquet(str(tmp_path / "g"))
+        again = spark.read.parquet(str(tmp_path / "g"))
+        table = TableSpec("t", spark_arrow_schema(again.schema, "UTC"), (key,))
+        found: list[Any] = []
+        digested = partial(_digested, table, found)
+        WayIn("t").take(again, again._jdf.queryExecution().executedPlan, digested)
+        assert found == [rows_digest(again, F.xxhash64(key))]
+
+
+def _digested(table: TableSpec, found: list[Any], given: Any) -> None:
+    found.append(files_digest(given, table, 3))
+
+
+def load(driver: Driver, rows: Any) -> None:
+    driver.load(rows).drain(in_time)
+
+
+def test_files_are_loaded_as_arrow_whichever_way_the_load_before_went(spark: Any, tmp_path: Path) -> None:
+    """Slices, digests and so the record of a load are the same."""
+    spark.createDataFrame(events(0, 400), "k string, n long").repartition(3).write.parquet(str(tmp_path / "files"))
+    as_files = spark.read.parquet(str(tmp_path / "files"))
+    as_rows = as_files.selectExpr("k", "n ^ 0 AS n")
+    sliced = []
+    for name, first, second in (("a", as_files, as_rows), ("b", as_rows, as_files)):
+        with driving(tmp_path / name) as drive:
+            driver = drive()
+            load(driver, first)
+            load(driver, second)
+            assert_exactly_once(driver.lake, events(0, 400))
+            sliced.append([sorted(map(repr, rows_of(driver.lake, each))) for each in epochs(driver.lake)])
+            ways = [each.status()["events"]["way"] for each in driver.supervisors]
+            assert [way.partition(":")[0] for way in ways] == (
+                ["files as Arrow", "rows of Spark"] if first is as_files else ["rows of Spark", "files as Arrow"]
+            )
+    assert sliced[0] == sliced[1]
+    assert len(sliced[0]) == 4
+
+
+def test_a_file_that_changes_amid_a_load_fails_it(spark: Any, tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    spark.createDataFrame(events(0, 400), "k string, n long").coalesce(1).write.parquet(str(files))
+    rows = spark.read.parquet(str(files))
+    (path,) = files.glob("*.parquet")
+
+    def change(_: Any) -> None:
+        table = pq.read_table(path)
+        pq.write_table(table.slice(1), path)
+
+    with driving(tmp_path / "lake") as drive:
+        driver = drive(change)
+        load(driver, rows)  # one pass: its runs are written before the file changes
+        with pytest.raises(IngestFailed, match=f"the file {path} has changed since the DataFrame was made"):
+            load(drive(), rows)
+        assert_exactly_once(Lake(str(tmp_path / "lake")), events(0, 400))
 
 
 def test_rows_of_files_can_be_shuffled(spark: Any, tmp_path: Path) -> None:

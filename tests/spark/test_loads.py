@@ -24,7 +24,8 @@ from pyspark.sql import functions as F
 
 from upriver.errors import IngestFailed, WaitTimeout
 from upriver.lake.manifests import Manifest
-from upriver.spark.loads import OnChange, is_same, rows_digest
+from upriver.spark.digests import is_same, rows_digest
+from upriver.spark.loads import OnChange
 
 
 @pytest.fixture

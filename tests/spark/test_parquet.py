@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from upriver.spark.file_scans import shared
-from upriver.spark.parquet import FileRange, FileScan, NotAsArrow, ScannedColumn, groups_in
+from upriver.spark.parquet import FileChanged, FileRange, FileScan, NotAsArrow, ScannedColumn, groups_in
 
 EVERYTHING = 1 << 60
 K = ScannedColumn(pa.int64(), "k")
@@ -95,7 +95,7 @@ def test_files_that_are_broken_gone_or_changed_are_named(tmp_path: Path) -> None
     pq.write_table(pa.table({"k": [1]}), path)
     at = path.stat()
     assert read(path, K, size=at.st_size, modified_ms=at.st_mtime_ns // 1_000_000) == [{"c0": 1}]
-    with pytest.raises(NotAsArrow, match="has changed"):
+    with pytest.raises(FileChanged, match="has changed"):
         read(path, K, size=at.st_size, modified_ms=at.st_mtime_ns // 1_000_000 - 1)
     whole = path.read_bytes()
     for content in (b"", b"PAR1", whole[:-9], whole[:4] + b"\xff" * (len(whole) - 40) + whole[-36:]):

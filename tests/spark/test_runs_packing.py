@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from upriver.hashing import hash64
 from upriver.plan.plan import TableSpec
-from upriver.spark.runs import SHELVES_PER_GROUP, Lot, RunWriter, Shelves, in_order, pack, sorted_lots, unpack
+from upriver.spark.runs import SHELVES_PER_GROUP, KeySlice, Lot, RunWriter, Shelves, in_order, pack, sorted_lots, unpack
 from upriver.vnodes import vnodes_of
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("tags", pa.list_(pa.int32()))])
@@ -94,3 +94,20 @@ def test_chunks_that_lie_on_disk_are_merged_as_if_all_were_sorted_at_once(
     assert [str(each.to_pylist()) for each in merged] == [
         str(in_order(whole, SCHEMA, lot.index, order_by).to_pylist()) for lot in lots
     ]
+
+
+@given(ROWS, st.integers(1, 5), st.integers(1, 40))
+def test_slices_are_sets_of_keys_by_spark_s_hash(rows: list[tuple[Any, ...]], of: int, chunk: int) -> None:
+    """``pmod(xxhash64(k), of)``, of a signed hash."""
+    whole, spec = table(rows), TableSpec("t", SCHEMA, ("k",), ("n",))
+    cut = [Lot(number, ("n",), KeySlice(number, of)) for number in range(of)]
+    writer = RunWriter(root="", table=spec, lots=(*cut, Lot(9, ("k",))), vnodes=16, groups=1)
+    chunks = [whole.slice(start, chunk) for start in range(0, len(rows), chunk)]
+    lots = [[row for part in ordered for row in part.to_pylist()] for ordered in sorted_lots(writer, chunks)]
+    *slices, all_rows = lots or [[] for _ in writer.lots]
+    numbers = [(value - (value >> 63 << 64)) % of for value in hash64([whole.column("k")], len(whole)).tolist()]
+    for number, found in enumerate(slices):
+        mine = whole.filter(pa.array([each == number for each in numbers], pa.bool_()))
+        expected = in_order(mine, SCHEMA, ("n",), ("n",)).to_pylist() if len(mine) else []
+        assert str(found) == str(expected)
+    assert len(all_rows) == len(rows)

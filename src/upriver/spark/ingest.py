@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.coordinator.sources import SourceFailure
@@ -104,6 +104,7 @@ _RAISED_IN_TASK = re.compile(rf"{NotAsArrow.__qualname__}: (.*)")
 _PROCESS_DIED = "Python worker exited unexpectedly"
 """In Spark's error of a job, if a process that ran Python for a task has died, and did so again."""
 
+Runs = tuple[RunInfo, ...]
 NO_RETENTION: Mapping[str, Retain] = MappingProxyType({})
 
 
@@ -162,9 +163,7 @@ class EpochLog:
             self._indexes[table] = tuple(dict.fromkeys([*self._indexes[table], index]))
             return self._history.last
 
-    def publish(
-        self, table: str, query: str, batch: int, runs: Mapping[Channel, tuple[RunInfo, ...]]
-    ) -> tuple[tuple[str, ...], ...]:
+    def publish(self, table: str, query: str, batch: int, runs: Mapping[Channel, Runs]) -> tuple[tuple[str, ...], ...]:
         """Commit a batch as the next epoch, unless the table has got indexes that the runs lack: returns those."""
         with self._lock:
             found = self._settle()
@@ -188,7 +187,7 @@ class EpochLog:
             self._commit(table, self._history.queries[table], self._history.batches[table], runs)
             return idle_s
 
-    def _commit(self, table: str, query: str, batch: int, runs: Mapping[Channel, tuple[RunInfo, ...]]) -> None:
+    def _commit(self, table: str, query: str, batch: int, runs: Mapping[Channel, Runs]) -> None:
         """Commit the next epoch; the caller holds the lock."""
         manifest = Manifest(
             epoch=Epoch(self._history.last + 1),
@@ -275,17 +274,18 @@ class WayIn:
             return f"rows of Spark: {self._why_rows}"
         return "files as Arrow" if self._reads_files else None
 
-    def take(self, rows: DataFrame, plan_of: Callable[[], Any], publish: Callable[[BatchRows], None]) -> None:
-        """Publish rows, from files if they are nothing else. plan_of: gives Spark's physical plan of ``rows``."""
+    def take(self, rows: DataFrame, plan_of: Callable[[], Any], take: Callable[[BatchRows], None]) -> None:
+        """Take rows from files, if they are nothing else. plan_of: gives Spark's physical plan of ``rows``. take: may
+        be called again if it has failed because of a file."""
         files = self._files(rows, plan_of)
         if files is not None:
             try:
-                publish(files)
+                take(files)
                 return
             except (NotAsArrow, PySparkException, Py4JJavaError) as error:
                 if not self._leaves_files(error):
                     raise
-        publish(SparkRows(rows))
+        take(SparkRows(rows))
 
     def _files(self, rows: DataFrame, plan_of: Callable[[], Any]) -> FileRows | None:
         if self._why_rows is not None:
@@ -326,14 +326,21 @@ def publish_batch(
         writer = layout.writer(*(Lot(batch, index) for index in log.indexes(table)))
         shuffles = layout.must_shuffle(tasks.next)
         runs = shuffle_runs(rows, writer) if shuffles else write_runs(rows, writer, tasks.next)
-        source = next(iter(runs.values()))
-        tasks.wrote(source, time.monotonic() - began)
-        while lacking := log.publish(table, query, batch, runs):
-            # The rows are taken from the runs: if the source were read again, it might not give the same.
-            writer = layout.writer(*(Lot(batch, index) for index in lacking))
-            rewritten = rewrite_runs(rows.spark, [source] * len(lacking), writer)
-            runs |= {writer.channel(lot): written for lot, written in enumerate(rewritten)}
+        tasks.wrote(next(iter(runs.values())), time.monotonic() - began)
+        commit(rows.spark, layout, log, query, batch, runs)
     log.wrote(time.monotonic() - began)
+
+
+def commit(
+    spark: SparkSession, layout: Layout, log: EpochLog, query: str, batch: int, runs: Mapping[Channel, Runs]
+) -> None:
+    """Commit a batch's runs, which are in the lake, as the next epoch."""
+    source = next(iter(runs.values()))
+    while lacking := log.publish(layout.table.name, query, batch, runs):
+        # The rows are taken from the runs: if the source were read again, it might not give the same.
+        writer = layout.writer(*(Lot(batch, index) for index in lacking))
+        rewritten = rewrite_runs(spark, [source] * len(lacking), writer)
+        runs = {**runs, **{writer.channel(lot): written for lot, written in enumerate(rewritten)}}
 
 
 @dataclass(frozen=True, slots=True)

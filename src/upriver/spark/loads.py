@@ -3,10 +3,8 @@
 The lake records what was loaded, so that a start with other rows is noticed. The new rows are refused, or taken in as
 an additional load, as the user chooses.
 
-A *digest* describes the rows of a DataFrame in a few numbers: it tells whether the rows are the same as when they were
-loaded, in any order. Each row is hashed over all its columns and the hashes are added up, so rows may come in any order
-and equal rows count as often as they are there. Columns that Spark cannot hash, of maps and variants, have sums of
-their own, over texts. The record of a load by version 0.2 lacks these: a change in such columns alone is not seen then.
+A load has two passes over the rows. The first computes their *digest* (``digests.py``). In the second, each task cuts
+its rows into slices and writes the runs of each; then the driver commits the slices, one epoch each.
 
 The record of a load names the columns that its digest covers. If the DataFrame has other columns now, the rows are the
 same if they are in those columns; rows in the lake have null in a column that is new. A digest that covers a column
@@ -14,147 +12,52 @@ that is gone cannot be compared: then the number of rows and their keys are.
 """
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import Any, Self
 from uuid import uuid4
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    AtomicType,
-    CalendarIntervalType,
-    DataType,
-    MapType,
-    NullType,
-    StringType,
-    StructType,
-    VariantType,
-)
 
 from upriver.coordinator.sources import SourceFailure
 from upriver.errors import DeclarationError, WaitTimeout
-from upriver.ids import Epoch
+from upriver.ids import Channel, Epoch
 from upriver.lake.lake import OwnedLake
 from upriver.plan.plan import TableSpec
 from upriver.runtime.source_supervisor import Seen
+from upriver.spark.digests import Columns, Digest, columns_of, files_digest, in_columns, is_same, rows_digest
 from upriver.spark.drain import POLL_S
-from upriver.spark.ingest import LOAD_QUERY, STOP_POLL_S, BatchTasks, EpochLog, Layout, publish_batch
-from upriver.spark.runs import SparkRows, quoted
+from upriver.spark.ingest import (
+    LOAD_QUERY,
+    STOP_POLL_S,
+    UNSHUFFLED_TASKS_MAX,
+    EpochLog,
+    Layout,
+    Runs,
+    WayIn,
+    commit,
+)
+from upriver.spark.parquet import NotAsArrow
+from upriver.spark.runs import BatchRows, FileRows, KeySlice, Lot, SparkRows, quoted, write_lots
+from upriver.spark.schema import spark_arrow_schema
 from upriver.spark.session import cancel_jobs
 from upriver.spark.sources import failure_of
 from upriver.spark.tables import table_as_of
 
-_PARTS = {"low": (0, 22), "middle": (22, 22), "high": (44, 20)}
-"""Parts of a hash: the first bit and the number of bits. Sums of so few bits do not overflow below 2 ** 41 rows."""
-
-
-def rows_digest(rows: DataFrame, key_hash: Column) -> dict[str, int | None]:
-    """The number of rows, the ``xor`` of their keys' hashes, and sums of their hashes. One Spark job."""
-    plain = [part for field in rows.schema for part in _parts(field.name, field.dataType)]
-    others = [
-        _hashable(F.col(quoted(field.name)), field.dataType)
-        for field in rows.schema
-        if not _can_be_hashed(field.dataType)
-    ]
-    sums = _sums("", plain)
-    if others:  # the hash of the whole row, so that values that change places are seen
-        sums += _sums("nested_", [*plain, *others])
-    found = rows.agg(F.count(F.lit(1)).alias("rows"), F.bit_xor(key_hash).alias("keys"), *sums).first()
-    assert found is not None
-    return found.asDict()
-
-
-def _sums(prefix: str, parts: Sequence[Column]) -> list[Column]:
-    hashed = F.xxhash64(F.lit(0), *parts)
-    return [
-        F.coalesce(F.sum(F.shiftrightunsigned(hashed, first).bitwiseAND(F.lit((1 << bits) - 1))), F.lit(0)).alias(
-            f"{prefix}{name}"
-        )
-        for name, (first, bits) in _PARTS.items()
-    ]
-
-
-def _hashable(column: Column, type: DataType) -> Column:
-    """A value with maps or variants in it as text: maps by their entries, in the order of these."""
-    match type:
-        case MapType():
-            entries = F.transform(
-                F.map_entries(column),
-                lambda entry: F.to_json(
-                    F.array(_hashable(entry["key"], type.keyType), _hashable(entry["value"], type.valueType))
-                ),
-            )
-            text = F.to_json(F.array_sort(entries))
-        case ArrayType():
-            text = F.to_json(F.transform(column, lambda element: _hashable(element, type.elementType)))
-        case StructType():
-            fields = F.array(*(_hashable(column[field.name], field.dataType) for field in type))
-            text = F.when(column.isNotNull(), F.to_json(fields))
-        case _:
-            text = column.cast("string")
-    return F.coalesce(F.concat(F.lit("+"), text), F.lit("-"))
-
-
-Columns = tuple[tuple[str, str], ...]
-"""Names of columns and Spark's names of their types."""
-
-
-def columns_of(rows: DataFrame, names: Sequence[str]) -> Columns:
-    """Those of these columns that the rows have."""
-    types = {field.name: field.dataType.simpleString() for field in rows.schema}
-    return tuple((name, types[name]) for name in names if name in types)
-
-
-def in_columns(rows: DataFrame, columns: Columns) -> DataFrame:
-    """The rows in those of these columns that they have, with these types. A value that its type lacks is null."""
-    types = dict(columns_of(rows, rows.columns))
-    return rows.select(
-        *(
-            F.col(quoted(name)) if types[name] == type else F.col(quoted(name)).try_cast(type).alias(name)
-            for name, type in columns
-            if name in types
-        )
-    )
-
-
-def is_same(kept: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Whether two digests describe the same rows. An old digest may lack numbers, which are then not compared."""
-    return all(kept[name] == found[name] for name in found if name in kept)
-
-
-def _parts(name: str, type: DataType) -> list[Column]:
-    """The part of a column that a row's hash covers. Spark's hash skips nulls, so their places are included, too."""
-    column = F.col(quoted(name))
-    if not _can_be_hashed(type):
-        return []
-    if isinstance(type, StringType):
-        column = column.cast("binary")  # independent of its collation
-    parts = [column, column.isNull()]
-    return [*parts, column.cast("string")] if isinstance(type, ArrayType | StructType) else parts
-
-
-def _can_be_hashed(type: DataType) -> bool:
-    match type:
-        case ArrayType():
-            return _can_be_hashed(type.elementType)
-        case StructType():
-            return all(_can_be_hashed(field.dataType) for field in type)
-        case VariantType():
-            return False
-        case _:
-            return isinstance(type, AtomicType | NullType | CalendarIntervalType)
-
-
 LOAD_EPOCH_ROWS = 1_000_000
 """Rows of one epoch of a DataFrame that is not streaming, approximately; one key's rows stay together."""
+PASS_SLICES_MAX = 64
+"""Slices of one pass over the rows: each task writes at least one run for each."""
+TASK_ROWS = 250_000
+"""Rows that a task of a pass takes, if there are not more tasks than may write without a shuffle."""
 
 
 class OnChange(StrEnum):
@@ -205,6 +108,7 @@ class _LoadAttempt:
         self.number = number
         self.batches = 0
         """Committed."""
+        self.doing = ""
         self.error: Exception | None = None
         self.is_compared = threading.Event()
         """Whether the rows are the same as at an earlier load is known, or there was none; or the attempt is over."""
@@ -249,7 +153,7 @@ class LoadIngest:
         self._lake = lake
         self._on_change = on_change
         self._epoch_rows = epoch_rows
-        self._tasks = BatchTasks(layout.groups)
+        self._way = WayIn(layout.table.name, is_fixed=True)
         self._running: _LoadAttempt | None = None
 
     def start(self, attempt: int) -> None:
@@ -264,30 +168,73 @@ class LoadIngest:
         before = self._log.query_of(table.name)
         if before not in (None, LOAD_QUERY):
             raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")
-        key_hash = F.xxhash64(*(F.col(quoted(column)) for column in table.key))
-        with _computed_once(self._rows) as rows:
+        self._way.take(self._rows, self._rows._jdf.queryExecution().executedPlan, partial(self._take, attempt))
+
+    def _take(self, attempt: _LoadAttempt, given: BatchRows) -> None:
+        with ExitStack() as cached:
+            if isinstance(given, FileRows):
+                rows, digest_of = self._rows, partial(self._digest_of_files, given)
+            else:
+                rows = cached.enter_context(_computed_once(self._rows))
+                given, digest_of = SparkRows(rows), partial(self._digest_of_rows, rows)
             if self._last_load() is None:
                 attempt.is_compared.set()
-            load = self._begun(rows, lambda columns: rows_digest(in_columns(rows, columns), key_hash))
+            attempt.doing = "reading its rows, to compare them"
+            load = self._begun(rows, digest_of)
             attempt.is_compared.set()
-            if load.since is None:
-                self._publish(rows, key_hash, load, attempt)
-            else:
-                with _computed_once(self._added(rows, load.since)) as added:
-                    self._publish(added, key_hash, load, attempt)
+            if load.since is not None:
+                given = SparkRows(cached.enter_context(_computed_once(self._added(rows, load.since))))
+            self._publish(given, load, attempt)
 
-    def _publish(self, rows: DataFrame, key_hash: Column, load: "_Load", attempt: _LoadAttempt) -> None:
+    def _digest_of_rows(self, rows: DataFrame, columns: Columns) -> Digest:
+        key_hash = F.xxhash64(*(F.col(quoted(column)) for column in self._given.key))
+        return rows_digest(in_columns(rows, columns), key_hash)
+
+    def _digest_of_files(self, given: FileRows, columns: Columns) -> Digest:
+        types = dict(columns_of(self._rows, self._rows.columns))
+        if changed := [name for name, type in columns if types.get(name, type) != type]:
+            raise NotAsArrow(f"column {changed[0]!r} had another type when it was loaded")
+        schema = spark_arrow_schema(self._rows.schema, "UTC")
+        covered = pa.schema([schema.field(name) for name, _ in columns if name in types])
+        return files_digest(given, replace(self._given, schema=covered), self._tasks)
+
+    @property
+    def _tasks(self) -> int:
+        """Tasks of a pass at most."""
+        tasks = min(self._layout.groups, UNSHUFFLED_TASKS_MAX)
+        return 1 if self._layout.must_shuffle(tasks) else tasks
+
+    def _publish(self, given: BatchRows, load: "_Load", attempt: _LoadAttempt) -> None:
         """Publish the slices of a load that are not in the lake yet."""
-        number = F.pmod(key_hash, F.lit(load.slices))
-        published = self._log.last_batch(self._layout.table.name)
-        for batch in range(max(load.first, published + 1), load.first + load.slices):
-            if attempt.stopping.is_set():
-                return
-            of_batch = rows.where(number == batch - load.first)
-            publish_batch(SparkRows(of_batch), self._layout, self._log, LOAD_QUERY, batch, self._tasks)
-            attempt.batches += 1
+        name, slices = self._layout.table.name, load.slices
+        tasks = min(self._tasks, max(1, -(-load.digest["rows"] // TASK_ROWS)))
+        end, began = load.first + slices, time.monotonic()
+        begin = first = max(load.first, self._log.last_batch(name) + 1)
+        while begin < end and not attempt.stopping.is_set():
+            of_pass = range(begin, min(end, begin + PASS_SLICES_MAX))
+            sorting = f"{of_pass.start - load.first} of {slices} epochs are there, and {len(of_pass)} are being sorted"
+            attempt.doing = sorting + _estimate(time.monotonic() - began, begin - first, end - begin)
+            written = self._written(given, [(batch, KeySlice(batch - load.first, slices)) for batch in of_pass], tasks)
+            for batch, runs in written.items():
+                if attempt.stopping.is_set():
+                    return
+                commit(given.spark, self._layout, self._log, LOAD_QUERY, batch, runs)
+                attempt.batches += 1
+            self._log.wrote(time.monotonic() - began)
+            begin = of_pass.stop
 
-    def _begun(self, rows: DataFrame, digest_of: Callable[[Columns], Mapping[str, Any]]) -> "_Load":
+    def _written(
+        self, given: BatchRows, slices: Sequence[tuple[int, KeySlice]], tasks: int
+    ) -> dict[int, dict[Channel, Runs]]:
+        """The runs of some batches, each a slice of the rows, after one pass over these."""
+        indexes = self._log.indexes(self._layout.table.name)
+        writer = self._layout.writer(*(Lot(batch, index, cut) for batch, cut in slices for index in indexes))
+        written: dict[int, dict[Channel, Runs]] = {}
+        for number, (lot, runs) in enumerate(zip(writer.lots, write_lots(given, writer, tasks), strict=True)):
+            written.setdefault(lot.batch, {})[writer.channel(number)] = runs
+        return written
+
+    def _begun(self, rows: DataFrame, digest_of: Callable[[Columns], Digest]) -> "_Load":
         """The load of these rows, as it is recorded in the lake, or recorded now."""
         last, columns = self._last_load(), columns_of(rows, self._given.schema.names)
         if last is None:
@@ -384,7 +331,14 @@ class LoadIngest:
         assert running is not None
         is_over = running.done.is_set()  # before its error, which is set by then
         failure = None if running.error is None else self.failure_of(running.error)
-        return Seen(running.number, running.batches, is_over=is_over, failure=failure)
+        return Seen(
+            running.number,
+            running.batches,
+            is_over=is_over,
+            failure=failure,
+            doing=running.doing,
+            way=self._way.told(),
+        )
 
     def wait_compared(self, seconds: float) -> None:
         assert self._running is not None
@@ -409,6 +363,11 @@ class LoadIngest:
         while running.thread.is_alive():
             cancel_jobs(self._rows.sparkSession, running.tag)
             running.thread.join(STOP_POLL_S)
+
+
+def _estimate(seconds: float, done: int, left: int) -> str:
+    """How long slices still take, judged by those that are done."""
+    return f"; about {seconds / done * left:.0f} s are left" if done else ""
 
 
 def _given(table: TableSpec, rows: DataFrame) -> pa.Schema:

@@ -36,6 +36,10 @@ class NotAsArrow(Exception):
     """Rows of files that only Spark can read as Spark does."""
 
 
+class FileChanged(Exception):
+    """A file has changed since Spark listed it, and was to stay as it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class FileRange:
     """A range of a file's bytes. values: of the columns that the file's directory names, as Arrow takes them. size,
@@ -69,7 +73,7 @@ class FileScan:
     is_case_sensitive: bool
 
     def rows(self, task: int) -> Iterator[pa.RecordBatch]:
-        """The rows of a task, in batches of bounded size. Raises NotAsArrow, perhaps after some rows."""
+        """The rows of a task, in batches of bounded size. Raises NotAsArrow or FileChanged, perhaps after some rows."""
         for each in self.tasks[task]:
             try:
                 yield from self._rows_of(each)
@@ -126,7 +130,7 @@ def _check_unchanged(each: FileRange) -> None:
         return
     now = Path(each.path).stat()
     if (now.st_size, now.st_mtime_ns // 1_000_000) != (each.size, each.modified_ms):
-        raise NotAsArrow(f"{each.path} has changed since Spark listed it")
+        raise FileChanged(f"the file {each.path} has changed since the DataFrame was made")
 
 
 def _batches(file: pq.ParquetFile, groups: Sequence[int], names: list[str]) -> Iterator[pa.RecordBatch]:

@@ -56,7 +56,7 @@ from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.file_scans import PlannedScan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
-from upriver.spark.parquet import FileScan, NotAsArrow
+from upriver.spark.parquet import FileChanged, FileScan, NotAsArrow
 from upriver.spark.session import map_in_arrow
 from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
@@ -174,11 +174,11 @@ CHUNK_BYTES_MAX = 64 << 20
 SPILL_BATCH_BYTES = 1 << 20
 """About so many bytes of each sorted chunk are in memory while they are merged."""
 
-_WRITTEN = pa.schema([("lot", pa.int32()), ("run", pa.string())])
-_WRITTEN_SQL = "lot int, run string"
-"""A task's report of what it has written."""
-_UNREAD = -1
-"""In place of a lot: the task could not read its files, and says why."""
+_REPORT = pa.schema([("number", pa.int32()), ("told", pa.string())])
+_REPORT_SQL = "number int, told string"
+"""A task's report of what it has done; of a run that it has written, the number is its lot's."""
+_UNREAD, _CHANGED = -1, -2
+"""In place of such a number: the task could not read its files, or one has changed. It says why."""
 
 WARM_UP_ROWS = 100_000
 """Made-up rows that test a table's way into the lake before the first batch."""
@@ -193,11 +193,20 @@ MapTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
+class KeySlice:
+    """One of several parts of rows, cut by the hash of the table's key: the rows of a key are in one part."""
+
+    number: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lot:
-    """A batch's rows in the order of one index."""
+    """A batch's rows in the order of one index. of_rows: which of the writer's rows are in the batch; ``None``: all."""
 
     batch: int
     index: tuple[str, ...]
+    of_rows: KeySlice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +245,7 @@ class BatchRows(Protocol):
     def spark(self) -> SparkSession:
         """The session of the job."""
 
-    def mapped(self, task: MapTask, schema: str, writer: RunWriter, tasks: int) -> DataFrame:
+    def mapped(self, task: MapTask, schema: str, table: TableSpec, tasks: int) -> DataFrame:
         """What the function gives for the rows of each of at most so many tasks. schema: of what it gives. It gets the
         table's columns, in its order, under any names."""
 
@@ -251,8 +260,8 @@ class SparkRows:
     def spark(self) -> SparkSession:
         return self.rows.sparkSession
 
-    def mapped(self, task: MapTask, schema: str, writer: RunWriter, tasks: int) -> DataFrame:
-        return map_in_arrow(_numbered(self.rows, writer).coalesce(tasks), task, schema)
+    def mapped(self, task: MapTask, schema: str, table: TableSpec, tasks: int) -> DataFrame:
+        return map_in_arrow(_numbered(self.rows, table).coalesce(tasks), task, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,8 +271,8 @@ class FileRows:
     scan: PlannedScan
     spark: SparkSession
 
-    def mapped(self, task: MapTask, schema: str, writer: RunWriter, tasks: int) -> DataFrame:
-        scan = self.scan.of_table(writer.table, tasks)
+    def mapped(self, task: MapTask, schema: str, table: TableSpec, tasks: int) -> DataFrame:
+        scan = self.scan.of_table(table, tasks)
         numbers = self.spark.range(0, len(scan.tasks), 1, len(scan.tasks))
         return map_in_arrow(numbers, partial(_of_files, scan, task), schema)
 
@@ -272,16 +281,52 @@ def _of_files(scan: FileScan, task: MapTask, numbers: Iterable[pa.RecordBatch]) 
     return task(rows for batch in numbers for number in batch.column(0).to_pylist() for rows in scan.rows(number))
 
 
+def reports(rows: BatchRows, task: MapTask, table: TableSpec, tasks: int) -> list[tuple[int, str]]:
+    """Run a Spark job of at most so many tasks over a batch's rows; returns what they report (:func:`report`).
+
+    Raises NotAsArrow if they cannot read their files, DeclarationError if such a file has changed, the error of Upriver
+    that a task has raised, or the job's own error.
+    """
+    return _collected(rows.mapped(partial(_telling, task), _REPORT_SQL, table, tasks))
+
+
+def _telling(task: MapTask, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A failure of the task would only be tried again in vain."""
+    try:
+        yield from task(batches)
+    except NotAsArrow as error:
+        yield report(_UNREAD, str(error))
+    except FileChanged as error:
+        yield report(_CHANGED, str(error))
+
+
+def _collected(job: DataFrame) -> list[tuple[int, str]]:
+    try:
+        told = [(row["number"], row["told"]) for row in job.collect()]
+    except PythonException as error:
+        raise raised_in_task(error) from error
+    for number, why in told:
+        if number == _UNREAD:
+            raise NotAsArrow(why)
+        if number == _CHANGED:
+            raise DeclarationError(f"{why}. Make the DataFrame anew, and the app with it.")
+    return told
+
+
 def write_runs(rows: BatchRows, writer: RunWriter, tasks: int) -> dict[Channel, tuple[RunInfo, ...]]:
     """Write a batch's runs with one Spark job of at most so many tasks; when this returns they are in the lake, and in
     no manifest.
 
-    Each of the writer's lots is all of ``rows``. Each task writes its own rows: runs of several tasks may have the same
-    keys. Raises NotWritten if the lake refuses a file, NotAsArrow, or the job's own error; the next start of the app
-    sweeps files that the job has written by then.
+    Each of the writer's lots is all of ``rows``, or one slice of them. Each task writes its own rows: runs of several
+    tasks may have the same keys. Raises NotWritten if the lake refuses a file, and as :func:`reports`; the next start
+    of the app sweeps files that the job has written by then.
     """
-    job = rows.mapped(partial(write_own_partition, writer), _WRITTEN_SQL, writer, tasks)
-    return _by_channel(_collected(job, writer), writer)
+    return _by_channel(write_lots(rows, writer, tasks), writer)
+
+
+def write_lots(rows: BatchRows, writer: RunWriter, tasks: int) -> list[tuple[RunInfo, ...]]:
+    """As :func:`write_runs`, for lots of several batches; returns the runs of each lot."""
+    return _of_lots(reports(rows, partial(write_own_partition, writer), writer.table, tasks), writer)
 
 
 def shuffle_runs(rows: BatchRows, writer: RunWriter) -> dict[Channel, tuple[RunInfo, ...]]:
@@ -310,27 +355,21 @@ def rewrite_runs(
 def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
     """Each lot's runs, once they are in the lake."""
     ordered = _partitioned(packed, writer)
-    return _collected(map_in_arrow(ordered, partial(write_partition, writer), _WRITTEN_SQL), writer)
+    return _of_lots(_collected(map_in_arrow(ordered, partial(write_partition, writer), _REPORT_SQL)), writer)
 
 
-def _collected(job: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
-    """Run the job; each lot's runs, in the order in which they are read."""
-    try:
-        written = job.collect()
-    except PythonException as error:
-        raise raised_in_task(error) from error
+def _of_lots(told: Iterable[tuple[int, str]], writer: RunWriter) -> list[tuple[RunInfo, ...]]:
+    """Each lot's runs, in the order in which they are read."""
     runs: list[list[RunInfo]] = [[] for _ in writer.lots]
-    for row in written:
-        if row["lot"] == _UNREAD:
-            raise NotAsArrow(row["run"])
-        runs[row["lot"]].append(RunInfo.from_json(json.loads(row["run"])))
+    for lot, run in told:
+        runs[lot].append(RunInfo.from_json(json.loads(run)))
     # By task, by first vnode, then by name, which numbers the parts of one task: the order of the sort.
     return [tuple(sorted(infos, key=lambda run: (run.task, run.vnode_rows[0][0], run.path))) for infos in runs]
 
 
 def _packed(rows: BatchRows, writer: RunWriter) -> DataFrame:
     # More tasks than groups would only wait for slots.
-    return rows.mapped(partial(pack_partition, writer), PACKED_SQL, writer, writer.groups)
+    return rows.mapped(partial(pack_partition, writer), PACKED_SQL, writer.table, writer.groups)
 
 
 def runs_python(rows: DataFrame) -> bool:
@@ -358,15 +397,15 @@ def leave_sizes_unchecked(rows: DataFrame) -> None:
         settings.set(_BATCH_BYTES, str((1 << 31) - 1))  # the only number that Spark takes for none
 
 
-def _numbered(rows: DataFrame, writer: RunWriter) -> DataFrame:
+def _numbered(rows: DataFrame, table: TableSpec) -> DataFrame:
     """The table's columns under names that mapInArrow takes: none with dots or backticks. A column that the source
     does not have any more is null."""
     given = set(rows.columns)
-    types = from_arrow_schema(writer.table.schema, prefer_timestamp_ntz=True)
+    types = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
     return rows.select(
         *(
             (F.col(quoted(name)) if name in given else F.lit(None).cast(types[place].dataType)).alias(f"c{place}")
-            for place, name in enumerate(writer.table.schema.names)
+            for place, name in enumerate(table.schema.names)
         )
     )
 
@@ -390,7 +429,7 @@ def warm_up(spark: SparkSession, tables: Iterable[tuple[StructType, RunWriter]])
 
 def _warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
     columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in rows]
-    made_up = _numbered(spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns), writer)
+    made_up = _numbered(spark.range(0, WARM_UP_ROWS, 1, writer.groups).select(*columns), writer.table)
     try:
         map_in_arrow(made_up, partial(_sort_only, writer), "rows long").collect()
     except (Py4JJavaError, PySparkException) as error:  # a process of a task was killed
@@ -433,23 +472,20 @@ def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iter
     lot, group = divmod(context.partitionId(), writer.groups)
     for run in _write_lot(writer, lot, unpack(packed, writer.table.schema, writer.table.order_by)):
         _check_group(run, writer, group)
-        yield _described(lot, json.dumps(run.to_json()))
+        yield report(lot, json.dumps(run.to_json()))
 
 
 def write_own_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write all rows of one task, for every lot, as runs of bounded size; yields a report of each."""
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    try:
-        for lot, ordered in enumerate(sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))):
-            for run in _write_lot(writer, lot, ordered):
-                yield _described(lot, json.dumps(replace(run, task=task).to_json()))
-    except NotAsArrow as error:  # no failure of the task, which Spark would try again in vain
-        yield _described(_UNREAD, str(error))
+    for lot, ordered in enumerate(sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))):
+        for run in _write_lot(writer, lot, ordered):
+            yield report(lot, json.dumps(replace(run, task=task).to_json()))
 
 
 def sorted_lots(writer: RunWriter, chunks: Iterable[pa.Table]) -> Iterator[Iterable[pa.RecordBatch]]:
-    """For each lot, all rows of the chunks in its order. Of several chunks at most two are in memory, then a small part
+    """For each lot, its rows of all chunks in its order. Of several chunks at most two are in memory, then a small part
     of each."""
     table, given = writer.table, iter(chunks)
     chunk = next(given, None)
@@ -457,16 +493,41 @@ def sorted_lots(writer: RunWriter, chunks: Iterable[pa.Table]) -> Iterator[Itera
     if chunk is None:
         return
     if following is None:
-        yield from ([in_order(chunk, table.schema, lot.index, table.order_by)] for lot in writer.lots)
+        for lot, rows in zip(writer.lots, _cut(chunk, writer), strict=True):
+            yield [in_order(rows, table.schema, lot.index, table.order_by)] if len(rows) else []
         return
     with SpillFile(run_schema(table.schema)) as spill:
         places: list[list[range]] = [[] for _ in writer.lots]
         while chunk is not None:
-            for lot, of_lot in zip(writer.lots, places, strict=True):
-                of_lot.append(spill.add(in_order(chunk, table.schema, lot.index, table.order_by)))
+            for lot, of_lot, rows in zip(writer.lots, places, _cut(chunk, writer), strict=True):
+                if len(rows):
+                    of_lot.append(spill.add(in_order(rows, table.schema, lot.index, table.order_by)))
             chunk, following = following, next(given, None)
         for of_lot in places:
             yield merged([spill.read(chunk_at) for chunk_at in of_lot], table.order_by)
+
+
+def _cut(rows: pa.Table, writer: RunWriter) -> Iterator[pa.Table]:
+    """The rows of each lot."""
+    if all(lot.of_rows is None for lot in writer.lots):
+        yield from (rows for _ in writer.lots)
+        return
+    table = writer.table
+    named = rows.rename_columns(table.schema.names)
+    keys = [named.column(name).cast(table.schema.field(name).type) for name in table.key]
+    # A signed hash, as Spark's pmod takes it: a load that an earlier version has begun goes on with the same slices.
+    hashes = hash64(keys).view(np.int64)
+    cuts: dict[int, tuple[pa.Table, npt.NDArray[np.int64]]] = {}
+    for lot in writer.lots:
+        if (cut := lot.of_rows) is None:
+            yield rows
+            continue
+        if cut.of not in cuts:
+            numbers = hashes % cut.of
+            order = np.argsort(numbers, kind="stable")
+            cuts[cut.of] = rows.take(pa.array(order)), numbers[order].searchsorted(np.arange(cut.of + 1))
+        in_parts, starts = cuts[cut.of]
+        yield in_parts.slice(starts[cut.number], starts[cut.number + 1] - starts[cut.number])
 
 
 class SpillFile:
@@ -520,8 +581,9 @@ def cut_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa
             yield batch.slice(start, rows_max)
 
 
-def _described(lot: int, what: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pydict({"lot": [lot], "run": [what]}, schema=_WRITTEN)
+def report(number: int, told: str) -> pa.RecordBatch:
+    """What a task tells the driver."""
+    return pa.RecordBatch.from_pydict({"number": [number], "told": [told]}, schema=_REPORT)
 
 
 def gathered(batches: Iterable[pa.RecordBatch], rows_max: int, bytes_max: int) -> Iterator[pa.Table]:
