@@ -45,7 +45,7 @@ class ScriptedIngest:
     def look(self) -> Seen:
         return self.seen
 
-    def drain(self, seconds_left: Callable[[], float]) -> None:
+    def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
         if self.while_drained:
             self.while_drained.pop()()
             return

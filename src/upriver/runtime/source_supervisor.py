@@ -98,8 +98,9 @@ class Ingest(Protocol):
     def look(self) -> Seen:
         """The last attempt that has begun, as it is now. Does not wait. For after the first ``start``."""
 
-    def drain(self, seconds_left: Callable[[], float]) -> None:
-        """Wait until all rows that the source had at the call are published, or until the current attempt has ended.
+    def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
+        """Wait until all rows that the source had at a moment, in seconds since 1970, are published, or until the
+        current attempt has ended.
 
         Raises WaitTimeout when no time is left.
         """
@@ -210,19 +211,21 @@ class SourceSupervisor:
 
         Raises IngestFailed as soon as one of the sources has failed, WaitTimeout when no time is left.
         """
+        since = self._today()
         drained = [table for table in self._sources if tables is None or table in tables]
-        for table in drained:
+        for table in drained:  # all before one is waited for: looking makes Spark say when the source has no more rows
+            self._look(table)
             self._raise_failure(table)
         for table in drained:
-            self._drain(table, self._sources[table], seconds_left)
+            self._drain(table, self._sources[table], since, seconds_left)
 
-    def _drain(self, table: str, source: _Supervised, seconds_left: Callable[[], float]) -> None:
+    def _drain(self, table: str, source: _Supervised, since: float, seconds_left: Callable[[], float]) -> None:
         assert source.ingest is not None
         attempt = 0
         while attempt != source.machine.attempt:  # again if the attempt has failed, and another has begun
             attempt = source.ingest.look().attempt
             try:
-                source.ingest.drain(seconds_left)
+                source.ingest.drain(since, seconds_left)
             except WaitTimeout as late:
                 told = self.status()[table]
                 if told["error"] is None:

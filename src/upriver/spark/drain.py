@@ -43,20 +43,20 @@ class Drain:
         self._pauses: threading.Thread | None = None
         """The thread that waits for pauses, while it runs. There is one, because each occupies a thread of the JVM."""
 
-    def wait(self, seconds_left: Callable[[], float]) -> bool:
-        """Wait until all that the source had at the call is committed; ``False`` if the seconds run out before.
+    def wait(self, since: float, seconds_left: Callable[[], float]) -> bool:
+        """Wait until all that the source had at a moment, in seconds since 1970, is committed; ``False`` if the seconds
+        run out before.
 
         Returns ``True`` at once if the query has ended; the caller checks whether it has failed.
         """
-        called = time.time()
         while self._query.isActive:
-            if (self.read_through() or 0.0) >= called:
+            if (self.read_through() or 0.0) >= since:
                 return True
             left = seconds_left()
             if left <= 0:
                 return False
             with self._changed:
-                self._changed.wait_for(lambda: (self._read_through or 0.0) >= called, min(POLL_S, left))
+                self._changed.wait_for(lambda: (self._read_through or 0.0) >= since, min(POLL_S, left))
         return True
 
     def read_through(self) -> float | None:

@@ -24,6 +24,7 @@ from pyspark.sql.types import DataType, StructField, StructType
 from upriver.plan.plan import TableSpec
 from upriver.spark.parquet import FileRange, FileScan, ScannedColumn
 from upriver.spark.schema import spark_arrow_schema
+from upriver.spark.session import java_class
 
 _PASSED_THROUGH = ("WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec")
 """Nodes of a plan that change no row."""
@@ -111,7 +112,7 @@ def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
     return PlannedScan(
         names=tuple(rows.columns),
         columns=tuple(column for column, _ in given),
-        ranges=tuple(_ranges(scan, relation.partitionSchema(), spark._jvm, is_fixed=is_fixed)),
+        ranges=tuple(_ranges(spark, scan, is_fixed=is_fixed)),
         is_case_sensitive=spark.conf.get("spark.sql.caseSensitive") == "true",
     )
 
@@ -199,16 +200,16 @@ def _schema(schema: Any) -> StructType:
     return StructType.fromJson(json.loads(schema.json()))
 
 
-def _ranges(scan: Any, partitioned: Any, jvm: Any, *, is_fixed: bool) -> Iterator[FileRange]:
-    """The files as Spark cuts them, in the order of its partitions. partitioned: Spark's schema of the columns that
-    their directories name."""
+def _ranges(spark: SparkSession, scan: Any, *, is_fixed: bool) -> Iterator[FileRange]:
+    """The files as Spark cuts them, in the order of its partitions."""
+    partitioned, runtime = scan.relation().partitionSchema(), java_class(spark, "scala.runtime.ScalaRunTime")
     for partition in _each(scan.inputRDDs().apply(0).filePartitions()):
         files = partition.files()
         if is_fixed or partitioned.size():
             yield from (_range(file, partitioned, is_fixed=is_fixed) for file in files)
             continue
         # One call for all files: each call takes as long as reading some hundred rows.
-        found = _FILE.findall(str(jvm.scala.runtime.ScalaRunTime.stringOf(files)))
+        found = _FILE.findall(str(runtime.stringOf(files)))
         if len(found) != len(files):
             raise NotAScan("its files cannot be told from Spark's plan")
         for path, start, end in found:

@@ -503,10 +503,10 @@ class StreamIngest:
         places = [f"its checkpoint is {self._checkpoint}", self._reads]
         return f" ({'; '.join(filter(None, places))})"
 
-    def drain(self, seconds_left: Callable[[], float]) -> None:
+    def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
         running = self._running
         assert running is not None
-        if not running.drain.wait(seconds_left):
+        if not running.drain.wait(since, seconds_left):
             raise WaitTimeout(f"table {self._table!r}: its source has rows that Spark has not taken yet; wait longer")
 
     def stop(self) -> None:

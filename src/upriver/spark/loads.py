@@ -348,7 +348,7 @@ class LoadIngest:
         """The meaning of an error of the load."""
         return failure_of(error)
 
-    def drain(self, seconds_left: Callable[[], float]) -> None:
+    def drain(self, since: float, seconds_left: Callable[[], float]) -> None:
         running = self._running
         assert running is not None
         while not running.done.wait(POLL_S):

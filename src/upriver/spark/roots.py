@@ -10,6 +10,7 @@ from upriver.errors import DeclarationError
 from upriver.lake.address import Root, object_address, spark_address
 from upriver.lake.lake import Lake
 from upriver.lake.store_options import s3a_settings, store_options
+from upriver.spark.session import java_class
 
 
 def checked_root(spark: SparkSession, address: str) -> Root:
@@ -38,12 +39,11 @@ def check_stream_root(spark: SparkSession, root: str, table: str) -> None:
         return
     address = spark_address(root)
     scheme = address.partition(":")[0]
-    hadoop = spark.sparkContext._jvm.org.apache.hadoop  # type: ignore[union-attr]
     try:
-        hadoop.fs.FileSystem.getFileSystemClass(scheme, _hadoop(spark))
+        java_class(spark, "org.apache.hadoop.fs.FileSystem").getFileSystemClass(scheme, _hadoop(spark))
     except Py4JJavaError as error:
         jar = {"s3a": "org.apache.hadoop:hadoop-aws", "abfss": "org.apache.hadoop:hadoop-azure"}.get(scheme)
-        version = hadoop.util.VersionInfo.getVersion()
+        version = java_class(spark, "org.apache.hadoop.util.VersionInfo").getVersion()
         name = f"{jar}:{version}" if jar else f"the Hadoop connector for {scheme}://"
         raise DeclarationError(
             f"table {table!r}: its stream has its Spark checkpoint in {address}, and this Spark session cannot open "

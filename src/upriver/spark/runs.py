@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 from uuid import uuid4
 from weakref import WeakSet
 
@@ -57,7 +57,7 @@ from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.file_scans import PlannedScan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
 from upriver.spark.parquet import FileChanged, FileScan, NotAsArrow
-from upriver.spark.session import map_in_arrow
+from upriver.spark.session import java_class, map_in_arrow
 from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
 from upriver.state.span import TimeSpan
@@ -374,9 +374,8 @@ def _packed(rows: BatchRows, writer: RunWriter) -> DataFrame:
 
 def runs_python(rows: DataFrame) -> bool:
     """Whether a DataFrame's plan has functions in Python, whose batches are to stay measured."""
-    jvm: Any = rows.sparkSession._jvm
     plan = rows._jdf.queryExecution().analyzed()
-    pattern = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()
+    pattern = java_class(rows.sparkSession, "org.apache.spark.sql.catalyst.trees.TreePattern").PYTHON_UDF()
     return bool(plan.containsPattern(pattern)) or _PYTHON_NODES.search(plan.toString()) is not None
 
 

@@ -62,6 +62,12 @@ _LOCAL = re.compile(r"local(\[.*\])?")
 _LOCAL_CLUSTER = re.compile(r"local-cluster\[\s*(\d+)\s*,\s*(\d+)\s*,\s*\d+\s*\]")
 
 
+def java_class(spark: SparkSession, name: str) -> Any:
+    """A class of the JVM, by its whole name. As a path of attributes, each package would be looked for as a class, in
+    all of Spark's archives."""
+    return getattr(spark._jvm, name)
+
+
 def is_local(spark: SparkSession) -> bool:
     """Whether the driver is the only executor."""
     return _LOCAL.fullmatch(str(spark.sparkContext.master)) is not None
@@ -424,8 +430,10 @@ def _different(spark: SparkSession) -> Iterator[tuple[str, str, str | None]]:
         found = spark.conf.get(name, None)  # an older Spark may not have it
         if found is not None and found.lower() != needed.lower():
             yield name, found, needed
-    set_here = spark.conf.getAll
-    watched = [name for name in sorted(set_here) if name not in NEEDED and _changes_queries(name)]
+    # The names in one call: PySpark takes the end of an iterator of Java's for a failure, and looks into it.
+    names = str(spark.conf._jconf.getAll().keys().mkString("\n")).split("\n")
+    set_here = {name: spark.conf.get(name) or "" for name in sorted(names) if _changes_queries(name)}
+    watched = [name for name in set_here if name not in NEEDED]
     untouched = spark.newSession() if watched else None
     for name in watched:
         assert untouched is not None
@@ -502,6 +510,9 @@ STOP_LOGGERS = (
 """Loggers on which Spark tells of jobs and micro-batches that end because the app stops them."""
 
 
+_LOG4J = "org.apache.logging.log4j"
+
+
 @contextmanager
 def stop_unlogged(spark: SparkSession) -> Iterator[None]:
     """Have Spark log nothing on ``STOP_LOGGERS`` while the block runs. Their levels are restored afterwards.
@@ -519,19 +530,20 @@ def _silenced(spark: SparkSession) -> list[str]:
     """The loggers that are off from now on; none if the JVM does not answer."""
     quieted: list[str] = []
     with suppress(Exception):  # of any class: a JVM that has gone is no reason not to stop
-        log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-        configured = log4j.LogManager.getContext(False).getConfiguration().getLoggers()
+        off = java_class(spark, f"{_LOG4J}.Level").OFF
+        configurator = java_class(spark, f"{_LOG4J}.core.config.Configurator")
+        context = java_class(spark, f"{_LOG4J}.LogManager").getContext(False)
+        configured = context.getConfiguration().getLoggers()
         for name in STOP_LOGGERS:
             if not configured.containsKey(name):
-                log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+                configurator.setLevel(name, off)
                 quieted.append(name)
     return quieted
 
 
 def _restore(spark: SparkSession, quieted: Sequence[str]) -> None:
     with suppress(Exception):  # of any class: the JVM may have gone meanwhile
-        log4j: Any = spark._jvm.org.apache.logging.log4j  # type: ignore[union-attr]
-        context = log4j.LogManager.getContext(False)
+        context = java_class(spark, f"{_LOG4J}.LogManager").getContext(False)
         for name in quieted:
             context.getConfiguration().removeLogger(name)
         context.updateLoggers()

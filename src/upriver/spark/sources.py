@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from upriver.coordinator.sources import SourceFailure, SourceFault, judge
 from upriver.errors import DeclarationError, LakeInUse, UpriverError, UserError
+from upriver.spark.session import java_class
 from upriver.state.runs import checksum_of
 
 CHAIN_MAX = 10
@@ -87,6 +88,7 @@ def _java_chain(exception: Any) -> Iterator[SourceFault]:
         exception = exception.getCause()
 
 
+_SPARK_SQL = "org.apache.spark.sql"
 _ACCEPTED = ("processingTime", "availableNow", "once")
 _FORMS = "{'processingTime': '1 second'}, {'availableNow': True} or {'once': True}"
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
@@ -96,7 +98,6 @@ _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
 def check_stream(name: str, rows: DataFrame) -> None:
     """Raise DeclarationError for a streaming DataFrame that Spark cannot give batch by batch, with added rows only; and
     for one with a watermark that would have no effect."""
-    jvm: Any = rows.sparkSession._jvm
     if (watermark := _unused_watermark(rows._jdf.queryExecution().analyzed(), is_used=False)) is not None:
         raise DeclarationError(
             f"table {name!r}: {watermark} has no effect on a table, which takes every row, however late. Leave it out; "
@@ -104,8 +105,8 @@ def check_stream(name: str, rows: DataFrame) -> None:
         )
     if rows.sparkSession.conf.get(_CHECK, "true") != "true":
         return
-    checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
-    append = jvm.org.apache.spark.sql.streaming.OutputMode.Append()
+    checker = java_class(rows.sparkSession, f"{_SPARK_SQL}.catalyst.analysis.UnsupportedOperationChecker")
+    append = java_class(rows.sparkSession, f"{_SPARK_SQL}.streaming.OutputMode").Append()
     try:
         checker.checkForStreaming(rows._jdf.queryExecution().analyzed(), append)
     except PySparkException as error:
@@ -204,21 +205,21 @@ def _telling(options: Mapping[str, str]) -> Iterable[tuple[str, str]]:
 
 def _sources(rows: DataFrame) -> Iterator[tuple[str, dict[str, str]]]:
     """For each streaming source of a DataFrame: its format, and its reader's options, whose names are in lower case."""
-    jvm: Any = rows.sparkSession._jvm
+    converters = java_class(rows.sparkSession, "scala.jdk.javaapi.CollectionConverters")
     leaves = rows._jdf.queryExecution().analyzed().collectLeaves()
     for leaf in (leaves.apply(place) for place in range(leaves.size())):
         match str(leaf.getClass().getSimpleName()):
             case "StreamingRelationV2":
                 yield str(leaf.sourceName()), _lower(leaf.extraOptions().asCaseSensitiveMap())
             case "StreamingRelation":
-                options = jvm.scala.jdk.javaapi.CollectionConverters.asJava(leaf.dataSource().options())
-                yield str(leaf.dataSource().className()), _lower(options)
+                yield str(leaf.dataSource().className()), _lower(converters.asJava(leaf.dataSource().options()))
             case kind if leaf.isStreaming():
                 yield kind, {}
 
 
 def _lower(options: Any) -> dict[str, str]:
-    return {str(name).lower(): str(options[name]) for name in options}
+    names = options.keySet().toArray()  # PySpark takes the end of an iterator of Java's for a failure
+    return {str(names[place]).lower(): str(options[names[place]]) for place in range(len(names))}
 
 
 def _name(options: dict[str, str]) -> str:

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -15,7 +14,7 @@ from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserE
 from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.source import names_table
 from upriver.spark.schema import in_arrow, parts
-from upriver.spark.session import ZONE, check_session, checked_settings, unlogged
+from upriver.spark.session import ZONE, check_session, checked_settings, java_class, unlogged
 from upriver.spark.user_functions import check_function_name, register_functions
 
 FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
@@ -86,8 +85,7 @@ class SparkTyper:
     def curve(self, bits: int) -> tuple[float, ...]:
         """What Spark has measured of approx_count_distinct with so many bits of registers: the greatest number that it
         counts by unused registers, raw estimates, and by how much each is too high; empty for bits without measures."""
-        jvm: Any = self._users._jvm
-        measured = jvm.org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper
+        measured = java_class(self._users, "org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper")
         place = bits - _MEASURED_FROM
         if place >= len(measured.THRESHOLDS()):
             return ()
