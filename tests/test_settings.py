@@ -11,7 +11,15 @@ import pytest
 
 from upriver.errors import DeclarationError, UpriverWarning
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
-from upriver.settings import NAME_CHARS_MAX, absolute, check_name, check_sizes, groups_of
+from upriver.settings import (
+    NAME_CHARS_MAX,
+    TASK_MEMORY_MIN,
+    absolute,
+    check_name,
+    check_sizes,
+    check_task_memory,
+    groups_of,
+)
 from upriver.spark.session import SessionSetting, cancel_jobs, check_session, unless_stopped
 
 
@@ -93,6 +101,13 @@ def test_a_size_of_another_kind_is_refused_in_one_line(sizes: Any, said: str) ->
     with pytest.raises(DeclarationError, match=said) as refusal:
         check_sizes(workers, vnodes, tasks, 5.0, None)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("memory", [None, True, 1.5, "1g", 1 << 20])
+def test_a_task_has_enough_memory(memory: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"ingest_task_memory=.*at least 536,870,912"):
+        check_task_memory(memory)
+    check_task_memory(TASK_MEMORY_MIN)
 
 
 def test_sizes_of_numpy_become_pythons_own() -> None:

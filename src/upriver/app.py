@@ -35,7 +35,7 @@ from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFu
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
-from upriver.settings import absolute, check_name, check_sizes, groups_of
+from upriver.settings import absolute, check_name, check_sizes, check_task_memory, groups_of
 from upriver.shutdown import run_all
 from upriver.spark.changes import starting_option
 from upriver.spark.frames import DataFrame, SparkSession
@@ -44,6 +44,7 @@ from upriver.spark.host import use_own_python
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
+from upriver.spark.runs import TASK_MEMORY
 from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import check_session, spark_hosts
 from upriver.spark.signals import aside, stop_alone, stop_first, take_signals
@@ -85,6 +86,9 @@ class App:
     standbys, checkpoints, compaction: copies of the workers' state; how often it is written to the lake; what becomes
     of old files there.
     ingest_tasks: Spark tasks that write a micro-batch at most; by default what fits beside the workers.
+    ingest_task_memory: bytes of memory that the Python process of such a task may take, however large the micro-batch:
+    what it cannot sort at once waits on a local disk of Spark's. The rows that one key has in a micro-batch come on
+    top.
     migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, during a rescale. With a
     small number keys wait less; with a large one the rescale ends sooner.
     worker_silence_s: seconds after which a silent worker is replaced; it must not answer after that.
@@ -116,6 +120,7 @@ class App:
         checkpoints: Checkpoints | None = None,
         compaction: Compaction | None = None,
         ingest_tasks: int | None = None,
+        ingest_task_memory: int = TASK_MEMORY,
         migration_step_budget_ms: float = 5.0,
         worker_silence_s: float = SILENCE_S,
         clock_tick: float = TICK_S,
@@ -123,6 +128,7 @@ class App:
         **earlier: Any,
     ) -> None:
         workers, vnodes, groups = check_sizes(workers, vnodes, ingest_tasks, migration_step_budget_ms, memory_budget)
+        check_task_memory(ingest_task_memory)
         options = groups_of(
             {
                 "listen": listen,
@@ -145,6 +151,7 @@ class App:
             tokens=options.tokens,
             listen=listen_for(given, spark_hosts(spark)),
             groups=groups,
+            task_memory=ingest_task_memory,
             migration_step_budget_ms=migration_step_budget_ms,
             memory_budget=memory_budget,
             standbys=options.standbys,

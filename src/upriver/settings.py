@@ -17,11 +17,21 @@ from upriver.vnodes import check_vnodes
 
 MEMORY_BUDGET_MIN = 1 << 20
 """Bytes: with less, a worker would evict keys that it has just filled."""
+TASK_MEMORY_MIN = 512 << 20
+"""Bytes: half of it is what Python and its libraries take."""
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME_CHARS_MAX = 128
 """Characters of a name: it becomes part of file names, which have at most 255."""
 OPTIONS = (
-    *("workers", "vnodes", "ingest_tasks", "memory_budget", "migration_step_budget_ms", "worker_silence_s"),
+    *(
+        "workers",
+        "vnodes",
+        "ingest_tasks",
+        "ingest_task_memory",
+        "memory_budget",
+        "migration_step_budget_ms",
+        "worker_silence_s",
+    ),
     *("clock_tick", "replace"),
 )
 """Parameters of ``App`` besides those of ``AppOptions``."""
@@ -74,6 +84,12 @@ def _check_memory(budget: object) -> None:
         raise DeclarationError(
             f"memory_budget={budget!r}: give bytes for each worker, at least {MEMORY_BUDGET_MIN:,}, or None"
         )
+
+
+def check_task_memory(memory: object) -> None:
+    """Raise DeclarationError unless an ingest task can do with so many bytes of memory."""
+    if not (_is_whole(memory) and memory >= TASK_MEMORY_MIN):  # type: ignore[operator]
+        raise DeclarationError(f"ingest_task_memory={memory!r}: give bytes for each task, at least {TASK_MEMORY_MIN:,}")
 
 
 def _is_whole(value: object) -> bool:

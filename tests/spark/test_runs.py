@@ -4,7 +4,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from upriver.spark.runs import (
     UNTOUCHED,
     Lot,
     RunWriter,
+    SparkRows,
     check_columns,
     gathered,
     leave_sizes_unchecked,
@@ -105,7 +105,7 @@ EVENTS = """
 def test_every_row_is_in_one_run_of_each_index(spark: Any, tmp_path: Path) -> None:
     rows = spark.sql(EVENTS)
     plan = writer(tmp_path, rows, ("name",), ("kind", "name"), ("price", "at", "id"))
-    written = shuffle_runs(rows, plan)
+    written = shuffled(rows, plan)
     assert list(written) == ["events/name", "events/kind,name", "events/price,at,id"]
     assert_runs_are_right(plan, written)
     assert_each_row_once(plan, written, rows)
@@ -118,7 +118,7 @@ def test_rows_of_a_key_come_in_order(spark: Any, tmp_path: Path, order_by: tuple
     """Nulls first, as Spark orders; rows that tie in all columns come in any order."""
     rows = spark.sql(EVENTS).repartition(4)
     plan = writer(tmp_path, rows, ("name",), ("kind",), order_by=order_by)
-    written = shuffle_runs(rows, plan)
+    written = shuffled(rows, plan)
     assert_runs_are_right(plan, written)
     for number, key in plan.lot_keys().items():
         of_key = defaultdict(list)
@@ -134,7 +134,7 @@ def test_long_runs_are_cut(spark: Any, tmp_path: Path) -> None:
     """Into runs that are read in order: a key's rows may go on from one to the next."""
     rows = spark.sql(EVENTS)
     plan = writer(tmp_path, rows, ("kind",), order_by=("ts", "id"), rows_max=50)
-    written = shuffle_runs(rows, plan)[plan.channel(0)]
+    written = shuffled(rows, plan)[plan.channel(0)]
     assert_runs_are_right(plan, {plan.channel(0): written})
     assert_each_row_once(plan, {plan.channel(0): written}, rows)
     assert len(written) >= 1000 / 50
@@ -145,11 +145,19 @@ def test_long_runs_are_cut(spark: Any, tmp_path: Path) -> None:
     assert in_order == sorted(in_order)
 
 
+def shuffled(rows: Any, plan: RunWriter) -> Written:
+    return shuffle_runs(SparkRows(rows), plan)
+
+
+def write_by_three(rows: Any, plan: RunWriter) -> Written:
+    return write_runs(SparkRows(rows), plan, 3)
+
+
 def write_alone(rows: Any, plan: RunWriter) -> Written:
-    return write_runs(rows, plan, 1)
+    return write_runs(SparkRows(rows), plan, 1)
 
 
-WRITES = pytest.mark.parametrize("write", [shuffle_runs, write_alone, partial(write_runs, tasks=3)])
+WRITES = pytest.mark.parametrize("write", [shuffled, write_alone, write_by_three])
 
 
 @pytest.mark.spark
@@ -167,7 +175,7 @@ def test_one_task_writes_what_several_do(
     assert_each_row_once(plan, alone, rows)
     assert max(run.rows for runs in alone.values() for run in runs) <= rows_max
     if order_by:  # which no two rows share
-        shared = shuffle_runs(rows, plan)
+        shared = shuffled(rows, plan)
         for channel, runs in shared.items():
             assert read_back(plan, alone[channel]) == read_back(plan, runs)
 
@@ -180,7 +188,7 @@ def test_each_task_writes_its_own_rows(spark: Any, tmp_path: Path, chunk_rows_ma
     rows = spark.sql(EVENTS).repartition(5)
     plan = writer(tmp_path, rows, ("name",), ("kind", "name"), order_by=("ts", "id"), rows_max=200)
     plan = replace(plan, chunk_rows_max=chunk_rows_max)
-    alone, written = write_alone(rows, plan), write_runs(rows, plan, 3)
+    alone, written = write_alone(rows, plan), write_by_three(rows, plan)
     assert_each_row_once(plan, written, rows)
     for channel, runs in written.items():
         tasks = [run.task for run in runs]
@@ -204,7 +212,7 @@ def test_runs_are_written_once_more_in_other_orders(spark: Any, tmp_path: Path, 
     batches = [spark.sql(EVENTS).where("id % 3 = 0"), spark.sql(EVENTS).where("id % 3 > 0"), spark.sql(EVENTS).limit(0)]
     own, *others = [("name",), ("kind",), ("id", "name")]
     plans = [writer(tmp_path, rows, own, *others, order_by=("ts", "id"), rows_max=rows_max) for rows in batches]
-    first = [shuffle_runs(rows, plan) for rows, plan in zip(batches, plans, strict=True)]
+    first = [shuffled(rows, plan) for rows, plan in zip(batches, plans, strict=True)]
     lots = tuple(Lot(number, index) for number in range(3) for index in others)
     plan = replace(plans[0], lots=lots)
     written = rewrite_runs(spark, [first[lot.batch][lake_channel("events", own)] for lot in lots], plan)
@@ -220,7 +228,7 @@ def test_runs_are_written_once_more_in_other_orders(spark: Any, tmp_path: Path, 
 def test_any_vnodes_in_any_groups(spark: Any, tmp_path: Path, vnodes: int, groups: int) -> None:
     rows = spark.sql("SELECT id FROM range(300)")
     plan = writer(tmp_path, rows, ("id",), vnodes=vnodes, groups=groups)
-    written = shuffle_runs(rows, plan)
+    written = shuffled(rows, plan)
     assert_runs_are_right(plan, written)
     assert_each_row_once(plan, written, rows)
     assert len(written[plan.channel(0)]) == groups
@@ -232,7 +240,7 @@ def test_any_vnodes_in_any_groups(spark: Any, tmp_path: Path, vnodes: int, group
 )
 def test_no_rows_make_no_runs(spark: Any, tmp_path: Path, rows: str) -> None:
     plan = writer(tmp_path, spark.sql(rows), ("k",), ("id",))
-    for write in (shuffle_runs, write_alone, partial(write_runs, tasks=3)):
+    for write in (shuffled, write_alone, write_by_three):
         assert write(spark.sql(rows), plan) == {"events/k": (), "events/id": ()}
 
 
@@ -240,7 +248,7 @@ def test_no_rows_make_no_runs(spark: Any, tmp_path: Path, rows: str) -> None:
 def test_null_keys_are_keys(spark: Any, tmp_path: Path) -> None:
     rows = spark.sql("SELECT id, cast(null AS string) AS a, cast(null AS int) AS b FROM range(5)")
     plan = writer(tmp_path, rows, ("a", "b"))
-    written = shuffle_runs(rows, plan)
+    written = shuffled(rows, plan)
     assert_runs_are_right(plan, written)
     assert_each_row_once(plan, written, rows)
 
@@ -252,7 +260,7 @@ def test_null_keys_are_keys(spark: Any, tmp_path: Path) -> None:
 def test_columns_may_have_any_name(spark: Any, tmp_path: Path, name: str) -> None:
     rows = spark.sql("SELECT id % 7, id, id % 3 FROM range(50)").toDF(name, f"{name}2", "other")
     plan = writer(tmp_path, rows, (name,), ("other", name), order_by=(f"{name}2",))
-    for written, groups in ((shuffle_runs(rows, plan), GROUPS), (write_alone(rows, plan), 1)):
+    for written, groups in ((shuffled(rows, plan), GROUPS), (write_alone(rows, plan), 1)):
         assert_runs_are_right(replace(plan, groups=groups), written)
         assert_each_row_once(plan, written, rows)
         table = read_back(plan, written[plan.channel(0)])

@@ -43,6 +43,7 @@ from upriver.spark.drain import Drain
 from upriver.spark.file_scans import NotAScan, scan_of
 from upriver.spark.parquet import NotAsArrow
 from upriver.spark.runs import (
+    TASK_MEMORY,
     BatchRows,
     FileRows,
     Lot,
@@ -238,17 +239,21 @@ class EpochLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How a table is kept. groups: Spark tasks that write a batch at most. format: of the root."""
+    """How a table is kept. groups: Spark tasks that write a batch at most. format: of the root. task_memory: bytes of
+    memory of such a task."""
 
     root: str
     table: TableSpec
     vnodes: int
     groups: int
     format: int = FORMAT
+    task_memory: int = TASK_MEMORY
 
     def writer(self, *lots: Lot) -> RunWriter:
         groups = min(self.groups, self.vnodes)
-        return RunWriter(root=self.root, table=self.table, lots=lots, vnodes=self.vnodes, groups=groups)
+        return RunWriter(
+            root=self.root, table=self.table, lots=lots, vnodes=self.vnodes, groups=groups, memory=self.task_memory
+        )
 
     def must_shuffle(self, tasks: int) -> bool:
         """Whether no two of so many tasks may have rows of one key."""

@@ -55,7 +55,7 @@ from upriver.spark.loads import LoadIngest, OnChange
 from upriver.spark.placement import wait_for_hosts
 from upriver.spark.probe import check_executors, packages_for
 from upriver.spark.retention import begun_retention
-from upriver.spark.runs import Lot, RunWriter, warm_up
+from upriver.spark.runs import TASK_MEMORY, Lot, RunWriter, warm_up
 from upriver.spark.session import (
     check_session,
     checked_settings,
@@ -105,7 +105,7 @@ class StartedSource:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppConfig:
     """How an app runs. root: of the lake. workers: ``None`` for as many as the lake says. listen: the
-    coordinator's address. groups: ingest tasks at most.
+    coordinator's address. groups: ingest tasks at most. task_memory: bytes of one.
 
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. failure_detection: how soon a silent worker is given up and replaced. clock_tick_s:
@@ -118,6 +118,7 @@ class AppConfig:
     tokens: Tokens
     listen: Listen
     groups: int | None
+    task_memory: int = TASK_MEMORY
     migration_step_budget_ms: float = 5.0
     memory_budget: int | None = None
     standbys: Standbys = field(default_factory=Standbys)
@@ -472,7 +473,14 @@ class RunningApp:
         schemas = {table.name: table.schema for table in record.tables}
         tables = [replace(source.table, schema=schemas[source.table.name]) for source in self._sources]
         return {
-            table.name: Layout(root=lake.root, table=table, vnodes=vnodes, groups=groups, format=record.format)
+            table.name: Layout(
+                root=lake.root,
+                table=table,
+                vnodes=vnodes,
+                groups=groups,
+                format=record.format,
+                task_memory=self._config.task_memory,
+            )
             for table in tables
         }
 

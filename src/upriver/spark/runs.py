@@ -68,8 +68,7 @@ _LOG = logging.getLogger("upriver.ingest")
 SHELVES_PER_GROUP = 8
 """Shelves of one vnode group, unless it has fewer vnodes."""
 PACK_ROWS_MAX = 500_000
-PACK_BYTES_MAX = 64 << 20
-"""Rows and bytes that are gathered before they are packed."""
+"""Rows that are gathered before they are packed."""
 _BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 _BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 UNTOUCHED = f"{64 << 20}b"
@@ -169,9 +168,15 @@ RUN_ROWS_MAX = 4_000_000
 RUN_BYTES_MAX = 128 << 20
 """Rows and bytes of one run; a task that has more writes several."""
 CHUNK_ROWS_MAX = 4_000_000
-CHUNK_BYTES_MAX = 64 << 20
-"""Rows and bytes that a task sorts at once. If it has more, it writes them sorted to a local disk, and merges them."""
-SPILL_BATCH_BYTES = 1 << 20
+"""Rows that a task sorts at once. If it has more, it writes them sorted to a local disk, and merges them."""
+TASK_MEMORY = 1 << 30
+"""Bytes of memory of a task, by default."""
+TASK_MEMORY_FIXED = 256 << 20
+"""Bytes of it that Python, its libraries and the parts of chunks that are merged take, however few the others are."""
+CHUNK_SHARE, RUN_SHARE = 16, 8
+"""Of the others, a task sorts one of so many parts at once, and a run is at most one of so many. The task holds a chunk
+up to four times (the next one, rows under way, copies), or a run three times."""
+SPILL_BATCH_BYTES = 1 << 18
 """About so many bytes of each sorted chunk are in memory while they are merged."""
 
 _REPORT = pa.schema([("number", pa.int32()), ("told", pa.string())])
@@ -212,7 +217,7 @@ class Lot:
 @dataclass(frozen=True, slots=True)
 class RunWriter:
     """The parameters of a writing task; picklable. groups: tasks per lot of a shuffle. rows_max: of one run.
-    chunk_rows_max: that a task sorts at once."""
+    chunk_rows_max: that a task sorts at once. memory: bytes of a task."""
 
     root: str
     table: TableSpec
@@ -221,6 +226,17 @@ class RunWriter:
     groups: int
     rows_max: int = RUN_ROWS_MAX
     chunk_rows_max: int = CHUNK_ROWS_MAX
+    memory: int = TASK_MEMORY
+
+    @property
+    def chunk_bytes_max(self) -> int:
+        """Bytes that a task sorts at once."""
+        return (self.memory - TASK_MEMORY_FIXED) // CHUNK_SHARE
+
+    @property
+    def run_bytes_max(self) -> int:
+        """Bytes of one run."""
+        return min(RUN_BYTES_MAX, (self.memory - TASK_MEMORY_FIXED) // RUN_SHARE)
 
     def channel(self, lot: int) -> Channel:
         """The lake edge that a lot's index feeds."""
@@ -436,7 +452,7 @@ def _warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
 
 
 def _sort_only(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    lots = sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))
+    lots = sorted_lots(writer, gathered(batches, writer.chunk_rows_max, writer.chunk_bytes_max))
     yield pa.RecordBatch.from_pydict({"rows": [sum(len(rows) for ordered in lots for rows in ordered)]})
 
 
@@ -448,7 +464,7 @@ def quoted(column: str) -> str:
 def pack_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Pack one task's rows, for every lot."""
     shelves = Shelves(writer.vnodes, writer.groups)
-    for rows in gathered(batches, PACK_ROWS_MAX, PACK_BYTES_MAX):
+    for rows in gathered(batches, PACK_ROWS_MAX, writer.chunk_bytes_max):
         yield from pack(rows, writer.table.schema, writer.lot_keys(), shelves)
 
 
@@ -460,7 +476,7 @@ def pack_runs(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa
             lot, run = given["lot"], RunInfo.from_json(json.loads(given["run"]))
             rows = lake.open_run(run, run_schema(schema)).batches(REWRITE_ROWS)
             columns = (piece.select(schema.names) for piece in rows)
-            for part in gathered(columns, PACK_ROWS_MAX, PACK_BYTES_MAX):
+            for part in gathered(columns, PACK_ROWS_MAX, writer.chunk_bytes_max):
                 yield from pack(part, schema, {lot: writer.lots[lot].index}, shelves)
 
 
@@ -478,7 +494,9 @@ def write_own_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) ->
     """Write all rows of one task, for every lot, as runs of bounded size; yields a report of each."""
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    for lot, ordered in enumerate(sorted_lots(writer, gathered(batches, writer.chunk_rows_max, CHUNK_BYTES_MAX))):
+    for lot, ordered in enumerate(
+        sorted_lots(writer, gathered(batches, writer.chunk_rows_max, writer.chunk_bytes_max))
+    ):
         for run in _write_lot(writer, lot, ordered):
             yield report(lot, json.dumps(replace(run, task=task).to_json()))
 
@@ -569,7 +587,7 @@ def _write_lot(writer: RunWriter, lot: int, ordered: Iterable[pa.RecordBatch]) -
     files = open_files(writer.root)
     # A task that Spark runs twice must not write one file twice: hence an id per attempt.
     attempt = f"tables/{writer.channel(lot)}/{writer.lots[lot].batch:012d}-{uuid4().hex}"
-    for part, rows in enumerate(gathered(cut_batches(ordered, writer.rows_max), writer.rows_max, RUN_BYTES_MAX)):
+    for part, rows in enumerate(gathered(cut_batches(ordered, writer.rows_max), writer.rows_max, writer.run_bytes_max)):
         yield _write_run(files, writer, f"{attempt}-{part:05d}.arrow", rows)
 
 

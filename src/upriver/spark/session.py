@@ -431,7 +431,7 @@ def _different(spark: SparkSession) -> Iterator[tuple[str, str, str | None]]:
         if found is not None and found.lower() != needed.lower():
             yield name, found, needed
     # The names in one call: PySpark takes the end of an iterator of Java's for a failure, and looks into it.
-    names = str(spark.conf._jconf.getAll().keys().mkString("\n")).split("\n")
+    names = str(spark._jsparkSession.conf().getAll().keys().mkString("\n")).split("\n")
     set_here = {name: spark.conf.get(name) or "" for name in sorted(names) if _changes_queries(name)}
     watched = [name for name in set_here if name not in NEEDED]
     untouched = spark.newSession() if watched else None
