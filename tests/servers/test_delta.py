@@ -59,3 +59,37 @@ def test_an_append_table_says_what_to_do_about_an_update(delta_spark: Any, tmp_p
         spark.sql(f"UPDATE delta.`{tmp_path}/people` SET name = 'zz' WHERE id = 1")
         with pytest.raises(Exception, match="read the source's change feed into a table with a primary_key"):
             app.wait(120)
+
+
+def test_plain_files_are_read_as_arrow(delta_spark: Any, tmp_path: Path) -> None:
+    """Those of a table with deletion vectors or mapped columns are left to Spark; rows are the same."""
+    spark, properties = (
+        delta_spark,
+        {
+            "plain": {},
+            "deleted": {"delta.enableDeletionVectors": "true"},
+            "mapped": {"delta.columnMapping.mode": "name"},
+            "widened": {"delta.enableTypeWidening": "true"},
+        },
+    )
+    for name, given in properties.items():
+        rows = people(spark, 0, 10).selectExpr("id", "name", "CAST(grp AS INT) AS grp", "id % 2 AS half")
+        writer = rows.coalesce(1).write.format("delta").partitionBy("half")
+        for key, value in given.items():
+            writer = writer.option(key, value)
+        writer.save(f"{tmp_path}/{name}")
+    spark.sql(f"DELETE FROM delta.`{tmp_path}/deleted` WHERE id = 3")
+    spark.sql(f"ALTER TABLE delta.`{tmp_path}/widened` ALTER COLUMN grp TYPE BIGINT")
+    with App(spark, str(tmp_path / "lake"), workers=1) as app:
+        for name in properties:
+            app.table(name, spark.readStream.format("delta").load(f"{tmp_path}/{name}"), key="id")
+            app.view(f"all_{name}", f"SELECT id, name, grp, half FROM {name}", key="id", partial=False)
+        app.start(wait=True)
+        for name in properties:
+            expected = spark.read.format("delta").load(f"{tmp_path}/{name}").orderBy("id").collect()
+            assert app.read(f"all_{name}").orderBy("id").collect() == expected
+        told = {name: app.status()["tables"][name]["way"] for name in properties}
+    ways = {name: way.partition(":")[0] for name, way in told.items()}
+    assert ways == {
+        name: "rows of Spark" if name in ("deleted", "mapped") else "files as Arrow" for name in properties
+    }, told

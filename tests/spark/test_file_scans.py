@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from ingest_kit import Driver, assert_exactly_once, driving, epochs, events, in_time, rows_of
 from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
 
 from upriver import App
 from upriver.errors import IngestFailed
@@ -188,7 +189,7 @@ def test_large_files_are_cut(spark: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [(f"{SET}datetimeRebaseModeInRead", "LEGACY"), (f"{SET}fieldId.read.enabled", "true")],
+    [(f"{SET}datetimeRebaseModeInRead", "LEGACY"), (f"{SET}int96TimestampConversion", "true")],
 )
 def test_settings_under_which_files_mean_something_else(spark: Any, tmp_path: Path, name: str, value: str) -> None:
     pq.write_table(READ.select(["day"]), tmp_path / "f")
@@ -196,6 +197,18 @@ def test_settings_under_which_files_mean_something_else(spark: Any, tmp_path: Pa
     assert is_same(session.read.parquet(str(tmp_path / "f")))
     session.conf.set(name, value)
     assert is_left(session.read.parquet(str(tmp_path / "f")))
+
+
+def test_columns_that_are_found_by_their_number_are_left_to_spark(spark: Any, tmp_path: Path) -> None:
+    session = spark.newSession()
+    session.conf.set(f"{SET}fieldId.write.enabled", "true")
+    session.conf.set(f"{SET}fieldId.read.enabled", "true")
+    numbered = StructType([StructField("a", LongType(), metadata={"parquet.field.id": 1})])
+    session.createDataFrame([(1,)], numbered).write.parquet(str(tmp_path / "f"))
+    assert is_left(session.read.parquet(str(tmp_path / "f")))
+    assert is_same(session.read.schema("a LONG").parquet(str(tmp_path / "f")))
+    renamed = StructType([StructField("b", LongType(), metadata={"parquet.field.id": 1})])
+    assert is_left(session.read.schema(renamed).parquet(str(tmp_path / "f")))
 
 
 def test_a_column_with_a_default_is_left_to_spark(spark: Any, tmp_path: Path) -> None:

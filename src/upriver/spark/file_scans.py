@@ -29,6 +29,7 @@ from upriver.spark.session import java_class
 _PASSED_THROUGH = ("WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec")
 """Nodes of a plan that change no row."""
 _PARQUET = "org.apache.spark.sql.execution.datasources.parquet.ParquetFileFormat"
+_DELTA = "org.apache.spark.sql.delta.DeltaParquetFileFormat"
 _LOSSLESS = {
     ("tinyint", "smallint"), ("tinyint", "int"), ("tinyint", "bigint"), ("smallint", "int"), ("smallint", "bigint"),
     ("int", "bigint"), ("float", "double"),
@@ -39,11 +40,8 @@ _CALENDARS = {
     "int96RebaseMode": "spark.sql.parquet.int96RebaseModeInRead",
 }
 """Options of a reader, and the session's settings in their place: which calendar files have that do not tell it."""
-_NEEDED = {
-    "spark.sql.parquet.fieldId.read.enabled": "false",
-    "spark.sql.parquet.int96TimestampConversion": "false",
-}
-"""Settings under which a file's values are what they seem."""
+_INT96_MOVED = "spark.sql.parquet.int96TimestampConversion"
+"""Spark's setting that moves timestamps of some writers by the session's zone."""
 _TELLING_METADATA = re.compile(r"EXISTS_DEFAULT|CURRENT_DEFAULT|__.*|parquet\..*|delta\..*")
 """Keys of a column's metadata that change what Spark reads."""
 _FILE = re.compile(r"path: (\S+), range: (\d+)-(\d+), partition values: \[empty row\]")
@@ -134,15 +132,19 @@ def _in_words(plan: Any, kind: str) -> str:
 
 
 def _check_format(scan: Any) -> None:
-    kind = str(scan.relation().fileFormat().getClass().getName())
-    if kind != _PARQUET:
+    format = scan.relation().fileFormat()
+    kind = str(format.getClass().getName())
+    # Rows that Delta's deletion vectors delete are dropped by a filter, which is another node.
+    is_plain = (
+        format.columnMappingMode().name() == "none" and not format.isCDCRead() if kind == _DELTA else kind == _PARQUET
+    )
+    if not is_plain:
         raise NotAScan(f"its files are read by {kind.rpartition('.')[2]}, and not as plain Parquet")
 
 
 def _check_settings(spark: SparkSession, options: Any, fields: Sequence[StructField]) -> None:
-    for name, needed in _NEEDED.items():
-        if spark.conf.get(name, needed) != needed:
-            raise NotAScan(f"{name} is set")
+    if spark.conf.get(_INT96_MOVED, "false") != "false":
+        raise NotAScan(f"{_INT96_MOVED} is set")
     has_times = any(field.dataType.typeName() in ("date", "timestamp", "timestamp_ntz") for field in fields)
     for option, name in _CALENDARS.items():
         told = options.get(option)
