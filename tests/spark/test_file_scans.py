@@ -129,6 +129,23 @@ def test_files_by_spark(spark: Any, tmp_path: Path, times: str) -> None:
     assert is_same(rows.drop("day", "instant", "wall"))
 
 
+@pytest.mark.parametrize(
+    ("days", "is_far"), [(-60_000_000, True), (-24_855_000, True), (-2_000_000, False), (90_000_000, False)]
+)
+def test_timestamps_of_int96_at_the_ends_of_time(spark: Any, tmp_path: Path, days: int, is_far: bool) -> None:
+    """pyarrow would give the second as one of 1971."""
+    session = spark.newSession()
+    session.conf.set(f"{SET}outputTimestampType", "INT96")
+    micros = f"CAST({days} AS LONG) * 86400000000 + 7"
+    session.sql(f"SELECT timestamp_micros({micros}) AS at").write.parquet(str(tmp_path / "f"))
+    rows = session.read.parquet(str(tmp_path / "f"))
+    if is_far:
+        assert is_left(rows)
+    else:
+        ours, theirs = (table.column(0).cast(pa.int64()).to_pylist() for table in (as_arrow(rows), rows.toArrow()))
+        assert ours == theirs == [days * 86_400_000_000 + 7]
+
+
 def test_files_by_duckdb(spark: Any, tmp_path: Path) -> None:
     query = """SELECT true AS flag, 1::TINYINT AS i8, 7::UINTEGER AS u32, 9::HUGEINT AS huge, 'a' AS text,
         'a'::BLOB AS bytes, DATE '1500-03-04' AS day, TIMESTAMP '1500-03-04 05:06:07' AS wall,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 READ_ROWS_MAX = 500_000
@@ -30,6 +31,10 @@ _JULIAN_INT96 = b"org.apache.spark.legacyINT96"
 _GREGORIAN_SINCE, _GREGORIAN_INT96_SINCE = "3.0.0", "3.1.0"
 """Versions of Spark, as texts, from which on dates and timestamps of its files are Gregorian unless the file notes it.
 """
+
+
+_SECONDS_MAX = 1 << 44
+"""More than the seconds of the last timestamp that Spark has, since 1970."""
 
 
 class NotAsArrow(Exception):
@@ -87,6 +92,7 @@ class FileScan:
             if not groups:
                 return
             columns = self._columns_of(file, each.path)
+            _check_int96(file, groups, each.path, columns)
             names = list(dict.fromkeys(name for name in columns if name is not None))
             for rows in _batches(file, groups, names):
                 yield self._as_scanned(rows, columns, each)
@@ -187,6 +193,24 @@ def _check_columns(file: pq.ParquetFile, columns: Iterable[tuple[str, ScannedCol
             raise NotAsArrow(f"{path}: column {name!r} is of a Spark that kept days before 1582 in another calendar")
 
 
+def _check_int96(file: pq.ParquetFile, groups: Sequence[int], path: str, columns: Iterable[str | None]) -> None:
+    """Raise NotAsArrow for a timestamp in INT96 before the days of which it counts the first. As microseconds, pyarrow
+    gives it as any other one; as seconds, it gives one that is later than all that Spark has."""
+    wanted = set(columns)
+    leaves = (file.schema.column(place) for place in range(len(file.schema)))
+    names = [leaf.path for leaf in leaves if leaf.path in wanted and leaf.physical_type == "INT96"]
+    if not names:
+        return
+    with pq.ParquetFile(path, buffer_size=BUFFER_BYTES, coerce_int96_timestamp_unit="s") as seconds:
+        for group in groups:
+            for name, column in zip(
+                names, seconds.read_row_group(group, names, use_threads=False).columns, strict=True
+            ):
+                last = pc.max(column.cast(pa.int64())).as_py()
+                if last is not None and last > _SECONDS_MAX:
+                    raise NotAsArrow(f"{path}: column {name!r} has days before those that INT96 counts")
+
+
 def _is_julian(leaf: Any, type: pa.DataType, notes: Mapping[bytes, bytes]) -> bool:
     """Whether Spark moves early days of the column. notes: of the file."""
     if not pa.types.is_temporal(type):
@@ -236,7 +260,8 @@ def _is_read_alike(leaf: Any, type: pa.DataType) -> bool:
         case pa.DataType() if pa.types.is_date32(type):
             return logical == "DATE"
         case pa.Decimal128Type():
-            return logical == "DECIMAL" and (leaf.precision, leaf.scale) == (type.precision, type.scale)
+            is_same = (leaf.precision, leaf.scale) == (type.precision, type.scale)
+            return logical == "DECIMAL" and physical != "BYTE_ARRAY" and is_same
         case pa.TimestampType():
             if physical == "INT96":
                 return type.tz is not None
