@@ -5,10 +5,11 @@ One Spark job writes all *lots*: a lot is the rows of one batch in the order of 
 once per lot, and writes them. Rows that are too many to be sorted at once are sorted in chunks, which lie on a local
 disk, and merged.
 
-With very many tasks, readers would look for a key in too many runs. So these rows go through Spark's shuffle, as do
-rows that are in the lake and get into another order, for an index that a table gets later. The first stage packs the
-rows, once per lot. Spark shuffles the packed values, so that partition ``lot * groups + group`` holds exactly one lot's
-rows of one contiguous group of vnodes. The second stage unpacks them in order and writes them.
+Rows that are in the lake get into another order in the same way, for an index that a table gets later.
+
+With very many tasks, readers would look for a key in too many runs. So these rows go through Spark's shuffle. The first
+stage packs the rows, once per lot. Spark shuffles the packed values, so that partition ``lot * groups + group`` holds
+exactly one lot's rows of one contiguous group of vnodes. The second stage unpacks them in order and writes them.
 
 Spark's shuffle and sort handle rows one at a time. This would cost more than the rest of a row's way into the lake. So
 a task first gathers rows, orders them by vnode and packs them in Arrow: the shuffle then moves a few large binary
@@ -191,7 +192,7 @@ _WARM: WeakSet[SparkSession] = WeakSet()
 """Sessions in which an app has warmed up: their Python processes run, and the JVM has compiled most of its code."""
 
 REWRITE_ROWS = 10_000
-"""Rows of a run that are read before the task decides whether to pack them."""
+"""Rows of a run that are read at a time."""
 
 
 MapTask = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
@@ -358,14 +359,14 @@ def _by_channel(lots: Iterable[tuple[RunInfo, ...]], writer: RunWriter) -> dict[
 def rewrite_runs(
     spark: SparkSession, sources: Sequence[Sequence[RunInfo]], writer: RunWriter
 ) -> list[tuple[RunInfo, ...]]:
-    """Rewrite rows that are in the lake, with one Spark job: lot ``n`` is the rows of the runs ``sources[n]``.
+    """Rewrite rows that are in the lake, with one Spark job: lot ``n`` is the rows of the runs ``sources[n]``. One task
+    writes a lot, so its rows keep their order where the new one does not tell.
 
     Returns the runs of each lot, which no manifest names. Raises as :func:`write_runs`.
     """
-    named = [(lot, json.dumps(run.to_json())) for lot, runs in enumerate(sources) for run in runs]
-    tasks = max(1, min(writer.groups, len(named)))
-    runs = spark.createDataFrame(named, "lot int, run string").repartition(tasks)
-    return _written(map_in_arrow(runs, partial(pack_runs, writer), PACKED_SQL), writer)
+    named = [(lot, json.dumps([run.to_json() for run in runs])) for lot, runs in enumerate(sources)]
+    lots = spark.createDataFrame(named, "lot int, runs string").repartition(max(1, min(writer.groups, len(named))))
+    return _of_lots(_collected(map_in_arrow(lots, partial(rewrite_lots, writer), _REPORT_SQL)), writer)
 
 
 def _written(packed: DataFrame, writer: RunWriter) -> list[tuple[RunInfo, ...]]:
@@ -468,16 +469,19 @@ def pack_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iter
         yield from pack(rows, writer.table.schema, writer.lot_keys(), shelves)
 
 
-def pack_runs(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Pack the rows of a task's runs, each for its lot."""
-    shelves, schema, lake = Shelves(writer.vnodes, writer.groups), writer.table.schema, Lake(writer.root)
-    for batch in named:
-        for given in batch.to_pylist():
-            lot, run = given["lot"], RunInfo.from_json(json.loads(given["run"]))
-            rows = lake.open_run(run, run_schema(schema)).batches(REWRITE_ROWS)
-            columns = (piece.select(schema.names) for piece in rows)
-            for part in gathered(columns, PACK_ROWS_MAX, writer.chunk_bytes_max):
-                yield from pack(part, schema, {lot: writer.lots[lot].index}, shelves)
+def rewrite_lots(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write the rows of the runs that each of a task's lots names; yields a report of each run that it writes."""
+    schema, lake = writer.table.schema, Lake(writer.root)
+    for lot, listed in ((row["lot"], row["runs"]) for batch in named for row in batch.to_pylist()):
+        pieces = (
+            piece.select(schema.names)
+            for run in map(RunInfo.from_json, json.loads(listed))
+            for piece in lake.open_run(run, run_schema(schema)).batches(REWRITE_ROWS)
+        )
+        alone = replace(writer, lots=(writer.lots[lot],))
+        for ordered in sorted_lots(alone, gathered(pieces, writer.chunk_rows_max, writer.chunk_bytes_max)):
+            for run in _write_lot(writer, lot, ordered):
+                yield report(lot, json.dumps(run.to_json()))
 
 
 def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
