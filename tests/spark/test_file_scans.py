@@ -22,9 +22,9 @@ from upriver.errors import IngestFailed
 from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec
 from upriver.spark.digests import files_digest, rows_digest
-from upriver.spark.file_scans import NotAScan, scan_of
+from upriver.spark.file_scans import NotAScan, buckets_of, path_of, scan_of
 from upriver.spark.ingest import Layout, WayIn
-from upriver.spark.parquet import NotAsArrow
+from upriver.spark.parquet import FileRange, NotAsArrow
 from upriver.spark.runs import FileRows, Lot, SparkRows, shuffle_runs
 from upriver.spark.schema import spark_arrow_schema
 
@@ -193,6 +193,26 @@ def test_directories_that_name_columns(spark: Any, tmp_path: Path) -> None:
     assert rows.dtypes == [("k", "bigint"), ("day", "date"), ("kind", "string"), ("n", "int")]
     assert is_same(rows)
     assert is_same(rows.where("n = 3 AND day > date'2000-01-01'").select("kind", "k"))
+
+
+def test_a_bucket_is_opened_with_sparks_own_keys_or_not_at_all(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "of this process")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "of this process")
+    ranges = [
+        FileRange(path_of("s3a://with-keys/a%20b/c%2541.parquet"), 0, 9),
+        FileRange(path_of("file:///a%20b"), 0, 9),
+    ]
+    assert [each.path for each in ranges] == ["s3a://with-keys/a b/c%41.parquet", "/a b"]
+    with pytest.raises(NotAScan, match="no keys of the bucket with-keys"):
+        buckets_of(ranges, spark)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    for name in ("access.key", "secret.key"):
+        hadoop.set(f"fs.s3a.bucket.with-keys.{name}", f"my {name}")
+    (bucket,) = buckets_of(ranges, spark)
+    assert bucket == "s3a://with-keys"
+    assert bucket.options == {"access_key_id": "my access.key", "secret_access_key": "my secret.key"}
+    with pytest.raises(NotAScan, match="neither on a disk nor in S3"):
+        path_of("hdfs://host/file")
 
 
 def test_large_files_are_cut(spark: Any, tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Files of Parquet as Arrow: which row groups a range has, and which files are left to Spark."""
 
+import pickle
+import re
+from dataclasses import replace
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -9,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from s3_kit import BUCKET, SECRET, S3Server
 
+from upriver.lake.address import Root
+from upriver.lake.object_store import open_object_store
 from upriver.spark.file_scans import shared
 from upriver.spark.parquet import FileChanged, FileRange, FileScan, NotAsArrow, ScannedColumn, groups_in
 
@@ -88,6 +94,23 @@ def test_what_spark_reads_in_its_own_way_is_left_to_it(tmp_path: Path) -> None:
     pq.write_table(pa.table([[1], [2]], ["k", "K"]), tmp_path / "twice")
     with pytest.raises(NotAsArrow, match="several"):
         read(tmp_path / "twice", K)
+
+
+def test_files_in_a_bucket_are_read_with_its_settings(s3: S3Server, tmp_path: Path) -> None:
+    root = Root(f"s3a://{BUCKET}", s3.options)
+    pq.write_table(pa.table({"k": range(5000), "t": ["text"] * 5000}), tmp_path / "f", row_group_size=1000)
+    open_object_store(root).create("files/with space.parquet", (tmp_path / "f").read_bytes())
+    path = f"{root}/files/with space.parquet"
+    ranges = FileRange(path, 0, 8000), FileRange(path, 8000, EVERYTHING)
+    scan = FileScan((ranges,), (K, ScannedColumn(pa.string(), "t")), False, (root,))
+    again = pickle.loads(pickle.dumps(scan))
+    assert sorted(row["c0"] for rows in again.rows(0) for row in rows.to_pylist()) == list(range(5000))
+    assert SECRET not in repr(again)
+    for wrong in (FileRange(f"{root}/gone", 0, 9), FileRange(path, 0, 9, size=9, modified_ms=9)):
+        with pytest.raises((NotAsArrow, FileChanged), match=re.escape(wrong.path)):
+            list(replace(scan, tasks=((wrong,),)).rows(0))
+    with pytest.raises(NotAsArrow, match=re.escape(path)):
+        list(replace(scan, buckets=()).rows(0))
 
 
 def test_files_that_are_broken_gone_or_changed_are_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ bytes are this process's own (rule lake.own_create_is_recognised). ``obstore`` r
 because only here it is known which attempt got which answer.
 """
 
+import io
 import os
 import random
 import re
@@ -127,6 +128,35 @@ def _store(
             if address.domain and "endpoint" not in settings:
                 settings = {**settings, "endpoint": f"https://{settings['account_name']}.blob.{address.domain}"}
             return AzureStore(address.bucket, config=settings, **place)  # type: ignore[arg-type]
+
+
+class ReadFrom(io.RawIOBase):
+    """A file of a store as Python's files are read. Each read is a request."""
+
+    def __init__(self, files: "ObjectStoreFiles", path: str) -> None:
+        self._files, self._path, self._at = files, path, 0
+        self._size = files.read_into(path, [])
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, target: Any) -> int:
+        view = memoryview(target).cast("B")
+        wanted = view[: max(0, self._size - self._at)]
+        if len(wanted):
+            self._files.read_into(self._path, [(self._at, wanted)])
+        self._at += len(wanted)
+        return len(wanted)
 
 
 class ObjectStoreFiles:
@@ -255,6 +285,14 @@ class ObjectStoreFiles:
         content = memoryview(found.bytes())
         target[: len(content)] = content
         return int(found.meta["size"])
+
+    def modified(self, path: str) -> tuple[int, int]:
+        """The size of a file, and when it was modified, in milliseconds since 1970."""
+        import obstore
+
+        with self._reading(path):
+            found = obstore.head(self._clients.reads, path)
+        return int(found["size"]), int(found["last_modified"].timestamp() * 1000)
 
     def names(self, directory: str) -> list[str]:
         import obstore

@@ -10,7 +10,7 @@ plan here is private to Spark: a version that answers otherwise gets its rows fr
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,10 +21,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import DataType, StructField, StructType
 
+from upriver.lake.address import Root, object_address
+from upriver.lake.store_options import store_options
 from upriver.plan.plan import TableSpec
 from upriver.spark.parquet import FileRange, FileScan, ScannedColumn
 from upriver.spark.schema import spark_arrow_schema
 from upriver.spark.session import java_class
+from upriver.spark.sources import one_line
 
 _PASSED_THROUGH = ("WholeStageCodegenExec", "InputAdapter", "ColumnarToRowExec")
 """Nodes of a plan that change no row."""
@@ -48,6 +51,7 @@ _FILE = re.compile(r"path: (\S+), range: (\d+)-(\d+), partition values: \[empty 
 """A file of a partition, as Spark prints it, if its directory names no column. The path is encoded as in a URL."""
 
 
+_S3 = ("s3", "s3a")
 _PLAIN_TYPES = frozenset(
     {"byte", "short", "integer", "long", "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
 )
@@ -66,12 +70,13 @@ class PlannedScan:
     columns: tuple[ScannedColumn, ...]
     ranges: tuple[FileRange, ...]
     is_case_sensitive: bool
+    buckets: tuple[Root, ...] = ()
 
     def of_table(self, table: TableSpec, tasks: int) -> FileScan:
         """What at most so many tasks read, with the columns of a table in its order; null where the scan has none."""
         by_name = dict(zip(self.names, self.columns, strict=True))
         columns = tuple(by_name.get(field.name, ScannedColumn(field.type)) for field in table.schema)
-        return FileScan(shared(self.ranges, tasks), columns, self.is_case_sensitive)
+        return FileScan(shared(self.ranges, tasks), columns, self.is_case_sensitive, self.buckets)
 
 
 def shared(ranges: Sequence[FileRange], tasks: int) -> tuple[tuple[FileRange, ...], ...]:
@@ -92,7 +97,7 @@ def scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
     try:
         return _scan_of(plan, rows, is_fixed=is_fixed)
     except (Py4JError, PySparkException, TypeError, ValueError, KeyError) as error:
-        raise NotAScan(f"Spark's plan cannot be read: {str(error).splitlines()[0]}") from error
+        raise NotAScan(f"Spark's plan cannot be read: {one_line(str(error))}") from error
 
 
 def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
@@ -107,11 +112,13 @@ def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
     for projection in reversed(projections):
         columns = {_id(named): _projected(named, columns) for named in _each(projection.projectList())}
     given = [columns[_id(attribute)] for attribute in _each(plan.output())]
+    ranges = tuple(_ranges(spark, scan, is_fixed=is_fixed))
     return PlannedScan(
         names=tuple(rows.columns),
         columns=tuple(column for column, _ in given),
-        ranges=tuple(_ranges(spark, scan, is_fixed=is_fixed)),
+        ranges=ranges,
         is_case_sensitive=spark.conf.get("spark.sql.caseSensitive") == "true",
+        buckets=buckets_of(ranges, spark),
     )
 
 
@@ -145,6 +152,8 @@ def _check_format(scan: Any) -> None:
 def _check_settings(spark: SparkSession, options: Any, fields: Sequence[StructField]) -> None:
     if spark.conf.get(_INT96_MOVED, "false") != "false":
         raise NotAScan(f"{_INT96_MOVED} is set")
+    if any(str(name).lower().startswith("fs.") for name in options.keys().mkString("\n").split("\n")):
+        raise NotAScan("its reader has settings of its own for the store")
     has_times = any(field.dataType.typeName() in ("date", "timestamp", "timestamp_ntz") for field in fields)
     for option, name in _CALENDARS.items():
         told = options.get(option)
@@ -215,7 +224,7 @@ def _ranges(spark: SparkSession, scan: Any, *, is_fixed: bool) -> Iterator[FileR
         if len(found) != len(files):
             raise NotAScan("its files cannot be told from Spark's plan")
         for path, start, end in found:
-            yield FileRange(_local_path(path), int(start), int(end))
+            yield FileRange(path_of(path), int(start), int(end))
 
 
 def _range(file: Any, partitioned: Any, *, is_fixed: bool) -> FileRange:
@@ -226,7 +235,7 @@ def _range(file: Any, partitioned: Any, *, is_fixed: bool) -> FileRange:
         for place, field in enumerate(_each(partitioned))
     )
     size, modified_ms = (int(file.fileSize()), int(file.modificationTime())) if is_fixed else (None, None)
-    path = _local_path(str(file.filePath().toString()))
+    path = path_of(str(file.filePath().toString()))
     return FileRange(path, start, start + int(file.length()), values, size, modified_ms)
 
 
@@ -239,9 +248,27 @@ def _value(value: Any, type: str) -> Any:
     raise NotAScan(f"its directories name a column of type {type}")
 
 
-def _local_path(url: str) -> str:
-    """The path of a file on a disk that Spark's tasks see."""
+def path_of(url: str) -> str:
+    """A file on a disk that Spark's tasks see, or in a bucket of S3."""
     parts = urlsplit(url)
-    if parts.scheme != "file" or parts.netloc:
-        raise NotAScan(f"its files are in {parts.scheme}://{parts.netloc}, and not on a disk")
-    return unquote(parts.path)
+    if parts.scheme == "file" and not parts.netloc:
+        return unquote(parts.path)
+    if parts.scheme in _S3:
+        return f"{parts.scheme}://{parts.netloc}{unquote(parts.path)}"
+    raise NotAScan(f"its files are in {parts.scheme}://{parts.netloc}, and neither on a disk nor in S3")
+
+
+def buckets_of(ranges: Iterable[FileRange], spark: SparkSession) -> tuple[Root, ...]:
+    """The buckets of the files, with the settings that Spark has for them."""
+    named = {each.path.split("/", 3)[2]: each.path.split("/", 1)[0] for each in ranges if not each.path.startswith("/")}
+    return tuple(Root(f"{scheme}//{name}", _options(name, spark)) for name, scheme in named.items())
+
+
+def _options(bucket: str, spark: SparkSession) -> dict[str, str]:
+    """What opens a bucket. Nothing but Spark's own settings: this process may be allowed more than Spark is."""
+    address = object_address(f"s3a://{bucket}")
+    assert address is not None
+    options = store_options(address, {}, spark.sparkContext._jsc.hadoopConfiguration().get)
+    if "secret_access_key" not in options:
+        raise NotAScan(f"Spark's settings have no keys of the bucket {bucket}")
+    return options

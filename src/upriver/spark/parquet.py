@@ -19,6 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from upriver.errors import UpriverError
+from upriver.lake.address import Root
+from upriver.lake.object_store import ReadFrom, open_object_store
+
 READ_ROWS_MAX = 500_000
 READ_BYTES_MAX = 16 << 20
 """Rows, and bytes as Parquet counts them, that are read at once."""
@@ -47,8 +51,9 @@ class FileChanged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """A range of a file's bytes. values: of the columns that the file's directory names, as Arrow takes them. size,
-    modified_ms: of the whole file, as it was when Spark planned; ``None`` if it may change until it is read."""
+    """A range of a file's bytes. path: on a disk, or a URI of an object store. values: of the columns that the file's
+    directory names, as Arrow takes them. size, modified_ms: of the whole file, as it was when Spark planned; ``None``
+    if it may change until it is read."""
 
     path: str
     start: int
@@ -71,31 +76,45 @@ class ScannedColumn:
 @dataclass(frozen=True, slots=True)
 class FileScan:
     """What tasks read; picklable. tasks: the ranges of each. columns: one for each of the rows. is_case_sensitive:
-    whether ``a`` and ``A`` are two columns."""
+    whether ``a`` and ``A`` are two columns. buckets: the roots of object stores by which the paths of files begin."""
 
     tasks: tuple[tuple[FileRange, ...], ...]
     columns: tuple[ScannedColumn, ...]
     is_case_sensitive: bool
+    buckets: tuple[Root, ...] = ()
 
     def rows(self, task: int) -> Iterator[pa.RecordBatch]:
         """The rows of a task, in batches of bounded size. Raises NotAsArrow or FileChanged, perhaps after some rows."""
         for each in self.tasks[task]:
             try:
                 yield from self._rows_of(each)
-            except (OSError, ValueError, TypeError, NotImplementedError, pa.ArrowException) as error:
+            except (OSError, ValueError, TypeError, NotImplementedError, pa.ArrowException, UpriverError) as error:
                 raise NotAsArrow(f"{each.path}: {_first_line(error)}") from error
 
     def _rows_of(self, each: FileRange) -> Iterator[pa.RecordBatch]:
-        _check_unchanged(each)
-        with pq.ParquetFile(each.path, buffer_size=BUFFER_BYTES, coerce_int96_timestamp_unit="us") as file:
+        source = self._opened(each)
+        with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, coerce_int96_timestamp_unit="us") as file:
             groups = groups_in(file.metadata, each.start, each.end)
             if not groups:
                 return
             columns = self._columns_of(file, each.path)
-            _check_int96(file, groups, each.path, columns)
+            _check_int96(file, groups, each.path, columns, source)
             names = list(dict.fromkeys(name for name in columns if name is not None))
             for rows in _batches(file, groups, names):
                 yield self._as_scanned(rows, columns, each)
+
+    def _opened(self, each: FileRange) -> Any:
+        """What pyarrow opens. Raises FileChanged."""
+        for bucket in self.buckets:
+            if each.path.startswith(f"{bucket}/"):
+                files, name = open_object_store(bucket), each.path.removeprefix(f"{bucket}/")
+                if each.size is not None:
+                    _check_unchanged(each, *files.modified(name))
+                return ReadFrom(files, name)
+        if each.size is not None:
+            now = Path(each.path).stat()
+            _check_unchanged(each, now.st_size, now.st_mtime_ns // 1_000_000)
+        return each.path
 
     def _columns_of(self, file: pq.ParquetFile, path: str) -> list[str | None]:
         """The name that each column of the scan has in a file; ``None`` for one that it lacks."""
@@ -131,11 +150,8 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _check_unchanged(each: FileRange) -> None:
-    if each.size is None:
-        return
-    now = Path(each.path).stat()
-    if (now.st_size, now.st_mtime_ns // 1_000_000) != (each.size, each.modified_ms):
+def _check_unchanged(each: FileRange, size: int, modified_ms: int) -> None:
+    if (size, modified_ms) != (each.size, each.modified_ms):
         raise FileChanged(f"the file {each.path} has changed since the DataFrame was made")
 
 
@@ -193,7 +209,9 @@ def _check_columns(file: pq.ParquetFile, columns: Iterable[tuple[str, ScannedCol
             raise NotAsArrow(f"{path}: column {name!r} is of a Spark that kept days before 1582 in another calendar")
 
 
-def _check_int96(file: pq.ParquetFile, groups: Sequence[int], path: str, columns: Iterable[str | None]) -> None:
+def _check_int96(
+    file: pq.ParquetFile, groups: Sequence[int], path: str, columns: Iterable[str | None], source: Any
+) -> None:
     """Raise NotAsArrow for a timestamp in INT96 before the days of which it counts the first. As microseconds, pyarrow
     gives it as any other one; as seconds, it gives one that is later than all that Spark has."""
     wanted = set(columns)
@@ -201,7 +219,7 @@ def _check_int96(file: pq.ParquetFile, groups: Sequence[int], path: str, columns
     names = [leaf.path for leaf in leaves if leaf.path in wanted and leaf.physical_type == "INT96"]
     if not names:
         return
-    with pq.ParquetFile(path, buffer_size=BUFFER_BYTES, coerce_int96_timestamp_unit="s") as seconds:
+    with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, coerce_int96_timestamp_unit="s") as seconds:
         for group in groups:
             for name, column in zip(
                 names, seconds.read_row_group(group, names, use_threads=False).columns, strict=True
