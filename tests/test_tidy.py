@@ -498,12 +498,13 @@ def _members(of: ast.ClassDef) -> set[str]:
 CALLED_BY_OTHERS = {
     name
     for names in (
-        # Arrow Flight, uvicorn, sqlglot, Spark, pytest
+        # Arrow Flight, uvicorn, sqlglot, Spark, pytest, io
         "start_call sending_headers",
         "connection_made data_received connection_lost",
         "STRICT_CAST NO_PAREN_FUNCTIONS NO_PAREN_FUNCTION_PARSERS FUNCTION_PARSERS",
         "streamReader initialOffset getDefaultReadLimit reportLatestOffset prepareForTriggerAvailableNow",
         "pytest_configure pytest_runtest_protocol pytest_unconfigure",
+        "readinto seekable",
         # steps of campaigns in tests/support, whose names are put together
         "_executor _extra _broker",
     )
