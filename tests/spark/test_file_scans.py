@@ -24,6 +24,7 @@ from upriver.plan.plan import TableSpec
 from upriver.spark.digests import files_digest, rows_digest
 from upriver.spark.file_scans import NotAScan, buckets_of, path_of, scan_of
 from upriver.spark.ingest import Layout, WayIn
+from upriver.spark.loads import OnChange
 from upriver.spark.parquet import FileRange, NotAsArrow
 from upriver.spark.runs import FileRows, Lot, SparkRows, shuffle_runs
 from upriver.spark.schema import spark_arrow_schema
@@ -71,7 +72,7 @@ WRITERS = {
 }
 WRITTEN_BY_SPARK = """
 SELECT * FROM VALUES (true, 1Y, 2S, 3, 4L, 1.5f, 2.5d, 'a', X'ff', date'1500-03-04',
-    timestamp'1500-03-04 05:06:07.000089', timestamp_ntz'1500-03-04 05:06:07', 1.23BD,
+    timestamp'1750-03-04 05:06:07.000089', timestamp_ntz'1500-03-04 05:06:07', 1.23BD,
     cast(1.1 AS decimal(38, 2)), cast('y' AS varchar(5))),
   (null, null, null, null, null, null, null, null, null, null, null, null, null, null, null)
 AS t(flag, i8, i16, i32, i64, f32, f64, text, bytes, day, instant, wall, short, long, varied)
@@ -106,7 +107,9 @@ def is_left(rows: Any) -> bool:
 def test_every_type_of_files_by_arrow(spark: Any, tmp_path: Path, writer: str) -> None:
     pq.write_table(READ, tmp_path / "read", row_group_size=3, **WRITERS[writer])
     rows = spark.read.parquet(str(tmp_path / "read"))
-    assert [name for name in READ.column_names if not is_same(rows.select(name))] == []
+    far = ["wall_ms", "wall_us", "instant"] if writer == "old" else []  # in INT96, with years that pyarrow may mistake
+    assert [name for name in READ.column_names if is_left(rows.select(name))] == far
+    assert [name for name in READ.column_names if name not in far and not is_same(rows.select(name))] == []
     pq.write_table(LEFT, tmp_path / "left", **WRITERS[writer])
     rows = spark.read.parquet(str(tmp_path / "left"))
     assert [name for name in LEFT.column_names if not is_left(rows.select(f"`{name}`"))] == []
@@ -130,7 +133,8 @@ def test_files_by_spark(spark: Any, tmp_path: Path, times: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("days", "is_far"), [(-60_000_000, True), (-24_855_000, True), (-2_000_000, False), (90_000_000, False)]
+    ("days", "is_far"),
+    [(-60_000_000, True), (-24_855_000, True), (-100_000, False), (100_000, False), (2_932_896, True)],
 )
 def test_timestamps_of_int96_at_the_ends_of_time(spark: Any, tmp_path: Path, days: int, is_far: bool) -> None:
     """pyarrow would give the second as one of 1971."""
@@ -304,20 +308,22 @@ def test_a_process_that_dies_of_a_file_leaves_it_to_spark(
 @pytest.mark.parametrize("writer", WRITERS)
 def test_the_digest_over_arrow_is_spark_s(spark: Any, tmp_path: Path, writer: str) -> None:
     pq.write_table(READ, tmp_path / "f", row_group_size=1, **WRITERS[writer])
-    whole = spark.read.parquet(str(tmp_path / "f"))
+    session = spark.newSession()
+    session.conf.set(f"{SET}outputTimestampType", "TIMESTAMP_MICROS")
+    whole = session.read.parquet(str(tmp_path / "f"))
     for rows, key in ((whole, "i32"), (whole, "text"), (whole.where("i32 IS NULL"), "f64"), (whole.limit(0), "day")):
         (tmp_path / "g").mkdir(exist_ok=True)
         rows.write.mode("overwrite").parquet(str(tmp_path / "g"))
-        again = spark.read.parquet(str(tmp_path / "g"))
+        again = session.read.parquet(str(tmp_path / "g"))
         table = TableSpec("t", spark_arrow_schema(again.schema, "UTC"), (key,))
         found: list[Any] = []
         digested = partial(_digested, table, found)
         WayIn("t").take(again, again._jdf.queryExecution().executedPlan, digested)
-        assert found == [rows_digest(again, F.xxhash64(key))]
+        assert found == [("FileRows", rows_digest(again, F.xxhash64(key)))]
 
 
 def _digested(table: TableSpec, found: list[Any], given: Any) -> None:
-    found.append(files_digest(given, table, 3))
+    found.append((type(given).__name__, files_digest(given, table, 3)))
 
 
 def load(driver: Driver, rows: Any) -> None:
@@ -361,6 +367,33 @@ def test_a_file_that_changes_amid_a_load_fails_it(spark: Any, tmp_path: Path) ->
         with pytest.raises(IngestFailed, match=f"the file {path} has changed since the DataFrame was made"):
             load(drive(), rows)
         assert_exactly_once(Lake(str(tmp_path / "lake")), events(0, 400))
+
+
+def test_rows_that_came_since_the_dataframe_was_made_are_loaded(spark: Any, tmp_path: Path) -> None:
+    """Of a table of the catalog, whose files Spark lists anew for each plan."""
+    spark.sql(f"CREATE TABLE grows (k STRING, n BIGINT) USING parquet LOCATION '{(tmp_path / 'grows').as_uri()}'")
+    try:
+        spark.createDataFrame(events(0, 100), "k string, n long").write.insertInto("grows")
+        rows = spark.table("grows")
+        with driving(tmp_path / "lake") as drive:
+            load(drive(), rows)
+            spark.createDataFrame(events(100, 200), "k string, n long").write.insertInto("grows")
+            driver = drive()
+            driver.load(rows, on_change=OnChange.TAKE_IN).drain(in_time)
+            assert_exactly_once(driver.lake, events(0, 200))
+        assert rows.count() == 200
+    finally:
+        spark.sql("DROP TABLE grows")
+
+
+def test_a_missing_column_that_spark_compares_in_its_own_way_is_left_to_it(spark: Any, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"k": range(50)}), tmp_path / "f")
+    rows = spark.read.schema("k LONG, m MAP<STRING, INT>").parquet(str(tmp_path / "f"))
+    with App(spark, str(tmp_path / "lake"), workers=1) as app:
+        app.table("t", rows, key="k")
+        app.start(wait=True)
+        told = app.status()["tables"]["t"]
+    assert (told["state"], told["rows"], told["way"].partition(":")[0]) == ("finished", 50, "rows of Spark")
 
 
 def test_rows_of_files_can_be_shuffled(spark: Any, tmp_path: Path) -> None:

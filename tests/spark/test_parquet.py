@@ -17,7 +17,7 @@ from s3_kit import BUCKET, SECRET, S3Server
 from upriver.lake.address import Root
 from upriver.lake.object_store import open_object_store
 from upriver.spark.file_scans import shared
-from upriver.spark.parquet import FileChanged, FileRange, FileScan, NotAsArrow, ScannedColumn, groups_in
+from upriver.spark.parquet import READ_BYTES_MAX, FileChanged, FileRange, FileScan, NotAsArrow, ScannedColumn, groups_in
 
 EVERYTHING = 1 << 60
 K = ScannedColumn(pa.int64(), "k")
@@ -94,6 +94,24 @@ def test_what_spark_reads_in_its_own_way_is_left_to_it(tmp_path: Path) -> None:
     pq.write_table(pa.table([[1], [2]], ["k", "K"]), tmp_path / "twice")
     with pytest.raises(NotAsArrow, match="several"):
         read(tmp_path / "twice", K)
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        (pa.array(["a long text" * 100] * 50_000).dictionary_encode(), "k"),
+        (pa.nulls(1_500_000, pa.int64()), "k"),
+        (pa.nulls(3_000_000, pa.int8()), "gone"),
+    ],
+)
+def test_batches_are_as_large_in_memory_however_small_the_file(tmp_path: Path, column: pa.Array, name: str) -> None:
+    pq.write_table(pa.table({"k": column}), tmp_path / "f", row_group_size=3_000_000)
+    type = column.type.value_type if pa.types.is_dictionary(column.type) else pa.int64()
+    each = FileRange(str(tmp_path / "f"), 0, EVERYTHING)
+    column_scanned = ScannedColumn(pa.int8() if name == "gone" else type, name)
+    sizes = [(len(rows), rows.nbytes) for rows in FileScan(((each,),), (column_scanned,), False).rows(0)]
+    assert sum(rows for rows, _ in sizes) == len(column)
+    assert max(size for _, size in sizes) <= READ_BYTES_MAX * 1.2
 
 
 def test_files_in_a_bucket_are_read_with_its_settings(s3: S3Server, tmp_path: Path) -> None:

@@ -214,10 +214,11 @@ def _schema(schema: Any) -> StructType:
 def _ranges(spark: SparkSession, scan: Any, *, is_fixed: bool) -> Iterator[FileRange]:
     """The files as Spark cuts them, in the order of its partitions."""
     partitioned, runtime = scan.relation().partitionSchema(), java_class(spark, "scala.runtime.ScalaRunTime")
+    is_delta = scan.relation().fileFormat().getClass().getName() == _DELTA
     for partition in _each(scan.inputRDDs().apply(0).filePartitions()):
         files = partition.files()
         if is_fixed or partitioned.size():
-            yield from (_range(file, partitioned, is_fixed=is_fixed) for file in files)
+            yield from (_range(file, partitioned, is_fixed=is_fixed, is_delta=is_delta) for file in files)
             continue
         # One call for all files: each call takes as long as reading some hundred rows.
         found = _FILE.findall(str(runtime.stringOf(files)))
@@ -227,14 +228,16 @@ def _ranges(spark: SparkSession, scan: Any, *, is_fixed: bool) -> Iterator[FileR
             yield FileRange(path_of(path), int(start), int(end))
 
 
-def _range(file: Any, partitioned: Any, *, is_fixed: bool) -> FileRange:
+def _range(file: Any, partitioned: Any, *, is_fixed: bool, is_delta: bool) -> FileRange:
+    """is_delta: the file never changes, and the time that Spark has for it is that of a log."""
     start = int(file.start())
     of_directory = file.partitionValues()
     values = tuple(
         _value(of_directory.get(place, field.dataType()), str(field.dataType().typeName()))
         for place, field in enumerate(_each(partitioned))
     )
-    size, modified_ms = (int(file.fileSize()), int(file.modificationTime())) if is_fixed else (None, None)
+    size = int(file.fileSize()) if is_fixed else None
+    modified_ms = int(file.modificationTime()) if is_fixed and not is_delta else None
     path = path_of(str(file.filePath().toString()))
     return FileRange(path, start, start + int(file.length()), values, size, modified_ms)
 

@@ -29,6 +29,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from upriver.coordinator.sources import SourceFailure
 from upriver.errors import DeclarationError, WaitTimeout
+from upriver.hashing import is_plain_key_type
 from upriver.ids import Channel, Epoch
 from upriver.lake.lake import OwnedLake
 from upriver.plan.plan import TableSpec
@@ -168,12 +169,15 @@ class LoadIngest:
         before = self._log.query_of(table.name)
         if before not in (None, LOAD_QUERY):
             raise DeclarationError(f"it was fed by a stream in {self._layout.root}; feed it one again.")
-        self._way.take(self._rows, self._rows._jdf.queryExecution().executedPlan, partial(self._take, attempt))
+        # Planned anew for each load: Spark keeps the plan of a DataFrame, with the files that there were.
+        planned = self._rows.select("*")._jdf.queryExecution().executedPlan
+        self._way.take(self._rows, planned, partial(self._take, attempt))
 
     def _take(self, attempt: _LoadAttempt, given: BatchRows) -> None:
         with ExitStack() as cached:
+            rows: DataFrame | None = None
             if isinstance(given, FileRows):
-                rows, digest_of = self._rows, partial(self._digest_of_files, given)
+                digest_of = partial(self._digest_of_files, given)
             else:
                 rows = cached.enter_context(_computed_once(self._rows))
                 given, digest_of = SparkRows(rows), partial(self._digest_of_rows, rows)
@@ -183,7 +187,8 @@ class LoadIngest:
             load = self._begun(rows, digest_of)
             attempt.is_compared.set()
             if load.since is not None:
-                given = SparkRows(cached.enter_context(_computed_once(self._added(rows, load.since))))
+                added = self._added(_compared_by_spark(rows), load.since)
+                given = SparkRows(cached.enter_context(_computed_once(added)))
             self._publish(given, load, attempt)
 
     def _digest_of_rows(self, rows: DataFrame, columns: Columns) -> Digest:
@@ -196,6 +201,8 @@ class LoadIngest:
             raise NotAsArrow(f"column {changed[0]!r} had another type when it was loaded")
         schema = spark_arrow_schema(self._rows.schema, "UTC")
         covered = pa.schema([schema.field(name) for name, _ in columns if name in types])
+        if nested := [field.name for field in covered if not is_plain_key_type(field.type)]:
+            raise NotAsArrow(f"column {nested[0]!r} is of a type that Spark compares in its own way")
         return files_digest(given, replace(self._given, schema=covered), self._tasks)
 
     @property
@@ -234,16 +241,16 @@ class LoadIngest:
             written.setdefault(lot.batch, {})[writer.channel(number)] = runs
         return written
 
-    def _begun(self, rows: DataFrame, digest_of: Callable[[Columns], Digest]) -> "_Load":
+    def _begun(self, rows: DataFrame | None, digest_of: Callable[[Columns], Digest]) -> "_Load":
         """The load of these rows, as it is recorded in the lake, or recorded now."""
-        last, columns = self._last_load(), columns_of(rows, self._given.schema.names)
+        last, columns = self._last_load(), columns_of(self._rows, self._given.schema.names)
         if last is None:
             digest = digest_of(columns)
             return self._record(0, _Load(digest, 0, self._slices(digest["rows"]), None, columns))
         number, load = last
         covered = self._first_columns() if load.columns is None else load.columns
         found = digest_of(covered)
-        has_all = {name for name, _ in covered} <= set(rows.columns)
+        has_all = {name for name, _ in covered} <= set(self._rows.columns)
         digest = found if covered == columns else digest_of(columns)
         comparable = found if has_all else {name: found[name] for name in ("rows", "keys")}
         if is_same(load.digest, comparable) and not self._loads_new_values(rows, covered):
@@ -265,18 +272,18 @@ class LoadIngest:
         first = self._log.last_batch(self._layout.table.name) + 1
         if self._layout.table.primary_key:  # of each row, the last version counts, however often it comes
             return self._record(number + 1, _Load(digest, first, self._slices(digest["rows"]), None, columns))
-        since = self._log.last
-        added = self._added(rows, since)
-        self._check_none_gone(rows, since)
+        since, compared = self._log.last, _compared_by_spark(rows)
+        added = self._added(compared, since)
+        self._check_none_gone(compared, since)
         return self._record(number + 1, _Load(digest, first, self._slices(added.count()), since, columns))
 
-    def _loads_new_values(self, rows: DataFrame, covered: Columns) -> bool:
+    def _loads_new_values(self, rows: DataFrame | None, covered: Columns) -> bool:
         """Whether to load all rows again because they have values in columns that were not there at the last load."""
         if self._on_change is OnChange.REFUSE or not self._layout.table.primary_key:
             return False
         known = {name for name, _ in covered}
         new = [F.col(quoted(name)).isNotNull() for name in self._given.schema.names if name not in known]
-        return bool(new) and not rows.where(reduce(or_, new)).isEmpty()
+        return bool(new) and not _compared_by_spark(rows).where(reduce(or_, new)).isEmpty()
 
     def _first_columns(self) -> Columns:
         """The first columns that the table has had."""
@@ -363,6 +370,13 @@ class LoadIngest:
         while running.thread.is_alive():
             cancel_jobs(self._rows.sparkSession, running.tag)
             running.thread.join(STOP_POLL_S)
+
+
+def _compared_by_spark(rows: DataFrame | None) -> DataFrame:
+    """The rows that Spark has cached, so that all that is compared is of one moment. ``None``: they are in files."""
+    if rows is None:
+        raise NotAsArrow("Spark compares its rows, which have changed, with those in the lake")
+    return rows
 
 
 def _estimate(seconds: float, done: int, left: int) -> str:

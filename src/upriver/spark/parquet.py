@@ -25,7 +25,8 @@ from upriver.lake.object_store import ReadFrom, open_object_store
 
 READ_ROWS_MAX = 500_000
 READ_BYTES_MAX = 16 << 20
-"""Rows, and bytes as Parquet counts them, that are read at once."""
+READ_TEXT_ROWS_MAX = 20_000
+"""Rows, and about bytes, that are read at once; rows with texts, since a file does not tell how long these are."""
 BUFFER_BYTES = 1 << 20
 """Bytes of a column that are in memory before they are decoded."""
 
@@ -37,8 +38,9 @@ _GREGORIAN_SINCE, _GREGORIAN_INT96_SINCE = "3.0.0", "3.1.0"
 """
 
 
-_SECONDS_MAX = 1 << 44
-"""More than the seconds of the last timestamp that Spark has, since 1970."""
+_SECONDS_MAX = ((1 << 63) - 1) // 10**9
+"""Seconds since 1970, or before, of timestamps in INT96 that pyarrow gives as Spark does: their nanoseconds have 64
+bits. Much earlier days, and a time of day that is negative, come out as other times, and beyond."""
 
 
 class NotAsArrow(Exception):
@@ -53,7 +55,7 @@ class FileChanged(Exception):
 class FileRange:
     """A range of a file's bytes. path: on a disk, or a URI of an object store. values: of the columns that the file's
     directory names, as Arrow takes them. size, modified_ms: of the whole file, as it was when Spark planned; ``None``
-    if it may change until it is read."""
+    if that may change until it is read."""
 
     path: str
     start: int
@@ -100,8 +102,21 @@ class FileScan:
             columns = self._columns_of(file, each.path)
             _check_int96(file, groups, each.path, columns, source)
             names = list(dict.fromkeys(name for name in columns if name is not None))
-            for rows in _batches(file, groups, names):
-                yield self._as_scanned(rows, columns, each)
+            rows_max = self._rows_max(file, groups, names)
+            for rows in _batches(file, groups, names, rows_max):
+                yield from cut(self._as_scanned(rows, columns, each), READ_BYTES_MAX)
+        if each.size is not None:
+            self._opened(each)  # it has not changed meanwhile, either
+
+    def _rows_max(self, file: pq.ParquetFile, groups: Sequence[int], names: Sequence[str]) -> int:
+        """Rows to read at once. What a file has of repeated or missing values tells little of their size in memory."""
+        widths: list[int] = [column.type.bit_width // 8 + 1 for column in self.columns if not _is_long(column.type)]
+        texts = len(self.columns) - len(widths)
+        if texts:
+            kept = sum(file.metadata.row_group(group).total_byte_size for group in groups)
+            widths.append(kept // max(1, sum(file.metadata.row_group(group).num_rows for group in groups)))
+        rows: int = max(1, READ_BYTES_MAX // max(1, sum(widths)))
+        return min(rows, READ_TEXT_ROWS_MAX if texts else READ_ROWS_MAX)
 
     def _opened(self, each: FileRange) -> Any:
         """What pyarrow opens. Raises FileChanged."""
@@ -151,22 +166,34 @@ def _first_line(error: Exception) -> str:
 
 
 def _check_unchanged(each: FileRange, size: int, modified_ms: int) -> None:
-    if (size, modified_ms) != (each.size, each.modified_ms):
+    if size != each.size or each.modified_ms not in (None, modified_ms):
         raise FileChanged(f"the file {each.path} has changed since the DataFrame was made")
 
 
-def _batches(file: pq.ParquetFile, groups: Sequence[int], names: list[str]) -> Iterator[pa.RecordBatch]:
+def _is_long(type: pa.DataType) -> bool:
+    """Whether values may have any length."""
+    return bool(pa.types.is_string(type) or pa.types.is_binary(type))
+
+
+def _batches(file: pq.ParquetFile, groups: Sequence[int], names: list[str], rows_max: int) -> Iterator[pa.RecordBatch]:
     """The rows of some row groups, in the columns of these names."""
-    if not names:
-        for group in groups:
-            rows = file.metadata.row_group(group).num_rows
-            yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+    if names:
+        yield from file.iter_batches(rows_max, row_groups=groups, columns=names, use_threads=False)
         return
-    for group in groups:
-        described = file.metadata.row_group(group)
-        per_row = max(1, described.total_byte_size // max(1, described.num_rows))
-        rows_max = max(1, min(READ_ROWS_MAX, READ_BYTES_MAX // per_row))
-        yield from file.iter_batches(rows_max, row_groups=[group], columns=names, use_threads=False)
+    left = sum(file.metadata.row_group(group).num_rows for group in groups)
+    for begin in range(0, left, rows_max):
+        rows = min(rows_max, left - begin)
+        yield pa.RecordBatch.from_struct_array(pa.array([{}] * rows, pa.struct([])))
+
+
+def cut(rows: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of about so many bytes at most."""
+    parts = min(len(rows), rows.nbytes // bytes_max + 1)
+    if parts <= 1:
+        yield rows
+        return
+    size = -(-len(rows) // parts)
+    yield from (rows.slice(start, size) for start in range(0, len(rows), size))
 
 
 def groups_in(metadata: pq.FileMetaData, start: int, end: int) -> list[int]:
@@ -212,21 +239,18 @@ def _check_columns(file: pq.ParquetFile, columns: Iterable[tuple[str, ScannedCol
 def _check_int96(
     file: pq.ParquetFile, groups: Sequence[int], path: str, columns: Iterable[str | None], source: Any
 ) -> None:
-    """Raise NotAsArrow for a timestamp in INT96 before the days of which it counts the first. As microseconds, pyarrow
-    gives it as any other one; as seconds, it gives one that is later than all that Spark has."""
+    """Raise NotAsArrow for a timestamp in INT96 that pyarrow may give as another one."""
     wanted = set(columns)
     leaves = (file.schema.column(place) for place in range(len(file.schema)))
     names = [leaf.path for leaf in leaves if leaf.path in wanted and leaf.physical_type == "INT96"]
     if not names:
         return
     with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, coerce_int96_timestamp_unit="s") as seconds:
-        for group in groups:
-            for name, column in zip(
-                names, seconds.read_row_group(group, names, use_threads=False).columns, strict=True
-            ):
-                last = pc.max(column.cast(pa.int64())).as_py()
-                if last is not None and last > _SECONDS_MAX:
-                    raise NotAsArrow(f"{path}: column {name!r} has days before those that INT96 counts")
+        for rows in seconds.iter_batches(READ_ROWS_MAX, row_groups=groups, columns=names, use_threads=False):
+            for name, column in zip(names, rows.columns, strict=True):
+                ends = pc.min_max(column.cast(pa.int64())).as_py()
+                if not all(end is None or abs(end) < _SECONDS_MAX for end in ends.values()):
+                    raise NotAsArrow(f"{path}: column {name!r} is INT96 with times before 1678 or after 2261")
 
 
 def _is_julian(leaf: Any, type: pa.DataType, notes: Mapping[bytes, bytes]) -> bool:
