@@ -1,5 +1,7 @@
 """Tables fed by Delta: an append stream, and a change feed into an upsert table."""
 
+import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -93,3 +95,18 @@ def test_plain_files_are_read_as_arrow(delta_spark: Any, tmp_path: Path) -> None
     assert ways == {
         name: "rows of Spark" if name in ("deleted", "mapped") else "files as Arrow" for name in properties
     }, told
+
+
+def test_a_copied_table_is_loaded(delta_spark: Any, tmp_path: Path) -> None:
+    """Its log has the times of the files that were copied."""
+    spark = delta_spark
+    people(spark, 0, 10).write.format("delta").save(f"{tmp_path}/people")
+    shutil.copytree(tmp_path / "people", tmp_path / "copy", copy_function=shutil.copy)
+    for path in (tmp_path / "copy").glob("*.parquet"):
+        os.utime(path, (1, 1))
+    with App(spark, str(tmp_path / "lake"), workers=1) as app:
+        app.table("people", spark.read.format("delta").load(f"{tmp_path}/copy"), key="id")
+        app.view("groups", GROUPS, key="grp", partial=False)
+        app.start(wait=True)
+        assert app.status()["tables"]["people"]["way"] == "files as Arrow"
+        assert sum(row["n"] for row in app.lookup("groups", [0, 1, 2]).to_pylist()) == 10
