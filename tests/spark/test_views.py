@@ -12,7 +12,6 @@ from upriver import App
 from upriver.errors import DeclarationError, UnknownView, UnsupportedSql
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake
-from upriver.spark import loads
 
 ORDERS = "id BIGINT, customer BIGINT, amount DOUBLE, kind STRING, at TIMESTAMP"
 CUSTOMERS = "cid BIGINT, name STRING, region STRING"
@@ -143,16 +142,15 @@ def test_an_upsert_tables_views_see_the_last_version_of_each_row(spark: Any, tmp
 
 @pytest.mark.spark
 @pytest.mark.parametrize("tasks", [1, 4])
-def test_views_are_the_same_however_many_tasks_write_an_epoch(
-    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tasks: int
-) -> None:
+def test_views_are_the_same_however_many_tasks_write_an_epoch(spark: Any, tmp_path: Path, tasks: int) -> None:
     """Rows of each key lie in the runs of all tasks; ``order_by`` says in which order they come."""
-    monkeypatch.setattr(loads, "TASK_ROWS", 10)
     orders = spark.sql("SELECT id, id % 5 AS customer, double(id % 7) AS amount FROM range(500)")
-    orders.repartition(9, F.hash("id")).createOrReplaceTempView("orders")
+    orders.repartition(9, F.hash("id")).write.parquet(str(tmp_path / "orders"))
+    orders.createOrReplaceTempView("orders")
+    stream = spark.readStream.schema(orders.schema).parquet(str(tmp_path / "orders"))
     with App(spark, root=str(tmp_path / "lake"), workers=2, vnodes=16, ingest_tasks=tasks) as app:
-        app.table("orders", spark.table("orders"), key="id", order_by="id")
-        app.table("newest", spark.table("orders"), primary_key="customer", order_by="id")
+        app.table("orders", stream, key="id", order_by="id")
+        app.table("newest", stream, primary_key="customer", order_by="id")
         app.stateful_map(
             "totals",
             source="orders",
