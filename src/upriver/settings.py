@@ -23,16 +23,8 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 NAME_CHARS_MAX = 128
 """Characters of a name: it becomes part of file names, which have at most 255."""
 OPTIONS = (
-    *(
-        "workers",
-        "vnodes",
-        "ingest_tasks",
-        "ingest_task_memory",
-        "memory_budget",
-        "migration_step_budget_ms",
-        "worker_silence_s",
-    ),
-    *("clock_tick", "replace"),
+    *("workers", "vnodes", "ingest_tasks", "ingest_task_memory", "memory_budget", "migration_step_budget_ms"),
+    *("worker_silence_s", "clock_tick", "replace"),
 )
 """Parameters of ``App`` besides those of ``AppOptions``."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
@@ -71,7 +63,8 @@ def check_sizes(
     if ingest_tasks is not None:
         at_least("ingest_tasks", ingest_tasks, 1)
     more_than_none("migration_step_budget_ms", step_budget_ms, "milliseconds")
-    _check_memory(memory_budget)
+    if memory_budget is not None:
+        _check_bytes("memory_budget", memory_budget, "worker", MEMORY_BUDGET_MIN, ", or None")
     return workers, vnodes, ingest_tasks
 
 
@@ -79,21 +72,14 @@ def _whole(what: str, number: int | None) -> int | None:
     return None if number is None else whole(what, number)
 
 
-def _check_memory(budget: object) -> None:
-    if budget is not None and not (_is_whole(budget) and budget >= MEMORY_BUDGET_MIN):  # type: ignore[operator]
-        raise DeclarationError(
-            f"memory_budget={budget!r}: give bytes for each worker, at least {MEMORY_BUDGET_MIN:,}, or None"
-        )
-
-
 def check_task_memory(memory: object) -> None:
     """Raise DeclarationError unless an ingest task can do with so many bytes of memory."""
-    if not (_is_whole(memory) and memory >= TASK_MEMORY_MIN):  # type: ignore[operator]
-        raise DeclarationError(f"ingest_task_memory={memory!r}: give bytes for each task, at least {TASK_MEMORY_MIN:,}")
+    _check_bytes("ingest_task_memory", memory, "task", TASK_MEMORY_MIN)
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _check_bytes(what: str, given: object, of_each: str, least: int, or_else: str = "") -> None:
+    if not isinstance(given, int) or isinstance(given, bool) or given < least:
+        raise DeclarationError(f"{what}={given!r}: give bytes for each {of_each}, at least {least:,}{or_else}")
 
 
 def absolute(given: str | os.PathLike[str]) -> str:

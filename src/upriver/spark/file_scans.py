@@ -37,7 +37,7 @@ _LOSSLESS = {
     ("tinyint", "smallint"), ("tinyint", "int"), ("tinyint", "bigint"), ("smallint", "int"), ("smallint", "bigint"),
     ("int", "bigint"), ("float", "double"),
 }  # fmt: skip
-"""Casts that Arrow does as Spark does, whatever the value."""
+"""Casts that give the same in Arrow and in Spark, for every value."""
 _CALENDARS = {
     "datetimeRebaseMode": "spark.sql.parquet.datetimeRebaseModeInRead",
     "int96RebaseMode": "spark.sql.parquet.int96RebaseModeInRead",
@@ -55,7 +55,7 @@ _S3 = ("s3", "s3a")
 _PLAIN_TYPES = frozenset(
     {"byte", "short", "integer", "long", "float", "double", "boolean", "date", "timestamp", "timestamp_ntz"}
 )
-"""Types of which Spark keeps a value as Arrow takes it."""
+"""Types whose values Spark keeps in the form that Arrow takes."""
 
 
 class NotAScan(Exception):
@@ -125,7 +125,7 @@ def _scan_of(plan: Any, rows: DataFrame, *, is_fixed: bool) -> PlannedScan:
 def _down(plan: Any) -> tuple[list[Any], Any]:
     """The projections of a plan, from the top, and the scan below them."""
     projections = []
-    while (kind := str(plan.getClass().getSimpleName())) != "FileSourceScanExec":
+    while (kind := _kind(plan)) != "FileSourceScanExec":
         if kind == "ProjectExec":
             projections.append(plan)
         elif kind not in _PASSED_THROUGH:
@@ -155,10 +155,10 @@ def _check_settings(spark: SparkSession, options: Any, fields: Sequence[StructFi
     if any(str(name).lower().startswith("fs.") for name in options.keys().mkString("\n").split("\n")):
         raise NotAScan("its reader has settings of its own for the store")
     has_times = any(field.dataType.typeName() in ("date", "timestamp", "timestamp_ntz") for field in fields)
-    for option, name in _CALENDARS.items():
-        told = options.get(option)
-        mode = str(told.get()) if told.isDefined() else spark.conf.get(name, "CORRECTED")
-        if has_times and mode != "CORRECTED":
+    for option, name in _CALENDARS.items() if has_times else ():
+        own = options.get(option)
+        mode = str(own.get()) if own.isDefined() else spark.conf.get(name, "CORRECTED")
+        if mode != "CORRECTED":
             raise NotAScan(f"{name} is {mode}")
     for field in fields:
         telling = [key for key in field.metadata if _TELLING_METADATA.fullmatch(key)]
@@ -181,22 +181,20 @@ def _in_arrow(type: DataType) -> pa.DataType:
 
 def _projected(named: Any, columns: dict[int, tuple[ScannedColumn, str]]) -> tuple[ScannedColumn, str]:
     """The column that an expression of a projection is. Arrow casts it to the table's type later."""
-    kind = str(named.getClass().getSimpleName())
-    if kind == "AttributeReference":
-        return columns[_id(named)]
-    child = named.child()
-    if kind == "Alias" and child.getClass().getSimpleName() == "AttributeReference":
-        return columns[_id(child)]
-    if kind == "Alias" and child.getClass().getSimpleName() == "Cast" and _is_attribute(child.child()):
-        column, before = columns[_id(child.child())]
-        after = str(child.dataType().simpleString())
+    value = named.child() if _kind(named) == "Alias" else named
+    if _kind(value) == "AttributeReference":
+        return columns[_id(value)]
+    if _kind(value) == "Cast" and _kind(value.child()) == "AttributeReference":
+        column, before = columns[_id(value.child())]
+        after = str(value.dataType().simpleString())
         if (before, after) in _LOSSLESS:
             return column, after
     raise NotAScan(f"column {named.name()!r} is computed")
 
 
-def _is_attribute(expression: Any) -> bool:
-    return bool(expression.getClass().getSimpleName() == "AttributeReference")
+def _kind(node: Any) -> str:
+    """The class of a node of a plan, or of an expression."""
+    return str(node.getClass().getSimpleName())
 
 
 def _id(named: Any) -> int:

@@ -13,7 +13,7 @@ that is gone cannot be compared: then the number of rows and their keys are.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -221,21 +221,23 @@ class LoadIngest:
             of_pass = range(begin, min(end, begin + PASS_SLICES_MAX))
             sorting = f"{of_pass.start - load.first} of {slices} epochs are there, and {len(of_pass)} are being sorted"
             attempt.doing = sorting + _estimate(time.monotonic() - began, begin - first, end - begin)
-            written = self._written(given, [(batch, KeySlice(batch - load.first, slices)) for batch in of_pass], tasks)
+            pass_began = time.monotonic()
+            written = self._written(given, load, of_pass, tasks)
             for batch, runs in written.items():
                 if attempt.stopping.is_set():
                     return
                 commit(given.spark, self._layout, self._log, LOAD_QUERY, batch, runs)
                 attempt.batches += 1
-            self._log.wrote(time.monotonic() - began)
+            self._log.wrote(time.monotonic() - pass_began)
             begin = of_pass.stop
 
     def _written(
-        self, given: BatchRows, slices: Sequence[tuple[int, KeySlice]], tasks: int
+        self, given: BatchRows, load: "_Load", batches: Iterable[int], tasks: int
     ) -> dict[int, dict[Channel, Runs]]:
         """The runs of some batches, each a slice of the rows, after one pass over these."""
         indexes = self._log.indexes(self._layout.table.name)
-        writer = self._layout.writer(*(Lot(batch, index, cut) for batch, cut in slices for index in indexes))
+        slices = {batch: None if load.slices == 1 else KeySlice(batch - load.first, load.slices) for batch in batches}
+        writer = self._layout.writer(*(Lot(batch, index, cut) for batch, cut in slices.items() for index in indexes))
         written: dict[int, dict[Channel, Runs]] = {}
         for number, (lot, runs) in enumerate(zip(writer.lots, write_lots(given, writer, tasks), strict=True)):
             written.setdefault(lot.batch, {})[writer.channel(number)] = runs

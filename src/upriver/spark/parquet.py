@@ -218,12 +218,14 @@ def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
     return values if values.type == type else values.cast(type)
 
 
+def _leaves(file: pq.ParquetFile) -> dict[str, Any]:
+    """By its path, each column of a file as Parquet's own schema has it."""
+    return {leaf.path: leaf for leaf in map(file.schema.column, range(len(file.schema)))}
+
+
 def _check_columns(file: pq.ParquetFile, columns: Iterable[tuple[str, ScannedColumn]], path: str) -> None:
     """Raise NotAsArrow for a column that Spark may read as other values than pyarrow."""
-    leaves: dict[str, Any] = {}
-    for place in range(len(file.schema)):
-        leaf = file.schema.column(place)
-        leaves[leaf.path] = leaf
+    leaves = _leaves(file)
     notes = file.metadata.metadata or {}
     for name, column in columns:
         leaf = leaves.get(name)
@@ -231,7 +233,7 @@ def _check_columns(file: pq.ParquetFile, columns: Iterable[tuple[str, ScannedCol
             raise NotAsArrow(f"{path}: column {name!r} is nested, or has a dot in its name")
         if not _is_read_alike(leaf, column.type):
             kept = f"{leaf.physical_type} ({leaf.logical_type})"
-            raise NotAsArrow(f"{path}: column {name!r} is {kept}, and is to be read as {column.type}")
+            raise NotAsArrow(f"{path}: column {name!r} is {kept}, and the table reads it as {column.type}")
         if _is_julian(leaf, column.type, notes):
             raise NotAsArrow(f"{path}: column {name!r} is of a Spark that kept days before 1582 in another calendar")
 
@@ -241,8 +243,7 @@ def _check_int96(
 ) -> None:
     """Raise NotAsArrow for a timestamp in INT96 that pyarrow may give as another one."""
     wanted = set(columns)
-    leaves = (file.schema.column(place) for place in range(len(file.schema)))
-    names = [leaf.path for leaf in leaves if leaf.path in wanted and leaf.physical_type == "INT96"]
+    names = [name for name, leaf in _leaves(file).items() if name in wanted and leaf.physical_type == "INT96"]
     if not names:
         return
     with pq.ParquetFile(source, buffer_size=BUFFER_BYTES, coerce_int96_timestamp_unit="s") as seconds:

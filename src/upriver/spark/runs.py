@@ -57,7 +57,7 @@ from upriver.lake.lake import Lake
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.file_scans import PlannedScan
 from upriver.spark.host import cause_of_job_failure, raised_in_task
-from upriver.spark.parquet import FileChanged, FileScan, NotAsArrow
+from upriver.spark.parquet import FileChanged, FileScan, NotAsArrow, cut
 from upriver.spark.session import java_class, map_in_arrow
 from upriver.state.run_order import merged, sorted_order
 from upriver.state.runs import HASH_COLUMN, RESERVED_COLUMNS, RunInfo, describe_run, encode_run, run_schema
@@ -453,7 +453,7 @@ def _warm_up(spark: SparkSession, rows: StructType, writer: RunWriter) -> None:
 
 
 def _sort_only(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    lots = sorted_lots(writer, gathered(batches, writer.chunk_rows_max, writer.chunk_bytes_max))
+    lots = _ordered(writer, batches)
     yield pa.RecordBatch.from_pydict({"rows": [sum(len(rows) for ordered in lots for rows in ordered)]})
 
 
@@ -479,9 +479,9 @@ def rewrite_lots(writer: RunWriter, named: Iterable[pa.RecordBatch]) -> Iterator
             for piece in lake.open_run(run, run_schema(schema)).batches(REWRITE_ROWS)
         )
         alone = replace(writer, lots=(writer.lots[lot],))
-        for ordered in sorted_lots(alone, gathered(pieces, writer.chunk_rows_max, writer.chunk_bytes_max)):
+        for ordered in _ordered(alone, pieces):
             for run in _write_lot(writer, lot, ordered):
-                yield report(lot, json.dumps(run.to_json()))
+                yield _reported(lot, run)
 
 
 def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -491,18 +491,21 @@ def write_partition(writer: RunWriter, packed: Iterable[pa.RecordBatch]) -> Iter
     lot, group = divmod(context.partitionId(), writer.groups)
     for run in _write_lot(writer, lot, unpack(packed, writer.table.schema, writer.table.order_by)):
         _check_group(run, writer, group)
-        yield report(lot, json.dumps(run.to_json()))
+        yield _reported(lot, run)
 
 
 def write_own_partition(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Write all rows of one task, for every lot, as runs of bounded size; yields a report of each."""
     context = TaskContext.get()
     task = 0 if context is None else context.partitionId()
-    for lot, ordered in enumerate(
-        sorted_lots(writer, gathered(batches, writer.chunk_rows_max, writer.chunk_bytes_max))
-    ):
+    for lot, ordered in enumerate(_ordered(writer, batches)):
         for run in _write_lot(writer, lot, ordered):
-            yield report(lot, json.dumps(replace(run, task=task).to_json()))
+            yield _reported(lot, replace(run, task=task))
+
+
+def _ordered(writer: RunWriter, batches: Iterable[pa.RecordBatch]) -> Iterator[Iterable[pa.RecordBatch]]:
+    """For each lot, the rows of a task in its order, within the task's memory."""
+    return sorted_lots(writer, gathered(batches, writer.chunk_rows_max, writer.chunk_bytes_max))
 
 
 def sorted_lots(writer: RunWriter, chunks: Iterable[pa.Table]) -> Iterator[Iterable[pa.RecordBatch]]:
@@ -571,8 +574,8 @@ class SpillFile:
 
     def add(self, rows: pa.RecordBatch) -> range:
         """Write rows; returns where they are."""
-        first, size = self._batches, max(1, len(rows) * SPILL_BATCH_BYTES // max(1, rows.nbytes))
-        for batch in cut_batches([rows], size):
+        first = self._batches
+        for batch in cut(rows, SPILL_BATCH_BYTES):
             self._writer.write_batch(batch)
             self._batches += 1
         return range(first, self._batches)
@@ -600,6 +603,10 @@ def cut_batches(batches: Iterable[pa.RecordBatch], rows_max: int) -> Iterator[pa
     for batch in batches:
         for start in range(0, batch.num_rows, rows_max):
             yield batch.slice(start, rows_max)
+
+
+def _reported(lot: int, run: RunInfo) -> pa.RecordBatch:
+    return report(lot, json.dumps(run.to_json()))
 
 
 def report(number: int, told: str) -> pa.RecordBatch:
