@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial, reduce
-from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
 from recorded_answers import Answer, RecordingTyper, Rows
+from soak import chance
 from sql_kit import generating_code, optimizing
 
 from upriver.engine.expressions import Evaluator
@@ -88,7 +88,7 @@ def _add_good_rows(spark: Any, file: ConformanceFile, view: View, answer: Answer
         assert good_rows is not None, f"Spark raises without {answer.aside}: {view.sql}"
         answer.good_rows = good_rows
         raising = [row for row in answer.aside if row not in found.beyond[table]]
-        for one in Random().sample(raising, min(1, len(raising))):
+        for one in chance().sample(raising, min(1, len(raising))):
             answers = by_spark([row for row in answer.aside if row != one]) is not None
             assert not answers, f"Spark answers with row {one}: {view.sql}"
 

@@ -26,7 +26,7 @@ def a_tenth(cases: Sequence[Case]) -> Sequence[Case]:
     """About a tenth, which the commit's hash chooses, so that each commit asks for others; all with ``--soak``."""
     count = -(-len(cases) // 10)
     return (
-        cases if SOAK in os.environ else [cases[place] for place in sorted(_chance().sample(range(len(cases)), count))]
+        cases if SOAK in os.environ else [cases[place] for place in sorted(chance().sample(range(len(cases)), count))]
     )
 
 
@@ -37,7 +37,8 @@ def drawn_seed(what: str) -> int:
     return seed
 
 
-def _chance() -> Random:
+def chance() -> Random:
+    """Chance that is the same for all runs of a commit."""
     head = ["git", "rev-parse", "HEAD"]
     found = subprocess.run(head, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     print(f"chosen by the commit {found.stdout.strip() or 'that is not known'}")

@@ -20,6 +20,7 @@ from upriver.plan.types import (
     is_date,
     is_decimal,
     is_integer,
+    is_nested,
     is_null,
     is_numeric,
     is_ordered,
@@ -27,8 +28,9 @@ from upriver.plan.types import (
 )
 from upriver.sql.casts import cast
 from upriver.sql.hashes import hash_of
-from upriver.sql.logic import connect
+from upriver.sql.logic import conjuncts, connect
 from upriver.sql.operators import boolean
+from upriver.sql.pushdown import filter_condition
 from upriver.sql.scalars import Context, group_value, typed_name
 
 _SPREADS = frozenset({"stddev_samp", "stddev_pop", "var_samp", "var_pop"})
@@ -37,6 +39,19 @@ _COUNTS = frozenset({"count", "count_star", "approx_count_distinct"})
 _ANY_OF_EQUAL = frozenset({"min", "max", "any_value", "bool_and", "bool_or"})
 """Functions whose result does not depend on whether equal values count once."""
 _WHOLE = frozenset({"median", "skewness", "kurtosis"})
+_OBJECTS = frozenset(
+    {
+        "approx_count_distinct",
+        "collect_list",
+        "listagg",
+        "median",
+        "mode",
+        "percentile",
+        "percentile_approx",
+        "percentile_disc",
+    }
+)
+"""Functions whose state Spark keeps in objects."""
 _MORE_DIGITS = 4
 """How many more digits behind the point an average has than its argument, if that is DECIMAL."""
 _EACH_ONCE = "Take it of a subquery: FROM (SELECT DISTINCT ...)."
@@ -111,8 +126,19 @@ def aggregate_call(context: Context, node: exp.Expr) -> Call:
         return _plain(context, node)
     context.only(node, "this", "expression")
     call = _plain(context, node.this)
-    condition = boolean(context, node.expression.this)
+    parts = [boolean(context, part) for part in conjuncts(node.expression.this.unnest())]
+    condition = filter_condition(parts) if _has_generated_code(call) else connect("AND", parts)
     return replace(call, where=condition if call.where is None else connect("AND", [condition, call.where]))
+
+
+def _has_generated_code(call: Call) -> bool:
+    """Whether Spark generates code for an aggregate, if the others of its query are of this kind."""
+    values = [value.type for value in (call.argument, *call.others) if value is not None]
+    return not call.distinct and call.function not in _OBJECTS and not any(map(_is_wide, values))
+
+
+def _is_wide(type: pa.DataType) -> bool:
+    return is_string(type) or pa.types.is_binary(type) or is_nested(type)
 
 
 def _plain(context: Context, node: exp.Expr) -> Call:

@@ -9,7 +9,8 @@ fail; where nothing can, a filter stays where it was written.
 Tests for NULL: Spark tests every column in which a condition rejects NULL (its rule InferFiltersFromConstraints). The
 code that it generates for a filter applies the conditions in their order, each behind the tests of the columns that it
 names; tests that no condition needs come last (FilterExec). The same holds for tests that the query has itself, of a
-column or of functions of columns without a constant: ``v IS NOT NULL AND 10 / w > 1`` divides first.
+column or of functions of columns without a constant: ``v IS NOT NULL AND 10 / w > 1`` divides first. It also holds for
+the FILTER of an aggregate for which Spark generates code (HashAggregateExec).
 """
 
 import re
@@ -88,7 +89,8 @@ def _on_top(relation: Relation, condition: Scalar, place: int | None) -> Relatio
     if any(condition.sql == one.sql for one in asks):
         return relation
     asks = (*asks, condition)
-    return replace(relation, op=FilterOp(conjunction(_in_turn(asks))), asks=asks)
+    in_effect = [*(_by_equality(asks) if any_fails(asks) else ()), *asks]
+    return replace(relation, op=FilterOp(filter_condition(in_effect).sql), asks=asks)
 
 
 def tested(relation: Relation, value: Scalar, place: int | None) -> Relation:
@@ -106,11 +108,16 @@ def _columns(texts: Iterable[str]) -> set[str]:
     return {name for name in map(plain_column, texts) if name is not None}
 
 
+def filter_condition(asks: Sequence[Scalar]) -> Scalar:
+    """All conditions of a filter, one or more, as Spark's code applies them: a row stops at the first that is not
+    true."""
+    return Scalar(conjunction(_in_turn(asks)), pa.bool_(), any_fails(asks))
+
+
 def _in_turn(asks: Sequence[Scalar]) -> Sequence[Scalar]:
-    """The conditions of a filter in the order in which Spark's code applies them: each test for NULL of a column right
-    before the first other condition that names the column, and the other tests for NULL last. A test is left out before
-    a condition that cannot fail and is not true for NULL."""
-    asks = [*(_by_equality(asks) if any_fails(asks) else ()), *asks]
+    """The conditions of a filter in the order in which Spark's code applies them: each test for NULL of a
+    column right before the first other condition that names the column, and the other tests for NULL last. A test is
+    left out before a condition that cannot fail and is not true for NULL."""
     tests = [one for one in asks if one.is_test and one.is_whole]
     waiting = {name: one for one in tests for name in _columns(one.rejects) if one.sql == present(name).sql}
     placed: list[Scalar] = []
