@@ -21,13 +21,16 @@ from upriver.lake.lake import Lake
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.spark.runs import (
+    BATCH_BYTES,
+    BATCH_ROWS,
+    UNLIMITED,
     UNTOUCHED,
+    BatchSizes,
     Lot,
     RunWriter,
     SparkRows,
     check_columns,
     gathered,
-    leave_sizes_unchecked,
     rewrite_runs,
     shuffle_runs,
     write_runs,
@@ -299,22 +302,36 @@ def test_batches_are_gathered_up_to_the_limits(sizes: list[int], rows_max: int, 
 
 
 @pytest.mark.parametrize(
-    ("columns", "user_s", "after"),
+    ("columns", "row_bytes", "user_s", "rows_and_size"),
     [
-        ("id; id * 2 AS v; true AS b; date'2026-01-01' AS d", None, str((1 << 31) - 1)),
-        ("id; CAST(id AS STRING) AS s", None, UNTOUCHED),
-        ("id; array(id) AS a", None, UNTOUCHED),
-        ("; ".join(f"id + {number} AS c{number}" for number in range(400)), None, UNTOUCHED),
-        ("id", "1m", "1m"),
+        ("id; id * 2 AS v; true AS b; date'2026-01-01' AS d", None, UNTOUCHED, ("10000", UNLIMITED)),
+        ("id; CAST(id AS STRING) AS s", None, UNTOUCHED, ("10000", UNTOUCHED)),
+        ("id; CAST(id AS STRING) AS s", 100.0, UNTOUCHED, ("256", UNLIMITED)),
+        ("id; CAST(id AS STRING) AS s", 70_000.0, UNTOUCHED, ("10000", UNTOUCHED)),
+        ("id; array(id) AS a", 100.0, UNTOUCHED, ("256", UNLIMITED)),
+        ("; ".join(f"id + {number} AS c{number}" for number in range(400)), None, UNTOUCHED, ("10000", UNTOUCHED)),
+        ("id", 100.0, "1m", ("10000", "1m")),
     ],
 )
-def test_a_batch_is_measured_unless_its_rows_are_known_to_be_small(
-    spark: Any, columns: str, user_s: str | None, after: str
+def test_a_batch_is_measured_unless_the_rows_before_were_small(
+    spark: Any, columns: str, row_bytes: float | None, user_s: str, rows_and_size: tuple[str, str]
 ) -> None:
     own = spark.newSession()
-    name = "spark.sql.execution.arrow.maxBytesPerBatch"
-    if user_s is not None:
-        own.conf.set(name, user_s)
-    leave_sizes_unchecked(own.range(1).selectExpr(*columns.split("; ")))
-    assert own.conf.get(name) == after
-    assert spark.conf.get(name) == UNTOUCHED
+    own.conf.set(BATCH_BYTES, user_s)
+    BatchSizes(own.range(1).selectExpr(*columns.split("; ")), runs_python=False).follow(row_bytes)
+    assert (own.conf.get(BATCH_ROWS), own.conf.get(BATCH_BYTES)) == rows_and_size
+    assert spark.conf.get(BATCH_BYTES) == UNTOUCHED
+
+
+def test_large_rows_are_measured_again(spark: Any) -> None:
+    own = spark.newSession()
+    sizes = BatchSizes(own.range(1).selectExpr("CAST(id AS STRING) AS s"), runs_python=False)
+    sizes.follow(100.0)
+    sizes.follow(70_000.0)
+    assert (own.conf.get(BATCH_ROWS), own.conf.get(BATCH_BYTES)) == ("10000", UNTOUCHED)
+
+
+def test_a_stream_with_functions_in_python_keeps_its_sizes(spark: Any) -> None:
+    own = spark.newSession()
+    BatchSizes(own.range(1), runs_python=True).follow(100.0)
+    assert (own.conf.get(BATCH_ROWS), own.conf.get(BATCH_BYTES)) == ("10000", UNTOUCHED)

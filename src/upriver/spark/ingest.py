@@ -45,11 +45,11 @@ from upriver.spark.parquet import NotAsArrow
 from upriver.spark.runs import (
     TASK_MEMORY,
     BatchRows,
+    BatchSizes,
     FileRows,
     Lot,
     RunWriter,
     SparkRows,
-    leave_sizes_unchecked,
     rewrite_runs,
     runs_python,
     shuffle_runs,
@@ -71,16 +71,20 @@ epoch, and a worker to read too many small ranges: rows are shuffled, so that ea
 
 
 class BatchTasks:
-    """How many tasks write a table's next batch: as many as the last one had work for. next: that number."""
+    """How many tasks write a table's next batch: as many as the last one had work for. next: that number. row_bytes: of
+    a row of the last batch that had rows, on average, if it is known."""
 
     def __init__(self, tasks_max: int) -> None:
         self._tasks_max = tasks_max
         # Before the first batch nothing is known, and there may be much to catch up with.
         self.next = min(tasks_max, UNSHUFFLED_TASKS_MAX)
+        self.row_bytes: float | None = None
 
     def wrote(self, runs: Iterable[RunInfo], seconds: float) -> None:
         """Note that ``next`` tasks have written a batch in so many seconds. runs: those of one index."""
-        size = sum(run.bytes for run in runs)
+        runs = tuple(runs)
+        size, rows = sum(run.bytes for run in runs), sum(run.rows for run in runs)
+        self.row_bytes = size / rows if rows else self.row_bytes
         work = max(size / TASK_BYTES, self.next * seconds / TASK_S)
         self.next = max(1, min(self._tasks_max, math.ceil(work)))
 
@@ -391,6 +395,7 @@ class StreamIngest:
         self._trigger = trigger
         self._table = layout.table.name
         self._tasks = BatchTasks(layout.groups)
+        self._sizes: BatchSizes | None = None
         self._way = WayIn(self._table)
         self._runs_python = runs_python(rows)
         names = source_names(rows)
@@ -399,6 +404,7 @@ class StreamIngest:
 
     def start(self, attempt: int) -> None:
         """Start the query; its checkpoint lies in the lake. Leftovers of a killed driver there are swept."""
+        self._tasks, self._sizes = BatchTasks(self._layout.groups), None  # after a failure nothing is sure of the rows
         files = open_files(self._layout.root)
         has_epochs = self._log.query_of(self._table) not in (None, self._source.replaces)
         sweep_checkpoint(files, self._source.directory(self._table), has_epochs)
@@ -449,8 +455,8 @@ class StreamIngest:
             )
         if before == query and batch <= self._log.last_batch(table):  # lake.published_is_skipped
             return
-        if not self._runs_python:
-            leave_sizes_unchecked(rows)
+        self._sizes = self._sizes or BatchSizes(rows, self._runs_python)
+        self._sizes.follow(self._tasks.row_bytes)
         self._way.take(
             rows,
             lambda: self._planned(batch),

@@ -70,12 +70,18 @@ SHELVES_PER_GROUP = 8
 """Shelves of one vnode group, unless it has fewer vnodes."""
 PACK_ROWS_MAX = 500_000
 """Rows that are gathered before they are packed."""
-_BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 UNTOUCHED = f"{64 << 20}b"
 """Spark's own limit of a batch's bytes, as it is told."""
+UNLIMITED = str((1 << 31) - 1)
+"""The only number that Spark takes for no limit."""
 UNCHECKED_BYTES_MAX = 64 << 20
-"""Bytes that a batch of rows may have without being measured."""
+"""Bytes that a batch of rows is to have without being measured."""
+UNCHECKED_ROW_BYTES_MAX = 64 << 10
+"""Bytes of a row, on average, up to which the next rows are handed over without being measured."""
+UNCHECKED_ROWS_MAX = 256
+"""Rows of such a batch: a quarter of a GiB if they are of 1 MiB after all."""
 FIXED_BYTES_MAX = 17
 """Bytes of a value of a fixed width in Arrow, with its share of the validity."""
 _PYTHON_NODES = re.compile("InArrow|InPandas|InPySpark|Python|PandasUDF")
@@ -177,7 +183,7 @@ TASK_MEMORY_FIXED = 256 << 20
 CHUNK_SHARE, RUN_SHARE = 16, 8
 """Of the others, a task sorts one of so many parts at once, and a run is at most one of so many. The task holds a chunk
 up to four times (the next one, rows under way, copies), or a run three times."""
-SPILL_BATCH_BYTES = 1 << 18
+SPILLBATCH_BYTES = 1 << 18
 """About so many bytes of each sorted chunk are in memory while they are merged."""
 
 _REPORT = pa.schema([("number", pa.int32()), ("told", pa.string())])
@@ -396,21 +402,35 @@ def runs_python(rows: DataFrame) -> bool:
     return bool(plan.containsPattern(pattern)) or _PYTHON_NODES.search(plan.toString()) is not None
 
 
-def leave_sizes_unchecked(rows: DataFrame) -> None:
-    """Let Spark hand a micro-batch's rows to Python without measuring the batch after each row, which is two fifths of
-    the work, if that cannot be needed: all columns have a fixed width, and the rows of a batch are bounded.
+class BatchSizes:
+    """How many rows of a stream Spark hands to Python at once.
 
-    Changes a setting of the stream's own session, which no other query has; one that the user has set stays.
+    By default it measures a batch after each row, which is two fifths of the work. This cannot be needed where all
+    columns have a fixed width and the rows are few; and it is left out where the rows before were small. Changes
+    settings of the stream's own session, which no other query has; where the user has set a size, all stays.
     """
-    if not all(isinstance(field.dataType, _FIXED_WIDTH) for field in rows.schema):
-        return
-    settings = rows.sparkSession.conf
-    count = int(settings.get(_BATCH_ROWS) or 0)
-    if (
-        settings.get(_BATCH_BYTES) == UNTOUCHED
-        and 0 < count * len(rows.schema) * FIXED_BYTES_MAX <= UNCHECKED_BYTES_MAX
-    ):
-        settings.set(_BATCH_BYTES, str((1 << 31) - 1))  # the only number that Spark takes for none
+
+    def __init__(self, rows: DataFrame, runs_python: bool) -> None:
+        """rows: of the first batch. runs_python: whether the stream has functions in Python."""
+        self._settings = rows.sparkSession.conf
+        self._count = int(self._settings.get(BATCH_ROWS) or 0)
+        self._is_ours = self._settings.get(BATCH_BYTES) == UNTOUCHED and not runs_python
+        width = len(rows.schema) * FIXED_BYTES_MAX
+        is_fixed = all(isinstance(field.dataType, _FIXED_WIDTH) for field in rows.schema)
+        self._is_small = is_fixed and 0 < self._count * width <= UNCHECKED_BYTES_MAX
+
+    def follow(self, row_bytes: float | None) -> None:
+        """Set the size of the next batch. row_bytes: of a row of the last one, on average; ``None`` if not known."""
+        if not self._is_ours:
+            return
+        count, size = self._count, UNTOUCHED
+        if self._is_small:
+            size = UNLIMITED
+        elif row_bytes is not None and row_bytes <= UNCHECKED_ROW_BYTES_MAX:
+            count = min(count, UNCHECKED_ROWS_MAX) if count > 0 else UNCHECKED_ROWS_MAX
+            size = UNLIMITED
+        self._settings.set(BATCH_ROWS, str(count))
+        self._settings.set(BATCH_BYTES, size)
 
 
 def _numbered(rows: DataFrame, table: TableSpec) -> DataFrame:
@@ -575,7 +595,7 @@ class SpillFile:
     def add(self, rows: pa.RecordBatch) -> range:
         """Write rows; returns where they are."""
         first = self._batches
-        for batch in cut(rows, SPILL_BATCH_BYTES):
+        for batch in cut(rows, SPILLBATCH_BYTES):
             self._writer.write_batch(batch)
             self._batches += 1
         return range(first, self._batches)
