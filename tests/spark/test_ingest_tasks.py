@@ -40,6 +40,17 @@ def test_a_batch_that_takes_long_gets_more_tasks_until_it_does_not() -> None:
         assert tasks.next == expected
 
 
+def test_the_bytes_of_a_row_are_those_of_the_last_batch_that_had_rows() -> None:
+    tasks = BatchTasks(4)
+    assert tasks.row_bytes is None
+    tasks.wrote(runs(300), 0.1)
+    assert tasks.row_bytes == 150
+    tasks.wrote([], 0.1)
+    assert tasks.row_bytes == 150
+    tasks.wrote(runs(90), 0.1)
+    assert tasks.row_bytes == 45
+
+
 @pytest.mark.parametrize("format", [TASKS_FORMAT - 1, FORMAT])
 def test_many_tasks_shuffle_and_those_of_a_root_that_earlier_versions_may_read(format: int) -> None:
     layout = Layout(

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial, reduce
+from random import Random
 from typing import Any
 
 import pyarrow as pa
@@ -50,13 +51,14 @@ def answers_of_spark(
         rows = [_rows_of_spark(spark, file, epoch, answered) for epoch in range(len(file.contents))]
     for view in answered:
         answers[view.sql].rows = [of_epoch[view] for of_epoch in rows]
+    draws = chance()
     for view in views:
         if view.sets_aside:
-            _add_good_rows(spark, file, view, answers[view.sql])
+            _add_good_rows(spark, file, view, answers[view.sql], draws)
     return answers
 
 
-def _add_good_rows(spark: Any, file: ConformanceFile, view: View, answer: Answer) -> None:
+def _add_good_rows(spark: Any, file: ConformanceFile, view: View, answer: Answer, draws: Random) -> None:
     """Of a view whose tables set bad rows aside: Spark answers without these rows, and raises if one of them is
     there, unless only Spark can compute it. The bad rows are those of the first table, which numbers them. If several
     rows are at fault together, none is set aside, and Spark raises."""
@@ -88,7 +90,7 @@ def _add_good_rows(spark: Any, file: ConformanceFile, view: View, answer: Answer
         assert good_rows is not None, f"Spark raises without {answer.aside}: {view.sql}"
         answer.good_rows = good_rows
         raising = [row for row in answer.aside if row not in found.beyond[table]]
-        for one in chance().sample(raising, min(1, len(raising))):
+        for one in draws.sample(raising, min(1, len(raising))):
             answers = by_spark([row for row in answer.aside if row != one]) is not None
             assert not answers, f"Spark answers with row {one}: {view.sql}"
 

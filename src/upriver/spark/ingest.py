@@ -71,8 +71,8 @@ epoch, and a worker to read too many small ranges: rows are shuffled, so that ea
 
 
 class BatchTasks:
-    """How many tasks write a table's next batch: as many as the last one had work for. next: that number. row_bytes: of
-    a row of the last batch that had rows, on average, if it is known."""
+    """What the last batch of a table tells of the next one. next: how many tasks write it, as many as the last one had
+    work for. row_bytes: of a row of the last batch that had rows, on average; ``None`` before one."""
 
     def __init__(self, tasks_max: int) -> None:
         self._tasks_max = tasks_max

@@ -183,7 +183,7 @@ TASK_MEMORY_FIXED = 256 << 20
 CHUNK_SHARE, RUN_SHARE = 16, 8
 """Of the others, a task sorts one of so many parts at once, and a run is at most one of so many. The task holds a chunk
 up to four times (the next one, rows under way, copies), or a run three times."""
-SPILLBATCH_BYTES = 1 << 18
+SPILL_BATCH_BYTES = 1 << 18
 """About so many bytes of each sorted chunk are in memory while they are merged."""
 
 _REPORT = pa.schema([("number", pa.int32()), ("told", pa.string())])
@@ -595,7 +595,7 @@ class SpillFile:
     def add(self, rows: pa.RecordBatch) -> range:
         """Write rows; returns where they are."""
         first = self._batches
-        for batch in cut(rows, SPILLBATCH_BYTES):
+        for batch in cut(rows, SPILL_BATCH_BYTES):
             self._writer.write_batch(batch)
             self._batches += 1
         return range(first, self._batches)

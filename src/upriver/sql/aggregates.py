@@ -65,14 +65,16 @@ INSTEAD = {
 @dataclass(frozen=True, slots=True)
 class Call:
     """An aggregate in the plan's terms. argument: ``None`` for count_star. where: which rows count; ``None`` for
-    all. others, fraction, fractions, between: as of AggregateCall. A ``first`` or ``last`` gives the value of the same
-    row as the others of a query do (:func:`of_one_row`)."""
+    all. coded: the same in the order of the code that Spark may generate, if a FILTER makes that matter. others,
+    fraction, fractions, between: as of AggregateCall. A ``first`` or ``last`` gives the value of the same row as the
+    others of a query do (:func:`of_one_row`)."""
 
     function: str
     argument: Scalar | None
     type: pa.DataType
     distinct: bool = False
     where: Scalar | None = None
+    coded: Scalar | None = None
     others: tuple[Scalar, ...] = ()
     fraction: float = 0.0
     fractions: tuple[float, ...] = ()
@@ -127,14 +129,18 @@ def aggregate_call(context: Context, node: exp.Expr) -> Call:
     context.only(node, "this", "expression")
     call = _plain(context, node.this)
     parts = [boolean(context, part) for part in conjuncts(node.expression.this.unnest())]
-    condition = filter_condition(parts) if _has_generated_code(call) else connect("AND", parts)
-    return replace(call, where=condition if call.where is None else connect("AND", [condition, call.where]))
+    own = [] if call.where is None else [call.where]
+    # Spark applies the FILTER of an aggregate with DISTINCT in a projection, ahead of the groups.
+    is_coded = any_fails(parts) and not call.distinct
+    coded = connect("AND", [filter_condition(parts), *own]) if is_coded else None
+    return replace(call, where=connect("AND", [*parts, *own]), coded=coded)
 
 
-def _has_generated_code(call: Call) -> bool:
-    """Whether Spark generates code for an aggregate, if the others of its query are of this kind."""
-    values = [value.type for value in (call.argument, *call.others) if value is not None]
-    return not call.distinct and call.function not in _OBJECTS and not any(map(_is_wide, values))
+def may_have_code(call: Call) -> bool:
+    """Whether Spark generates code for a query with this aggregate, if it may for each of the others: its state is of
+    values with a fixed width."""
+    held = [] if call.function == "count" else [call.type, *(value.type for value in call.others)]
+    return call.function not in _OBJECTS and not any(map(_is_wide, held))
 
 
 def _is_wide(type: pa.DataType) -> bool:

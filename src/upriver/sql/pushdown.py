@@ -10,7 +10,7 @@ Tests for NULL: Spark tests every column in which a condition rejects NULL (its 
 code that it generates for a filter applies the conditions in their order, each behind the tests of the columns that it
 names; tests that no condition needs come last (FilterExec). The same holds for tests that the query has itself, of a
 column or of functions of columns without a constant: ``v IS NOT NULL AND 10 / w > 1`` divides first. It also holds for
-the FILTER of an aggregate for which Spark generates code (HashAggregateExec).
+the FILTER of aggregates, if Spark generates code for all of a query (HashAggregateExec).
 """
 
 import re
@@ -115,9 +115,9 @@ def filter_condition(asks: Sequence[Scalar]) -> Scalar:
 
 
 def _in_turn(asks: Sequence[Scalar]) -> Sequence[Scalar]:
-    """The conditions of a filter in the order in which Spark's code applies them: each test for NULL of a
-    column right before the first other condition that names the column, and the other tests for NULL last. A test is
-    left out before a condition that cannot fail and is not true for NULL."""
+    """The conditions of a filter in the order in which Spark's code applies them: each test for NULL of a column right
+    before the first other condition that names the column, and the other tests for NULL last. A test is left out before
+    a condition that cannot fail and is not true for NULL."""
     tests = [one for one in asks if one.is_test and one.is_whole]
     waiting = {name: one for one in tests for name in _columns(one.rejects) if one.sql == present(name).sql}
     placed: list[Scalar] = []

@@ -26,6 +26,7 @@ from upriver.sql.aggregates import (
     has_aggregate,
     is_aggregate,
     is_over,
+    may_have_code,
     of_one_row,
     over_no_rows,
 )
@@ -264,6 +265,9 @@ class Groups:
         self._maps: dict[str, pa.DataType] = {}
         """The types of grouping columns that are maps. Groups have their entries."""
         self._inputs: dict[str, Scalar] = {name: self._grouped(node, name) for node, name in self._group.items()}
+        self._coded: dict[str, Scalar] = {}
+        """What takes the place of some of them if Spark generates code, as it does if it may for all calls."""
+        self._may_have_code = True
         self._uses = uses_in(self._group)
         """How often the inputs of the groups name each column of the rows."""
 
@@ -303,7 +307,8 @@ class Groups:
 
     def relation(self, rows: Relation, place: int | None) -> Relation:
         """The groups of these rows, with all collected aggregates."""
-        inputs = [Output(name, value) for name, value in self._inputs.items()]
+        values = self._inputs | (self._coded if self._may_have_code else {})
+        inputs = [Output(name, value) for name, value in values.items()]
         calls = of_one_row(tuple(self._calls.values()))
         if not self._group and (self._sets is None or self._sets.is_whole):
             return of_everything(rows, inputs, calls, self._uses, self._taken, place)
@@ -335,19 +340,31 @@ class Groups:
         call = aggregate_call(self._rows, node)
         filtered = node.this if isinstance(node, exp.IgnoreNulls | exp.RespectNulls) else node
         condition = filtered.expression.this if isinstance(filtered, exp.Filter) else called(node)
-        where = None if call.where is None else self._argument(call.where, _operand(condition))
+        self._may_have_code &= may_have_code(call)
+        where = None if call.where is None else self._argument(call.where, call.coded, _operand(condition))
         values = () if call.argument is None else (call.argument, *call.others)
-        columns = [self._argument(_guarded(value, call.where), _operand(called(node))) for value in values]
+        columns = [self._guarded(value, call, _operand(called(node))) for value in values]
         return self._once(call, columns, where, node)
 
-    def _argument(self, value: Scalar, node: exp.Expr) -> str:
-        """The column of the aggregate's input that holds a value: a group column, or one of its own."""
+    def _guarded(self, value: Scalar, call: Call, node: exp.Expr) -> str:
+        """The column of an argument, computed only where the FILTER of the aggregate is true."""
+        if call.where is None or not value.fails:
+            return self._argument(value, None, node)
+        coded = None if call.coded is None else _only_where(call.coded, value)
+        return self._argument(_only_where(call.where, value), coded, node)
+
+    def _argument(self, value: Scalar, coded: Scalar | None, node: exp.Expr) -> str:
+        """The column of the aggregate's input that holds a value: a group column, or one of its own. coded: what takes
+        the value's place where Spark generates code."""
         grouped = set() if self._sets is None else set(self._group.values())  # NULL in some sets, unlike the argument
         for name, known in self._inputs.items():
-            if name not in grouped and known.sql == value.sql and known.type == value.type:
+            is_same = known.sql == value.sql and known.type == value.type and self._coded.get(name) == coded
+            if name not in grouped and is_same:
                 return name
         name = unique(worded(node), self._taken)
         self._inputs[name] = value
+        if coded is not None:
+            self._coded[name] = coded
         return name
 
     def _once(self, call: Call, columns: Sequence[str], where: str | None, node: exp.Expr) -> AggregateCall:
@@ -370,10 +387,7 @@ class Groups:
         return self._calls[key]
 
 
-def _guarded(value: Scalar, where: Scalar | None) -> Scalar:
-    """The argument of an aggregate, computed only where its FILTER is true."""
-    if where is None or not value.fails:
-        return value
+def _only_where(where: Scalar, value: Scalar) -> Scalar:
     return replace(value, sql=f"CASE WHEN {where.sql} THEN {value.sql} END")
 
 
