@@ -12,6 +12,8 @@ from typing import Any
 from benchmarks.arguments import number
 from benchmarks.contestant import SOURCES
 from benchmarks.events import EventsSpec
+from benchmarks.evolve import is_right, measure_evolve
+from benchmarks.evolve_command import add_evolve, evolve_options, render_evolve
 from benchmarks.hotkey import measure_hotkey
 from benchmarks.hotkey_command import add_hotkey, hotkey_options, render_hotkey
 from benchmarks.idle import IdleOptions, measure_idle, render_idle
@@ -61,6 +63,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_lobsters(_benchmark(benchmarks, "lobsters", _lobsters, "a site's pages, on partial views and on full"))
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
     add_hotkey(_benchmark(benchmarks, "hotkey", _hotkey, "a key of millions of rows: what others wait meanwhile"))
+    add_evolve(_benchmark(benchmarks, "evolve", _evolve, "views come and go: what lookups of others see meanwhile"))
     _add_reads(_benchmark(benchmarks, "reads", _reads, "what it costs to check what is read of the lake"))
     _add_ranges(_benchmark(benchmarks, "ranges", _ranges, "a join by a range, with a sorted index and without"))
     _add_lake(_benchmark(benchmarks, "lake", _lake, "what a lake costs after 1,000, 10,000 and 100,000 epochs"))
@@ -140,6 +143,12 @@ def _latency(options: argparse.Namespace) -> int:
     measured = measure_latency(latency_options(options), _say())
     print(json.dumps(measured) if options.json else render_latency(measured))
     return 0 if all(view["right"] for view in measured["busy"].values()) else 1
+
+
+def _evolve(options: argparse.Namespace) -> int:
+    measured = measure_evolve(evolve_options(options), _say())
+    print(json.dumps(measured) if options.json else render_evolve(measured))
+    return 0 if is_right(measured) else 1
 
 
 def _add_idle(parser: argparse.ArgumentParser) -> None:

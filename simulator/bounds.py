@@ -17,7 +17,7 @@ def steps_to_rest(cluster: SimulatedCluster, plans: Sequence[DataflowPlan], vnod
 
     plans: of all views that there can be. declared: how many wishes for other views are on their way.
     """
-    slices_max = len(cluster.lake.edges) * (vnodes + CUTS_MAX)
+    slices_max = len(plans) * len(cluster.lake.edges) * (vnodes + CUTS_MAX)
     under_way = sum(len(process.down) + len(process.up) + 1 for process in cluster.processes.values())
     under_way += sum(len(line.said) for line in cluster.network.busy) + len(cluster.control.waiting)
     places_max = len(cluster.rescale_observer.places) + declared + len(cluster.view_observer.waiting) + 5

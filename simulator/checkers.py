@@ -10,9 +10,9 @@ from typing import ParamSpec
 
 from simulator.oracle import Row, Rows
 from simulator.tables import Key
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.errors import UnknownView, UpriverError, WrongOwner
-from upriver.ids import Channel, Epoch, FeedId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, FeedId, FlowId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.protocol.coordinator_events import RescaleOutcome
 from upriver.vnodes import VnodeMap
 
@@ -283,11 +283,30 @@ def wishes_are_met_in_order(ticket: int, waiting: Collection[int]) -> str | None
     return None if ticket == next(iter(waiting), None) else f"ticket {ticket} is met, and {list(waiting)} wait"
 
 
-def views_change_between_epochs(rescale_is_on: bool, behind: Collection[WorkerId]) -> str | None:
-    """``behind``: places whose process has not finished the epochs opened for it, and empty places."""
-    if rescale_is_on:
-        return "the views change while a rescale is on"
-    return f"the views change while workers {list(behind)} have not finished an epoch" if behind else None
+def flows_change_between_rescales(rescale_is_on: bool) -> str | None:
+    return "a flow is added or dropped while a rescale is on" if rescale_is_on else None
+
+
+def no_flow_comes_back(flow: FlowId, gone: Collection[FlowId]) -> str | None:
+    return f"flow {flow} is gone, and is spoken of" if flow in gone else None
+
+
+def no_share_of_a_gone_flow(gone: Collection[FlowId]) -> str | None:
+    """gone: flows that there are no more, and the worker has a share of."""
+    return f"there are shares of the flows {sorted(gone)}, which are gone" if gone else None
+
+
+def what_is_late_changes_nothing(actions: Sequence[object]) -> str | None:
+    """actions: what a machine does when it hears of a flow that is gone."""
+    return f"it does {list(actions)}" if actions else None
+
+
+def others_do_not_notice(
+    told: Collection[FlowId], before: Mapping[str, object], after: Mapping[str, object]
+) -> str | None:
+    """One flow has had its step. told: other flows, whose shares were told of it. before, after: what others keep."""
+    changed = [name for name, kept in before.items() if after.get(name) != kept]
+    return f"flows {sorted(told)} are told, {changed} have changed" if told or changed else None
 
 
 def workers_keep_the_views_that_are_wanted(kept: Collection[str], wanted: Collection[str]) -> str | None:

@@ -2,7 +2,7 @@
 
 from simulator.checkers import machines_do_not_fail
 from simulator.cluster import SimulatedCluster
-from simulator.process import Process
+from simulator.process import Process, SharePart
 from upriver.engine.region import FullRegionState
 from upriver.errors import UpriverError
 from upriver.ids import VnodeId
@@ -11,38 +11,39 @@ from upriver.protocol.coordinator_events import CheckpointPublished, CheckpointU
 from upriver.protocol.worker_events import StateNotWritten, StateWritten
 
 
-def store(cluster: SimulatedCluster, process: Process, fails: bool) -> None:
-    """The lake takes the next thing that a process has copied. fails: it does not take the last of them."""
-    checkpoint = process.writing.queue[0].checkpoint
-    files = cluster.checkpoints.store(process.writing, str(process))
+def store(cluster: SimulatedCluster, process: Process, part: SharePart, fails: bool) -> None:
+    """The lake takes the next thing that a share has copied. fails: it does not take the last of them."""
+    checkpoint = part.writing.queue[0].checkpoint
+    view = part.plans[0].name
+    files = cluster.checkpoints.of(view).store(part.writing, str(process))
     if files is None:
         return
     if fails:
-        cluster.step_worker(process, StateNotWritten(checkpoint=checkpoint, error="the disk is full"))
+        cluster.answer(process, part, StateNotWritten(checkpoint=checkpoint, error="the disk is full"))
     else:
-        cluster.step_worker(process, StateWritten(checkpoint=checkpoint, files=files))
+        cluster.answer(process, part, StateWritten(checkpoint=checkpoint, files=files))
 
 
 def commit(cluster: SimulatedCluster, fails: bool) -> None:
-    """The lake publishes a checkpoint, or fails to."""
+    """The lake publishes a checkpoint, or fails to. One of a flow that is gone is not there, whatever it says."""
+    wish = cluster.checkpoints.waiting.popleft()
     if fails:
-        number = cluster.checkpoints.waiting.popleft().checkpoint
-        cluster.step_coordinator(CheckpointUnpublished(checkpoint=number, error="the disk is full"))
+        cluster.step_coordinator(CheckpointUnpublished(checkpoint=wish.checkpoint, error="the disk is full"))
         return
-    plans = [plan for plan in cluster.view_observer.kept.values() if plan.full_because is not None]
-    wish = cluster.checkpoints.publish(region.name for plan in plans for region in plan.spread)
-    is_of_use = not cluster.lake.is_within_a_segment(wish.epoch)  # else no worker begins with it
-    for plan in [plan for plan in plans if is_of_use and plan.name not in wish.failed]:
-        for region in plan.spread:
+    if wish.flow not in cluster.view_observer.gone:
+        (plan,) = cluster.view_observer.flows[wish.flow]
+        cluster.checkpoints.of(plan.name).publish(wish, [region.name for region in plan.spread])
+        is_of_use = not cluster.lake.is_within_a_segment(wish.epoch)  # else no worker begins with it
+        for region in plan.spread if is_of_use and plan.name not in wish.failed else ():
             cluster.watcher.checkpoint_holds(plan, region.name, wish.epoch, _restored(cluster, plan, region))
     cluster.step_coordinator(CheckpointPublished(checkpoint=wish.checkpoint, files=wish.files))
 
 
 def _restored(cluster: SimulatedCluster, plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
     """All of a region, as a worker that begins with the newest checkpoint has it. Raises Violated if none can."""
-    made = cluster.build_region(plan, region)
-    chain = [checkpoint.epoch for checkpoint in cluster.checkpoints.chain(cluster.lake.is_within_a_segment)]
-    for chunk in cluster.checkpoints.read(chain, region.name, map(VnodeId, range(cluster.vnodes))):
+    made, checkpoints = cluster.build_region(plan, region), cluster.checkpoints.of(plan.name)
+    chain = [checkpoint.epoch for checkpoint in checkpoints.chain(cluster.lake.is_within_a_segment)]
+    for chunk in checkpoints.read(chain, region.name, map(VnodeId, range(cluster.vnodes))):
         try:
             made.install(chunk.parts)
         except UpriverError as error:

@@ -42,7 +42,8 @@ def drawn_lookup(
     epoch, or for a view that is not there.
     """
     hashes = oracle.hashes[plan.name]
-    vnodes = () if process.assigned is None else process.assigned.reads
+    part = process.part_of(plan.name)
+    vnodes = () if part is None else part.assigned.reads
     own = oracle.keys_in(plan.name, vnodes)
     candidates = own if own and rng.random() < OWN_KEYS_SHARE else list(hashes)
     keys = rng.sample(candidates, min(len(candidates), rng.randint(1, KEYS_ASKED_MAX)))
@@ -80,7 +81,8 @@ def lookup_of(
 
 def _next_key(reader: Process, plan: DataflowPlan) -> list[Key]:
     """The key that is to be read next: the likeliest to be seen without an epoch's rows."""
-    for event in reader.unread:
+    part = reader.part_of(plan.name)
+    for event in () if part is None else part.unread:
         if isinstance(event, RowsRead) and len(event.batch) and set(plan.key) <= set(event.batch.rows.schema.names):
             return [tuple(event.batch.rows.column(column)[0].as_py() for column in plan.key)]
     return []

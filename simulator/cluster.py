@@ -1,7 +1,7 @@
 """The machines of a simulated cluster and the channels between them; what the machines want done is done here."""
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -18,7 +18,8 @@ from simulator.lake import FakeLake
 from simulator.lookup_observer import LookupObserver
 from simulator.network import Network
 from simulator.oracle import Oracle
-from simulator.process import Process
+from simulator.other_flows import OtherFlows
+from simulator.process import Process, SharePart
 from simulator.rescale_observer import RescaleObserver
 from simulator.tables import NO_RETENTION, RowSource
 from simulator.view_observer import ViewObserver
@@ -28,7 +29,7 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.replication import NO_STANDBYS
 from upriver.errors import NotWritten
-from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, WorkerId
+from upriver.ids import BEGINNING, Epoch, FlowId, Incarnation, WorkerId
 from upriver.lake.spans import EpochSpan, single, span_after
 from upriver.migration.messages import Acquire
 from upriver.plan.plan import NOT_WANTED, TableSpec
@@ -37,10 +38,13 @@ from upriver.protocol.coordinator_events import (
     AppFailed,
     CheckpointFailed,
     CheckpointReady,
+    CheckpointsFailed,
+    CheckpointsTaken,
     CheckpointWanted,
     ControlUnwritten,
     CoordinatorAction,
     CoordinatorEvent,
+    DrainBegun,
     EpochEnded,
     EpochPublished,
     EvictionOver,
@@ -50,6 +54,7 @@ from upriver.protocol.coordinator_events import (
     HorizonIs,
     LeaseOver,
     PlansTaken,
+    PlansWanted,
     PublishChanges,
     PublishCheckpoint,
     ReplaceWorker,
@@ -67,7 +72,18 @@ from upriver.protocol.coordinator_events import (
     WorkerSaid,
     WriteControl,
 )
-from upriver.protocol.messages import Assign, EpochFinished, FromWorker, RowsApplied, StartedAnew, WorkerFailed
+from upriver.protocol.messages import (
+    Assign,
+    DropFlow,
+    EpochFinished,
+    ForShare,
+    FromWorker,
+    OfShare,
+    Resume,
+    RowsApplied,
+    StartedAnew,
+    WorkerFailed,
+)
 from upriver.protocol.peers import Envelope, ForRegion, PeerLookupAnswered
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
@@ -77,6 +93,8 @@ from upriver.protocol.worker_events import (
     ForgetSnapshot,
     ForgetState,
     HoldSnapshot,
+    LakeAnswer,
+    LakeWish,
     LookupAsked,
     MeetPeers,
     PeerLost,
@@ -89,6 +107,8 @@ from upriver.protocol.worker_events import (
     SealState,
     SendPeer,
     SetRowsAside,
+    ShareHears,
+    ShareWants,
     Stop,
     WorkerAction,
     WorkerEvent,
@@ -131,8 +151,8 @@ class SimulatedCluster:
         self.torn = 0.0
         self.spoil = 0.0
         """How likely a file of the checkpoints is found damaged when a worker reads it."""
-        self._damaged: set[Epoch] = set()
-        """Checkpoints with a file that is damaged from now on."""
+        self._damaged: set[tuple[str, Epoch]] = set()
+        """Checkpoints, by view, with a file that is damaged from now on."""
         self.view_observer = view_observer
         possible, kept = tuple(view_observer.possible.values()), tuple(view_observer.kept.values())
         self.lake = FakeLake(possible, vnodes, retains, rules)
@@ -142,10 +162,16 @@ class SimulatedCluster:
         self.change_log = FakeChangeLog(self.oracle)
         self.control = FakeControl()
         self._membership = membership
-        chain = () if takes_checkpoints else None
+        self._memory_budget = memory_budget
+        self._takes_checkpoints = takes_checkpoints
         self._outgrown_epochs = outgrown_epochs
         self.coordinator = CoordinatorMachine(
-            vnode_map, kept, rules, chain, membership=membership, outgrown_epochs=outgrown_epochs
+            vnode_map,
+            kept,
+            rules,
+            {} if takes_checkpoints else None,
+            membership=membership,
+            outgrown_epochs=outgrown_epochs,
         )
         self.processes: dict[Incarnation, Process] = {}
         self.latest: dict[WorkerId, Process] = {}
@@ -162,8 +188,9 @@ class SimulatedCluster:
         self.vnodes = vnodes
         self._rules = rules
         self.build_region = build_region
+        rules_of_workers = replace(rules, flows_fail_alone=False)  # a fault of the machine is to be seen
         self._new_machine = partial(
-            WorkerMachine, bad_rows.built_by(build_region), rules, memory_budget, CROWD_KEYS, ANSWER_ROWS
+            WorkerMachine, bad_rows.built_by(build_region), rules_of_workers, memory_budget, CROWD_KEYS, ANSWER_ROWS
         )
         self._incarnations = count(1)
         self.segments = deque[SegmentPublished | SegmentsRewritten]()
@@ -191,13 +218,13 @@ class SimulatedCluster:
             self.view_observer, self.lake, self.oracle, self.watcher.counters, self.bad_rows
         )
         self.rescale_observer = RescaleObserver(self.watcher, self.view_observer, placement, found)
-        takes_checkpoints = self.coordinator.cluster.chain is not None
-        chain = self.checkpoints.begin_again(self.lake.is_within_a_segment) if takes_checkpoints else None
+        kept = self.view_observer.kept.values()
+        found_by_view = self.checkpoints.begin_again(kept, self.lake.is_within_a_segment)
         self.coordinator = CoordinatorMachine(
             placement.vnode_map,
-            tuple(self.view_observer.kept.values()),
+            tuple(kept),
             self._rules,
-            chain,
+            found_by_view if self._takes_checkpoints else None,
             membership=self._membership,
             workers=placement.workers,
             outgrown_epochs=self._outgrown_epochs,
@@ -316,26 +343,37 @@ class SimulatedCluster:
     def hear(self, process: Process) -> None:
         """The coordinator hears what comes next from a process."""
         message = process.up.popleft()
-        if isinstance(message, StartedAnew):
-            process.heard.clear()  # a channel keeps the order: nothing from before comes after this
+        if isinstance(message, OfShare) and isinstance(message.message, StartedAnew):
+            # a channel keeps the order: nothing of the share from before comes after this
+            kept = [said for said in process.heard if getattr(said, "flow", None) != message.flow]
+            process.heard = deque(kept, process.heard.maxlen)
         process.heard.append(message)
-        self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
+        self._hear(process, message)
         self._forget(process)
 
     def hear_again(self, process: Process) -> FromWorker:
         """The coordinator hears again what it has heard from a process."""
         message = self._rng.choice(process.heard)
-        self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
+        self._hear(process, message)
         return message
+
+    def _hear(self, process: Process, message: FromWorker) -> None:
+        is_late = isinstance(message, OfShare) and message.flow in self.view_observer.gone
+        actions = self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
+        if is_late:
+            self.watcher.counters["late_at_the_coordinator"] += 1
+            require(checkers.what_is_late_changes_nothing, actions)
 
     def hear_nonsense(self, process: Process) -> FromWorker:
         """The coordinator hears from a process that it fails, or what cannot be: an epoch that no worker was sent, or
         rows that no worker has sent. The latter fails a view, all else replaces the process."""
-        plan = self._rng.choice(process.plans)
-        rows = RowsApplied(epoch=process.applied, applied={self._rng.choice(plan.spread).name: ROWS_MADE_UP})
+        part = self._rng.choice(list(process.parts.values()))
+        plan = self._rng.choice(part.plans)
+        rows = RowsApplied(epoch=part.applied, applied={self._rng.choice(plan.spread).name: ROWS_MADE_UP})
         unsent = EpochFinished(epoch=Epoch(self.lake.published + 1), read={}, applied={}, stats={})
-        message = self._rng.choice((rows, unsent, WorkerFailed(kind="OSError", error="the disk is gone")))
-        if message is rows:
+        of_share = (OfShare(flow=part.flow, message=rows), OfShare(flow=part.flow, message=unsent))
+        message = self._rng.choice((*of_share, WorkerFailed(kind="OSError", error="the disk is gone")))
+        if message is of_share[0]:
             self.bad_rows.doomed.add(plan.name)
         self.step_coordinator(WorkerSaid(incarnation=process.incarnation, message=message))
         return message
@@ -367,8 +405,13 @@ class SimulatedCluster:
 
     # Workers
 
+    def answer(self, process: Process, part: SharePart, answer: LakeAnswer) -> None:
+        """A share hears what has become of its reads and writes of the lake."""
+        self.step_worker(process, ShareHears(flow=part.flow, event=answer))
+
     def step_worker(self, process: Process, event: WorkerEvent) -> None:
         """Give a process an event, and do what it wants done."""
+        others = OtherFlows.before(process, event)
         process.note(event)
         if isinstance(event, LookupAsked):
             self.lookup_observer.asks(process, event)
@@ -376,8 +419,10 @@ class SimulatedCluster:
             actions = process.machine.step(event)
         except Exception as error:
             raise checkers.machines_do_not_fail(error) from error
-        if process.torn is not None and isinstance(event, EpochRead):
-            self._notice_torn(process, process.torn)
+        others.check(process, actions, have_room=self._memory_budget is None)
+        require(checkers.no_share_of_a_gone_flow, process.machine.shares.keys() & process.gone)
+        if isinstance(event, ShareHears) and isinstance(event.event, EpochRead) and event.flow in process.parts:
+            self._notice_torn(process, process.parts[event.flow])
         for action in actions:
             self._carry_out(process, event, action)
         if isinstance(event, PeerSaid):
@@ -385,49 +430,77 @@ class SimulatedCluster:
         if isinstance(event, LookupAsked):
             self.lookup_observer.asked(process, event)
 
-    def _notice_torn(self, process: Process, channel: Channel) -> None:
-        """The views that read the channel have failed at the process."""
+    def hear_late(self, process: Process) -> WorkerEvent:
+        """A process hears of a flow that it was told is gone."""
+        event = process.late.pop(self._rng.randrange(len(process.late)))
+        self.step_worker(process, event)
+        return event
+
+    def _notice_torn(self, process: Process, part: SharePart) -> None:
+        """The views of the flow that read the channel have failed at the process."""
+        channel = part.torn
+        if channel is None:
+            return
         self.trace.append(f"{process} notices that it has read other rows of {channel} than there are")
         self.watcher.counters["torn_reads_noticed"] += 1
-        self.bad_rows.doomed.update(plan.name for plan in process.plans if channel in plan.channels)
-        process.torn = None
+        self.bad_rows.doomed.update(plan.name for plan in part.plans if channel in plan.channels)
+        part.torn = None
+
+    def _want(self, process: Process, part: SharePart, action: LakeWish) -> None:
+        """A share wants something of the lake."""
+        match action:
+            case ReadEpoch():
+                self.watcher.reads(process, part, action)
+                if not (self._is_current(process, part) or self._has(action)):
+                    return  # it was replaced, or dropped, and its files are gone: it is held up until it hears so
+                tear = not part.reads_mixed and self._rng.random() < self.torn
+                part.start_reading(action, self.lake, tear, self._rng)
+            case ReadKeys() | FetchRows():
+                part.upqueries.append((action, self.lake.published))
+                self.watcher.counters["upqueries"] += 1
+            case ReadState():
+                self._restore(process, part, action)
+            case WriteState() | SealState():
+                part.writing.queue.append(action)
+            case ForgetState():
+                part.writing.forget(action.checkpoint)
+            case WriteChanges():
+                part.changes.append(action)
+            case SetRowsAside():
+                self.watcher.set_aside(action)
+            case _:
+                assert_never(action)
+
+    def _is_current(self, process: Process, part: SharePart) -> bool:
+        """Whether the coordinator reckons with this share."""
+        return self.watcher.is_current(process) and part.flow not in self.view_observer.gone
+
+    def _restore(self, process: Process, part: SharePart, action: ReadState) -> None:
+        self.watcher.counters["restored"] += 1
+        (plan,) = part.plans
+        checkpoints = self.checkpoints.of(plan.name)
+        if not checkpoints.has(action.chain):
+            if self._is_current(process, part):
+                self.lake.missed.update(f"checkpoint {epoch} of {plan.name}" for epoch in action.chain)
+            return  # it was replaced, or dropped
+        chain = [(plan.name, epoch) for epoch in action.chain]
+        if self.spoil and self._rng.random() < self.spoil:
+            self._damaged.add(self._rng.choice(chain))
+        if self._damaged.intersection(chain):
+            self.watcher.counters["damaged_checkpoints"] += 1
+            part.fail_to_restore()
+        else:
+            part.start_restoring(action, checkpoints, self._rng)
 
     def _carry_out(self, process: Process, event: WorkerEvent, action: WorkerAction) -> None:
         match action:
-            case ReadEpoch():
-                self.watcher.reads(process, action)
-                if not (self.watcher.is_current(process) or self._has(action)):
-                    return  # it was replaced, and its files are gone: it is held up until it hears that it must end
-                tear = not process.reads_mixed and self._rng.random() < self.torn
-                process.start_reading(action, self.lake, tear, self._rng)
-            case ReadKeys() | FetchRows():
-                process.upqueries.append((action, self.lake.published))
-                self.watcher.counters["upqueries"] += 1
-            case ReadState():
-                self.watcher.counters["restored"] += 1
-                if not self.checkpoints.has(action.chain):
-                    if self.watcher.is_current(process):
-                        self.lake.missed.update(f"checkpoint {epoch}" for epoch in action.chain)
-                    return  # it was replaced
-                if self.spoil and self._rng.random() < self.spoil:
-                    self._damaged.add(self._rng.choice(action.chain))
-                if self._damaged.intersection(action.chain):
-                    self.watcher.counters["damaged_checkpoints"] += 1
-                    process.fail_to_restore()
-                else:
-                    process.start_restoring(action, self.checkpoints, self._rng)
-            case WriteState() | SealState():
-                process.writing.queue.append(action)
-            case ForgetState():
-                process.writing.forget(action.checkpoint)
-            case WriteChanges():
-                process.changes.append(action)
-            case SetRowsAside():
-                self.watcher.set_aside(action)
-            case Report():
-                if isinstance(action.message, EpochFinished):
-                    self.watcher.finished(process, action.message)
-                process.up.append(action.message)
+            case ShareWants(flow=flow, action=wish):
+                if flow in process.parts:  # else there is nothing of it to forget
+                    self._want(process, process.parts[flow], wish)
+            case Report(message=message):
+                if isinstance(message, OfShare) and isinstance(message.message, EpochFinished):
+                    self.watcher.finished(process, process.parts[message.flow], message.message)
+                process.up.append(message)
             case SendPeer():
                 self._send(process, action)
             case MeetPeers():
@@ -449,11 +522,12 @@ class SimulatedCluster:
                 assert_never(action)
 
     def _send(self, process: Process, action: SendPeer) -> None:
-        content = action.envelope.content
-        if isinstance(content, PeerLookupAnswered) and (process.torn or not self.watcher.is_current(process)):
+        content, flow = action.envelope.content, action.envelope.flow
+        is_torn = flow in process.parts and process.parts[flow].torn is not None
+        if isinstance(content, PeerLookupAnswered) and (is_torn or not self.watcher.is_current(process)):
             self.lookup_observer.doubtful.add(content.ticket)
         has_channel = self.network.send(process, action.to, action.envelope)
-        is_doomed = process.has_lost or self.watcher.is_to_begin(process)
+        is_doomed = process.has_lost or self.watcher.is_to_begin(process, flow)
         require(checkers.peers_are_spoken_to_over_a_channel, has_channel, is_doomed)
         if not has_channel:
             process.inbox.append(PeerLost(peer=action.to, why=f"no channel to {action.to}"))
@@ -462,26 +536,49 @@ class SimulatedCluster:
     def _look_at_load(self, process: Process, envelope: Envelope) -> None:
         content = envelope.content
         if isinstance(content, ForRegion) and isinstance(content.message, Acquire):
-            self.watcher.keys_moved(process, content.region)
+            self.watcher.keys_moved(process, envelope.flow, content.region)
 
     # The coordinator
 
-    def step_coordinator(self, event: CoordinatorEvent) -> None:
-        """Give the coordinator an event, and do what it wants done."""
+    def step_coordinator(self, event: CoordinatorEvent) -> list[CoordinatorAction]:
+        """Give the coordinator an event, and do what it wants done. Returns that."""
+        before = tuple(self.view_observer.flows)
         try:
             actions = self.coordinator.step(event)
         except Exception as error:
             raise checkers.machines_do_not_fail(error) from error
         for action in actions:
             self._carry_out_for_all(action)
+        if isinstance(event, PlansWanted):
+            self._check_others(event, before, actions)
+        return actions
+
+    def _check_others(
+        self, wish: PlansWanted, before: Collection[FlowId], actions: Sequence[CoordinatorAction]
+    ) -> None:
+        """Views have perhaps changed: only flows that come are told to begin, from the first that comes or goes to
+        the answer. before: the flows that some worker was told of by then."""
+        told: set[FlowId] = set()
+        is_change = False
+        for action in actions:
+            match action:
+                case PlansTaken(ticket=wish.ticket):
+                    break
+                case Tell(message=DropFlow()):
+                    is_change = True
+                case Tell(message=ForShare(flow=flow, message=Assign() | Resume())):
+                    is_change |= flow not in before
+                    told |= {flow} if is_change else set()
+        require(checkers.others_do_not_notice, told & set(before), {}, {})
 
     def _carry_out_for_all(self, action: CoordinatorAction) -> None:
         match action:
             case Tell():
                 self._tell(action)
             case EpochEnded():
-                self.trace.append(f"  epoch {action.epoch} ends")
-                self.watcher.ended(action.epoch)
+                self.trace.append(f"  epoch {action.epoch} ends in flow {action.flow}")
+                require(checkers.no_flow_comes_back, action.flow, self.view_observer.gone)
+                self.watcher.ended(action.flow, action.epoch)
             case HorizonIs():
                 self._horizon = action.epoch
             case SnapshotReady():
@@ -500,22 +597,27 @@ class SimulatedCluster:
             case PublishChanges():
                 self.change_log.waiting.append(action)
             case CheckpointReady():
-                self.trace.append(f"  checkpoint of {action.epoch} is ready")
-                self.checkpoints.sweep(action.chain)
-                self.watcher.checkpoint_over(action.tickets)
+                self.trace.append(f"  checkpoint of {action.epoch} is ready in flow {action.flow}")
+                for plan in self.view_observer.plans_of(action.flow):
+                    self.checkpoints.sweep(plan.name, action.chain)
             case ForgetCheckpoints():
-                self.trace.append("  checkpoints are of no use any more")
+                self.trace.append(f"  checkpoints of flow {action.flow} are of no use any more")
                 self.watcher.counters["checkpoints_forgotten"] += 1
-                self.checkpoints.forget()
+                for plan in self.view_observer.plans_of(action.flow):
+                    self.checkpoints.of(plan.name).forget()
             case CheckpointFailed():
-                self.trace.append(f"  checkpoint of {action.epoch} is given up: {action.why}")
+                self.trace.append(f"  checkpoint of {action.epoch} is given up in flow {action.flow}: {action.why}")
                 self.watcher.counters["checkpoints_given_up"] += 1
-                self.watcher.checkpoint_over(action.tickets)
+            case CheckpointsTaken() | CheckpointsFailed():
+                self.watcher.checkpoint_over((action.ticket,))
             case StartWorkers():
                 self.rescale_observer.starts(action)
             case RescaleBegun():
                 self.trace.append(f"  rescale {action.ticket} begins: {action.before} to {action.after} workers")
                 self.rescale_observer.begun(action)
+            case DrainBegun():
+                self.trace.append(f"  rescale {action.ticket} waits for open epochs to end")
+                self.rescale_observer.drains = action.ticket
             case RescaleEnded():
                 self.trace.append(f"  rescale {action.ticket} is {action.outcome}")
                 self.rescale_observer.ended(action)
@@ -534,17 +636,11 @@ class SimulatedCluster:
                 assert_never(action)
 
     def _tell(self, action: Tell) -> None:
-        process, message = self.processes.get(action.incarnation), action.message
-        if isinstance(message, Assign) and self._changes_views(message):
-            require(checkers.views_change_between_epochs, self.rescale_observer.is_on, self.watcher.behind())
-        self.watcher.told(process, message)
+        process = self.processes.get(action.incarnation)
+        self.view_observer.told(action.message, rescale_is_on=self.rescale_observer.is_on)
+        self.watcher.told(process, action.message)
         if process is not None and process.runs:  # else it is lost
-            process.down.append(message)
-
-    def _changes_views(self, assign: Assign) -> bool:
-        """Whether this is the first to hear that all begin anew with other views."""
-        changed = [plan.name for plan in assign.plans] != list(self.view_observer.kept)
-        return changed and self.watcher.all_begin_anew(assign)
+            process.down.append(action.message)
 
     def maps(self) -> Mapping[str, VnodeMap]:
         """The coordinator's, by what they are for."""

@@ -14,6 +14,7 @@ VNODES = (1, 4, 8, 16, 64, 256)
 VNODES_CHOICES = 4  # of the numbers of vnodes that are enough, the lowest
 BUDGET_SHARE = 0.7  # of the clusters whose views are all partial
 BUDGETS = (1, 30_000, 100_000)
+VIEWS_MAX = 4  # each is a flow, with epochs of its own
 EXCHANGED_SHARE = 0.3  # of the clusters that may have views of several regions
 
 
@@ -21,7 +22,7 @@ def drawn_plans(rng: Random, plans: tuple[DataflowPlan, ...]) -> tuple[DataflowP
     """Some of the views; in most clusters only such as exchange nothing, whose epochs flow."""
     flowing = tuple(plan for plan in plans if not plan.depth)
     pool = flowing if flowing and rng.random() >= EXCHANGED_SHARE else plans
-    return tuple(sorted(rng.sample(pool, rng.randint(1, len(pool))), key=plans.index))
+    return tuple(sorted(rng.sample(pool, rng.randint(1, min(VIEWS_MAX, len(pool)))), key=plans.index))
 
 
 def apart_of(rng: Random) -> Random:

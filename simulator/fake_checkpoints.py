@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from itertools import filterfalse
 
 from upriver.ids import Epoch, VnodeId
+from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import PublishCheckpoint
 from upriver.protocol.worker_events import SealState, WriteState
-from upriver.state.checkpoint import Checkpoint, StateChunk, StateFile, newest_of
+from upriver.state.checkpoint import Checkpoint, CheckpointPlace, FoundCheckpoints, StateChunk, StateFile, newest_of
 
 
 @dataclass(slots=True)
@@ -24,12 +25,10 @@ class Writing:
         self.written.pop(checkpoint, None)
 
 
-class FakeCheckpoints:
-    """What was published, and the files that there are."""
+class ViewCheckpoints:
+    """What was published of one view's flow, and the files that there are."""
 
     def __init__(self, vnodes: int) -> None:
-        self.waiting: deque[PublishCheckpoint] = deque()
-        """To be published."""
         self.published: dict[Epoch, Checkpoint] = {}
         self._vnodes = vnodes
         self._files: dict[str, list[StateChunk]] = {}
@@ -53,9 +52,8 @@ class FakeCheckpoints:
         keys = sum(len(chunk.keys) for chunk in chunks)
         return StateFile(name=name, region=region, keys=keys, nbytes=0, spans=(), checksums=())
 
-    def publish(self, regions: Iterable[str]) -> PublishCheckpoint:
-        """Let the next one exist. regions: whose state it has."""
-        wish = self.waiting.popleft()
+    def publish(self, wish: PublishCheckpoint, regions: Iterable[str]) -> None:
+        """Let one exist. regions: whose state it has."""
         made = Checkpoint(
             epoch=wish.epoch,
             base=wish.base,
@@ -64,24 +62,22 @@ class FakeCheckpoints:
             failed=wish.failed,
         )
         self.published[wish.epoch] = made
-        return wish
 
-    def sweep(self, chain: tuple[Epoch, ...]) -> None:
-        """Remove what neither this chain nor the one before it has."""
+    def sweep(self, chain: tuple[Epoch, ...], waiting: Iterable[PublishCheckpoint]) -> None:
+        """Remove what neither this chain nor the one before it has. waiting: to be published."""
         self._chains = [*self._chains[-1:], chain]
         kept = {epoch for of_one in self._chains for epoch in of_one}
         self.published = {epoch: made for epoch, made in self.published.items() if epoch in kept}
         names = {file.name for made in self.published.values() for file in made.files}
-        names |= {file.name for wish in self.waiting for file in wish.files}
+        names |= {file.name for wish in waiting for file in wish.files}
         self._files = {name: chunks for name, chunks in self._files.items() if name in names or self._is_new(name)}
 
     def begin_again(self, is_of_no_use: Callable[[Epoch], bool]) -> list[Checkpoint]:
         """Another driver has come: what it finds, newest first. What was to be published is not. is_of_no_use: whether
         no worker can go on from that epoch."""
-        self.waiting.clear()
         found = self.chain(is_of_no_use)
         self._chains.clear()
-        self.sweep(tuple(checkpoint.epoch for checkpoint in found))
+        self.sweep(tuple(checkpoint.epoch for checkpoint in found), ())
         return found
 
     def forget(self) -> None:
@@ -126,3 +122,34 @@ class FakeCheckpoints:
         for file in self.published[epoch].files:
             if file.region == region:
                 yield from self._files[file.name]
+
+
+class FakeCheckpoints:
+    """The checkpoints of all views, each of which is a flow. waiting: to be published."""
+
+    def __init__(self, vnodes: int) -> None:
+        self.waiting: deque[PublishCheckpoint] = deque()
+        self._vnodes = vnodes
+        self._of: dict[str, ViewCheckpoints] = {}
+
+    def of(self, view: str) -> ViewCheckpoints:
+        """Those of one view."""
+        return self._of.setdefault(view, ViewCheckpoints(self._vnodes))
+
+    def sweep(self, view: str, chain: tuple[Epoch, ...]) -> None:
+        """Remove what neither this chain of a view nor the one before it has."""
+        self.of(view).sweep(chain, self.waiting)
+
+    def begin_again(
+        self, plans: Iterable[DataflowPlan], is_of_no_use: Callable[[Epoch], bool]
+    ) -> dict[str, FoundCheckpoints]:
+        """Another driver has come: what it finds of these views. What was to be published is not. is_of_no_use: whether
+        no worker can go on from that epoch."""
+        self.waiting.clear()
+        return {
+            plan.name: FoundCheckpoints(
+                CheckpointPlace(plan.name, (plan.name,)), tuple(self.of(plan.name).begin_again(is_of_no_use))
+            )
+            for plan in plans
+            if plan.full_because is not None
+        }

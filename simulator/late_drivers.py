@@ -33,7 +33,7 @@ from upriver.lake.upkeep import compact
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.state.changes import ChangeCommit, ChangePart, part_schema
-from upriver.state.checkpoint import Checkpoint, StateChunk
+from upriver.state.checkpoint import Checkpoint, CheckpointPlace, StateChunk
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.vnodes import Placement
 
@@ -41,6 +41,7 @@ ROOT = "store://lake"
 VNODES = 4
 EVENTS = TableSpec("events", pa.schema([("k", pa.int64()), ("n", pa.int64())]), ("k",))
 BY_K, BY_N = ("k",), ("n",)
+PLACE = CheckpointPlace("0" * 32, ("a",))
 RECORD = LakeRecord(VNODES, (EVENTS,), {"events": (BY_K,)})
 VIEW = pa.schema([("k", pa.int64())])
 LIMITS = FoldLimits(fanout=3)
@@ -108,8 +109,8 @@ class LateDriver:
         self._number, self._logged = end.number, end.through
         self._begins = end.begins["v"][0] if "v" in end.begins else Epoch(-1)
         sweep_changes(lake, log)
-        newest = checkpoints.newest(lake)
-        checkpoints.sweep(lake, set() if newest is None else {newest}, Epoch(lake.last_epoch() + 1))
+        newest = checkpoints.newest(lake, PLACE)
+        checkpoints.sweep(lake, PLACE, set() if newest is None else {newest}, Epoch(lake.last_epoch() + 1))
         record = lake.record()
         assert record is not None
         self._indexes = record.indexes["events"]
@@ -190,14 +191,14 @@ class LateDriver:
 
     def _checkpoint(self) -> None:
         lake, epoch = self.lake, self._history.last
-        if checkpoints.newest(lake) == epoch or not epoch:
+        if checkpoints.newest(lake, PLACE) == epoch or not epoch:
             return
-        files = checkpoints.StateFiles(lake, epoch)
+        files = checkpoints.StateFiles(lake, PLACE, epoch)
         files.add("a", StateChunk(np.array([epoch], np.uint64), ()))
         made = Checkpoint(epoch=epoch, base=None, regions={"a": "plan"}, files=files.complete())
-        checkpoints.publish(lake, made)
+        checkpoints.publish(lake, PLACE, made)
         self._world.counters["checkpoints"] += 1
-        checkpoints.sweep(lake, {epoch}, Epoch(epoch + 1))
+        checkpoints.sweep(lake, PLACE, {epoch}, Epoch(epoch + 1))
 
     def _control(self) -> None:
         self._world.counters["controls"] += 1
@@ -333,9 +334,9 @@ def check_lake(lake: Lake) -> None:
     versions = [row for commit in log.commits() for part in commit.parts for row in _versions_of(lake, part)]
     if versions and sorted(versions) != list(range(min(versions), max(versions) + 1)):
         raise Violated(CHECKER, f"the change log has versions {sorted(versions)}")
-    if (newest := checkpoints.newest(lake)) is not None:
-        for file in checkpoints.load(lake, newest).files:
-            lake.read_into(f"{checkpoints.checkpoint_directory(newest)}/{file.name}", [])
+    if (newest := checkpoints.newest(lake, PLACE)) is not None:
+        for file in checkpoints.load(lake, PLACE, newest).files:
+            lake.read_into(f"{checkpoints.checkpoint_directory(PLACE, newest)}/{file.name}", [])
 
 
 def runs_of(lake: Lake, span: EpochSpan) -> list[RunInfo]:

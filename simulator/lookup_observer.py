@@ -11,7 +11,7 @@ from simulator.process import Process, SimulatedLookup
 from simulator.tables import ORDERED, Key
 from simulator.view_observer import ViewObserver
 from upriver.ids import Epoch
-from upriver.protocol.messages import Assign, Meet, Resume, Retire
+from upriver.protocol.messages import Assign, DropFlow, ForShare, Meet, Resume, Retire
 from upriver.protocol.worker_events import Answer, LookupAsked, PeerLost, Refuse, WorkerEvent
 
 
@@ -48,19 +48,22 @@ class LookupObserver:
         """A client has asked, and may have an answer already."""
         is_waiting = lookup.ticket in process.waiting
         owned = self._is_owned(process, lookup)
-        alone = process.serves and process.alone
+        part = process.part_of(lookup.view)
+        alone = process.serves and part is not None and part.alone
         require(checkers.lookups_for_others_are_refused_by_who_is_alone, owned, alone, is_waiting)
 
     def answered(self, process: Process, answer: Answer, is_current: bool) -> None:
         require(checkers.everybody_is_answered_once, answer.ticket, process.waiting)
         asked = process.waiting.pop(answer.ticket)
-        if process.torn or answer.ticket in self.doubtful:
+        part = process.part_of(asked.lookup.view)
+        assert part is not None
+        is_unknown = not self._oracle.knows(asked.lookup.view, answer.epoch)
+        if part.torn or answer.ticket in self.doubtful or is_unknown:
             return  # between the fault of the shell and the end of the epoch, the machine cannot know
         lookup = asked.lookup
-        assert process.assigned is not None
         require(checkers.lookups_wait_for_their_epoch, answer.epoch, lookup.at_least)
-        if process.alone:
-            require(checkers.lookups_wait_for_the_replay, answer.epoch, process.assigned.serve_from)
+        if part.alone:
+            require(checkers.lookups_wait_for_the_replay, answer.epoch, part.assigned.serve_from)
         told = process.versions.get(lookup.view, answer.version)
         require(checkers.lookups_tell_a_map_no_older_than_before, told, answer.version)
         process.versions[lookup.view] = answer.version
@@ -86,7 +89,7 @@ class LookupObserver:
                 checkers.keys_are_as_of_one_epoch, {key: found.get(key, []) for key in keys}, expected, answer.epoch
             )
         self._counters["lookups"] += 1
-        self._counters["lookups_in_mid_epoch"] += bool(process.unread)
+        self._counters["lookups_in_mid_epoch"] += bool(part.unread)
 
     def refused(self, process: Process, refusal: Refuse, cause: WorkerEvent) -> None:
         require(checkers.everybody_is_answered_once, refusal.ticket, process.waiting)
@@ -96,12 +99,21 @@ class LookupObserver:
             self._counters["lookups_failed"] += 1
             return
         # Peers may be at other epochs than this process, and then it cannot have their part together with its own.
-        has_all = self._is_owned(process, lookup) if process.alone else not lookup.together
-        owned = not process.leaves and has_all
-        known = lookup.view in [plan.name for plan in process.plans]
-        dismissed = isinstance(cause, Assign | Resume | Meet | Retire | PeerLost)
+        part = process.part_of(lookup.view)
+        has_all = self._is_owned(process, lookup) if part is None or part.alone else not lookup.together
+        owned = part is None or (not part.leaves and has_all)
+        known, dismissed = part is not None, self._dismisses(cause, lookup.view)
         require(checkers.lookups_are_refused_for_a_reason, refusal.error, known, process.serves, owned, dismissed)
         self._counters["lookups_refused"] += 1
+
+    def _dismisses(self, event: WorkerEvent, view: str) -> bool:
+        """Whether a process may refuse lookups of a view because of this event."""
+        match event:
+            case ForShare(flow=flow, message=Assign() | Resume()):
+                return view in [plan.name for plan in self._view_observer.plans_of(flow)]
+            case DropFlow(flow=flow):
+                return view in [plan.name for plan in self._view_observer.plans_of(flow)]
+        return isinstance(event, Meet | Retire | PeerLost)
 
     def _is_owned(self, process: Process, lookup: LookupAsked) -> bool:
         """Whether a process that is alone keeps all these keys."""

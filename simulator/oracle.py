@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS, ORDERED, VALUES, Key, KeyHashes, hashes_of_keys
 from upriver.engine.region import ALL_ROWS
-from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.ids import Epoch, FlowId, VnodeId, WorkerId
 from upriver.lake.spans import single
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import Assign, BeginStage, OpenEpoch
@@ -19,7 +19,7 @@ from upriver.protocol.worker_events import EpochRead, RowsRead, TimeToSettle
 from upriver.vnodes import VnodeMap
 from upriver.worker.regions import BuildRegion
 from upriver.worker.serving import Serving
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 Row = tuple[Any, ...]
 Rows = Mapping[Key, Sequence[Row]]
@@ -53,7 +53,7 @@ class Oracle:
 
     def __init__(self, plans: Sequence[DataflowPlan], vnodes: int, build_region: BuildRegion) -> None:
         self._plans = plans
-        self._machine = WorkerMachine(build_region)
+        self._machine = FlowShare(FlowId(0), build_region)
         self._deepest = max((stage for plan in plans for stage in plan.stages.values()), default=0)
         alone = VnodeMap.initial(vnodes, [WorkerId(0)])
         self._everything = alone.vnodes_of_worker(WorkerId(0))
@@ -67,8 +67,8 @@ class Oracle:
             generation=0,
         )
         self._machine.step(everything)
-        self.failed = set[str]()
-        """The views that cannot be computed from the rows that were published."""
+        self.failed: dict[str, Epoch] = {}
+        """The views that cannot be computed from the rows that were published, and the epoch of the first such row."""
         self._channels = sorted({channel for plan in plans for channel in plan.channels})
         self._history: list[dict[str, Rows]] = [{plan.name: {} for plan in plans}]
         self._kept: list[dict[str, frozenset[int]]] = [{plan.name: frozenset() for plan in plans}]
@@ -90,13 +90,19 @@ class Oracle:
             self._machine.step(TimeToSettle(rows_max=ALL_ROWS))
         assert isinstance(self._machine.phase, Serving)
         shares = self._machine.phase.regions.shards
-        self.failed.update(plan.name for plan in self._plans if shares[plan.name].failure is not None)
+        for plan in self._plans:
+            if shares[plan.name].failure is not None:
+                self.failed.setdefault(plan.name, epoch)
         going_on = [plan for plan in self._plans if plan.name not in self.failed]
         fed = [plan for plan in going_on if plan.channels & runs.keys() or plan.is_clocked]
         changed = {plan.name: by_key(shares[plan.name].region.scan(), plan) for plan in fed}
         self._history.append({**self._history[-1], **changed})
         kept = {plan.name: frozenset(shares[plan.name].region.keys_of(0, 1).tolist()) for plan in fed}
         self._kept.append({**self._kept[-1], **kept})
+
+    def knows(self, view: str, epoch: Epoch) -> bool:
+        """Whether the view can be computed through an epoch. If not, a worker may go on that has not heard so."""
+        return view not in self.failed or epoch < self.failed[view]
 
     def at(self, view: str, epoch: Epoch) -> Rows:
         """The whole view at the end of an epoch."""

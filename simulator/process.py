@@ -1,38 +1,45 @@
 """One worker process of a simulated cluster: the real machine, and a small model of the shell around it."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
 
 import pyarrow as pa
 
-from simulator.fake_checkpoints import FakeCheckpoints, Writing
+from simulator.fake_checkpoints import ViewCheckpoints, Writing
 from simulator.lake import FakeLake
 from simulator.tables import Key
+from upriver.errors import NotRead
 from upriver.hashing import HASH64_MAX
-from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.ids import Channel, Epoch, FlowId, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Bye
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import (
     Assign,
     CloseInput,
+    DropFlow,
+    ForShare,
     FromWorker,
     Meet,
     MigrationOrder,
     OpenEpoch,
     Resume,
     Retire,
+    ToShare,
     ToWorker,
 )
 from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import (
     AllStateRead,
+    ChangesNotStored,
     EpochRead,
     FetchRows,
     KeysRead,
+    KeysUnread,
+    LakeAnswer,
     LookupAsked,
     LookupGivenUp,
     PeerLost,
@@ -44,6 +51,9 @@ from upriver.protocol.worker_events import (
     ReadTakesLong,
     RowsFetched,
     RowsRead,
+    RowsUnfetched,
+    ShareHears,
+    StateNotWritten,
     StateRead,
     StateUnread,
     WorkerEvent,
@@ -52,6 +62,7 @@ from upriver.protocol.worker_events import (
 from upriver.vnodes import VnodeMap
 from upriver.worker.serving import Serving
 from upriver.worker.shard import Shard
+from upriver.worker.share import Retired, Unassigned
 from upriver.worker.worker import WorkerMachine
 
 HEARD_KEPT_MAX = 40
@@ -67,87 +78,45 @@ class SimulatedLookup:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Process:
-    """From its registration until nothing of it can be heard any more."""
+class SharePart:
+    """A process's share of one flow, as the shell and an observer know it."""
 
-    worker: WorkerId
-    incarnation: Incarnation
-    machine: WorkerMachine
-    assigned: Assign | None = None
-    """The last assignment that the process has heard."""
-    applied: Epoch = field(default=Epoch(0))
+    flow: FlowId
+    assigned: Assign
+    """The last assignment that the process has heard, as later orders have changed it."""
+    applied: Epoch
     """The last epoch that the process has reported as finished, since that assignment."""
-    runs: bool = True
-    serves: bool = False
-    """Assigned, and not told to retire."""
-    changes: deque[WriteChanges] = field(default_factory=deque)
-    """To be written to the change log."""
     peers: dict[WorkerId, Incarnation] = field(default_factory=dict)
-    """The members that it can ask, itself among them: those of the last rescale that have not taken leave; none, if it
-    was told of no rescale since it was assigned, or has lost a peer since."""
+    """The members that the share can ask, itself among them: those of the last rescale that have not taken leave; none,
+    if it was told of no rescale since it was assigned, or has lost a peer since."""
     left: set[WorkerId] = field(default_factory=set)
-    """The peers that have taken leave of this process."""
+    """The peers that have taken leave of this share."""
     all_there: bool = False
     """It has lost no peer since it was told of the last meeting."""
-    has_lost: bool = False
-    """It has lost a peer since it last met all of them."""
     leaves: bool = False
     """It was told to take leave of its peers."""
     torn: Channel | None = None
     """A read of this channel has gone wrong, and the machine is to notice."""
-    noticed_gone: bool = False
-    """The coordinator has been told that the process is gone."""
-    down: deque[ToWorker] = field(default_factory=deque)
-    """On its way from the coordinator."""
-    up: deque[FromWorker] = field(default_factory=deque)
-    """On its way to the coordinator."""
-    heard: deque[FromWorker] = field(default_factory=lambda: deque(maxlen=HEARD_KEPT_MAX))
-    """What the coordinator has heard since the process last began anew: it may hear it again."""
-    inbox: deque[PeersMet | PeerLost] = field(default_factory=deque)
-    """What the shell has to tell."""
     opened: list[OpenEpoch] = field(default_factory=list)
     """Heard already; the network may say it again."""
     unread: deque[RowsRead | EpochRead | StateRead | AllStateRead | StateUnread] = field(default_factory=deque)
     """What is left to read of the open epoch, or of the checkpoints to begin with; empty between epochs."""
     writing: Writing = field(default_factory=Writing)
     """Copied for checkpoints, and on its way to the lake."""
+    changes: deque[WriteChanges] = field(default_factory=deque)
+    """To be written to the change log."""
     upqueries: list[tuple[ReadKeys | FetchRows, Epoch]] = field(default_factory=list)
     """To be answered; some perhaps for what was kept before all began anew. Each with the last epoch that there was
     when it was asked for: it is read at once, and its answer may come late."""
-    held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
-    waiting: dict[int, SimulatedLookup] = field(default_factory=dict)
-    """All and only the lookups without an answer, by ticket."""
-    """By view: what the process writes, and what an observer beside it reads."""
-    meet: Meet | None = None
-    """The last meeting, by which keys move if they do."""
-    versions: dict[str, MapVersion] = field(default_factory=dict)
-    """By view: of the last answer."""
-
-    def __str__(self) -> str:
-        return f"w{self.worker}#{self.incarnation}"
-
-    @property
-    def shares(self) -> Mapping[str, Shard]:
-        """The process's share of every region, for checkers to look at."""
-        return self.machine.phase.regions.shards if isinstance(self.machine.phase, Serving) else {}
-
-    def unlogged(self, view: str) -> frozenset[int]:
-        """hash64 of the keys with changes that the view's log did not have when this process last looked."""
-        pending = self.shares[view].pending
-        return frozenset() if pending is None else frozenset(pending.hashes_between(0, HASH64_MAX).tolist())
-
-    def map_of(self, region: str) -> VnodeMap | None:
-        """By which the process keeps the region's keys; ``None`` while they move."""
-        return getattr(self.shares[region].migrator.phase, "map", None) if region in self.shares else None
 
     @property
     def plans(self) -> tuple[DataflowPlan, ...]:
-        """Of the views that the process keeps a share of."""
-        return () if self.assigned is None else self.assigned.plans
+        """Of the flow's views."""
+        return self.assigned.plans
 
     @property
     def generation(self) -> int:
-        return -1 if self.assigned is None else self.assigned.generation
+        return self.assigned.generation
 
     @property
     def alone(self) -> bool:
@@ -159,70 +128,68 @@ class Process:
         """Whether the epoch opened last may have rows for peers."""
         return bool(self.opened) and self.opened[-1].mixed
 
-    def note(self, event: WorkerEvent) -> None:
-        """Note what any shell would know before the machine takes the event."""
-        match event:
-            case Assign():
-                self._begin(event)
-            case Resume() if self.assigned is not None:
-                self._go_on(event, self.assigned)
-            case MigrationOrder() if self.meet is not None and self.all_there:
-                named = self.meet.peers.items()
-                self.peers = {peer: who for peer, (who, _) in named if peer not in self.left}
-            case PeerLost() if self._counts(event):
-                self.peers.clear()
-                self.all_there, self.has_lost = False, True
-            case Meet():
-                if any(event.peers.get(peer, (None, ""))[0] != who for peer, who in self.peers.items()):
-                    self.peers.clear()
-                self.left -= event.peers.keys()
-                self.meet = event
-                self.all_there = True
-            case PeerSaid(envelope=Envelope(content=ForRegion(message=Bye()))):
-                self.left.add(event.sender)
-                self.peers.pop(event.sender, None)
-            case PeersMet():
-                self.has_lost = any(isinstance(event, PeerLost) for event in self.inbox)
-            case CloseInput():
-                self.leaves = True
-            case Retire():
-                self.serves = False
-            case OpenEpoch() if event not in self.opened:
-                self.opened.append(event)
-            case LookupGivenUp():
-                self.waiting.pop(event.ticket, None)
+    def note(self, message: ToShare, meet: Meet | None) -> None:
+        """Note what the shell knows before the share takes the message. meet: the process's last meeting."""
+        match message:
+            case Resume():
+                self._go_on(message)
+            case MigrationOrder() if meet is not None and self.all_there:
+                self.peers = {peer: who for peer, (who, _) in meet.peers.items() if peer not in self.left}
+            case OpenEpoch() if message not in self.opened:
+                self.opened.append(message)
 
-    def _counts(self, event: PeerLost) -> bool:
-        """Whether it is a loss: the peer has not taken leave, and the last meeting has named it."""
-        if event.peer is None or event.incarnation is None:
-            return True
-        named = None if self.meet is None else self.meet.peers.get(event.peer)
-        return event.peer not in self.left and named is not None and named[0] == event.incarnation
+    def begin(self, assign: Assign, left: Collection[WorkerId], *, all_there: bool) -> None:
+        """What was read and heard is of no use any more. left, all_there: of the process's last meeting."""
+        self.assigned, self.leaves, self.torn = assign, False, None
+        self.applied = assign.start_at
+        self.peers.clear()
+        self.left, self.all_there = set(left), all_there
+        self.unread.clear()
+        self.opened.clear()
 
-    def _go_on(self, resume: Resume, before: Assign) -> None:
-        """What was read and heard is of no use any more."""
-        held = dict(self.held)
+    def _go_on(self, resume: Resume) -> None:
         assign = replace(
-            before,
+            self.assigned,
             maps=resume.maps,
             reads=resume.reads,
             start_at=resume.at,
             serve_from=resume.serve_from,
             generation=resume.generation,
         )
-        self._begin(assign)
-        self.held = held
+        self.begin(assign, (), all_there=False)
 
-    def _begin(self, assign: Assign) -> None:
-        """What was read, held and heard is of no use any more."""
-        self.assigned, self.serves, self.leaves, self.torn = assign, True, False, None
-        self.applied = assign.start_at
-        self.peers.clear()
-        self.left.clear()
-        self.all_there = False
-        self.unread.clear()
-        self.opened.clear()
-        self.held.clear()
+    def meets(self, meet: Meet) -> None:
+        """The process is told of another meeting."""
+        if any(meet.peers.get(peer, (None, ""))[0] != who for peer, who in self.peers.items()):
+            self.peers.clear()
+        self.left -= meet.peers.keys()
+        self.all_there = True
+
+    def loses(self, event: PeerLost, meet: Meet | None) -> None:
+        """The process loses a peer."""
+        if counts(event, meet, self.left):
+            self.peers.clear()
+            self.all_there = False
+
+    def late(self) -> list[WorkerEvent]:
+        """What may still come for the share after its flow was dropped."""
+        messages: list[ToShare] = [self.assigned, *self.opened]
+        answers: list[LakeAnswer] = [*self.unread]
+        answers += [self._unread_keys(asked) for asked, _ in self.upqueries]
+        answers += [StateNotWritten(checkpoint=action.checkpoint, error="gone") for action in self.writing.queue]
+        answers += [ChangesNotStored(taking=action.taking, error="gone") for action in self.changes]
+        return [
+            *(ForShare(flow=self.flow, message=message) for message in messages),
+            *(ShareHears(flow=self.flow, event=answer) for answer in answers),
+        ]
+
+    @staticmethod
+    def _unread_keys(asked: ReadKeys | FetchRows) -> KeysUnread | RowsUnfetched:
+        error = NotRead("the file is gone")
+        if isinstance(asked, FetchRows):
+            return RowsUnfetched(generation=asked.generation, view=asked.view, task=asked.task, error=error)
+        number = asked.upquery.number
+        return KeysUnread(generation=asked.generation, region=asked.region, number=number, error=error)
 
     def start_reading(self, action: ReadEpoch, lake: FakeLake, tear: bool, rng: Random) -> None:
         """Line up slices of an epoch, or of a segment: in order on each edge, in any order between edges.
@@ -252,7 +219,7 @@ class Process:
         aged = lake.aged(span, action.vnodes, action.channels, action.as_of)
         self.unread = deque(chain(slices, [EpochRead(epoch=action.epoch, promised=promised, aged=aged)]))
 
-    def start_restoring(self, action: ReadState, checkpoints: FakeCheckpoints, rng: Random) -> None:
+    def start_restoring(self, action: ReadState, checkpoints: ViewCheckpoints, rng: Random) -> None:
         """Line up what the checkpoints have, in any order."""
         found = [
             StateRead(region=region, chunk=chunk) for region, chunk in checkpoints.read_all(action.chain, action.vnodes)
@@ -302,15 +269,176 @@ class Process:
             return ReadTakesLong(generation=asked.generation, region=asked.view, number=asked.task)
         return ReadTakesLong(generation=asked.generation, region=asked.region, number=asked.upquery.number)
 
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Process:
+    """From its registration until nothing of it can be heard any more. parts: its shares, by flow."""
+
+    worker: WorkerId
+    incarnation: Incarnation
+    machine: WorkerMachine
+    parts: dict[FlowId, SharePart] = field(default_factory=dict)
+    gone: set[FlowId] = field(default_factory=set)
+    """The flows that it has heard were dropped."""
+    late: list[WorkerEvent] = field(default_factory=list)
+    """What still comes for shares of these flows."""
+    runs: bool = True
+    is_dismissed: bool = False
+    """Told to retire."""
+    left: set[WorkerId] = field(default_factory=set)
+    """The peers of the last meeting that have taken leave of all shares."""
+    all_there: bool = False
+    """It has lost no peer since it was told of the last meeting."""
+    has_lost: bool = False
+    """It has lost a peer since it last met all of them."""
+    noticed_gone: bool = False
+    """The coordinator has been told that the process is gone."""
+    down: deque[ToWorker] = field(default_factory=deque)
+    """On its way from the coordinator."""
+    up: deque[FromWorker] = field(default_factory=deque)
+    """On its way to the coordinator."""
+    heard: deque[FromWorker] = field(default_factory=lambda: deque(maxlen=HEARD_KEPT_MAX))
+    """What the coordinator has heard since the process last began anew: it may hear it again."""
+    inbox: deque[PeersMet | PeerLost] = field(default_factory=deque)
+    """What the shell has to tell."""
+    held: dict[SnapshotId, pa.Table] = field(default_factory=dict)
+    waiting: dict[int, SimulatedLookup] = field(default_factory=dict)
+    """All and only the lookups without an answer, by ticket."""
+    meet: Meet | None = None
+    """The last meeting, by which keys move if they do."""
+    versions: dict[str, MapVersion] = field(default_factory=dict)
+    """By view: of the last answer."""
+
+    def __str__(self) -> str:
+        return f"w{self.worker}#{self.incarnation}"
+
+    @property
+    def serves(self) -> bool:
+        """Whether it has a share, and was not told to retire."""
+        return bool(self.parts) and not self.is_dismissed
+
+    def phase(self, flow: FlowId) -> Unassigned | Serving | Retired:
+        """Of the process's share of a flow."""
+        share = self.machine.shares.get(flow)
+        return Unassigned() if share is None else share.phase
+
+    @property
+    def shares(self) -> Mapping[str, Shard]:
+        """The process's share of every region of every flow, for checkers to look at."""
+        phases = [share.phase for share in self.machine.shares.values()]
+        return {
+            name: shard
+            for phase in phases
+            if isinstance(phase, Serving)
+            for name, shard in phase.regions.shards.items()
+        }
+
+    def part_of(self, view: str) -> SharePart | None:
+        """The share of the flow that has this view."""
+        return next((part for part in self.parts.values() if view in [plan.name for plan in part.plans]), None)
+
+    def unlogged(self, view: str) -> frozenset[int]:
+        """hash64 of the keys with changes that the view's log did not have when this process last looked."""
+        pending = self.shares[view].pending
+        return frozenset() if pending is None else frozenset(pending.hashes_between(0, HASH64_MAX).tolist())
+
+    def map_of(self, region: str) -> VnodeMap | None:
+        """By which the process keeps the region's keys; ``None`` while they move."""
+        shares = self.shares
+        return getattr(shares[region].migrator.phase, "map", None) if region in shares else None
+
+    @property
+    def plans(self) -> tuple[DataflowPlan, ...]:
+        """Of the views that the process keeps a share of."""
+        return tuple(plan for part in self.parts.values() for plan in part.plans)
+
+    @property
+    def alone(self) -> bool:
+        """Whether no share can ask a peer."""
+        return all(part.alone for part in self.parts.values())
+
+    def generation(self, flow: FlowId) -> int:
+        """Of its share of a flow; -1 if it has none."""
+        return self.parts[flow].generation if flow in self.parts else -1
+
+    def note(self, event: WorkerEvent) -> None:
+        """Note what any shell would know before the machine takes the event."""
+        match event:
+            case ForShare(flow=flow, message=Assign() as assign):
+                if flow not in self.gone:
+                    self._begin(flow, assign)
+            case ForShare(flow=flow, message=message) if flow in self.parts:
+                self.parts[flow].note(message, self.meet)
+            case DropFlow(flow=flow):
+                self._drop(flow)
+            case PeerLost():
+                self._lose(event)
+            case Meet():
+                for part in self.parts.values():
+                    part.meets(event)
+                self.left.clear()
+                self.meet = event
+                self.all_there = True
+            case PeerSaid(envelope=Envelope(flow=flow, content=ForRegion(message=Bye()))) if flow in self.parts:
+                self.parts[flow].left.add(event.sender)
+                self.parts[flow].peers.pop(event.sender, None)
+            case PeersMet():
+                self.has_lost = any(isinstance(event, PeerLost) for event in self.inbox)
+            case CloseInput(flows=flows):
+                for flow in self.parts.keys() & set(flows):
+                    self.parts[flow].leaves = True
+            case Retire():
+                self.is_dismissed = True
+            case LookupGivenUp():
+                self.waiting.pop(event.ticket, None)
+
+    def _begin(self, flow: FlowId, assign: Assign) -> None:
+        self._note_left()
+        part = self.parts.setdefault(flow, SharePart(flow=flow, assigned=assign, applied=assign.start_at))
+        part.begin(assign, self.left, all_there=self.all_there)
+
+    def _drop(self, flow: FlowId) -> None:
+        self._note_left()
+        self.gone.add(flow)
+        part = self.parts.pop(flow, None)
+        self.late += [] if part is None else part.late()
+
+    def _lose(self, event: PeerLost) -> None:
+        self._note_left()
+        for part in self.parts.values():
+            part.loses(event, self.meet)
+        if counts(event, self.meet, self.left):
+            self.all_there, self.has_lost = False, True
+
+    def _note_left(self) -> None:
+        """Note the peers that have taken leave of all shares."""
+        left = [part.left for part in self.parts.values()]
+        self.left |= set.intersection(*left) if left else set()
+
     def end(self) -> None:
         """The process is no more. What it has sent may still arrive."""
-        self.runs = self.serves = False
+        self.runs, self.is_dismissed = False, True
         self.down.clear()
         self.inbox.clear()
-        self.unread.clear()
-        self.upqueries.clear()
-        self.writing = Writing()
+        self.late.clear()
         self.held.clear()
+        for part in self.parts.values():
+            part.unread.clear()
+            part.upqueries.clear()
+            part.changes.clear()
+            part.writing = Writing()
+
+    def cuts(self, segment: EpochSpan) -> bool:
+        """Whether a read under way begins or ends within a segment, or before that as of which it was rewritten."""
+        return any(part.cuts(segment) for part in self.parts.values())
+
+
+def counts(event: PeerLost, meet: Meet | None, left: Collection[WorkerId]) -> bool:
+    """Whether it is a loss: the peer has not taken leave, and the last meeting has named it."""
+    if event.peer is None or event.incarnation is None:
+        return True
+    named = None if meet is None else meet.peers.get(event.peer)
+    return event.peer not in left and named is not None and named[0] == event.incarnation
 
 
 def _shuffled_together(edges: Sequence[list[RowsRead]], rng: Random) -> list[RowsRead]:

@@ -29,7 +29,7 @@ from upriver.partial.rules import UpqueryRules
 from upriver.protocol.rules import ALL_RULES, Rules
 
 RECORD = Path(__file__).parent / "replays.toml"
-STEPS_TO_REST_MAX = 4_000
+STEPS_TO_REST_MAX = 12_000
 """Steps after which a cluster without a rule will never rest."""
 SEEDS_MAX, FOUND_MAX = 200, 3
 """A search plays so many seeds at most, and takes the shortest of the first so many that show the absence, if the

@@ -30,6 +30,8 @@ class RescaleObserver:
     ) -> None:
         """placement: that the driver begins with. found: that the lake has until this driver has written a record."""
         self.waiting: dict[int, RescaleWanted] = {}
+        self.drains: int | None = None
+        """The rescale that waits, or has waited, until open epochs have ended."""
         self._watcher = watcher
         self._view_observer = view_observer
         self._aborted: set[int] = set()

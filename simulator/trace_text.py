@@ -6,13 +6,17 @@ from upriver.protocol.messages import (
     BeginStage,
     CaughtUp,
     ChangesLogged,
+    DropFlow,
     DropSnapshot,
     EpochFinished,
     EpochOver,
     Follow,
+    ForShare,
+    FromShare,
     FromWorker,
     Meet,
     MigrationOrder,
+    OfShare,
     OpenEpoch,
     ReadVnodes,
     Resume,
@@ -24,6 +28,7 @@ from upriver.protocol.messages import (
     TakeChanges,
     TakeCheckpoint,
     TakeSnapshot,
+    ToShare,
     ToWorker,
     Unfollow,
 )
@@ -66,12 +71,16 @@ def read_in_words(event: RowsRead | EpochRead | StateRead | AllStateRead | State
             return "the end of what was kept"
 
 
-def short(message: ToWorker | FromWorker | Envelope | WriteState | SealState | None) -> str:
+def short(message: ToShare | ToWorker | FromShare | FromWorker | Envelope | WriteState | SealState | None) -> str:
     """A message in a few words; ``None``: the end of a channel."""
     name = type(message).__name__
     match message:
         case None:
             return "is gone"
+        case ForShare() | OfShare():
+            return f"{short(message.message)} of flow {message.flow}"
+        case DropFlow():
+            return f"{name} {message.flow}"
         case Envelope():
             return _said(message)
         case OpenEpoch() | EpochFinished() | EpochOver():

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import duckdb
 
@@ -11,11 +12,11 @@ from simulator.checkers import require
 from simulator.lake import FakeLake
 from simulator.network import Network
 from simulator.oracle import Oracle, Row, Rows, bad_rows_of, by_key, rows_in, sql_answer
-from simulator.process import Process
+from simulator.process import Process, SharePart
 from simulator.tables import BAD_ROWS, ORDERED, Key
 from simulator.view_observer import ViewObserver
 from upriver.engine.region import FullRegionState
-from upriver.ids import BEGINNING, Epoch, Incarnation, SnapshotId, WorkerId, preceding
+from upriver.ids import BEGINNING, Epoch, FlowId, Incarnation, SnapshotId, WorkerId, preceding
 from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Acquire
 from upriver.partial.partial_region import PartialRegion
@@ -30,13 +31,16 @@ from upriver.protocol.coordinator_events import (
 from upriver.protocol.messages import (
     Assign,
     CloseInput,
+    DropFlow,
     DropSnapshot,
     EpochFinished,
     FailView,
+    ForShare,
     OpenEpoch,
     Resume,
     Retire,
     TakeSnapshot,
+    ToShare,
     ToWorker,
 )
 from upriver.protocol.peers import ForRegion
@@ -44,6 +48,57 @@ from upriver.protocol.worker_events import HoldSnapshot, ReadEpoch, SetRowsAside
 from upriver.vnodes import VnodeMap
 
 FULL_LOOK_EPOCHS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FlowCut:
+    """What a snapshot is of."""
+
+    flow: FlowId
+    view: str
+    at: Epoch
+
+
+class FlowWatch:
+    """What the observer knows of one flow.
+
+    ended: the last epoch that has ended. begun: the generation in which each process was last told to begin. resumed:
+    the last generation in which all have gone on with what they keep.
+    """
+
+    def __init__(self) -> None:
+        self.ended = BEGINNING
+        self.begun: dict[Incarnation, int] = {}
+        self.resumed = 0
+        self.applied: dict[WorkerId, Epoch] = {}
+        """The epoch that the share in each place has finished since it was last told to begin."""
+        self.reading: dict[Incarnation, Epoch] = {}
+        """The epoch before the one that a share reads."""
+        self.mixed: set[Epoch] = set()
+        """Epochs that were opened while keys move, since all began anew."""
+        self.as_of = BEGINNING
+        """Workers that repeat epochs up to this one miss rows that have left by then (coordinator.rewritten_for_all);
+        no lookup and no scan sees that."""
+
+    @property
+    def generation(self) -> int:
+        """The last one that any share was told of."""
+        return max(self.begun.values(), default=0)
+
+    def told(self, process: Process, message: ToShare) -> None:
+        """The flow speaks to its share at a process."""
+        match message:
+            case OpenEpoch(epoch=epoch, mixed=mixed, as_of=as_of):
+                self.as_of = max(self.as_of, as_of)
+                self.mixed |= {epoch} if mixed else set()
+            case Assign(start_at=at, generation=generation):
+                if generation > self.generation:  # all begin anew
+                    self.mixed.clear()
+                self.begun[process.incarnation] = generation
+                self.applied[process.worker] = at
+            case Resume(at=at, generation=generation):
+                self.resumed = self.begun[process.incarnation] = generation
+                self.applied[process.worker] = at
 
 
 class Watcher:
@@ -70,30 +125,15 @@ class Watcher:
         self._lake = lake
         self._oracle = oracle
         self._network = network
-        self._ended = Epoch(0)
+        self._flows: defaultdict[FlowId, FlowWatch] = defaultdict(FlowWatch)
         self._members: dict[WorkerId, Process] = {}
         """By place: the last process to register, unless the coordinator has been told that it is gone, or retires
         it."""
-        self._applied: dict[WorkerId, Epoch] = {}
-        """The epoch that each member has finished since it was last told to begin."""
         self.awaited: set[WorkerId] = set()
         self.vacant: set[WorkerId] = set()
         """Places from which others have taken over."""
-        self._resumed = 0
-        """The last generation in which all have gone on with what they keep."""
-        self._reading: dict[Incarnation, Epoch] = {}
-        """The epoch before the one that a process reads."""
-        self._sent: dict[WorkerId, Epoch] = {}
-        """The last epoch that was opened for each place's member since it was last told to begin."""
-        self._begun: dict[Incarnation, int] = {}
-        """The generation in which each process was last told to begin."""
-        self._mixed: set[Epoch] = set()
-        """Epochs that were opened while keys move, since all began anew."""
-        self._cuts: dict[SnapshotId, TakeSnapshot] = {}
+        self._cuts: dict[SnapshotId, FlowCut] = {}
         self._dropped: set[SnapshotId] = set()
-        self._as_of = BEGINNING
-        """Workers that repeat epochs up to this one miss rows that have left by then (coordinator.rewritten_for_all);
-        no lookup and no scan sees that."""
         self._aside: defaultdict[tuple[str, EpochSpan], set[Row]] = defaultdict(set)
         """The rows that were set aside, by view and epoch. No two rows of a table are equal."""
         self._scans: dict[int, Epoch] = {}
@@ -120,9 +160,13 @@ class Watcher:
 
     def lost(self, process: Process) -> None:
         if self.is_current(process):
-            del self._members[process.worker]
-            self._applied.pop(process.worker, None)
+            self._remove(process)
             self._forget_joiner(process.worker)
+
+    def _remove(self, process: Process) -> None:
+        del self._members[process.worker]
+        for watch in self._flows.values():
+            watch.applied.pop(process.worker, None)
 
     def _forget_joiner(self, worker: WorkerId) -> None:
         """No worker waits for one that was lost before it had anything to keep."""
@@ -133,90 +177,83 @@ class Watcher:
         """Whether clients are sent to this process."""
         return self._members.get(process.worker) is process
 
-    def is_to_begin(self, process: Process) -> bool:
-        """Whether it was told to begin anew, and has not heard."""
-        return self._begun.get(process.incarnation, process.generation) != process.generation
+    def is_to_begin(self, process: Process, flow: FlowId) -> bool:
+        """Whether its share of a flow was told to begin anew, and has not heard."""
+        generation = process.generation(flow)
+        return self._flows[flow].begun.get(process.incarnation, generation) != generation
 
     def told(self, process: Process | None, message: ToWorker) -> None:
         """The coordinator speaks to a process, or to one that cannot be heard any more."""
         match message:
-            case TakeSnapshot():
-                self._cuts[message.snapshot] = message
-            case DropSnapshot():
-                self._dropped.add(message.snapshot)
-            case FailView():
-                self.counters["views_failed"] += 1
-            case OpenEpoch(epoch=epoch, mixed=mixed, as_of=as_of) if process is not None:
-                self._sent[process.worker] = epoch
-                self._as_of = max(self._as_of, as_of)
-                self._mixed |= {epoch} if mixed else set()
-            case Assign() if process is not None:
-                if self.all_begin_anew(message):
-                    self._mixed.clear()
-                self._begun[process.incarnation] = message.generation
-                self._applied[message.worker] = self._sent[message.worker] = message.start_at
-                self.places.add(message.worker)
-                self.vacant.discard(message.worker)
-            case Resume() if process is not None:
-                self._resumes(process, message)
+            case ForShare(flow=flow, message=of_flow):
+                self._told_share(process, flow, of_flow)
+            case DropFlow(flow=flow):
+                self._dropped |= {snapshot for snapshot, cut in self._cuts.items() if cut.flow == flow}
             case CloseInput() if process is not None:
                 self.places.discard(process.worker)
             case Retire() if process is not None and self.is_current(process):
                 self.places.discard(process.worker)
-                del self._members[process.worker]
-                self._applied.pop(process.worker, None)
+                self._remove(process)
 
-    def _resumes(self, process: Process, message: Resume) -> None:
+    def _told_share(self, process: Process | None, flow: FlowId, message: ToShare) -> None:
+        match message:
+            case TakeSnapshot():
+                self._cuts[message.snapshot] = FlowCut(flow, message.view, message.at)
+            case DropSnapshot():
+                self._dropped.add(message.snapshot)
+            case FailView():
+                self.counters["views_failed"] += 1
+            case Assign() if process is not None:
+                self.places.add(message.worker)
+                self.vacant.discard(message.worker)
+            case Resume() if process is not None:
+                self._resumes(process, message.generation > self._flows[flow].resumed)
+        if process is not None:
+            self._flows[flow].told(process, message)
+
+    def _resumes(self, process: Process, is_first: bool) -> None:
         """The coordinator tells all members, and no other process: standbys have taken over every other place."""
-        if message.generation > self._resumed:
-            self._resumed = message.generation
+        if is_first:
             self.counters["taken_over"] += any(worker not in self._members for worker in self.places)
             self.vacant |= self.places
             self.places.clear()
             self.counters["handed_over"] += 1
         self.places.add(process.worker)
         self.vacant.discard(process.worker)
-        self._begun[process.incarnation] = message.generation
-        self._applied[process.worker] = self._sent[process.worker] = message.at
-
-    def all_begin_anew(self, assign: Assign) -> bool:
-        """Whether this is the first to be told so of many."""
-        return assign.generation > max(self._begun.values(), default=0)
-
-    def behind(self) -> list[WorkerId]:
-        """The places whose process has not finished the epochs opened for it, and empty places."""
-        return [worker for worker in sorted(self.places) if self._applied.get(worker) != self._sent.get(worker)]
 
     # Epochs
 
-    def opened(self, process: Process, opened: OpenEpoch) -> None:
-        """One more epoch, or segment, is open at a process."""
-        ahead = len({message.epoch for message in process.opened if message.epoch > process.applied} | {opened.epoch})
-        require(checkers.workers_are_not_sent_too_far_ahead, process.applied, opened.epoch, ahead)
+    def opened(self, part: SharePart, opened: OpenEpoch) -> None:
+        """One more epoch, or segment, is open at a share."""
+        ahead = len({message.epoch for message in part.opened if message.epoch > part.applied} | {opened.epoch})
+        require(checkers.workers_are_not_sent_too_far_ahead, part.applied, opened.epoch, ahead)
 
-    def reads(self, process: Process, action: ReadEpoch) -> None:
+    def reads(self, process: Process, part: SharePart, action: ReadEpoch) -> None:
         after = preceding(action.epoch, action.after)
-        require(checkers.epochs_are_applied_in_order_and_once, process.applied, after, action.epoch)
-        self._reading[process.incarnation] = after
+        require(checkers.epochs_are_applied_in_order_and_once, part.applied, after, action.epoch)
+        self._flows[part.flow].reading[process.incarnation] = after
 
-    def finished(self, process: Process, message: EpochFinished) -> None:
-        """A process says that it has read an epoch: if that has gone nowhere else, look at the views that this can
+    def finished(self, process: Process, part: SharePart, message: EpochFinished) -> None:
+        """A share says that it has read an epoch: if that has gone nowhere else, look at the views that this can
         have changed, and sometimes at the others."""
-        after = self._reading.get(process.incarnation, BEGINNING)
-        require(checkers.epochs_are_applied_in_order_and_once, process.applied, after, message.epoch)
-        process.applied = message.epoch
-        if self.is_current(process) and not self.is_to_begin(process):
-            self._applied[process.worker] = message.epoch
-        if process.reads_mixed:
+        watch = self._flows[part.flow]
+        after = watch.reading.get(process.incarnation, BEGINNING)
+        require(checkers.epochs_are_applied_in_order_and_once, part.applied, after, message.epoch)
+        part.applied = message.epoch
+        if self.is_current(process) and not self.is_to_begin(process, part.flow):
+            watch.applied[process.worker] = message.epoch
+        if part.reads_mixed:
             return
-        for plan in process.plans:
+        for plan in part.plans:
             concerns = plan.is_cone or any(message.read[channel] for channel in plan.channels)
             if (concerns or message.epoch % FULL_LOOK_EPOCHS == 0) and not process.shares[plan.name].is_behind:
-                self._look_at(process, plan)
+                self._look_at(process, part, plan)
 
-    def _look_at(self, process: Process, plan: DataflowPlan) -> None:
+    def _look_at(self, process: Process, part: SharePart, plan: DataflowPlan) -> None:
         """Scan one view of a process that stands between epochs, while no keys move."""
-        if process.shares[plan.name].failure is not None or process.applied < self._as_of:
+        if process.shares[plan.name].failure is not None or part.applied < self._flows[part.flow].as_of:
+            return
+        if not self._oracle.knows(plan.name, part.applied):
             return
         found = self._shown(process, plan)
         vnode_map = process.map_of(plan.name)
@@ -226,8 +263,8 @@ class Watcher:
         vnode_of = {key: self._oracle.vnode_of(plan.name, key) for key in found}
         require(checkers.a_worker_holds_only_keys_of_its_vnodes, found, vnode_of, vnodes)
         self._check_order(plan, found)
-        expected = self._oracle.share(plan.name, process.applied, vnodes)
-        require(checkers.views_equal_the_oracle, self._kept(process, plan, expected, process.applied), found)
+        expected = self._oracle.share(plan.name, part.applied, vnodes)
+        require(checkers.views_equal_the_oracle, self._kept(process, plan, expected, part.applied), found)
 
     def _shown(self, process: Process, plan: DataflowPlan) -> Rows:
         """All rows that the process keeps, but for keys that an upquery is filling, which lookups find missing."""
@@ -261,16 +298,23 @@ class Watcher:
             place = plan.schema.get_field_index(ORDERED[plan.name])
             require(checkers.a_keys_rows_are_in_order, rows, place)
 
-    def ended(self, epoch: Epoch) -> None:
-        require(checkers.epochs_end_in_order, self._ended, epoch)
-        require(checkers.an_epoch_ends_when_every_worker_has_applied_it, epoch, sorted(self.places), self._applied)
-        self._ended = epoch
-        self._look_aside(epoch)
+    def ended(self, flow: FlowId, epoch: Epoch) -> None:
+        """An epoch has ended in a flow."""
+        watch = self._flows[flow]
+        require(checkers.epochs_end_in_order, watch.ended, epoch)
+        require(checkers.an_epoch_ends_when_every_worker_has_applied_it, epoch, sorted(self.places), watch.applied)
+        watch.ended = epoch
+        plans = self._view_observer.flows[flow]
+        self._look_aside([plan.name for plan in plans], epoch)
         self.counters["epochs_ended"] += 1
-        self.counters["mixed_epochs_ended"] += epoch in self._mixed
-        if epoch == max(self._mixed, default=None):  # with those before it, all that were opened have ended
-            for plan in self._view_observer.kept.values():
-                self._look_everywhere(plan, epoch)
+        self.counters["mixed_epochs_ended"] += epoch in watch.mixed
+        if epoch == max(watch.mixed, default=None):  # with those before it, all that were opened have ended
+            for plan in plans:
+                self._look_everywhere(flow, plan, epoch)
+
+    def ended_in(self, flow: FlowId) -> Epoch:
+        """The last epoch that has ended in a flow."""
+        return self._flows[flow].ended
 
     def set_aside(self, action: SetRowsAside) -> None:
         """A process writes rows to the lake."""
@@ -278,8 +322,8 @@ class Watcher:
         self._aside[action.aside.view, span].update(rows_in(action.aside.rows))
         self.counters["set_aside"] += 1
 
-    def _look_aside(self, epoch: Epoch) -> None:
-        for view in (self._view_observer.kept.keys() & BAD_ROWS) - self._bad_rows.doomed:  # these set none aside
+    def _look_aside(self, views: Collection[str], epoch: Epoch) -> None:
+        for view in (set(views) & BAD_ROWS.keys()) - self._bad_rows.doomed:  # these set none aside
             spans = [span for of_view, span in self._aside if of_view == view and epoch in span]
             found = {row for span in spans for row in self._aside[view, span]}
             near = {Epoch(other) for span in spans for other in range(span.first, span.last + 1)}
@@ -293,33 +337,34 @@ class Watcher:
 
     # Where keys are
 
-    def keys_moved(self, process: Process, region: str) -> None:
+    def keys_moved(self, process: Process, flow: FlowId, region: str) -> None:
         """State has just left a process, or come there."""
-        require(checkers.a_key_lives_in_one_place, self._keys_of(region, process.generation))
+        require(checkers.a_key_lives_in_one_place, self._keys_of(flow, region, process.generation(flow)))
         self.counters["loads"] += 1
 
-    def _keys_of(self, region: str, generation: int) -> dict[str, list[int]]:
+    def _keys_of(self, flow: FlowId, region: str, generation: int) -> dict[str, list[int]]:
         """hash64 of what has state, by the process or the channel where it is."""
         found = {
             str(process): process.shares[region].region.keys_of(0, 1).tolist()
             for process in self._members.values()
-            if process.runs and process.shares and process.generation == generation
+            if process.runs and flow in process.parts and process.generation(flow) == generation
         }
-        wanted = region, generation
+        wanted = region, flow, generation
         for line, envelope in self._network.on_its_way():
             match envelope.content:
-                case ForRegion(region=of, message=Acquire(keys=keys)) if (of, envelope.generation) == wanted:
-                    found.setdefault(f"{line.sender} -> {line.receiver}", []).extend(keys.tolist())
+                case ForRegion(region=of, message=Acquire(keys=keys)):
+                    if (of, envelope.flow, envelope.generation) == wanted:
+                        found.setdefault(f"{line.sender} -> {line.receiver}", []).extend(keys.tolist())
         return found
 
-    def _look_everywhere(self, plan: DataflowPlan, epoch: Epoch) -> None:
+    def _look_everywhere(self, flow: FlowId, plan: DataflowPlan, epoch: Epoch) -> None:
         """While keys move, but between two epochs: all are somewhere, and have all their rows."""
-        members = [process for process in self._members.values() if process.shares]
-        if not all(process.runs for process in members) or epoch < self._as_of:
+        members = [process for process in self._members.values() if flow in process.parts]
+        if not all(process.runs for process in members) or epoch < self._flows[flow].as_of:
             return  # what has died with one is lost, and will be read again
         if any(process.shares[plan.name].failure is not None for process in members):
             return
-        keys_of = self._keys_of(plan.name, max(process.generation for process in members))
+        keys_of = self._keys_of(flow, plan.name, max(process.generation(flow) for process in members))
         require(checkers.a_key_lives_in_one_place, keys_of)
         everything = self._oracle.at(plan.name, epoch)
         kept = [hash64 for process in members for hash64 in keys_of.pop(str(process))]
@@ -341,7 +386,8 @@ class Watcher:
     def wanted(self, wish: SnapshotAsked | EvictWanted | CheckpointWanted) -> None:
         match wish:
             case SnapshotAsked():
-                self._scans[wish.ticket] = self._ended
+                flow = self._view_observer.flow_of(wish.view)
+                self._scans[wish.ticket] = BEGINNING if flow is None else self.ended_in(flow)
             case EvictWanted():
                 self._evictions.add(wish.ticket)
             case CheckpointWanted():
@@ -372,6 +418,8 @@ class Watcher:
 
     def holds(self, part: HoldSnapshot) -> None:
         cut = self._cuts[part.snapshot]
+        if not self._oracle.knows(cut.view, cut.at):
+            return
         found = by_key(part.rows, self._view_observer.possible[cut.view])
         everything = self._oracle.at(cut.view, cut.at)
         require(checkers.snapshots_are_consistent_cuts, {key: everything.get(key, []) for key in found}, found)
@@ -383,7 +431,7 @@ class Watcher:
             return  # one has died, unnoticed so far: the reader will notice
         missing = [process.incarnation for process in processes if ready.snapshot not in process.held]
         require(checkers.a_snapshot_that_is_ready_is_held, missing)
-        plan = self._view_observer.kept[self._cuts[ready.snapshot].view]
+        plan = self._view_observer.possible[self._cuts[ready.snapshot].view]
         parts = {str(process): by_key(process.held[ready.snapshot], plan) for process in processes}
         hashes = self._oracle.hashes[plan.name]
         require(checkers.a_key_lives_in_one_place, {who: [hashes[key] for key in part] for who, part in parts.items()})
@@ -411,12 +459,15 @@ class Watcher:
     ) -> None:
         """Nothing is under way: everything is done, and every view is right, or has failed for a reason. maps, failed:
         the coordinator's, of regions, and views."""
-        require(checkers.every_epoch_ends, self._lake.published, self._ended)
         require(checkers.nobody_is_left_waiting, self._scans)
         require(checkers.nobody_is_left_waiting, self._evictions)
         require(checkers.nobody_is_left_waiting, self._checkpoints)
         require(checkers.nobody_is_left_waiting, self._view_observer.waiting)
         kept = self._view_observer.kept
+        flows = self._view_observer.flows
+        for view in kept:
+            flow = self._view_observer.flow_of(view)
+            require(checkers.every_epoch_ends, self._lake.published, BEGINNING if flow is None else self.ended_in(flow))
         members = [self._members[worker] for worker in sorted(self.places)]
         wanted = [process.incarnation for process in members]
         require(checkers.who_is_not_wanted_has_gone, [process.incarnation for process in running], wanted)
@@ -426,11 +477,12 @@ class Watcher:
             require(checkers.nobody_is_left_waiting, overdue)
             require(checkers.snapshots_that_are_dropped_are_forgotten, process.held, self._dropped)
             require(checkers.workers_keep_the_views_that_are_wanted, [plan.name for plan in process.plans], kept)
+            require(checkers.no_share_of_a_gone_flow, process.machine.shares.keys() - flows.keys())
             for region in process.shares:
                 by_now[f"{process}, {region}"] = process.map_of(region)
         require(checkers.all_go_by_one_map, by_now)
         for epoch in range(1, self._lake.published + 1):
-            self._look_aside(Epoch(epoch))
+            self._look_aside(kept, Epoch(epoch))
         for plan in kept.values():
             has_bad_rows = self._bad_rows.are_in(plan, self._lake)
             must_fail = has_bad_rows and plan.full_because is not None
@@ -446,7 +498,9 @@ class Watcher:
     ) -> None:
         whole: dict[Key, Sequence[tuple[object, ...]]] = {}
         for process in processes:
-            self._look_at(process, plan)
+            part = process.part_of(plan.name)
+            assert part is not None
+            self._look_at(process, part, plan)
             whole.update(by_key(process.shares[plan.name].region.scan(), plan))
         require(checkers.views_equal_the_oracle, self._oracle.at(plan.name, self._lake.published), whole)
         require(

@@ -25,16 +25,16 @@ from simulator.cluster import SimulatedCluster
 from simulator.drawing import apart_of, drawn_budget, drawn_logged, drawn_map, drawn_partial, drawn_plans, drawn_views
 from simulator.event_weights import EventWeights
 from simulator.network import SimulatedLine
-from simulator.process import Process
+from simulator.process import Process, SharePart
 from simulator.scenarios import ClusterScenario
 from simulator.standbys import standbys_are_right
 from simulator.tables import NO_RETENTION, TABLES
 from simulator.trace_text import read_in_words, short
 from simulator.users import Users
 from simulator.view_observer import ViewObserver
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.coordinator.coordinator import FAULTS_MAX
-from upriver.ids import Incarnation, WorkerId
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
+from upriver.ids import FlowId, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.retention import Retain
 from upriver.protocol.coordinator_events import (
@@ -42,12 +42,13 @@ from upriver.protocol.coordinator_events import (
     ChangesPublished,
     ChangesUnpublished,
     CheckpointWanted,
+    DrainOverdue,
     LeaversOverdue,
     PlansWanted,
     RescaleWanted,
     StopAsked,
 )
-from upriver.protocol.messages import OpenEpoch
+from upriver.protocol.messages import ForShare, OpenEpoch
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
     ChangesNotStored,
@@ -131,6 +132,8 @@ class World:
         )  # partial.read_ahead is a rule for the shell
         self._tickets = count(1)
         self.users = Users(rng, self.cluster, self._plans, self._tickets, self._happened)
+        self.unscheduled: FlowId | None = None
+        """The flow whose reads of the lake are never answered."""
         self._declared: deque[PlansWanted] = deque()
         """Wishes for other views, on their way to the coordinator."""
 
@@ -159,8 +162,7 @@ class World:
         while self.cluster.rescale_observer.waiting and fair_steps < FAIR_STEPS_MAX:
             self.step()
             fair_steps += 1
-        self._weights, self._evict = self._weights.calmed(), 0.0
-        self._drain()
+        self.calm_down()
         require(checkers.nobody_is_left_waiting, self.cluster.rescale_observer.waiting)
         for plan in self._plans:
             if plan.full_because is None:
@@ -171,7 +173,14 @@ class World:
         cluster.watcher.came_to_rest(cluster.running, cluster.maps(), failed, database)
         cluster.change_log.came_to_rest([plan for plan in kept if plan.name not in failed], cluster.lake.published)
         wanted = self._weights.standbys
-        standbys_are_right(cluster.running, kept, failed, cluster.oracle, cluster.lake.published, wanted)
+        standbys_are_right(
+            cluster.running, cluster.view_observer.flows, failed, cluster.oracle, cluster.lake.published, wanted
+        )
+
+    def calm_down(self) -> None:
+        """Let nothing new happen, and everything under way arrive."""
+        self._weights, self._evict = self._weights.calmed(), 0.0
+        self._drain()
 
     def stop(self) -> None:
         """Stop the app while one more process comes; all must go."""
@@ -216,6 +225,8 @@ class World:
             moves.append((weights.lease, self._end_lease))
         if cluster.rescale_observer.waiting:
             moves.append((weights.overdue, self._lose_patience))
+        if cluster.rescale_observer.drains is not None:
+            moves.append((weights.overdue, self._drain_no_more))
         if self._declared:
             moves.append((weights.hear, self._replan))
         if len(cluster.rescale_observer.waiting) < RESCALES_WAITING_MAX:
@@ -249,13 +260,11 @@ class World:
             moves.append((pace, partial(self._deliver, process)))
         if process.inbox:
             moves.append((pace, partial(self._take, process)))
-        if process.unread:
-            moves.append((pace * weights.read, partial(self._read, process)))
-        if process.opened:
-            moves.append((weights.repeat, partial(self._repeat, process)))
-        if process.upqueries:
-            moves += [(pace, partial(self._answer, process)), (OVERTAKE * pace, partial(self._overtake, process))]
-        if process.shares:
+        for part in process.parts.values():
+            moves += self._moves_of_part(process, part)
+        if process.late:
+            moves.append((pace, partial(self._hear_late, process)))
+        if process.parts:
             evict = max(self._evict, EVICT_WANTED) if process.machine.must_evict else self._evict
             moves.append((evict, partial(self._spend, process, "evictions")))
         if process.machine.unsettled:
@@ -272,13 +281,27 @@ class World:
             moves.append((weights.feed, partial(self._spend, process, "feeds")))
         if process.machine.can_copy:
             moves.append((weights.copy, partial(self._spend, process, "copies")))
-        if process.writing.queue:
-            moves.append((weights.store, partial(self._store, process)))
-        if process.changes:
-            moves.append((weights.store, partial(self._store_changes, process)))
         at_risk = self.cluster.rescale_observer.is_on and not process.alone
         crash = max(weights.crash, weights.crash_moving) if at_risk else weights.crash
         return [*moves, (crash, partial(self._crash, process))]
+
+    def _moves_of_part(self, process: Process, part: SharePart) -> list[Move]:
+        """Of one flow's share at a process."""
+        weights = self._weights
+        moves: list[Move] = []
+        pace = weights.pace_of(process.worker)
+        if part.unread and part.flow != self.unscheduled:
+            moves.append((pace * weights.read, partial(self._read, process, part)))
+        if part.opened:
+            moves.append((weights.repeat / len(process.parts), partial(self._repeat, process, part)))
+        if part.upqueries:
+            moves.append((pace, partial(self._answer, process, part)))
+            moves.append((OVERTAKE * pace, partial(self._overtake, process, part)))
+        if part.writing.queue:
+            moves.append((weights.store, partial(self._store, process, part)))
+        if part.changes:
+            moves.append((weights.store, partial(self._store_changes, process, part)))
+        return moves
 
     # What can happen
 
@@ -311,6 +334,12 @@ class World:
         self._happened("overdue", f"leavers of rescale {ticket} are not waited for any more")
         self.cluster.step_coordinator(LeaversOverdue(ticket=ticket))
 
+    def _drain_no_more(self) -> None:
+        ticket, self.cluster.rescale_observer.drains = self.cluster.rescale_observer.drains, None
+        assert ticket is not None
+        self._happened("drains_overdue", f"open epochs are not waited for any more by rescale {ticket}")
+        self.cluster.step_coordinator(DrainOverdue(ticket=ticket))
+
     def _hear(self, process: Process) -> None:
         is_late = not self.cluster.watcher.is_current(process)
         line = f"coordinator <- {process} {short(process.up[0])}"
@@ -328,8 +357,9 @@ class World:
     def _deliver(self, process: Process) -> None:
         message = process.down.popleft()
         self._happened("messages", f"{process} <- {short(message)}")
-        if isinstance(message, OpenEpoch):
-            self.cluster.watcher.opened(process, message)
+        match message:
+            case ForShare(flow=flow, message=OpenEpoch() as opened) if flow in process.parts:
+                self.cluster.watcher.opened(process.parts[flow], opened)
         self.cluster.step_worker(process, message)
 
     def _take(self, process: Process) -> None:
@@ -337,15 +367,19 @@ class World:
         self._happened(name, f"{process}: {name}")
         self.cluster.step_worker(process, event)
 
-    def _repeat(self, process: Process) -> None:
-        message = self._rng.choice(process.opened)
-        self._happened("repeats", f"{process} <- {short(message)} again")
-        self.cluster.step_worker(process, message)
+    def _repeat(self, process: Process, part: SharePart) -> None:
+        message = self._rng.choice(part.opened)
+        self._happened("repeats", f"{process} <- {short(message)} of flow {part.flow} again")
+        self.cluster.step_worker(process, ForShare(flow=part.flow, message=message))
 
-    def _read(self, process: Process) -> None:
-        event = process.unread.popleft()
-        self._happened("reads", f"{process} reads {read_in_words(event)}")
-        self.cluster.step_worker(process, event)
+    def _read(self, process: Process, part: SharePart) -> None:
+        event = part.unread.popleft()
+        self._happened("reads", f"{process} reads {read_in_words(event)} for flow {part.flow}")
+        self.cluster.answer(process, part, event)
+
+    def _hear_late(self, process: Process) -> None:
+        event = self.cluster.hear_late(process)
+        self._happened("late_at_workers", f"{process} hears too late: {type(event).__name__}")
 
     def _open(self, pair: tuple[Incarnation, Incarnation]) -> None:
         self._happened("channels", f"#{pair[0]} reaches #{pair[1]}, or not")
@@ -410,25 +444,25 @@ class World:
         self._happened("checkpoints_wanted", f"checkpoint {wish.ticket} is wanted")
         self.cluster.wants(wish)
 
-    def _store(self, process: Process) -> None:
+    def _store(self, process: Process, part: SharePart) -> None:
         fails = self._rng.random() < self._weights.spoil
-        self._happened("stores", f"{process} writes {short(process.writing.queue[0])}, {fails=}")
-        store(self.cluster, process, fails)
+        self._happened("stores", f"{process} writes {short(part.writing.queue[0])}, {fails=}")
+        store(self.cluster, process, part, fails)
 
     def _commit(self) -> None:
         fails = self._rng.random() < self._weights.spoil
         self._happened("commits", f"checkpoint of {self.cluster.checkpoints.waiting[0].epoch} is published, {fails=}")
         commit(self.cluster, fails)
 
-    def _store_changes(self, process: Process) -> None:
+    def _store_changes(self, process: Process, part: SharePart) -> None:
         fails = self._rng.random() < self._weights.spoil
-        action = process.changes.popleft()
+        action = part.changes.popleft()
         self._happened("changes_stored", f"{process} writes changes {action.taking} through {action.at}, {fails=}")
         if fails:
-            self.cluster.step_worker(process, ChangesNotStored(taking=action.taking, error="the disk is full"))
+            self.cluster.answer(process, part, ChangesNotStored(taking=action.taking, error="the disk is full"))
         else:
             parts = self.cluster.change_log.store(action)
-            self.cluster.step_worker(process, ChangesStored(taking=action.taking, parts=parts))
+            self.cluster.answer(process, part, ChangesStored(taking=action.taking, parts=parts))
 
     def _commit_changes(self) -> None:
         log, fails = self.cluster.change_log, self._rng.random() < self._weights.spoil
@@ -450,19 +484,19 @@ class World:
 
     # What users want
 
-    def _answer(self, process: Process) -> None:
-        event = process.next_answer(self.cluster.lake, self._reads_ahead, self._rng.choice(ANSWER_ROWS), self._rng)
+    def _answer(self, process: Process, part: SharePart) -> None:
+        event = part.next_answer(self.cluster.lake, self._reads_ahead, self._rng.choice(ANSWER_ROWS), self._rng)
         if isinstance(event, RowsFetched):
             what = f"task {event.task} of {event.view}"
         else:
             what = f"upquery {event.number} of {event.region}"
         self._happened("answers", f"{process}: {what} has its rows")
-        self.cluster.step_worker(process, event)
+        self.cluster.answer(process, part, event)
 
-    def _overtake(self, process: Process) -> None:
-        event = process.long_read(self._rng)
+    def _overtake(self, process: Process, part: SharePart) -> None:
+        event = part.long_read(self._rng)
         self._happened("long_reads", f"{process}: {event.number} of {event.region} takes long")
-        self.cluster.step_worker(process, event)
+        self.cluster.answer(process, part, event)
 
     def _declare(self) -> None:
         """A user declares or drops a view: Spark makes the indexes, while all goes on."""

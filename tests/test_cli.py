@@ -30,7 +30,7 @@ from upriver.lake.checkpoints import newest, publish
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, epoch_path, term_path
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec, lake_channel
-from upriver.state.checkpoint import Checkpoint
+from upriver.state.checkpoint import Checkpoint, CheckpointPlace
 from upriver.state.runs import describe_run, encode_run, run_schema
 from upriver.text import ROWS_SHOWN_MAX, print_json, progress_bar, render_table
 
@@ -407,8 +407,11 @@ def rows_of(lake: Lake) -> list[tuple[int, int]]:
     return sorted(found)
 
 
+PLACE = CheckpointPlace("0" * 32, ())
+
+
 def checkpoint_at(lake: OwnedLake, epoch: int) -> None:
-    publish(lake, Checkpoint(epoch=Epoch(epoch), base=None, regions={}, files=()))
+    publish(lake, PLACE, Checkpoint(epoch=Epoch(epoch), base=None, regions={}, files=()))
 
 
 def test_a_report_names_runs_by_index_and_level(root: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -477,8 +480,8 @@ def test_no_segment_contains_the_end_of_the_newest_checkpoint(root: str, capsys:
     assert told(capsys, "compact", root) == {"horizon": 20, "made": 1, "spans": 25}
     told(capsys, "collect", root, "--grace", "0")
     assert Lake(root).ends_a_span(Epoch(20))
-    assert newest(Lake(root)) == 20
-    assert newest(Lake(root), before=Epoch(20)) is None  # checkpoints.not_within_a_segment
+    assert newest(Lake(root), PLACE) == 20
+    assert newest(Lake(root), PLACE, before=Epoch(20)) is None  # checkpoints.not_within_a_segment
 
 
 def test_the_next_driver_finds_what_the_last_one_recorded(root: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,8 +3,10 @@
 import atexit
 import json
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
@@ -38,12 +40,13 @@ from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import absolute, check_name, check_sizes, check_task_memory, groups_of
 from upriver.shutdown import run_all
 from upriver.spark.changes import starting_option
+from upriver.spark.declared_tables import StartedSource
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import use_own_python
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
-from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
+from upriver.spark.running_app import AppConfig, RunningApp
 from upriver.spark.runs import TASK_MEMORY
 from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import check_session, spark_hosts
@@ -53,7 +56,7 @@ from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_
 from upriver.spark.typer import SparkTyper
 from upriver.spark.user_functions import Returns, declare_function
 from upriver.sql.clock import with_instant
-from upriver.sql.queries import columns_of, declare_view, mapped_view, over_tables
+from upriver.sql.queries import MAP_OF, columns_of, declare_view, mapped_view, over_tables
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
@@ -166,6 +169,8 @@ class App:
 
     def _begin_declaring(self) -> None:
         """Nothing is declared yet."""
+        self._changing = threading.RLock()
+        """Held by a start, and while something is declared or dropped."""
         self._sources: dict[str, StartedSource] = {}
         self._tables: dict[str, TableSpec] = {}
         self._functions: dict[str, UserFunction] = {}  # by name in lower case
@@ -187,8 +192,9 @@ class App:
         on_changed_rows: str = "refuse",
         replace_source: bool = False,
         retain: tuple[str, str | timedelta | int | None] | None = None,
+        timeout: float = REPLAN_S_MAX,
     ) -> None:
-        """Declare a table, fed by a DataFrame, streaming or not.
+        """Declare a table, fed by a DataFrame, streaming or not; before the start, or while the app runs.
 
         All rows of an append table count. A table with a primary key is an upsert table: its rows are versions. Among
         the versions of one primary key, the last by ``order_by`` counts, in whatever order they come; views see no
@@ -211,21 +217,53 @@ class App:
         retain: a column and an interval, such as ``("at", "30 days")``: a row leaves the table, and every view, once
         the newest ``at`` is 30 days later. The interval is a text or a timedelta for a TIMESTAMP or a DATE, a number
         for an integer column, or ``None``, with which no further row leaves; docs/guide/sources.md has the rules.
-        Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed.
+        In a running app, the table's source starts beside the others, and the call returns when it runs: when its first
+        batch is there, or its rows are compared with those that were loaded, or after ``COMPARISON_S_MAX`` seconds. A
+        source that fails at once raises IngestFailed, and then the table is not declared. timeout: seconds for this.
+        Raises DeclarationError, UnsupportedSql, or KeyTypeError for a key column of a type that cannot be hashed;
+        IngestFailed, WaitTimeout.
         """
-        self._check_declaring("table")
+        with self._declaring(timeout):
+            source = self._source_of(
+                name,
+                rows,
+                on_bad_row=on_bad_row,
+                trigger=trigger,
+                on_changed_rows=on_changed_rows,
+                replace_source=replace_source,
+                key=key,
+                primary_key=primary_key,
+                order_by=order_by,
+                deletes=deletes,
+                retain=retain,
+            )
+            if self._running_app is not None:
+                with progress_shown("adding a table") as told:
+                    self._running_app.add_table(source, seconds("timeout", timeout), told)
+            self._tables[name] = source.table
+            self._sources[name] = source
+
+    def _source_of(
+        self,
+        name: str,
+        rows: DataFrame,
+        *,
+        on_bad_row: str,
+        trigger: Mapping[str, Any] | None,
+        on_changed_rows: str,
+        replace_source: bool,
+        **declared: Any,
+    ) -> StartedSource:
+        """The source of a table that is to be declared. declared: as for :func:`declared_table`."""
         self._check_free("table", name)
         _check_table_options(name, rows, on_bad_row, on_changed_rows, replace_source)
         self._typer.check_name("table", name)
-        table = declared_table(
-            name, rows, key=key, primary_key=primary_key, order_by=order_by, deletes=deletes, retain=retain
-        )
+        table = declared_table(name, rows, **declared)
         checked_trigger = check_trigger(name, rows, trigger)
         if rows.isStreaming:
             check_stream(name, rows)
             check_stream_root(self._spark, self._config.root, name)
-        self._tables[name] = table
-        self._sources[name] = StartedSource(
+        return StartedSource(
             table=table,
             rows=rows,
             trigger=checked_trigger,
@@ -249,20 +287,21 @@ class App:
         key: the output column or columns by which the view is looked up; ``[]``: by ``()``, which gives all rows.
         partial: keep only the keys that are looked up, if the view is eligible; ``explain`` says whether it is, and why
         not. changes: write the view's changes to the change log, for streams of them; such a view keeps every key.
-        In a running app, Spark first makes the indexes that the view needs. Then all workers read the tables' history
-        again, and lookups wait for that. timeout: seconds for this to begin. Raises DeclarationError, UnsupportedSql;
-        WaitTimeout, BudgetExceeded.
+        In a running app, Spark first makes the indexes that the view needs. Then workers read the tables' history for
+        this view alone: its lookups wait for that, and no other view notices. timeout: seconds for this to begin.
+        Raises DeclarationError, UnsupportedSql; WaitTimeout, BudgetExceeded.
         """
-        self._check_free("view", name)
-        self._typer.check_name("view", name)
-        views = {view: plan.sql for view, plan in self._plans.items()}
-        plan = declare_view(name, sql, key, self._tables, views, self._typer)
-        sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
-        if flag(f"view {name!r}: changes", changes):
-            plan = with_change_log(plan)
-        plan = replace(plan, full_because=why_full(plan, flag(f"view {name!r}: partial", partial), sets_aside))
-        self._keep({**self._plans, name: plan}, timeout)
-        self._queries[name] = over_tables(sql, views)
+        with self._declaring(timeout):
+            self._check_free("view", name)
+            self._typer.check_name("view", name)
+            views = {view: plan.sql for view, plan in self._plans.items()}
+            plan = declare_view(name, sql, key, self._tables, views, self._typer)
+            sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
+            if flag(f"view {name!r}: changes", changes):
+                plan = with_change_log(plan)
+            plan = replace(plan, full_because=why_full(plan, flag(f"view {name!r}: partial", partial), sets_aside))
+            self._keep({**self._plans, name: plan}, timeout)
+            self._queries[name] = over_tables(sql, views)
 
     def stateful_map(
         self,
@@ -285,27 +324,28 @@ class App:
         columns. state: of a key's state; ``None`` for any plain value. Both in Spark's DDL, or as a schema. order_by:
         of the rows of a key. timeout: as for :meth:`view`. Raises DeclarationError, KeyTypeError; WaitTimeout.
         """
-        self._check_free("view", name)
-        if not isinstance(source, str) or source not in self._tables:
-            tables = ", ".join(self._tables) or "none yet"
-            raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
-        table, order = self._tables[source], names(f"stateful map {name!r}: order_by", order_by)
-        if self._running_app is None:
-            table = in_order(table, order, f"stateful map {name!r}")
-        op = declare_stateful_map(
-            name,
-            table,
-            names(f"stateful map {name!r}: key", key),
-            func,
-            schema,
-            state,
-            per=per,
-            order_by=order,
-            timezone=self._typer.timezone,
-        )
-        self._tables[source] = table
-        self._sources[source] = replace(self._sources[source], table=table)
-        self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
+        with self._declaring(timeout):
+            self._check_free("view", name)
+            if not isinstance(source, str) or source not in self._tables:
+                tables = ", ".join(self._tables) or "none yet"
+                raise DeclarationError(f"stateful map {name!r}: there is no table {source!r}; there are: {tables}")
+            table, order = self._tables[source], names(f"stateful map {name!r}: order_by", order_by)
+            if self._running_app is None:
+                table = in_order(table, order, f"stateful map {name!r}")
+            op = declare_stateful_map(
+                name,
+                table,
+                names(f"stateful map {name!r}: key", key),
+                func,
+                schema,
+                state,
+                per=per,
+                order_by=order,
+                timezone=self._typer.timezone,
+            )
+            self._tables[source] = table
+            self._sources[source] = replace(self._sources[source], table=table)
+            self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
 
     def function(
         self,
@@ -327,18 +367,44 @@ class App:
         declared = declare_function(
             name, function, returns, arguments, form, deterministic=deterministic, timezone=self._typer.timezone
         )
-        if name.lower() in self._functions:
-            raise DeclarationError(f"function {name!r} is declared already")
-        self._typer.check_function(name)
-        self._functions[name.lower()] = declared
+        with self._declaring():
+            if name.lower() in self._functions:
+                raise DeclarationError(f"function {name!r} is declared already")
+            self._typer.check_function(name)
+            self._functions[name.lower()] = declared
 
     def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
         """Drop a view, failed or not. Views that read it go on: they keep what they need of it themselves.
 
         timeout: as for :meth:`view`. Raises UnknownView, WaitTimeout.
         """
-        self._check_view(name)
-        self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+        with self._declaring(timeout):
+            self._check_view(name)
+            self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+
+    def drop_table(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
+        """Drop a table that no view and no stateful map reads, whether the app runs or not.
+
+        In a running app its source ends; the app, its views and the other sources go on. The table's rows stay in the
+        lake, as those of a table that a start does not declare. If it is declared again, its source goes on where it
+        was, by the rules of a start: with ``replace_source`` for another source, and ``on_changed_rows`` for a
+        DataFrame that has changed. timeout: seconds for the source to end; after that, the call may be repeated. Raises
+        DeclarationError, which names the views that read the table, or for a table that is not declared; WaitTimeout.
+        """
+        with self._declaring(timeout):
+            self._check_table(name)
+            readers = [_in_words(plan) for plan in self._plans.values() if name in plan.tables]
+            if readers:
+                raise DeclarationError(f"table {name!r} is read by {', '.join(readers)}: drop what reads it first")
+            if self._running_app is not None:
+                with progress_shown("dropping a table") as told:
+                    self._running_app.drop_table(name, seconds("timeout", timeout), told)
+            del self._sources[name], self._tables[name]
+
+    def _check_table(self, name: str) -> None:
+        """Raise DeclarationError unless a table has that name."""
+        if not isinstance(name, str) or name not in self._tables:
+            raise DeclarationError(f"no table {name!r}; there are: {', '.join(sorted(self._tables)) or 'none'}")
 
     def _check_view(self, name: str) -> None:
         """Raise UnknownView unless a view has that name."""
@@ -357,11 +423,15 @@ class App:
                 self._running_app.replan(list(plans.values()), seconds_max, told)
         self._plans = plans
 
-    def _check_declaring(self, what: str) -> None:
-        if self._running_app is not None:
-            raise DeclarationError(
-                f"a {what} is declared before start(), and the app is running: call stop(), declare it, and start again"
-            )
+    @contextmanager
+    def _declaring(self, timeout: float = REPLAN_S_MAX) -> Iterator[None]:
+        """Declare or drop something, one thread at a time. Raises WaitTimeout after so many seconds."""
+        if not self._changing.acquire(timeout=min(seconds("timeout", timeout), threading.TIMEOUT_MAX)):
+            raise WaitTimeout(f"another thread has declared or dropped something for {timeout:g} s: call again")
+        try:
+            yield
+        finally:
+            self._changing.release()
 
     # Running
 
@@ -374,6 +444,10 @@ class App:
         for good. Raises TooFewSlots, LakeInUse, NotWritten, DeclarationError if the lake holds something else,
         ClusterError, BudgetExceeded.
         """
+        with self._declaring(timeout):
+            return self._start(wait, timeout)
+
+    def _start(self, wait: bool, timeout: float) -> Self:
         if self._running_app is not None:
             raise DeclarationError("the app is running already: call stop() before it is started again")
         if not self._sources:
@@ -459,9 +533,10 @@ class App:
     @property
     def ready(self) -> bool:
         """Whether every view reflects everything there was at the start: all epochs in the lake, and all rows of the
-        sources. False if the app does not run. For a table that an earlier run has read through, the source need not be
-        alive, unless it has failed for good: then this is False, and lookups give what there is. Otherwise it stays
-        true until :meth:`stop`, once it is; lookups of a view wait until its tables are ready."""
+        sources. Tables that were declared while the app runs do not count. False if the app does not run. For a table
+        that an earlier run has read through, the source need not be alive, unless it has failed for good: then this is
+        False, and lookups give what there is. Otherwise it stays true until :meth:`stop`, once it is; lookups of a view
+        wait until its tables are ready."""
         return self._running_app is not None and self._running_app.is_ready
 
     def wait(self, timeout: float = 60.0, *, view: str | None = None) -> Epoch:
@@ -589,8 +664,7 @@ class App:
         moment, among them all rows up to the epoch that ``wait`` returns. The app need not run. Raises DeclarationError
         for a table that is not declared.
         """
-        if not isinstance(table, str) or table not in self._tables:
-            raise DeclarationError(f"no table {table!r}; there are: {', '.join(sorted(self._tables)) or 'none'}")
+        self._check_table(table)
         return read_rejected(self._spark, self._config.root, self._tables[table])
 
     def rescale(
@@ -704,6 +778,11 @@ class App:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _in_words(plan: DataflowPlan) -> str:
+    """A view or a stateful map, for a message."""
+    return f"{'stateful map' if plan.sql.startswith(MAP_OF) else 'view'} {plan.name!r}"
 
 
 def _check_table_options(

@@ -24,6 +24,9 @@ WorkerId = NewType("WorkerId", int)
 Incarnation = NewType("Incarnation", int)
 """The n-th process to fill a worker's place; the coordinator counts them over all workers."""
 
+FlowId = NewType("FlowId", int)
+"""One flow of an app: a view with all regions that it needs. Never used twice in the life of a driver."""
+
 MapVersion = NewType("MapVersion", int)
 """How often the vnode map has changed."""
 
@@ -31,7 +34,7 @@ Term = NewType("Term", int)
 """The n-th driver to own a lake root."""
 
 FeedId = NewType("FeedId", int)
-"""Names the stream of state from one worker to one follower; never used twice in the life of an app."""
+"""Names the stream of a flow's state from one worker to one follower; never used twice in the life of a flow."""
 
 SnapshotId = NewType("SnapshotId", int)
 """One consistent copy of a view, which the workers hold for a scan."""

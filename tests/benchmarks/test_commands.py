@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.__main__ import main, make_parser
+from benchmarks.evolve_command import evolve_options
 from benchmarks.hotkey_command import hotkey_options
 from benchmarks.latency_command import latency_options
 from benchmarks.recovery_command import recovery_options
@@ -33,6 +34,8 @@ def test_options_reach_the_measurement() -> None:
     assert (latency.epochs, latency.busy_rows, latency.busy_epochs) == (200, 500_000, 8)
     hotkey = hotkey_options(parse(["hotkey", "--views", "rows"]))
     assert (hotkey.rows, hotkey.views) == (4_000_000, ("rows",))
+    evolve = evolve_options(parse(["evolve", "--idle-views", "20", "--rescale", "--no-cpu"]))
+    assert (evolve.rows, evolve.idle_views, evolve.rescale, evolve.cpu_rows) == (10_000_000, 20, True, None)
     recovery = recovery_options(parse(["recovery"]))
     assert (recovery.keys, recovery.workers, recovery.has_spark) == (1_000_000, 3, True)
     assert not recovery_options(parse(["recovery", "--no-spark"])).has_spark

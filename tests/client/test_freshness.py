@@ -1,6 +1,6 @@
 """What a client knows of how fresh views are, and when it asks again."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 import pytest
@@ -30,6 +30,8 @@ class Coordinator:
     age_s: float | None = 0.5
     lacks: str | None = None
     state: str = "running"
+    late: str | None = ""
+    """What a second table lacks; empty: there is none."""
     is_gone: bool = False
     asked: int = 0
     now: float = 100.0
@@ -41,7 +43,8 @@ class Coordinator:
             raise ClusterError("the app cannot be reached")
         table = TableFreshness(state=self.state, age_s=self.age_s, cause="its source has failed: why", lacks=self.lacks)
         committed_at = None if epoch is None else self.commits.get(epoch)
-        return FreshnessReport(Epoch(3), {"orders": table}), committed_at
+        late = {} if self.late == "" else {"late": replace(table, lacks=self.late)}
+        return FreshnessReport(Epoch(3), {"orders": table, **late}), committed_at
 
     def clock(self) -> float:
         return self.now
@@ -64,6 +67,21 @@ def test_what_a_view_lacks_is_asked_for_until_it_lacks_nothing(coordinator: Coor
     coordinator.lacks = None
     for _ in range(10):
         assert known.lacks(ROUTE) is None
+    assert coordinator.asked == 3
+
+
+def test_a_table_that_the_last_report_does_not_know_is_asked_for(
+    coordinator: Coordinator, known: KnownFreshness
+) -> None:
+    late = ViewRoute(ROUTE.key, ROUTE.schema, ("orders", "late"))
+    assert known.lacks(ROUTE) is None
+    coordinator.late = "its source is still being read"
+    assert known.lacks(ROUTE) is None
+    assert known.lacks(late) == "table 'late': its source is still being read"
+    assert (known.lacks(ROUTE), coordinator.asked) == (None, 2)
+    coordinator.late = None
+    for _ in range(2):
+        assert known.lacks(late) is None
     assert coordinator.asked == 3
 
 

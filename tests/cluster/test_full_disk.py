@@ -193,7 +193,7 @@ def test_rows_to_be_set_aside_that_cannot_be_written_hold_their_worker_up_until_
     """A checkpoint that cannot be written is given up, and nothing else."""
     with driver.unable_to_write("workers"):
         told = driver.ask("checkpoint")
-        check_told(told, "LakeError", rf".* was given up: worker \d: NotWritten: /.*/lake/checkpoints/\d+/.*{HELP}")
+        check_told(told, "LakeError", rf".* was given up: worker \d: NotWritten: /.*/lake/checkpoints/\w+/\d+/.*{HELP}")
         assert driver.ask(f"wait {driver.fed}") == {"epoch": driver.fed}
         told = driver.feed()
         assert told["error"] == "WaitTimeout"

@@ -54,7 +54,7 @@ from standbys_kit import Group
 from upriver.coordinator.checkpoints import CHAIN_MAX
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import WorkerLost
-from upriver.ids import Epoch
+from upriver.ids import Epoch, FlowId
 from upriver.protocol.coordinator_events import (
     CheckpointReady,
     CoordinatorEvent,
@@ -102,7 +102,7 @@ def test_checkpoints_all_parts_it_is_published_when_every_worker_has_written_its
     assert machine.step(written(2, keys=3)) == []
     (request,) = machine.step(written(1))
     files = (part_of(1, 1, 1), part_of(2, 1, 3))
-    assert request == PublishCheckpoint(checkpoint=1, epoch=Epoch(2), base=None, files=files)
+    assert request == PublishCheckpoint(flow=FlowId(1), checkpoint=1, epoch=Epoch(2), base=None, files=files)
     actions = machine.step(in_lake(request))
     assert (kept(actions), listeners(KeepCheckpoint, actions)) == ([1, 1], [1, 2])
     assert ready(actions) == [((7,), 2, (2,))]
@@ -156,13 +156,6 @@ def test_one_that_is_given_up_is_not_due_again_at_once() -> None:
     assert asked_for(machine.step(want())) == [(2, 5, True)] * 2
     assert asked_for(happens(machine, not_taken(1, 2), *flown(6), *flown(7))) == []
     assert asked_for(happens(machine, *flown(8))) == [(3, 8, True)] * 2
-
-
-def test_when_the_views_are_others_the_first_of_them_is_due_at_once() -> None:
-    machine = at(3, every=2)
-    taken(machine, 1)
-    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=published_empty(3)))
-    assert (len(only(PlansTaken, actions)), asked_for(actions)) == (1, [(2, 3, True)] * 2)
 
 
 def test_when_there_is_nothing_new_a_request_is_served_at_once() -> None:
@@ -333,7 +326,7 @@ def test_when_the_app_stops_no_checkpoint_begins() -> None:
 def test_checkpoints_keys_stay_a_rescale_waits_for_the_checkpoint() -> None:
     machine = at(1, want(7), wanted(1, workers=3))
     assert only(RescaleBegun, happens(machine, written(1), written(2))) == []
-    (request,) = [PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())]
+    (request,) = [PublishCheckpoint(flow=FlowId(1), checkpoint=1, epoch=Epoch(1), base=None, files=())]
     actions = machine.step(in_lake(request))
     assert (ready(actions), len(only(RescaleBegun, actions))) == ([((7,), 1, (1,))], 1)
 
@@ -365,30 +358,29 @@ def test_a_rescale_that_fails_has_all_begin_anew_at_the_checkpoint() -> None:
     assert [(a.worker, a.start_at, a.serve_from, a.chain) for a in only(Assign, actions)] == [(0, 1, 2, (1,))]
 
 
-def test_views_that_change_wait_for_the_checkpoint_and_forget_it() -> None:
-    machine = at(1, want(7))
-    change = PlansWanted(ticket=9, plans=(PLAN, planned("other", "j")), epochs=published_empty(1))
-    assert only(PlansTaken, happens(machine, change, written(1), written(2))) == []
-    actions = machine.step(in_lake(PublishCheckpoint(checkpoint=1, epoch=Epoch(1), base=None, files=())))
-    assert (ready(actions), only(PlansTaken, actions)) == ([((7,), 1, (1,))], [PlansTaken(ticket=9)])
-    assert only(ForgetCheckpoints, actions) == [ForgetCheckpoints()]
-    assert [(a.start_at, a.chain) for a in only(Assign, actions)] == [(0, ())] * 2
-    happens(machine, anew(1), anew(2))
-    assert asked_for(machine.step(want(8))) == [(2, 1, True)] * 2
-    assert ready(taken(machine, 2)) == [((8,), 1, (1,))]
+def test_a_view_that_is_dropped_has_its_checkpoint_given_up_and_others_go_on() -> None:
+    machine = at(1, want(7), written(1))
+    actions = machine.step(PlansWanted(ticket=9, plans=(), epochs=published_empty(1)))
+    assert (len(only(PlansTaken, actions)), failed(actions)) == (1, [((7,), 1, "its view is dropped")])
+    assert only(ForgetCheckpoints, actions) == [ForgetCheckpoints(flow=FlowId(1))]
 
 
-def test_views_that_do_not_wait_for_the_checkpoint_have_it_given_up() -> None:
-    machine = at(1, want(7), written(1), rules=Rules(checkpoints_keys_stay=False))
-    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=published_empty(1)))
-    assert (len(only(PlansTaken, actions)), failed(actions)) == (1, [((7,), 1, "the views have changed")])
-    assert only(PublishCheckpoint, happens(machine, anew(1), anew(2), written(1), written(2))) == []
+def test_a_view_that_is_added_changes_no_checkpoint() -> None:
+    machine = at(1, want(7), written(1))
+    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN, planned("other", "j")), epochs=published_empty(1)))
+    assert (len(only(PlansTaken, actions)), failed(actions), only(ForgetCheckpoints, actions)) == (1, [], [])
+    (request,) = only(PublishCheckpoint, machine.step(written(2)))
+    assert ready(machine.step(in_lake(request))) == [((7,), 1, (1,))]
 
 
-def test_where_there_is_none_none_is_forgotten() -> None:
-    machine = at(1)
-    actions = machine.step(PlansWanted(ticket=9, plans=(PLAN,), epochs=published_empty(1)))
-    assert (len(only(PlansTaken, actions)), only(ForgetCheckpoints, actions)) == (1, [])
+def test_a_request_is_for_a_checkpoint_of_every_flow() -> None:
+    machine = at(1, PlansWanted(ticket=9, plans=(PLAN, planned("other", "j")), epochs=published_empty(1)))
+    happens(machine, *(event for who in (1, 2) for event in (anew(who, 0, flow=2), finished(who, 1, flow=2))))
+    assert asked_for(machine.step(want(7))) == [(1, 1, True)] * 2 + [(2, 1, True)] * 2
+    assert ready(taken(machine, 1)) == [((), 1, (1,))]
+    (request,) = only(PublishCheckpoint, happens(machine, *(written(i, 2, flow=2) for i in (1, 2))))
+    assert request.flow == 2
+    assert ready(machine.step(in_lake(request))) == [((7,), 1, (1,))]
 
 
 # Workers that come later --------------------------------------------------------------------------------------------

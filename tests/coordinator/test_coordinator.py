@@ -18,13 +18,14 @@ from coordinator_kit import (
     opened,
     published,
     said,
+    share,
     taken,
     tell,
     vnode_map,
 )
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
 from upriver.coordinator.coordinator import FAULTS_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, Incarnation, VnodeId, WorkerId
 from upriver.protocol.coordinator_events import AppFailed, EpochEnded, ReplaceWorker, StopAsked, Tell
@@ -92,7 +93,7 @@ def test_coordinator_all_workers_finish_epochs_end_in_order() -> None:
 def test_views_fail_miscounted_rows_that_went_in_and_did_not_come_out_fail_the_view_alone(applied: int) -> None:
     machine = coordinator(*BOTH, published(1, rows=2), finished(1, 1))
     actions = machine.step(finished(2, 1, applied=applied))
-    assert only(EpochEnded, actions) == [EpochEnded(epoch=Epoch(1))]
+    assert only(EpochEnded, actions) == ended(1)
     (failure, _) = only(FailView, actions)
     assert f"epoch 1: {applied} rows have come, and 2 went in (region 'rows')" in failure.failure.error
 
@@ -172,8 +173,8 @@ def test_coordinator_bounded_epochs_ahead_a_worker_is_sent_only_so_many_epochs_a
 
 def test_the_latest_report_of_each_worker_can_be_seen() -> None:
     machine = coordinator(*BOTH, published(1), finished(2, 1))
-    members = machine.members
-    assert [(members[WorkerId(w)].sent, members[WorkerId(w)].finished) for w in (0, 1)] == [(1, 0), (1, 1)]
+    shares = [share(machine, WorkerId(worker)) for worker in (0, 1)]
+    assert [(of_one.sent, of_one.finished) for of_one in shares] == [(1, 0), (1, 1)]
     assert (machine.published, machine.vnode_map) == (1, vnode_map())
 
 

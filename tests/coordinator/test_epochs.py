@@ -133,15 +133,3 @@ def test_a_worker_that_has_left_is_not_waited_for_but_its_rows_count() -> None:
     made.finished(ONE, EpochFinished(epoch=Epoch(1), read={}, applied={"rows": 1}, stats={}))
     made.finished(ZERO, EpochFinished(epoch=Epoch(1), read={}, applied={"rows": 1}, stats={}))
     assert made.end((ZERO,)) == [1]
-
-
-def test_an_epoch_that_has_ended_is_gone_through_again_when_views_come_that_exchange() -> None:
-    made = ledger((3, 0))
-    finish(made, ZERO, 1, rows=2)
-    assert finish(made, ONE, 1, rows=1) == [1]
-    made.replan((SIZES,), epochs=())  # the user that declared them did not know of it yet
-    for worker, rows in ((ZERO, 2), (ONE, 1)):
-        read = EpochFinished(epoch=Epoch(1), read={}, applied={SIZES.regions[0].name: rows}, stats={})
-        made.finished(worker, read)
-    assert made.stage_due(BOTH) == (1, 0)
-    assert (made.through, made.ended) == (0, 1)

@@ -1,9 +1,8 @@
 """Requested evictions are over when every worker that keeps anything has done them."""
 
-from coordinator_kit import BOTH, came, coordinator, gone
+from coordinator_kit import BOTH, came, coordinator, gone, said, tell
 
-from upriver.ids import Incarnation
-from upriver.protocol.coordinator_events import EvictionOver, EvictWanted, Tell, WorkerSaid
+from upriver.protocol.coordinator_events import EvictionOver, EvictWanted, WorkerSaid
 from upriver.protocol.messages import Evict, Evicted
 
 WANTED = EvictWanted(ticket=7, view="rows", keys=(1, 2))
@@ -11,15 +10,13 @@ OVER = EvictionOver(ticket=7)
 
 
 def evicted(incarnation: int, eviction: int = 7) -> WorkerSaid:
-    return WorkerSaid(incarnation=Incarnation(incarnation), message=Evicted(eviction=eviction, stats={}))
+    return said(incarnation, Evicted(eviction=eviction, stats={}))
 
 
 def test_all_workers_are_told_and_the_last_one_ends_it() -> None:
     machine = coordinator(*BOTH)
     told = machine.step(WANTED)
-    assert told == [
-        Tell(incarnation=Incarnation(who), message=Evict(eviction=7, view="rows", keys=(1, 2))) for who in (1, 2)
-    ]
+    assert told == [tell(who, Evict(eviction=7, view="rows", keys=(1, 2))) for who in (1, 2)]
     assert OVER not in machine.step(evicted(1))
     assert OVER not in machine.step(evicted(2, eviction=6))
     assert OVER in machine.step(evicted(2))

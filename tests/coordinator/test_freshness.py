@@ -133,6 +133,33 @@ def test_a_mark_that_comes_after_the_first_does_not_put_ready_off() -> None:
     assert freshness.report(at(3, published=7), 20.0).lacks(["orders"]) is None
 
 
+def test_a_table_that_is_added_is_not_ready_until_its_source_is_read_and_the_app_stays_ready() -> None:
+    freshness = Freshness({"orders": False})
+    freshness.read_through("orders", mark(1.0, 1))
+    assert freshness.report(at(1), 1.0).app_lacks() is None
+    freshness.add("late", had_rows=False)
+    report = freshness.report(at(1), 2.0)
+    assert report.lacks(["late"]) == "table 'late': its source is still being read (1 epoch so far)"
+    assert (report.lacks(["orders"]), report.app_lacks(), report.later) == (None, None, ("late",))
+    freshness.stands("late", "failed", "no answer", is_final=True)
+    assert freshness.report(at(1), 2.0).app_lacks() is None
+    freshness.stands("late", "running")
+    freshness.read_through("late", mark(3.0, 2))
+    assert freshness.report(at(1, published=2), 3.0).lacks(["late"]) == "table 'late': epoch 1 of 2 is reflected"
+    assert freshness.report(at(2), 3.0).lacks(["late"]) is None
+    freshness.forget("late")
+    freshness.forget("late")
+    assert list(freshness.report(at(2), 3.0).tables) == list(freshness.marks(Epoch(2))) == ["orders"]
+
+
+def test_a_table_that_is_declared_again_serves_what_was_read_before() -> None:
+    freshness = Freshness({})
+    freshness.add("orders", had_rows=True, before=mark(1.0, 3))
+    report = freshness.report(at(3), 5.0)
+    assert (report.lacks(["orders"]), report.age_s(["orders"])) == (None, 4.0)
+    assert FreshnessReport.from_json(report.to_json()) == report
+
+
 def test_without_tables_nothing_is_waited_for() -> None:
     assert NOTHING_KNOWN.lacks(["orders"]) is None
     assert NOTHING_KNOWN.age_s(["orders"]) is None

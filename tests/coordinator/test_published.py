@@ -15,8 +15,6 @@ from upriver.protocol.coordinator_events import (
     ForgetCheckpoints,
     HorizonAsked,
     HorizonIs,
-    PlansTaken,
-    PlansWanted,
     SegmentPublished,
     SegmentsRewritten,
 )
@@ -72,6 +70,14 @@ def test_epochs_that_are_given_anew_keep_those_that_follow() -> None:
         epochs(3).replace([EpochPublished(epoch=Epoch(1), rows={})])
 
 
+def test_epochs_that_are_given_anew_may_be_in_a_segment_with_later_ones_by_then() -> None:
+    known, since = epochs(1, 2, 3), segment(0, 2)
+    known.compacted(since)
+    known.adopt([])
+    known.replace([EpochPublished(epoch=Epoch(1), rows={})], [since])
+    assert known.between(Epoch(0), Epoch(9)) == [2, 3]
+
+
 def horizon(machine: CoordinatorMachine) -> int:
     (told,) = [action for action in machine.step(HorizonAsked(ticket=3)) if isinstance(action, HorizonIs)]
     return int(told.epoch)
@@ -114,11 +120,11 @@ def test_checkpoints_kept_while_read_an_outgrown_checkpoint_holds_nothing_up_onc
     happens(machine, *(finished(worker, epoch) for epoch in (3, 4) for worker in (1, 2)), want(1))
     assert only(ForgetCheckpoints, happens(machine, finished(1, 5), finished(2, 5))) == []  # another is on its way
     dropped = only(ForgetCheckpoints, happens(machine, gone(2), came(1, 3)))
-    assert (len(dropped), machine.cluster.start_at) == ((0, 2) if rule else (1, 0))
+    assert (len(dropped), next(iter(machine.cluster)).start_at) == ((0, 2) if rule else (1, 0))
     dropped += only(ForgetCheckpoints, happens(machine, restored(3)))
     assert len(dropped) == 1
     happens(machine, *(finished(3, epoch) for epoch in range(1, 6)))
-    assert (horizon(machine), machine.cluster.start_at) == (5, 0)
+    assert (horizon(machine), next(iter(machine.cluster)).start_at) == (5, 0)
 
 
 def test_a_checkpoint_that_an_interval_renews_holds_the_horizon() -> None:
@@ -132,7 +138,7 @@ def test_the_horizon_waits_for_the_newest_checkpoint_and_not_for_its_bases() -> 
     machine = restoring()
     assert horizon(machine) == 7
     machine.step(segment(0, 6))
-    assert (horizon(machine), machine.cluster.start_at) == (7, 7)
+    assert (horizon(machine), next(iter(machine.cluster)).start_at) == (7, 7)
     machine.step(segment(6, 8))
     assert horizon(machine) == 6  # it waits: workers begin within it
 
@@ -230,19 +236,3 @@ def test_what_the_lake_got_since_the_epochs_were_read_waits_on() -> None:
     known.adopt([])
     known.adopt_rewritten([])
     assert (known.between(Epoch(0), Epoch(9)), known.as_of, known[Epoch(2)].rows) == ([2, 3, 4], 4, {CHANNEL: 1})
-
-
-def test_a_segment_that_comes_while_views_wait_to_change_is_opened_as_one_then() -> None:
-    """Its epochs may be removed as soon as none needs them apart, and the request names them so."""
-    machine = coordinator(*BOTH, *(published(epoch) for epoch in (1, 2, 3)))
-    for worker in (1, 2):
-        for epoch in (1, 2):
-            machine.step(finished(worker, epoch))
-    machine.step(finished(1, 3))
-    there = tuple(EpochPublished(epoch=Epoch(epoch), rows={}) for epoch in (1, 2, 3))
-    machine.step(PlansWanted(ticket=7, plans=machine.plans, epochs=there))
-    machine.step(segment(0, 2))
-    assert horizon(machine) == 0
-    actions = machine.step(finished(2, 3))
-    assert only(PlansTaken, actions) == [PlansTaken(ticket=7)]
-    assert [opened.epoch for opened in only(OpenEpoch, actions)] == [2, 3, 2, 3]

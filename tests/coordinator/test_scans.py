@@ -23,6 +23,7 @@ from coordinator_kit import (
     opened,
     outcomes,
     published,
+    said,
     scan,
     settled,
     still,
@@ -32,11 +33,11 @@ from coordinator_kit import (
     wanted,
 )
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.coordinator.scans import SCANS_WAITING_MAX, SNAPSHOTS_HELD_MAX
 from upriver.errors import RowError, UnknownView, WaitTimeout, WorkerLost
-from upriver.ids import Epoch, Incarnation, SnapshotId, WorkerId
-from upriver.protocol.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady, WorkerSaid
+from upriver.ids import Epoch, SnapshotId, WorkerId
+from upriver.protocol.coordinator_events import CoordinatorEvent, SnapshotFailed, SnapshotReady
 from upriver.protocol.messages import (
     ContinueEpochs,
     DropSnapshot,
@@ -68,13 +69,13 @@ def test_a_view_that_cannot_be_read_fails_the_snapshot_in_the_workers_words() ->
     machine.step(scan(9))
     machine.step(taken(1, 1))
     not_taken = SnapshotNotTaken(snapshot=SnapshotId(1), error="view 'rows': division by zero")
-    actions = machine.step(WorkerSaid(incarnation=Incarnation(2), message=not_taken))
+    actions = machine.step(said(2, not_taken))
     failed = next(action for action in actions if isinstance(action, SnapshotFailed))
     assert (failed.ticket, type(failed.error), str(failed.error)) == (9, RowError, "view 'rows': division by zero")
     assert [action for action in actions if action != failed] == [
         tell(who, DropSnapshot(snapshot=SnapshotId(1))) for who in (1, 2)
     ]
-    assert machine.step(WorkerSaid(incarnation=Incarnation(1), message=not_taken)) == []
+    assert machine.step(said(1, not_taken)) == []
 
 
 def test_snapshots_do_not_mix() -> None:

@@ -21,6 +21,7 @@ from coordinator_kit import (
 )
 from machines_kit import (
     ALL_MINE,
+    FLOW,
     HALVES,
     KEYS,
     announce,
@@ -61,8 +62,8 @@ from upriver.protocol.messages import (
 )
 from upriver.protocol.peers import ForRegion
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.worker_events import PeerSaid, Refuse, TimeToSettle, WorkerAction, WorkerEvent
-from upriver.worker.worker import WorkerMachine
+from upriver.protocol.worker_events import PeerSaid, Refuse, ShareAction, ShareEvent, TimeToSettle
+from upriver.worker.share import FlowShare
 
 ZERO, ONE = WorkerId(0), WorkerId(1)
 EVERYBODY = (ZERO, ONE)
@@ -218,12 +219,12 @@ def test_when_all_begin_anew_every_epoch_is_gone_through_again() -> None:
 
 # A worker ---------------------------------------------------------------------------------------------------------
 
-READ: list[WorkerEvent] = [opened(1, mixed=True), rows(1, A), read(1, 1)]
+READ: list[ShareEvent] = [opened(1, mixed=True), rows(1, A), read(1, 1)]
 SETTLE = TimeToSettle(rows_max=8)
-STAGES: list[WorkerEvent] = [begin(0), SETTLE, begin(1), SETTLE]
+STAGES: list[ShareEvent] = [begin(0), SETTLE, begin(1), SETTLE]
 
 
-def through(machine: WorkerMachine, stage: int) -> list[WorkerAction]:
+def through(machine: FlowShare, stage: int) -> list[ShareAction]:
     """Have a worker do what there is to do in a stage."""
     return [*machine.step(begin(stage)), *machine.step(SETTLE)]
 
@@ -249,7 +250,7 @@ def test_rows_that_stay_are_gathered_until_their_stage_begins() -> None:
 
 
 B, Y = KEYS[1][0], KEYS[6][1]
-TWO_READ: list[WorkerEvent] = [opened(1, mixed=True), rows(1, A), rows(1, B), read(1, 2)]
+TWO_READ: list[ShareEvent] = [opened(1, mixed=True), rows(1, A), rows(1, B), read(1, 2)]
 
 
 def test_worker_whole_stages_a_stage_is_done_when_all_that_came_out_is_sent() -> None:
@@ -273,7 +274,7 @@ def test_worker_whole_stages_a_stage_is_done_when_all_that_was_gathered_is_taken
 
 
 def test_worker_whole_stages_rows_that_move_before_they_are_taken_in_hold_no_stage_up() -> None:
-    events: list[WorkerEvent] = [staged(HALVES, 1), meet(0, 1), *_read_by_one(), begin(1)]
+    events: list[ShareEvent] = [staged(HALVES, 1), meet(0, 1), *_read_by_one(), begin(1)]
     machine = staged_worker(*events, announce(HALVES, (0,) * 8, 0, 1))
     assert machine.unsettled == 1
     assert reports(machine.step(move()), StageDone) != []
@@ -306,7 +307,7 @@ def gathered_elsewhere() -> Acquire:
     return acquires[0]
 
 
-def _read_by_one() -> list[WorkerEvent]:
+def _read_by_one() -> list[ShareEvent]:
     portion = sent(through(staged_worker(staged(HALVES), meet(0, 1), *READ), 0))[0][1]
     assert isinstance(portion, RowsSent)
     return [opened(1, mixed=True), read(1, 0), begin(0), of_region(0, portion)]
@@ -338,8 +339,8 @@ class PutsOff(Gathering):
         return 0
 
 
-def that_puts_off(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
-    machine = WorkerMachine(lambda _, region: PutsOff() if region.name == "seen/0" else Gathering(), rules)
+def that_puts_off(*events: ShareEvent, rules: Rules = ALL_RULES) -> FlowShare:
+    machine = FlowShare(FLOW, lambda _, region: PutsOff() if region.name == "seen/0" else Gathering(), rules)
     for event in events:
         machine.step(event)
     return machine
@@ -370,7 +371,7 @@ def test_worker_put_off_rows_count_switched_off_a_stage_ends_without_them() -> N
 
 
 def test_worker_put_off_rows_count_those_that_a_peer_sends_of_an_epoch_that_has_not_begun_here() -> None:
-    done: list[WorkerEvent] = [opened(1, mixed=True), read(1, 0), *STAGES]
+    done: list[ShareEvent] = [opened(1, mixed=True), read(1, 0), *STAGES]
     machine = that_puts_off(staged(HALVES), meet(0, 1), *done)
     ahead = rows_from(1, 2, A).envelope
     assert isinstance(ahead.content, ForRegion)

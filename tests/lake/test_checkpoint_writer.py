@@ -9,21 +9,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from checkpoint_kit import VNODES, Kept, Model, a_lake, chunk_of, chunks_of, model_of
+from checkpoint_kit import AT_PLACE, PLACE, VNODES, Kept, Model, a_lake, chunk_of, chunks_of, model_of
 from hypothesis import given
 from hypothesis import strategies as st
 from state_kit import MANY
 
 from upriver.ids import Epoch, VnodeId
 from upriver.lake.checkpoint_writer import CheckpointWriter
-from upriver.lake.checkpoints import USUAL, Sizes, StateFiles, publish, read_state
+from upriver.lake.checkpoints import USUAL, Sizes, StateFiles, checkpoint_directory, publish, read_state
 from upriver.lake.files import UNFINISHED, Files
 from upriver.lake.lake import Lake, OwnedLake
-from upriver.state.checkpoint import Checkpoint, StateFile
+from upriver.state.checkpoint import Checkpoint, CheckpointPlace, StateFile
 
 WAIT_S = 20
 AT = Epoch(5)
-DIRECTORY = "checkpoints/000000000005"
+DIRECTORY = f"{AT_PLACE}/000000000005"
 ONE: Model = {7: Kept((1, 2), ("x",))}
 MODEL: Model = {key << 58: Kept((key,), ("text",)) for key in range(64)}
 EACH_ITS_FILE = Sizes(file_bytes_max=1)
@@ -112,13 +112,13 @@ def writer(lake: OwnedLake, disk: Outside, heard: Heard) -> Iterator[CheckpointW
 
 def give(writer: CheckpointWriter, number: int, model: Model, epoch: Epoch = AT, keys_max: int = 16) -> None:
     for chunk in chunks_of(model, keys_max):
-        writer.write(number, epoch, "a", chunk)
+        writer.write(PLACE, number, epoch, "a", chunk)
 
 
 def found(lake: OwnedLake, files: Iterable[StateFile]) -> Model:
     """What is read once these files' checkpoint is published."""
-    publish(lake, Checkpoint(epoch=AT, base=None, regions={"a": ""}, files=tuple(files)))
-    return model_of(read_state(lake, [AT], "a", list(map(VnodeId, range(VNODES))), VNODES))
+    publish(lake, PLACE, Checkpoint(epoch=AT, base=None, regions={"a": ""}, files=tuple(files)))
+    return model_of(read_state(lake, PLACE, [AT], "a", list(map(VnodeId, range(VNODES))), VNODES))
 
 
 def names(lake: Lake) -> set[str]:
@@ -127,7 +127,7 @@ def names(lake: Lake) -> set[str]:
 
 def test_what_is_sealed_is_told_with_its_files(lake: OwnedLake, writer: CheckpointWriter, heard: Heard) -> None:
     give(writer, 1, MODEL)
-    writer.seal(1, AT)
+    writer.seal(PLACE, 1, AT)
     files = heard.next_files(1)
     assert len(files) == 4
     assert names(lake) == {file.name for file in files}
@@ -139,8 +139,8 @@ def test_what_is_sealed_is_told_with_its_files(lake: OwnedLake, writer: Checkpoi
 
 
 def test_a_worker_without_changes_has_no_files(lake: OwnedLake, writer: CheckpointWriter, heard: Heard) -> None:
-    writer.write(1, AT, "a", chunk_of({}))
-    writer.seal(1, AT)
+    writer.write(PLACE, 1, AT, "a", chunk_of({}))
+    writer.seal(PLACE, 1, AT)
     assert heard.next_files(1) == ()
     assert names(lake) == set()
 
@@ -150,7 +150,7 @@ def test_a_task_that_runs_twice_writes_other_files(lake: OwnedLake, writer: Chec
     parts = []
     for each in (writer, twin):
         give(each, 1, MODEL)
-        each.seal(1, AT)
+        each.seal(PLACE, 1, AT)
         parts.append(heard.next_files(1))
     assert len({file.name for files in parts for file in files}) == 5
     assert found(lake, parts[1]) == MODEL
@@ -161,11 +161,11 @@ def test_what_is_given_up_is_removed_and_a_late_seal_tells_nothing(
     lake: OwnedLake, writer: CheckpointWriter, heard: Heard
 ) -> None:
     give(writer, 1, MODEL)
-    writer.give_up(1)
+    writer.give_up(PLACE, 1)
     give(writer, 1, MODEL)
-    writer.seal(1, AT)
-    writer.write(2, AT, "a", chunk_of(ONE))
-    writer.seal(2, AT)
+    writer.seal(PLACE, 1, AT)
+    writer.write(PLACE, 2, AT, "a", chunk_of(ONE))
+    writer.seal(PLACE, 2, AT)
     files = heard.next_files(2)
     assert names(lake) == {file.name for file in files}
     assert found(lake, files) == ONE
@@ -179,9 +179,9 @@ def test_what_is_given_up_while_it_is_written_or_sealed_tells_nothing(
     writer = CheckpointWriter(lake, heard.sealed, heard.failed, sizes=sizes)
     disk.hold()
     give(writer, 1, MODEL)
-    writer.seal(1, AT)
+    writer.seal(PLACE, 1, AT)
     assert disk.stands.wait(WAIT_S)
-    writer.give_up(1)
+    writer.give_up(PLACE, 1)
     disk.go()
     writer.close()
     assert heard.told.empty()
@@ -191,9 +191,9 @@ def test_what_is_given_up_while_it_is_written_or_sealed_tells_nothing(
 def test_what_was_sealed_is_not_removed(lake: OwnedLake, writer: CheckpointWriter, heard: Heard) -> None:
     """It may be published by now."""
     give(writer, 1, MODEL)
-    writer.seal(1, AT)
+    writer.seal(PLACE, 1, AT)
     files = heard.next_files(1)
-    writer.give_up(1)
+    writer.give_up(PLACE, 1)
     writer.close()
     assert found(lake, files) == MODEL
 
@@ -202,20 +202,65 @@ def test_with_the_next_checkpoint_those_before_it_are_given_up(
     lake: OwnedLake, writer: CheckpointWriter, heard: Heard
 ) -> None:
     give(writer, 3, MODEL)
-    writer.write(5, AT, "a", chunk_of(ONE))
+    writer.write(PLACE, 5, AT, "a", chunk_of(ONE))
     give(writer, 4, MODEL)
-    writer.seal(3, AT)
-    writer.seal(5, AT)
+    writer.seal(PLACE, 3, AT)
+    writer.seal(PLACE, 5, AT)
     files = heard.next_files(5)
     assert names(lake) == {file.name for file in files}
     assert [file.keys for file in files] == [1]
+
+
+def test_checkpoints_of_several_places_are_written_at_a_time(
+    lake: OwnedLake, writer: CheckpointWriter, heard: Heard
+) -> None:
+    other = CheckpointPlace("1" * 32, ("a",))
+    give(writer, 1, ONE)
+    writer.write(other, 2, AT, "a", chunk_of(MODEL))
+    give(writer, 1, {8: Kept((1,))})
+    writer.seal(other, 2, AT)
+    writer.seal(PLACE, 1, AT)
+    (file,) = heard.next_files(2)
+    assert lake.files.names(checkpoint_directory(other, AT)) == [file.name]
+    assert {name.name for name in heard.next_files(1)} == names(lake)
+    assert len(names(lake)) == 2
+
+
+def test_a_place_that_is_dropped_is_of_use_to_a_later_flow(
+    lake: OwnedLake, writer: CheckpointWriter, heard: Heard
+) -> None:
+    writer.drop(PLACE)
+    give(writer, 1, ONE)
+    writer.drop(PLACE)
+    writer.drop(PLACE)
+    writer.seal(PLACE, 1, AT)
+    give(writer, 2, MODEL)
+    writer.seal(PLACE, 2, AT)
+    files = heard.next_files(2)
+    assert names(lake) == {file.name for file in files}
+    writer.drop(PLACE)
+    writer.seal(PLACE, 3, AT)
+    assert heard.next_files(3) == ()
+
+
+def test_the_files_of_all_places_are_bounded_together(lake: OwnedLake, heard: Heard) -> None:
+    other, chunk = CheckpointPlace("1" * 32, ("a",)), chunk_of(MODEL)
+    sizes = Sizes(span_bytes_min=10 * chunk.nbytes, file_bytes_max=3 * chunk.nbytes)
+    writer = CheckpointWriter(lake, heard.sealed, heard.failed, sizes=sizes)
+    for region in "ab":
+        writer.write(PLACE, 1, AT, region, chunk)
+    writer.write(other, 2, AT, "a", chunk)
+    writer.seal(other, 2, AT)
+    heard.next_files(2)
+    assert len(names(lake)) == 1  # which was completed before the seal
+    writer.close()
 
 
 def test_a_full_disk_spoils_a_checkpoint_and_not_the_writer(
     lake: OwnedLake, disk: Outside, writer: CheckpointWriter, heard: Heard
 ) -> None:
     give(writer, 1, ONE)
-    writer.seal(1, AT)
+    writer.seal(PLACE, 1, AT)
     heard.next_files(1)
     before = names(lake)
     give(writer, 2, ONE)
@@ -223,14 +268,14 @@ def test_a_full_disk_spoils_a_checkpoint_and_not_the_writer(
     give(writer, 2, {8: Kept((1,))})
     assert heard.next_error(2).startswith(f"OSError: [Errno 28] No space left on device: '{DIRECTORY}/")
     give(writer, 2, MODEL)
-    writer.seal(2, AT)
-    writer.seal(3, AT)
+    writer.seal(PLACE, 2, AT)
+    writer.seal(PLACE, 3, AT)
     assert heard.next_files(3) == ()
     assert names(lake) == before  # none of the second is left
     assert writer.room
     disk.is_full = False
     give(writer, 4, MODEL)
-    writer.seal(4, AT)
+    writer.seal(PLACE, 4, AT)
     assert found(lake, heard.next_files(4)) == MODEL
 
 
@@ -238,7 +283,7 @@ def test_a_full_disk_may_be_found_when_sealing(lake: OwnedLake, disk: Outside, h
     disk.is_full = True
     writer = CheckpointWriter(lake, heard.sealed, heard.failed)
     give(writer, 1, MODEL)
-    writer.seal(1, AT)
+    writer.seal(PLACE, 1, AT)
     assert "No space left on device" in heard.next_error(1)
     writer.close()
     assert heard.told.empty()
@@ -248,7 +293,7 @@ def test_a_key_that_is_given_twice_spoils_the_checkpoint(lake: OwnedLake, heard:
     writer = CheckpointWriter(lake, heard.sealed, heard.failed)
     for _ in range(2):
         give(writer, 1, ONE)
-    writer.seal(1, AT)
+    writer.seal(PLACE, 1, AT)
     assert heard.next_error(1) == "ProtocolError: a key is in two chunks of one checkpoint"
     writer.close()
 
@@ -269,7 +314,7 @@ def test_what_is_given_up_makes_room(disk: Outside, writer: CheckpointWriter, he
     disk.hold()
     give(writer, 1, MODEL)
     assert disk.stands.wait(WAIT_S)
-    writer.give_up(1)
+    writer.give_up(PLACE, 1)
     assert not writer.room
     disk.go()
     assert heard.room.wait(WAIT_S)
@@ -282,8 +327,8 @@ def test_closing_gives_up_what_is_under_way(lake: OwnedLake, writer: CheckpointW
     writer.close()
     writer.close()
     give(writer, 2, MODEL)
-    writer.seal(2, AT)
-    writer.give_up(2)
+    writer.seal(PLACE, 2, AT)
+    writer.give_up(PLACE, 2)
     assert names(lake) == set()
     assert heard.told.empty()
 
@@ -291,7 +336,7 @@ def test_closing_gives_up_what_is_under_way(lake: OwnedLake, writer: CheckpointW
 def test_without_checkpoints_there_is_no_thread(lake: OwnedLake, heard: Heard) -> None:
     before = threading.active_count()
     writer = CheckpointWriter(lake, heard.sealed, heard.failed)
-    writer.give_up(1)
+    writer.give_up(PLACE, 1)
     assert threading.active_count() == before
     writer.close()
     assert writer.room
@@ -309,7 +354,7 @@ def test_files_that_grow_are_bounded_all_together(
     tmp_path_factory: pytest.TempPathFactory, sizes: Sizes, given_to: list[str]
 ) -> None:
     lake = Lake(str(tmp_path_factory.mktemp("lake")))
-    writing = StateFiles(lake, AT, sizes)
+    writing = StateFiles(lake, PLACE, AT, sizes)
     chunk_bytes = 0
     for number, region in enumerate(given_to):
         before = names(lake)
@@ -329,7 +374,7 @@ def test_files_that_grow_are_bounded_all_together(
 
 
 def test_a_files_spans_and_checksums_cover_it(lake: OwnedLake) -> None:
-    writing = StateFiles(lake, AT, Sizes(span_bytes_min=1))
+    writing = StateFiles(lake, PLACE, AT, Sizes(span_bytes_min=1))
     for chunk in chunks_of(MODEL, 8):
         writing.add("a", chunk)
     (file,) = writing.complete()

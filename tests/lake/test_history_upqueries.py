@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.errors import CorruptFile
 from upriver.ids import Epoch
 from upriver.lake.history import LONG_READ_ROWS, Heard, UpqueryReader
@@ -52,9 +52,11 @@ def publish(lake: OwnedLake, rows: int = 1) -> str:
 def heard_of(lake: OwnedLake, through: int) -> Heard | BaseException:
     """What becomes of an upquery for the one key."""
     heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
-    reader = UpqueryReader(lake, heard.put, heard.put)
+    reader = UpqueryReader(lake, heard.put)
     upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(through))
-    reader.ask(ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),)), {CHANNEL: TRIPS})
+    reader.ask(
+        ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),)), {CHANNEL: TRIPS}, heard.put
+    )
     answer = heard.get(timeout=HEARD_S_MAX)
     reader.close()
     return answer
@@ -77,18 +79,18 @@ def test_keys_whose_file_is_damaged_have_no_answer_and_are_read_again_when_it_is
     path = Path(lake.root) / publish(lake)
     whole = path.read_bytes()
     heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
-    reader = UpqueryReader(lake, heard.put, heard.put)
+    reader = UpqueryReader(lake, heard.put)
     upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(1))
     wish = ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),))
     path.write_bytes(whole[:-8])
-    reader.ask(wish, {CHANNEL: TRIPS})
+    reader.ask(wish, {CHANNEL: TRIPS}, heard.put)
     unread = heard.get(timeout=HEARD_S_MAX)
     assert isinstance(unread, KeysUnread)
     assert (unread.generation, unread.region, unread.number) == (3, "totals", 1)
     assert isinstance(unread.error, CorruptFile)
     assert "tables/trips/k/1.arrow" in str(unread.error)
     path.write_bytes(whole)
-    reader.ask(wish, {CHANNEL: TRIPS})
+    reader.ask(wish, {CHANNEL: TRIPS}, heard.put)
     assert isinstance(heard.get(timeout=HEARD_S_MAX), KeysRead)
     reader.close()
 
@@ -101,8 +103,8 @@ def asked_for(number: int, key: int) -> ReadKeys:
 def test_a_read_of_many_rows_says_that_it_takes_long(lake: OwnedLake) -> None:
     publish(lake, rows=LONG_READ_ROWS + 1)
     heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
-    reader = UpqueryReader(lake, heard.put, heard.put)
-    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS})
+    reader = UpqueryReader(lake, heard.put)
+    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS}, heard.put)
     assert heard.get(timeout=HEARD_S_MAX) == ReadTakesLong(generation=3, region="totals", number=1)
     answer = heard.get(timeout=HEARD_S_MAX)
     assert isinstance(answer, KeysRead)
@@ -121,10 +123,10 @@ def test_a_short_read_overtakes_a_long_one(lake: OwnedLake) -> None:
         if isinstance(event, ReadTakesLong):
             assert has_answer.wait(HEARD_S_MAX)
 
-    reader = UpqueryReader(lake, hear, heard.put)
-    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS})
+    reader = UpqueryReader(lake, heard.put)
+    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS}, hear)
     assert isinstance(heard.get(timeout=HEARD_S_MAX), ReadTakesLong)
-    reader.ask(asked_for(2, OTHER), {CHANNEL: TRIPS})
+    reader.ask(asked_for(2, OTHER), {CHANNEL: TRIPS}, hear)
     answers = [heard.get(timeout=HEARD_S_MAX)]
     has_answer.set()
     answers.append(heard.get(timeout=HEARD_S_MAX))

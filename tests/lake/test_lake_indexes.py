@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from upriver.errors import CorruptFile, LakeInUse, NotWritten, ProtocolError
+from upriver.errors import CorruptFile, DeclarationError, LakeInUse, NotWritten, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
 from upriver.lake.collection import remove_litter
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake, sealed
@@ -199,3 +199,52 @@ def test_the_last_driver_says_which_tables_set_rows_aside(tmp_path: Path) -> Non
     for told in controls:
         OwnedLake(root, RECORD, told).release()
         assert Lake(root).sets_aside() == frozenset(told.get("set_aside", ()))
+
+
+# Tables that come and go ----------------------------------------------------------------------------------------
+
+LATE = TableSpec("late", pa.schema([("k", pa.int64())]), ("k",))
+ONLY_LATE = LakeRecord(VNODES, (LATE,), {"late": (("k",),)})
+
+
+def test_a_table_is_added_and_stays(lake: OwnedLake) -> None:
+    assert lake.add_table(ONLY_LATE)
+    assert not lake.add_table(ONLY_LATE)
+    wider = replace(LATE, schema=LATE.schema.append(pa.field("v", pa.string())))
+    assert lake.add_table(replace(ONLY_LATE, tables=(wider,)))
+    assert not lake.add_table(ONLY_LATE)
+    with pytest.raises(DeclarationError, match=r"kept in .* with key"):
+        lake.add_table(replace(ONLY_LATE, tables=(replace(wider, key=("v",)),)))
+    expected = replace(RECORD, tables=(TABLE, OTHER, wider), indexes={**RECORD.indexes, **ONLY_LATE.indexes})
+    assert Lake(lake.root).record() == expected
+    lake.release()
+    OwnedLake(lake.root, RECORD, {}).release()
+    assert Lake(lake.root).record() == expected
+
+
+def test_a_table_that_is_retracted_was_never_there(lake: OwnedLake) -> None:
+    for key in ("k", "v"):
+        schema = pa.schema([(key, pa.int64())])
+        table = TableSpec("late", schema, (key,))
+        lake.add_table(LakeRecord(VNODES, (table,), {"late": ((key,),)}))
+        lake.retract_table("late")
+        assert (Lake(lake.root).record(), lake.run_schemas("late")) == (RECORD, ())
+    lake.add_table(ONLY_LATE)
+    found = Lake(lake.root).record()
+    assert found is not None
+    assert found.tables == (TABLE, OTHER, LATE)
+
+
+def test_which_tables_set_rows_aside_changes_during_a_term(lake: OwnedLake) -> None:
+    for tables in (["flights"], ["planes", "flights"], ["planes", "flights"], []):
+        lake.set_bad_rows_aside(tables)
+        assert Lake(lake.root).sets_aside() == frozenset(tables)
+    assert len(lake.files.names("bad_rows")) == 3
+    lake.release()
+    successor = OwnedLake(lake.root, RECORD, {"set_aside": ["flights"]})
+    assert successor.sets_aside() == frozenset({"flights"})
+    successor.sweep()
+    assert successor.files.names("bad_rows") == []
+    successor.set_bad_rows_aside([])
+    assert Lake(lake.root).sets_aside() == frozenset()
+    successor.release()

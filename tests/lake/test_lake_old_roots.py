@@ -10,7 +10,7 @@ import pytest
 from old_root_kit import FILES, OLD_ROOTS, PRICES, VNODES, rows_of
 
 from upriver.ids import Channel, Epoch, VnodeId
-from upriver.lake.checkpoints import newest_usable
+from upriver.lake.checkpoints import places, sweep_places
 from upriver.lake.collection import collect, remove_litter, superseded
 from upriver.lake.control import find_control
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
@@ -73,8 +73,18 @@ def test_what_an_old_driver_has_left_is_known_or_passed_over(root: str, version:
     found = find_control(lake)
     assert found.damaged == ()
     assert lake.sets_aside() == frozenset()
-    checkpoints, why = newest_usable(lake, {"counts": "of a plan that was written otherwise"})
-    assert (checkpoints, why) == ((), None)
+    assert lake.files.names("checkpoints") != []
+    assert places(lake) == []
+
+
+def test_checkpoints_of_an_old_driver_are_removed_by_the_first_sweep(root: str) -> None:
+    lake = OwnedLake(root, record_of(Lake(root)), {})
+    try:
+        found = [file for name in lake.files.names("checkpoints") for file in lake.files.names(f"checkpoints/{name}")]
+        assert sweep_places(lake, []) == len(found) > 0
+        assert lake.files.names("checkpoints") == []
+    finally:
+        lake.release()
 
 
 def test_old_epochs_become_a_segment(root: str) -> None:

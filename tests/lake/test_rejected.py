@@ -19,11 +19,11 @@ from machines_kit import VNODES
 
 from upriver.engine.bad_rows import SetAside
 from upriver.errors import CorruptFile, LakeError
-from upriver.ids import Epoch
+from upriver.ids import Epoch, FlowId
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.rejected import OWED_MAX, WRITE_AGAIN_S_MIN, Rejected, RejectedWriter, rejected_schema
 from upriver.plan.plan import TableSpec
-from upriver.protocol.messages import FromWorker, StartedAnew
+from upriver.protocol.messages import FromWorker, OfShare, StartedAnew
 from upriver.protocol.worker_events import SetRowsAside
 from upriver.state.runs import checksum_of
 from upriver.state.schemas import SchemaChange
@@ -274,7 +274,7 @@ def aside(epoch: int) -> SetRowsAside:
 
 
 def report(number: int) -> FromWorker:
-    return StartedAnew(generation=number)
+    return OfShare(flow=FlowId(1), message=StartedAnew(generation=number))
 
 
 def test_a_report_follows_the_rows_that_it_depends_on(place: Place) -> None:

@@ -108,6 +108,17 @@ def test_messages_arrive_whole_and_in_order_both_ways(server: Server, hub: Hub) 
     close(theirs, our_ear, their_ear)
 
 
+def test_messages_that_go_together_arrive_one_by_one_and_in_order(server: Server, hub: Hub) -> None:
+    ours, our_ear, _, their_ear = pair(server, hub)
+    batch = pa.record_batch([[1, 2]], names=["k"])
+    sent = [Message("a", {"n": 1}), Message("b"), Message("c", {}, (batch,)), Message("d", {"n": [2]})]
+    ours.send_together(sent)
+    ours.send_together([])
+    ours.send_together(sent[:1])
+    assert [their_ear.hear() for _ in range(5)] == [*sent, sent[0]]
+    close(ours, our_ear, their_ear)
+
+
 def test_each_sender_s_messages_stay_in_order(server: Server, hub: Hub) -> None:
     ours, our_ear, _, their_ear = pair(server, hub)
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from upriver.engine.batch import Batch
 from upriver.errors import ProtocolError, UnknownView, WaitTimeout, WrongOwner
-from upriver.ids import Epoch, FeedId, MapVersion, VnodeId, WorkerId
+from upriver.ids import Epoch, FeedId, FlowId, MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import (
     Acquire,
     Bye,
@@ -38,13 +38,18 @@ from upriver.net import wire
 from upriver.net.codec import FrameWriter, decode, decode_from_worker, decode_to_worker, encode, encode_message
 from upriver.protocol.messages import (
     CaughtUp,
+    DropFlow,
     FeedEnded,
     Follow,
+    ForShare,
+    FromShare,
     FromWorker,
     Here,
+    OfShare,
     Probe,
     Resume,
     TookOver,
+    ToShare,
     ToWorker,
     Unfollow,
 )
@@ -70,14 +75,15 @@ from upriver.state.failure import ViewFailure
 
 MAPS = {"rows": vnode_map(version=3), "rows/0": vnode_map((1, 1, 0, 0), version=3)}
 SLICES = (VnodeId(2), VnodeId(0))
-ORDERS: list[ToWorker] = [
+ORDERS: list[ToShare | ToWorker] = [
     Resume(maps=MAPS, reads=SLICES, at=Epoch(7), serve_from=Epoch(8), generation=4),
     Resume(maps={}, reads=(), at=Epoch(0), serve_from=Epoch(0), generation=1),
     Follow(feed=FeedId(5), owner=WorkerId(1), vnodes=SLICES),
     Unfollow(feed=FeedId(5), vnodes=SLICES),
     Probe(probe=9),
+    DropFlow(flow=FlowId(3)),
 ]
-REPORTS: list[FromWorker] = [
+REPORTS: list[FromShare | FromWorker] = [
     CaughtUp(feed=FeedId(5), epoch=Epoch(7)),
     FeedEnded(feed=FeedId(5)),
     Here(probe=9),
@@ -86,12 +92,14 @@ REPORTS: list[FromWorker] = [
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
-def test_an_order_survives(order: ToWorker) -> None:
+def test_an_order_survives(order: ToShare | ToWorker) -> None:
+    order = ForShare(flow=FlowId(3), message=order) if isinstance(order, ToShare) else order
     assert decode_to_worker(wire.decode(wire.encode(encode_message(order)))) == order
 
 
 @pytest.mark.parametrize("report", REPORTS, ids=lambda report: type(report).__name__)
-def test_a_report_survives(report: FromWorker) -> None:
+def test_a_report_survives(report: FromShare | FromWorker) -> None:
+    report = OfShare(flow=FlowId(3), message=report) if isinstance(report, FromShare) else report
     assert decode_from_worker(wire.decode(wire.encode(encode_message(report)))) == report
 
 
@@ -189,7 +197,7 @@ def over_the_wire(*envelopes: Envelope) -> tuple[Envelope, ...]:
 
 
 def said_in_region(message: BetweenDistributors) -> Envelope:
-    return Envelope(generation=2, content=ForRegion(region="planes", message=message))
+    return Envelope(flow=FlowId(1), generation=2, content=ForRegion(region="planes", message=message))
 
 
 def test_there_is_a_case_here_for_all_that_workers_say() -> None:
@@ -208,7 +216,9 @@ def test_a_message_between_distributors_survives(kind: type, data: st.DataObject
 @pytest.mark.parametrize("kind", CONTENTS, ids=lambda kind: kind.__name__)
 @given(st.data())
 def test_an_envelope_survives(kind: type, data: st.DataObject) -> None:
-    envelope = Envelope(generation=data.draw(NUMBERS), content=data.draw(CONTENTS[kind]))
+    envelope = Envelope(
+        flow=FlowId(data.draw(NUMBERS)), generation=data.draw(NUMBERS), content=data.draw(CONTENTS[kind])
+    )
     assert plain(over_the_wire(envelope)) == plain((envelope,))
 
 
@@ -282,25 +292,32 @@ def test_what_has_no_form_is_refused_where_it_is_said(message: BetweenDistributo
 
 
 def done(version: Any = 7, vnode: Any = 3) -> list[Any]:
-    return [2, ["ForRegion", ["planes", ["Done", [version, vnode]], 0]]]
+    return [1, 2, ["ForRegion", ["planes", ["Done", [version, vnode]], 0]]]
 
 
 MALFORMED = {
     "another kind": (wire.Message("ping"), "'ping', which no worker knows"),
     "nothing said": (wire.Message("peer"), "None where a list belongs"),
     "no envelope": (wire.Message("peer", {"said": [7]}), "envelope 0 of a frame is malformed"),
-    "the second": (wire.Message("peer", {"said": [done(), [2]]}), "envelope 1 of a frame is malformed"),
-    "no generation": (wire.Message("peer", {"said": [[True, ["Installed", ["v", 0.1]]]]}), "True where a whole number"),
+    "the second": (wire.Message("peer", {"said": [done(), [1, 2]]}), "envelope 1 of a frame is malformed"),
+    "no generation": (
+        wire.Message("peer", {"said": [[1, True, ["Installed", ["v", 0.1]]]]}),
+        "True where a whole number",
+    ),
+    "no flow": (wire.Message("peer", {"said": [["1", 2, ["Installed", ["v", 0.1]]]]}), "'1' where a whole number"),
     "text": (wire.Message("peer", {"said": [done(vnode="3")]}), "ForRegion: Done: '3' where a whole number belongs"),
-    "a field short": (wire.Message("peer", {"said": [[2, ["Installed", []]]]}), "Installed: zip"),
-    "unknown content": (wire.Message("peer", {"said": [[2, ["os.system", ["ls"]]]]}), "'os.system' is no content"),
-    "kind of another": (wire.Message("peer", {"said": [[2, ["Done", [7, 3]]]]}), "'Done' is no content"),
-    "a list as kind": (wire.Message("peer", {"said": [[2, [[], []]]]}), "unhashable"),
-    "no error": (wire.Message("peer", {"said": [[2, ["PeerLookupRefused", [1, "x"]]]]}), "'x' where an error belongs"),
-    "no text": (wire.Message("peer", {"said": [[2, ["Installed", [5, 0.1]]]]}), "Installed: 5 where text belongs"),
-    "no seconds": (wire.Message("peer", {"said": [[2, ["Installed", ["v", "1"]]]]}), "'1' where seconds belong"),
+    "a field short": (wire.Message("peer", {"said": [[1, 2, ["Installed", []]]]}), "Installed: zip"),
+    "unknown content": (wire.Message("peer", {"said": [[1, 2, ["os.system", ["ls"]]]]}), "'os.system' is no content"),
+    "kind of another": (wire.Message("peer", {"said": [[1, 2, ["Done", [7, 3]]]]}), "'Done' is no content"),
+    "a list as kind": (wire.Message("peer", {"said": [[1, 2, [[], []]]]}), "unhashable"),
+    "no error": (
+        wire.Message("peer", {"said": [[1, 2, ["PeerLookupRefused", [1, "x"]]]]}),
+        "'x' where an error belongs",
+    ),
+    "no text": (wire.Message("peer", {"said": [[1, 2, ["Installed", [5, 0.1]]]]}), "Installed: 5 where text belongs"),
+    "no seconds": (wire.Message("peer", {"said": [[1, 2, ["Installed", ["v", "1"]]]]}), "'1' where seconds belong"),
     "no rows": (
-        wire.Message("peer", {"said": [[2, ["PeerLookupAnswered", [1, 1, None, 4]]]]}),
+        wire.Message("peer", {"said": [[1, 2, ["PeerLookupAnswered", [1, 1, None, 4]]]]}),
         "more batches are announced",
     ),
     "rows left": (wire.Message("peer", {"said": []}, (NO_ROWS,)), "more rows came in a frame than it announces"),
@@ -329,7 +346,7 @@ def portion(rows: int) -> Envelope:
 
 def rows_of(said: dict[str, Any]) -> list[Any]:
     """The fields of the Portion: epoch, port, and the batch's rows, hash64 and weight."""
-    fields: list[Any] = said["said"][0][1][1][1][1][1][1]
+    fields: list[Any] = said["said"][0][2][1][1][1][1][1]
     return fields
 
 

@@ -22,7 +22,7 @@ from peers_kit import Node, Nodes, meet_all, number_of, numbered, several_nodes
 from server_kit import KEYS, SECONDS_MAX, TOKEN, cut_connections, peer_of
 
 from upriver.errors import AccessDenied, ClusterError, ProtocolError, WaitTimeout, WorkerLost
-from upriver.ids import Incarnation, MapVersion, WorkerId
+from upriver.ids import FlowId, Incarnation, MapVersion, WorkerId
 from upriver.migration.messages import Acquire
 from upriver.net.channel import ChannelLimits, open_channel
 from upriver.net.codec import PEER
@@ -84,7 +84,9 @@ def test_large_state_goes_without_a_flush_and_in_order(node: Nodes) -> None:
     state = pa.RecordBatch.from_pydict({"n": np.arange(3_000_000)})
     acquire = Acquire(version=MapVersion(1), keys=np.arange(9, dtype=np.uint64), state=(state,))
     one.peers.send(two.worker, numbered(1))
-    one.peers.send(two.worker, Envelope(generation=1, content=ForRegion(region="planes", message=acquire)))
+    one.peers.send(
+        two.worker, Envelope(flow=FlowId(1), generation=1, content=ForRegion(region="planes", message=acquire))
+    )
     one.say(two, 2)
     _, (first, arrived) = two.heard.get(timeout=SECONDS_MAX)
     assert number_of(first) == 1

@@ -22,7 +22,7 @@ from relation_kit import dataflow, group, join, scan
 from soak import examples
 from state_kit import Row, batch_of, keys_of, plain_rows, through_the_wire
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region

@@ -21,11 +21,11 @@ from coordinator_kit import PLAN, vnode_map
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WorkerLost
-from upriver.ids import Epoch, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.ids import Epoch, FlowId, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.control import find_control
 from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.lake import OwnedLake
-from upriver.protocol.messages import EpochFinished, Settled, SnapshotTaken, TakeSnapshot, ToWorker
+from upriver.protocol.messages import EpochFinished, ForShare, OfShare, Settled, SnapshotTaken, TakeSnapshot, ToWorker
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.coordinator_loop import CoordinatorLoop, SnapshotParts
@@ -37,7 +37,7 @@ SECONDS_MAX = 30.0
 class Mute:
     """The end of a channel to a worker that says nothing."""
 
-    def tell(self, message: ToWorker) -> None:
+    def tell(self, *messages: ToWorker) -> None:
         pass
 
     def close(self) -> None:
@@ -109,8 +109,9 @@ class End:
     closed: threading.Event = field(default_factory=threading.Event)
     given_up: "queue.Queue[UpriverError]" = field(default_factory=queue.Queue)
 
-    def tell(self, message: ToWorker) -> None:
-        self.told.put(message)
+    def tell(self, *messages: ToWorker) -> None:
+        for message in messages:
+            self.told.put(message)
 
     def close(self) -> None:
         self.closed.set()
@@ -139,7 +140,7 @@ class Cluster:
     def break_down(self) -> None:
         """Have the worker say what makes the machine raise."""
         unasked = Settled(region="rows", version=MapVersion(7), kept=())
-        self.loop.hear(self.incarnations[0], unasked)
+        self.loop.hear(self.incarnations[0], OfShare(flow=FlowId(1), message=unasked))
 
     def end(self) -> None:
         for incarnation in self.incarnations:
@@ -193,7 +194,7 @@ def test_a_message_that_cannot_be_ends_its_worker_alone() -> None:
         cluster = Cluster(threads, ALL_RULES)
         sender, other = cluster.ends
         nonsense = EpochFinished(epoch=Epoch(7), read={}, applied={}, stats={})
-        cluster.loop.hear(cluster.incarnations[0], nonsense)
+        cluster.loop.hear(cluster.incarnations[0], OfShare(flow=FlowId(1), message=nonsense))
         told = str(sender.given_up.get(timeout=SECONDS_MAX))
         assert "worker 0 reports epoch 7, and was sent 0 (at upriver.coordinator" in told
         cluster.loop.check()
@@ -263,10 +264,11 @@ class SnapshotEnd:
     asked: "queue.Queue[SnapshotId]" = field(default_factory=queue.Queue)
     may_go_on: threading.Event = field(default_factory=threading.Event)
 
-    def tell(self, message: ToWorker) -> None:
-        if isinstance(message, TakeSnapshot):
-            self.asked.put(message.snapshot)
-            assert self.may_go_on.wait(SECONDS_MAX)
+    def tell(self, *messages: ToWorker) -> None:
+        for message in messages:
+            if isinstance(message, ForShare) and isinstance(message.message, TakeSnapshot):
+                self.asked.put(message.message.snapshot)
+                assert self.may_go_on.wait(SECONDS_MAX)
 
     def close(self) -> None:
         pass
@@ -304,7 +306,8 @@ class Place:
             end.may_go_on.set()
 
     def taken(self, worker: int, snapshot: SnapshotId) -> None:
-        self.loop.hear(self.incarnations[worker], SnapshotTaken(snapshot=snapshot, rows=1))
+        taken = SnapshotTaken(snapshot=snapshot, rows=1)
+        self.loop.hear(self.incarnations[worker], OfShare(flow=FlowId(1), message=taken))
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ class End:
     is_closed: bool = False
     given_up: UpriverError | None = None
 
-    def tell(self, message: ToWorker) -> None:
+    def tell(self, *messages: ToWorker) -> None:
         if self.is_broken:
             raise ClusterError("the channel is gone")
-        self.told.append(message)
+        self.told.extend(messages)
 
     def close(self) -> None:
         self.is_closed = True

@@ -6,7 +6,7 @@ How many keys a slice has, by what slices have taken.
 import numpy as np
 import pytest
 
-from upriver.ids import MapVersion
+from upriver.ids import FlowId, MapVersion
 from upriver.migration.messages import Acquire
 from upriver.migration.pace import KEYS_FIRST as MOVED_FIRST
 from upriver.protocol.peers import Envelope, ForRegion, Installed
@@ -19,9 +19,9 @@ def moved(mover: Mover, region: str, seconds: float) -> None:
     """One step has moved ``KEYS`` of a region, and its receiver needed so long for it."""
     mover.step_begins()
     load = Acquire(version=MapVersion(1), keys=KEYS, state=())
-    mover.sends(Envelope(generation=0, content=ForRegion(region=region, message=load)))
+    mover.sends(Envelope(flow=FlowId(1), generation=0, content=ForRegion(region=region, message=load)))
     mover.gave()
-    mover.hears(Envelope(generation=0, content=Installed(region=region, seconds=seconds)))
+    mover.hears(Envelope(flow=FlowId(1), generation=0, content=Installed(region=region, seconds=seconds)))
 
 
 def test_each_region_has_a_pace_of_its_own() -> None:

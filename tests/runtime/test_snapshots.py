@@ -104,7 +104,6 @@ def test_the_wait_is_bounded(held: HeldSnapshots) -> None:
     [
         lambda held: held.was_read(FIRST),
         lambda held: held.forget(FIRST),
-        HeldSnapshots.forget_all,
         HeldSnapshots.hurry,
     ],
 )

@@ -1,5 +1,6 @@
 """The supervisor of sources, with sources that do as they are told and a clock that is set by hand."""
 
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -28,6 +29,9 @@ class ScriptedIngest:
     stopped: list[int] = field(default_factory=list)
     is_behind: bool = False
     is_compared: bool = False
+    first_look: Seen | None = None
+    while_begun: Callable[[], None] = lambda: None
+    holds: threading.Event | None = None
     while_drained: list[Callable[[], None]] = field(default_factory=list)
 
     def start(self, attempt: int) -> None:
@@ -42,6 +46,11 @@ class ScriptedIngest:
     def wait_compared(self, seconds: float) -> None:
         self.is_compared = True
 
+    def wait_begun(self, seconds: float) -> None:
+        if self.first_look is not None:
+            self.seen = self.first_look
+        self.while_begun()
+
     def look(self) -> Seen:
         return self.seen
 
@@ -53,6 +62,8 @@ class ScriptedIngest:
             raise WaitTimeout("wait longer")
 
     def stop(self) -> None:
+        if self.holds is not None:
+            self.holds.wait()
         self.stopped.append(self.seen.attempt)
         if self.stops:
             raise self.stops.pop()
@@ -389,3 +400,93 @@ def test_a_source_that_cannot_be_stopped_keeps_none_of_the_others(world: World) 
     with pytest.raises(OSError, match="Spark does not answer"):
         world.supervisor.stop()
     assert (world.good.stopped, world.other.stopped) == ([1], [1])
+
+
+# Tables that come and go
+
+
+def test_a_source_is_added_beside_the_others_and_knows_what_the_lake_has(world: World) -> None:
+    world.supervisor.published(manifest(1, "late", 5, None))
+    world.start()
+    world.good.now(batches=1)
+    late = ScriptedIngest(first_look=Seen(1, is_idle=True, read_through=1.7e9))
+    world.supervisor.add("late", late, 1.0)
+    assert (late.begun, world.good.begun, world.states()) == ([1], [1], ["running"] * 3)
+    told = world.supervisor.status()["late"]
+    assert (told["rows"], told["epoch"], world.supervisor.ingested()["late"]) == (5, 1, 0)
+    assert world.heard.marks == [("late", 1000.0, 1)]
+    world.supervisor.published(manifest(2, "late", 3, None))
+    assert (world.supervisor.status()["late"]["rows"], world.supervisor.ingested()["late"]) == (8, 3)
+    late.now(ended=GOES_AWAY)
+    world.later(0.5)
+    world.later(1.0)
+    assert late.begun == [1, 2]  # a later failure is that of any source
+
+
+@pytest.mark.parametrize("failure", [GOES_AWAY, STAYS])
+def test_a_source_that_fails_at_once_is_not_added(world: World, failure: SourceFailure) -> None:
+    world.start()
+    late = ScriptedIngest(first_look=Seen(1, is_over=True, failure=failure))
+    with pytest.raises(IngestFailed, match=f"^table 'late' is not declared: its source has .*: {failure.error}$"):
+        world.supervisor.add("late", late, 1.0)
+    with pytest.raises(IngestFailed, match=r"no route\.$"):
+        world.supervisor.add("late", ScriptedIngest(starts=[OSError("no route")]), 1.0)
+    world.later(5.0)
+    assert (late.begun, list(world.supervisor.status())) == ([1], ["good", "other"])
+
+
+def test_a_source_that_has_committed_rows_before_it_failed_is_added(world: World) -> None:
+    world.start()
+    late = ScriptedIngest(first_look=Seen(1, batches=1, is_over=True, failure=GOES_AWAY))
+    late.while_begun = lambda: world.supervisor.published(manifest(1, "late", 5, None))
+    world.supervisor.add("late", late, 1.0)
+    assert world.states() == ["running", "running", "failed"]
+
+
+def test_a_dropped_source_ends_and_is_forgotten_and_goes_on_if_it_is_added_again(world: World) -> None:
+    world.start()
+    world.supervisor.published(manifest(1, "good", 5, None))
+    world.supervisor.drop("good", 10.0)
+    assert (world.good.stopped, list(world.supervisor.status())) == ([1], ["other"])
+    with pytest.raises(DeclarationError, match="no table 'good'; there are: other"):
+        world.supervisor.restart("good")
+    world.heard.states.clear()
+    world.later(60.0)
+    assert (world.good.begun, list(world.heard.states)) == ([1], ["other"])
+    world.supervisor.drain(in_time)
+    world.supervisor.published(manifest(2, "good", 2, None))
+    again = ScriptedIngest(first_look=Seen(1, is_idle=True))
+    world.supervisor.add("good", again, 1.0)
+    assert world.supervisor.status()["good"]["rows"] == 7
+
+
+def test_a_source_that_does_not_end_is_known_until_it_has(world: World) -> None:
+    world.start()
+    world.good.holds = threading.Event()
+    for _ in range(2):
+        with pytest.raises(
+            WaitTimeout, match=r"table 'good': its source has not ended in 0\.01 s; drop the table again"
+        ):
+            world.supervisor.drop("good", 0.01)
+    assert list(world.supervisor.status()) == ["good", "other"]
+    world.good.holds.set()
+    world.supervisor.drop("good", 10.0)
+    assert (world.good.stopped, list(world.supervisor.status())) == ([1], ["other"])
+
+
+def test_a_source_that_cannot_be_ended_is_tried_again(world: World) -> None:
+    world.start()
+    world.good.stops = [OSError("no answer")]
+    with pytest.raises(OSError, match="no answer"):
+        world.supervisor.drop("good", 10.0)
+    world.supervisor.drop("good", 10.0)
+    assert (world.good.stopped, list(world.supervisor.status())) == ([1, 1], ["other"])
+
+
+def test_no_source_is_added_to_an_app_that_stops(world: World) -> None:
+    world.start()
+    world.supervisor.stop()
+    late = ScriptedIngest()
+    with pytest.raises(DeclarationError, match="is being stopped"):
+        world.supervisor.add("late", late, 1.0)
+    assert late.begun == []

@@ -14,9 +14,9 @@ from stages_kit import STAGED
 from standbys_kit import Group
 
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import Epoch, FlowId, WorkerId
 from upriver.protocol.coordinator_events import CoordinatorEvent, RescaleBegun, RescaleEnded, RescaleOutcome
-from upriver.protocol.messages import EpochFinished, FromWorker, Moved, StageDone, StartedAnew, TookOver
+from upriver.protocol.messages import EpochFinished, FromShare, Moved, StageDone, StartedAnew, TookOver
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.status import RECOVERIES_KEPT_MAX, Recoveries, RescaleReports
 from upriver.text import render_status
@@ -92,7 +92,7 @@ def test_a_worker_that_leaves_by_a_rescale_was_not_lost(cluster: Watched) -> Non
 def staged_epoch(epoch: int, *incarnations: int) -> Sequence[CoordinatorEvent]:
     """A whole epoch of no rows, through both stages."""
     none: Any = {"epoch": Epoch(epoch), "applied": {}}
-    steps: list[FromWorker] = [
+    steps: list[FromShare] = [
         EpochFinished(**none, read={}, stats={}),
         *(StageDone(epoch=Epoch(epoch), stage=stage, stats={}) for stage in (0, 1)),
     ]
@@ -188,9 +188,9 @@ def told(desk: RescaleReports) -> tuple[object, ...]:
 def test_all_that_was_taken_over_is_added_up_and_what_is_left_is_as_much_per_slice() -> None:
     desk = begun()
     assert told(desk) == ("starting", 0, 0, 0, 0)
-    desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
+    desk.took_over(FlowId(1), TookOver(vnodes=1, keys=10, bytes=80))
     assert told(desk) == ("moving", 1, 10, 30, 80)
-    desk.took_over(TookOver(vnodes=2, keys=20, bytes=160))
+    desk.took_over(FlowId(1), TookOver(vnodes=2, keys=20, bytes=160))
     assert told(desk) == ("moving", 3, 30, 10, 240)
     assert desk.case(1).progress()["bytes_left"] == 80
 
@@ -207,7 +207,7 @@ def test_the_oldest_rescale_that_is_not_over_says_what_it_waits_for() -> None:
 
 def test_nothing_is_left_when_more_was_taken_over_than_there_was() -> None:
     desk = begun()
-    desk.took_over(TookOver(vnodes=6, keys=10, bytes=80))
+    desk.took_over(FlowId(1), TookOver(vnodes=6, keys=10, bytes=80))
     assert told(desk) == ("moving", 4, 10, 0, 80)
 
 
@@ -238,7 +238,7 @@ def test_what_has_moved_by_the_map_counts_though_no_worker_has_reported_it() -> 
 
 def test_the_report_has_all_of_it() -> None:
     desk = begun()
-    desk.took_over(TookOver(vnodes=4, keys=30, bytes=240))
+    desk.took_over(FlowId(1), TookOver(vnodes=4, keys=30, bytes=240))
     desk.ended(RescaleEnded(ticket=1, outcome=RescaleOutcome.FINISHED, vnodes=4))
     report = desk.case(1).report()
     assert [report[name] for name in ("outcome", "moved_vnodes", "moved_keys", "moved_bytes")] == [
@@ -252,9 +252,9 @@ def test_the_report_has_all_of_it() -> None:
 
 def test_a_standby_that_takes_over_while_no_rescale_is_on_concerns_none() -> None:
     desk = RescaleReports(lambda: None)
-    desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
+    desk.took_over(FlowId(1), TookOver(vnodes=1, keys=10, bytes=80))
     desk.wanted(wanted(1, workers=3))
-    desk.took_over(TookOver(vnodes=1, keys=10, bytes=80))
+    desk.took_over(FlowId(1), TookOver(vnodes=1, keys=10, bytes=80))
     assert told(desk) == ("queued", 0, 0, 0, 0)
 
 
@@ -263,7 +263,7 @@ def test_a_waiting_caller_is_told_of_each_other_state_once() -> None:
     desk = RescaleReports(lambda: states.append(desk.case(1).state))
     desk.wanted(wanted(1, workers=3, strategy=Strategy.LEARNER))
     desk.begun(RescaleBegun(ticket=1, before=2, after=3, vnodes=4))
-    desk.took_over(TookOver(vnodes=2, keys=30, bytes=240))
-    desk.took_over(TookOver(vnodes=2, keys=30, bytes=240))
+    desk.took_over(FlowId(1), TookOver(vnodes=2, keys=30, bytes=240))
+    desk.took_over(FlowId(1), TookOver(vnodes=2, keys=30, bytes=240))
     desk.ended(RescaleEnded(ticket=1, outcome=RescaleOutcome.FINISHED, vnodes=4))
     assert states == ["starting", "moving", "finished"]

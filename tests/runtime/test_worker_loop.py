@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from machines_kit import SEEN, TABLE, VNODES, Seen, assign
+from machines_kit import FLOW, SEEN, TABLE, VNODES, Seen, assign
 from upquery_kit import HERE, Workers, keys_of_worker_0
 
 from upriver.errors import ProtocolError, UpriverError
@@ -22,10 +23,10 @@ from upriver.hashing import Hashes, hash64
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.protocol.lookups import KeysAsked
-from upriver.protocol.messages import FromWorker, Retire
+from upriver.protocol.messages import ForShare, FromWorker, Retire
 from upriver.protocol.peers import Envelope
-from upriver.protocol.worker_events import KeysRead, LookupAsked, LookupGivenUp, WorkerAction, WorkerEvent
-from upriver.runtime.worker_loop import FILL_REST_S_MAX, BackgroundTasks, Inbox, WorkerLoop
+from upriver.protocol.worker_events import KeysRead, LookupAsked, LookupGivenUp, ShareAction, ShareEvent, ShareHears
+from upriver.runtime.worker_loop import FILL_REST_S_MAX, BackgroundTask, BackgroundTasks, Inbox, WorkerLoop
 from upriver.worker.upqueries import CROWD_KEYS
 from upriver.worker.worker import WorkerMachine
 
@@ -72,7 +73,7 @@ class Running:
         self.loop = loop
         self.region = region
         self.said: list[FromWorker] = []
-        self.thread = threading.Thread(target=loop.run, args=(self.said.append, print, Nobody()), name="loop")
+        self.thread = threading.Thread(target=loop.run, args=(self.said.extend, print, Nobody()), name="loop")
 
     def lookup(self, *keys: str) -> list[str]:
         names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
@@ -87,7 +88,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
     with _lake(tmp_path) as lake:
         region = Kept()
         machine = WorkerMachine(lambda *_: region)
-        machine.step(assign())
+        machine.step(ForShare(flow=FLOW, message=assign()))
         running = Running(WorkerLoop(machine, lake, step_budget_s=0.005), region)
         running.thread.start()
         yield running
@@ -189,12 +190,16 @@ class Paced(Workers):
 
     def __init__(self) -> None:
         super().__init__()
-        self.chores = BackgroundTasks(self.machines[0], lambda event: super(Paced, self).step(0, event), lambda: True)
+        only_share: Any = self.machines[0]
+        self.chores = BackgroundTasks(only_share, self._work, lambda: True)
 
-    def step(self, worker: int, event: WorkerEvent) -> list[WorkerAction]:
+    def _work(self, task: BackgroundTask) -> None:
+        super().step(0, task.event if isinstance(task, ShareHears) else task)
+
+    def step(self, worker: int, event: ShareEvent) -> list[ShareAction]:
         if not isinstance(event, KeysRead):
             return super().step(worker, event)
-        self.chores.fill(event)
+        self.chores.fill(ShareHears(flow=FLOW, event=event))
         return []
 
 

@@ -15,7 +15,7 @@ from simulator.campaign import Simulator
 from simulator.checkers import Violated, require
 from simulator.scenarios import ClusterScenario
 from simulator.tables import VIEWS
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
@@ -140,7 +140,15 @@ CASES: list[tuple[Checker, list[Args], list[Args]]] = [
     (checkers.another_driver_knows_what_clients_have_heard, [({2}, 2), ({2, 3}, 3)], [({2}, 3)]),
     (checkers.the_river_comes_to_rest, [(9, 10)], [(10, 10)]),
     (checkers.wishes_are_met_in_order, [(1, [1, 2])], [(2, [1, 2]), (1, [])]),
-    (checkers.views_change_between_epochs, [(False, [])], [(True, []), (False, [WorkerId(1)])]),
+    (checkers.flows_change_between_rescales, [(False,)], [(True,)]),
+    (checkers.no_flow_comes_back, [(2, {1})], [(1, {1})]),
+    (checkers.no_share_of_a_gone_flow, [([],)], [([1],)]),
+    (checkers.what_is_late_changes_nothing, [([],)], [([1],)]),
+    (
+        checkers.others_do_not_notice,
+        [([], {"a": 1}, {"a": 1}), ([], {}, {"a": 1})],
+        [([1], {}, {}), ([], {"a": 1}, {"a": 2}), ([], {"a": 1}, {})],
+    ),
     (checkers.workers_keep_the_views_that_are_wanted, [(["a", "b"], ["b", "a"])], [(["a"], ["b"]), ([], ["a"])]),
     (checkers.every_epoch_ends, [(3, 3)], [(3, 2)]),
     (checkers.nobody_is_left_waiting, [([],)], [([7],)]),

@@ -182,11 +182,6 @@ def test_an_app_takes_the_place_of_this_process_s_app_on_its_root(spark: Any, tm
         assert second.lookup("sums", ["a"]).column("total").to_pylist() == [1]
 
 
-def test_no_table_is_declared_while_it_runs(running: App, spark: Any) -> None:
-    with pytest.raises(DeclarationError, match="before start"):
-        running.table("late", orders(spark), key="customer")
-
-
 # Declaring -----------------------------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ from upriver.net.server import Listen
 from upriver.options import Tokens
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.settings import MEMORY_BUDGET_MIN
-from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
+from upriver.spark.declared_tables import StartedSource
+from upriver.spark.running_app import AppConfig, RunningApp
 from upriver.spark.typer import SparkTyper
 from upriver.sql.queries import declare_view
 from upriver.worker.memory import fixed_bytes

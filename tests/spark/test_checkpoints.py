@@ -78,7 +78,7 @@ def events(spark: Any, tmp_path: Path) -> Events:
 def test_what_is_in_a_checkpoint_is_not_read_again_by_a_later_worker(events: Events) -> None:
     with events.app().start() as app:
         app.wait(timeout=120)
-        assert app.status()["checkpoint"] == {"epoch": 0, "failed": None}
+        assert app.status()["checkpoint"] == {"epoch": 0, "failed": None, "views": {"counts": 0, "sizes": 0}}
         assert app.checkpoint() == 2
         events.write()
         app.wait(timeout=120)
@@ -125,8 +125,8 @@ def test_a_damaged_checkpoint_is_told_and_done_without(events: Events) -> None:
     with events.app().start() as app:
         app.wait(timeout=120)
         app.checkpoint()
-    (manifest,) = events.lake.glob("checkpoints/*/manifest.json")
-    state = max(events.lake.glob("checkpoints/*/*.arrows"), key=lambda file: file.stat().st_size)
+    state = max(events.lake.glob("checkpoints/*/*/*.arrows"), key=lambda file: file.stat().st_size)
+    manifest = state.parent / "manifest.json"
     whole = state.read_bytes()
     state.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     with events.app().start() as app:
@@ -136,7 +136,7 @@ def test_a_damaged_checkpoint_is_told_and_done_without(events: Events) -> None:
     with events.app().start() as app:
         events.check(app)
         assert f"{state.name}: the file is gone" in app.status()["checkpoint"]["failed"]
-    manifest.write_text(manifest.read_text().replace("counts", "county"))
+    manifest.write_text(manifest.read_text().replace("regions", "reasons"))
     with events.app().start() as app:
         events.check(app)
         assert "manifest.json" in app.status()["checkpoint"]["failed"]

@@ -26,7 +26,7 @@ EVENTS = pa.schema([("k", pa.int64()), ("seq", pa.int64()), ("v", pa.int64())])
 COUNTS = "SELECT k, count(*) AS n, sum(v) AS total FROM events GROUP BY k"
 SIZES = "SELECT n, count(*) AS keys FROM (SELECT k, count(*) AS n FROM events GROUP BY k) GROUP BY n"
 KEYS, ROWS, EPOCHS = 500, 1_000, 4
-KINDS = ("app.json", "epochs/*.json", "tables/*/*/*.arrow", "checkpoints/*/manifest.json", "checkpoints/*/*.arrows")
+KINDS = ("app.json", "epochs/*.json", "tables/*/*/*.arrow", "checkpoints/*/*/manifest.json", "checkpoints/*/*/*.arrows")
 SEEDS, SEEDS_SOAK = 2, 40
 WAIT_S = 15
 """Seconds for the history to be read, or for a worker to say that it cannot."""

@@ -242,8 +242,10 @@ def test_what_a_running_app_refuses(spark: Any, tmp_path: Path) -> None:
     with app.start(wait=True):
         with pytest.raises(DeclarationError, match=r"^the app is running already: call stop\(\) before it is started"):
             app.start()
-        with pytest.raises(DeclarationError, match=r"^a table is declared before start\(\), and the app is running: "):
-            app.table("s", rows, key="k")
+        with pytest.raises(DeclarationError, match=r"^table 'v': there is a table or a view of that name already"):
+            app.table("v", rows, key="k")
+        with pytest.raises(DeclarationError, match=r"^table 't' is read by view 'v': drop what reads it first"):
+            app.drop_table("t")
         with pytest.raises(DeclarationError, match=r"^moves: there is no worker 77: give one of 0, or ask for more w"):
             app.rescale(moves={1: 77})
         with pytest.raises(DeclarationError, match=r"^moves: there is no vnode 16: give vnodes from 0 to 15"):

@@ -14,7 +14,8 @@ from upriver.app import App
 from upriver.errors import TooFewSlots, WaitTimeout
 from upriver.net.server import Listen
 from upriver.options import Tokens
-from upriver.spark.running_app import AppConfig, RunningApp, StartedSource
+from upriver.spark.declared_tables import StartedSource
+from upriver.spark.running_app import AppConfig, RunningApp
 from upriver.spark.session import taken_slots
 from upriver.spark.tables import declared_table
 

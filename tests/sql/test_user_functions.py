@@ -14,7 +14,7 @@ from simulator.dataflow_world import DataflowWorld
 from simulator.local_typer import LocalTyper
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UnsupportedSql
-from upriver.lake.checkpoint_keeper import fingerprints
+from upriver.lake.checkpoint_places import plan_digest
 from upriver.lake.control import ControlRecord
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import DataflowPlan, FunctionForm, UserFunction
@@ -82,7 +82,7 @@ def test_a_changed_function_makes_another_view_and_another_state() -> None:
     sql = "SELECT k, double_of(v) AS d FROM t"
     changed = user_function("double_of", lambda v: 2 * (v or 0.0), [pa.float64()], pa.float64())
     before, after = planned(sql, FUNCTIONS), planned(sql, {"double_of": changed})
-    assert fingerprints([before]) != fingerprints([after])
+    assert plan_digest(before) != plan_digest(after)
     record = ControlRecord(placement=Placement.initial(8, 1)).with_views([before], 1.0)
     assert ControlRecord.from_json(record.to_json()) == record
     assert record.with_views([before], 2.0).gone == ()

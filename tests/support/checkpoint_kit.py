@@ -13,12 +13,14 @@ from upriver.lake.checkpoints import USUAL, Sizes, StateFiles, chain, publish, r
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
-from upriver.state.checkpoint import Checkpoint, StateChunk, StateFile
+from upriver.state.checkpoint import Checkpoint, CheckpointPlace, StateChunk, StateFile
 
 VNODES = 16
 RECORD = LakeRecord(VNODES, (TableSpec("t", pa.schema([("k", pa.int64())]), ("k",)),), {"t": (("k",),)})
 PLANS = {"a": "plan of a", "b": "plan of b"}
 """Regions, with the fingerprints of their plans."""
+PLACE = CheckpointPlace("0" * 32, ("a", "b"))
+AT_PLACE = f"checkpoints/{PLACE.name}"
 PARTS = (
     pa.schema([("0", pa.uint64()), ("1", pa.int64())]),
     pa.schema([("0", pa.uint64()), ("1", pa.string()), ("2", pa.list_(pa.int32()))]),
@@ -108,12 +110,13 @@ def written(
     base: int | None,
     changes: Mapping[str, Iterable[Iterable[StateChunk]]],
     sizes: Sizes = USUAL,
+    place: CheckpointPlace = PLACE,
 ) -> Checkpoint:
     """A checkpoint whose files are there, to be published. changes: per region, the chunks of each worker."""
     files: list[StateFile] = []
     for region, workers in changes.items():
         for chunks in workers:
-            writing = StateFiles(lake, Epoch(epoch), sizes)
+            writing = StateFiles(lake, place, Epoch(epoch), sizes)
             for chunk in chunks:
                 writing.add(region, chunk)
             files += writing.complete()
@@ -133,16 +136,16 @@ def take(lake: OwnedLake, epoch: int, base: int | None, model: Model, sizes: Siz
     """A checkpoint that is published. Region b has something else of the same keys."""
     changes = {"a": [chunks_of(model, 2)], "b": [chunks_of(other(model), 2)]}
     checkpoint = written(lake, epoch, base, changes, sizes)
-    publish(lake, checkpoint)
+    publish(lake, PLACE, checkpoint)
     return checkpoint
 
 
 def read(lake: Lake, region: str, epochs: Collection[int], vnodes: Collection[int] = ALL) -> Model:
-    found = read_state(lake, tuple(map(Epoch, epochs)), region, tuple(map(VnodeId, vnodes)), VNODES)
+    found = read_state(lake, PLACE, tuple(map(Epoch, epochs)), region, tuple(map(VnodeId, vnodes)), VNODES)
     return kept_of(model_of(found), vnodes)
 
 
 def everything(lake: Lake) -> tuple[Model, Model]:
     """Both regions, as of the newest checkpoint."""
-    epochs = [checkpoint.epoch for checkpoint in chain(lake, PLANS)]
+    epochs = [checkpoint.epoch for checkpoint in chain(lake, PLACE, PLANS)]
     return read(lake, "a", epochs), read(lake, "b", epochs)

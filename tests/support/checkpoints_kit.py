@@ -13,6 +13,8 @@ from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,
     CheckpointReady,
+    CheckpointsFailed,
+    CheckpointsTaken,
     CheckpointUnpublished,
     CheckpointWanted,
     CoordinatorAction,
@@ -28,7 +30,7 @@ from upriver.protocol.messages import (
     TakeCheckpoint,
 )
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.state.checkpoint import Checkpoint, StateFile
+from upriver.state.checkpoint import Checkpoint, FoundCheckpoints, StateFile
 
 PARTIAL = replace(PLAN, full_because=None)
 
@@ -45,9 +47,9 @@ def part_of(incarnation: int, checkpoint: int, keys: int) -> StateFile:
     return StateFile(name=name, region="rows", keys=keys, nbytes=8, spans=(), checksums=())
 
 
-def written(incarnation: int, checkpoint: int = 1, keys: int = 1) -> WorkerSaid:
+def written(incarnation: int, checkpoint: int = 1, keys: int = 1, flow: int = 1) -> WorkerSaid:
     files = (part_of(incarnation, checkpoint, keys),)
-    return said(incarnation, CheckpointWritten(checkpoint=checkpoint, files=files))
+    return said(incarnation, CheckpointWritten(checkpoint=checkpoint, files=files), flow)
 
 
 def not_taken(incarnation: int, checkpoint: int = 1) -> WorkerSaid:
@@ -91,7 +93,8 @@ def checkpointing(
 ) -> CoordinatorMachine:
     """Of two workers, 0 and 1, that take checkpoints, having lived through these events. every: so many epochs.
     outgrown: a checkpoint is dropped after so many."""
-    machine = Recorded(vnode_map(), tuple(plans), rules, checkpoints, every, outgrown_epochs=outgrown)
+    chains = {plan.name: FoundCheckpoints(None, tuple(checkpoints)) for plan in plans}
+    machine = Recorded(vnode_map(), tuple(plans), rules, chains, every, outgrown_epochs=outgrown)
     happens(machine, *events)
     return machine
 
@@ -134,10 +137,12 @@ def kept(actions: Sequence[CoordinatorAction]) -> list[int]:
 
 
 def ready(actions: Sequence[CoordinatorAction]) -> list[tuple[tuple[int, ...], int, tuple[int, ...]]]:
-    """Tickets, epoch and chain."""
-    return [(told.tickets, told.epoch, told.chain) for told in only(CheckpointReady, actions)]
+    """The requests that are answered, and epoch and chain of each flow that has a checkpoint."""
+    tickets = tuple(told.ticket for told in only(CheckpointsTaken, actions))
+    return [(tickets, told.epoch, told.chain) for told in only(CheckpointReady, actions)]
 
 
 def failed(actions: Sequence[CoordinatorAction]) -> list[tuple[tuple[int, ...], int, str]]:
-    """Tickets, epoch and why."""
-    return [(told.tickets, told.epoch, told.why) for told in only(CheckpointFailed, actions)]
+    """The requests that are refused, and epoch of each flow whose checkpoint was given up, and why."""
+    tickets = tuple(told.ticket for told in only(CheckpointsFailed, actions))
+    return [(tickets, told.epoch, told.why) for told in only(CheckpointFailed, actions)]

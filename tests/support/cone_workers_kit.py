@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from functools import partial
 
 from cone_kit import EVALUATOR, Lake, planned
-from machines_kit import HALVES, announce, asked, assign, opened, owners_with, vnode_map
+from machines_kit import FLOW, HALVES, announce, asked, assign, opened, owners_with, vnode_map
 from workers_kit import SteppedWorkers, vnode_of
 
 from upriver.engine.region import Region
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.worker_events import Answer, EpochRead, FetchRows, ReadEpoch, RowsFetched, WorkerAction
-from upriver.worker.worker import WorkerMachine
+from upriver.protocol.worker_events import Answer, EpochRead, FetchRows, ReadEpoch, RowsFetched, ShareAction
+from upriver.worker.memory import MemoryBudget
+from upriver.worker.share import FlowShare
 
 PLAN = planned("fans")
 WORKERS = (0, 1)
@@ -30,7 +31,7 @@ class Workers(SteppedWorkers):
     def __init__(self, rules: Rules = ALL_RULES, memory_budget: int | None = None) -> None:
         self.lake = Lake(PLAN)
         build = partial(Region.build, evaluator=EVALUATOR)
-        super().__init__([WorkerMachine(build, rules, memory_budget) for _ in WORKERS])
+        super().__init__([FlowShare(FLOW, build, rules, MemoryBudget(memory_budget, rules)) for _ in WORKERS])
         self.fetches: list[deque[FetchRows]] = [deque() for _ in WORKERS]
         """By worker: what was asked for and is not read."""
         self.answers: dict[int, tuple[list[tuple[str, int]], int]] = {}
@@ -39,7 +40,7 @@ class Workers(SteppedWorkers):
         for worker in WORKERS:
             self.step(worker, assign(HALVES, worker, plans=(PLAN,), maps={PLAN.name: vnode_map(HALVES)}))
 
-    def take(self, worker: int, action: WorkerAction) -> None:
+    def take(self, worker: int, action: ShareAction) -> None:
         match action:
             case FetchRows():
                 self.fetches[worker].append(action)

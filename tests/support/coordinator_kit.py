@@ -2,20 +2,22 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
+from typing import TypeVar, cast, get_args
 
 import pyarrow as pa
 from relation_kit import dataflow
 from relation_kit import scan as scan_of
 
 from upriver.coordinator.coordinator import CoordinatorMachine
-from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.coordinator.flow import Member
+from upriver.ids import Channel, Epoch, FlowId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     ControlWritten,
     CoordinatorAction,
     CoordinatorEvent,
+    DrainBegun,
     EpochEnded,
     EpochPublished,
     RescaleEnded,
@@ -30,9 +32,12 @@ from upriver.protocol.coordinator_events import (
 )
 from upriver.protocol.messages import (
     EpochFinished,
+    ForShare,
+    FromShare,
     FromWorker,
     MetPeers,
     Moved,
+    OfShare,
     OpenEpoch,
     PeerLeft,
     RowsApplied,
@@ -41,6 +46,7 @@ from upriver.protocol.messages import (
     StartedAnew,
     Still,
     TakeSnapshot,
+    ToShare,
     ToWorker,
 )
 from upriver.protocol.rules import ALL_RULES, Rules
@@ -104,8 +110,11 @@ def abort(ticket: int) -> AbortWanted:
     return AbortWanted(ticket=ticket)
 
 
-def said(incarnation: int, message: FromWorker) -> WorkerSaid:
-    return WorkerSaid(incarnation=Incarnation(incarnation), message=message)
+def said(incarnation: int, message: FromWorker | FromShare, flow: int = 1) -> WorkerSaid:
+    """flow: whose share says it, if a share does."""
+    is_of_share = isinstance(message, get_args(FromShare))
+    told = OfShare(flow=FlowId(flow), message=cast(FromShare, message)) if is_of_share else cast(FromWorker, message)
+    return WorkerSaid(incarnation=Incarnation(incarnation), message=told)
 
 
 def moved(incarnation: int, *gone: int, view: str = "rows") -> WorkerSaid:
@@ -124,13 +133,13 @@ def moved(incarnation: int, *gone: int, view: str = "rows") -> WorkerSaid:
     return said(incarnation, progress)
 
 
-def anew(incarnation: int, generation: int = 1) -> WorkerSaid:
-    return said(incarnation, StartedAnew(generation=generation))
+def anew(incarnation: int, generation: int = 1, flow: int = 1) -> WorkerSaid:
+    return said(incarnation, StartedAnew(generation=generation), flow)
 
 
-def finished(incarnation: int, epoch: int, applied: int = 0) -> WorkerSaid:
-    report = EpochFinished(epoch=Epoch(epoch), read={CHANNEL: applied}, applied={"rows": applied}, stats={})
-    return said(incarnation, report)
+def finished(incarnation: int, epoch: int, applied: int = 0, flow: int = 1, view: str = "rows") -> WorkerSaid:
+    report = EpochFinished(epoch=Epoch(epoch), read={CHANNEL: applied}, applied={view: applied}, stats={})
+    return said(incarnation, report, flow)
 
 
 def late(incarnation: int, epoch: int, applied: int) -> WorkerSaid:
@@ -165,27 +174,52 @@ DOWN: list[CoordinatorEvent] = [*BOTH, wanted(1, workers=1), met(1), met(2)]
 """Worker 1 leaves; vnodes 1 and 3 move to worker 0."""
 
 
+def unwrapped(actions: Iterable[CoordinatorAction]) -> list[CoordinatorAction]:
+    """The actions; what is told to a share, as if it were told to the worker."""
+    return [
+        Tell(incarnation=action.incarnation, message=cast(ToWorker, action.message.message))
+        if isinstance(action, Tell) and isinstance(action.message, ForShare)
+        else action
+        for action in actions
+    ]
+
+
 class Recorded(CoordinatorMachine):
-    """A coordinator whose lake takes each control record at once. Its actions are those besides."""
+    """A coordinator whose lake takes each control record at once. Its actions are those besides, and besides waiting
+    for epochs to end."""
 
     @cached_property
     def records(self) -> list[WriteControl]:
         """All control records up to now."""
         return []
 
+    def of_shares(self, event: CoordinatorEvent, kind: type[ToShare]) -> list[tuple[int, int]]:
+        """The flows and incarnations whose shares are told something of that kind."""
+        return [
+            (action.message.flow, action.incarnation)
+            for action in super().step(event)
+            if isinstance(action, Tell) and isinstance(action.message, ForShare)
+            if isinstance(action.message.message, kind)
+        ]
+
     def step(self, event: CoordinatorEvent) -> list[CoordinatorAction]:
-        actions = super().step(event)
+        actions = unwrapped(super().step(event))
         records = only(WriteControl, actions)
         self.records.extend(records)
-        actions = [action for action in actions if not isinstance(action, WriteControl)]
+        actions = [action for action in actions if not isinstance(action, WriteControl | DrainBegun)]
         if records:
             actions += self.step(ControlWritten(number=records[-1].number))
         return actions
 
 
+def share(machine: CoordinatorMachine, worker: WorkerId, flow: int = 1) -> Member:
+    """What the coordinator knows of the share of a flow at a worker."""
+    return machine.cluster.flows[FlowId(flow)].members[worker]
+
+
 def coordinator(
     *events: CoordinatorEvent, plans: Sequence[DataflowPlan] = (PLAN,), rules: Rules = ALL_RULES
-) -> CoordinatorMachine:
+) -> Recorded:
     """A machine of two workers, 0 and 1, that has lived through these events."""
     machine = Recorded(vnode_map(), tuple(plans), rules)
     for event in events:
@@ -204,13 +238,13 @@ def only(kind: type[Kind], actions: Sequence[CoordinatorAction]) -> list[Kind]:
     return [found for found in [*actions, *told] if isinstance(found, kind)]
 
 
-def listeners(kind: type[ToWorker], actions: Iterable[CoordinatorAction]) -> list[int]:
+def listeners(kind: type[ToWorker | ToShare], actions: Iterable[CoordinatorAction]) -> list[int]:
     """The incarnations that are told something of that kind."""
     return [a.incarnation for a in actions if isinstance(a, Tell) and isinstance(a.message, kind)]
 
 
-def tell(incarnation: int, message: ToWorker) -> Tell:
-    return Tell(incarnation=Incarnation(incarnation), message=message)
+def tell(incarnation: int, message: ToWorker | ToShare) -> Tell:
+    return Tell(incarnation=Incarnation(incarnation), message=cast(ToWorker, message))
 
 
 def opened(incarnation: int, *epochs: int, mixed: bool = False) -> list[Tell]:
@@ -221,8 +255,8 @@ def take(incarnation: int, snapshot: int, at: int) -> Tell:
     return tell(incarnation, TakeSnapshot(snapshot=SnapshotId(snapshot), view="rows", at=Epoch(at)))
 
 
-def ended(*epochs: int) -> list[EpochEnded]:
-    return [EpochEnded(epoch=Epoch(epoch)) for epoch in epochs]
+def ended(*epochs: int, flow: int = 1) -> list[EpochEnded]:
+    return [EpochEnded(flow=FlowId(flow), epoch=Epoch(epoch)) for epoch in epochs]
 
 
 def outcomes(actions: Iterable[CoordinatorAction]) -> list[tuple[int, str, int]]:

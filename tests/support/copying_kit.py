@@ -9,7 +9,7 @@ from machines_kit import KEYS, SEEN, Seen, hashed
 from upriver.engine.batch import Batch
 from upriver.ids import Epoch
 from upriver.protocol.messages import DropCheckpoint, KeepCheckpoint, TakeCheckpoint
-from upriver.protocol.worker_events import SealState, StateRead, TimeToCopy, WorkerAction, WriteState
+from upriver.protocol.worker_events import SealState, ShareAction, StateRead, TimeToCopy, WriteState
 from upriver.state.checkpoint import StateChunk
 
 A, B, C = KEYS[0][0], KEYS[3][0], KEYS[5][0]
@@ -53,7 +53,7 @@ def state_read(seen: Mapping[str, list[int]], region: str = "seen") -> StateRead
 # What came out -------------------------------------------------------------------------------------------------------
 
 
-def copied(actions: Sequence[WorkerAction]) -> dict[str, list[int]]:
+def copied(actions: Sequence[ShareAction]) -> dict[str, list[int]]:
     """By key, ascending by hash64, the epochs that the checkpoint has; none for a key that is gone."""
     found: dict[str, list[int]] = {}
     for chunk in [action.chunk for action in actions if isinstance(action, WriteState)]:
@@ -68,5 +68,5 @@ def copied(actions: Sequence[WorkerAction]) -> dict[str, list[int]]:
     return found
 
 
-def sealed(actions: Sequence[WorkerAction]) -> list[SealState]:
+def sealed(actions: Sequence[ShareAction]) -> list[SealState]:
     return [action for action in actions if isinstance(action, SealState)]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from copying_kit import NAMES
-from machines_kit import HALVES, KEYS, SEEN, Seen, assign, hashed, meet, opened, over, vnode_map
+from machines_kit import FLOW, HALVES, KEYS, SEEN, Seen, assign, hashed, meet, opened, over, vnode_map
 from workers_kit import SteppedWorkers
 
 from upriver.engine.batch import Batch
@@ -22,12 +22,12 @@ from upriver.protocol.peers import Fed
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
     PeerLost,
+    ShareAction,
     TimeToFeed,
     TimeToSettle,
-    WorkerAction,
 )
 from upriver.worker.replication import ReplicaSlices
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 Kept = dict[str, list[int]]
 """By key, the epochs of its rows."""
@@ -74,7 +74,7 @@ class WorkerGroup(SteppedWorkers):
         """owners: of the vnodes. fields: of ``Assign``, besides those that ``assigned`` knows."""
         self.places = tuple(range(workers))
         """Of the living."""
-        super().__init__([WorkerMachine(build, rules) for _ in range(workers)])
+        super().__init__([FlowShare(FLOW, build, rules) for _ in range(workers)])
         self.generation = 0
         self._after = vnode_map(owners), Epoch(0)
         for worker in self.places:
@@ -158,7 +158,7 @@ class WorkerGroup(SteppedWorkers):
         self._after = vnode_map(after, self.generation), Epoch(at)
         del self.epochs[at:]
 
-    def resume(self, worker: int) -> list[WorkerAction]:
+    def resume(self, worker: int) -> list[ShareAction]:
         """A worker hears what was decided."""
         return self.step(worker, self.order_for(worker))
 

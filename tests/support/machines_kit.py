@@ -12,7 +12,7 @@ from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.operators.view import LongRead
 from upriver.errors import KeyTypeError, RowError
 from upriver.hashing import Hashes, hash64
-from upriver.ids import Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Channel, Epoch, FlowId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.migration.messages import Message, RowsSent
 from upriver.plan.plan import DataflowPlan, TableSpec
@@ -20,6 +20,7 @@ from upriver.protocol.messages import (
     Assign,
     EpochFinished,
     EpochOver,
+    FromShare,
     FromWorker,
     Meet,
     MigrationOrder,
@@ -39,15 +40,17 @@ from upriver.protocol.worker_events import (
     Report,
     RowsRead,
     SendPeer,
+    ShareAction,
+    ShareEvent,
     TimeToMove,
     WorkerAction,
-    WorkerEvent,
 )
 from upriver.state.pair_index import ManyMembers
 from upriver.state.vectors import NO_KEYS
 from upriver.vnodes import VnodeMap, vnodes_of
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
+FLOW = FlowId(1)
 VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])
 SEEN = pa.schema([("k", pa.string()), ("seen", pa.list_(pa.int64()))])
@@ -269,9 +272,9 @@ def read(epoch: int, promised: int) -> EpochRead:
     return EpochRead(epoch=Epoch(epoch), promised={CHANNEL: promised})
 
 
-def applied(*epochs: Sequence[str]) -> list[WorkerEvent]:
+def applied(*epochs: Sequence[str]) -> list[ShareEvent]:
     """The events of whole epochs, from the first on, each with a row of each of these keys."""
-    events: list[WorkerEvent] = []
+    events: list[ShareEvent] = []
     for epoch, keys in enumerate(epochs, 1):
         events += [opened(epoch), rows(epoch, *keys), read(epoch, len(keys))]
     return events
@@ -287,7 +290,7 @@ def asked(
 
 
 def said(sender: int, content: PeerMessage, generation: int = 0) -> PeerSaid:
-    return PeerSaid(sender=WorkerId(sender), envelope=Envelope(generation=generation, content=content))
+    return PeerSaid(sender=WorkerId(sender), envelope=Envelope(flow=FLOW, generation=generation, content=content))
 
 
 def of_region(sender: int, message: Message, generation: int = 0) -> PeerSaid:
@@ -311,13 +314,15 @@ def move(keys_max: int = 1) -> TimeToMove:
     return TimeToMove(keys_max=keys_max)
 
 
-def worker(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
+def worker(*events: ShareEvent, rules: Rules = ALL_RULES) -> FlowShare:
     """A machine that has lived through these events."""
-    machine = WorkerMachine(lambda *_: Seen(), rules)
+    machine = FlowShare(FLOW, lambda *_: Seen(), rules)
     for event in events:
         machine.step(event)
     return machine
 
+
+Action = ShareAction | WorkerAction
 
 # What came out ------------------------------------------------------------------------------------------------------
 
@@ -332,13 +337,13 @@ def finished(epoch: int, read: int, applied: int, keys: int, total: int) -> Epoc
     return EpochFinished(epoch=Epoch(epoch), read={CHANNEL: read}, applied={"seen": applied}, stats=stats)
 
 
-def reports(actions: Sequence[WorkerAction], kind: type[FromWorker] | None = None) -> list[Any]:
+def reports(actions: Sequence[Action], kind: type[FromShare | FromWorker] | None = None) -> list[Any]:
     """What was said to the coordinator; of one kind only, if one is named."""
     messages = [action.message for action in actions if isinstance(action, Report)]
     return [message for message in messages if kind is None or isinstance(message, kind)]
 
 
-def sent(actions: Sequence[WorkerAction]) -> list[tuple[int, Any]]:
+def sent(actions: Sequence[Action]) -> list[tuple[int, Any]]:
     """What was said to peers; a region's messages without their wrapping."""
     return [
         (action.to, getattr(action.envelope.content, "message", action.envelope.content))
@@ -347,11 +352,11 @@ def sent(actions: Sequence[WorkerAction]) -> list[tuple[int, Any]]:
     ]
 
 
-def answered(actions: Sequence[WorkerAction]) -> dict[int, tuple[dict[str, list[int]], int]]:
+def answered(actions: Sequence[Action]) -> dict[int, tuple[dict[str, list[int]], int]]:
     """By ticket: the epochs seen per key that was found, and the answer's epoch."""
     answers = [action for action in actions if isinstance(action, Answer)]
     return {a.ticket: ({row["k"]: row["seen"] for row in a.rows.to_pylist()}, a.epoch) for a in answers}
 
 
-def refused(actions: Sequence[WorkerAction]) -> dict[int, type[Exception]]:
+def refused(actions: Sequence[Action]) -> dict[int, type[Exception]]:
     return {action.ticket: type(action.error) for action in actions if isinstance(action, Refuse)}

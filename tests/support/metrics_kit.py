@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
-from coordinator_kit import CHANNEL, PLAN, TABLE, vnode_map
+from coordinator_kit import CHANNEL, PLAN, TABLE, said, vnode_map
 from prometheus_client.parser import text_string_to_metric_families
 
 from upriver.coordinator.coordinator import CoordinatorMachine
@@ -14,7 +14,7 @@ from upriver.errors import ClusterError, UpriverError, WrongOwner
 from upriver.ids import Channel, Epoch, Incarnation, Term, VnodeId, WorkerId
 from upriver.lake.manifests import Manifest
 from upriver.protocol.lookups import Answered, KeysAsked
-from upriver.protocol.messages import EpochFinished, OpenEpoch, ToWorker
+from upriver.protocol.messages import EpochFinished, ForShare, OpenEpoch, ToWorker
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.measures import LookupTotals, WorkerMeasures
 from upriver.runtime.metrics import Metrics
@@ -33,8 +33,8 @@ class ToldWorker:
     def __init__(self) -> None:
         self.opened = threading.Event()
 
-    def tell(self, message: ToWorker) -> None:
-        if isinstance(message, OpenEpoch):
+    def tell(self, *messages: ToWorker) -> None:
+        if any(isinstance(each, ForShare) and isinstance(each.message, OpenEpoch) for each in messages):
             self.opened.set()
 
     def close(self) -> None:
@@ -92,15 +92,13 @@ class Measured:
         self.publish(2, 3)
         assert end.opened.wait(SECONDS_MAX)
         for epoch, rows in ((1, 5), (2, 3)):
-            self.loop.hear(
-                incarnation,
-                EpochFinished(
-                    epoch=Epoch(epoch),
-                    read={CHANNEL: rows, Channel("t/other"): rows},
-                    applied={PLAN.name: rows},
-                    stats={PLAN.name: STATS},
-                ),
+            finished = EpochFinished(
+                epoch=Epoch(epoch),
+                read={CHANNEL: rows, Channel("t/other"): rows},
+                applied={PLAN.name: rows},
+                stats={PLAN.name: STATS},
             )
+            self.loop.hear(incarnation, said(incarnation, finished).message)
         self.loop.wait_ended(Epoch(2), SECONDS_MAX)
         self.loop.progress.read_through(TABLE.name, time.monotonic(), Epoch(2))
         self.publish(3, 4)

@@ -9,7 +9,7 @@ from typing import Any
 from server_kit import KEYS, SECONDS_MAX, SECRET
 
 from upriver.errors import UpriverError
-from upriver.ids import Incarnation, MapVersion, VnodeId, WorkerId
+from upriver.ids import FlowId, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Done
 from upriver.net.channel import ChannelEnd, ChannelLimits, Channels, Receiver
 from upriver.net.handshake import Purpose
@@ -87,7 +87,7 @@ class Node:
 
 def numbered(number: int) -> Envelope:
     done = Done(version=MapVersion(1), vnode=VnodeId(number))
-    return Envelope(generation=1, content=ForRegion(region="planes", message=done))
+    return Envelope(flow=FlowId(1), generation=1, content=ForRegion(region="planes", message=done))
 
 
 def number_of(envelope: Envelope) -> int:

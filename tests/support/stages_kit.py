@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-from machines_kit import KEYS, PLAN, ROWS, VNODES, Seen, assign, hashed, vnode_map
+from machines_kit import FLOW, KEYS, PLAN, ROWS, VNODES, Seen, assign, hashed, vnode_map
 
 from upriver.engine.batch import Batch, Outgoing
 from upriver.hashing import Hashes
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, Input, RegionPlan
 from upriver.protocol.messages import Assign
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.worker_events import WorkerEvent
-from upriver.worker.worker import WorkerMachine
+from upriver.protocol.worker_events import ShareEvent
+from upriver.worker.share import FlowShare
 
 LAST = PLAN.regions[-1]
 FIRST = RegionPlan("seen/0", LAST.inputs, (), None, "for a test")
@@ -97,9 +97,9 @@ def built(_: DataflowPlan, region: RegionPlan) -> Seen:
     return Passing() if region.name == "seen/0" else Gathering()
 
 
-def staged_worker(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
+def staged_worker(*events: ShareEvent, rules: Rules = ALL_RULES) -> FlowShare:
     """A machine that has lived through these events."""
-    machine = WorkerMachine(built, rules)
+    machine = FlowShare(FLOW, built, rules)
     for event in events:
         machine.step(event)
     return machine

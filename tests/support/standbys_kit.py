@@ -7,6 +7,7 @@ from typing import TypedDict, Unpack
 
 from coordinator_kit import PLAN, Recorded, gone, published, said, vnode_map
 
+from upriver.coordinator.cluster import ServedFlow
 from upriver.coordinator.group import MembershipConfig
 from upriver.ids import Epoch, FeedId, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
@@ -15,6 +16,10 @@ from upriver.protocol.rules import ALL_RULES, Rules
 
 THIRDS = (0, 0, 1, 1, 2, 2)
 """What workers 0, 1 and 2 own."""
+
+
+Said = messages.FromWorker | messages.FromShare
+"""What a worker says, or its share of the only flow."""
 
 
 class Config(TypedDict, total=False):
@@ -34,17 +39,17 @@ class Group:
         plans: Sequence[DataflowPlan] = (PLAN,),
         instances: Sequence[str] = (),
         rules: Rules = ALL_RULES,
-        silent: Iterable[type[messages.FromWorker]] = (),
+        silent: Iterable[type[Said]] = (),
         **config: Unpack[Config],
     ) -> None:
         """owners: of the vnodes. instances: of workers 0, 1 and so on. silent: as below. config: of membership,
         besides ``standbys``."""
         settings = MembershipConfig(num_standby_replicas=standbys, **config)
-        self.machine = Recorded(vnode_map(owners), tuple(plans), rules, (), membership=settings)
+        self.machine = Recorded(vnode_map(owners), tuple(plans), rules, {}, membership=settings)
         self.instances = dict(enumerate(instances))
         self.silent = set(silent)
         """What workers keep to themselves for now."""
-        self.unsaid: list[tuple[Incarnation, messages.FromWorker]] = []
+        self.unsaid: list[tuple[Incarnation, Said]] = []
         self.log: list[coordinator_events.CoordinatorAction] = []
         """All that ever came out."""
         self.feeds: dict[FeedId, tuple[int, messages.Follow]] = {}
@@ -98,7 +103,7 @@ class Group:
         """One more epoch, of no rows."""
         return self.happens(published(self.machine.published + 1))
 
-    def says(self, worker: int, message: messages.FromWorker) -> list[coordinator_events.CoordinatorAction]:
+    def says(self, worker: int, message: Said) -> list[coordinator_events.CoordinatorAction]:
         return self.happens(said(self.places[worker], message))
 
     def cannot_reach(self, worker: int, peer: int) -> list[coordinator_events.CoordinatorAction]:
@@ -111,7 +116,7 @@ class Group:
         self.silent.clear()
         return self.say()
 
-    def say(self, *kinds: type[messages.FromWorker]) -> list[coordinator_events.CoordinatorAction]:
+    def say(self, *kinds: type[Said]) -> list[coordinator_events.CoordinatorAction]:
         """Workers say what they have kept to themselves so far; of these kinds only, if any are named."""
         saying = [(who, message) for who, message in self.unsaid if not kinds or isinstance(message, kinds)]
         self.unsaid = [(who, message) for who, message in self.unsaid if kinds and not isinstance(message, kinds)]
@@ -129,8 +134,13 @@ class Group:
         return tuple(map(int, self.machine.cluster.workers))
 
     @property
+    def flow(self) -> ServedFlow:
+        """The first one."""
+        return next(iter(self.machine.cluster))
+
+    @property
     def ended(self) -> int:
-        return self.machine.cluster.ledger.ended
+        return self.flow.ledger.ended
 
     def standing(self) -> tuple[int, int, int]:
         """Standbys of each vnode that are wanted, vnodes that have so many, vnodes that are being learned."""
@@ -164,7 +174,7 @@ class Group:
             else:
                 self._step(said(told.incarnation, answer))
 
-    def _answers(self, me: Incarnation, order: messages.ToWorker) -> list[messages.FromWorker]:
+    def _answers(self, me: Incarnation, order: messages.ToWorker | messages.ToShare) -> list[Said]:
         match order:
             case messages.Assign():
                 self.feeds = {feed: following for feed, following in self.feeds.items() if following[0] != me}
@@ -180,11 +190,11 @@ class Group:
                 return [messages.MetPeers(meeting=meeting)]
             case messages.OpenEpoch(epoch=epoch):
                 self._at[me] = epoch
-                staged = self.machine.cluster.ledger.is_staged
+                staged = self.flow.ledger.is_staged
                 done = messages.EpochFinished(epoch=epoch, read={}, applied={}, stats={})
                 return [done, *([] if staged else self._caught_up(me))]
             case messages.BeginStage(epoch=epoch, stage=stage):
-                is_last = stage == self.machine.cluster.ledger.deepest
+                is_last = stage == self.flow.ledger.deepest
                 return [
                     messages.StageDone(epoch=epoch, stage=stage, stats={}),
                     *(self._caught_up(me) if is_last else []),
@@ -200,7 +210,7 @@ class Group:
                 self.places = {worker: i for worker, i in self.places.items() if i != me}
         return []
 
-    def _caught_up(self, me: Incarnation) -> list[messages.FromWorker]:
+    def _caught_up(self, me: Incarnation) -> list[Said]:
         mine = [feed for feed, (follower, _) in self.feeds.items() if follower == me]
         return [messages.CaughtUp(feed=feed, epoch=self._at[me]) for feed in mine]
 

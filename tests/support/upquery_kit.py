@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from machines_kit import (
+    FLOW,
     HALVES,
     KEYS,
     PLAN,
@@ -27,7 +28,7 @@ from machines_kit import (
 )
 from workers_kit import SteppedWorkers, vnode_of
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.errors import UpriverError
 from upriver.ids import Epoch
@@ -38,7 +39,8 @@ from upriver.protocol import worker_events
 from upriver.protocol.messages import Evict
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.memory import MemoryBudget
+from upriver.worker.share import FlowShare
 
 PARTIAL = replace(PLAN, full_because=None)
 WORKERS = (0, 1)
@@ -69,7 +71,9 @@ class Workers(SteppedWorkers):
     ) -> None:
         """owners: of the vnodes."""
         self.rules, self.plan = rules, plan
-        super().__init__([WorkerMachine(lambda *_: Weighed(), rules, memory_budget) for _ in WORKERS])
+        super().__init__(
+            [FlowShare(FLOW, lambda *_: Weighed(), rules, MemoryBudget(memory_budget, rules)) for _ in WORKERS]
+        )
         self.upqueries: list[deque[worker_events.ReadKeys]] = [deque() for _ in WORKERS]
         """By worker: those without an answer."""
         self.answers: dict[int, tuple[dict[str, list[int]], int]] = {}
@@ -82,7 +86,7 @@ class Workers(SteppedWorkers):
         for worker in WORKERS:
             self.step(worker, assign(owners, worker, plans=(self.plan,)))
 
-    def take(self, worker: int, action: worker_events.WorkerAction) -> None:
+    def take(self, worker: int, action: worker_events.ShareAction) -> None:
         match action:
             case worker_events.ReadKeys():
                 self.upqueries[worker].append(action)

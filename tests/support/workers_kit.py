@@ -8,27 +8,27 @@ from machines_kit import VNODES, hashed, read, rows
 
 from upriver.ids import WorkerId
 from upriver.protocol import worker_events
-from upriver.protocol.messages import FromWorker
+from upriver.protocol.messages import FromShare, Meet
 from upriver.protocol.peers import Envelope
 from upriver.vnodes import vnodes_of
 from upriver.worker.serving import Serving
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 
 class SteppedWorkers:
     """Workers 0, 1 and so on."""
 
-    def __init__(self, machines: Sequence[WorkerMachine]) -> None:
+    def __init__(self, machines: Sequence[FlowShare]) -> None:
         self.machines = machines
         self.epochs: list[tuple[str, ...]] = []
         """Of the lake: the keys of each one's rows."""
         self.lines: defaultdict[tuple[int, int], deque[Envelope]] = defaultdict(deque)
         """By sender and receiver: what is on its way."""
-        self.said: list[tuple[int, FromWorker]] = []
+        self.said: list[tuple[int, FromShare]] = []
         """To the coordinator, each with its sender."""
         self._reading: dict[int, worker_events.ReadEpoch] = {}
 
-    def step(self, worker: int, event: worker_events.WorkerEvent) -> list[worker_events.WorkerAction]:
+    def step(self, worker: int, event: worker_events.ShareEvent) -> list[worker_events.ShareAction]:
         """Have something happen to a worker."""
         actions = self.machines[worker].step(event)
         for action in actions:
@@ -37,18 +37,18 @@ class SteppedWorkers:
                     self._reading[worker] = action
                 case worker_events.SendPeer(to=to, envelope=envelope):
                     self.lines[worker, to].append(envelope)
-                case worker_events.MeetPeers(meet=meeting):
-                    self.step(worker, worker_events.PeersMet(meeting=meeting.meeting))
                 case worker_events.Report(message=message):
                     self.said.append((worker, message))
             self.take(worker, action)
+        if isinstance(event, Meet):
+            self.step(worker, worker_events.PeersMet(meeting=event.meeting))
         return actions
 
-    def take(self, worker: int, action: worker_events.WorkerAction) -> None:
+    def take(self, worker: int, action: worker_events.ShareAction) -> None:
         """What else a worker wants done, or answers."""
 
     @property
-    def reports(self) -> list[FromWorker]:
+    def reports(self) -> list[FromShare]:
         return [message for _, message in self.said]
 
     def phase(self, worker: int) -> Serving:

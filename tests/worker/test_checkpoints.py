@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machines_kit import (
     ALL_MINE,
+    FLOW,
     HALVES,
     KEYS,
     PLAN,
@@ -61,14 +62,14 @@ from upriver.protocol.worker_events import (
     ReadState,
     Report,
     SealState,
+    ShareEvent,
     StateNotWritten,
     StateWritten,
     TimeToSettle,
-    WorkerEvent,
     WriteState,
 )
 from upriver.state.checkpoint import StateFile
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 MINE = assign(chain=())
 FILES = (StateFile(name="f", region="seen", keys=1, nbytes=9, spans=(), checksums=()),)
@@ -81,12 +82,12 @@ def stages(epoch: int) -> list[BeginStage | TimeToSettle]:
     return [event for stage in begin for event in (stage, TimeToSettle(rows_max=9))]
 
 
-def at_cut(*epochs: Sequence[str], rules: Rules = ALL_RULES) -> WorkerMachine:
+def at_cut(*epochs: Sequence[str], rules: Rules = ALL_RULES) -> FlowShare:
     """A worker that has been asked for all that there is after these epochs, and has copied nothing yet."""
     return worker(MINE, *applied(*epochs), take(1, at=len(epochs), whole=True), rules=rules)
 
 
-def kept(*epochs: Sequence[str], rules: Rules = ALL_RULES) -> WorkerMachine:
+def kept(*epochs: Sequence[str], rules: Rules = ALL_RULES) -> FlowShare:
     """The same, and the checkpoint is in the lake."""
     machine = at_cut(*epochs, rules=rules)
     for event in (copy(), StateWritten(checkpoint=1, files=()), keep(1)):
@@ -94,9 +95,9 @@ def kept(*epochs: Sequence[str], rules: Rules = ALL_RULES) -> WorkerMachine:
     return machine
 
 
-def change(machine: WorkerMachine, epoch: int, *keys: str) -> dict[str, list[int]]:
+def change(machine: FlowShare, epoch: int, *keys: str) -> dict[str, list[int]]:
     """These keys have rows in the next epoch; what is copied meanwhile."""
-    events: list[WorkerEvent] = [opened(epoch), rows(epoch, *keys), read(epoch, len(keys))]
+    events: list[ShareEvent] = [opened(epoch), rows(epoch, *keys), read(epoch, len(keys))]
     return copied([action for event in events for action in machine.step(event)])
 
 
@@ -139,7 +140,7 @@ def test_a_part_of_which_nothing_is_to_be_copied_is_sealed_at_the_cut() -> None:
 
 
 def test_of_views_with_exchange_edges_a_part_is_taken_when_the_epoch_is_over() -> None:
-    events: list[WorkerEvent] = [replace(staged(ALL_MINE), chain=()), opened(1, mixed=True), rows(1, A), read(1, 1)]
+    events: list[ShareEvent] = [replace(staged(ALL_MINE), chain=()), opened(1, mixed=True), rows(1, A), read(1, 1)]
     machine = staged_worker(*events)
     for event in (take(7, at=1, whole=True), *stages(1)):
         machine.step(event)
@@ -210,7 +211,7 @@ def test_a_whole_checkpoint_has_what_has_not_changed_too() -> None:
 
 
 def test_keys_that_are_gone_are_named_without_rows_and_in_a_whole_checkpoint_not_at_all() -> None:
-    machine = WorkerMachine(lambda *_: Fading())
+    machine = FlowShare(FLOW, lambda *_: Fading())
     for event in (MINE, *applied([A, B, C]), take(1, at=1, whole=True), copy(), keep(1)):
         machine.step(event)
     change(machine, 2, A, B)
@@ -236,7 +237,7 @@ def test_what_changes_while_a_checkpoint_is_copied_is_in_the_next_one() -> None:
 STAYS = KEYS[1][0]
 
 
-def after_a_move(rules: Rules = ALL_RULES) -> tuple[WorkerMachine, WorkerMachine]:
+def after_a_move(rules: Rules = ALL_RULES) -> tuple[FlowShare, FlowShare]:
     """Worker 0 has given HERE to worker 1, after a checkpoint that has it; both stand at epoch 1."""
     events = [*applied([HERE, STAYS]), take(1, at=1, whole=True), copy(), keep(1)]
     giver = worker(assign(chain=()), *events, meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1), rules=rules)
@@ -274,11 +275,11 @@ def test_the_coordinator_is_told_when_the_part_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize("over", [keep(1), drop(1)])
-def test_what_comes_late_of_a_checkpoint_that_is_over_is_no_news(over: WorkerEvent) -> None:
+def test_what_comes_late_of_a_checkpoint_that_is_over_is_no_news(over: ShareEvent) -> None:
     machine = at_cut([A])
     for event in (copy(), over):
         machine.step(event)
-    late: list[WorkerEvent] = [StateWritten(checkpoint=1, files=FILES), StateNotWritten(checkpoint=1, error="late")]
+    late: list[ShareEvent] = [StateWritten(checkpoint=1, files=FILES), StateNotWritten(checkpoint=1, error="late")]
     assert [machine.step(event) for event in late] == [[], []]
     change(machine, 2, A)
     machine.step(take(2, at=2))
@@ -326,7 +327,7 @@ def test_a_worker_that_begins_anew_in_mid_copy_has_no_part_any_more() -> None:
     machine = at_cut([A, B])
     machine.step(copy(1))
     assert reports(machine.step(assign(chain=(), generation=1))) == [StartedAnew(generation=1)]
-    late: list[WorkerEvent] = [copy(), StateWritten(checkpoint=1, files=FILES), keep(1), drop(1)]
+    late: list[ShareEvent] = [copy(), StateWritten(checkpoint=1, files=FILES), keep(1), drop(1)]
     assert [machine.step(event) for event in late] == [[], [], [], []]
     assert not machine.can_copy
     assert change(machine, 1, A) == {}
@@ -364,7 +365,7 @@ def vnodes(*numbers: int) -> tuple[VnodeId, ...]:
     return tuple(map(VnodeId, numbers))
 
 
-def restored(*events: WorkerEvent, rules: Rules = ALL_RULES) -> WorkerMachine:
+def restored(*events: ShareEvent, rules: Rules = ALL_RULES) -> FlowShare:
     """A worker that has begun with A, as of the end of epoch 3, and has then lived through these events."""
     return worker(RESTORING, state_read({A: [1, 3]}), AllStateRead(), *events, rules=rules)
 
@@ -418,7 +419,7 @@ def test_a_worker_of_which_checkpoints_have_nothing_says_so_at_once(owns_nothing
 
 def test_checkpoints_restore_first_no_epoch_is_read_before_all_state_is_there() -> None:
     machine = worker(RESTORING)
-    events: list[WorkerEvent] = [opened(4), opened(5), state_read({A: [1, 3]}), state_read({B: [2]})]
+    events: list[ShareEvent] = [opened(4), opened(5), state_read({A: [1, 3]}), state_read({B: [2]})]
     assert [action for event in events for action in machine.step(event)] == []
     assert machine.step(AllStateRead()) == [TOLD, reading(4)]
     machine.step(rows(4, A))
@@ -428,7 +429,7 @@ def test_checkpoints_restore_first_no_epoch_is_read_before_all_state_is_there() 
 
 def test_checkpoints_restore_first_nothing_is_answered_before_all_state_is_there() -> None:
     machine = worker(RESTORING)
-    events: list[WorkerEvent] = [
+    events: list[ShareEvent] = [
         asked(A, ticket=1),
         state_read({A: [1, 3]}),
         asked(B, A, ticket=2, at_least=3),
@@ -459,7 +460,7 @@ def test_checkpoints_restore_first_a_worker_that_is_behind_what_was_published_an
 def test_checkpoints_restore_first_keys_that_are_kept_because_they_are_read_wait_too() -> None:
     part = replace(planned("part"), full_because=None)
     maps = dict.fromkeys(("seen", "part"), vnode_map(ALL_MINE))
-    machine = WorkerMachine(lambda *_: Weighed())
+    machine = FlowShare(FLOW, lambda *_: Weighed())
     expected = [ReadState(chain=CHAIN, vnodes={"seen": vnodes(*range(VNODES))})]
     assert machine.step(replace(RESTORING, plans=(PLAN, part), maps=maps)) == expected
     assert machine.step(asked(HERE, view="part")) == []
@@ -525,8 +526,8 @@ SOME = [of_one[0] for of_one in KEYS]
 EPOCHS = st.lists(st.lists(st.sampled_from(range(VNODES)), max_size=5, unique=True).map(sorted), min_size=4, max_size=8)
 
 
-def fading(*events: WorkerEvent) -> WorkerMachine:
-    machine = WorkerMachine(lambda *_: Fading())
+def fading(*events: ShareEvent) -> FlowShare:
+    machine = FlowShare(FLOW, lambda *_: Fading())
     for event in events:
         machine.step(event)
     return machine
@@ -540,7 +541,7 @@ def chain_of(epochs: Epochs, cuts: Iterable[int]) -> dict[str, list[int]]:
     for epoch, keys in enumerate(epochs, 1):
         machine.step(opened(epoch))
         before = copied(machine.step(rows(epoch, *keys)))
-        events: list[WorkerEvent] = [copy(), keep(len(epochs) + epoch - 1), read(epoch, len(keys))]
+        events: list[ShareEvent] = [copy(), keep(len(epochs) + epoch - 1), read(epoch, len(keys))]
         for event in events:
             actions = machine.step(event)
             before |= copied(actions)
@@ -560,7 +561,7 @@ def test_what_is_restored_is_what_was_there_and_goes_on_like_it(places: list[lis
     again = fading(start, state_read(chain_of(epochs, cuts)), AllStateRead())
     straight = fading(assign(chain=()))
     for epoch, keys in enumerate(epochs, 1):
-        events: list[WorkerEvent] = [opened(epoch), rows(epoch, *keys), read(epoch, len(keys))]
+        events: list[ShareEvent] = [opened(epoch), rows(epoch, *keys), read(epoch, len(keys))]
         for event in events:
             straight.step(event)
             if epoch > last:

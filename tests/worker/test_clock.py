@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from machines_kit import (
     ALL_MINE,
+    FLOW,
     KEYS,
     PLAN,
     Seen,
@@ -25,7 +26,7 @@ from upriver.plan.plan import Node
 from upriver.protocol.messages import EpochFinished
 from upriver.protocol.peers import Installed
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 (REGION,) = PLAN.regions
 CLOCKED = replace(PLAN, regions=(replace(REGION, nodes=(Node(ClockOp(()), (0,), REGION.inputs[0].schema),)),))
@@ -44,16 +45,16 @@ class Clocked(Seen):
         self.instants.append(clock)
 
 
-def giving(rules: Rules) -> WorkerMachine:
+def giving(rules: Rules) -> FlowShare:
     """Worker 0 has sent HERE to worker 1, and has not heard that it is installed."""
-    machine = WorkerMachine(lambda *_: Clocked(), rules)
+    machine = FlowShare(FLOW, lambda *_: Clocked(), rules)
     told = meet(0, 1), announce(ALL_MINE, owners_with(ALL_MINE, v0=1), 0, 1)
     for event in (assign(plans=(CLOCKED,)), *applied([HERE, STAYS]), *told, move(9)):
         machine.step(event)
     return machine
 
 
-def finished(machine: WorkerMachine) -> list[int]:
+def finished(machine: FlowShare) -> list[int]:
     """The epochs that the worker finishes by reading epoch 2, and by hearing that its load is installed."""
     machine.step(replace(opened(2, mixed=True), clock=7))
     at_once = reports(machine.step(read(2, 0)), EpochFinished)
@@ -76,7 +77,7 @@ def test_the_clock_gets_to_an_epoch_with_the_first_that_is_read_of_it() -> None:
         regions.append(Clocked())
         return regions[-1]
 
-    machine = WorkerMachine(build)
+    machine = FlowShare(FLOW, build)
     machine.step(assign(plans=(CLOCKED,)))
     machine.step(replace(opened(1), clock=7))
     assert regions[-1].instants == []

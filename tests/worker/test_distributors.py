@@ -36,28 +36,28 @@ from machines_kit import (
 )
 
 from upriver.errors import ProtocolError
-from upriver.ids import MapVersion, VnodeId, WorkerId
+from upriver.ids import FlowId, MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Acquire, Bye, Done, Kept, Mark, RelayedMark, RowsSent
-from upriver.protocol.messages import CloseInput, ContinueEpochs, MetPeers, Moved, PauseEpochs, PeerLeft, Settled, Still
+from upriver.protocol.messages import CloseInput, ContinueEpochs, Moved, PauseEpochs, PeerLeft, Settled, Still
 from upriver.protocol.peers import ForRegion, Installed
-from upriver.protocol.worker_events import MeetPeers, PeerSaid, PeersMet, WorkerAction, WorkerEvent
+from upriver.protocol.worker_events import PeerSaid, ShareAction, ShareEvent
 from upriver.worker.distributors import LOADS_OUT_MAX
 
 FIRST, SECOND = KEYS[0][:2]
 STAYS = KEYS[1][0]
 MOVES_0 = owners_with(ALL_MINE, v0=1)
-BEFORE: list[WorkerEvent] = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1)]
-ONE_BY_ONE: list[WorkerEvent] = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1, keys_max=1)]
+BEFORE: list[ShareEvent] = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1)]
+ONE_BY_ONE: list[ShareEvent] = [assign(), *applied([FIRST, SECOND, STAYS]), meet(0, 1, keys_max=1)]
 """The same, and the user has said that keys are to be moved one by one."""
-MOVING: list[WorkerEvent] = [*BEFORE, announce(ALL_MINE, MOVES_0, 0, 1)]
+MOVING: list[ShareEvent] = [*BEFORE, announce(ALL_MINE, MOVES_0, 0, 1)]
 """Worker 0 gives vnode 0 to worker 1; it has two keys there, and has given none."""
-TAKING: list[WorkerEvent] = [assign(me=1), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
+TAKING: list[ShareEvent] = [assign(me=1), meet(0, 1), announce(ALL_MINE, MOVES_0, 0, 1)]
 """The same, seen by worker 1."""
 INSTALLED = said(1, Installed(region="seen"))
 V1 = MapVersion(1)
 
 
-def given(actions: Sequence[WorkerAction]) -> list[list[str]]:
+def given(actions: Sequence[ShareAction]) -> list[list[str]]:
     """The keys of each load of state that was sent."""
     loads = [message for _, message in sent(actions) if isinstance(message, Acquire)]
     return [part.column("k").to_pylist() for load in loads for part in _state(load)]
@@ -73,17 +73,6 @@ def load(*keys: str, generation: int = 0) -> PeerSaid:
     giver, sorted_keys = Seen(), np.sort(hashed(keys))
     giver.apply(0, batch(1, *keys))
     return of_region(0, Acquire(version=V1, keys=sorted_keys, state=giver.collect(sorted_keys)), generation)
-
-
-def test_a_meeting_is_reported_when_all_channels_are_open() -> None:
-    machine = worker(assign())
-    assert machine.step(meet(0, 1, meeting=3)) == [MeetPeers(meet=meet(0, 1, meeting=3))]
-    assert machine.step(PeersMet(meeting=2)) == []
-    assert reports(machine.step(PeersMet(meeting=3))) == [MetPeers(meeting=3)]
-
-
-def test_channels_that_were_opened_for_an_assignment_before_are_no_news() -> None:
-    assert worker(assign(), meet(0, 1), assign(generation=1)).step(PeersMet(meeting=1)) == []
 
 
 def test_the_worker_can_move_a_key_from_the_announcement_on() -> None:
@@ -168,14 +157,14 @@ def test_a_worker_that_holds_still_tells_what_comes_meanwhile() -> None:
 
 def test_a_leaver_says_goodbye_to_the_workers_that_stay() -> None:
     machine = worker(assign(me=2), meet(0, 1, 2))
-    actions = machine.step(CloseInput(peers=(WorkerId(0), WorkerId(1))))
+    actions = machine.step(CloseInput(flows=(FlowId(1),), peers=(WorkerId(0), WorkerId(1))))
     assert sent(actions) == [(0, Bye(version=MapVersion(0))), (1, Bye(version=MapVersion(0)))]
     assert reports(actions) == []
 
 
 def test_a_worker_that_still_owns_vnodes_cannot_leave() -> None:
     with pytest.raises(ProtocolError, match="cannot leave"):
-        worker(assign()).step(CloseInput(peers=(WorkerId(1),)))
+        worker(assign()).step(CloseInput(flows=(FlowId(1),), peers=(WorkerId(1),)))
 
 
 def test_a_goodbye_is_told_to_the_coordinator() -> None:
@@ -202,7 +191,7 @@ def test_progress_is_told_when_a_slice_or_a_phase_has_changed_and_not_for_each_k
 def test_a_slice_that_has_gone_is_told_of_once() -> None:
     two_slices = owners_with(ALL_MINE, v0=1, v1=1)
     machine = worker(*ONE_BY_ONE, announce(ALL_MINE, two_slices, 0, 1))
-    events: list[WorkerEvent] = [move(), INSTALLED]
+    events: list[ShareEvent] = [move(), INSTALLED]
     told = [moved.gone for event in events * 3 for moved in reports(machine.step(event), Moved)]
     assert [gone for gone in told if gone] == [(VnodeId(0),), (VnodeId(1),)]
 

@@ -34,7 +34,7 @@ from upriver.ids import Channel, Epoch, VnodeId
 from upriver.migration.messages import RowsSent
 from upriver.protocol.messages import EpochFinished, ReadVnodes, RowsApplied, ViewFailed
 from upriver.protocol.peers import Portion
-from upriver.protocol.worker_events import EpochRead, ReadEpoch, Report, WorkerEvent
+from upriver.protocol.worker_events import EpochRead, ReadEpoch, Report, ShareEvent
 from upriver.state.failure import ViewFailure
 
 MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
@@ -78,7 +78,7 @@ def test_worker_each_epoch_once_the_next_epoch_is_read_when_the_one_before_is_ap
 
 
 @pytest.mark.parametrize("already", [[opened(1)], [opened(1), opened(2)], applied("a"), applied("a", "b")])
-def test_worker_each_epoch_once_an_epoch_opened_twice_is_applied_once(already: Sequence[WorkerEvent]) -> None:
+def test_worker_each_epoch_once_an_epoch_opened_twice_is_applied_once(already: Sequence[ShareEvent]) -> None:
     machine, undisturbed = worker(assign(), *already), worker(assign(), *already)
     assert machine.step(opened(1)) == []
     following = [opened(epoch) for epoch in (1, 2, 3)]
@@ -86,7 +86,7 @@ def test_worker_each_epoch_once_an_epoch_opened_twice_is_applied_once(already: S
 
 
 @pytest.mark.parametrize("already", [[], applied("a"), [opened(1), opened(2)]])
-def test_worker_each_epoch_once_a_gap_between_epochs_is_a_fault(already: Sequence[WorkerEvent]) -> None:
+def test_worker_each_epoch_once_a_gap_between_epochs_is_a_fault(already: Sequence[ShareEvent]) -> None:
     with pytest.raises(ProtocolError, match="epoch 4 was opened after"):
         worker(assign(), *already).step(opened(4))
 

@@ -7,9 +7,10 @@ from typing import Any
 import coordinator_kit as driver
 import numpy as np
 import pytest
-from coordinator_kit import BOTH, anew, coordinator, failures, finished, gone, listeners, only, published, scan, wanted
+from coordinator_kit import BOTH, coordinator, failures, finished, gone, listeners, only, published, scan, wanted
 from machines_kit import (
     ALL_MINE,
+    FLOW,
     HALVES,
     KEYS,
     PLAN,
@@ -44,10 +45,10 @@ from upriver.protocol.peers import FailedHere, ForRegion
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
 from upriver.protocol.worker_events import PeersMet, Refuse
-from upriver.state.checkpoint import Checkpoint
+from upriver.state.checkpoint import Checkpoint, FoundCheckpoints
 from upriver.state.failure import ERROR_CHARS_MAX, ViewFailure
 from upriver.worker.failed_region import FailedRegion
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 FAILURE = ViewFailure(kind="RowError", error="view 'seen', epoch 1: overflow")
 OTHER = planned("other")
@@ -75,7 +76,7 @@ def test_the_epoch_ends_with_all_its_rows_counted() -> None:
 
 
 def test_another_view_over_the_same_rows_goes_on() -> None:
-    machine = WorkerMachine(lambda plan, _: Broken() if plan.name == "seen" else Seen())
+    machine = FlowShare(FLOW, lambda plan, _: Broken() if plan.name == "seen" else Seen())
     machine.step(assign(**TWO))
     machine.step(opened(1))
     (failed,) = reports(machine.step(rows(1, "a")), messages.ViewFailed)
@@ -96,7 +97,7 @@ class Lost(Seen):
 
 
 def test_a_region_that_cannot_find_its_keys_fails_as_they_move_and_they_move_on() -> None:
-    machine = WorkerMachine(lambda *_: Lost())
+    machine = FlowShare(FLOW, lambda *_: Lost())
     for event in (assign(HALVES), meet(0, 1), PeersMet(meeting=1)):
         machine.step(event)
     actions = machine.step(announce(HALVES, owners_with(HALVES, v3=1)))
@@ -111,7 +112,7 @@ def test_a_view_whose_region_cannot_be_made_fails_at_once() -> None:
             raise DeclarationError("no module 'shop'")
         return Seen()
 
-    machine = WorkerMachine(build)
+    machine = FlowShare(FLOW, build)
     (failed,) = reports(machine.step(assign(**TWO)), messages.ViewFailed)
     assert failed.failure == ViewFailure(kind="DeclarationError", error="view 'seen': no module 'shop'")
     assert refused(machine.step(asked("a"))) == {1: DeclarationError}
@@ -163,7 +164,7 @@ def test_rows_that_are_exchanged_are_counted_until_their_stage() -> None:
 # Among workers ------------------------------------------------------------------------------------------------------
 
 
-def with_a_peer(rules: Rules = ALL_RULES) -> WorkerMachine:
+def with_a_peer(rules: Rules = ALL_RULES) -> FlowShare:
     return worker(assign(HALVES), meet(0, 1), PeersMet(meeting=1), opened(1), rules=rules)
 
 
@@ -230,19 +231,17 @@ def test_a_view_that_is_declared_otherwise_begins_anew_and_one_that_is_not_stays
     machine.step(PlansWanted(ticket=1, plans=(driver.PLAN,), epochs=()))
     assert machine.cluster.failed == {"rows": ROWS_FAILED}
     corrected = replace(driver.PLAN, sql="SELECT j")
-    for event in (anew(1), anew(2)):
-        machine.step(event)
     machine.step(PlansWanted(ticket=2, plans=(corrected,), epochs=()))
     assert machine.cluster.failed == {}
 
 
-def test_what_failed_before_all_began_anew_concerns_no_view_of_now() -> None:
+def test_what_failed_of_a_view_that_was_dropped_concerns_no_view_of_now() -> None:
     corrected = replace(driver.PLAN, sql="SELECT j")
     machine = coordinator(*BOTH, PlansWanted(ticket=1, plans=(corrected,), epochs=()))
     machine.step(FAILED)
     assert machine.cluster.failed == {}
-    machine.step(anew(2))
-    machine.step(FAILED)
+    machine.step(driver.anew(2, 0, flow=2))
+    machine.step(driver.said(2, messages.ViewFailed(view="rows", failure=ROWS_FAILED), flow=2))
     assert machine.cluster.failed == {"rows": ROWS_FAILED}
 
 
@@ -255,10 +254,10 @@ def test_a_rescale_goes_on(strategy: Any) -> None:
 
 
 def test_a_checkpoint_names_it_and_a_driver_that_begins_with_that_knows_it() -> None:
-    machine = CoordinatorMachine(driver.vnode_map(), (driver.PLAN,), checkpoints=(), checkpoint_epochs=1)
+    machine = CoordinatorMachine(driver.vnode_map(), (driver.PLAN,), checkpoints={}, checkpoint_epochs=1)
     for event in [*BOTH, published(1, rows=0), finished(1, 1), FAILED]:
         machine.step(event)
-    actions = machine.step(finished(2, 1))
+    actions = driver.unwrapped(machine.step(finished(2, 1)))
     (ask, _) = only(messages.TakeCheckpoint, actions)
     machine.step(driver.said(1, messages.CheckpointWritten(checkpoint=ask.checkpoint, files=())))
     (publish,) = only(
@@ -266,5 +265,6 @@ def test_a_checkpoint_names_it_and_a_driver_that_begins_with_that_knows_it() -> 
     )
     assert publish.failed == {"rows": ROWS_FAILED}
     found = Checkpoint(epoch=Epoch(1), base=None, regions={}, files=(), failed={**publish.failed, "gone": FAILURE})
-    again = CoordinatorMachine(driver.vnode_map(), (driver.PLAN,), checkpoints=(found,))
+    begins = {"rows": FoundCheckpoints(None, (found,))}
+    again = CoordinatorMachine(driver.vnode_map(), (driver.PLAN,), checkpoints=begins)
     assert again.cluster.failed == {"rows": ROWS_FAILED}

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from machines_kit import ALL_MINE, KEYS, Seen, answered, applied, asked, assign, opened, read, refused, rows
+from machines_kit import ALL_MINE, FLOW, KEYS, Seen, answered, applied, asked, assign, opened, read, refused, rows
 
 from upriver.engine.operators.view import LongRead
 from upriver.errors import RowError
@@ -13,20 +13,20 @@ from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import LookupGivenUp, TimeToAnswer
 from upriver.state.failure import ViewFailure
 from upriver.worker.long_answers import LONG_ANSWERS_MAX
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 MANY, OTHER = KEYS[0][:5], KEYS[1][0]
 
 
-def worker(rules: Rules = ALL_RULES, region: type[Seen] = Seen) -> WorkerMachine:
+def worker(rules: Rules = ALL_RULES, region: type[Seen] = Seen) -> FlowShare:
     """It has a row of each key of epoch 1, and reads two rows of a lookup in one go."""
-    machine = WorkerMachine(lambda *_: region(), rules, answer_rows_max=2)
+    machine = FlowShare(FLOW, lambda *_: region(), rules, answer_rows_max=2)
     for event in (assign(ALL_MINE), *applied([*MANY, OTHER])):
         machine.step(event)
     return machine
 
 
-def read_all(machine: WorkerMachine, rows_max: int = 2) -> dict[int, tuple[dict[str, list[int]], int]]:
+def read_all(machine: FlowShare, rows_max: int = 2) -> dict[int, tuple[dict[str, list[int]], int]]:
     answers: dict[int, tuple[dict[str, list[int]], int]] = {}
     while machine.unread:
         answers |= answered(machine.step(TimeToAnswer(rows_max=rows_max)))

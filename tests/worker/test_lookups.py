@@ -27,7 +27,6 @@ from machines_kit import (
     question_from,
     read,
     refused,
-    reports,
     rows,
     rows_from,
     said,
@@ -36,19 +35,19 @@ from machines_kit import (
 )
 
 from upriver.errors import KeyTypeError, UnknownView, WrongOwner
-from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
+from upriver.ids import Epoch, FlowId, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.migration.messages import Bye, Mark, RowsSent
-from upriver.protocol.messages import CloseInput, PeersLost
+from upriver.protocol.messages import CloseInput
 from upriver.protocol.peers import ForRegion, PeerLookup, PeerLookupAnswered, PeerLookupRefused, PeerMessage
-from upriver.protocol.worker_events import Answer, LookupGivenUp, PeerLost, PeersMet, Refuse, WorkerAction, WorkerEvent
+from upriver.protocol.worker_events import Answer, LookupGivenUp, PeerLost, PeersMet, Refuse, ShareAction, ShareEvent
 from upriver.worker.lookups import LOOKUPS_WAITING_MAX
 
 MINE, ALSO_MINE, THEIRS = KEYS[0][0], KEYS[1][0], KEYS[7][0]
 """By the map HALVES, seen from worker 0."""
-CHANNELS: list[WorkerEvent] = [meet(0, 1), PeersMet(meeting=1)]
-ANNOUNCED: list[WorkerEvent] = [*CHANNELS, announce(HALVES, HALVES)]
+CHANNELS: list[ShareEvent] = [meet(0, 1), PeersMet(meeting=1)]
+ANNOUNCED: list[ShareEvent] = [*CHANNELS, announce(HALVES, HALVES)]
 """All have met, and the rescale to come moves nothing here: there is a channel to worker 1, and it listens."""
-MET: list[WorkerEvent] = [assign(HALVES), *ANNOUNCED]
+MET: list[ShareEvent] = [assign(HALVES), *ANNOUNCED]
 
 
 def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> PeerLookupAnswered:
@@ -56,7 +55,7 @@ def answer(ticket: int, epoch: int, **seen: Sequence[int]) -> PeerLookupAnswered
     return PeerLookupAnswered(ticket=ticket, keys=len(seen), rows=found, epoch=Epoch(epoch))
 
 
-def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]]]:
+def questions(actions: Sequence[ShareAction]) -> list[tuple[int, int, list[str]]]:
     """Sent to peers: the receiver, the lookup's ticket, and its keys."""
     found: list[tuple[int, int, list[str]]] = []
     for to, message in sent(actions):
@@ -66,7 +65,7 @@ def questions(actions: Sequence[WorkerAction]) -> list[tuple[int, int, list[str]
     return found
 
 
-def told(actions: Sequence[WorkerAction]) -> list[tuple[int, PeerMessage | None, type[Exception] | None]]:
+def told(actions: Sequence[ShareAction]) -> list[tuple[int, PeerMessage | None, type[Exception] | None]]:
     """Replies to peers: the receiver, the answer, or the kind of error."""
     return [
         (to, None, type(reply.error)) if isinstance(reply, PeerLookupRefused) else (to, reply, None)
@@ -149,7 +148,6 @@ def test_worker_own_vnodes_only_a_worker_that_has_lost_a_channel_refuses_again_a
     machine = worker(*MET, asked(THEIRS, ticket=4), asked(MINE, ticket=5, at_least=1))
     actions = machine.step(PeerLost(why="host-1 is gone"))
     assert refused(actions) == {4: WrongOwner, 5: WrongOwner}
-    assert reports(actions) == [PeersLost(meeting=1, why="host-1 is gone")]
     assert refused(machine.step(asked(THEIRS))) == {1: WrongOwner}
     assert answered(machine.step(asked(MINE))) == {1: ({}, 0)}
 
@@ -225,7 +223,7 @@ def test_worker_between_epochs_parts_of_several_epochs_are_no_answer_to_keys_tha
 
 def test_a_lookup_that_one_peer_refuses_is_refused_once() -> None:
     thirds = owners_with(HALVES, v7=2)
-    met: list[WorkerEvent] = [assign(thirds), meet(0, 1, 2), announce(thirds, thirds)]
+    met: list[ShareEvent] = [assign(thirds), meet(0, 1, 2), announce(thirds, thirds)]
     machine = worker(*met, asked(KEYS[6][0], THEIRS, ticket=6))
     refusal = PeerLookupRefused(ticket=6, error=KeyTypeError("key k is a string"))
     assert refused(machine.step(said(1, refusal))) == {6: KeyTypeError}
@@ -280,7 +278,12 @@ def test_a_peer_that_has_left_is_not_answered() -> None:
 
 
 def test_a_worker_that_has_left_keeps_nothing_and_asks_no_peer() -> None:
-    machine = worker(assign(me=2), meet(0, 2), announce(ALL_MINE, ALL_MINE, 0, 2), CloseInput(peers=(WorkerId(0),)))
+    machine = worker(
+        assign(me=2),
+        meet(0, 2),
+        announce(ALL_MINE, ALL_MINE, 0, 2),
+        CloseInput(flows=(FlowId(1),), peers=(WorkerId(0),)),
+    )
     assert refused(machine.step(asked(MINE))) == {1: WrongOwner}
 
 
@@ -288,7 +291,7 @@ def test_a_lookup_for_an_epoch_at_a_leaver_is_to_wait_where_the_keys_are() -> No
     marks = [of_region(1, Mark(version=MapVersion(1), vnode=VnodeId(vnode))) for vnode in range(VNODES)]
     machine = worker(assign(), asked(FIRST, ticket=7, at_least=2), meet(0, 1), announce(ALL_MINE, (1,) * VNODES))
     assert not any(answered(machine.step(mark)) for mark in marks)
-    actions = machine.step(CloseInput(peers=(WorkerId(1),)))
+    actions = machine.step(CloseInput(flows=(FlowId(1),), peers=(WorkerId(1),)))
     assert [type(message) for _, message in sent(actions)] == [RowsSent, Bye]
     assert answered(machine.step(said(1, replace(answer(7, 2), keys=1)))) == {7: ({}, 2)}
 
@@ -297,7 +300,7 @@ def test_a_lookup_for_an_epoch_at_a_leaver_is_to_wait_where_the_keys_are() -> No
 
 FIRST, SECOND = KEYS[0][:2]
 MOVES_0 = owners_with(ALL_MINE, v0=1)
-MOVING: list[WorkerEvent] = [
+MOVING: list[ShareEvent] = [
     assign(),
     *applied([FIRST, SECOND, ALSO_MINE]),
     meet(0, 1),
@@ -329,7 +332,7 @@ def test_a_lookup_that_waits_for_an_epoch_follows_its_key_when_that_has_moved() 
 def test_an_answer_names_the_map_by_which_the_keys_are_kept_and_while_they_move_the_one_before() -> None:
     versions = []
     machine = worker(assign())
-    orders: list[WorkerEvent] = [
+    orders: list[ShareEvent] = [
         announce(ALL_MINE, ALL_MINE, 0, 1),
         announce(ALL_MINE, MOVES_0, 0, 1, version=1),
         of_region(1, Mark(version=MapVersion(2), vnode=VnodeId(0))),

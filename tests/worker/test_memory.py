@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from cone_kit import SQL
 from cone_kit import planned as planned_cone
-from machines_kit import HALVES, applied, asked, assign, opened, planned, read, rows, vnode_map
+from machines_kit import FLOW, HALVES, applied, asked, assign, opened, planned, read, rows, vnode_map
 from sql_kit import local_plan
 from upquery_kit import ALSO_HERE, HERE, PARTIAL, ROW_BYTES, THIRD, Weighed, Workers, present, without
 
@@ -15,9 +15,9 @@ from simulator.tables import TABLES
 from upriver.errors import BudgetExceeded
 from upriver.plan.plan import NOT_WANTED
 from upriver.protocol.worker_events import TimeToEvict
-from upriver.worker.memory import fixed_bytes, require_memory
+from upriver.worker.memory import MemoryBudget, fixed_bytes, require_memory
 from upriver.worker.serving import Serving
-from upriver.worker.worker import WorkerMachine
+from upriver.worker.share import FlowShare
 
 EMPTY_VIEW_BYTES_MAX = 16_384
 """Of one view: so that many of them fit into the smallest budget that there is."""
@@ -120,7 +120,7 @@ def test_where_the_keys_of_the_largest_region_are_waited_for_another_one_gives_r
 
 def test_the_largest_view_that_keeps_all_keys_fails_when_they_take_more_than_the_budget() -> None:
     plan = replace(PARTIAL, full_because=NOT_WANTED)
-    machine = WorkerMachine(lambda *_: Weighed(), memory_budget=2 * ROW_BYTES)
+    machine = FlowShare(FLOW, lambda *_: Weighed(), memory=MemoryBudget(2 * ROW_BYTES))
     for event in [assign(plans=(plan,)), *applied([HERE], [HERE])]:
         machine.step(event)
     machine.step(opened(3))

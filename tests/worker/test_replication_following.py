@@ -5,7 +5,7 @@ from followers_kit import WorkerGroup, seen, with_hashes
 from machines_kit import ALL_MINE, KEYS, answered, asked, assign, hashed, meet, reports, said, sent, worker
 
 from upriver.ids import Epoch, FeedId, VnodeId, WorkerId
-from upriver.protocol.messages import FeedEnded, Follow, Here, Probe, Unfollow
+from upriver.protocol.messages import FeedEnded, Follow, Unfollow
 from upriver.protocol.peers import BeginFeed, EndFeed, Fed, FedThrough, RowsForwardedBack
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import PeerLost, PeersMet, SendPeer
@@ -50,6 +50,12 @@ def test_replication_taken_in_when_over_what_has_changed_in_an_epoch_is_taken_in
     group.end(1)
     assert group.followed(1) == {A: [1], B: [1]}
     group.over(2)
+    assert group.followed(1) == {A: [1, 2], B: [1]}
+
+
+def test_replication_taken_in_when_over_without_the_rule_it_is_taken_in_amid_the_epoch() -> None:
+    group = following(Rules(replication_taken_in_when_over=False))
+    read_by_owner(group, A, THERE)
     assert group.followed(1) == {A: [1, 2], B: [1]}
 
 
@@ -158,13 +164,6 @@ def test_a_worker_that_begins_anew_follows_no_owner_and_listens_to_no_feed_of_be
     group.follow(1, 0, 0)
     group.carry(0, 1)
     assert group.followed(1) == {}
-
-
-# Whether it is there ------------------------------------------------------------------------------------------------
-
-
-def test_a_worker_that_is_asked_says_that_it_is_here() -> None:
-    assert reports(worker(assign()).step(Probe(probe=5))) == [Here(probe=5)]
 
 
 # What is lost with a channel -----------------------------------------------------------------------------------------

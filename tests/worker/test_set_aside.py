@@ -25,7 +25,7 @@ from upriver.migration.messages import RowsSent
 from upriver.protocol.messages import RowsApplied, ViewFailed
 from upriver.protocol.peers import Portion
 from upriver.protocol.rules import Rules
-from upriver.protocol.worker_events import Report, RowsRead, SetRowsAside, WorkerAction
+from upriver.protocol.worker_events import Report, RowsRead, SetRowsAside, ShareAction
 from upriver.state.failure import ViewFailure
 
 BAD = 98
@@ -36,7 +36,7 @@ def bad_rows(epoch: int, *keys: str) -> RowsRead:
     return replace(rows(BAD, *keys), epoch=Epoch(epoch))
 
 
-def aside(actions: list[WorkerAction]) -> list[tuple[int, str, str, list[str], list[str]]]:
+def aside(actions: list[ShareAction]) -> list[tuple[int, str, str, list[str], list[str]]]:
     """Epoch, view, table, the rows' keys, the errors."""
     return [
         (

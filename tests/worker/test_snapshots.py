@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
-from machines_kit import SEEN, Seen, applied, assign, finished, opened, read, reading, reports, rows, take, worker
+from machines_kit import FLOW, SEEN, Seen, applied, assign, finished, opened, read, reading, reports, rows, take, worker
 
 from upriver.errors import ProtocolError, RowError
 from upriver.ids import SnapshotId
 from upriver.protocol.messages import DropSnapshot, EpochFinished, SnapshotNotTaken, SnapshotTaken
-from upriver.protocol.worker_events import ForgetSnapshot, HoldSnapshot, Report, WorkerEvent
-from upriver.worker.worker import WorkerMachine
+from upriver.protocol.worker_events import ForgetSnapshot, HoldSnapshot, Report, ShareEvent
+from upriver.worker.share import FlowShare
 
 
 def test_worker_snapshot_at_cut_a_snapshot_is_taken_at_once_when_the_worker_stands_at_its_cut() -> None:
@@ -37,7 +37,7 @@ def test_worker_snapshot_at_cut_a_snapshot_waits_for_its_cut_and_sees_nothing_of
 
 
 @pytest.mark.parametrize("already", [applied("a", "b"), [*applied("a"), opened(2), rows(2, "b"), read(2, 1)]])
-def test_worker_snapshot_at_cut_a_cut_that_the_worker_has_passed_is_a_fault(already: Sequence[WorkerEvent]) -> None:
+def test_worker_snapshot_at_cut_a_cut_that_the_worker_has_passed_is_a_fault(already: Sequence[ShareEvent]) -> None:
     with pytest.raises(ProtocolError, match="the end of epoch 1 is asked for, and 2 is applied"):
         worker(assign(), *already).step(take(7, at=1))
 
@@ -64,7 +64,7 @@ class Unreadable(Seen):
 
 
 def test_a_view_that_cannot_be_read_fails_the_snapshot_and_not_the_worker() -> None:
-    machine = WorkerMachine(lambda *_: Unreadable())
+    machine = FlowShare(FLOW, lambda *_: Unreadable())
     machine.step(assign())
     actions = machine.step(take(7, at=0))
     assert reports(actions) == [SnapshotNotTaken(snapshot=SnapshotId(7), error="view 'seen': division by zero")]

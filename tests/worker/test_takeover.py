@@ -393,3 +393,16 @@ def resume(workers: Workers, after: Sequence[int]) -> None:
         order = group.order_for(worker)
         assert isinstance(order, Resume)
         workers.step(worker, replace(order, generation=1))
+
+
+def test_replication_caught_up_without_the_rule_a_standby_takes_over_less_than_there_was() -> None:
+    group = WorkerGroup(owners=THIRDS, workers=3, rules=Rules(replication_caught_up=False))
+    group.epoch(A, B)
+    group.follow(2, 0, 0, 1, 2)
+    group.carry_all()
+    group.feed(0, 1)
+    group.carry_all()
+    group.die(0)
+    group.decide(TAKEN_OVER, at=1)
+    group.resume(2)
+    assert not {A, B} <= group.kept(2, "seen").keys()

@@ -32,7 +32,7 @@ from upquery_kit import (
     without,
 )
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.errors import RowError
 from upriver.partial.partial_region import UPQUERIES_MAX
 from upriver.protocol.messages import EpochFinished, Evicted

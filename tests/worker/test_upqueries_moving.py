@@ -5,7 +5,7 @@ import pytest
 from machines_kit import HALVES, KEYS, PLAN, abort, hashed, over, owners_with
 from upquery_kit import HERE, PARTIAL, THERE, Workers, evict_at_once, present, without
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.errors import WrongOwner
 from upriver.ids import Epoch, WorkerId
 from upriver.plan.plan import DataflowPlan

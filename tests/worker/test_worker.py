@@ -1,4 +1,4 @@
-"""The worker machine's phases: every event in every one of them, beginning anew, and the end."""
+"""A share's phases: every event in every one of them, beginning anew, and the end."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,83 +17,25 @@ from machines_kit import (
     asked,
     assign,
     meet,
-    move,
     opened,
-    over,
     question_from,
     read,
     reading,
     refused,
     reports,
     rows,
-    rows_from,
     said,
     sent,
-    take,
     worker,
 )
+from share_events_kit import OF_EACH_KIND, kind
 
-from upriver.errors import IllegalEvent, LakeError, WrongOwner
-from upriver.ids import Epoch, FeedId, SnapshotId, WorkerId
+from upriver.errors import IllegalEvent, WrongOwner
+from upriver.ids import FlowId
 from upriver.protocol import messages, worker_events
 from upriver.protocol.peers import PeerLookupRefused
-from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
-from upriver.state.vectors import NO_KEYS
 
-OF_EACH_KIND: list[worker_events.WorkerEvent] = [
-    assign(),
-    opened(1),
-    messages.BeginStage(epoch=Epoch(1), stage=0),
-    over(1),
-    messages.ReadVnodes(vnodes=()),
-    meet(0, 1),
-    announce(ALL_MINE, HALVES),
-    messages.CloseInput(peers=()),
-    messages.PauseEpochs(pause=1),
-    messages.ContinueEpochs(),
-    take(1, at=1),
-    messages.DropSnapshot(snapshot=SnapshotId(1)),
-    messages.Retire(),
-    rows(1, "a"),
-    read(1, 0),
-    asked("a"),
-    worker_events.LookupGivenUp(ticket=1),
-    worker_events.PeersMet(meeting=1),
-    rows_from(1, 1, "a"),
-    worker_events.PeerLost(why="gone"),
-    move(),
-    worker_events.KeysRead(generation=0, region="v", number=1, rows=(), through=Epoch(0)),
-    worker_events.ReadTakesLong(generation=0, region="v", number=1),
-    worker_events.KeysUnread(generation=0, region="v", number=1, error=LakeError("torn")),
-    worker_events.RowsFetched(generation=0, view="v", task=1, rows=()),
-    worker_events.RowsUnfetched(generation=0, view="v", task=1, error=LakeError("torn")),
-    messages.FailView(view="v", failure=ViewFailure(kind="RowError", error="overflow")),
-    worker_events.TimeToEvict(keys_max=1),
-    messages.Evict(eviction=1, view="v", keys=None),
-    worker_events.StateRead(region="v", chunk=StateChunk(NO_KEYS, ())),
-    worker_events.StateUnread(error="torn"),
-    worker_events.AllStateRead(),
-    messages.TakeCheckpoint(checkpoint=1, at=Epoch(1), whole=True),
-    worker_events.TimeToCopy(keys_max=1),
-    worker_events.TimeToSettle(rows_max=1),
-    worker_events.StateWritten(checkpoint=1, files=()),
-    worker_events.StateNotWritten(checkpoint=1, error="the disk is full"),
-    messages.TakeChanges(taking=1, at=Epoch(1), begins=()),
-    worker_events.ChangesStored(taking=1, parts=()),
-    worker_events.ChangesNotStored(taking=1, error="the disk is full"),
-    messages.ChangesLogged(through={}),
-    messages.KeepCheckpoint(checkpoint=1),
-    messages.DropCheckpoint(checkpoint=1),
-    messages.Resume(maps={}, reads=(), at=Epoch(0), serve_from=Epoch(0), generation=1),
-    messages.Follow(feed=FeedId(1), owner=WorkerId(1), vnodes=()),
-    messages.Unfollow(feed=FeedId(1), vnodes=()),
-    messages.Probe(probe=1),
-    worker_events.TimeToFeed(keys_max=1),
-    worker_events.TimeToFill(),
-    worker_events.TimeToTakeIn(rows_max=1),
-    worker_events.TimeToAnswer(rows_max=1),
-]
 BEFORE_ASSIGNMENT = {
     "Assign",
     "Retire",
@@ -109,16 +51,12 @@ BEFORE_ASSIGNMENT = {
 """The kinds of event that a worker may see before it is told what it keeps."""
 
 
-def kind(event: object) -> str:
-    return type(event).__name__
-
-
 def test_these_are_events_of_each_kind() -> None:
-    assert {type(event) for event in OF_EACH_KIND} == set(get_args(worker_events.WorkerEvent))
+    assert {type(event) for event in OF_EACH_KIND} == set(get_args(worker_events.ShareEvent))
 
 
 @pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in BEFORE_ASSIGNMENT], ids=kind)
-def test_an_unassigned_worker_has_no_place_for(event: worker_events.WorkerEvent) -> None:
+def test_an_unassigned_worker_has_no_place_for(event: worker_events.ShareEvent) -> None:
     with pytest.raises(IllegalEvent, match=f"{kind(event)} in phase Unassigned"):
         worker().step(event)
 
@@ -131,19 +69,19 @@ def test_an_unassigned_worker_ignores_answers_to_its_predecessor() -> None:
 def test_an_unassigned_worker_owns_nothing_and_may_be_told_to_stop() -> None:
     assert refused(worker().step(asked("a"))) == {1: WrongOwner}
     assert worker().step(worker_events.LookupGivenUp(ticket=1)) == []
-    assert worker().step(messages.Retire()) == [worker_events.Stop()]
+    assert worker().step(messages.Retire()) == []
     assert worker().step(assign()) == []
 
 
 @pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in ("LookupAsked", "Retire")], ids=kind)
-def test_a_retired_worker_lets_pass(event: worker_events.WorkerEvent) -> None:
+def test_a_retired_worker_lets_pass(event: worker_events.ShareEvent) -> None:
     assert worker(assign(), messages.Retire()).step(event) == []
 
 
 @pytest.mark.parametrize("already", [[], [assign()], [assign(), opened(1), rows(1, "a")]])
-def test_a_worker_that_is_told_to_retire_stops(already: Sequence[worker_events.WorkerEvent]) -> None:
+def test_a_worker_that_is_told_to_retire_stops(already: Sequence[worker_events.ShareEvent]) -> None:
     machine = worker(*already)
-    assert machine.step(messages.Retire()) == [worker_events.Stop()]
+    assert machine.step(messages.Retire()) == []
     assert refused(machine.step(asked("a"))) == {1: WrongOwner}
     assert not machine.can_move
 
@@ -161,11 +99,11 @@ def test_a_worker_that_is_told_to_retire_stops(already: Sequence[worker_events.W
         ([], abort()),
         ([announce(ALL_MINE, HALVES, 0, 1)], announce(ALL_MINE, HALVES, 0, 1)),
         ([announce(ALL_MINE, HALVES, 0, 1)], abort(version=2)),
-        ([announce(ALL_MINE, HALVES, 0, 1)], messages.CloseInput(peers=())),
+        ([announce(ALL_MINE, HALVES, 0, 1)], messages.CloseInput(flows=(FlowId(1),), peers=())),
     ],
 )
 def test_a_worker_that_follows_has_no_place_for(
-    already: Sequence[worker_events.WorkerEvent], event: worker_events.WorkerEvent
+    already: Sequence[worker_events.ShareEvent], event: worker_events.ShareEvent
 ) -> None:
     machine = worker(assign(), *already)
     with pytest.raises(IllegalEvent):
@@ -183,11 +121,10 @@ def test_lookups_that_wait_are_refused_when_the_worker_retires() -> None:
     machine = worker(assign(serve_from=1), asked("a", ticket=3), asked("b", ticket=4))
     actions = machine.step(messages.Retire())
     assert refused(actions) == {3: WrongOwner, 4: WrongOwner}
-    assert actions[-1] == worker_events.Stop()
 
 
 @pytest.mark.parametrize("end", [messages.Retire(), assign(generation=1)], ids=kind)
-def test_what_was_said_before_the_end_is_not_said_again_at_the_end(end: worker_events.WorkerEvent) -> None:
+def test_what_was_said_before_the_end_is_not_said_again_at_the_end(end: worker_events.ShareEvent) -> None:
     machine = worker(assign(), opened(1))
     assert reports(machine.step(read(1, 0)), messages.EpochFinished)
     assert not reports(machine.step(end), messages.EpochFinished)

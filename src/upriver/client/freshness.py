@@ -44,13 +44,23 @@ class ToldFreshness:
     report: FreshnessReport
     asked_at: float
     _of_tables: dict[tuple[str, ...], tuple[float | None, str | None]] = field(default_factory=dict)
-    """Results of ``of``, which every lookup calls."""
+    _ready: dict[tuple[str, ...], bool] = field(default_factory=dict)
+    """Results of ``of`` and ``has_ready``, which every lookup calls."""
 
     def of(self, tables: tuple[str, ...]) -> tuple[float | None, str | None]:
         """The age of a view of these tables at ``asked_at``, and the state of their sources."""
         known = self._of_tables.get(tables)
         if known is None:
             known = self._of_tables[tables] = self.report.age_s(tables), self.report.sources(tables)
+        return known
+
+    def has_ready(self, tables: tuple[str, ...]) -> bool:
+        """Whether the report knows all these tables, and none lacks anything. One without tables knows nothing, and
+        says so of all."""
+        known = self._ready.get(tables)
+        if known is None:
+            knows = not self.report.tables or all(table in self.report.tables for table in tables)
+            known = self._ready[tables] = knows and self.report.lacks(tables) is None
         return known
 
     def age_s(self, route: ViewRoute, now: float) -> float | None:
@@ -69,8 +79,6 @@ class KnownFreshness:
         self._next_ask_at = 0.0
         self._asking = threading.Lock()
         """Held while another thread asks for a report beside the lookups."""
-        self._all_ready = False
-        """Every table is ready; there will be no other tables."""
         self._commits: dict[int, bytes | None] = {}
         """When epochs were committed, as text. No lock guards it: at worst the client asks for one twice."""
 
@@ -79,7 +87,6 @@ class KnownFreshness:
         told = ToldFreshness(report, asked_at)
         self._told = told
         self._next_ask_at = asked_at + ASK_EVERY_S
-        self._all_ready = self._all_ready or report.lacks(report.tables) is None
         return told
 
     def ask(self, timeout: float | None = None, epoch: int | None = None) -> ToldFreshness:
@@ -93,10 +100,8 @@ class KnownFreshness:
 
     def lacks(self, route: ViewRoute) -> str | None:
         """What the first table that the view reads lacks, if one is not ready."""
-        if self._all_ready:
-            return None
         told = self._told
-        if told is not None and told.report.lacks(route.tables) is None:
+        if told is not None and told.has_ready(route.tables):
             return None
         return self.ask().report.lacks(route.tables)
 

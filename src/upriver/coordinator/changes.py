@@ -1,4 +1,5 @@
-"""The coordinator's part of the change log: one version after the other, each through a cut of all workers; rules
+"""The coordinator's part of the change log: one version after the other, each through one cut of all flows with logged
+views, at all workers; rules
 changes.all_parts, changes.keys_stay, changes.given_up_when_torn, changes.settled_before_views_change and
 changes.noted_from_the_cut.
 
@@ -8,8 +9,8 @@ fails it is given up: workers keep all changes until they are in the log, so the
 
 from dataclasses import dataclass, field
 
-from upriver.coordinator.cluster import Cluster, Member
-from upriver.ids import Epoch, WorkerId
+from upriver.coordinator.cluster import Cluster, ServedFlow
+from upriver.ids import Epoch, FlowId, WorkerId
 from upriver.protocol.coordinator_events import ChangesPublished, ChangesUnpublished, PublishChanges
 from upriver.protocol.messages import ChangesLogged, ChangesNotWritten, ChangesWritten, TakeChanges
 from upriver.state.changes import ChangePart
@@ -18,19 +19,26 @@ from upriver.state.changes import ChangePart
 @dataclass(slots=True, kw_only=True)
 class TakingChanges:
     """Changes on their way into the log. at: the epoch through which. begins: the views whose log begins with them.
-    parts: those of each worker that has written its part. is_whole: all workers have."""
+    untold: the flows whose workers were not asked, since they do not stand at the cut. parts: those of each flow at
+    each worker that has written its part. is_whole: all have."""
 
     number: int
     at: Epoch
     views: tuple[str, ...]
     begins: tuple[str, ...]
+    flows: frozenset[FlowId]
+    untold: set[FlowId]
     workers: tuple[WorkerId, ...]
-    parts: dict[WorkerId, tuple[ChangePart, ...]] = field(default_factory=dict)
+    parts: dict[tuple[FlowId, WorkerId], tuple[ChangePart, ...]] = field(default_factory=dict)
     is_whole: bool = False
+
+    def has_all(self) -> bool:
+        """Whether every flow has its part of every worker."""
+        return self.parts.keys() >= {(flow, worker) for flow in self.flows for worker in self.workers}
 
 
 class ChangePublication:
-    """Publishes changes. Through which epoch the log has them is in the ledger."""
+    """Publishes changes. Through which epoch the log has them is in each flow's ledger."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -53,43 +61,83 @@ class ChangePublication:
         """The epoch as of whose end changes are being taken, if any are."""
         return [] if self._taking is None else [self._taking.at]
 
+    @property
+    def standing(self) -> tuple[int, int, bool] | None:
+        """How far the changes are that are on their way into the log."""
+        taking = self._taking
+        return None if taking is None else (taking.number, len(taking.untold), taking.is_whole)
+
+    def holds(self, flow: ServedFlow) -> bool:
+        """Whether the flow opens no epoch, because its workers stand at the cut, or beyond."""
+        taking = self._taking
+        return taking is not None and flow.id in taking.untold and flow.ledger.through >= taking.at
+
     def begin(self) -> None:
-        """Take the changes since the last version, if there may be any. Nothing else is under way; no worker can be
-        past the cut."""
-        cluster, ledger = self._cluster, self._cluster.ledger
-        if self._taking is not None or not ledger.logged or not cluster.can_be_cut():
+        """Take the changes since the last version, if there may be any. Nothing else is under way. No worker can be
+        past the cut: it is the last epoch that any of these flows has opened."""
+        flows = [flow for flow in self._cluster if self._takes_part(flow)]
+        if self._taking is not None or not flows or not all(flow.is_complete() for flow in flows):
             return
-        at = ledger.through if cluster.in_step else cluster.opened
-        logged = {view: through for view, through in ledger.logged.items() if self._goes_on(view, at)}
-        begins = tuple(view for view, through in logged.items() if through is None)
-        if not logged or (not begins and all(through is not None and through >= at for through in logged.values())):
+        at = Epoch(max(flow.ledger.through if flow.in_step else flow.opened for flow in flows))
+        if any(flow.in_step and not (flow.can_be_cut() or flow.ledger.through < at) for flow in flows):
+            return
+        through = {
+            view: known for flow in flows for view, known in flow.ledger.logged.items() if self._goes_on(flow, view, at)
+        }
+        begins = tuple(view for view, known in through.items() if known is None)
+        if not through or (not begins and all(known is not None and known >= at for known in through.values())):
             return
         self._last += 1
+        named = frozenset(flow.id for flow in flows if flow.ledger.logged.keys() & through.keys())
         self._taking = TakingChanges(
-            number=self._last, at=at, views=tuple(logged), begins=begins, workers=cluster.workers
+            number=self._last,
+            at=at,
+            views=tuple(through),
+            begins=begins,
+            flows=named,
+            untold=set(named),
+            workers=self._cluster.workers,
         )
-        for worker in cluster.workers:
-            cluster.tell(cluster.members[worker], TakeChanges(taking=self._last, at=at, begins=begins))
+        self.go_on()
 
-    def _goes_on(self, view: str, at: Epoch) -> bool:
+    def go_on(self) -> None:
+        """Ask the flows whose workers go one by one, and of the others those that stand at the cut."""
+        taking = self._taking
+        if taking is None:
+            return
+        for flow in self._cluster:
+            stands = not flow.in_step or (flow.can_be_cut() and flow.ledger.through == taking.at)
+            if flow.id in taking.untold and stands:
+                taking.untold.discard(flow.id)
+                begins = tuple(view for view in taking.begins if view in flow.ledger.logged)
+                for worker in taking.workers:
+                    flow.tell(flow.members[worker], TakeChanges(taking=taking.number, at=taking.at, begins=begins))
+
+    def _takes_part(self, flow: ServedFlow) -> bool:
+        """Whether the flow has logged views. While it is built, their logs have not begun."""
+        return bool(flow.ledger.logged) and not flow.is_building
+
+    def _goes_on(self, flow: ServedFlow, view: str, at: Epoch) -> bool:
         """Whether the view has not failed, and its log, if it begins, does so after the last one of this name: a reader
         of that must not take its versions for those of the new one."""
-        ledger = self._cluster.ledger
+        ledger = flow.ledger
         is_later = ledger.logged[view] is not None or at > ledger.log_ends.get(view, -1)
-        return view not in self._cluster.failed and is_later
+        return view not in flow.failed and is_later
 
-    def written(self, member: Member, message: ChangesWritten) -> None:
+    def written(self, flow: ServedFlow, worker: WorkerId, message: ChangesWritten) -> None:
         """A worker's part is in the lake. The last part makes the changes whole."""
         taking = self._of(message.taking)
         if taking is None or taking.is_whole:
             return
-        taking.parts[member.worker] = message.parts
-        if taking.parts.keys() < set(taking.workers) and self._cluster.rules.changes_all_parts:
+        taking.parts[flow.id, worker] = message.parts
+        if not taking.has_all() and self._cluster.rules.changes_all_parts:
             return
         taking.is_whole = True
         if self._cluster.rules.changes_noted_from_the_cut:
-            self._cluster.ledger.begin_logs(dict.fromkeys(taking.begins, taking.at))
-        parts = tuple(part for worker in sorted(taking.parts) for part in taking.parts[worker])
+            for each in self._cluster:
+                begins = dict.fromkeys(each.ledger.logged.keys() & set(taking.begins), taking.at)
+                each.ledger.begin_logs(begins)
+        parts = tuple(part for key in sorted(taking.parts) for part in taking.parts[key])
         self._cluster.act(
             PublishChanges(taking=taking.number, at=taking.at, views=taking.views, begins=taking.begins, parts=parts)
         )
@@ -110,8 +158,10 @@ class ChangePublication:
 
     def _log(self, taking: TakingChanges) -> None:
         self.forget()
-        through = self._cluster.ledger.extend_logs(taking.views, taking.at)
-        self._cluster.tell_all(ChangesLogged(through=through))
+        for flow in self._cluster:
+            through = flow.ledger.extend_logs(taking.views, taking.at)
+            if through:
+                flow.tell_all(ChangesLogged(through=through))
 
     def torn(self) -> None:
         """changes.given_up_when_torn: a worker is lost, or all begin anew. Changes that are whole are published all the
@@ -121,9 +171,10 @@ class ChangePublication:
             self.forget()
 
     def forget(self) -> None:
-        """The changes are in the log, or given up; or the views have changed."""
+        """The changes are in the log, or given up."""
         self._taking = None
-        self._cluster.ledger.begin_logs({})
+        for flow in self._cluster:
+            flow.ledger.begin_logs({})
 
     def _of(self, number: int) -> TakingChanges | None:
         return self._taking if self._taking is not None and self._taking.number == number else None

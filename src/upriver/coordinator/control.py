@@ -43,7 +43,7 @@ class Control:
         """No rescale is on: record the placement or the views if they have changed. vacant: places that wait for a new
         worker, and whose vnodes other workers have taken over."""
         cluster = self._cluster
-        if self._seen is None and not cluster.is_filled():
+        if self._seen is None and not cluster.places.is_filled():
             return  # this driver has not got its workers yet: the last driver's record counts
         now = Placement(cluster.workers, cluster.vnode_map), vacant, cluster.plans
         if now != self._seen:

@@ -1,5 +1,5 @@
-"""The coordinator's account of epochs: rows that went in, rows that came to each region, and the epochs that ended;
-rules coordinator.all_workers_finish, coordinator.rows_have_arrived, coordinator.late_reports_change_nothing and
+"""The account of a flow's epochs: rows that went in, rows that came to each region, and the epochs that ended; rules
+coordinator.all_workers_finish, coordinator.rows_have_arrived, coordinator.late_reports_change_nothing and
 views.fail_miscounted.
 
 Without exchange edges, an epoch has ended when every worker has read its slices, and as many rows have come to each
@@ -18,12 +18,11 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from upriver.coordinator.published import Compacted, PublishedEpochs
+from upriver.coordinator.published import PublishedEpochs
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Channel, Epoch, WorkerId, preceding
 from upriver.plan.plan import DataflowPlan, view_of
 from upriver.plan.schemas import rows_from_bytes
-from upriver.protocol.coordinator_events import EpochPublished
 from upriver.protocol.messages import NO_STAGE, EpochFinished, RowsApplied, RowsSettled, StageDone
 from upriver.protocol.rules import Rules
 
@@ -85,9 +84,10 @@ class Ledger:
         plans: Sequence[DataflowPlan],
         rules: Rules,
         logs: LoggedVersions | None = None,
+        epochs: PublishedEpochs | None = None,
     ) -> None:
-        """logs: the change logs in the lake."""
-        self.epochs = PublishedEpochs()
+        """logs: the change logs in the lake. epochs: those that are there already; ``None``: none are."""
+        self.epochs = epochs or PublishedEpochs()
         self.ended = Epoch(0)
         self.through = Epoch(0)
         self.deepest = 0
@@ -105,7 +105,7 @@ class Ledger:
         self.log_begins: dict[str, Epoch] = {}
         """By view whose change log begins with changes that the driver is committing: the first version."""
         self.log_ends: dict[str, Epoch] = dict(logs.ended)
-        """The last version of every log that has ended, by view."""
+        """The last version of every log that had ended when this one began, by view."""
         self._accounts: dict[Epoch, Account] = {}
         """All and only the epochs that have not ended, and that a worker has reported on or that were opened mixed."""
         self._ended_accounts: dict[Epoch, Account] = {}
@@ -113,28 +113,10 @@ class Ledger:
         self._miscounted: dict[str, str] = {}
         """By view whose counts are wrong, and count no more: what is wrong."""
 
-    def replan(
-        self, plans: Sequence[DataflowPlan], epochs: Sequence[EpochPublished], since: Sequence[Compacted] = ()
-    ) -> None:
-        """The views have changed, and all workers begin from nothing. epochs: from the first on. since: as in
-        ``PublishedEpochs.replace``."""
-        self._take(plans)
-        self.epochs.replace(epochs, since)
-        self.start_anew()
-        if not self.is_staged:
-            self.through = self.ended
-
     @property
     def noted(self) -> dict[str, Epoch | None]:
         """By logged view: the version after which a worker that begins notes changes; ``None``: not at all."""
         return {**self.logged, **self.log_begins}
-
-    def log(self, same: Collection[str], plans: Sequence[DataflowPlan]) -> None:
-        """The views have changed. same: those whose change logs go on; logs of other views begin anew."""
-        before = self.logged
-        self.log_ends.update((view, at) for view, at in before.items() if at is not None)
-        views = [plan.name for plan in plans if plan.logs_changes]
-        self.logged = {view: before[view] if view in same else None for view in views}
 
     def begin_logs(self, begins: Mapping[str, Epoch]) -> None:
         """The driver is committing the first changes of these views' logs. begins: the first version, by view."""
@@ -169,6 +151,11 @@ class Ledger:
     def next(self) -> Epoch | None:
         """The epoch after the last that has ended; ``None`` if it is not published."""
         return self.epochs.following(self.through)
+
+    def share_of_rows(self, through: Epoch) -> float:
+        """Of the rows that are there to read, the share up to this epoch."""
+        channels = {channel for channels in self._channels.values() for channel in channels}
+        return self.epochs.share_of_rows(channels, through)
 
     @property
     def miscounted(self) -> Mapping[str, str]:

@@ -9,7 +9,7 @@ A table is **ready** once the workers reflect all epochs that were in the lake a
 this start, or the last one of the run before, from which the age tells. As long as a source has failed, a table that
 had rows at the start is ready without a mark: it serves what it has, and every answer names the failed source. The app
 is ready when each table has a mark of this start, or has one of the run before and a source that has failed and is to
-be tried again.
+be tried again. A table that is added to a running app does not count there: an app that is ready stays so.
 
 ``TableCounts``: a table's rows, epochs, and recent rows a second. Status and metrics read it here.
 """
@@ -47,12 +47,13 @@ class Progress:
 
 @dataclass(slots=True)
 class _TableSource:
-    """had_rows: at the start. before: the mark that the run before has left. reflected: the newest mark that counts.
-    pending: marks that do not, oldest first. first: the epoch of the first mark of this start. error: why the source
-    has failed or stalled, in one line. is_final: it has failed for good."""
+    """had_rows: at the start. before: the mark that the run before has left. is_later: the table was added to a running
+    app. reflected: the newest mark that counts. pending: marks that do not, oldest first. first: the epoch of the first
+    mark of this start. error: why the source has failed or stalled, in one line. is_final: it has failed for good."""
 
     had_rows: bool
     before: ReadThrough | None = None
+    is_later: bool = False
     state: str = RUNNING
     error: str | None = None
     is_final: bool = False
@@ -60,6 +61,10 @@ class _TableSource:
     reflected: ReadThrough | None = None
     pending: list[ReadThrough] = field(default_factory=list)
     is_ready: bool = False
+
+    def __post_init__(self) -> None:
+        if self.before is not None:
+            self.pending.append(self.before)
 
     def add(self, mark: ReadThrough) -> None:
         if self.first is None:
@@ -95,9 +100,15 @@ class Freshness:
     ) -> None:
         self._sources = {table: _TableSource(had_rows, before.get(table)) for table, had_rows in (tables or {}).items()}
         self._committed = committed
-        for source in self._sources.values():
-            if source.before is not None:
-                source.pending.append(source.before)
+
+    def add(self, table: str, *, had_rows: bool, before: ReadThrough | None = None) -> None:
+        """A table is added to the running app. had_rows: whether the lake has rows of it. before: the mark that its
+        last source has left."""
+        self._sources[table] = _TableSource(had_rows, before, is_later=True)
+
+    def forget(self, table: str) -> None:
+        """The table is dropped."""
+        self._sources.pop(table, None)
 
     def read_through(self, table: str, mark: ReadThrough) -> None:
         """A source was read through. Marks of one table come in order."""
@@ -114,9 +125,12 @@ class Freshness:
         unread = {
             table: _trouble(source) or _still_read(progress)
             for table, source in self._sources.items()
-            if not source.is_read and (source.is_final or source.before is None or source.state != FAILED)
+            if not source.is_later
+            and not source.is_read
+            and (source.is_final or source.before is None or source.state != FAILED)
         }
-        return FreshnessReport(progress.ended, tables, unread)
+        later = tuple(table for table, source in self._sources.items() if source.is_later)
+        return FreshnessReport(progress.ended, tables, unread, later)
 
     def marks(self, ended: Epoch) -> dict[str, ReadThrough]:
         """The newest mark that counts of each table that has one. ended: as in a report."""

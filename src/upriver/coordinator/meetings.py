@@ -1,6 +1,7 @@
 """Meetings: before workers speak to each other, each opens a channel to every other."""
 
-from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.cluster import Cluster
+from upriver.coordinator.places import WorkerProcess
 from upriver.ids import Incarnation, WorkerId
 from upriver.protocol.messages import Meet, MetPeers
 from upriver.protocol.strategies import Strategy
@@ -25,12 +26,12 @@ class Meetings:
     @property
     def lacking(self) -> frozenset[WorkerId]:
         """The workers that lack a channel."""
-        return frozenset(m.worker for m in self._cluster.by_worker() if m.incarnation in self._waiting)
+        return frozenset(p.worker for p in self._cluster.places.by_worker() if p.incarnation in self._waiting)
 
     @property
     def is_of_all(self) -> bool:
         """Whether the last meeting included all current workers, and no channel was lost since."""
-        return self._called >= {member.incarnation for member in self._cluster.by_worker()}
+        return self._called >= {process.incarnation for process in self._cluster.places.by_worker()}
 
     @property
     def have_all_met(self) -> bool:
@@ -40,15 +41,19 @@ class Meetings:
     def call(self, strategy: Strategy, keys_max: int | None) -> None:
         """Call all current workers to a meeting. strategy, keys_max: as in ``Meet``."""
         self.number += 1
-        members = self._cluster.by_worker()
-        self._called = self._waiting = frozenset(member.incarnation for member in members)
-        peers = {member.worker: (member.incarnation, member.address) for member in members}
-        self._cluster.tell_all(Meet(meeting=self.number, peers=peers, strategy=strategy, keys_max=keys_max))
+        processes = self._cluster.places.by_worker()
+        self._called = self._waiting = frozenset(process.incarnation for process in processes)
+        peers = {process.worker: (process.incarnation, process.address) for process in processes}
+        self._cluster.places.tell_all(Meet(meeting=self.number, peers=peers, strategy=strategy, keys_max=keys_max))
 
-    def met(self, member: Member, message: MetPeers) -> None:
+    def met(self, process: WorkerProcess, message: MetPeers) -> None:
         """A worker has all its channels."""
-        if message.meeting == self.number:
-            self._waiting -= {member.incarnation}
+        if self.is_last(message.meeting):
+            self._waiting -= {process.incarnation}
+
+    def is_last(self, meeting: int) -> bool:
+        """Whether this is the last meeting, and it is not forgotten."""
+        return meeting == self.number and bool(self._called)
 
     def forget(self) -> None:
         """A channel is gone: all workers must meet again."""

@@ -35,7 +35,7 @@ class PublishedEpoch:
 
 
 class PublishedEpochs:
-    """All epochs that workers may still be sent, in order."""
+    """All epochs that a flow's workers may still be sent, in order."""
 
     def __init__(self) -> None:
         self.last = BEGINNING
@@ -76,15 +76,27 @@ class PublishedEpochs:
         for event in events:
             fresh.add(event)
         later = self._order[bisect_right(self._order, fresh.last) :]
+        first = fresh._order
         if later and self._known[later[0]].after != fresh.last:
-            raise ProtocolError(f"epochs up to {fresh.last} were given, and {later[0]} follows on another")
+            after = self._known[later[0]].after
+            if (after, later[0]) not in _segments(since):
+                raise ProtocolError(f"epochs up to {fresh.last} were given, and {later[0]} follows on another")
+            first = first[: bisect_right(first, after)]  # the others are in a segment with later epochs by now
         self.as_of = max(self.as_of, fresh.as_of)
         self._rewritten = [event for event in self._rewritten if event not in since]
         self._forget_waiting()
-        self._order = fresh._order + later
-        self._known = fresh._known | {epoch: self._known[epoch] for epoch in later}
+        known = {epoch: fresh._known[epoch] for epoch in first}
+        self._known = known | {epoch: self._known[epoch] for epoch in later}
+        self._order = first + later
         for compacted in since:
             self.compacted(compacted)
+
+    def copy(self) -> "PublishedEpochs":
+        """Others with the same epochs, for which no segment waits."""
+        made = PublishedEpochs()
+        made.last, made.as_of, made.clock = self.last, self.as_of, self.clock
+        made._order, made._known = list(self._order), dict(self._known)
+        return made
 
     def forget(self) -> None:
         """No worker will be sent any of them."""
@@ -121,6 +133,14 @@ class PublishedEpochs:
         """The epochs after one and up to another, at most so many."""
         first, end = bisect_right(self._order, after), bisect_right(self._order, through)
         return self._order[first : end if count is None else min(end, first + count)]
+
+    def share_of_rows(self, channels: Collection[Channel], through: Epoch) -> float:
+        """Of the rows of these channels, the share up to this epoch; 1 if there are none. Another thread may call
+        it."""
+        known = tuple(self._known.values())
+        rows = [sum(each.rows.get(channel, 0) for channel in channels) for each in known]
+        read = sum(count for each, count in zip(known, rows, strict=True) if each.epoch <= through)
+        return read / sum(rows) if any(rows) else 1.0
 
     # Segments
 
@@ -174,6 +194,12 @@ class PublishedEpochs:
             del self._known[epoch]
         self._order[first:end] = [segment.epoch]
         self._known[segment.epoch] = PublishedEpoch(segment.epoch, segment.after, segment.rows, clock)
+
+
+def _segments(compacted: Iterable[Compacted]) -> set[tuple[Epoch, Epoch]]:
+    """The epoch before each segment, and its last one."""
+    every = [event.segments if isinstance(event, SegmentsRewritten) else (event,) for event in compacted]
+    return {(segment.after, segment.epoch) for segments in every for segment in segments}
 
 
 def _stand_between(stands: Stands, after: Epoch, through: Epoch) -> bool:

@@ -1,20 +1,18 @@
 """The leader of the group (document 002): it assigns learners and standbys, and decides when slices change hands.
 
 ``docs/internals/standbys.md`` and ``docs/internals/membership.md``. The leader holds a round of assignment between two
-epochs, when a worker comes or goes or a learner has caught up. Slices that a round gives to another worker are handed
-over at once: all workers resume by the new map. When a worker is lost, the standbys of its slices take over.
-
-The coordinator's account of feeds, ``FeedBook``: which worker follows which, and how far each follower is; rule
-replication.epoch_waits_for_followers.
+epochs of each flow, when a worker comes or goes or a learner has caught up. A learner, or a standby, follows its slices
+in every flow, and is ready when it has them of every flow. Slices that a round gives to another worker are handed over
+at once: all workers resume by the new map. When a worker is lost, the standbys of its slices take over.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from upriver.coordinator.assignor import assign
-from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.cluster import Cluster, ServedFlow
 from upriver.coordinator.group import (
     Assignment,
     Group,
@@ -25,163 +23,11 @@ from upriver.coordinator.group import (
     TaskId,
     asking_for_a_round,
 )
+from upriver.coordinator.places import WorkerProcess
 from upriver.coordinator.spread import host_of
-from upriver.ids import BEGINNING, Epoch, FeedId, Incarnation, VnodeId, WorkerId
-from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Probe, Unfollow
+from upriver.ids import BEGINNING, Epoch, FlowId, Incarnation, VnodeId, WorkerId
+from upriver.protocol.messages import CaughtUp, FeedEnded, Here, Probe
 from upriver.vnodes import VnodeMap
-
-
-@dataclass(slots=True)
-class FeedLine:
-    """One feed. since: the first epoch at whose end the follower had everything. through: the last."""
-
-    owner: WorkerId
-    follower: WorkerId
-    vnodes: set[VnodeId]
-    since: Epoch | None = None
-    through: Epoch = BEGINNING
-
-    def is_as_of(self, epoch: Epoch) -> bool:
-        return self.since is not None and self.since <= epoch <= self.through
-
-
-class FeedBook:
-    """All feeds of one app."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._lines: dict[FeedId, FeedLine] = {}
-        self._last = 0
-        self._agreed: Assignment | None = None
-        """The assignment that all feeds match by now."""
-
-    def caught_up(self, message: CaughtUp) -> None:
-        line = self._lines.get(message.feed)
-        if line is not None:
-            line.since = message.epoch if line.since is None else line.since
-            line.through = Epoch(max(line.through, message.epoch))
-
-    def have(self, epoch: Epoch) -> bool:
-        """Whether every follower that has ever caught up has everything as of the end of this epoch."""
-        return all(line.since is None or line.through >= epoch for line in self._lines.values())
-
-    def follows(self, worker: WorkerId, vnode: VnodeId, through: Epoch | None) -> bool:
-        """Whether the worker has this slice as of the end of epoch ``through``; ``None``: of any epoch."""
-        return any(
-            line.follower == worker and vnode in line.vnodes and (through is None or line.is_as_of(through))
-            for line in self._lines.values()
-        )
-
-    def is_followed(self, vnode: VnodeId, gone: Collection[WorkerId], through: Epoch | None) -> bool:
-        """Whether a worker that is not gone has this slice."""
-        followers = {line.follower for line in self._lines.values() if vnode in line.vnodes} - set(gone)
-        return any(self.follows(worker, vnode, through) for worker in followers)
-
-    def ended(self, feed: FeedId) -> None:
-        """The owner has ended this feed."""
-        line = self._lines.pop(feed, None)
-        self._agreed = None
-        if line is not None:
-            self._tell(line.follower, Unfollow(feed=feed, vnodes=tuple(sorted(line.vnodes))))
-
-    def lost(self, worker: WorkerId, *, is_owner_too: bool) -> None:
-        """End the feeds to this worker. is_owner_too: also those from it, because no worker takes over from it."""
-        self._agreed = None
-        for feed, line in list(self._lines.items()):
-            if line.follower == worker:
-                del self._lines[feed]
-            elif line.owner == worker and is_owner_too:
-                self.ended(feed)
-
-    def stop(self) -> None:
-        """End all feeds."""
-        for feed in list(self._lines):
-            self.ended(feed)
-
-    def forget(self) -> None:
-        """All workers have begun anew, and know of no feed."""
-        self._lines.clear()
-        self._agreed = None
-
-    def resume(self, moved: Collection[VnodeId]) -> None:
-        """All workers resume as of the last epoch's end, and these slices change hands. Their feeds end: followers have
-        to follow the new owner."""
-        through, self._agreed = self._cluster.ledger.through, None
-        for feed, line in list(self._lines.items()):
-            line.vnodes.difference_update(moved)
-            if not line.vnodes:
-                del self._lines[feed]
-            if line.since is not None and line.since > through:
-                line.since = None
-            line.through = Epoch(min(line.through, through))
-
-    def follow(self, wanted: Assignment) -> None:
-        """Make the feeds match this assignment. There is a channel between any two workers."""
-        if wanted is self._agreed:
-            return
-        self._agreed, wanted_followers = wanted, _followers_of(wanted)
-        for feed, line in list(self._lines.items()):
-            surplus = {vnode for vnode in line.vnodes if (vnode, line.follower) not in wanted_followers}
-            if surplus:
-                self._tell(line.follower, Unfollow(feed=feed, vnodes=tuple(sorted(surplus))))
-            line.vnodes -= surplus
-            if not line.vnodes:
-                del self._lines[feed]
-        there = {(vnode, line.follower) for line in self._lines.values() for vnode in line.vnodes}
-        self._begin(wanted_followers - there)
-
-    def _begin(self, wanted_followers: Iterable[tuple[VnodeId, WorkerId]]) -> None:
-        pairs: defaultdict[tuple[WorkerId, WorkerId], list[VnodeId]] = defaultdict(list)
-        for vnode, follower in sorted(wanted_followers):
-            pairs[self._cluster.reading.owners[vnode], follower].append(vnode)
-        for (owner, follower), vnodes in sorted(pairs.items()):
-            self._last += 1
-            feed = FeedId(self._last)
-            self._lines[feed] = FeedLine(owner, follower, set(vnodes))
-            self._tell(follower, Follow(feed=feed, owner=owner, vnodes=tuple(vnodes)))
-
-    def held(self, last: Assignment) -> Assignment:
-        """The part of the last round's assignment that is real: tasks by the map, copies by the feeds."""
-        there = {(vnode, line.follower) for line in self._lines.values() for vnode in line.vnodes}
-        standby = {
-            task: frozenset(worker for worker in holders if (VnodeId(task), worker) in there)
-            for task, holders in last.standby.items()
-        }
-        return Assignment(
-            active={TaskId(vnode): owner for vnode, owner in enumerate(self._cluster.reading.owners)},
-            standby={task: holders for task, holders in standby.items() if holders},
-            learner={task: worker for task, worker in last.learner.items() if (VnodeId(task), worker) in there},
-        )
-
-    def lags(self) -> dict[TaskId, dict[WorkerId, int]]:
-        """How many epochs each copy is behind. Only copies that are complete as of the last epoch's end are in it, with
-        0: no other copy can take over."""
-        lags: defaultdict[TaskId, dict[WorkerId, int]] = defaultdict(dict)
-        for line in self._lines.values():
-            if line.is_as_of(self._cluster.ledger.through):
-                for vnode in line.vnodes:
-                    lags[TaskId(vnode)][line.follower] = 0
-        return lags
-
-    def followed(self, copies: int) -> int:
-        """How many vnodes have this many complete copies as of the last epoch's end. Another thread may call it while
-        feeds change: it reads copies."""
-        counts = Counter[VnodeId]()
-        for line in tuple(self._lines.values()):
-            if line.is_as_of(self._cluster.ledger.through):
-                counts.update(tuple(line.vnodes))
-        return sum(count >= copies for count in counts.values())
-
-    def _tell(self, worker: WorkerId, message: Follow | Unfollow) -> None:
-        member = self._cluster.members.get(worker)
-        if member is not None:
-            self._cluster.tell(member, message)
-
-
-def _followers_of(wanted: Assignment) -> set[tuple[VnodeId, WorkerId]]:
-    copies = {(VnodeId(task), worker) for task, holders in wanted.standby.items() for worker in holders}
-    return copies | {(VnodeId(task), worker) for task, worker in wanted.learner.items()}
-
 
 EPOCHS_BETWEEN_MAX = 8
 """replication.published_epochs_first: how many epochs go before the next round at most. Slices change hands even where
@@ -212,11 +58,11 @@ class OpenProbes:
     def __bool__(self) -> bool:
         return bool(self._open)
 
-    def send(self, member: Member) -> None:
+    def send(self, process: WorkerProcess) -> None:
         """Ask the worker whether it is there."""
         self._last += 1
-        self._open[self._last] = member.worker
-        self._cluster.tell(member, Probe(probe=self._last))
+        self._open[self._last] = process.worker
+        self._cluster.places.tell(process, Probe(probe=self._last))
 
     def answered(self, probe: int) -> bool:
         """A worker has answered. Returns whether the probe was still open."""
@@ -237,8 +83,6 @@ class Leader:
         self._cluster = cluster
         self._learns = config
         self._stands_by = replace(config, eventual_balance=False)  # a map that users have made uneven stays so
-        self._feeds = FeedBook(cluster)
-        self._born = cluster.generation.born
         self._assignment = Assignment()
         """The last round's result."""
         self._memory: LeaderMemory | None = LeaderMemory()
@@ -248,10 +92,10 @@ class Leader:
         """A follower has caught up since the leader last checked which followers request a round. It has caught up as
         of an epoch that may not be over."""
         self._learning: LearningSlices | None = None
-        self._first = BEGINNING
-        """replication.published_epochs_first: the next round waits for the epochs up to this one. They were published
-        when slices last changed hands. Without this, epochs would pile up while a worker learns, where a round takes
-        longer than an epoch."""
+        self._first: dict[FlowId, Epoch] = {}
+        """replication.published_epochs_first: the next round waits for each flow's epochs up to this one. They were
+        published when slices last changed hands. Without this, epochs would pile up while a worker learns, where a
+        round takes longer than an epoch."""
         self._lost: dict[WorkerId, Incarnation] = {}
         """Lost workers. Their standbys take over when the leases of these incarnations have run out."""
         self._silent: set[Incarnation] = set()
@@ -269,7 +113,7 @@ class Leader:
         """Decide whether workers follow each other. If so, epochs are opened one at a time, and all have channels."""
         stands_by = self._config.num_standby_replicas > 0 and not self._cluster.keeps_only_what_is_read
         is_followed = bool(self._cluster.plans) and (stands_by or self._learning is not None)
-        self._cluster.follow(is_followed=is_followed, is_reversible=stands_by)
+        self._cluster.places.follow(is_followed=is_followed, is_reversible=stands_by)
 
     # What the coordinator asks
 
@@ -286,8 +130,8 @@ class Leader:
     def standing(self) -> dict[str, Any]:
         """wanted: standbys of each vnode. ready: vnodes that have that many. learners: vnodes being learned. why: why
         not every vnode has as many standbys as the user wants; ``None`` if each has."""
-        wanted = self._config.num_standby_replicas if self._cluster.is_reversible else 0
-        ready = self._feeds.followed(wanted) if wanted else 0
+        wanted = self._config.num_standby_replicas if self._cluster.places.is_reversible else 0
+        ready = self._followed(wanted) if wanted else 0
         why, vnodes = self.why_unplaced, len(self._cluster.reading.owners)
         if why is None and wanted and ready < vnodes:
             why = f"{ready} of {vnodes} vnodes are copied so far; nothing is copied while keys move in a rescale"
@@ -302,12 +146,12 @@ class Leader:
             return None
         if cluster.keeps_only_what_is_read:
             return "every view is partial: only views that keep every key have standbys"
-        members = dict(cluster.members)
-        if missing := [worker for worker in cluster.workers if worker not in members]:
+        processes = dict(cluster.processes)
+        if missing := [worker for worker in cluster.workers if worker not in processes]:
             return f"{_listed(missing)} {'is' if len(missing) == 1 else 'are'} not up"
         places: dict[str, list[WorkerId]] = {}
         for worker in cluster.workers:
-            places.setdefault(members[worker].instance, []).append(worker)
+            places.setdefault(processes[worker].instance, []).append(worker)
         if len(places) > wanted:
             return None
         where = "; ".join(
@@ -319,10 +163,20 @@ class Leader:
             f"must run workers. Give the app more workers, or Spark more executors"
         )
 
-    def has(self, epoch: Epoch) -> bool:
-        """replication.epoch_waits_for_followers: whether every follower that has caught up has what changed in this
-        epoch."""
-        return self._feeds.have(epoch)
+    @property
+    def _followed_flows(self) -> list[ServedFlow]:
+        """The flows that workers follow: those that are served, and have a view that keeps every key."""
+        return [flow for flow in self._cluster if not (flow.keeps_only_what_is_read or flow.is_to_begin)]
+
+    def _complete(self) -> frozenset[tuple[VnodeId, WorkerId]]:
+        """The slices and the workers that have all of them, of every flow, as of its last epoch's end."""
+        complete = [flow.feeds.complete() for flow in self._followed_flows]
+        return complete[0].intersection(*complete[1:]) if complete else frozenset()
+
+    def _followed(self, copies: int) -> int:
+        """How many vnodes have this many complete copies. Another thread may call it."""
+        counts = Counter(vnode for vnode, _ in self._complete())
+        return sum(count >= copies for count in counts.values())
 
     def awaits(self, worker: WorkerId) -> bool:
         """Whether the place waits for a new worker, which is told what it keeps when the cluster is quiet."""
@@ -361,71 +215,92 @@ class Leader:
         self._learning = None
         self._is_due = True
         self._follow()
-        if not self._cluster.is_followed:
-            self._feeds.stop()  # no later round will
+        if not self._cluster.places.is_followed:
+            self._stop_feeds()  # no later round will
 
     # Events
 
-    def heard(self, message: CaughtUp | FeedEnded) -> None:
+    def heard(self, flow: ServedFlow, message: CaughtUp | FeedEnded) -> None:
         """A follower has caught up with the owner, or its feed has ended."""
         match message:
             case CaughtUp():
-                self._feeds.caught_up(message)
+                flow.feeds.caught_up(message)
                 self._has_news = True
             case FeedEnded(feed=feed):
-                self._feeds.ended(feed)
+                flow.feeds.ended(feed)
                 self._is_due = True
 
-    def replanned(self) -> None:
-        """The set of views has changed."""
+    def flows_changed(self) -> None:
+        """A flow was added or dropped."""
+        self._is_due = True
         self._follow()
 
     def keys_move(self) -> None:
         """Keys move by another strategy: no worker follows another meanwhile."""
-        self._feeds.stop()
+        self._stop_feeds()
         self._is_due = True
+
+    def _stop_feeds(self) -> None:
+        for flow in self._cluster:
+            flow.feeds.stop()
 
     def came(self, worker: WorkerId) -> None:
         """A new worker is in a place."""
         self._forget_member(worker)
         self._is_due = True
 
-    def can_replace(self, member: Member) -> bool:
-        """Whether staying workers have all slices of this worker and of lost ones, as of the last epoch's end."""
+    def can_replace(self, worker: WorkerId) -> bool:
+        """Whether staying workers have all slices of this worker and of lost ones, of each flow, as of its last epoch's
+        end."""
         cluster = self._cluster
-        gone = {*self._lost, member.worker}
+        gone = {*self._lost, worker}
         staying = [worker for worker in cluster.workers if worker not in gone]
-        if not (cluster.is_reversible and cluster.has_begun and staying and self._are_there(staying)):
+        if not (cluster.places.is_reversible and cluster.has_begun and staying):
             return False
-        through = cluster.ledger.through if cluster.rules.replication_caught_up else None
-        return all(self._feeds.is_followed(vnode, gone, through) for vnode in self._kept_by(gone))
+        served = [flow for flow in cluster if not flow.is_to_begin]
+        return all(self._stand(flow, staying) and self._follow_all(flow, gone) for flow in served)
 
-    def _are_there(self, workers: Collection[WorkerId]) -> bool:
-        members = self._cluster.members
+    def _stand(self, flow: ServedFlow, workers: Collection[WorkerId]) -> bool:
+        """Whether these workers have all of the flow as of its last epoch's end."""
+        members = flow.members
         return all(
-            worker in members
-            and members[worker].is_restored
-            and members[worker].finished >= self._cluster.ledger.through
+            worker in members and members[worker].is_restored and members[worker].finished >= flow.ledger.through
             for worker in workers
         )
+
+    def _follow_all(self, flow: ServedFlow, gone: Collection[WorkerId]) -> bool:
+        """Whether others follow all slices of lost workers. Of a flow that keeps what is read nothing is followed."""
+        if flow.keeps_only_what_is_read:
+            return True
+        through = flow.ledger.through if flow.rules.replication_caught_up else None
+        return all(flow.feeds.is_followed(vnode, gone, through) for vnode in self._kept_by(gone))
 
     def _kept_by(self, workers: Collection[WorkerId]) -> list[VnodeId]:
         return [vnode for worker in sorted(workers) for vnode in self._cluster.reading.vnodes_of_worker(worker)]
 
-    def lost(self, member: Member) -> None:
+    def lost(self, process: WorkerProcess) -> None:
         """Standbys will take over from this worker. Other workers will follow the owners that it followed."""
-        self._lost[member.worker] = member.incarnation
-        self._gone(member.worker)
+        self._lost[process.worker] = process.incarnation
+        self._gone(process.worker)
 
-    def given_up(self, member: Member) -> None:
+    def given_up(self, process: WorkerProcess) -> None:
         """The worker is gone, and no standby can take over: a new worker in its place restores the state."""
-        for worker in (*self._lost, member.worker):
-            self._feeds.lost(worker, is_owner_too=True)
+        self.take_over_no_more()
+        self._end_feeds(process.worker, is_owner_too=True)
+        self._gone(process.worker)
+
+    def take_over_no_more(self) -> None:
+        """No standby takes over from a lost worker: a new one in its place restores the state."""
+        for worker in self._lost:
+            self._end_feeds(worker, is_owner_too=True)
         self._lost.clear()
-        self._gone(member.worker)
+
+    def _end_feeds(self, worker: WorkerId, *, is_owner_too: bool) -> None:
+        for flow in self._cluster:
+            flow.feeds.lost(worker, is_owner_too=is_owner_too)
 
     def _gone(self, worker: WorkerId) -> None:
-        self._feeds.lost(worker, is_owner_too=False)
+        self._end_feeds(worker, is_owner_too=False)
         self._forget_member(worker)
         self._probes.forget(worker)
         self._is_due = True
@@ -446,12 +321,12 @@ class Leader:
 
     def doubts(self, peer: WorkerId | None) -> bool:
         """A peer could not be reached. Whether it is lost already or is probed now: then nothing is torn meanwhile."""
-        member = None if peer is None else self._cluster.members.get(peer)
+        process = None if peer is None else self._cluster.processes.get(peer)
         if peer in self._lost:
             return True
-        if member is None or peer not in self._cluster.workers or not self.can_replace(member):
+        if process is None or process.worker not in self._cluster.workers or not self.can_replace(process.worker):
             return False
-        self._probes.send(member)
+        self._probes.send(process)
         return True
 
     def here(self, message: Here) -> bool:
@@ -460,40 +335,58 @@ class Leader:
 
     # Between two epochs
 
+    def wants_quiet(self) -> bool:
+        """Whether it waits for the end of each flow's open epoch: until then none opens another one."""
+        if self._lost or not self._cluster.places.is_followed:
+            return False
+        comes = bool(self._vacant & self._cluster.processes.keys())
+        return comes or (self._is_due and not self._waits) or (self._has_news and bool(self._assignment.learner))
+
     def advance(self, *, channels: bool, may_change_hands: bool) -> bool:
         """Do what has become possible. Returns whether all workers must meet again.
 
         channels: there is one between any two workers. may_change_hands: nothing is under way that forbids slices to
         move."""
         cluster = self._cluster
-        if self._born != cluster.generation.born:
-            self._begin_anew()
         if self._lost:
             return self._try_take_over()
-        quiet = cluster.is_quiet() or not cluster.rules.replication_between_epochs
-        if not cluster.is_followed or not (quiet and may_change_hands):
+        if not cluster.places.is_followed or not may_change_hands:
+            return False
+        if cluster.rules.replication_between_epochs and not cluster.is_quiet():
             return False
         if self._take_in():
             return True
         if self._has_news and self._assignment.learner:
             self._is_due |= bool(asking_for_a_round(self._group(), self._config))
         self._has_news = False
-        waits = (
-            self._is_due and cluster.ledger.through < self._first
-        )  # replication.published_epochs_first; the last round's result is outdated
-        if not channels or waits:
+        if not channels or (self._is_due and self._waits):  # the last round's result is outdated
             return False
         if self._is_due and self._hold_round():
-            self._first = Epoch(min(cluster.ledger.published, cluster.ledger.through + EPOCHS_BETWEEN_MAX))
+            self._first = {
+                flow.id: Epoch(min(flow.ledger.published, flow.ledger.through + EPOCHS_BETWEEN_MAX)) for flow in cluster
+            }
             return True
-        self._feeds.follow(self._assignment)
+        for flow in self._followed_flows:
+            flow.feeds.follow(self._assignment)
         return False
 
-    def _begin_anew(self) -> None:
-        """All workers begin from a checkpoint, or with nothing."""
-        self._born = self._cluster.generation.born
-        self._first = BEGINNING
-        self._feeds.forget()
+    @property
+    def _waits(self) -> bool:
+        """replication.published_epochs_first. Flows that begin anew by the new map are not waited for: one that stands
+        aside opens no epoch."""
+        flows = [flow for flow in self._cluster if not flow.is_to_begin]
+        return any(flow.ledger.through < self._first.get(flow.id, BEGINNING) for flow in flows)
+
+    def flow_began_anew(self, flow: ServedFlow) -> None:
+        """All shares of a flow begin from a checkpoint, or with nothing."""
+        self._first.pop(flow.id, None)
+        flow.feeds.forget()
+        self._is_due = True
+
+    def all_began_anew(self) -> None:
+        """All shares of all flows begin from a checkpoint, or with nothing."""
+        for flow in self._cluster:
+            self.flow_began_anew(flow)
         self._assignment = Assignment()
         self._lost.clear()
         self._probes.forget_all()
@@ -504,12 +397,10 @@ class Leader:
     def _take_in(self) -> bool:
         """A worker that has come to a vacant place takes part from now on, though it keeps nothing yet."""
         cluster = self._cluster
-        come = sorted(self._vacant & cluster.members.keys())
+        come = sorted(self._vacant & cluster.processes.keys())
         for worker in come:
             self._vacant.discard(worker)
-            cluster.assign(
-                cluster.members[worker], start_at=cluster.ledger.through, serve_from=cluster.generation.serve_from
-            )
+            cluster.join(cluster.processes[worker])
         cluster.admit(come)
         self._is_due |= bool(come)
         return bool(come)
@@ -547,35 +438,67 @@ class Leader:
         return tuple(active[TaskId(vnode)] for vnode in range(len(self._cluster.reading.owners)))
 
     def _hand_over(self, active: Mapping[TaskId, WorkerId]) -> None:
-        """All workers resume by another map. If a new owner has not followed its slices, they begin anew by it."""
+        """All shares resume by another map. Where a new owner has not followed its slices of a flow, the flow begins
+        anew by it."""
         cluster, before = self._cluster, self._cluster.reading
         after = VnodeMap(type(before.version)(before.version + 1), self._owners(active))
         moved = before.diff(after)
-        through = cluster.ledger.through if cluster.rules.replication_caught_up else None
-        follows = all(self._feeds.follows(now, vnode, through) for vnode, (_, now) in moved.items())
-        if follows or cluster.keeps_only_what_is_read:
-            self._feeds.resume(moved)
-            cluster.resume(after)
-        else:
-            cluster.go_by(dict.fromkeys(cluster.maps, after))
-            cluster.start_anew()
+        anew = [flow for flow in cluster if not self._has_followed(flow, moved)]
+        cluster.go_by_one(after)
+        for flow in cluster:
+            if flow in anew:
+                flow.start_anew()
+                flow.scans.start_anew()
+                self.flow_began_anew(flow)
+            else:
+                flow.feeds.resume(moved)
+                flow.resume(after)
+
+    def _has_followed(self, flow: ServedFlow, moved: Mapping[VnodeId, tuple[WorkerId, WorkerId]]) -> bool:
+        """Whether each new owner has its slices of a flow, or the flow keeps only what is read."""
+        if flow.is_to_begin:
+            return False
+        through = flow.ledger.through if flow.rules.replication_caught_up else None
+        follows = all(flow.feeds.follows(now, vnode, through) for vnode, (_, now) in moved.items())
+        return follows or flow.keeps_only_what_is_read
 
     def _group(self) -> Group:
         cluster = self._cluster
-        members = {worker: cluster.members[worker] for worker in cluster.workers if worker in cluster.members}
+        processes = {w: cluster.processes[w] for w in cluster.workers if w in cluster.processes}
         instances: dict[InstanceId, list[WorkerId]] = {}
-        for worker, member in sorted(members.items()):
-            instances.setdefault(InstanceId(member.instance), []).append(worker)
+        for worker, process in sorted(processes.items()):
+            instances.setdefault(InstanceId(process.instance), []).append(worker)
         stateful = not cluster.keeps_only_what_is_read
+        if self._learning is not None:
+            stateful = bool(self._followed_flows)  # all others begin anew: there is nothing to learn of them
         learning = self._learning or LearningSlices(frozenset())
         since_ms = self._config.scale_down_timeout_ms if learning.overdue else 0
+        lags: defaultdict[TaskId, dict[WorkerId, int]] = defaultdict(dict)
+        for vnode, worker in self._complete():  # no other copy can take over
+            lags[TaskId(vnode)][worker] = 0
         return Group(
             tasks=[Task(TaskId(vnode), stateful) for vnode in range(len(cluster.reading.owners))],
             instances=instances,
-            held=self._feeds.held(self._assignment),
-            lag_epochs=self._feeds.lags(),
-            leaving=dict.fromkeys(learning.leaving & members.keys(), since_ms or 0),
+            held=self._held(),
+            lag_epochs=lags,
+            leaving=dict.fromkeys(learning.leaving & processes.keys(), since_ms or 0),
             memory=self._memory,
+        )
+
+    def _held(self) -> Assignment:
+        """The part of the last round's assignment that is real: tasks by the map, copies by the feeds of all flows."""
+        active = {TaskId(vnode): owner for vnode, owner in enumerate(self._cluster.reading.owners)}
+        fed = [flow.feeds.fed() for flow in self._followed_flows]
+        there = fed[0].intersection(*fed[1:]) if fed else frozenset()
+        last = self._assignment
+        standby = {
+            task: frozenset(worker for worker in holders if (VnodeId(task), worker) in there)
+            for task, holders in last.standby.items()
+        }
+        return Assignment(
+            active=active,
+            standby={task: holders for task, holders in standby.items() if holders},
+            learner={task: worker for task, worker in last.learner.items() if (VnodeId(task), worker) in there},
         )
 
 

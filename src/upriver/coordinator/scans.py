@@ -1,4 +1,4 @@
-"""The coordinator's snapshots: consistent cuts through all workers; rules coordinator.cut_ahead_of_all,
+"""The snapshots of a flow's views: consistent cuts through all workers; rules coordinator.cut_ahead_of_all,
 coordinator.still_while_cut and coordinator.no_older_snapshot.
 
 Without a rescale, a snapshot's cut is the highest epoch that any worker has been sent. No worker can be past it, and
@@ -9,8 +9,8 @@ epoch has ended, no worker gives keys away, and no keys are on their way.
 
 from dataclasses import dataclass, field
 
-from upriver.coordinator.cluster import Cluster, Member
-from upriver.errors import DeclarationError, RowError, UnknownView, UpriverError, WaitTimeout, WorkerLost
+from upriver.coordinator.flow import Flow, Member
+from upriver.errors import DeclarationError, RowError, UpriverError, WaitTimeout, WorkerLost
 from upriver.ids import BEGINNING, Epoch, Incarnation, SnapshotId, WorkerId
 from upriver.protocol.coordinator_events import SnapshotAsked, SnapshotFailed, SnapshotReady
 from upriver.protocol.messages import (
@@ -63,12 +63,11 @@ class Pause:
 class Scans:
     """Snapshots asked for, waiting, on their way and held."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
+    def __init__(self, flow: Flow) -> None:
+        self._flow = flow
         self._waiting: list[SnapshotAsked] = []
         self._pending: dict[SnapshotId, Pending] = {}
         self._held: list[SnapshotId] = []
-        self._last = SnapshotId(0)
         self._pause: Pause | None = None
         self._last_pause = 0
         self._paused_at = Epoch(-1)
@@ -100,21 +99,18 @@ class Scans:
     def _is_back(self) -> bool:
         """coordinator.no_older_snapshot: whether, since all workers began, one was sent the highest epoch ever sent.
         Before the epoch as of which segments were rewritten, views lack rows that have left by then."""
-        cluster = self._cluster
-        highest = max((member.sent for member in cluster.by_worker()), default=BEGINNING)
-        return (
-            highest >= max(cluster.sent.ever, cluster.ledger.epochs.as_of)
-            or not cluster.rules.coordinator_no_older_snapshot
-        )
+        flow = self._flow
+        highest = max((member.sent for member in flow.by_worker()), default=BEGINNING)
+        return highest >= max(flow.sent.ever, flow.ledger.epochs.as_of) or not flow.rules.coordinator_no_older_snapshot
 
     @property
     def _may_pause(self) -> bool:
         """A rescale makes progress between two pauses, however many scans are requested."""
-        return self._has_moved or self._cluster.ledger.ended > self._paused_at
+        return self._has_moved or self._flow.ledger.ended > self._paused_at
 
     def asked(self, event: SnapshotAsked) -> None:
         """A request for a snapshot; it waits until :meth:`take_now` or :meth:`take_still`."""
-        failure = self._cluster.failed.get(event.view)
+        failure = self._flow.failed.get(event.view)
         if failure is not None:
             self._fail(event.ticket, failure.raised())
         elif not self._can_be_had(event):
@@ -130,24 +126,24 @@ class Scans:
             (self._waiting, []) if self._is_back else ([], self._waiting)
         )  # coordinator.no_older_snapshot
         for event in waiting:
-            missing = sorted(set(self._cluster.workers) - {member.worker for member in self._cluster.by_worker()})
+            missing = sorted(set(self._flow.workers) - self._flow.members.keys())
             if missing:
                 self._fail(event.ticket, WorkerLost(f"workers {missing} are not up; scan again when they are"))
                 continue
-            pick = max if self._cluster.rules.coordinator_cut_ahead_of_all else min
-            self._take(event, pick(member.sent for member in self._cluster.by_worker()))  # coordinator.cut_ahead_of_all
+            pick = max if self._flow.rules.coordinator_cut_ahead_of_all else min
+            self._take(event, pick(member.sent for member in self._flow.by_worker()))  # coordinator.cut_ahead_of_all
 
     def take_still(self) -> None:
         """coordinator.still_while_cut: between two epochs of a rescale, hold all keys where they are, then take the
         requested snapshots."""
-        if not self._cluster.rules.coordinator_still_while_cut:
+        if not self._flow.rules.coordinator_still_while_cut:
             self.take_now()
             return
         if self._pause is None and not self._pending and self.wants_pause:
-            self._paused_at, self._has_moved = self._cluster.ledger.ended, False
+            self._paused_at, self._has_moved = self._flow.ledger.ended, False
             self._last_pause += 1
             self._pause = Pause(self._last_pause)
-            self._cluster.tell_all(PauseEpochs(pause=self._last_pause))
+            self._flow.tell_all(PauseEpochs(pause=self._last_pause))
 
     def still(self, member: Member, message: Still) -> None:
         """A worker gives no keys away."""
@@ -155,7 +151,7 @@ class Scans:
         if pause is None or message.pause != pause.name or pause.reached:
             return
         pause.still[member.incarnation] = (message.given, message.taken)
-        if pause.nothing_moves({member.incarnation for member in self._cluster.by_worker()}):
+        if pause.nothing_moves({member.incarnation for member in self._flow.by_worker()}):
             pause.reach()
             self.take_now()
             self._go_on()
@@ -171,15 +167,15 @@ class Scans:
             self._go_on()
 
     def _take(self, event: SnapshotAsked, cut: Epoch) -> None:
-        snapshot = self._last = SnapshotId(self._last + 1)
-        members = [member for member in self._cluster.by_worker() if member.worker in self._cluster.workers]
+        snapshot = self._flow.places.next_snapshot()
+        members = [member for member in self._flow.by_worker() if member.worker in self._flow.workers]
         asked = frozenset(member.incarnation for member in members)
         workers = tuple(member.worker for member in members)
         self._pending[snapshot] = Pending(
             ticket=event.ticket, view=event.view, at=cut, workers=workers, asked=asked, awaiting=set(asked)
         )
         for member in members:
-            self._cluster.tell(member, TakeSnapshot(snapshot=snapshot, view=event.view, at=cut))
+            self._flow.tell(member, TakeSnapshot(snapshot=snapshot, view=event.view, at=cut))
         self._hold(snapshot)
 
     def _hold(self, snapshot: SnapshotId) -> None:
@@ -188,7 +184,7 @@ class Scans:
         if len(self._held) <= SNAPSHOTS_HELD_MAX:
             return
         oldest = self._held.pop(0)
-        self._cluster.tell_all(DropSnapshot(snapshot=oldest))
+        self._flow.tell_all(DropSnapshot(snapshot=oldest))
         pending = self._pending.pop(oldest, None)
         if pending is not None:
             late = WaitTimeout(
@@ -204,7 +200,7 @@ class Scans:
         pending.awaiting.discard(member.incarnation)
         if not pending.awaiting:
             del self._pending[message.snapshot]
-            self._cluster.act(
+            self._flow.act(
                 SnapshotReady(
                     ticket=pending.ticket, snapshot=message.snapshot, epoch=pending.at, workers=pending.workers
                 )
@@ -215,7 +211,7 @@ class Scans:
         """A worker cannot take its part."""
         pending = self._pending.get(message.snapshot)
         if pending is not None:
-            failure = self._cluster.failed.get(pending.view)
+            failure = self._flow.failed.get(pending.view)
             self._give_up(message.snapshot, RowError(message.error) if failure is None else failure.raised())
         self._go_on()
 
@@ -229,36 +225,38 @@ class Scans:
     def _give_up(self, snapshot: SnapshotId, error: UpriverError) -> None:
         self._fail(self._pending.pop(snapshot).ticket, error)
         self._held.remove(snapshot)
-        self._cluster.tell_all(DropSnapshot(snapshot=snapshot))  # its cut may lie ahead of some workers
+        self._flow.tell_all(DropSnapshot(snapshot=snapshot))  # its cut may lie ahead of some workers
 
     def start_anew(self) -> None:
-        """All workers begin from nothing, perhaps with other views, and hold no snapshots."""
+        """All shares begin from nothing, and hold no snapshots."""
         for snapshot in sorted(self._pending):
-            error = WorkerLost("all workers started anew while the snapshot was taken; scan again")
+            error = WorkerLost("the view started anew while the snapshot was taken; scan again")
             self._fail(self._pending.pop(snapshot).ticket, error)
         self._pause = None
         self._held.clear()
-        for event in [event for event in self._waiting if not self._can_be_had(event)]:
-            self._waiting.remove(event)
-            self._fail_impossible(event)
 
     def _go_on(self) -> None:
         """End the pause when all its snapshots are ready: keys may move again."""
         if self._pause is not None and self._pause.reached and not self._pending:
             self._pause = None
-            self._cluster.tell_all(ContinueEpochs())
+            self._flow.tell_all(ContinueEpochs())
 
     def _can_be_had(self, event: SnapshotAsked) -> bool:
         """Whether all of the view is at the workers."""
-        return any(plan.name == event.view and plan.full_because is not None for plan in self._cluster.plans)
+        return any(plan.name == event.view and plan.full_because is not None for plan in self._flow.plans)
 
     def _fail_impossible(self, event: SnapshotAsked) -> None:
-        views = {plan.name: plan.tables for plan in self._cluster.plans}
-        if event.view in views:
-            why = f"view {event.view!r} is partial: workers keep only what is looked up; app.read has Spark compute it"
-            self._fail(event.ticket, DeclarationError(why))
-        else:
-            self._fail(event.ticket, UnknownView.among(event.view, views))
+        why = f"view {event.view!r} is partial: workers keep only what is looked up; app.read has Spark compute it"
+        self._fail(event.ticket, DeclarationError(why))
+
+    def end(self, error: UpriverError) -> None:
+        """The flow is gone: snapshots that wait or are on their way fail with this error."""
+        for event in self._waiting:
+            self._fail(event.ticket, error)
+        for pending in self._pending.values():
+            self._fail(pending.ticket, error)
+        self._waiting.clear()
+        self._pending.clear()
 
     def _fail(self, ticket: int, error: UpriverError) -> None:
-        self._cluster.act(SnapshotFailed(ticket=ticket, error=error))
+        self._flow.act(SnapshotFailed(ticket=ticket, error=error))

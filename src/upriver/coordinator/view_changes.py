@@ -1,4 +1,4 @@
-"""Requested changes of the app's views, which wait until nothing forbids them.
+"""Requested changes of the app's views, which wait while keys move.
 
 Each names the epochs as the lake had them when it was requested. The segments that the lake gets while the change waits
 replace files that it names, so they are kept beside it and wait on when the change is made.

@@ -4,6 +4,7 @@ Both do one thing at a time: the coordinator takes the next changes when the las
 a failure the worker's answer, or the driver's next attempt, waits for ``AGAIN_S``, so that a full disk costs little.
 """
 
+import json
 import logging
 import threading
 import time
@@ -18,19 +19,22 @@ from upriver.errors import NotRead, NotWritten
 from upriver.ids import Epoch, WorkerId
 from upriver.lake.change_log import ChangeLog, LogRecord, commit_changes, fence_changes, sweep_changes
 from upriver.lake.change_parts import write_parts
-from upriver.lake.checkpoint_keeper import fingerprints
 from upriver.lake.lake import Lake, OwnedLake
 from upriver.plan.plan import DataflowPlan
+from upriver.plan.used_columns import with_used_columns
 from upriver.protocol.coordinator_events import (
     ChangesPublished,
     ChangesUnpublished,
     CoordinatorEvent,
     PublishChanges,
 )
-from upriver.protocol.worker_events import ChangesNotStored, ChangesStored, WorkerEvent, WriteChanges
+from upriver.protocol.plans import plan_to_json
+from upriver.protocol.worker_events import ChangesNotStored, ChangesStored, WriteChanges
 from upriver.state.changes import DELETE, INSERT, POSTIMAGE, PREIMAGE, ChangeCommit, part_schema
+from upriver.state.runs import checksum_of
 
 _LOG = logging.getLogger("upriver.changes")
+MARK_FORMAT = 1
 AGAIN_S = 1.0
 """Seconds after a failure until the coordinator hears of it, and tries again."""
 KINDS: Mapping[ChangeKind, str] = {
@@ -40,6 +44,7 @@ KINDS: Mapping[ChangeKind, str] = {
     ChangeKind.INSERT: INSERT,
 }
 
+Written = Callable[[ChangesStored | ChangesNotStored], None]
 CommittedAt = Callable[[Epoch], float | None]
 """When an epoch was committed, in seconds since 1970; ``None`` if the lake does not know."""
 
@@ -60,11 +65,10 @@ def rows_of_part(changed: ChangedRows, committed_at: CommittedAt) -> pa.Table:
 
 
 class ChangeWriter:
-    """Writes one worker's changes. hear: takes events for the machine, from any thread."""
+    """Writes one worker's changes."""
 
-    def __init__(self, lake: Lake, hear: Callable[[WorkerEvent], None], committed_at: CommittedAt) -> None:
+    def __init__(self, lake: Lake, committed_at: CommittedAt) -> None:
         self._lake = lake
-        self._hear = hear
         self._committed_at = committed_at
         self._worker = WorkerId(0)
         self._ended = threading.Event()
@@ -74,16 +78,16 @@ class ChangeWriter:
         """The place whose changes these are."""
         self._worker = worker
 
-    def write(self, action: WriteChanges) -> None:
-        """Write these changes soon, and then report it."""
-        self._thread.submit(self._write, action, self._worker)
+    def write(self, action: WriteChanges, hear: Written) -> None:
+        """Write these changes soon, and then report it. hear: takes the report, on another thread."""
+        self._thread.submit(self._write, action, self._worker, hear)
 
     def close(self) -> None:
         """Begin nothing more."""
         self._ended.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _write(self, action: WriteChanges, worker: WorkerId) -> None:
+    def _write(self, action: WriteChanges, worker: WorkerId, hear: Written) -> None:
         name = f"{action.at}-{worker}"
         try:
             parts = tuple(
@@ -94,9 +98,9 @@ class ChangeWriter:
         except Exception as error:  # of any class: the coordinator waits for an answer
             _LOG.warning("worker %s: the changes through epoch %s could not be written: %s", worker, action.at, error)
             self._ended.wait(AGAIN_S)
-            self._hear(ChangesNotStored(taking=action.taking, error=str(error)))
+            hear(ChangesNotStored(taking=action.taking, error=str(error)))
         else:
-            self._hear(ChangesStored(taking=action.taking, parts=parts))
+            hear(ChangesStored(taking=action.taking, parts=parts))
 
 
 class ChangePublisher:
@@ -179,6 +183,13 @@ class ChangePublisher:
 
 
 def log_fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
-    """Of each logged view's plan, by view."""
-    found = fingerprints(plan for plan in plans if plan.logs_changes)
-    return {name: found[name] for name in found if "/" not in name}
+    """The mark of each logged view, by view: a digest of its plan, with the types of the columns that it uses. A log
+    goes on only for the same view, of the same name."""
+    return {plan.name: _mark(plan) for plan in plans if plan.logs_changes and plan.full_because is not None}
+
+
+def _mark(plan: DataflowPlan) -> str:
+    form = plan_to_json(with_used_columns(plan))
+    if not plan.functions:
+        del form["functions"]  # plans had none, and keep their marks
+    return checksum_of(json.dumps([MARK_FORMAT, form], sort_keys=True).encode())

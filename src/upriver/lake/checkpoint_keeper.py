@@ -1,78 +1,73 @@
-"""The driver's part of checkpoints: a thread of its own publishes and sweeps them, and requests them in time."""
+"""The driver's part of checkpoints: a thread of its own publishes and sweeps those of all flows, and requests them in
+time."""
 
-import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import dataclass
 from itertools import count
 from typing import Any, assert_never
 
 from upriver.errors import LakeError, UpriverError, WaitTimeout
-from upriver.ids import BEGINNING, Epoch
-from upriver.lake.checkpoints import newest_usable, publish, sweep
+from upriver.ids import BEGINNING, Epoch, FlowId
+from upriver.lake.checkpoint_places import find_place, state_of
+from upriver.lake.checkpoints import newest_usable, publish, sweep, sweep_places
 from upriver.lake.lake import OwnedLake
-from upriver.plan.plan import DataflowPlan
-from upriver.plan.used_columns import with_used_columns
+from upriver.plan.plan import DataflowPlan, view_of
 from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,
     CheckpointReady,
+    CheckpointsFailed,
+    CheckpointsTaken,
     CheckpointUnpublished,
     CheckpointWanted,
     CoordinatorEvent,
     ForgetCheckpoints,
     PublishCheckpoint,
 )
-from upriver.protocol.plans import plan_to_json
-from upriver.state.checkpoint import Checkpoint
-from upriver.state.runs import checksum_of
+from upriver.state.checkpoint import Checkpoint, CheckpointPlace, FoundCheckpoints
 
-STATE_FORMAT = 1
-"""Format of the regions' state. State in another format is not restored; views are computed anew from the tables."""
-
-CheckpointAction = PublishCheckpoint | CheckpointReady | CheckpointFailed | ForgetCheckpoints
+CheckpointNews = CheckpointReady | CheckpointFailed | ForgetCheckpoints
+"""What has become of a flow's checkpoints."""
+CheckpointAction = PublishCheckpoint | CheckpointNews | CheckpointsTaken | CheckpointsFailed
 """What the coordinator wants done about checkpoints."""
 
 
-def fingerprints(plans: Iterable[DataflowPlan]) -> dict[str, str]:
-    """For each region that keeps all keys, a fingerprint of everything but rows that its state depends on: its
-    plan, with the types of the columns that it uses."""
-    found: dict[str, str] = {}
-    for plan in plans:
-        if plan.full_because is not None:
-            form = plan_to_json(with_used_columns(plan))
-            if not plan.functions:
-                del form["functions"]  # plans had none, and keep their fingerprints
-            if not plan.logs_changes:
-                del form["logs_changes"]  # as above
-            text = json.dumps([STATE_FORMAT, form], sort_keys=True)
-            found |= dict.fromkeys((region.name for region in plan.spread), checksum_of(text.encode()))
-    return found
+@dataclass(slots=True, eq=False)
+class _FlowCheckpoints:
+    """A flow with full views. regions: as in :class:`FlowState`. chains: the last two usable ones, because a worker may
+    still read the one before the last; the thread's own. newest: the epoch of the newest checkpoint. failed: why the
+    last one was given up, or an older one is used."""
+
+    place: CheckpointPlace
+    regions: Mapping[str, str]
+    chains: list[tuple[Epoch, ...]]
+    newest: Epoch
+    failed: str | None
 
 
 class CheckpointKeeper:
-    """Keeps the checkpoints of one lake. The coordinator's thread calls ``carry_out``, any thread may call the rest."""
+    """Keeps the checkpoints of all flows of one lake. Any thread may call anything. ``carry_out``, ``forget`` and
+    ``status`` never wait for the lake."""
 
-    def __init__(self, lake: OwnedLake, plans: Iterable[DataflowPlan], interval_s: float | None) -> None:
+    def __init__(self, lake: OwnedLake, interval_s: float | None) -> None:
         """interval_s: seconds from one checkpoint to the next; ``None``: only the coordinator or a caller requests
-        them.
-
-        Raises CorruptFile.
-        """
+        them."""
         self._lake = lake
         self._interval_s = interval_s
-        regions = fingerprints(plans)
-        self.found: tuple[Checkpoint, ...] = ()
-        """The chain to start from, newest first."""
-        self._failed: str | None = None
-        if regions:
-            self.found, self._failed = newest_usable(lake, regions)
-        self._chains = [tuple(checkpoint.epoch for checkpoint in self.found)]
-        """The last two usable chains: a worker may still read the one before the last. The thread's own."""
-        self._queue: queue.SimpleQueue[tuple[CheckpointAction, tuple[DataflowPlan, ...]] | None] = queue.SimpleQueue()
+        self._flows: dict[FlowId, _FlowCheckpoints] = {}
+        """Those with full views, in the order in which they began. Replaced, and never changed."""
+        self._lock = threading.Lock()
+        """Held to replace ``_flows``."""
+        self._lake_lock = threading.Lock()
+        """Held while places are read, chosen, written or swept, and never while ``_lock`` is."""
+        self._unswept: str | None = None
+        """Why the checkpoints of flows that are gone could not be removed, if so."""
+        self._queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._hear: Callable[[CoordinatorEvent], None] = _discard
         self._thread = threading.Thread(target=self._run, name="upriver-checkpoint-keeper", daemon=True)
         self._tickets = count()
@@ -81,17 +76,55 @@ class CheckpointKeeper:
         """The app's, after which no checkpoint is taken."""
         self._own: int | None = None
         """The ticket of the last checkpoint that the interval requested, until its outcome is known."""
-        self._newest = self.found[0].epoch if self.found else BEGINNING
+
+    # Flows
+
+    def begin(self, flow: FlowId, plans: Sequence[DataflowPlan]) -> FoundCheckpoints:
+        """Give a flow its place, and find what it begins with. The flows of one start come before :meth:`start`, in the
+        order of their declaration. Reads the lake. Raises CorruptFile.
+        """
+        state = state_of(plans)
+        if state is None:
+            return FoundCheckpoints(None)
+        with self._lake_lock:
+            place = find_place(self._lake, state, [kept.place.name for kept in self._flows.values()])
+            found, failed = newest_usable(self._lake, place, state.regions)
+            epochs = tuple(checkpoint.epoch for checkpoint in found)
+            kept = _FlowCheckpoints(place, state.regions, [epochs], epochs[0] if epochs else BEGINNING, failed)
+            with self._lock:
+                self._flows = {**self._flows, flow: kept}
+            if self._thread.is_alive():
+                self._sweep_flow(kept, self._after_all())  # no worker writes there yet
+        return FoundCheckpoints(place, found)
+
+    def place_of(self, flow: FlowId) -> CheckpointPlace | None:
+        """As :class:`FoundCheckpoints` has it, until the flow is gone."""
+        kept = self._flows.get(flow)
+        return None if kept is None else kept.place
+
+    def forget(self, flow: FlowId) -> None:
+        """The flow is gone: remove its checkpoints soon, unless another flow takes its place before that."""
+        with self._lock:
+            flows = dict(self._flows)
+            is_kept = flows.pop(flow, None) is not None
+            self._flows = flows
+        if is_kept:
+            self._queue.put(_SweepPlaces())
 
     def start(self, hear: Callable[[CoordinatorEvent], None]) -> None:
-        """hear: tells the coordinator."""
+        """All flows of the start have begun: what other flows have left is removed. hear: tells the coordinator."""
         self._hear = hear
-        self._sweep(Epoch(self._lake.last_epoch() + 1))  # no worker is writing one
+        with self._lake_lock:
+            self._sweep_places()
+            for kept in self._flows.values():
+                self._sweep_flow(kept, self._after_all())  # no worker is writing one
         self._thread.start()
 
+    # Requests
+
     def take(self, seconds: float) -> Epoch:
-        """Take a checkpoint; returns the epoch as of whose end it is. Raises WaitTimeout, and LakeError if it was given
-        up; the caller may try again after that."""
+        """Take a checkpoint of everything; returns an epoch as of whose end, or a later one's, all flows have one now.
+        Raises WaitTimeout, and LakeError if one was given up; the caller may try again after that."""
         ticket, asker = next(self._tickets), Future[Epoch]()
         self._asked[ticket] = asker
         if self._failure is not None:
@@ -109,36 +142,51 @@ class CheckpointKeeper:
     def fail(self, error: UpriverError) -> None:
         """The app has failed: waiting and later requests raise this error."""
         self._failure = error
-        for asker in self._askers(list(self._asked)):
-            asker.set_exception(type(error)(*error.args))
+        for ticket in list(self._asked):
+            if (asker := self._asker(ticket)) is not None:
+                asker.set_exception(type(error)(*error.args))
 
     def status(self) -> dict[str, Any]:
-        """epoch: of the newest checkpoint, 0 for none. failed: why the last one was given up, if it was."""
-        return {"epoch": int(self._newest), "failed": self._failed}
+        """epoch: the oldest of the newest checkpoints of all flows with full views, 0 if one of these has none. failed:
+        why the last one was given up, if it was. views: the epoch of each full view's newest checkpoint."""
+        flows = tuple(self._flows.values())
+        failures = dict.fromkeys(why for why in (*(kept.failed for kept in flows), self._unswept) if why is not None)
+        return {
+            "epoch": int(min((kept.newest for kept in flows), default=BEGINNING)),
+            "failed": "; ".join(failures) or None,
+            "views": {view: int(kept.newest) for kept in flows for view in dict.fromkeys(map(view_of, kept.regions))},
+        }
 
-    def carry_out(self, action: CheckpointAction, plans: tuple[DataflowPlan, ...]) -> None:
-        """Do what the coordinator wants and report back. plans: its plans at this moment."""
+    def carry_out(self, action: CheckpointAction) -> None:
+        """Do what the coordinator wants and report back. What is of a flow that is gone has no effect, except that its
+        checkpoint is reported as not published."""
         match action:
-            case CheckpointReady(tickets=tickets, epoch=epoch):
-                self._newest, self._failed = action.chain[0] if action.chain else BEGINNING, None
-                for asker in self._askers(tickets):
-                    asker.set_result(epoch)
-            case CheckpointFailed(tickets=tickets, epoch=epoch, why=why):
-                self._failed = f"epoch {epoch}: {why}"
-                for asker in self._askers(tickets):
+            case CheckpointsTaken():
+                if (asker := self._asker(action.ticket)) is not None:
+                    asker.set_result(action.epoch)
+                return
+            case CheckpointsFailed(epoch=epoch, why=why):
+                if (asker := self._asker(action.ticket)) is not None:
                     asker.set_exception(LakeError(f"the checkpoint of epoch {epoch} was given up: {why}"))
-            case ForgetCheckpoints():
-                self._newest = BEGINNING
-            case PublishCheckpoint():
-                pass
-        self._queue.put((action, plans))
+                return
+        kept = self._flows.get(action.flow)
+        if kept is not None:
+            match action:
+                case CheckpointReady():
+                    kept.newest, kept.failed = action.chain[0] if action.chain else BEGINNING, None
+                case CheckpointFailed(epoch=epoch, why=why):
+                    kept.failed = f"epoch {epoch}: {why}"
+                case ForgetCheckpoints():
+                    kept.newest = BEGINNING
+                case PublishCheckpoint():
+                    pass
+        self._queue.put(_ForFlow(action, kept))
 
-    def _askers(self, tickets: Iterable[int]) -> list[Future[Epoch]]:
-        tickets = tuple(tickets)
-        if self._own in tickets:
+    def _asker(self, ticket: int) -> Future[Epoch] | None:
+        """The caller that waits for this ticket, if one does. It is answered now."""
+        if self._own == ticket:
             self._own = None
-        found = (self._asked.pop(ticket, None) for ticket in tickets)
-        return [asker for asker in found if asker is not None]
+        return self._asked.pop(ticket, None)
 
     def stop(self) -> None:
         """End requests and publishing."""
@@ -160,7 +208,8 @@ class CheckpointKeeper:
                 continue
             if work is None:
                 return
-            self._work(*work)
+            with self._lake_lock:
+                self._work(work)
 
     def _ask(self) -> None:
         """Request a checkpoint, unless the last one that was requested here has not begun."""
@@ -171,42 +220,84 @@ class CheckpointKeeper:
     def _next_due(self) -> float | None:
         return None if self._interval_s is None else time.monotonic() + self._interval_s
 
-    def _work(self, action: CheckpointAction, plans: tuple[DataflowPlan, ...]) -> None:
+    def _work(self, work: "_Work") -> None:
+        if isinstance(work, _SweepPlaces):
+            self._sweep_places()
+            return
+        action, kept = work.action, work.kept
+        if isinstance(action, PublishCheckpoint):
+            self._publish(action, kept)
+        elif kept is not None and self._is_current(action.flow, kept):
+            self._sweep_for(action, kept)
+
+    def _is_current(self, flow: FlowId, kept: _FlowCheckpoints) -> bool:
+        """Whether the place is still this flow's: another flow may have taken it."""
+        return self._flows.get(flow) is kept
+
+    def _sweep_for(self, action: CheckpointNews, kept: _FlowCheckpoints) -> None:
         match action:
-            case PublishCheckpoint():
-                self._publish(action, plans)
-            case CheckpointReady():
-                if action.chain != self._chains[-1]:
-                    self._chains = [self._chains[-1], action.chain]
-                    self._sweep(Epoch(action.chain[0] + 1) if action.chain else BEGINNING)
+            case CheckpointReady(chain=chain):
+                if chain != kept.chains[-1]:
+                    kept.chains = [kept.chains[-1], chain]
+                    self._sweep_flow(kept, Epoch(chain[0] + 1) if chain else BEGINNING)
             case ForgetCheckpoints():
-                self._chains = [()]
-                self._sweep(Epoch(self._lake.last_epoch() + 1))
+                kept.chains = [()]
+                self._sweep_flow(kept, self._after_all())
             case CheckpointFailed():
                 pass  # the next sweep removes its files
             case _:
                 assert_never(action)
 
-    def _publish(self, action: PublishCheckpoint, plans: tuple[DataflowPlan, ...]) -> None:
-        made = Checkpoint(
-            epoch=action.epoch,
-            base=action.base,
-            regions=fingerprints(plans),
-            files=action.files,
-            failed=action.failed,
-        )
+    def _publish(self, action: PublishCheckpoint, kept: _FlowCheckpoints | None) -> None:
         try:
-            publish(self._lake, made)
+            if kept is None or not self._is_current(action.flow, kept):
+                raise LakeError(f"checkpoint of epoch {action.epoch}: its views are gone, or have no state to keep")
+            made = Checkpoint(
+                epoch=action.epoch, base=action.base, regions=kept.regions, files=action.files, failed=action.failed
+            )
+            publish(self._lake, kept.place, made)
         except Exception as error:  # of any class: no key can move until the coordinator knows
             self._hear(CheckpointUnpublished(checkpoint=action.checkpoint, error=str(error)))
         else:
             self._hear(CheckpointPublished(checkpoint=action.checkpoint, files=action.files))
 
-    def _sweep(self, before: Epoch) -> None:
+    def _after_all(self) -> Epoch:
+        return Epoch(self._lake.last_epoch() + 1)
+
+    def _sweep_flow(self, kept: _FlowCheckpoints, before: Epoch) -> None:
         try:
-            sweep(self._lake, {epoch for kept in self._chains for epoch in kept}, before)
+            sweep(self._lake, kept.place, {epoch for chain in kept.chains for epoch in chain}, before)
         except Exception as error:  # leftover files only take room; the next sweep tries again
-            self._failed = f"old checkpoints could not be removed: {error}"
+            kept.failed = _unswept(error)
+
+    def _sweep_places(self) -> None:
+        """Remove the checkpoints of flows that are gone."""
+        try:
+            sweep_places(self._lake, {kept.place.name for kept in self._flows.values()})
+        except Exception as error:  # as above
+            self._unswept = _unswept(error)
+        else:
+            self._unswept = None
+
+
+@dataclass(frozen=True, slots=True)
+class _ForFlow:
+    """kept: the flow when the coordinator wanted this; ``None`` if it was gone, or has no full views."""
+
+    action: PublishCheckpoint | CheckpointNews
+    kept: _FlowCheckpoints | None
+
+
+@dataclass(frozen=True, slots=True)
+class _SweepPlaces:
+    pass
+
+
+_Work = _ForFlow | _SweepPlaces
+
+
+def _unswept(error: Exception) -> str:
+    return f"old checkpoints could not be removed: {error}"
 
 
 def _discard(event: CoordinatorEvent) -> None:

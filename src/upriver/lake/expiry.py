@@ -19,6 +19,7 @@ from upriver.engine.retention import Retention, as_of, together
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.lake.lake import SLICE_ROWS_MAX, Lake
 from upriver.lake.manifests import LakeEpochs
+from upriver.lake.span_cache import SpanCache
 from upriver.plan.plan import TableSpec
 from upriver.state.runs import RunInfo, run_schema
 from upriver.state.span import TIME_MIN, TimeSpan, times_of
@@ -111,9 +112,10 @@ class AgingEdge:
 class Aging:
     """The changes of epochs on lake edges, for a worker that reads one epoch after the other."""
 
-    def __init__(self, lake: Lake, tables: Mapping[Channel, TableSpec]) -> None:
-        """tables: by channel."""
+    def __init__(self, lake: Lake, tables: Mapping[Channel, TableSpec], spans: SpanCache | None = None) -> None:
+        """tables: by channel. spans: shared with other readers of the lake; ``None``: with none."""
         self._lake = lake
+        self._spans = SpanCache(lake) if spans is None else spans
         self._tables = tables
         self.forget()
 
@@ -134,16 +136,19 @@ class Aging:
         workers have read them."""
         table = self._tables[channel]
         retention = manifest.retained.get(table.name)
-        leave = no_rows(table.schema)
-        if retention is not None:
-            self._advance(manifest, rewritten)
-            if retention.moves and table.name in manifest.batches:
-                leave = self._edges[channel].leaving(self._lake, vnodes, retention)
+        read = self._spans.read(manifest, channel, vnodes, table)
+        if retention is None:
+            yield from ((_batch(rows, table), len(rows)) for rows in read)
+            return
+        self._advance(manifest, rewritten)
+        if retention.moves and table.name in manifest.batches:
+            leave = self._edges[channel].leaving(self._lake, vnodes, retention)
+        else:
+            leave = no_rows(table.schema)
         done = 0
-        for read in self._lake.read(manifest, channel, vnodes, table):
-            come = Batch(pa.RecordBatch.from_arrays(read.columns[1:], schema=table.schema), read.column(0).to_numpy())
+        for come in (_batch(rows, table) for rows in read):
             end = max(done, int(np.searchsorted(leave.hash64, come.hash64[-1], side="right"))) if len(leave) else 0
-            batch = come if retention is None else as_of(come, table, retention.column, retention.cut)
+            batch = as_of(come, table, retention.column, retention.cut)
             yield together(batch, leave.slice(done, end)), len(come)
             done = end
         if done < len(leave):
@@ -155,7 +160,7 @@ class Aging:
             self.forget()
         for span in self._lake.spans(manifest.span.after, self._through, rewritten):
             last = self._last
-            earlier = last if last is not None and last.span == span else self._lake.epochs(span)
+            earlier = last if last is not None and last.span == span else self._spans.epochs(span, self._tables.keys())
             for channel, edge in self._edges.items():
                 if edge.table.name in earlier.batches:
                     for run in earlier.runs_of(channel):
@@ -163,3 +168,8 @@ class Aging:
             self._through = span.last
             self._known_spans += 1
         self._last = manifest
+
+
+def _batch(rows: pa.RecordBatch, table: TableSpec) -> Batch:
+    """Rows of a run, with their hash64 in the first column."""
+    return Batch(pa.RecordBatch.from_arrays(rows.columns[1:], schema=table.schema), rows.column(0).to_numpy())

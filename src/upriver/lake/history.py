@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.engine.retention import Retention, as_of, leaving, together
 from upriver.engine.row_text import error_text
@@ -561,7 +561,9 @@ def _bits(numbers: Iterable[int]) -> int:
 ReadRequest = ReadKeys | FetchRows
 Answer = KeysRead | KeysUnread | RowsFetched | RowsUnfetched
 Heard = Answer | ReadTakesLong
-Asked = tuple[ReadRequest, Mapping[Channel, TableSpec]]
+Hear = Callable[[Heard], None]
+"""Takes answers, and news of reads that take long, from any thread."""
+Asked = tuple[ReadRequest, Mapping[Channel, TableSpec], Hear]
 
 
 READERS_MAX = 3
@@ -588,26 +590,22 @@ class _ReadLength:
 class UpqueryReader:
     """The worker's loop calls ``ask`` and ``close``; the threads call ``hear`` and ``fail``."""
 
-    def __init__(
-        self, lake: Lake, hear: Callable[[Answer | ReadTakesLong], None], fail: Callable[[BaseException], None]
-    ) -> None:
-        """hear: takes answers, and news of reads that take long. fail: takes the error that ended a thread, which
-        answers nothing after that."""
+    def __init__(self, lake: Lake, fail: Callable[[BaseException], None]) -> None:
+        """fail: takes the error that ended a thread, which answers nothing after that."""
         self._lake = lake
         self._history = KeyHistory(lake)
-        self._hear = hear
         self._fail = fail
         self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
         """Each region has a bounded number of reads under way: the queue is no longer than that times the regions."""
         self._threads: list[threading.Thread] = []
 
-    def ask(self, request: ReadRequest, tables: Mapping[Channel, TableSpec]) -> None:
-        """tables: of the channels."""
+    def ask(self, request: ReadRequest, tables: Mapping[Channel, TableSpec], hear: Hear) -> None:
+        """tables: of the channels. hear: takes the answer."""
         if len(self._threads) < READERS_MAX:  # a worker without partial views has none
             thread = threading.Thread(target=self._answer_all, name="upriver-upqueries", daemon=True)
             self._threads.append(thread)
             thread.start()
-        self._asked.put((request, tables))
+        self._asked.put((request, tables, hear))
 
     def close(self) -> None:
         """End the threads; answers of reads under way are not used any more."""
@@ -617,34 +615,33 @@ class UpqueryReader:
     def _answer_all(self) -> None:
         try:
             while (asked := self._asked.get()) is not None:
-                self._hear(self._answered(*asked))
+                request, tables, hear = asked
+                hear(self._answered(request, tables, hear))
         except BaseException as error:
             self._fail(error)
 
-    def _answered(self, request: ReadRequest, tables: Mapping[Channel, TableSpec]) -> Answer:
+    def _answered(self, request: ReadRequest, tables: Mapping[Channel, TableSpec], hear: Hear) -> Answer:
         """Answer a read that fails with its error. Only lookups that need it fail, and they may ask again."""
         try:
-            return self._fetched(request, tables) if isinstance(request, FetchRows) else self._read(request, tables)
+            if isinstance(request, FetchRows):
+                return self._fetched(request, tables, hear)
+            return self._read(request, tables, hear)
         except UpriverError as error:
             return _unanswered(request, error)
         except Exception as error:  # of any class: it concerns these keys only
             return _unanswered(request, ProtocolError(f"the lake's rows cannot be read: {error_text(error)}"))
 
-    def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec]) -> RowsFetched:
-        tell = self._length_of(action.generation, action.view, action.task)
+    def _fetched(self, action: FetchRows, tables: Mapping[Channel, TableSpec], hear: Hear) -> RowsFetched:
+        tell = _length_of(hear, action.generation, action.view, action.task)
         rows = tuple(
             self._history.rows_of(read.channel, tables[read.channel], read.keys, read.through, read.after, tell)
             for read in action.reads
         )
         return RowsFetched(generation=action.generation, view=action.view, task=action.task, rows=rows)
 
-    def _length_of(self, generation: int, region: str, number: int) -> _ReadLength:
-        takes_long = ReadTakesLong(generation=generation, region=region, number=number)
-        return _ReadLength(lambda: self._hear(takes_long))
-
-    def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec]) -> KeysRead:
+    def _read(self, action: ReadKeys, tables: Mapping[Channel, TableSpec], hear: Hear) -> KeysRead:
         keys, through = action.upquery.keys, action.upquery.through
-        tell = self._length_of(action.generation, action.region, action.upquery.number)
+        tell = _length_of(hear, action.generation, action.region, action.upquery.number)
         while through < action.upquery.through + EPOCHS_AHEAD_MAX and self._lake.has_epoch(
             Epoch(through + 1)
         ):  # partial.read_ahead
@@ -661,6 +658,11 @@ class UpqueryReader:
             through=through,
             clock=self._lake.clock(through) if action.needs_clock else None,
         )
+
+
+def _length_of(hear: Hear, generation: int, region: str, number: int) -> _ReadLength:
+    takes_long = ReadTakesLong(generation=generation, region=region, number=number)
+    return _ReadLength(lambda: hear(takes_long))
 
 
 def _unanswered(request: ReadRequest, error: UpriverError) -> KeysUnread | RowsUnfetched:

@@ -30,6 +30,10 @@ class IngestHistory:
             self.batches[table] = max(last.batch, before)
         self.retained.update(epochs.retained)
 
+    def retain(self, table: str, retention: Retention) -> None:
+        """Rows of a table begin to leave, with this retention."""
+        self.retained[table] = retention
+
 
 def fence(lake: OwnedLake) -> None:
     """As :meth:`OwnedLake.fence`, once it is known that no manifest is lost: the fence would take its place.

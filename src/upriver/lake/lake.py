@@ -6,15 +6,17 @@
     tables/<table>/<index>/<batch>-<id>-<part>.arrow   runs
     epochs/<epoch>.json                        manifests; a manifest's existence is the epoch's commit
     schemas/<table>/<n>.json                   the table as it is kept since its columns changed, or it was added
+    retracted/<table>/<n>.json                 that record does not count: the source of the table has failed at once
     segments/<last>-<first>.json               segments: the epochs of a block as one, with merged runs (spans.py)
     segments/<last>-<first>-<epoch>.json       the same, rewritten without rows that have left by a later epoch
     indexes/<table>/<index>.json               an index that the table has got since; once it is there, it is complete
     supplements/<table>/<index>/<epoch>.json   such an index's runs of an epoch whose manifest does not have it, or of
                                                a segment (of the segment's name)
     rejected/<table>/<epoch>-<checksum>.arrow  rows that were set aside (rejected.py)
-    checkpoints/<epoch>/                       what regions keep at the end of an epoch (checkpoints.py)
+    checkpoints/<place>/<epoch>/               what a flow's regions keep at the end of an epoch (checkpoints.py)
     changes/                                   the logs of views' changes (change_log.py)
     control/<term>.json                        one per driver that has owned the root
+    bad_rows/<term>-<number>.json              the tables whose bad rows are set aside, since that has changed in a term
     cluster/<term>-<number>.json               workers, vnode map, rescales and views, for the next driver (control.py)
     seals/<term>.json                          which files of earlier drivers count (seals.py)
     ingest/<table>/                            Spark's own checkpoint of the table's stream
@@ -60,7 +62,7 @@ from upriver.lake.runs import (
     is_known,
     saying_what_helps,
 )
-from upriver.lake.seals import NO_SEAL, SEALED, SEALS, Seal, of_term, split_term
+from upriver.lake.seals import NO_SEAL, RETRACTED, SEALED, SEALS, Seal, of_term, split_term
 from upriver.lake.spans import EpochSpan, cover, opened, parts_of, single
 from upriver.plan.plan import TableSpec, lake_channel, table_of
 from upriver.protocol.rules import ALL_RULES, Rules
@@ -172,6 +174,10 @@ def term_path(term: Term) -> str:
     return f"control/{term:08d}.json"
 
 
+def bad_rows_path(term: Term, number: int) -> str:
+    return f"bad_rows/{term:08d}-{number:08d}.json"
+
+
 def _seal_path(term: Term) -> str:
     return f"{SEALS}/{term:08d}.json"
 
@@ -237,7 +243,10 @@ class Lake:
 
     def _schema_changes(self, table: str) -> Iterator[dict[str, Any]]:
         """The records of a table's changes, oldest first."""
+        retracted = self.counted(f"{RETRACTED}/{table}")
         for number in sorted(self.numbers(f"schemas/{table}")):
+            if f"{number}.json" in retracted:
+                continue
             record = self.read_record(path := schema_path(table, number))
             if record["table"]["name"] != table:
                 raise CorruptFile(f"{self.root}/{path}: its content names table {record['table']['name']!r}")
@@ -409,8 +418,19 @@ class Lake:
 
     def sets_aside(self) -> frozenset[str]:
         """The tables whose bad rows are set aside, according to the driver that took the root last."""
-        term = self.last_number("control")
-        return frozenset(self.read_record(term_path(Term(term))).get("set_aside", ())) if term else frozenset()
+        term = Term(self.last_number("control"))
+        if not term:
+            return frozenset()
+        since = max(self._bad_rows_of(term), default=0)
+        path = bad_rows_path(term, since) if since else term_path(term)
+        return frozenset(self.read_record(path).get("set_aside", ()))
+
+    def _bad_rows_of(self, term: Term) -> Iterator[int]:
+        """The numbers of a term's records of which tables' bad rows are set aside."""
+        for name in self.files.names("bad_rows"):
+            of, _, number = name.removesuffix(".json").partition("-")
+            if of == f"{term:08d}":
+                yield int(number)
 
     def read(
         self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
@@ -608,6 +628,33 @@ class OwnedLake(Lake):
         record = {"table": table.to_json(), "indexes": [list(index) for index in indexes]}
         self.commit(path, record, f"the columns of table {table.name!r}")
 
+    # Tables that come and go
+
+    def add_table(self, declared: LakeRecord) -> bool:
+        """Keep the tables of ``declared`` from now on, too, each with all columns that it has ever had. Returns whether
+        the record has changed. Raises DeclarationError if they do not fit this lake, LakeInUse, NotWritten."""
+        kept = self.record()
+        assert kept is not None
+        changes = kept.changes(declared, self.root)
+        for table in changes:
+            self._keep(table, declared.indexes[table.name])
+        return bool(changes)
+
+    def retract_table(self, table: str) -> None:
+        """Forget a table that this driver has added, and that has no rows. Raises LakeInUse, NotWritten."""
+        number = self.last_number(f"schemas/{table}")
+        path = self.own_path(f"{RETRACTED}/{table}/{number}.json")
+        self.commit(path, {"table": table, "number": number}, f"that table {table!r} is not added")
+
+    def set_bad_rows_aside(self, tables: Iterable[str]) -> None:
+        """The bad rows of these tables are set aside from now on, and those of no other. Raises LakeInUse,
+        NotWritten."""
+        wanted = sorted(tables)
+        if frozenset(wanted) == self.sets_aside():
+            return
+        path = bad_rows_path(self.term, 1 + max(self._bad_rows_of(self.term), default=0))
+        self.commit(path, {"set_aside": wanted}, "which tables' bad rows are set aside")
+
     def write_record(self, path: str, record: Mapping[str, Any]) -> None:
         """Create a JSON file. Raises FileExistsError, NotWritten."""
         self.files.create(path, sealed(record))
@@ -764,6 +811,8 @@ class OwnedLake(Lake):
         self.fence()
         self.files.remove_all(f"{UNFINISHED}/{name}" for name in self.files.names(UNFINISHED))
         litter = [term_path(Term(term)) for term in sorted(self.numbers("control"))[:-TERMS_KEPT_MAX]]
+        own = f"{self.term:08d}-"
+        litter += [f"bad_rows/{name}" for name in self.files.names("bad_rows") if not name.startswith(own)]
         for channel in self.supplement_channels():  # before their runs: a supplement names existing files
             if channel not in self.added_channels(table_of(channel)):
                 litter += (f"supplements/{channel}/{name}" for name in self.files.names(f"supplements/{channel}"))
@@ -793,6 +842,8 @@ class CommitTimes:
 
     def note(self, manifest: LakeEpochs) -> None:
         """Note that the worker has read an epoch's manifest."""
+        if self._times.get(manifest.epoch) is not None:
+            return
         self._note(manifest.epoch, manifest.committed_at)
 
     def of(self, epoch: Epoch) -> float | None:

@@ -92,9 +92,13 @@ class LakeEpochs(ABC):
         wanted = frozenset(vnodes)
         return sum(run.rows_of(wanted) for run in self.runs_of(channel))
 
+    def has_runs_of(self, channel: Channel) -> bool:
+        """Whether all runs on one lake edge are known: its index is complete, or its table has got no rows."""
+        return channel in self.runs or table_of(channel) not in self.batches
+
     def runs_of(self, channel: Channel) -> tuple[RunInfo, ...]:
         """The runs on one lake edge: none if the edge is of a table that has got no rows."""
-        if channel not in self.runs and table_of(channel) in self.batches:  # lake.index_needs_its_record
+        if not self.has_runs_of(channel):  # lake.index_needs_its_record
             raise ProtocolError(f"epoch {self.epoch}: {channel} was asked for before the index was complete")
         return self.runs.get(channel, ())
 

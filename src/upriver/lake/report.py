@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 from upriver.errors import CorruptFile
 from upriver.ids import Channel, Epoch
 from upriver.lake.change_log import ChangeLog
-from upriver.lake.checkpoints import newest
+from upriver.lake.checkpoints import newest, places
 from upriver.lake.collection import RemovedFiles, collectable, superseded
 from upriver.lake.compaction import VNODE_BYTES_MAX, SegmentPlanner
 from upriver.lake.lake import Lake
 from upriver.lake.manifests import LakeEpochs, Manifest, Segment
 from upriver.lake.reclamation import ExpiredRows, Reclamation
 from upriver.lake.spans import EpochSpan, level_of
+from upriver.state.checkpoint import CheckpointPlace
 from upriver.state.runs import RunInfo
 
 K = TypeVar("K")
@@ -80,11 +81,12 @@ class LakeReport:
 
 
 def horizon_of_stopped(lake: Lake) -> Epoch:
-    """The last epoch that nothing needs apart from those before it, if no app runs: a restore begins at the end of the
-    newest checkpoint's epoch, and the change log goes on after its last version, so no segment may contain such an end
-    and epochs after it. Raises CorruptFile."""
+    """The last epoch that nothing needs apart from those before it, if no app runs: a flow's restore begins at the end
+    of its newest checkpoint's epoch, and the change log goes on after its last version, so no segment may contain such
+    an end and epochs after it. Raises CorruptFile."""
     logged = ChangeLog(lake).end()
-    ends = [lake.last_epoch(), newest(lake), logged.through if logged.begins else None]
+    restored = [newest(lake, CheckpointPlace(name, ())) for name in places(lake)]
+    ends = [lake.last_epoch(), *restored, logged.through if logged.begins else None]
     return min(end for end in ends if end is not None)
 
 

@@ -18,7 +18,9 @@ from typing import Any, Self
 from upriver.ids import Term
 
 SEALS = "seals"
-SEALED = ("segments", "indexes", "supplements", "sources", "changes/folds", "checkpoints")
+RETRACTED = "retracted"
+"""Directory of records of tables that do not count."""
+SEALED = ("segments", "indexes", "supplements", "sources", "changes/folds", "checkpoints", RETRACTED)
 """The directories whose JSON files count by the newest seal."""
 _OF_TERM = re.compile(r"(.+)@(\d{8})\.json")
 

@@ -32,7 +32,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -61,6 +61,8 @@ from upriver.net.wire import Message, decode, encode, error_from_json, error_to_
 
 PING = "channel.ping"
 """A heartbeat: ``{"beat": number, "heard": number of the last one that has come}``."""
+SEVERAL = "channel.several"
+"""Several messages without batches in one frame: ``{"messages": [[kind, fields], ...]}``."""
 UNHEARD_BEATS_MAX = 1000
 """How many of its heartbeats an end keeps the times of while no answer has come."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -335,6 +337,24 @@ class ChannelEnd:
         except Shut:
             raise ClusterError(f"the channel to {self.peer} is closed") from None
 
+    def send_together(self, messages: Sequence[Message]) -> None:
+        """As ``send``, of several messages, in order. Those without batches go in one frame."""
+        together: list[Message] = []
+        for message in messages:
+            if message.batches:
+                self._send_several(together)
+                together = []
+                self.send(message)
+            else:
+                together.append(message)
+        self._send_several(together)
+
+    def _send_several(self, messages: Sequence[Message]) -> None:
+        if len(messages) > 1:
+            self.send(Message(SEVERAL, {"messages": [[each.kind, each.fields] for each in messages]}))
+        elif messages:
+            self.send(messages[0])
+
     def close(self) -> None:
         """Say goodbye after all that was sent. Returns at once; ``on_close`` follows, soon or when the peer is cut."""
         if self._goodbye_by is None:
@@ -388,6 +408,9 @@ class ChannelEnd:
                         return
                     if message.kind == PING:
                         self.heartbeats.pinged(message.fields)
+                    elif message.kind == SEVERAL:
+                        for each in _several(message):
+                            receiver.on_message(each)
                     else:
                         receiver.on_message(message)
             self._cut(self._lost(f"{self.peer} is gone: the channel ended without a closing message"))
@@ -432,6 +455,18 @@ def _whole(joiner: Joiner, frame: pa.Buffer) -> Message | None:
         return message
     joined = joiner.join(message, frame)
     return None if joined is None else decode(joined)
+
+
+def _several(message: Message) -> list[Message]:
+    """The messages of a frame. Raises ProtocolError for a malformed one."""
+    several = message.fields.get("messages")
+    try:
+        messages = [Message(kind, fields) for kind, fields in several or ()]
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"a malformed {SEVERAL}: {error!r}") from error
+    if any(not isinstance(each.kind, str) or not isinstance(each.fields, dict) for each in messages):
+        raise ProtocolError(f"a malformed {SEVERAL}: {several!r:.100}")
+    return messages
 
 
 def _start(target: Callable[..., None], role: str, *arguments: Any) -> threading.Thread:

@@ -2,10 +2,11 @@
 
 Between coordinator and worker: the JSON of a message's fields, under the name of its class.
 
-Between workers: many envelopes in one frame. A frame's JSON has one list for each envelope: its generation, then the
-kind and the fields of its content; the tables at the end of this module list them. Rows and state are the frame's Arrow
-batches, in the order in which the JSON mentions them. All 64-bit columns of Upriver's own (hash64s, weights) follow one
-another in a single column, the frame's first batch: an Arrow stream for each would cost more than most messages.
+Between workers: many envelopes in one frame. A frame's JSON has one list for each envelope: its flow and generation,
+then the kind and the fields of its content; the tables at the end of this module list them. Rows and state are the
+frame's Arrow batches, in the order in which the JSON mentions them. All 64-bit columns of Upriver's own (hash64s,
+weights) follow one another in a single column, the frame's first batch: an Arrow stream for each would cost more than
+most messages.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +20,7 @@ import pyarrow as pa
 from upriver.engine.batch import Batch, Weights
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import Hashes
+from upriver.ids import FlowId
 from upriver.migration.messages import (
     Acquire,
     Bye,
@@ -83,8 +85,12 @@ def decode(message: Message) -> tuple[Envelope, ...]:
 
 def _take_envelope(number: int, item: Any, frame: "_FrameReader") -> Envelope:
     try:
-        generation, content = item
-        return Envelope(generation=_take_number(generation, frame), content=_CONTENT.take(content, frame))
+        flow, generation, content = item
+        return Envelope(
+            flow=FlowId(_take_number(flow, frame)),
+            generation=_take_number(generation, frame),
+            content=_CONTENT.take(content, frame),
+        )
     except (ProtocolError, LookupError, TypeError, ValueError) as error:
         raise ProtocolError(f"envelope {number} of a frame is malformed: {error}") from error
 
@@ -107,7 +113,7 @@ class FrameWriter:
 
     def add(self, envelope: Envelope) -> None:
         """Raises ProtocolError for content that has no form; the frame is of no more use then."""
-        self._said.append((envelope.generation, _CONTENT.put(envelope.content, self)))
+        self._said.append((int(envelope.flow), envelope.generation, _CONTENT.put(envelope.content, self)))
         self.bytes += JSON_BYTES
 
     def take(self) -> Message:

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from upriver.errors import UpriverError
-from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, FlowId, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.messages import FromWorker, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.state.changes import ChangePart
-from upriver.state.checkpoint import StateFile
+from upriver.state.checkpoint import FoundCheckpoints, StateFile
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import Placement
 
@@ -43,6 +43,13 @@ class LeaseOver:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaversOverdue:
     """The current rescale, by learners, no longer waits for its leavers."""
+
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainOverdue:
+    """The current rescale no longer waits for flows whose open epochs have not ended."""
 
     ticket: int
 
@@ -103,16 +110,26 @@ class SnapshotAsked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlansWanted:
-    """A request to change the views to these. epochs: the lake's epochs, from the first on, those of a segment as one,
-    with the rows on new channels too. More may have been published since.
+class FlowBeginning:
+    """The flow of a view that is added, and the checkpoints that there are of it."""
 
-    ticket: names the request.
+    flow: FlowId
+    found: FoundCheckpoints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlansWanted:
+    """A request to change the views to these: those that stay the same do not notice. epochs: the lake's epochs, from
+    the first on, those of a segment as one, with the rows on new channels too. More may have been published since.
+
+    ticket: names the request. begins: by view that is added; the flow of any other gets the next number, and begins
+    with nothing.
     """
 
     ticket: int
     plans: tuple[DataflowPlan, ...]
     epochs: tuple[EpochPublished, ...]
+    begins: Mapping[str, FlowBeginning] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +225,7 @@ CoordinatorEvent = (
     | WorkerGone
     | LeaseOver
     | LeaversOverdue
+    | DrainOverdue
     | EpochPublished
     | SegmentPublished
     | SegmentsRewritten
@@ -247,8 +265,9 @@ class Tell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnded:
-    """Every row of the epoch and of all before it was applied."""
+    """Every row of the epoch and of all before it was applied, in this flow."""
 
+    flow: FlowId
     epoch: Epoch
 
 
@@ -272,7 +291,7 @@ class SnapshotFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlansTaken:
-    """The views have changed as requested. All workers begin anew, and answer lookups when they have caught up."""
+    """The views have changed as requested. Those that are new answer lookups when they have caught up."""
 
     ticket: int
 
@@ -286,9 +305,10 @@ class EvictionOver:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishCheckpoint:
-    """All parts of the checkpoint are in the lake: publish it. base: the epoch of the one that it builds on. failed:
-    the views that have failed; the checkpoint has no useful state of them."""
+    """All parts of a flow's checkpoint are in the lake: publish it. base: the epoch of the one that it builds on.
+    failed: the views that have failed; the checkpoint has no useful state of them."""
 
+    flow: FlowId
     checkpoint: int
     epoch: Epoch
     base: Epoch | None
@@ -298,25 +318,45 @@ class PublishCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReady:
-    """The checkpoint that ``tickets`` wait for is published. chain: the epochs of all useful ones, newest first."""
+    """The flow has a checkpoint of this epoch's end, or needs none. chain: the epochs of all useful ones, newest
+    first."""
 
-    tickets: tuple[int, ...]
+    flow: FlowId
     epoch: Epoch
     chain: tuple[Epoch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFailed:
-    """The checkpoint was given up; another request may succeed. why: for the user."""
+    """The flow's checkpoint was given up; another request may succeed. why: for the user."""
 
-    tickets: tuple[int, ...]
+    flow: FlowId
+    epoch: Epoch
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsTaken:
+    """Every flow has a checkpoint of this epoch's end, or of a later one, or needs none."""
+
+    ticket: int
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointsFailed:
+    """A flow's checkpoint was given up; another request may succeed. why: for the user."""
+
+    ticket: int
     epoch: Epoch
     why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetCheckpoints:
-    """No existing checkpoint is of use any more: the views have changed."""
+    """No existing checkpoint of the flow is of use any more."""
+
+    flow: FlowId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +388,13 @@ class RescaleBegun:
     before: int
     after: int
     vnodes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainBegun:
+    """The rescale waits until each flow's open epochs have ended: after some time, say ``DrainOverdue``."""
+
+    ticket: int
 
 
 class RescaleOutcome(StrEnum):
@@ -414,10 +461,13 @@ CoordinatorAction = (
     | PublishCheckpoint
     | CheckpointReady
     | CheckpointFailed
+    | CheckpointsTaken
+    | CheckpointsFailed
     | ForgetCheckpoints
     | PublishChanges
     | StartWorkers
     | RescaleBegun
+    | DrainBegun
     | RescaleEnded
     | WriteControl
     | ReplaceWorker

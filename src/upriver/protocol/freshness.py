@@ -48,16 +48,18 @@ class TableFreshness:
 class FreshnessReport:
     """The coordinator's report on all tables. epoch: the last one that every worker reflects: no later lookup gets an
     answer as of an earlier one. Without tables nothing is known, and no client waits. unread: by table, why its rows
-    were not all read since the start, where lookups go on without that."""
+    were not all read since the start, where lookups go on without that. later: the tables that were added to the
+    running app, which is ready without them."""
 
     epoch: Epoch
     tables: Mapping[str, TableFreshness]
     unread: Mapping[str, str] = field(default_factory=dict)
+    later: tuple[str, ...] = ()
 
     def app_lacks(self) -> str | None:
         """What the app lacks to be ready; ``None`` if it is. Lookups of one view ask for its own tables' ``lacks``."""
         unread = (f"table {table!r}: {why}" for table, why in self.unread.items())
-        return self.lacks(self.tables) or next(unread, None)
+        return self.lacks(table for table in self.tables if table not in self.later) or next(unread, None)
 
     def lacks(self, tables: Iterable[str]) -> str | None:
         """What the first of these tables that is not ready lacks; ``None`` if all are ready."""
@@ -89,7 +91,7 @@ class FreshnessReport:
 
     def to_json(self) -> dict[str, Any]:
         tables = {name: table.to_json() for name, table in self.tables.items()}
-        return {"epoch": self.epoch, "tables": tables, "unread": dict(self.unread)}
+        return {"epoch": self.epoch, "tables": tables, "unread": dict(self.unread), "later": list(self.later)}
 
     @classmethod
     def from_json(cls, json: Mapping[str, Any]) -> Self:

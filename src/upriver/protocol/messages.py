@@ -1,14 +1,28 @@
-"""The messages between the coordinator and a worker, over one FIFO channel each way."""
+"""The messages between the coordinator and a worker, over one FIFO channel each way.
+
+Most are of one flow: they go between the flow and its share at the worker, in ``ForShare`` and ``OfShare``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from upriver.ids import BEGINNING, Channel, Epoch, FeedId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.ids import (
+    BEGINNING,
+    Channel,
+    Epoch,
+    FeedId,
+    FlowId,
+    Incarnation,
+    MapVersion,
+    SnapshotId,
+    VnodeId,
+    WorkerId,
+)
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.strategies import Strategy
 from upriver.state.changes import ChangePart
-from upriver.state.checkpoint import StateFile
+from upriver.state.checkpoint import CheckpointPlace, StateFile
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
 
@@ -91,7 +105,7 @@ NO_STAGE = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assign:
-    """A worker's place and what it keeps: the first message to a new incarnation, and again when all start anew.
+    """What a worker keeps of a flow: the first message to its share, and again when all shares of the flow start anew.
 
     maps: of each region. reads: the vnodes whose slices this worker reads. start_at: the epoch that its state
     reflects, once it is restored. serve_from: it answers no lookup before it has applied this epoch.
@@ -99,7 +113,9 @@ class Assign:
     which it restores its state before it says ``Restored``; ``()``: it begins with nothing; ``None``: it begins with
     nothing, and no checkpoint will be taken. reversible: standbys may take over at any epoch's end (``Resume``).
     failed: the views that have failed, and why. logged: the epoch through which the change log has each logged view's
-    changes; ``None``: the log of that view has not begun.
+    changes; ``None``: the log of that view has not begun. builds: the flow is built beside others that are served: its
+    share says ``StartedAnew`` at first, too, and gives way to theirs until it has applied ``serve_from``. checkpoints:
+    where the flow's checkpoints are; ``None`` if it has no full views.
     """
 
     worker: WorkerId
@@ -113,6 +129,8 @@ class Assign:
     reversible: bool = False
     failed: Mapping[str, ViewFailure] = field(default_factory=dict)
     logged: Mapping[str, Epoch | None] = field(default_factory=dict)
+    checkpoints: CheckpointPlace | None = None
+    builds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,8 +206,9 @@ class MigrationOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CloseInput:
-    """This worker reads no more rows of any epoch: take leave of these peers."""
+    """This worker reads no more rows of any epoch of these flows: take leave of these peers."""
 
+    flows: tuple[FlowId, ...]
     peers: tuple[WorkerId, ...]
 
 
@@ -292,20 +311,17 @@ class Retire:
     """Stop and give the task slot back."""
 
 
-ToWorker = (
+ToShare = (
     Assign
     | FailView
     | Resume
     | Follow
     | Unfollow
-    | Probe
     | OpenEpoch
     | BeginStage
     | EpochOver
     | ReadVnodes
-    | Meet
     | MigrationOrder
-    | CloseInput
     | PauseEpochs
     | ContinueEpochs
     | TakeSnapshot
@@ -316,8 +332,26 @@ ToWorker = (
     | DropCheckpoint
     | TakeChanges
     | ChangesLogged
-    | Retire
 )
+"""What a flow tells its share at a worker."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForShare:
+    """To the worker's share of this flow. The first one is an ``Assign``."""
+
+    flow: FlowId
+    message: ToShare
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropFlow:
+    """The flow is gone: keep nothing of it, and answer nothing for it."""
+
+    flow: FlowId
+
+
+ToWorker = ForShare | DropFlow | Probe | Meet | CloseInput | Retire
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -345,7 +379,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartedAnew:
-    """The worker has been assigned again: its messages from here on are of this generation."""
+    """The share has been assigned again: its messages from here on are of this generation."""
 
     generation: int
 
@@ -533,14 +567,12 @@ class WorkerFailed:
     error: str
 
 
-FromWorker = (
+FromShare = (
     StartedAnew
     | Restored
     | Unrestored
-    | HeldUp
     | CaughtUp
     | FeedEnded
-    | Here
     | TookOver
     | CheckpointWritten
     | CheckpointNotTaken
@@ -553,15 +585,23 @@ FromWorker = (
     | RowsApplied
     | RowsSettled
     | StageDone
-    | MetPeers
-    | PeersLost
     | Settled
     | PeerLeft
     | Still
     | Moved
-    | WorkerLoad
     | SnapshotTaken
     | SnapshotNotTaken
     | ViewFailed
-    | WorkerFailed
 )
+"""What a share tells its flow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfShare:
+    """From the worker's share of this flow."""
+
+    flow: FlowId
+    message: FromShare
+
+
+FromWorker = OfShare | HeldUp | Here | MetPeers | PeersLost | WorkerLoad | WorkerFailed

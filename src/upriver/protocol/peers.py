@@ -16,7 +16,7 @@ from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch
 from upriver.errors import UpriverError
 from upriver.hashing import Hashes
-from upriver.ids import BEGINNING, Epoch, FeedId, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Epoch, FeedId, FlowId, VnodeId, WorkerId
 from upriver.migration.events import Leave, ReportGone, ReportSettled, Send
 from upriver.migration.messages import Message
 from upriver.state.checkpoint import StateChunk
@@ -195,9 +195,13 @@ PeerMessage = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Envelope:
-    """generation: how often all workers have been assigned anew, or have resumed. The receiver ignores messages of an
-    older one, except feeds and failures of views, which stay valid when all resume."""
+    """Between two workers' shares of a flow.
 
+    generation: how often all shares of the flow have been assigned anew, or have resumed. The receiver ignores messages
+    of an older one, except feeds and failures of views, which stay valid when all resume. It ignores messages of a flow
+    that it has no share of."""
+
+    flow: FlowId
     generation: int
     content: PeerMessage
 

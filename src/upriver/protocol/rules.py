@@ -54,9 +54,9 @@ class Rules:
     coordinator_anew_when_torn: bool = True
     """coordinator.anew_when_torn: with exchange edges, all workers begin anew when one of them or a channel between
     two is lost."""
-    coordinator_views_change_between_epochs: bool = True
-    """coordinator.views_change_between_epochs: views change between two epochs, when no rescale is on and no snapshot
-    is being taken."""
+    flows_change_between_rescales: bool = True
+    """flows.change_between_rescales: flows are added and dropped when no rescale is on, and no standby is about to
+    take over."""
     coordinator_no_older_snapshot: bool = True
     """coordinator.no_older_snapshot: after all workers begin anew, no snapshot is taken before a worker was sent the
     highest epoch that any worker was sent before."""
@@ -161,6 +161,12 @@ class Rules:
     """workers.failed_are_replaced: a worker that fails, of whatever cause, is replaced, as if it had died."""
     views_fail_alone: bool = True
     """views.fail_alone: an error while a view is computed fails that view; its worker and other views go on."""
+    flows_fail_alone: bool = True
+    """flows.fail_alone: an error in a step of one flow's share fails the views of that flow; the worker and its other
+    flows go on."""
+    flows_build_fails_first: bool = True
+    """flows.build_fails_first: where views that keep every key take more than the budget, one that is built beside
+    others fails before any of them."""
     views_fail_everywhere: bool = True
     """views.fail_everywhere: a view that has failed at one worker fails at all."""
     views_failed_are_recorded: bool = True

@@ -1,7 +1,12 @@
-"""A worker's events, besides the coordinator's messages, and the actions that it asks for."""
+"""The events of a worker and of its shares, besides the coordinator's messages, and the actions that they ask for.
+
+A share of one flow takes a ``ShareEvent`` and asks for a ``ShareAction``. The worker hands the events of a flow to its
+share, and names the flow in what the share says and wants: ``WorkerEvent``, ``WorkerAction``.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -10,9 +15,9 @@ from upriver.engine.batch import Batch, one_batch
 from upriver.engine.pending_changes import ChangedRows
 from upriver.errors import UpriverError
 from upriver.hashing import Hashes
-from upriver.ids import BEGINNING, Channel, Epoch, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
+from upriver.ids import BEGINNING, Channel, Epoch, FlowId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, Upquery
-from upriver.protocol.messages import FromWorker, Meet, ToWorker
+from upriver.protocol.messages import CloseInput, FromShare, FromWorker, Meet, Retire, ToShare, ToWorker
 from upriver.protocol.peers import Envelope
 from upriver.state.changes import ChangePart
 from upriver.state.checkpoint import StateChunk, StateFile
@@ -250,36 +255,55 @@ class ChangesNotStored:
     error: str
 
 
-WorkerEvent = (
-    ToWorker
-    | RowsRead
+LakeAnswer = (
+    RowsRead
     | EpochRead
-    | LookupAsked
-    | LookupGivenUp
-    | PeersMet
-    | PeerSaid
-    | PeerLost
-    | TimeToMove
     | KeysRead
     | KeysUnread
     | ReadTakesLong
-    | TimeToFill
-    | TimeToTakeIn
-    | TimeToAnswer
     | RowsFetched
     | RowsUnfetched
-    | TimeToEvict
     | StateRead
     | StateUnread
     | AllStateRead
-    | TimeToCopy
-    | TimeToFeed
-    | TimeToSettle
     | StateWritten
     | StateNotWritten
     | ChangesStored
     | ChangesNotStored
 )
+"""What the shell tells a share of its reads and writes of the lake."""
+
+TimeToWork = (
+    TimeToMove | TimeToFill | TimeToTakeIn | TimeToAnswer | TimeToEvict | TimeToCopy | TimeToFeed | TimeToSettle
+)
+"""There is time for a slice of work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareHears:
+    """For the share of this flow: what its reads and writes of the lake have come to."""
+
+    flow: FlowId
+    event: LakeAnswer
+
+
+ShareEvent = (
+    ToShare
+    | Meet
+    | CloseInput
+    | Retire
+    | LakeAnswer
+    | LookupAsked
+    | LookupGivenUp
+    | PeersMet
+    | PeerSaid
+    | PeerLost
+    | TimeToWork
+)
+"""What happens to a share of one flow."""
+
+WorkerEvent = ToWorker | ShareHears | LookupAsked | LookupGivenUp | PeersMet | PeerSaid | PeerLost | TimeToWork
+"""What happens to a worker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,11 +387,14 @@ class SetRowsAside:
     after: Epoch | None = None
 
 
+Said = TypeVar("Said", FromShare, FromWorker)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Generic[Said]):
     """Send to the coordinator."""
 
-    message: FromWorker
+    message: Said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,22 +472,24 @@ class Stop:
     """The worker is done."""
 
 
-WorkerAction = (
-    ReadEpoch
-    | ReadKeys
-    | FetchRows
-    | ReadState
-    | WriteState
-    | SealState
-    | ForgetState
-    | SetRowsAside
-    | Report
-    | SendPeer
-    | MeetPeers
-    | Answer
-    | Refuse
-    | HoldSnapshot
-    | ForgetSnapshot
-    | WriteChanges
-    | Stop
+LakeWish = (
+    ReadEpoch | ReadKeys | FetchRows | ReadState | WriteState | SealState | ForgetState | SetRowsAside | WriteChanges
 )
+"""What a share wants of the lake."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareWants:
+    """The share of this flow wants something of the lake."""
+
+    flow: FlowId
+    action: LakeWish
+
+
+ShareAction = LakeWish | Report[FromShare] | SendPeer | Answer | Refuse | HoldSnapshot | ForgetSnapshot
+"""What a share of one flow wants done."""
+
+WorkerAction = (
+    ShareWants | Report[FromWorker] | SendPeer | MeetPeers | Answer | Refuse | HoldSnapshot | ForgetSnapshot | Stop
+)
+"""What a worker wants done."""

@@ -39,6 +39,7 @@ class AppProgress:
         self._has_begun = False
         """Whether the epochs that were in the lake at the start are known, and all others are new."""
         self._ended = BEGINNING
+        self._by_view: Mapping[str, Epoch] = {}
         self.epochs = EpochTimes()
         self.lake = LakeTally()
         self._commits: dict[Epoch, float] = {}
@@ -46,16 +47,24 @@ class AppProgress:
 
     @property
     def ended(self) -> Epoch:
-        """The last epoch that has ended at every worker."""
+        """The last epoch that every view reflects, at every worker, but those that are built."""
         return self._ended
 
-    def end(self, epoch: Epoch) -> None:
-        """The epoch has ended at every worker."""
+    def reflects(self, epoch: Epoch, view: str | None) -> bool:
+        """Whether a view reflects this epoch, or all do (``None``), those that are built too."""
+        if view is not None:
+            return self._by_view.get(view, self._ended) >= epoch
+        return self._ended >= epoch and all(reflected >= epoch for reflected in self._by_view.values())
+
+    def stand(self, ended: Epoch, by_view: Mapping[str, Epoch]) -> None:
+        """Views reflect these epochs by now. ended: see :attr:`ended`."""
+        is_further = ended > self._ended
         with self._changed:
-            self._ended = epoch
+            self._ended, self._by_view = ended, by_view
             self._changed.notify_all()
-        self.epochs.ended(epoch, time.monotonic())
-        self._look_whether_ready()
+        if is_further:
+            self.epochs.ended(ended, time.monotonic())
+            self._look_whether_ready()
 
     def commit(self, manifest: LakeEpochs) -> None:
         """An epoch is in the lake."""
@@ -78,13 +87,26 @@ class AppProgress:
         """The sources are about to start. tables: by name, whether the lake has rows of the table. committed: the last
         epoch in the lake. before: :meth:`marks` of the run before; a mark that is still to come, by our clock, says
         nothing."""
-        today = time.time()
-        behind = today - time.monotonic()
-        marks = {table: replace(mark, at=mark.at - behind) for table, mark in before.items() if mark.at <= today}
+        marks = _by_our_clock(before)
         with self._changed:
             self._freshness = Freshness(tables, committed, marks)
             self._has_begun = True
         self.epochs.begin()
+
+    def expect_source(self, table: str, *, had_rows: bool, before: Mapping[str, ReadThrough]) -> None:
+        """The source of one more table is about to start, beside the others. had_rows: whether the lake has rows of the
+        table. before: :meth:`marks` of its last source among others, as for :meth:`expect_sources`."""
+        mark = _by_our_clock(before).get(table)
+        with self._changed:
+            self._freshness.add(table, had_rows=had_rows, before=mark)
+            self._changed.notify_all()
+
+    def forget_source(self, table: str) -> None:
+        """The table is dropped, and its source reports nothing any more."""
+        with self._changed:
+            self._freshness.forget(table)
+            self._changed.notify_all()
+        self._look_whether_ready()
 
     def read_through(self, table: str, at: float, epoch: Epoch) -> None:
         """Every row that the table's source had offered by ``at``, monotonic, is in epochs up to ``epoch``."""
@@ -120,3 +142,10 @@ class AppProgress:
     def lacks(self) -> str | None:
         """As :meth:`FreshnessReport.app_lacks`."""
         return self.freshness().app_lacks()
+
+
+def _by_our_clock(marks: Mapping[str, ReadThrough]) -> dict[str, ReadThrough]:
+    """Marks in seconds since 1970 as monotonic ones, without those that are still to come."""
+    today = time.time()
+    behind = today - time.monotonic()
+    return {table: replace(mark, at=mark.at - behind) for table, mark in marks.items() if mark.at <= today}

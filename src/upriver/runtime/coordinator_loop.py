@@ -5,12 +5,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, assert_never
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.restarts import PlaceHistory
 from upriver.errors import IngestFailed, NotReady, ProtocolError, UpriverError, WaitTimeout, WorkerLost
-from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Epoch, FlowId, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.lake.change_writer import ChangePublisher
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
 from upriver.lake.control_keeper import ControlKeeper
@@ -21,13 +22,18 @@ from upriver.protocol.coordinator_events import (
     AppFailed,
     CheckpointFailed,
     CheckpointReady,
+    CheckpointsFailed,
+    CheckpointsTaken,
     ControlWritten,
     CoordinatorAction,
     CoordinatorEvent,
+    DrainBegun,
+    DrainOverdue,
     EpochEnded,
     EpochPublished,
     EvictionOver,
     EvictWanted,
+    FlowBeginning,
     ForgetCheckpoints,
     HorizonAsked,
     HorizonIs,
@@ -53,7 +59,7 @@ from upriver.protocol.coordinator_events import (
     WorkerSaid,
     WriteControl,
 )
-from upriver.protocol.messages import EpochFinished, FromWorker
+from upriver.protocol.messages import EpochFinished, FromWorker, OfShare, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.app_progress import AppProgress
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox, PendingRequests
@@ -63,10 +69,18 @@ from upriver.runtime.rescales import Rescales
 from upriver.runtime.source_supervisor import SourceSupervisor, source_failure
 from upriver.runtime.status import Recoveries, app_status, view_stats
 from upriver.shutdown import run_all
+from upriver.state.checkpoint import FoundCheckpoints
 from upriver.state.failure import told_with_place
 from upriver.vnodes import VnodeMap, resized
 
 _LOG = logging.getLogger("upriver.app")
+
+
+DRAIN_S_MAX = 10.0
+"""Seconds for which a rescale waits until the open epochs of all flows have ended. A flow that takes longer begins anew
+by the new map."""
+UNTOLD_MAX = 256
+"""Messages to workers that wait at most while the coordinator has further events to handle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +134,8 @@ class CoordinatorLoop:
         machine must take no checkpoints. histories: of the workers' slots. control: without it, no control record is
         written. changes: without it, no view may be logged."""
         self._machine = machine
+        self._flows = count(len(machine.plans) + 1)
+        """The numbers of flows to come: those that the app begins with have the first ones."""
         self._keepers = LakeKeepers(keeper, control, changes)
         self._start_worker = start_worker
         self._histories = histories
@@ -131,6 +147,8 @@ class CoordinatorLoop:
         self._failure = AppFailure(changed)
         self._requests = PendingRequests(self._inbox, self._failure)
         self._workers = JoinedWorkers(changed)
+        self._untold: dict[Incarnation, list[ToWorker]] = {}
+        """What workers are to be told, in order."""
         self._recoveries = Recoveries()
         self.rescales = Rescales(changed, self._failure, self._inbox, leavers_s, lambda: machine.vnodes_handed_over)
         self.progress = AppProgress(changed, lambda: machine.published, self._missing, self._record_marks)
@@ -156,8 +174,8 @@ class CoordinatorLoop:
     def hear(self, incarnation: Incarnation, message: FromWorker) -> None:
         """A worker has sent a message."""
         self.rescales.hear(self._workers.worker_of(incarnation), message)
-        if isinstance(message, EpochFinished):
-            self.progress.epochs.finished(message.epoch, time.monotonic())
+        if isinstance(message, OfShare) and isinstance(message.message, EpochFinished):
+            self.progress.epochs.finished(message.message.epoch, time.monotonic())
         self._inbox.put(WorkerSaid(incarnation=incarnation, message=message))
 
     def lost(self, incarnation: Incarnation, lease_s: float = 0.0) -> None:
@@ -212,7 +230,7 @@ class CoordinatorLoop:
 
     def failed_views(self) -> dict[str, str]:
         """By view that has failed, why."""
-        failed = dict(self._machine.cluster.failed)
+        failed = self._machine.cluster.failed
         return {view: f"{failure.kind}: {failure.error}" for view, failure in failed.items()}
 
     def check_view(self, view: str) -> None:
@@ -221,16 +239,19 @@ class CoordinatorLoop:
         if failure is not None:
             raise failure.raised()
 
-    def wait_ended(self, epoch: Epoch, seconds: float) -> None:
-        """Block until the epoch has ended at every worker, and every worker slot is filled."""
-        if not self._failure.wait_for(lambda: self._stands_at(epoch), seconds):
-            behind = {m.worker: m.finished for m in self._machine.members.values() if m.finished < epoch}
+    def wait_ended(self, epoch: Epoch, seconds: float, view: str | None = None) -> None:
+        """Block until a view reflects the epoch at every worker, or all views do (``None``), and every worker slot is
+        filled."""
+        if not self._failure.wait_for(lambda: self.progress.reflects(epoch, view) and not self._missing(), seconds):
+            processes, behind = dict(self._machine.cluster.processes), dict[WorkerId, Epoch]()
+            for flow in self._machine.cluster:
+                if view is None or any(plan.name == view for plan in flow.plans):
+                    for worker, share in flow.members.copy().items():
+                        if share.finished < epoch:
+                            behind[worker] = min(share.finished, behind.get(worker, epoch))
             where = f"epoch {epoch} is not reflected by every worker: they are at {behind or 'no worker'}"
-            why = [f"; worker {m.worker} cannot read {m.held_up}" for m in self._machine.members.values() if m.held_up]
+            why = [f"; worker {p.worker} cannot read {p.held_up}" for p in processes.values() if p.held_up]
             raise WaitTimeout(where + "".join(why))
-
-    def _stands_at(self, epoch: Epoch) -> bool:
-        return self.progress.ended >= epoch and not self._missing()
 
     def wait_joined(self, seconds: float) -> None:
         """Block until every worker slot is filled. Raises WaitTimeout, which says why one is not, if that is known."""
@@ -272,17 +293,26 @@ class CoordinatorLoop:
         return parts
 
     def replan(self, plans: tuple[DataflowPlan, ...], epochs: Iterable[LakeEpochs], seconds: float) -> None:
-        """Keep these views from now on. epochs: all in the lake, from the first on.
+        """Keep these views from now on: those that stay the same do not notice. epochs: all in the lake, from the first
+        on.
 
-        Returns when all workers have begun anew; they answer when they have caught up. Raises WaitTimeout after so many
-        seconds; the change happens all the same.
+        Returns when all workers are told; they answer for views that are added when they have caught up. Raises
+        WaitTimeout after so many seconds; the change happens all the same. Raises CorruptFile.
         """
         ticket = self._requests.new_ticket()
         kept = tuple(epochs)
         self.progress.lake.add_all(kept)  # with the runs of new indexes
-        wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(map(as_published, kept)))
-        late = f"the views have not changed in {seconds:g} s: a rescale is on, or a worker is missing"
+        before = self._machine.plans
+        begins = {plan.name: self._begin(plan) for plan in plans if plan not in before}
+        wanted = PlansWanted(ticket=ticket, plans=plans, epochs=tuple(map(as_published, kept)), begins=begins)
+        late = f"the views have not changed in {seconds:g} s: a rescale is on"
         self._requests.request(ticket, wanted, seconds, late)
+
+    def _begin(self, plan: DataflowPlan) -> FlowBeginning:
+        """A flow more, with the checkpoints that there are of its view."""
+        flow, keeper = FlowId(next(self._flows)), self._keepers.checkpoints
+        found = FoundCheckpoints() if keeper is None else keeper.begin(flow, (plan,))
+        return FlowBeginning(flow=flow, found=found)
 
     def evict(self, view: str, keys: tuple[int, ...] | None, seconds: float) -> None:
         """Have all workers evict these keys of a partial view. keys: their hash64; ``None`` for all.
@@ -312,7 +342,7 @@ class CoordinatorLoop:
     def workers_to_be(self) -> tuple[WorkerId, ...]:
         """The workers that there will be if all requested rescales succeed."""
         wanted = self.rescales.workers_wanted()
-        return resized(self._machine.cluster.staying(wanted), wanted)
+        return resized(self._machine.cluster.places.staying(wanted), wanted)
 
     def rescale_history(self) -> list[dict[str, Any]]:
         """As :meth:`ControlKeeper.rescales`."""
@@ -348,10 +378,11 @@ class CoordinatorLoop:
     def view_stats(self) -> dict[tuple[str, WorkerId], dict[str, int]]:
         """What each worker has last reported of each view, as :func:`upriver.runtime.status.view_stats` adds it up."""
         return {
-            (plan.name, worker): view_stats(plan, (member,))
-            for plan in self._machine.plans
-            for worker, member in self._machine.members.items()
-            if member.stats
+            (plan.name, worker): view_stats(plan, (share,))
+            for flow in self._machine.cluster
+            for plan in flow.plans
+            for worker, share in flow.members.copy().items()
+            if share.stats
         }
 
     def _clock_status(self) -> dict[str, float] | None:
@@ -370,8 +401,8 @@ class CoordinatorLoop:
         """Retire all workers and end the loop; returns whether all have gone in time."""
         self._recoveries.end()
         self._inbox.put(StopAsked())
-        members = {member.incarnation for member in self._machine.members.values()}
-        self._workers.close(but=members)  # the others have left, and wait for scans that will not come any more
+        processes = {process.incarnation for process in dict(self._machine.cluster.processes).values()}
+        self._workers.close(but=processes)  # the others have left, and wait for scans that will not come any more
         try:
             return self._workers.wait_gone(seconds)
         finally:
@@ -390,7 +421,12 @@ class CoordinatorLoop:
             try:
                 actions = self._machine.step(event)
                 for action in actions:
+                    if not isinstance(action, Tell | EpochEnded):
+                        self._tell()  # all actions take effect in order
                     self._carry_out(action)
+                if self._inbox.is_empty or sum(map(len, self._untold.values())) >= UNTOLD_MAX:
+                    self._tell()
+                self._note_ended(event, actions)
             except Exception as error:  # a fault of ours: no caller must wait in vain
                 _LOG.debug("the coordinator has failed", exc_info=error)
                 self.fail(_fault(error))
@@ -402,12 +438,18 @@ class CoordinatorLoop:
             except Exception as error:  # of any class: these only show what the coordinator does
                 _LOG.error("the status and the log lack a step of the coordinator: %s", told_with_place(error))
 
+    def _tell(self) -> None:
+        """Send what workers are to be told: all that each of them is told goes together."""
+        untold, self._untold = self._untold, {}
+        for incarnation, messages in untold.items():
+            self._workers.tell(incarnation, *messages)
+
     def _carry_out(self, action: CoordinatorAction) -> None:
         match action:
             case Tell():
-                self._workers.tell(action.incarnation, action.message)
+                self._untold.setdefault(action.incarnation, []).append(action.message)
             case EpochEnded():
-                self.progress.end(action.epoch)
+                pass  # ``_note_ended``
             case HorizonIs():
                 self._requests.answer(action.ticket, action.epoch)
             case SnapshotReady():
@@ -416,11 +458,20 @@ class CoordinatorLoop:
                 self._requests.refuse(action.ticket, action.error)
             case PlansTaken() | EvictionOver():
                 self._requests.answer(action.ticket)
-            case PublishCheckpoint() | CheckpointReady() | CheckpointFailed() | ForgetCheckpoints():
+            case (
+                PublishCheckpoint()
+                | CheckpointReady()
+                | CheckpointFailed()
+                | ForgetCheckpoints()
+                | CheckpointsTaken()
+                | CheckpointsFailed()
+            ):
                 assert self._keepers.checkpoints is not None
-                self._keepers.checkpoints.carry_out(action, self._machine.plans)
+                self._keepers.checkpoints.carry_out(action)
                 if isinstance(action, CheckpointReady):
                     self._record_marks()
+                if isinstance(action, ForgetCheckpoints) and action.flow not in self._machine.cluster.flows:
+                    self._keepers.checkpoints.forget(action.flow)
             case PublishChanges():
                 assert self._keepers.changes is not None
                 self._keepers.changes.carry_out(action, self._machine.plans)
@@ -430,6 +481,8 @@ class CoordinatorLoop:
                     self._start_worker(worker)
             case RescaleBegun():
                 self.rescales.begun(action)
+            case DrainBegun(ticket=ticket):
+                self._inbox.put_later(DRAIN_S_MAX, DrainOverdue(ticket=ticket))
             case RescaleEnded():
                 self.rescales.ended(action)
             case WriteControl():
@@ -440,6 +493,11 @@ class CoordinatorLoop:
                 self.fail(error_from_json({"error": action.kind, "message": action.error}))
             case _:
                 assert_never(action)
+
+    def _note_ended(self, event: CoordinatorEvent, actions: Iterable[CoordinatorAction]) -> None:
+        """Note which epochs views reflect, if that may have changed."""
+        if isinstance(event, EpochPublished) or any(isinstance(action, EpochEnded | PlansTaken) for action in actions):
+            self.progress.stand(self._machine.cluster.ended, self._machine.cluster.ended_by_view())
 
     def _record_marks(self) -> None:
         """Record how far the sources are read: the next driver serves from that."""

@@ -38,6 +38,11 @@ class CoordinatorInbox:
         """Take each event, and wait for the next one, until the inbox is closed."""
         return iter(self._events.get, None)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether ``events`` waits for the next event."""
+        return self._events.empty()
+
 
 class AppFailure:
     """Why the app cannot go on, once it cannot. Called by any thread. changed: announces the failure."""

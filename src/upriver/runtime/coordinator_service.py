@@ -61,8 +61,8 @@ class _ToWorker:
 
     end: ChannelEnd
 
-    def tell(self, message: ToWorker) -> None:
-        self.end.send(encode_message(message))
+    def tell(self, *messages: ToWorker) -> None:
+        self.end.send_together([*map(encode_message, messages)])
 
     def close(self) -> None:
         self.end.close()
@@ -171,6 +171,10 @@ class CoordinatorService:
         """Serve these views from now on."""
         self._plans = {plan.name: plan for plan in plans}
         self._views = {plan.name: ViewRoute(plan.key, plan.schema, plan.tables) for plan in plans}
+
+    def serve_tables(self, tables: Iterable[TableSpec]) -> None:
+        """Let clients read these tables from now on."""
+        self._tables = {table.name: table for table in tables}
 
     def plan_of(self, view: str) -> DataflowPlan:
         """The plan of a view. Raises UnknownView."""

@@ -14,8 +14,8 @@ from upriver.protocol.messages import ToWorker
 class WorkerEnd(Protocol):
     """Our end of the channel to one incarnation."""
 
-    def tell(self, message: ToWorker) -> None:
-        """Send, in order, without blocking. Raises ClusterError if the channel is gone."""
+    def tell(self, *messages: ToWorker) -> None:
+        """Send, in order and together, without blocking. Raises ClusterError if the channel is gone."""
 
     def close(self) -> None: ...
 
@@ -76,13 +76,13 @@ class JoinedWorkers:
             joined = [self._joined[incarnation] for incarnation in sorted(self._joined)]
         return {member.worker: member.address for member in joined}
 
-    def tell(self, incarnation: Incarnation, message: ToWorker) -> None:
-        """Send a message to a process, if its channel is open."""
+    def tell(self, incarnation: Incarnation, *messages: ToWorker) -> None:
+        """Send messages to a process, together, if its channel is open."""
         joined = self._of(incarnation)
         if joined is None:
             return
         try:
-            joined.end.tell(message)
+            joined.end.tell(*messages)
         except ClusterError:
             joined.end.close()  # its closing comes back as ``leave``
 

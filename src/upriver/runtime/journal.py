@@ -7,6 +7,7 @@ import logging
 import time
 
 from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.ids import FlowId
 from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointReady,
@@ -22,7 +23,7 @@ from upriver.protocol.coordinator_events import (
     WorkerRegistered,
     WorkerSaid,
 )
-from upriver.protocol.messages import HeldUp, KeysUnfilled, Moved, Restored, TookOver
+from upriver.protocol.messages import HeldUp, KeysUnfilled, Moved, OfShare, Restored, TookOver
 from upriver.runtime.rescales import Rescales
 
 PROGRESS_S = 5.0
@@ -83,20 +84,25 @@ class CoordinatorJournal:
                 self._note_message(event)
 
     def _note_message(self, event: WorkerSaid) -> None:
-        member = self._machine.cluster.of_incarnation(event.incarnation)
-        worker = -1 if member is None else int(member.worker)
+        process = self._machine.cluster.places.of_incarnation(event.incarnation)
+        worker = -1 if process is None else int(process.worker)
         match event.message:
-            case Restored():
-                _WORKERS.info("worker %d has restored its state", worker, extra={"worker": worker})
+            case OfShare(flow=flow, message=Restored()):
+                extra = {"worker": worker, "flow": int(flow)}
+                _WORKERS.info("worker %d has restored its state of %s", worker, self._views_of(flow), extra=extra)
             case HeldUp(error=None):
                 _WORKERS.info("worker %d goes on", worker, extra={"worker": worker})
             case HeldUp(error=error):
                 _WORKERS.warning("worker %d is held up: %s", worker, error, extra={"worker": worker})
-            case KeysUnfilled(view=view, failure=failure):
+            case OfShare(message=KeysUnfilled(view=view, failure=failure)):
                 why = f"{failure.kind}: {failure.error}"
                 _VIEWS.warning("view %s: keys could not be filled: %s", view, why, extra={"view": view})
-            case Moved() | TookOver():
+            case OfShare(message=Moved() | TookOver()):
                 self._note_progress()
+
+    def _views_of(self, flow: FlowId) -> str:
+        found = self._machine.cluster.flows.get(flow)
+        return "a flow that is gone" if found is None else ", ".join(plan.name for plan in found.plans)
 
     def _note_progress(self) -> None:
         now = time.monotonic()
@@ -113,8 +119,8 @@ class CoordinatorJournal:
 
     def _note_action(self, action: CoordinatorAction) -> None:
         match action:
-            case EpochEnded():
-                _EPOCHS.debug("epoch %d has ended", action.epoch, extra={"epoch": int(action.epoch)})
+            case EpochEnded(flow=flow, epoch=epoch):
+                _EPOCHS.debug("epoch %d has ended: %s", epoch, self._views_of(flow), extra={"epoch": int(epoch)})
             case RescaleBegun(ticket=ticket):
                 self._progress_at = time.monotonic()
                 moves = (ticket, self._rescales.strategy(ticket), action.before, action.after, action.vnodes)
@@ -126,11 +132,12 @@ class CoordinatorJournal:
             case PlansTaken():
                 views = ", ".join(plan.name for plan in self._machine.plans)
                 _VIEWS.info("the views have changed; there are: %s", views or "none")
-            case CheckpointReady(epoch=epoch):
-                _CHECKPOINTS.info("the checkpoint of epoch %d is written", epoch, extra={"epoch": int(epoch)})
-            case CheckpointFailed(epoch=epoch, why=why):
-                extra = {"epoch": int(epoch)}
-                _CHECKPOINTS.warning("the checkpoint of epoch %d is given up: %s", epoch, why, extra=extra)
+            case CheckpointReady(flow=flow, epoch=epoch):
+                views, extra = self._views_of(flow), {"epoch": int(epoch)}
+                _CHECKPOINTS.info("the checkpoint of epoch %d is written: %s", epoch, views, extra=extra)
+            case CheckpointFailed(flow=flow, epoch=epoch, why=why):
+                views, extra = self._views_of(flow), {"epoch": int(epoch)}
+                _CHECKPOINTS.warning("the checkpoint of epoch %d is given up: %s: %s", epoch, views, why, extra=extra)
 
     def _note_end(self, action: RescaleEnded) -> None:
         report, extra = self._rescales.report(action.ticket), {"ticket": action.ticket}

@@ -1,4 +1,4 @@
-"""A worker's reads of the lake, a piece at a time: its slices of an epoch, or of checkpoints.
+"""A worker's reads of the lake for one flow, a piece at a time: its slices of an epoch, or of checkpoints.
 
 A lookup may have to wait until a piece is taken in. So the number of rows of a piece follows from the time that earlier
 pieces took.
@@ -21,13 +21,14 @@ import pyarrow as pa
 from upriver.engine.batch import Batch
 from upriver.engine.constants import constant_rows_of
 from upriver.engine.row_text import error_text
-from upriver.errors import CorruptCheckpoint, LakeError
+from upriver.errors import CorruptCheckpoint, LakeError, ProtocolError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
 from upriver.lake.checkpoints import read_state
 from upriver.lake.expiry import Aging
 from upriver.lake.lake import CommitTimes, Lake
 from upriver.lake.manifests import LakeEpochs
+from upriver.lake.span_cache import SpanCache
 from upriver.lake.spans import span_after
 from upriver.plan.plan import ConstantEdge, TableSpec
 from upriver.protocol.worker_events import (
@@ -39,7 +40,8 @@ from upriver.protocol.worker_events import (
     StateRead,
     StateUnread,
 )
-from upriver.runtime.pace import RowPace
+from upriver.runtime.pace import BUILD_ROWS_BUDGET_S, BUILD_ROWS_MIN, RowPace
+from upriver.state.checkpoint import CheckpointPlace
 from upriver.state.vectors import true_at
 
 Piece = RowsRead | EpochRead | StateRead | AllStateRead | StateUnread
@@ -51,18 +53,27 @@ READ_AGAIN_S_MIN, READ_AGAIN_S_MAX = 0.1, 30.0
 
 
 class LakeReader:
-    """The reads of one worker's loop. ``tables``: by channel that its views read. commits: told of each manifest
-    read."""
+    """The reads of one flow in one worker's loop. ``tables``: by channel that its views read. commits: told of each
+    manifest read. spans: what the worker's flows have read of the lake; ``None``: this one is the only flow."""
 
-    def __init__(self, lake: Lake, commits: CommitTimes, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        lake: Lake,
+        commits: CommitTimes,
+        now: Callable[[], float] = time.monotonic,
+        spans: SpanCache | None = None,
+    ) -> None:
         """now: the time in seconds."""
         self._lake = lake
+        self._spans = SpanCache(lake) if spans is None else spans
         self._now = now
         self._commits = commits
         self._vnodes = 0
         self.tables: Mapping[Channel, TableSpec] = {}
         self._constants: Mapping[Channel, ConstantEdge] = {}
-        self._aging = Aging(lake, self.tables)
+        self._place: CheckpointPlace | None = None
+        """Where the checkpoints of the views are."""
+        self._aging = Aging(lake, self.tables, self._spans)
         self._pieces: Iterator[Piece] = iter(())
         self._paces: defaultdict[Channel, RowPace] = defaultdict(RowPace)
         """By channel: the cost of a row depends on what the views compute from it."""
@@ -89,12 +100,32 @@ class LakeReader:
         return 0.0 if self.held_up is None else max(0.0, self._again_at - self._now())
 
     def assign(
-        self, vnodes: int, tables: Mapping[Channel, TableSpec], constants: Mapping[Channel, ConstantEdge] = NO_CONSTANTS
+        self,
+        vnodes: int,
+        tables: Mapping[Channel, TableSpec],
+        constants: Mapping[Channel, ConstantEdge] = NO_CONSTANTS,
+        place: CheckpointPlace | None = None,
+        *,
+        builds: bool = False,
     ) -> None:
-        """Read these tables and constant rows from now on, and give up what is under way. vnodes: the lake's."""
-        self._vnodes, self.tables, self._constants = vnodes, tables, constants
-        self._aging = Aging(self._lake, tables)
+        """Read these tables, constant rows and checkpoints from now on, and give up what is under way. vnodes: the
+        lake's. builds: in short pieces, until :meth:`caught_up`."""
+        self._paces = defaultdict(partial(RowPace, BUILD_ROWS_BUDGET_S, BUILD_ROWS_MIN) if builds else RowPace)
+        self._spans.remove_reader(self.tables)
+        self._spans.add_reader(tables)
+        self._vnodes, self.tables, self._constants, self._place = vnodes, tables, constants, place
+        self._aging = Aging(self._lake, tables, self._spans)
         self.give_up()
+
+    def caught_up(self) -> None:
+        """The flow is served from now on."""
+        self._paces = defaultdict(RowPace)
+
+    def close(self) -> None:
+        """The flow is gone."""
+        self.give_up()
+        self._spans.remove_reader(self.tables)
+        self.tables = {}
 
     def begin(self, asked: ReadEpoch | ReadState) -> None:
         self.give_up()
@@ -139,9 +170,11 @@ class LakeReader:
         return self._epoch(asked) if isinstance(asked, ReadEpoch) else self._state(asked)
 
     def _state(self, asked: ReadState) -> Iterator[Piece]:
+        if self._place is None:
+            raise ProtocolError("state of views that have no checkpoints")
         try:
             for region, vnodes in asked.vnodes.items():
-                chunks = read_state(self._lake, asked.chain, region, vnodes, self._vnodes)
+                chunks = read_state(self._lake, self._place, asked.chain, region, vnodes, self._vnodes)
                 for chunk in islice(chunks, self._taken[region], None):
                     yield StateRead(region=region, chunk=chunk)
         except CorruptCheckpoint as error:
@@ -151,7 +184,9 @@ class LakeReader:
 
     def _epoch(self, asked: ReadEpoch) -> Iterator[Piece]:
         vnodes = frozenset(asked.vnodes)
-        manifest = self._lake.epochs(self._lake.opened(span_after(asked.epoch, asked.after), asked.as_of))
+        manifest = self._spans.epochs(
+            self._lake.opened(span_after(asked.epoch, asked.after), asked.as_of), self.tables.keys()
+        )
         self._commits.note(manifest)
         aged = Counter[Channel]()
         for channel in asked.channels:
@@ -179,7 +214,7 @@ class LakeReader:
     def _promised(self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]) -> int:
         if channel in self._constants:
             return len(self._constant_rows(channel, vnodes)) if manifest.span.after == BEGINNING else 0
-        return manifest.rows_of(channel, vnodes)
+        return self._spans.rows_of(manifest, channel, vnodes)
 
     def _constant_rows(self, channel: Channel, vnodes: frozenset[VnodeId]) -> Batch:
         """What the first epoch has."""

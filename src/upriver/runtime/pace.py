@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from upriver.ids import FlowId
 from upriver.migration.messages import Acquire, Redistribute, Sets
 from upriver.migration.pace import Pace
 from upriver.protocol.peers import Envelope, ForRegion, Installed
@@ -45,8 +46,8 @@ class Mover:
         """Of the load on its way: its number of keys, and the duration of the step that sent it."""
         self._load_began: float | None = None
         """When the keys of the load on its way were put on hold."""
-        self._anew_since: float | None = None
-        """When this worker began anew; ``None`` once it is back where it was."""
+        self._anew_since: dict[FlowId, float] = {}
+        """When the worker's share of a flow began anew, until it is back where it was."""
         self.stall_s = 0.0
         """The longest step so far."""
         self.hold_s = 0.0
@@ -59,16 +60,21 @@ class Mover:
         self.stall_s = self.hold_s = 0.0
         self._hold_began = self._load_began = None
 
-    def begins_anew(self) -> None:
-        """All keys that this worker keeps are out of service from now on."""
-        self.hold_s, self._anew_since = 0.0, time.perf_counter()
+    def begins_anew(self, flow: FlowId) -> None:
+        """All keys that this worker keeps of the flow are out of service from now on."""
+        self.hold_s, self._anew_since[flow] = 0.0, time.perf_counter()
 
-    def is_back(self) -> bool:
-        """All keys are back; returns whether they were away."""
-        if self._anew_since is None:
+    def is_back(self, flow: FlowId) -> bool:
+        """All keys of the flow are back; returns whether they were away."""
+        since = self._anew_since.pop(flow, None)
+        if since is None:
             return False
-        self.hold_s, self._anew_since = time.perf_counter() - self._anew_since, None
+        self.hold_s = max(self.hold_s, time.perf_counter() - since)
         return True
+
+    def forget(self, flow: FlowId) -> None:
+        """The flow is gone."""
+        self._anew_since.pop(flow, None)
 
     def keys(self, region: str) -> int:
         """How many keys of this region the next step moves, if it moves any of them."""
@@ -181,25 +187,31 @@ ROWS_AIM_SHARE = 0.75
 """Of that time."""
 ROWS_MIN = 8_192
 """At least how many rows a piece has, however long the last one took: with fewer rows, a piece's fixed cost would be
-most of it."""
-ROWS_TIMED_MIN = ROWS_MIN // 2
-"""At least how many rows a piece must have to count for the pace."""
+most of it. A piece with less than half of that, such as the last one, does not count for the pace."""
+
+
+BUILD_ROWS_BUDGET_S = 0.002
+"""Seconds of processor time that a piece may take of a flow that is built beside others."""
+BUILD_ROWS_MIN = 1_024
+"""At least how many rows such a piece has."""
 
 
 class RowPace:
     """How many rows a piece has, by the time that earlier pieces took."""
 
-    def __init__(self) -> None:
-        self._pace = SlicePace(ROWS_BUDGET_S, aim_share=ROWS_AIM_SHARE)
+    def __init__(self, budget_s: float = ROWS_BUDGET_S, rows_min: int = ROWS_MIN) -> None:
+        """budget_s: seconds of processor time that a piece may take. rows_min: at least how many rows it has."""
+        self._pace = SlicePace(budget_s, aim_share=ROWS_AIM_SHARE)
+        self._rows_min = rows_min
 
     @property
     def rows(self) -> int:
         """At most how many rows the next piece has."""
-        return max(ROWS_MIN, self._pace.keys)
+        return max(self._rows_min, self._pace.keys)
 
     def timed(self, rows: int, take_in: Callable[[], object]) -> None:
         """Call ``take_in``, which takes in so many rows, and note its time."""
-        if rows < ROWS_TIMED_MIN:
+        if rows < self._rows_min // 2:
             take_in()
             return
         began = time.thread_time()

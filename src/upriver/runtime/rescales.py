@@ -8,7 +8,7 @@ from upriver.errors import UserError
 from upriver.ids import WorkerId
 from upriver.lake.control import RescaleCost
 from upriver.protocol.coordinator_events import AbortWanted, LeaversOverdue, RescaleBegun, RescaleEnded, RescaleWanted
-from upriver.protocol.messages import FromWorker, Moved, TookOver, WorkerLoad
+from upriver.protocol.messages import FromWorker, Moved, OfShare, TookOver, WorkerLoad
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox
 from upriver.runtime.status import RescaleReports
 
@@ -94,15 +94,15 @@ class Rescales:
     def hear(self, worker: WorkerId | None, message: FromWorker) -> None:
         """A worker has sent a message; most are not about rescales. worker: ``None`` if its channel has closed."""
         match message:
-            case Moved() if worker is not None:
+            case OfShare(message=Moved() as moved) if worker is not None:
                 with self._changed:
-                    self._reports.moved(worker, message)
+                    self._reports.moved(worker, moved)
             case WorkerLoad() if worker is not None:
                 with self._changed:
                     self._reports.took_load(worker, message)
-            case TookOver():
+            case OfShare(flow=flow, message=TookOver() as handed):
                 with self._changed:
-                    self._reports.took_over(message)
+                    self._reports.took_over(flow, handed)
 
     def waits(self, waits_for: str | None) -> None:
         """What the current rescale waits for by now. Called by the coordinator's thread only."""

@@ -82,11 +82,6 @@ class HeldSnapshots:
             self._parts.pop(snapshot, None)
             self._changed.notify_all()
 
-    def forget_all(self) -> None:
-        with self._changed:
-            self._parts.clear()
-            self._changed.notify_all()
-
     def read(self, snapshot: SnapshotId, view: str, first: int = 0) -> SnapshotPart:
         """The part, for a scan that calls :meth:`was_read` at its end.
 

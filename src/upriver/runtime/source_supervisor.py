@@ -34,7 +34,7 @@ from upriver.coordinator.sources import (
 )
 from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
-from upriver.lake.manifests import LakeEpochs
+from upriver.lake.manifests import LakeEpochs, LastBatch
 from upriver.protocol.freshness import SourceState
 from upriver.shutdown import run_all
 
@@ -46,6 +46,8 @@ FIRST_LOOKS_S = 0.05
 """The same until each source has been read through once, so that an app is ready as soon as it can be."""
 RESTART_S_MAX = 60.0
 """At most how many seconds a call for a restart waits until the attempt has begun."""
+DROP_S_MAX = 10.0
+"""At most how many seconds the end of a source is waited for that has failed at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,10 @@ class Ingest(Protocol):
         """Wait until it is known whether the source has the rows that it had when it fed the table before, as far as
         that is compared; at most so many seconds. For after the first ``start``."""
 
+    def wait_begun(self, seconds: float) -> None:
+        """Wait until the attempt has compared its rows, has finished a batch, has nothing to do, or is over; at most so
+        many seconds. For after the first ``start``."""
+
     def look(self) -> Seen:
         """The last attempt that has begun, as it is now. Does not wait. For after the first ``start``."""
 
@@ -109,17 +115,35 @@ class Ingest(Protocol):
         """End the current attempt, if there is one; returns when it is over."""
 
 
-class _Supervised:
-    """A table, its source, and what is known of both."""
+class _CountedBatches:
+    """The rows and epochs of a table in the lake, declared or not."""
 
     def __init__(self) -> None:
-        self.machine = SourceMachine()
         self.counts = TableCounts()
-        self._last_batch: tuple[str, int] | None = None
+        self._last: tuple[str, int] | None = None
         """The query and the number of the last batch."""
+
+    def add(self, last: LastBatch) -> None:
+        """Count some epochs of the table. An epoch in which only time passes, or in which only rows leave, repeats the
+        batch before, and does not count."""
+        is_new, self._last = self._last != (last.query, last.batch), (last.query, last.batch)
+        if is_new:
+            self.counts.add(last.epoch, last.rows, last.committed_at, last.epochs)
+
+
+class _Supervised:
+    """A table, its source, and what is known of both. counts: of the table."""
+
+    def __init__(self, counts: TableCounts) -> None:
+        self.machine = SourceMachine()
+        self.counts = counts
         self.ingest: Ingest | None = None
+        self.acting = threading.Lock()
+        """Held while an attempt is begun or ended."""
+        self.ending: _Ending | None = None
+        """The end of the source, if its table is being dropped."""
         self.rows_before = 0
-        """Rows that were in the lake before the app started."""
+        """Rows that were in the lake before the source started."""
         self.batches = 0
         """How many batches the attempt had committed at the last look."""
         self.read_through: float | None = None
@@ -137,11 +161,31 @@ class _Supervised:
         self.is_read = False
         """Whether the source was read through once, or has failed."""
 
-    def takes(self, query: str, batch: int) -> bool:
-        """Whether the batch is another one than the last: an epoch in which only time passes, or in which only rows
-        leave, repeats that."""
-        is_new, self._last_batch = self._last_batch != (query, batch), (query, batch)
-        return is_new
+
+class _Ending:
+    """Ends a source on a thread of its own."""
+
+    def __init__(self, table: str, source: _Supervised) -> None:
+        self._error: Exception | None = None
+        self._thread = threading.Thread(
+            target=self._run, args=(source,), name=f"upriver-source-end-{table}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self, source: _Supervised) -> None:
+        assert source.ingest is not None
+        try:
+            with source.acting:
+                source.ingest.stop()
+        except Exception as error:  # the caller that waits raises it
+            self._error = error
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Whether the source has ended, in so many seconds. Raises the error that has kept it from ending."""
+        self._thread.join(None if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
 
 
 class SourceSupervisor:
@@ -160,7 +204,10 @@ class SourceSupervisor:
         self._now = now
         self._today = today
         self._look_s = look_s
-        self._sources = {table: _Supervised() for table in tables}
+        self._batches: dict[str, _CountedBatches] = {}
+        """By table in the lake."""
+        self._sources: Mapping[str, _Supervised] = {table: _Supervised(self._counts(table)) for table in tables}
+        """By declared table. Replaced, and never changed."""
         self._last = BEGINNING
         """The last epoch that is in the lake."""
         self._listener: SourceListener | None = None
@@ -179,9 +226,11 @@ class SourceSupervisor:
         """An epoch is in the lake. The caller reports epochs in order, those of earlier runs before ``start``."""
         with self._lock:
             for table, last in epochs.batches.items():
-                if (source := self._sources.get(table)) is not None and source.takes(last.query, last.batch):
-                    source.counts.add(last.epoch, last.rows, last.committed_at, last.epochs)
+                self._batches.setdefault(table, _CountedBatches()).add(last)
             self._last = epochs.epoch
+
+    def _counts(self, table: str) -> TableCounts:
+        return self._batches.setdefault(table, _CountedBatches()).counts
 
     def start(self, ingests: Mapping[str, Ingest], listener: SourceListener) -> None:
         """Begin the first attempt of each table's source. A source whose attempt fails at once is a failed source."""
@@ -190,8 +239,65 @@ class SourceSupervisor:
             self._sources[table].ingest = ingest
             self._sources[table].rows_before = self._sources[table].counts.rows
         for table in ingests:
-            self._carry_out(table, self._step(table, SourceStarted(self._now())))
+            self._take(table, self._sources[table], SourceStarted(self._now()))
         self._thread.start()
+
+    def add(self, table: str, ingest: Ingest, seconds: float) -> None:
+        """Begin with the source of one more table, after ``start``. Returns when it runs, or after so many seconds.
+
+        Raises IngestFailed if its first attempt has failed by then, and has committed nothing: then the table is not
+        known, as before.
+        """
+        with self._lock:
+            source = _Supervised(self._counts(table))
+            source.ingest, source.rows_before = ingest, source.counts.rows
+            last = source.counts.last_epoch
+        self._check_goes_on()
+        self._take(table, source, SourceStarted(self._now()))
+        with self._lock:  # no thread looks at a source before its first attempt has begun
+            is_over = self._is_over.is_set()
+            self._sources = self._sources if is_over else {**self._sources, table: source}
+        if is_over:
+            self._end(table, source)
+            self._check_goes_on()
+        if source.machine.is_alive:
+            ingest.wait_begun(seconds)
+        self._look(table)
+        self._wake.set()
+        self._check_goes_on()
+        if (error := source.machine.error) is not None and source.counts.last_epoch == last:
+            self.drop(table, DROP_S_MAX)
+            raise IngestFailed(f"table {table!r} is not declared: its source has failed at once: {error}")
+
+    def _check_goes_on(self) -> None:
+        if self._is_over.is_set():
+            raise DeclarationError("the app is being stopped: declare the table when it runs again")
+
+    def drop(self, table: str, seconds: float) -> None:
+        """End the source of a table, and know neither any more. A batch in flight is abandoned: its rows come again if
+        the table is declared again.
+
+        Raises WaitTimeout if the source has not ended in so many seconds. It ends all the same, and stays known until
+        another call.
+        """
+        source = self._sources[table]
+        with self._lock:
+            source.machine.step(SourceStopped(self._now()))
+            if source.ending is None and source.ingest is not None:
+                source.ending = _Ending(table, source)
+        try:
+            if source.ending is not None and not source.ending.wait(seconds):
+                raise WaitTimeout(f"table {table!r}: its source has not ended in {seconds:g} s; drop the table again")
+        except WaitTimeout:
+            raise
+        except Exception:
+            source.ending = None  # another call tries again
+            raise
+        with self._one_look, self._lock:
+            self._sources = {name: each for name, each in self._sources.items() if name != table}
+            asked = self._restarts.pop(table, None)
+        if asked is not None:
+            asked.set()
 
     def restart(self, table: str) -> None:
         """Retry a failed or stalled source now; leave a source alone that runs or is finished.
@@ -212,12 +318,12 @@ class SourceSupervisor:
         Raises IngestFailed as soon as one of the sources has failed, WaitTimeout when no time is left.
         """
         since = self._today()
-        drained = [table for table in self._sources if tables is None or table in tables]
+        drained = {table: source for table, source in self._sources.items() if tables is None or table in tables}
         for table in drained:  # all before one is waited for: looking makes Spark say when the source has no more rows
             self._look(table)
             self._raise_failure(table)
-        for table in drained:
-            self._drain(table, self._sources[table], since, seconds_left)
+        for table, source in drained.items():
+            self._drain(table, source, since, seconds_left)
 
     def _drain(self, table: str, source: _Supervised, since: float, seconds_left: Callable[[], float]) -> None:
         assert source.ingest is not None
@@ -227,16 +333,16 @@ class SourceSupervisor:
             try:
                 source.ingest.drain(since, seconds_left)
             except WaitTimeout as late:
-                told = self.status()[table]
-                if told["error"] is None:
+                told = self.status().get(table)
+                if told is None or told["error"] is None:
                     raise
                 raise WaitTimeout(f"{late}. {failure_of_source(table, told)}") from None
             self._look(table)
             self._raise_failure(table)
 
     def _raise_failure(self, table: str) -> None:
-        told = self.status()[table]
-        if told["state"] == SourceState.FAILED:
+        told = self.status().get(table)
+        if told is not None and told["state"] == SourceState.FAILED:
             raise IngestFailed(failure_of_source(table, told))
 
     def status(self) -> dict[str, dict[str, Any]]:
@@ -269,17 +375,20 @@ class SourceSupervisor:
 
     def stop(self) -> None:
         """End all attempts; no other begins. A batch in flight is abandoned; the next start of the app reads it."""
-        self._is_over.set()
+        with self._lock:  # a table is added before this, or not at all
+            self._is_over.set()
         self._wake.set()
-        begun = [table for table, source in self._sources.items() if source.ingest is not None]
-        run_all(self._join, *(partial(self._end, table) for table in begun))
+        begun = {table: source for table, source in self._sources.items() if source.ingest is not None}
+        run_all(self._join, *(partial(self._end, table, source) for table, source in begun.items()))
 
     def _join(self) -> None:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _end(self, table: str) -> None:
-        self._carry_out(table, self._step(table, SourceStopped(self._now())))
+    def _end(self, table: str, source: _Supervised) -> None:
+        self._take(table, source, SourceStopped(self._now()))
+        if source.ending is not None:
+            source.ending.wait()
 
     # The thread
 
@@ -291,21 +400,22 @@ class SourceSupervisor:
 
     def turn(self) -> None:
         """Look at all sources once, and do what is due. One thread at a time may call this."""
-        for table in self._sources:
+        for table, source in self._sources.items():
             if self._is_over.is_set():
                 return
             self._look(table)
             with self._lock:
                 done = self._restarts.pop(table, None)
             if done is not None:
-                self._carry_out(table, self._step(table, RestartAsked(self._now())))
+                self._take(table, source, RestartAsked(self._now()))
                 done.set()
-            self._carry_out(table, self._step(table, TimePassed(self._now())))
+            self._take(table, source, TimePassed(self._now()))
 
     def _look(self, table: str) -> None:
-        """Take in the progress of a table's attempt, and report it to the listener."""
+        """Take in the progress of a table's attempt, and report it to the listener, unless the table is dropped."""
         with self._one_look:
-            self._look_and_tell(table, self._sources[table])
+            if (source := self._sources.get(table)) is not None:
+                self._look_and_tell(table, source)
 
     def _look_and_tell(self, table: str, source: _Supervised) -> None:
         if source.ingest is None:
@@ -314,7 +424,7 @@ class SourceSupervisor:
         if source.machine.is_alive:
             seen, at = source.ingest.look(), self._now()
             source.doing, source.way = seen.doing, seen.way or source.way
-            self._step_as_seen(table, seen, at)
+            self._step_as_seen(source, seen, at)
             read_through = seen.read_through
         told = self.status()[table]
         self._note_state(table, source, told)
@@ -342,29 +452,32 @@ class SourceSupervisor:
         if before != state:
             source.logged, source.stands_since = state, self._now()
 
-    def _step_as_seen(self, table: str, seen: Seen, at: float) -> None:
-        source = self._sources[table]
+    def _step_as_seen(self, source: _Supervised, seen: Seen, at: float) -> None:
         if seen.is_over and seen.failure is not None:
-            self._step(table, AttemptFailed(at, seen.attempt, seen.failure.error, seen.failure.is_permanent))
+            self._step(source, AttemptFailed(at, seen.attempt, seen.failure.error, seen.failure.is_permanent))
         elif seen.is_over:
-            self._step(table, AttemptFinished(at, seen.attempt))
+            self._step(source, AttemptFinished(at, seen.attempt))
         elif seen.is_idle or (seen.batches, seen.read_through) != (source.batches, source.read_through):
             has_committed = seen.batches > source.batches
             source.batches, source.read_through = seen.batches, seen.read_through
-            self._step(table, AttemptProgressed(at, seen.attempt, has_committed))
+            self._step(source, AttemptProgressed(at, seen.attempt, has_committed))
         else:
-            self._step(table, AttemptWorks(at, seen.attempt, seen.is_asking))
+            self._step(source, AttemptWorks(at, seen.attempt, seen.is_asking))
 
     @property
     def _are_all_read(self) -> bool:
         return all(source.is_read for source in self._sources.values())
 
-    def _step(self, table: str, event: SourceEvent) -> list[SourceAction]:
+    def _step(self, source: _Supervised, event: SourceEvent) -> list[SourceAction]:
         with self._lock:
-            return self._sources[table].machine.step(event)
+            return source.machine.step(event)
 
-    def _carry_out(self, table: str, actions: Iterable[SourceAction]) -> None:
-        source = self._sources[table]
+    def _take(self, table: str, source: _Supervised, event: SourceEvent) -> None:
+        """Step by an event, and begin or end an attempt if that follows."""
+        with source.acting:
+            self._carry_out(table, source, self._step(source, event))
+
+    def _carry_out(self, table: str, source: _Supervised, actions: Iterable[SourceAction]) -> None:
         assert source.ingest is not None
         for action in actions:
             match action:
@@ -379,7 +492,7 @@ class SourceSupervisor:
                     except Exception as error:
                         failure = source.ingest.failure_of(error)
                         failed = AttemptFailed(self._now(), action.attempt, failure.error, failure.is_permanent)
-                        self._step(table, failed)
+                        self._step(source, failed)
 
 
 def _log_state(table: str, before: str, told: Mapping[str, Any]) -> None:

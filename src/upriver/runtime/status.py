@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.cluster import Cluster, ServedFlow
 from upriver.coordinator.coordinator import CoordinatorMachine
+from upriver.coordinator.flow import Member
 from upriver.coordinator.restarts import PlaceHistory
 from upriver.errors import UserError
-from upriver.ids import BEGINNING, Epoch, Incarnation, WorkerId
+from upriver.ids import Epoch, FlowId, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleEnded, RescaleWanted
 from upriver.protocol.messages import Moved, TookOver, WorkerLoad
-from upriver.state.failure import ViewFailure
 
 _LOG = logging.getLogger("upriver.workers")
 
@@ -32,34 +32,38 @@ RECOVERIES_KEPT_MAX = 20
 
 @dataclass(slots=True)
 class Recovery:
-    """A worker was lost, and its slot is filled again. noticed: by the clock. assigned: which incarnation has the slot
-    by now, in which generation. serve_from: the epoch that it must reflect before it answers."""
+    """A worker was lost, and its slot is filled again. noticed: by the clock. assigned: by flow, which incarnation has
+    the slot by now, in which generation, and the epoch that it must reflect before it answers."""
 
     worker: WorkerId
     noticed: float
     served_again_s: float | None = None
-    assigned: tuple[Incarnation, int] | None = None
-    serve_from: Epoch = BEGINNING
+    assigned: dict[FlowId, tuple[Incarnation, int, Epoch]] = field(default_factory=dict)
 
-    def is_over(self, cluster: Cluster, places: Mapping[WorkerId, Member | None]) -> bool:
-        """Whether lookups of the lost worker's keys are answered again. places: the member in each slot that takes
-        part."""
-        if self.worker not in places:  # other workers have taken over, and go on from the last epoch's end
-            has_resumed = all(member.generation == cluster.generation.number for member in cluster.by_worker())
-            return has_resumed and cluster.ledger.through >= cluster.generation.serve_from
-        member = places[self.worker]
-        return member is not None and self.serves(cluster, member)
+    def is_over(self, cluster: Cluster) -> bool:
+        """Whether lookups of the lost worker's keys are answered again, by every flow."""
+        if self.worker not in cluster.workers:  # other workers have taken over, and go on from the last epoch's end
+            return all(map(_has_resumed, cluster))
+        process = cluster.processes.get(self.worker)
+        return process is not None and process.assigned and all(self._serves(flow) for flow in cluster)
 
-    def serves(self, cluster: Cluster, member: Member) -> bool:
-        """Whether lookups of the slot's keys are answered again: its member has restored its state, and reflects all
+    def _serves(self, flow: ServedFlow) -> bool:
+        """Whether lookups of the slot's keys are answered again: its share has restored its state, and reflects all
         epochs that were published when it was assigned (worker.wait_for_replay)."""
-        if not member.assigned:
+        member, ledger = flow.members.get(self.worker), flow.ledger
+        if member is None:
             return False
-        ledger, assigned = cluster.ledger, (member.incarnation, cluster.generation.number)
-        if self.assigned != assigned:
-            self.assigned, self.serve_from = assigned, ledger.published
+        assigned = (member.incarnation, flow.generation.number)
+        if self.assigned.get(flow.id, ())[:2] != assigned:
+            self.assigned[flow.id] = (*assigned, ledger.published)
         reflected = ledger.through if ledger.is_staged else member.finished
-        return member.is_restored and reflected >= self.serve_from
+        return member.is_restored and reflected >= self.assigned[flow.id][2]
+
+
+def _has_resumed(flow: ServedFlow) -> bool:
+    """Whether all shares go on after a takeover, and reflect what clients may have seen before."""
+    has_resumed = all(member.generation == flow.generation.number for member in flow.by_worker())
+    return has_resumed and flow.ledger.through >= flow.generation.serve_from
 
 
 class Recoveries:
@@ -77,14 +81,14 @@ class Recoveries:
         """The coordinator has made a step."""
         if self._is_over:
             return
-        places = {worker: cluster.members.get(worker) for worker in cluster.workers}
+        places = {worker: cluster.processes.get(worker) for worker in cluster.workers}
         for worker, before in self._filled.items():
-            member = places.get(worker)
-            if worker in places and (member is None or member.incarnation != before):
+            process = places.get(worker)
+            if worker in places and (process is None or process.incarnation != before):
                 self._lost(worker)
-        self._filled = {worker: member.incarnation for worker, member in places.items() if member is not None}
+        self._filled = {worker: process.incarnation for worker, process in places.items() if process is not None}
         for recovery in self._kept:
-            if recovery.served_again_s is None and recovery.is_over(cluster, places):
+            if recovery.served_again_s is None and recovery.is_over(cluster):
                 recovery.served_again_s = seconds = self._clock() - recovery.noticed
                 lost = int(recovery.worker)
                 _LOG.info("worker %d: its keys are served again after %.3g s", lost, seconds, extra={"worker": lost})
@@ -137,8 +141,13 @@ class RescaleCase:
     """What it waits for before keys move."""
     moved: dict[tuple[WorkerId, str], Moved] = field(default_factory=dict)
     loads: dict[WorkerId, WorkerLoad] = field(default_factory=dict)
-    handed: TookOver = NOTHING
-    """All that learners have taken over."""
+    handed: dict[FlowId, TookOver] = field(default_factory=dict)
+    """All that learners have taken over, by flow."""
+
+    @property
+    def vnodes_handed(self) -> int:
+        """How many vnodes learners have taken over, of every flow."""
+        return max((handed.vnodes for handed in self.handed.values()), default=0)
 
     @property
     def is_on(self) -> bool:
@@ -151,7 +160,7 @@ class RescaleCase:
     def total(self, what: str) -> int:
         """Over all workers and views."""
         moved: int = sum(getattr(moved, what) for moved in self.moved.values())
-        handed: int = getattr(self.handed, what, 0)
+        handed: int = sum(getattr(handed, what, 0) for handed in self.handed.values())
         return moved + handed
 
     def seconds(self) -> float:
@@ -164,11 +173,12 @@ class RescaleCase:
         """handed_over: vnodes that have moved by the map; workers may not have reported all of them."""
         keys, left = self.total("keys"), 0 if self.is_over else self.total("keys_left")
         seconds = self.seconds()
-        if self.handed.vnodes and not self.is_over:
-            left = keys * max(0, self.vnodes - self.handed.vnodes) // self.handed.vnodes
+        handed = self.vnodes_handed
+        if handed and not self.is_over:
+            left = keys * max(0, self.vnodes - handed) // handed
         heard = len({worker for worker, _ in self.moved}) >= (self.before or 0)
         vnodes_left = max((self._vnodes_left(view) for _, view in self.moved), default=0) if heard else self.vnodes
-        vnodes_left = max(0, min(vnodes_left - self.handed.vnodes, self.vnodes - handed_over))
+        vnodes_left = max(0, min(vnodes_left - handed, self.vnodes - handed_over))
         if self.vnodes and not vnodes_left:
             left = 0
         return {
@@ -270,13 +280,13 @@ class RescaleReports:
             self._stands(case, MOVING)
             case.moved[worker, message.region] = message
 
-    def took_over(self, message: TookOver) -> None:
-        """A learner has taken slices over."""
+    def took_over(self, flow: FlowId, message: TookOver) -> None:
+        """A learner has taken slices of a flow over."""
         case = self.on()
         if case is not None:
             self._stands(case, MOVING)
-            before = case.handed
-            case.handed = TookOver(
+            before = case.handed.get(flow, NOTHING)
+            case.handed[flow] = TookOver(
                 vnodes=before.vnodes + message.vnodes,
                 keys=before.keys + message.keys,
                 bytes=before.bytes + message.bytes,
@@ -342,58 +352,65 @@ def app_status(
 ) -> dict[str, Any]:
     """Epochs, workers, standbys, and what the views hold, as last reported. addresses: of workers that are up. ended:
     the last epoch that has ended at every worker. histories: of the workers' slots."""
-    members, leader = machine.members, machine.leader
-    vnode_map = machine.vnode_map  # one map: each vnode that changes its owner must count once
+    cluster, leader = machine.cluster, machine.leader
+    processes, vnode_map = dict(cluster.processes), machine.vnode_map  # one map: each vnode that moves must count once
+    shares = {worker: [flow.members[worker] for flow in cluster if worker in flow.members] for worker in processes}
     workers = [
         {
             "worker": int(worker),
             "address": addresses.get(worker),
-            "epoch": int(members[worker].finished) if worker in members else None,
+            "epoch": _least_epoch(shares[worker], ended) if worker in processes else None,
             "vnodes": len(vnode_map.vnodes_of_worker(worker)),
-            "bytes": _bytes(members[worker]) if worker in members else None,
-            "held_up": members[worker].held_up if worker in members else None,
+            "bytes": _bytes(shares[worker]) if worker in processes else None,
+            "held_up": processes[worker].held_up if worker in processes else None,
             "restarts": histories.get(worker, _NEVER_LOST).restarts,
             "last_failure": histories.get(worker, _NEVER_LOST).last_failure,
         }
-        for worker in sorted({*machine.cluster.workers, *leader.vacant, *members})
+        for worker in sorted({*cluster.workers, *leader.vacant, *processes})
     ]
     return {
         "epoch": int(ended),
         "published": int(machine.published),
         "workers": workers,
         "map_version": int(vnode_map.version),
-        "views": {
-            plan.name: {
-                **_state(plan.name, machine.cluster.failed.get(plan.name), members.values()),
-                **_in_users_words(view_stats(plan, members.values())),
-            }
-            for plan in machine.plans
-        },
+        "views": {plan.name: _view(flow, plan) for flow in cluster for plan in flow.plans},
         "standbys": dict(leader.standing()),
     }
 
 
-def _state(view: str, failure: ViewFailure | None, members: Iterable[Member]) -> Mapping[str, str | None]:
-    """state: running or failed. error: why it has failed, or why the last key of a partial view could not be filled, in
-    one line."""
-    unfilled = [member.unfilled[view] for member in members if view in member.unfilled]
+def _least_epoch(shares: Iterable[Member], ended: Epoch) -> int:
+    """The epoch that a worker's shares of all flows reflect. ended: without any, the last epoch that has ended."""
+    return int(min((share.finished for share in shares), default=ended))
+
+
+def _view(flow: ServedFlow, plan: DataflowPlan) -> dict[str, Any]:
+    """state: building, running or failed. built: the share of the existing rows that it reflects while it is built.
+    epoch: the last that the view reflects at every worker. error: why it has
+    failed, or why the last key of a partial view could not be filled, in one line."""
+    shares, failure = flow.members.copy().values(), flow.failed.get(plan.name)
+    unfilled = [share.unfilled[plan.name] for share in shares if plan.name in share.unfilled]
     why = failure or next(iter(unfilled), None)
-    error = None if why is None else " ".join(f"{why.kind}: {why.error}".split())
-    return {"state": "running" if failure is None else "failed", "error": error}
+    return {
+        "state": "failed" if failure is not None else "building" if flow.is_building else "running",
+        "built": round(flow.built, 3) if flow.is_building else 1.0,
+        "epoch": int(flow.ledger.ended),
+        "error": None if why is None else " ".join(f"{why.kind}: {why.error}".split()),
+        **_in_users_words(view_stats(plan, shares)),
+    }
 
 
-def _bytes(member: Member) -> int:
+def _bytes(shares: Iterable[Member]) -> int:
     """What a worker keeps of all views; it should be within the worker's budget."""
-    return sum(int(of_one["bytes"]) for of_one in member.stats.values())
+    return sum(int(of_one["bytes"]) for share in shares for of_one in share.stats.values())
 
 
-def view_stats(plan: DataflowPlan, members: Iterable[Member]) -> dict[str, int]:
+def view_stats(plan: DataflowPlan, shares: Iterable[Member]) -> dict[str, int]:
     """The numbers that the workers report of all regions of a view, added up. Rows and keys are those of the last
     region: the others report that they have none."""
     total = {"rows": 0, "keys": 0, "bytes": 0}
-    for member in members:
+    for share in shares:
         for region in plan.spread:
-            for name, number in member.stats.get(region.name, {}).items():
+            for name, number in share.stats.get(region.name, {}).items():
                 total[name] = total.get(name, 0) + int(number)
     return total
 

@@ -25,7 +25,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.region import Region
 from upriver.errors import ClusterError, ProtocolError, UpriverError
 from upriver.hashing import HASH64_MAX, hash64
-from upriver.ids import Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.ids import FlowId, Incarnation, MapVersion, SnapshotId, WorkerId
 from upriver.lake.lake import Lake
 from upriver.logs import LogSettings
 from upriver.migration.messages import Acquire
@@ -99,7 +99,7 @@ def _warm_region(plan: DataflowPlan, region: RegionPlan, build_region: BuildRegi
     old.drain(ROWS)
     moving = np.unique(np.concatenate([old.keys_of(vnode, 2) for vnode in (0, 1)]))
     acquire = Acquire(version=MapVersion(0), keys=moving, state=old.collect(moving))
-    envelope = Envelope(generation=0, content=ForRegion(region=region.name, message=acquire))
+    envelope = Envelope(flow=FlowId(0), generation=0, content=ForRegion(region=region.name, message=acquire))
     (arrived,) = codec.decode(wire.decode(wire.encode(codec.encode([envelope]))))
     old.drop(moving)
     assert isinstance(arrived.content, ForRegion)
@@ -195,7 +195,10 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     share_free_memory()  # first, for processes that a foreign daemon has forked
     remote, lake = Remote(config.coordinator, config.keys.secret), Lake(config.root)
     evaluator = Evaluator()
-    build_region = partial(Region.build, evaluator=evaluator, sets_aside=lake.sets_aside())
+
+    def build_region(plan: DataflowPlan, region: RegionPlan) -> Region:
+        return Region.build(plan, region, evaluator, loop.sets_aside)
+
     record = lake.record()
     if record is not None:
         at_low_priority(partial(warm_up, config.plans, evaluator))
@@ -224,8 +227,8 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         lease.begin(channel)
         _LOG.info("worker %d serves at %s", worker, server.address, extra={"worker": int(worker)})
 
-        def report(message: FromWorker) -> None:
-            channel.send(encode_message(message))
+        def report(messages: Sequence[FromWorker]) -> None:
+            channel.send_together([*map(encode_message, messages)])
 
         with measures_reported(partial(_measured, measures, loop), partial(_send_measures, channel)):
             failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))

@@ -1,45 +1,51 @@
 """What one worker's loop has to do with the lake: epochs and state to read, keys to read for upqueries, state and rows
 that were set aside to write.
+
+Each flow has a reader of its own. The readers take turns, a piece each, and one that is held up holds no other up. A
+flow that is built beside others reads when no other has anything to read, and at least ``BUILD_SHARE`` of the time. The
+threads that read keys and write are the worker's; what they answer goes to the flow that has asked.
 """
 
 import logging
-import math
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import assert_never
 
 from upriver.errors import ProtocolError
-from upriver.ids import Epoch
+from upriver.ids import Epoch, FlowId
 from upriver.lake.change_writer import ChangeWriter
 from upriver.lake.checkpoint_writer import CheckpointWriter
 from upriver.lake.history import UpqueryReader
 from upriver.lake.lake import CommitTimes, Lake
 from upriver.lake.rejected import RejectedWriter
+from upriver.lake.span_cache import SpanCache
 from upriver.plan.provenance import lake_edges
-from upriver.protocol.messages import Assign, FromWorker, HeldUp
+from upriver.protocol.messages import Assign, EpochFinished, FromWorker, HeldUp, OfShare
 from upriver.protocol.worker_events import (
     FetchRows,
     ForgetState,
+    LakeAnswer,
+    LakeWish,
     ReadEpoch,
     ReadKeys,
     ReadState,
     SealState,
     SetRowsAside,
+    ShareHears,
     StateNotWritten,
     StateWritten,
-    WorkerEvent,
     WriteChanges,
     WriteState,
 )
-from upriver.runtime.lake_reader import LakeReader, Piece
-from upriver.state.checkpoint import StateFile
+from upriver.runtime.lake_reader import LakeReader
+from upriver.state.checkpoint import CheckpointPlace, StateFile
 
 _LOG = logging.getLogger("upriver.worker")
 
-LakeAction = (
-    ReadEpoch | ReadState | ReadKeys | FetchRows | WriteState | SealState | ForgetState | SetRowsAside | WriteChanges
-)
-"""What the worker machine wants of the lake."""
+BUILD_SHARE = 0.1
+"""At least which share of the time that goes to reading is that of flows that are built, if they have anything to
+read."""
 
 
 class WorkerLake:
@@ -52,7 +58,7 @@ class WorkerLake:
     def __init__(
         self,
         lake: Lake,
-        hear: Callable[[WorkerEvent], None],
+        hear: Callable[[ShareHears], None],
         fail: Callable[[BaseException], None],
         wake: Callable[[], None],
         report: Callable[[FromWorker], None],
@@ -61,60 +67,110 @@ class WorkerLake:
         self._hear = hear
         self._report = report
         self._commits = CommitTimes(lake)
-        self._reader = LakeReader(lake, self._commits)
-        self._upqueries = UpqueryReader(lake, hear, fail)
+        self._spans = SpanCache(lake)
+        self._readers: dict[FlowId, LakeReader] = {}
+        self._last_read = FlowId(-1)
+        """The flow that the last piece was of."""
+        self._building: dict[FlowId, Epoch] = {}
+        """The flows that are built, each with the epoch that it must apply to be served."""
+        self._owed_s = 0.0
+        """The seconds that flows that are built may read before others do."""
+        self._places: dict[FlowId, CheckpointPlace] = {}
+        """Where the checkpoints of each flow are that has any."""
+        self._upqueries = UpqueryReader(lake, fail)
         self._checkpoints = CheckpointWriter(lake, self._written, self._not_written, wake)
-        self._changes = ChangeWriter(lake, hear, self._commits.of)
+        self._changes = ChangeWriter(lake, self._commits.of)
         self._rejected = RejectedWriter(lake, report)
+        self._checkpointed: dict[int, FlowId] = {}
+        """The flow of each checkpoint that is being written."""
         self.upqueries = Counter[str]()
         """Upqueries, and reads of cones, that were begun, by view."""
+        self.sets_aside: frozenset[str] = frozenset()
+        """The tables whose bad rows are set aside, as of the last assignment."""
         self.held_up: str | None = None
         """The last report to the coordinator on why the lake cannot be read or written."""
 
-    def assign(self, event: Assign) -> None:
-        """Read the tables of these views from now on. Raises ProtocolError if the lake has no record of its app."""
+    def assign(self, flow: FlowId, event: Assign) -> None:
+        """Read the tables of the flow's views from now on, and give up what is under way for it. Raises ProtocolError
+        if the lake has no record of its app."""
         record = self._lake.record()
         if record is None:
             raise ProtocolError(f"{self._lake.root}: no app.json, but a worker was assigned")
+        self.sets_aside = self._lake.sets_aside()
         tables = {table.name: table for table in record.tables}
         channels = {edge.channel: tables[edge.table] for plan in event.plans for edge in lake_edges(plan)}
         constants = {channel: edge for plan in event.plans for channel, edge in plan.constants.items()}
-        self._reader.assign(record.vnodes, channels, constants)
+        reader = self._readers.get(flow)
+        if reader is None:
+            reader = self._readers[flow] = LakeReader(self._lake, self._commits, spans=self._spans)
+        reader.assign(record.vnodes, channels, constants, event.checkpoints, builds=event.builds)
+        if event.builds:
+            self._building[flow] = event.serve_from
+        if event.checkpoints is not None:
+            self._places[flow] = event.checkpoints
         self._changes.assign(event.worker)
         self._rejected.assign(record.tables)
 
-    def carry_out(self, action: LakeAction) -> None:
+    def drop(self, flow: FlowId) -> None:
+        """The flow is gone: read and write nothing for it any more."""
+        reader = self._readers.pop(flow, None)
+        if reader is not None:
+            reader.close()
+        self._building.pop(flow, None)
+        for checkpoint in [number for number, of in list(self._checkpointed.items()) if of == flow]:
+            self._checkpointed.pop(checkpoint, None)
+        if flow in self._places:
+            self._checkpoints.drop(self._places.pop(flow))
+
+    def carry_out(self, flow: FlowId, action: LakeWish) -> None:
+        """Do what the flow's share wants."""
         match action:
             case ReadEpoch() | ReadState():
-                self._reader.begin(action)
+                self._readers[flow].begin(action)
             case WriteState():
-                self._checkpoints.write(action.checkpoint, action.at, action.region, action.chunk)
+                self._checkpointed[action.checkpoint] = flow
+                self._checkpoints.write(self._places[flow], action.checkpoint, action.at, action.region, action.chunk)
             case SealState():
-                self._checkpoints.seal(action.checkpoint, action.at)
+                self._checkpointed[action.checkpoint] = flow
+                self._checkpoints.seal(self._places[flow], action.checkpoint, action.at)
             case ForgetState():
-                self._checkpoints.give_up(action.checkpoint)
+                self._give_up_checkpoint(flow, action.checkpoint)
             case WriteChanges():
-                self._changes.write(action)
+                self._changes.write(action, self._hears(flow))
             case SetRowsAside():
                 self._rejected.set_aside(action)
             case ReadKeys() | FetchRows():
                 self.upqueries[action.region if isinstance(action, ReadKeys) else action.view] += 1
-                self._upqueries.ask(action, self._reader.tables)
+                self._upqueries.ask(action, self._readers[flow].tables, self._hears(flow))
             case _:
                 assert_never(action)
 
+    def _hears(self, flow: FlowId) -> Callable[[LakeAnswer], None]:
+        """Tells the flow's share, on any thread."""
+        return lambda event: self._hear(ShareHears(flow=flow, event=event))
+
+    def _give_up_checkpoint(self, flow: FlowId, checkpoint: int) -> None:
+        self._checkpointed.pop(checkpoint, None)
+        if flow in self._places:
+            self._checkpoints.give_up(self._places[flow], checkpoint)
+
     def report_behind_writes(self, message: FromWorker) -> None:
         """Send the message once the rows that were set aside before it are written."""
+        match message:
+            case OfShare(flow=flow, message=EpochFinished(epoch=epoch)) if epoch >= self._building.get(flow, epoch + 1):
+                del self._building[flow]
+                self._readers[flow].caught_up()
         self._rejected.report(message)
 
-    def give_up_read(self) -> None:
-        """Stop the read under way: the rest is of no use, or will be read again."""
-        self._reader.give_up()
+    def give_up_read(self, flow: FlowId) -> None:
+        """Stop the flow's read under way: the rest is of no use, or will be read again."""
+        if flow in self._readers:
+            self._readers[flow].give_up()
 
     @property
     def can_read(self) -> bool:
         """Whether to read another piece now: not while rows that were set aside wait to be written."""
-        return self._reader.is_on and self._rejected.held_up is None
+        return self._rejected.held_up is None and any(reader.is_on for reader in self._readers.values())
 
     @property
     def has_room(self) -> bool:
@@ -129,21 +185,40 @@ class WorkerLake:
     @property
     def due_in_s(self) -> float:
         """Seconds until the next read or retry; infinite if there is none."""
-        reads_in_s = math.inf if self._rejected.held_up else self._reader.due_in_s
-        return min(reads_in_s, self._rejected.due_in_s)
+        due = [self._rejected.due_in_s]
+        if self._rejected.held_up is None:
+            due += [reader.due_in_s for reader in self._readers.values()]
+        return min(due)
 
     def write(self) -> None:
         """Retry the writes that wait, if it is time."""
         if self.must_write:
             self._rejected.try_again()
 
-    def read(self, take_in: Callable[[Piece], object]) -> None:
-        """Read the next piece and take it in, unless it cannot be read."""
-        self._reader.feed(take_in)
+    def read(self, take_in: Callable[[ShareHears], object]) -> None:
+        """Read the next piece of the flow whose turn it is, and take it in, unless it cannot be read."""
+        due = [flow for flow, reader in self._readers.items() if reader.is_on]
+        served = [flow for flow in due if flow not in self._building]
+        built = [flow for flow in due if flow in self._building]
+        gives_way = bool(served) and not (built and self._owed_s > 0)
+        turns = served if gives_way else built or served
+        if not turns:
+            return
+        flow = self._last_read = min(turns, key=lambda flow: (flow <= self._last_read, flow))
+        began = time.perf_counter()
+        self._readers[flow].feed(lambda piece: take_in(ShareHears(flow=flow, event=piece)))
+        seconds = time.perf_counter() - began
+        if not built:
+            self._owed_s = 0.0
+        elif gives_way:
+            self._owed_s += BUILD_SHARE / (1 - BUILD_SHARE) * seconds
+        else:
+            self._owed_s -= seconds
 
     def tell_held_up(self) -> None:
         """Report whether the lake can be read and written, if that has changed."""
-        held_up = self._rejected.held_up or self._reader.held_up
+        reads = (reader.held_up for reader in self._readers.values())
+        held_up = self._rejected.held_up or next(filter(None, reads), None)
         if held_up != self.held_up:
             self.held_up = held_up
             _LOG.warning("the lake cannot be used: %s", held_up) if held_up else _LOG.info("the lake can be used again")
@@ -160,7 +235,13 @@ class WorkerLake:
         self._changes.close()
 
     def _written(self, checkpoint: int, files: tuple[StateFile, ...]) -> None:
-        self._hear(StateWritten(checkpoint=checkpoint, files=files))
+        self._tell_of_checkpoint(StateWritten(checkpoint=checkpoint, files=files))
 
     def _not_written(self, checkpoint: int, error: str) -> None:
-        self._hear(StateNotWritten(checkpoint=checkpoint, error=error))
+        self._tell_of_checkpoint(StateNotWritten(checkpoint=checkpoint, error=error))
+
+    def _tell_of_checkpoint(self, event: StateWritten | StateNotWritten) -> None:
+        """On the writer's thread."""
+        flow = self._checkpointed.pop(event.checkpoint, None)
+        if flow is not None:  # else it was given up
+            self._hear(ShareHears(flow=flow, event=event))

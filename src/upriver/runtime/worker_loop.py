@@ -20,34 +20,34 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import BEGINNING, Epoch, FlowId, WorkerId
 from upriver.lake.lake import Lake
 from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.protocol.messages import (
     Assign,
     CloseInput,
+    DropFlow,
     EpochFinished,
+    ForShare,
     FromWorker,
     Meet,
+    OfShare,
     Resume,
     Retire,
     Settled,
-    ToWorker,
     WorkerFailed,
     WorkerLoad,
 )
 from upriver.protocol.peers import Envelope
 from upriver.protocol.worker_events import (
     Answer,
-    FetchRows,
     ForgetSnapshot,
-    ForgetState,
     HoldSnapshot,
     KeysRead,
     LookupAsked,
@@ -55,14 +55,11 @@ from upriver.protocol.worker_events import (
     MeetPeers,
     PeerLost,
     PeerSaid,
-    ReadEpoch,
-    ReadKeys,
-    ReadState,
     Refuse,
     Report,
-    SealState,
     SendPeer,
-    SetRowsAside,
+    ShareHears,
+    ShareWants,
     Stop,
     TimeToAnswer,
     TimeToCopy,
@@ -74,8 +71,6 @@ from upriver.protocol.worker_events import (
     TimeToTakeIn,
     WorkerAction,
     WorkerEvent,
-    WriteChanges,
-    WriteState,
 )
 from upriver.runtime.pace import Mover, RowPace, SlicePace
 from upriver.runtime.snapshots import HeldSnapshots
@@ -92,7 +87,7 @@ class Inbox:
         """``None`` wakes the loop: there is a lookup, or was."""
         self._lookups: deque[LookupAsked] = deque()
 
-    def put(self, event: WorkerEvent | ToWorker) -> None:
+    def put(self, event: WorkerEvent) -> None:
         self._events.put(event)
 
     def ask(self, lookup: LookupAsked) -> None:
@@ -136,7 +131,7 @@ FILL_REST_S_MAX = 0.02
 """The longest such rest, in seconds."""
 
 BackgroundTask = (
-    TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | KeysRead | TimeToFill | TimeToTakeIn | TimeToAnswer
+    TimeToCopy | TimeToEvict | TimeToFeed | TimeToSettle | ShareHears | TimeToFill | TimeToTakeIn | TimeToAnswer
 )
 Step = Callable[[BackgroundTask], object]
 
@@ -177,8 +172,8 @@ class BackgroundTasks:
         """Seconds until upqueries have rested; infinite if they do not rest."""
         return max(0.0, self._fills_rest_until - time.perf_counter()) if self._machine.can_fill else math.inf
 
-    def fill(self, event: KeysRead) -> None:
-        """Take an upquery's rows in."""
+    def fill(self, event: ShareHears) -> None:
+        """Take an upquery's rows in (``KeysRead``)."""
         rested = self._machine.can_fill
         seconds = self._timed(event)
         if not rested:  # a rest under way goes on: other regions' upqueries do not extend it
@@ -225,6 +220,10 @@ INBOX_TURN_S = 0.005
 progress however many lookups come."""
 
 
+READS_TURN_S = 0.005
+"""Seconds for which the loop reads, a piece of each flow in turn, before it does anything else but lookups."""
+
+
 class Floor:
     """Which thread may feed the machine: the loop's, unless the loop rests. The loop has it at first."""
 
@@ -262,23 +261,27 @@ class WorkerLoop:
 
     def __init__(self, machine: WorkerMachine, lake: Lake, step_budget_s: float) -> None:
         self._machine = machine
-        self._lake = WorkerLake(lake, self.hear, self.fail, self._wake, lambda message: self._report(message))
+        self._lake = WorkerLake(lake, self.hear, self.fail, self._wake, self._report)
         self._mover = Mover(step_budget_s)
         self._background = BackgroundTasks(machine, self._step, lambda: self._lake.has_room)
         self._failure: BaseException | None = None
-        self._report: Callable[[FromWorker], None] = _not_running
+        self._send_reports: Callable[[Sequence[FromWorker]], None] = _not_running
+        self._reports: list[FromWorker] = []
+        """What the loop has to report, in order, since it last did."""
         self._meet: Callable[[Meet], None] = _not_running
         self._peers: PeerChannels | None = None
         self._inbox = Inbox()
         self._floor = Floor()
         self._lookups = WaitingLookups()
         self.snapshots = HeldSnapshots()
-        self._serve_from = Epoch(0)
-        self._leaves = False
+        self._serve_from: dict[FlowId, Epoch] = {}
+        self._closes_input = False
         """The worker must leave its peers, while the app goes on."""
+        self._without_slices: set[FlowId] = set()
+        """The flows that resumed without slices for this worker: it is about to retire."""
         self._stopped = False
 
-    def hear(self, event: WorkerEvent | ToWorker) -> None:
+    def hear(self, event: WorkerEvent) -> None:
         """Take a message from the coordinator, or another event."""
         self._inbox.put(event)
 
@@ -341,7 +344,7 @@ class WorkerLoop:
         try:
             actions = self._step(lookup)
             if len(actions) != 1 or not isinstance(actions[0], Answer):  # a mere answer leaves no new work
-                self._peers.flush()
+                self._flush()
                 if self._has_work:
                     self._wake()
         except Exception as error:  # of any class: it is the worker's fault, not the lookup's
@@ -351,41 +354,64 @@ class WorkerLoop:
 
     def linger(self, seconds: float) -> None:
         """After ``run``: if the app goes on, wait until the snapshots held here were read, at most that long."""
-        if self._leaves:
+        if self._closes_input or self._without_slices:
             self.snapshots.wait_read(seconds)
 
     def run(
-        self, report: Callable[[FromWorker], None], meet: Callable[[Meet], None], peers: PeerChannels
+        self, report: Callable[[Sequence[FromWorker]], None], meet: Callable[[Meet], None], peers: PeerChannels
     ) -> Exception | None:
         """Run until the worker retires or fails; returns the error with which it failed.
 
-        report: sends to the coordinator, in order, without blocking. meet: opens channels to these peers, and then
-        calls ``hear``; returns at once. A failure is reported, and ends the worker.
+        report: sends to the coordinator, in order and together, without blocking. meet: opens channels to these
+        peers, and then calls ``hear``; returns at once. A failure is reported, and ends the worker.
         """
-        self._report, self._meet, self._peers = report, meet, peers
+        self._send_reports, self._meet, self._peers = report, meet, peers
         try:
             while not self._stopped:
                 self._turn()
                 self._lake.write()
-                if self._lake.can_read and not self._stopped:
-                    self._lake.read(self._step)
-                    self._answer_first()
+                self._read()
                 self._lake.tell_held_up()
                 region = self._machine.next_to_move
                 if region is not None:
                     self._take(TimeToMove(keys_max=self._mover.keys(region)))
                     self._answer_first()
                 self._background.do()
-                peers.flush()
+                self._flush()
             return None
         except Exception as error:  # of any class: the coordinator must not wait for this worker in vain
             kind = type(error).__name__ if isinstance(error, UpriverError) else ProtocolError.__name__
             text = str(error) if isinstance(error, UpriverError) else repr(error)
-            report(WorkerFailed(kind=kind, error=text))
+            self._report(WorkerFailed(kind=kind, error=text))
+            self._flush_reports()
             return error
         finally:
             self._lake.close()
             self._lookups.close()
+
+    def _read(self) -> None:
+        """Read a piece of each flow that has something to read, and so on for a while. All other work would look at
+        every flow after each piece."""
+        ends_at = time.perf_counter() + READS_TURN_S
+        while self._lake.can_read and not self._stopped:
+            self._lake.read(self._step)
+            self._answer_first()
+            if time.perf_counter() > ends_at:
+                return
+
+    def _report(self, message: FromWorker) -> None:
+        """Report at the end of the turn."""
+        self._reports.append(message)
+
+    def _flush(self) -> None:
+        self._flush_reports()
+        if self._peers is not None:
+            self._peers.flush()
+
+    def _flush_reports(self) -> None:
+        if self._reports:
+            reports, self._reports = self._reports, []
+            self._send_reports(reports)
 
     def _turn(self) -> None:
         """Take events from the inbox; wait for them only if there is nothing else to do."""
@@ -402,6 +428,11 @@ class WorkerLoop:
             self._answer_first()
             if event is not None:
                 self._take(event)
+
+    @property
+    def sets_aside(self) -> frozenset[str]:
+        """As of :class:`WorkerLake`."""
+        return self._lake.sets_aside
 
     @property
     def _has_work(self) -> bool:
@@ -425,21 +456,22 @@ class WorkerLoop:
 
     def _take(self, event: WorkerEvent) -> None:
         """Step by an event, and time the events of migrations and upqueries."""
-        if isinstance(event, TimeToMove | PeerSaid | Resume):
-            self._take_timed(event)
-        elif isinstance(event, KeysRead):
-            self._background.fill(event)
-        else:
-            self._step(event)
+        match event:
+            case TimeToMove() | PeerSaid() | ForShare(message=Resume()):
+                self._take_timed(event)
+            case ShareHears(event=KeysRead()):
+                self._background.fill(event)
+            case _:
+                self._step(event)
 
-    def _take_timed(self, event: TimeToMove | PeerSaid | Resume) -> None:
+    def _take_timed(self, event: TimeToMove | PeerSaid | ForShare) -> None:
         """Step by an event that makes keys come or go, and time it. Other events are not timed: reading a thread's
         processor time takes tens of microseconds where processors are busy."""
         self._mover.step_begins()
         self._step(event)
         if isinstance(event, PeerSaid):
             self._mover.hears(event.envelope)
-        elif isinstance(event, Resume):
+        elif isinstance(event, ForShare):
             self._mover.resumed()
             self._report(self._load_of_rescale())
         if self._mover.gives and self._peers is not None:
@@ -450,36 +482,48 @@ class WorkerLoop:
         """Step by an event, and carry out the actions that follow; returns them."""
         if self._failure is not None:
             raise self._failure
-        if isinstance(event, Assign):
-            self._assigned(event)
-        if isinstance(event, Resume):
-            self._resumed(event)
-        self._leaves |= isinstance(event, CloseInput)
+        match event:
+            case ForShare(flow=flow, message=Assign() as assign) if not self._machine.is_gone(flow):
+                self._assigned(flow, assign)
+            case ForShare(flow=flow, message=Resume() as resume):
+                self._resumed(flow, resume)
+            case DropFlow(flow=flow):
+                self._dropped(flow)
+            case CloseInput():
+                self._closes_input = True
         actions = self._machine.step(event)
         for action in actions:
             self._carry_out(action)
         return actions
 
-    def _assigned(self, event: Assign) -> None:
-        self._lake.assign(event)
-        self._serve_from = event.serve_from
-        self.snapshots.forget_all()
+    def _assigned(self, flow: FlowId, event: Assign) -> None:
+        self._lake.assign(flow, event)
+        self._serve_from[flow] = event.serve_from
+        self._without_slices.discard(flow)
         if event.generation:
-            self._mover.begins_anew()
+            self._mover.begins_anew(flow)
 
-    def _resumed(self, event: Resume) -> None:
+    def _resumed(self, flow: FlowId, event: Resume) -> None:
         """Stop reading: an epoch that is not over will be read again. A worker with no slices left is about to
         retire."""
-        self._serve_from = event.serve_from
-        self._leaves = not event.reads
-        self._lake.give_up_read()
+        self._serve_from[flow] = event.serve_from
+        if event.reads:
+            self._closes_input = False
+            self._without_slices.discard(flow)
+        else:
+            self._without_slices.add(flow)
+        self._lake.give_up_read(flow)
+
+    def _dropped(self, flow: FlowId) -> None:
+        self._lake.drop(flow)
+        self._serve_from.pop(flow, None)
+        self._without_slices.discard(flow)
+        self._mover.forget(flow)
 
     def _carry_out(self, action: WorkerAction) -> None:
         match action:
-            case ReadEpoch() | ReadState() | ReadKeys() | FetchRows():
-                self._lake.carry_out(action)
-            case WriteState() | SealState() | ForgetState() | SetRowsAside() | WriteChanges():
-                self._lake.carry_out(action)
+            case ShareWants():
+                self._lake.carry_out(action.flow, action.action)
             case Report():
                 self._report_load(action.message)
                 self._lake.report_behind_writes(action.message)
@@ -503,8 +547,15 @@ class WorkerLoop:
 
     def _report_load(self, ahead_of: FromWorker) -> None:
         """Report what a rescale has cost here, once it is over here."""
-        is_back = isinstance(ahead_of, EpochFinished) and ahead_of.epoch >= self._serve_from and self._mover.is_back()
-        if is_back or isinstance(ahead_of, Settled):
+        if not isinstance(ahead_of, OfShare):
+            return
+        flow, message = ahead_of.flow, ahead_of.message
+        is_back = (
+            isinstance(message, EpochFinished)
+            and message.epoch >= self._serve_from.get(flow, BEGINNING)
+            and self._mover.is_back(flow)
+        )
+        if is_back or isinstance(message, Settled):
             self._report(self._load_of_rescale())
 
     def _load_of_rescale(self) -> WorkerLoad:

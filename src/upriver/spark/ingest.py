@@ -91,6 +91,8 @@ class BatchTasks:
 
 LOAD_QUERY = "load"
 """Replaces the streaming query's id in a manifest, if the table's DataFrame is not streaming."""
+BEGUN_POLL_S = 0.02
+"""Seconds between two looks at a query that has just begun."""
 STOP_POLL_S = 0.2
 """Seconds between two attempts to interrupt a load."""
 POLL_MS = 100
@@ -136,7 +138,7 @@ class EpochLog:
         self._history = history
         self._on_published = on_published
         self._clock = clock
-        self._retains = retains
+        self._retains = dict(retains)
         self.wrote = wrote
         self._indexes = dict(record.indexes)
         self._lock = threading.Lock()
@@ -155,6 +157,26 @@ class EpochLog:
     def last_batch(self, table: str) -> int:
         """The highest batch of that query that is published; -1 if none."""
         return self._history.batches.get(table, -1)
+
+    @property
+    def history(self) -> IngestHistory:
+        """The batches in the lake; the caller only reads."""
+        return self._history
+
+    def declare(self, table: TableSpec, indexes: Iterable[tuple[str, ...]], retention: Retention | None) -> None:
+        """Take epochs of one more table from now on. indexes: those that the lake keeps. retention: with which its rows
+        begin to leave, if that is new."""
+        with self._lock:
+            self._indexes[table.name] = tuple(dict.fromkeys([*self._indexes.get(table.name, ()), *indexes]))
+            if retention is not None:
+                self._history.retain(table.name, retention)
+            if table.retain is not None:
+                self._retains[table.name] = table.retain
+
+    def undeclare(self, table: str) -> None:
+        """The table gets no epochs until it is declared again, and no further row leaves it."""
+        with self._lock:
+            self._retains.pop(table, None)
 
     def indexes(self, table: str) -> tuple[tuple[str, ...], ...]:
         """The indexes that the table's next epoch will have; more may come until it is published."""
@@ -217,7 +239,7 @@ class EpochLog:
     def retire_rows(self) -> None:
         """Publish an epoch without rows for each table whose rows leave it at once, because its retention is new or
         shorter than before."""
-        for table, retain in self._retains.items():
+        for table, retain in list(self._retains.items()):
             now = self._history.retained.get(table)
             query = self.query_of(table)
             if now is None or query is None or now.advanced(retain.interval, None).cut == now.cut:
@@ -504,6 +526,15 @@ class StreamIngest:
 
     def wait_compared(self, seconds: float) -> None:
         """The rows of a stream are not compared."""
+
+    def wait_begun(self, seconds: float) -> None:
+        """Wait until the query has finished a batch, has nothing to do, or is over."""
+        give_up_at = time.monotonic() + seconds
+        while time.monotonic() < give_up_at:
+            seen = self.look()
+            if seen.is_over or seen.is_idle or seen.batches:
+                return
+            time.sleep(BEGUN_POLL_S)
 
     def failure_of(self, error: Exception) -> SourceFailure:
         """The meaning of a query's error. Spark may not say where it could not read or write."""

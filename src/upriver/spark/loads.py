@@ -353,6 +353,10 @@ class LoadIngest:
         assert self._running is not None
         self._running.is_compared.wait(max(0.0, seconds))
 
+    def wait_begun(self, seconds: float) -> None:
+        """Wait until the rows are compared, or the load is over."""
+        self.wait_compared(seconds)
+
     def failure_of(self, error: Exception) -> SourceFailure:
         """The meaning of an error of the load."""
         return failure_of(error)

@@ -26,17 +26,24 @@ def begun_retention(
     Raises DeclarationError for a table that rows have left, and that declares no retention, or one by another column.
     """
     for table in tables:
-        known, retain = history.retained.get(table.name), table.retain
-        if known is not None and known.cut is not None and (retain is None or retain.column != known.column):
-            raise DeclarationError(
-                f"table {table.name!r}: rows have left it by the column {known.column!r} in {root}. Declare "
-                f"retain=({known.column!r}, ...), with any interval; with the interval None no further rows leave."
-            )
-        is_new = known is None or (retain is not None and retain.column != known.column)
-        if retain is not None and is_new and table.name in history.queries:
-            newest = _newest_time(spark, root, table, retain.column, history.last)
-            history.retained[table.name] = Retention(retain.column, newest)
+        if (first := first_retention(spark, root, history, table)) is not None:
+            history.retain(table.name, first)
     return {table.name: table.retain for table in tables if table.retain is not None}
+
+
+def first_retention(spark: SparkSession, root: str, history: IngestHistory, table: TableSpec) -> Retention | None:
+    """The retention of a table that has rows and declares one that is new; ``None`` for any other. Raises as
+    :func:`begun_retention`."""
+    known, retain = history.retained.get(table.name), table.retain
+    if known is not None and known.cut is not None and (retain is None or retain.column != known.column):
+        raise DeclarationError(
+            f"table {table.name!r}: rows have left it by the column {known.column!r} in {root}. Declare "
+            f"retain=({known.column!r}, ...), with any interval; with the interval None no further rows leave."
+        )
+    is_new = known is None or (retain is not None and retain.column != known.column)
+    if retain is None or not is_new or table.name not in history.queries:
+        return None
+    return Retention(retain.column, _newest_time(spark, root, table, retain.column, history.last))
 
 
 def _newest_time(spark: SparkSession, root: str, table: TableSpec, column: str, last: Epoch) -> int | None:

@@ -6,14 +6,13 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql import SparkSession
 
 from upriver import logs
 from upriver.coordinator.checkpoints import OUTGROWN_EPOCHS
@@ -23,7 +22,7 @@ from upriver.coordinator.epochs import LoggedVersions
 from upriver.coordinator.group import MembershipConfig
 from upriver.coordinator.restarts import Claim, PlaceHistory
 from upriver.errors import WaitTimeout
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import Epoch, FlowId, WorkerId
 from upriver.lake.change_upkeep import ChangeUpkeep
 from upriver.lake.change_writer import ChangePublisher
 from upriver.lake.checkpoint_keeper import CheckpointKeeper
@@ -33,7 +32,6 @@ from upriver.lake.ingest_history import IngestHistory, check_taken, fence
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.repair import replace_damaged
-from upriver.lake.source_records import SourceRecord, is_new, source_of
 from upriver.net.handshake import HandshakeKeys
 from upriver.net.server import Listen, Piece
 from upriver.options import Checkpoints, Compaction, Standbys, Tokens
@@ -45,17 +43,16 @@ from upriver.runtime.clock_ticks import TICK_S, ClockTicks
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
 from upriver.runtime.leases import USUAL, FailureDetection
-from upriver.runtime.source_supervisor import Ingest, SourceSupervisor
 from upriver.runtime.worker import WorkerConfig
 from upriver.shutdown import run_all
 from upriver.spark.compaction import Compactor
+from upriver.spark.declared_tables import COMPARISON_S_MAX, DeclaredTables, StartedSource
 from upriver.spark.host import WorkerHost, runs_elsewhere
-from upriver.spark.ingest import EpochLog, Layout, StreamIngest
-from upriver.spark.loads import LoadIngest, OnChange
+from upriver.spark.ingest import EpochLog
 from upriver.spark.placement import wait_for_hosts
 from upriver.spark.probe import check_executors, packages_for
 from upriver.spark.retention import begun_retention
-from upriver.spark.runs import TASK_MEMORY, Lot, RunWriter, warm_up
+from upriver.spark.runs import TASK_MEMORY, warm_up
 from upriver.spark.session import (
     check_session,
     checked_settings,
@@ -67,7 +64,6 @@ from upriver.spark.session import (
     stop_unlogged,
     wait_for_slots,
 )
-from upriver.spark.sources import source_digest
 from upriver.spark.startup import Startup
 from upriver.spark.tables import Backfill
 from upriver.vnodes import Placement
@@ -79,27 +75,8 @@ SECRET_BYTES = 32
 """Bytes of the cluster's secret: made at each start, and kept only in this process and in the workers."""
 STOP_SECONDS_MAX = 30.0
 """Seconds that workers have to retire before their tasks are cancelled."""
-COMPARISON_S_MAX = 10.0
-"""Seconds that a start waits to know whether DataFrames that are not streaming have the rows that were loaded."""
 FAILED_STOP_S_MAX = 1.0
 """The same after a failed start, and seconds that their tasks have to end then."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartedSource:
-    """A declared table and the DataFrame that feeds it. trigger: as for ``DataStreamWriter.trigger``.
-
-    sets_aside: whether a bad row, from which a view cannot be computed, is set aside, or makes the view fail.
-    on_change: what happens to a DataFrame, not streaming, whose rows differ from those at the last start.
-    replaces_others: whether a streaming DataFrame continues a table that another source has fed.
-    """
-
-    table: TableSpec
-    rows: DataFrame
-    trigger: Mapping[str, Any]
-    sets_aside: bool = False
-    on_change: OnChange = OnChange.REFUSE
-    replaces_others: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +120,7 @@ class RunningApp:
         self._pieces = pieces
         self._spark = spark
         self._config = config
-        self._sources = sources
+        self._tables = DeclaredTables(spark, sources, config.task_memory)
         self._plans = tuple(plans)
         self._placement: Placement | None = None
         """What the app begins with, once that is known."""
@@ -153,11 +130,10 @@ class RunningApp:
         self._service: CoordinatorService | None = None
         self._host: WorkerHost | None = None
         self._log: EpochLog | None = None
-        self._layouts: dict[str, Layout] = {}
         self._backfill: Backfill | None = None
         self._background: list[ClockTicks | Compactor | ChangeUpkeep] = []
         """What goes on beside ingest and the workers."""
-        self._supervisor = SourceSupervisor(source.table.name for source in sources)
+        self._supervisor = self._tables.supervisor
 
     @property
     def address(self) -> str:
@@ -197,15 +173,15 @@ class RunningApp:
             startup.at("running a first task on an executor")
             check_executors(self._spark, packages_for(self._config.root))
         startup.at(f"opening the lake {self._config.root}")
-        tables, settings = tuple(source.table for source in self._sources), checked_settings(self._spark)
-        declared = LakeRecord(self._config.vnodes, tables, self._indexes(), settings)
+        settings = checked_settings(self._spark)
+        declared = LakeRecord(self._config.vnodes, self._tables.specs, self._indexes(), settings)
         self._lake = OwnedLake(self._config.root, declared, self._facts())
         found = self._plan_placement(self._lake)  # another driver may have had the root a moment ago
         self._control = ControlKeeper(self._lake, found, self._begun_with)
         repaired = replace_damaged(self._lake)
         fence(self._lake)
         startup.at("completing indexes in the lake")
-        self._layouts = self._layouts_in(self._lake)
+        self._tables.open(self._lake, self._groups())
         self._backfill = self._complete_indexes(self._lake, declared)
         startup.at("reading the lake's epochs")
         self._running = self._coordinator_of(self._lake)
@@ -216,7 +192,7 @@ class RunningApp:
         self._serve()
         self._lake.announce(self.address)
         startup.at("warming up")
-        warm_up(self._spark, self._ways_of_batches(self._log, startup.check))
+        warm_up(self._spark, self._tables.ways_of_batches(startup.check))
         startup.at("waiting for workers")
         try:
             self._coordinator.wait_joined(max(0.0, startup.seconds_left()))
@@ -240,18 +216,11 @@ class RunningApp:
         self._background += [compactor, changes]
         compactor.start(self._lake.run_paths())
         changes.start()
-        self._start_ingest(self._lake, self._log)
+        self._tables.start()
         ticks = ClockTicks(self._log.tick, self._is_clocked, self._config.clock_tick_s)
         self._background.append(ticks)
         ticks.start()
         _LOG.info("the app is up at %s, with %d workers", self.address, len(self._begun_with.workers))
-
-    def _ways_of_batches(self, log: EpochLog, check: Callable[[], None]) -> Iterator[tuple[StructType, RunWriter]]:
-        """Spark's schema of each table, and the writer of its batches. check: called before each."""
-        for source in self._sources:
-            check()
-            lots = (Lot(0, index) for index in log.indexes(source.table.name))
-            yield source.rows.schema, self._layouts[source.table.name].writer(*lots)
 
     def _is_clocked(self) -> bool:
         """Whether a view depends on the clock."""
@@ -284,7 +253,7 @@ class RunningApp:
         self._service = CoordinatorService(
             self._coordinator,
             self._plans,
-            [source.table for source in self._sources],
+            self._tables.specs,
             config.listen,
             keys,
             CoordinatorRecords(
@@ -328,12 +297,13 @@ class RunningApp:
         """A coordinator that begins with the newest checkpoint, if there is one of these views."""
         config = self._config
         checkpoints, standbys = config.checkpoints, config.standbys
-        keeper = CheckpointKeeper(lake, self._plans, checkpoints.interval_s)
+        keeper = CheckpointKeeper(lake, checkpoints.interval_s)
+        found = {plan.name: keeper.begin(FlowId(number), (plan,)) for number, plan in enumerate(self._plans, 1)}
         changes = ChangePublisher(lake, self._plans)
         machine = CoordinatorMachine(
             self._begun_with.vnode_map,
             self._plans,
-            checkpoints=keeper.found,
+            checkpoints=found,
             checkpoint_epochs=checkpoints.interval_epochs,
             membership=MembershipConfig(
                 num_standby_replicas=standbys.replicas,
@@ -381,7 +351,7 @@ class RunningApp:
         return {} if self._host is None else self._host.history()
 
     def _indexes(self) -> dict[str, tuple[tuple[str, ...], ...]]:
-        return indexes_of([source.table for source in self._sources], self._plans)
+        return indexes_of(self._tables.specs, self._plans)
 
     def _facts(self) -> dict[str, Any]:
         """About this driver."""
@@ -389,7 +359,7 @@ class RunningApp:
             "host": socket.gethostname(),
             "process": os.getpid(),
             "started_at": time.time(),
-            "set_aside": [source.table.name for source in self._sources if source.sets_aside],
+            "set_aside": self._tables.set_aside,
         }
 
     def _complete_indexes(self, lake: OwnedLake, declared: LakeRecord) -> Backfill:
@@ -397,7 +367,7 @@ class RunningApp:
         backfill, kept = Backfill(self._spark, lake), lake.record()
         assert kept is not None
         for table, index in kept.lacking(declared):
-            backfill.run(self._layouts[table], index, lake.last_epoch())
+            backfill.run(self._tables.layout(table), index, lake.last_epoch())
         return backfill
 
     def add_index(self, table: str, index: tuple[str, ...]) -> None:
@@ -408,11 +378,11 @@ class RunningApp:
         """
         assert self._log is not None
         assert self._backfill is not None
-        self._backfill.run(self._layouts[table], index, self._log.keep(table, index))
+        self._backfill.run(self._tables.layout(table), index, self._log.keep(table, index))
 
     def replan(self, plans: Sequence[DataflowPlan], seconds: float, told: Told = lambda _: None) -> None:
-        """Keep these views from now on. Missing indexes are made first, while everything goes on. Then all workers
-        begin anew, and answer once they have read the existing rows. told: takes each step.
+        """Keep these views from now on: those that stay the same do not notice. Missing indexes are made first. Workers
+        answer for a view that is added once they have read the existing rows. told: takes each step.
 
         Raises BudgetExceeded, in which case nothing changes; WaitTimeout if this has not begun in so many seconds;
         IngestFailed, LakeError.
@@ -435,6 +405,27 @@ class RunningApp:
             self._coordinator.replan(self._plans, epochs, seconds)
         self._service.replan(self._plans)
 
+    def add_table(self, source: StartedSource, seconds: float, told: Told = lambda _: None) -> None:
+        """Add a table, and start its source beside the others; returns when that runs. told: takes each step.
+
+        Raises DeclarationError, IngestFailed, LakeError, or WaitTimeout after so many seconds. Then the table is not
+        known.
+        """
+        assert self._backfill is not None
+        assert self._service is not None
+        self._tables.add(source, seconds, self._backfill.history_lock, self.add_index, told)
+        self._service.serve_tables(self._tables.specs)
+
+    def drop_table(self, table: str, seconds: float, told: Told = lambda _: None) -> None:
+        """End a table's source, and forget the table, which no view reads. told: takes each step.
+
+        Raises WaitTimeout if the source has not ended in so many seconds: the table stays until another call.
+        """
+        assert self._service is not None
+        told(f"table {table}: ending its source")
+        self._tables.drop(table, seconds)
+        self._service.serve_tables(self._tables.specs)
+
     def _replay(self, lake: OwnedLake, check: Callable[[], None]) -> EpochLog:
         """Tell the coordinator of all existing epochs, and remove unfinished files."""
         history = IngestHistory()
@@ -445,61 +436,17 @@ class RunningApp:
             self._published(epochs)
         check_taken(lake, history)
         lake.sweep()
-        had_rows = {source.table.name: source.table.name in history.queries for source in self._sources}
-        tables = [source.table for source in self._sources]
-        retains = begun_retention(self._spark, lake.root, history, tables)
+        retains = begun_retention(self._spark, lake.root, history, self._tables.specs)
         log = EpochLog(lake, history, self._published, retains=retains, wrote=self._coordinator.progress.epochs.wrote)
         log.retire_rows()
-        replaced = [
-            source.table.name
-            for source in self._sources
-            if source.replaces_others
-            and is_new(lake, source.table.name, source_digest(source.rows), log.query_of(source.table.name))
-        ]
         assert self._control is not None
-        self._coordinator.progress.expect_sources(had_rows, log.last, self._control.marks_but_of(replaced))
+        self._tables.expect(log, self._control, self._coordinator.progress)
         return log
 
     def _published(self, epochs: LakeEpochs) -> None:
         """Note that an epoch is in the lake."""
         self._supervisor.published(epochs)
         self._coordinator.published(epochs)
-
-    def _layouts_in(self, lake: OwnedLake) -> dict[str, Layout]:
-        """How each source's table is kept: with all columns that it has ever had."""
-        record = lake.record()
-        assert record is not None
-        vnodes, groups = self._config.vnodes, self._groups()
-        schemas = {table.name: table.schema for table in record.tables}
-        tables = [replace(source.table, schema=schemas[source.table.name]) for source in self._sources]
-        return {
-            table.name: Layout(
-                root=lake.root,
-                table=table,
-                vnodes=vnodes,
-                groups=groups,
-                format=record.format,
-                task_memory=self._config.task_memory,
-            )
-            for table in tables
-        }
-
-    def _start_ingest(self, lake: OwnedLake, log: EpochLog) -> None:
-        ingests: dict[str, Ingest] = {}
-        for source in self._sources:
-            layout = self._layouts[source.table.name]
-            if source.rows.isStreaming:
-                ingests[source.table.name] = StreamIngest(
-                    source.rows, layout, log, source.trigger, self._source_of(source, lake, log)
-                )
-            else:
-                ingests[source.table.name] = LoadIngest(source.rows, layout, log, lake, source.on_change)
-        self._supervisor.start(ingests, self._coordinator.progress)
-
-    def _source_of(self, source: StartedSource, lake: OwnedLake, log: EpochLog) -> SourceRecord:
-        """The record of a table's stream."""
-        table, reads = source.table.name, source_digest(source.rows)
-        return source_of(lake, table, reads, log.query_of(table), replaces_others=source.replaces_others)
 
     def _groups(self) -> int:
         """Tasks that write a batch at most: as many as can run beside the workers."""
@@ -530,7 +477,7 @@ class RunningApp:
         tables = None if view is None else self._service.plan_of(view).tables
         self._supervisor.drain(seconds_left, tables)
         epoch = self._log.last
-        self._coordinator.wait_ended(epoch, max(0.0, seconds_left()))
+        self._coordinator.wait_ended(epoch, max(0.0, seconds_left()), view)
         if view is not None:
             self._coordinator.check_view(view)
         return epoch

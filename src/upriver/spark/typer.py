@@ -137,6 +137,9 @@ class SparkTyper:
         new = {name: one for name, one in self.functions.items() if self._known_functions.get(name) != one}
         register_functions(session, new.values())
         self._known_functions |= new
+        for name in [name for name in self._known if name not in self._tables]:
+            session.catalog.dropTempView(name)
+            del self._known[name]
         for name, table in self._tables.items():
             if self._known.get(name) != table:
                 schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)

@@ -104,6 +104,42 @@ class Checkpoint:
         return sum(file.keys for file in self.files)
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointPlace:
+    """Where the checkpoints of one flow are, and how their records name its views and regions.
+
+    name: of the directory. It follows from the plans of the flow without their names. views: the flow's views. The
+    records give a view by its number among these, and the region ``view/2`` as ``number/2``. So a view that is renamed
+    finds its state.
+    """
+
+    name: str
+    views: tuple[str, ...]
+
+    def to_record(self, name: str) -> str:
+        """The name of a view or a region as records have it. Raises ProtocolError if it is not of this flow."""
+        view, slash, rest = name.partition("/")
+        if view not in self.views:
+            raise ProtocolError(f"{name!r} is of no view whose checkpoints are in {self.name}")
+        return f"{self.views.index(view)}{slash}{rest}"
+
+    def from_record(self, name: str) -> str:
+        """The inverse of :meth:`to_record`. Raises ValueError, AttributeError or LookupError for anything else."""
+        number, slash, rest = name.partition("/")
+        if not (number.isascii() and number.isdecimal()):
+            raise ValueError(f"{name!r} names no view or region")
+        return f"{self.views[int(number)]}{slash}{rest}"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCheckpoints:
+    """What a flow begins with. place: where its checkpoints are; ``None`` if all its views are partial, so that no
+    checkpoint has state of them. chain: the checkpoints from which workers restore its state, newest first."""
+
+    place: CheckpointPlace | None = None
+    chain: tuple[Checkpoint, ...] = ()
+
+
 def encode_chunk(chunk: StateChunk, sink: pa.NativeFile) -> Span:
     """Write a chunk of at least one key. Returns where it is. Raises ProtocolError for keys that are not in order."""
     keys, offset = chunk.keys, sink.tell()

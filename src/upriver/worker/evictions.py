@@ -1,4 +1,4 @@
-"""A worker's evictions: keys that a user asks to evict, and keys beyond the memory budget;
+"""A share's evictions: keys that a user asks to evict, and keys beyond the memory budget;
 ``docs/internals/partial.md``."""
 
 from collections import deque
@@ -34,6 +34,8 @@ class KeyEvictions:
     ) -> None:
         self.evicted = 0
         """Keys that the last step of an eviction handled."""
+        self._is_uncounted = False
+        """Keys were evicted for memory since the last ``Counted``."""
         self._requests: deque[RequestedEviction] = deque()
         """The requested evictions that are not done."""
         self._regions = regions
@@ -43,15 +45,26 @@ class KeyEvictions:
         self._output = output
 
     @property
+    def has_own_work(self) -> bool:
+        """Whether there is a requested eviction, or state that evicted keys have left behind."""
+        return bool(self._requests) or self._regions.has_leftovers
+
+    @property
     def has_work(self) -> bool:
-        """Whether there is a requested eviction, state that evicted keys have left behind, or keys to evict because
-        memory is over budget."""
-        return self._memory.is_over_budget or bool(self._requests) or self._regions.has_leftovers
+        """Whether there is work of this share, or keys to evict because memory is over budget."""
+        return self._memory.is_over_budget or self.has_own_work
 
     @property
     def unfinished(self) -> list[int]:
         """The numbers of the requested evictions that are not done."""
         return [request.number for request in self._requests]
+
+    @property
+    def largest(self) -> int:
+        """The bytes that the kept keys of the largest partial region take; -1 if there is none."""
+        stats = self._regions.last_stats
+        partial = (name for name, shard in self._regions.shards.items() if shard.partial is not None)
+        return max((stats[name]["live_bytes"] for name in partial), default=-1)
 
     def succeed(self, old: "KeyEvictions") -> None:
         """Go on with the requested evictions after all have resumed."""
@@ -107,8 +120,14 @@ class KeyEvictions:
         for name in sorted(partial, key=lambda region: stats[region]["live_bytes"], reverse=True):
             self.evicted = partial[name].evict_oldest(keys_max, self._lookups.waiting_hashes(name))
             if self.evicted:
-                stats = self._regions.stats_after(name)
+                self._regions.stats_after(name)
                 break
+        self._is_uncounted = True
         self._memory.weigh_evicted(can_evict=self.evicted > 0)
-        if not self._memory.is_over_budget:
-            self._output.report(Counted(stats=stats))
+        self.count()
+
+    def count(self) -> None:
+        """Report what is left, once no more keys must be evicted for memory."""
+        if self._is_uncounted and not self._memory.is_over_budget:
+            self._is_uncounted = False
+            self._output.report(Counted(stats=self._regions.last_stats))

@@ -7,7 +7,7 @@ to, before any message that lacks the view's state. The coordinator tells all ot
 from upriver.protocol.messages import FailView, ViewFailed
 from upriver.protocol.peers import FailedHere
 from upriver.protocol.rules import Rules
-from upriver.protocol.worker_events import Report, WorkerAction
+from upriver.protocol.worker_events import Report, ShareAction
 from upriver.state.failure import ViewFailure
 from upriver.worker.lookups import Lookups
 from upriver.worker.peers import KnownPeers, StepOutput
@@ -40,6 +40,13 @@ class FailedViews:
             if shard.failure is not None and shard.view not in self._regions.failed:
                 self._found(shard.view, shard.failure)
 
+    def fail_all(self, error: Exception) -> None:
+        """A step has failed, and it is not known which view is at fault: all fail (flows.fail_alone)."""
+        for view in self._regions.views:
+            if view not in self._regions.failed:
+                self._regions.fail_shards(view, ViewFailure.of(error, f"view {view!r}"))
+        self.note()
+
     def failed_elsewhere(self, event: FailView) -> None:
         """The coordinator reports a failed view, and its cause counts."""
         self._take_out(event.view, event.failure)
@@ -52,7 +59,7 @@ class FailedViews:
     def _found(self, view: str, failure: ViewFailure) -> None:
         """Report the failure before all other messages of this step: some of them may lack the view's state."""
         self._take_out(view, failure)
-        ahead: list[WorkerAction] = [Report(message=ViewFailed(view=view, failure=failure))]
+        ahead: list[ShareAction] = [Report(message=ViewFailed(view=view, failure=failure))]
         if self._rules.views_fail_ahead:  # views.fail_ahead
             content = FailedHere(view=view, failure=failure)
             ahead += [self._output.to_peer(peer, content) for peer in self._peers.reached]

@@ -97,6 +97,10 @@ class Lookups:
         """About how many rows of long answers are not read yet."""
         return self._long_answers.unread
 
+    def has_asked(self, ticket: int) -> bool:
+        """Whether a client has sent this lookup here, and it has no answer."""
+        return ticket in self._asked
+
     def waiting_hashes(self, view: str) -> list[Hashes]:
         """hash64 of the keys of each lookup of the view that waits here."""
         return [waiting.question.hash64 for waiting in self._waiting if waiting.view == view]

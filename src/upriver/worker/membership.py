@@ -1,14 +1,16 @@
-"""A worker among its peers: the meeting before each rescale, the peers' messages, and the loss of a peer; rule
-worker.own_generation_only."""
+"""A share among its peers: the meeting before each rescale, the peers' messages, and the loss of a peer; rule
+worker.own_generation_only.
+
+The meeting is of the worker, which opens the channels and tells the coordinator of them. Each share of the worker knows
+by itself which peers it can ask.
+"""
 
 from upriver.errors import WrongOwner
 from upriver.migration.events import InputClosed
 from upriver.protocol.messages import (
     CloseInput,
     Meet,
-    MetPeers,
     MigrationOrder,
-    PeersLost,
     ReadVnodes,
 )
 from upriver.protocol.peers import (
@@ -27,7 +29,7 @@ from upriver.protocol.peers import (
     RowsForwardedBack,
 )
 from upriver.protocol.rules import Rules
-from upriver.protocol.worker_events import MeetPeers, PeerLost, PeerSaid, PeersMet
+from upriver.protocol.worker_events import PeerLost, PeerSaid, PeersMet
 from upriver.worker.distributors import Distributors
 from upriver.worker.failed_views import FailedViews
 from upriver.worker.lookups import Lookups
@@ -75,11 +77,9 @@ class Membership:
         self._replication.stop_feeding_replaced(event)
         self._peers.begin_meeting(event)
         self._distributors.begin_meeting(event)
-        self._output.add(MeetPeers(meet=event))
 
     def peers_met(self, event: PeersMet) -> None:
         if self._peers.end_meeting(event.meeting):
-            self._output.report(MetPeers(meeting=event.meeting))
             self._replication.repeat_last_epoch()
 
     def peer_lost(self, event: PeerLost) -> None:
@@ -87,10 +87,8 @@ class Membership:
         workers begin anew."""
         self._replication.stop_feeding(event.peer, event.incarnation)
         self._replication.stop_following(event.peer)
-        meet = self._peers.meet
-        if meet is None or self._peers.has_parted(event.peer) or _is_of_the_past(meet, event):
+        if not self._peers.loses_meeting(event):
             return
-        self._output.report(PeersLost(meeting=meet.meeting, why=event.why, peer=event.peer))
         self._lookups.forget_asker(event.peer)  # the peer refuses its own lookups now
         self._peers.lose_meeting()
         self._forget_peers(event.why)
@@ -153,11 +151,3 @@ class Membership:
             self._distributors.ask(asked.view, asked.question)
         for region in self._regions.shards:
             self._distributors.route(region, InputClosed(peers=event.peers))
-
-
-def _is_of_the_past(meet: Meet, event: PeerLost) -> bool:
-    """Whether the lost peer is not in the last meeting: its place has another incarnation, or none."""
-    if event.peer is None or event.incarnation is None:
-        return False
-    incarnation, _ = meet.peers.get(event.peer, (None, ""))
-    return incarnation != event.incarnation

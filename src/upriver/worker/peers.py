@@ -1,4 +1,4 @@
-"""What a worker sends in one step, and the peers that it can send to.
+"""What a share sends in one step, and the peers that it can send to.
 
 ``StepOutput``: the actions of the current step. ``KnownPeers``: the workers of the last meeting, and which of them can
 be asked; ``docs/internals/rescale.md``.
@@ -6,32 +6,38 @@ be asked; ``docs/internals/rescale.md``.
 
 from collections.abc import Sequence
 
-from upriver.ids import Incarnation, WorkerId
-from upriver.protocol.messages import FromWorker, Meet
+from upriver.ids import FlowId, Incarnation, WorkerId
+from upriver.protocol.messages import FromShare, Meet
 from upriver.protocol.peers import Envelope, PeerMessage
-from upriver.protocol.worker_events import Report, SendPeer, WorkerAction
+from upriver.protocol.worker_events import PeerLost, Report, SendPeer, ShareAction
 
 
 class StepOutput:
-    """The actions of the current step, in their order. generation: of the assignment; every envelope to a peer names
-    it."""
+    """The actions of the current step, in their order. flow, generation: of the assignment; every envelope to a peer
+    names them."""
 
-    def __init__(self, generation: int) -> None:
+    def __init__(self, flow: FlowId, generation: int) -> None:
+        self.flow = flow
         self.generation = generation
-        self.actions: list[WorkerAction] = []
+        self.actions: list[ShareAction] = []
 
     def begin(self) -> None:
         """Begin another step."""
         self.actions = []
 
-    def add(self, action: WorkerAction) -> None:
+    def take(self) -> list[ShareAction]:
+        """The actions of the step, which is over."""
+        actions, self.actions = self.actions, []
+        return actions
+
+    def add(self, action: ShareAction) -> None:
         self.actions.append(action)
 
-    def put_first(self, actions: Sequence[WorkerAction]) -> None:
+    def put_first(self, actions: Sequence[ShareAction]) -> None:
         """Put these actions before all others of the step."""
         self.actions[:0] = actions
 
-    def report(self, message: FromWorker) -> None:
+    def report(self, message: FromShare) -> None:
         """Send to the coordinator."""
         self.actions.append(Report(message=message))
 
@@ -39,7 +45,7 @@ class StepOutput:
         self.actions.append(self.to_peer(peer, content))
 
     def to_peer(self, peer: WorkerId, content: PeerMessage) -> SendPeer:
-        return SendPeer(to=peer, envelope=Envelope(generation=self.generation, content=content))
+        return SendPeer(to=peer, envelope=Envelope(flow=self.flow, generation=self.generation, content=content))
 
 
 class KnownPeers:
@@ -91,8 +97,10 @@ class KnownPeers:
         """Whether a peer that can be asked is not in this meeting, or as another incarnation."""
         return any(meet.peers.get(peer, (None,))[0] != incarnation for peer, incarnation in self._known.items())
 
-    def has_parted(self, peer: WorkerId | None) -> bool:
-        return peer in self._left
+    @property
+    def parted(self) -> frozenset[WorkerId]:
+        """The peers that have taken leave, and have no successor yet."""
+        return frozenset(self._left)
 
     def begin_meeting(self, meet: Meet) -> None:
         self.meet = meet
@@ -104,6 +112,10 @@ class KnownPeers:
             return False
         self.met = self.meet
         return True
+
+    def loses_meeting(self, event: PeerLost) -> bool:
+        """Whether the lost peer breaks the last meeting: it is in that, and has not taken leave."""
+        return self.meet is not None and event.peer not in self._left and is_member(event, self.meet)
 
     def lose_meeting(self) -> None:
         """A peer of the meeting was lost."""
@@ -127,3 +139,11 @@ class KnownPeers:
     def leave(self) -> None:
         """This worker has taken leave of all peers."""
         self.has_left = True
+
+
+def is_member(lost: PeerLost, meet: Meet) -> bool:
+    """Whether the lost peer may be in this meeting. If not, its place has another incarnation there, or none."""
+    if lost.peer is None or lost.incarnation is None:
+        return True
+    incarnation, _ = meet.peers.get(lost.peer, (None, ""))
+    return incarnation == lost.incarnation

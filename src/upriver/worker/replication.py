@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from upriver.engine.region import FullRegionState
 from upriver.errors import ProtocolError
 from upriver.ids import BEGINNING, Epoch, FeedId, Incarnation, VnodeId, WorkerId
-from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Here, Meet, Probe, TookOver, Unfollow
+from upriver.protocol.messages import CaughtUp, FeedEnded, Follow, Meet, TookOver, Unfollow
 from upriver.protocol.peers import BeginFeed, EndFeed, Fed, FedThrough, RowsForwardedBack
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import TimeToFeed
@@ -187,9 +187,6 @@ class Replication:
         """replication.taken_in_when_over: the epoch is over everywhere."""
         for slices in self.followed.values():
             slices.take_in(epoch)
-
-    def probed(self, event: Probe) -> None:
-        self._output.report(Here(probe=event.probe))
 
     def begin_feed(self, sender: WorkerId, request: BeginFeed) -> None:
         """Begin a feed. Rows that are gathered already will be settled without a note for the feed. So with exchange

@@ -1,4 +1,4 @@
-"""The components of a worker that has an assignment, and what follows each event.
+"""The components of a share that has an assignment, and what follows each event.
 
 Each component owns its fields and its handlers; ``Serving`` gives an event to the component that handles it. Every
 component is built with those that it talks to, so they form layers: each calls only those below it.
@@ -14,24 +14,25 @@ component is built with those that it talks to, so they form layers: each calls 
 ``Replication``         feeds to followers, and slices that are followed
 ``CheckpointParts``     this worker's parts of checkpoints and snapshots
 ``Upqueries``           what is asked of the lake
-``MemoryBudget``        whether there is room
+``MemoryBudget``        whether there is room; one for all shares of the worker
 ``EpochProgress``       how far the worker is
 ``Regions``             the shard of each region
 ``KnownPeers``          which peers can be asked
 ``StepOutput``          the actions of the current step
 ======================  ===============================================================================
 
-When all workers resume as another generation (a takeover; ``docs/internals/standbys.md``), they keep their state, while
-some slices change hands. A learner takes over what it has learned this way, between two epochs. When a worker is lost,
-the other workers put back changes of the unfinished epoch, and take over the lost worker's slices that they have
-followed. Rules replication.put_back and replication.caught_up.
+When all shares of the flow resume as another generation (a takeover; ``docs/internals/standbys.md``), they keep their
+state, while some slices change hands. A learner takes over what it has learned this way, between two epochs. When a
+worker is lost, the other workers put back changes of the unfinished epoch, and take over the lost worker's slices that
+they have followed. Rules replication.put_back and replication.caught_up.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from upriver.errors import IllegalEvent, WrongOwner
+from upriver.errors import IllegalEvent, UpriverError, WrongOwner
+from upriver.ids import FlowId
 from upriver.protocol.messages import (
     Assign,
     BeginStage,
@@ -49,7 +50,6 @@ from upriver.protocol.messages import (
     MigrationOrder,
     OpenEpoch,
     PauseEpochs,
-    Probe,
     ReadVnodes,
     Resume,
     StartedAnew,
@@ -58,7 +58,7 @@ from upriver.protocol.messages import (
     TakeSnapshot,
     Unfollow,
 )
-from upriver.protocol.rules import ALL_RULES, Rules
+from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
     AllStateRead,
     ChangesNotStored,
@@ -75,6 +75,8 @@ from upriver.protocol.worker_events import (
     RowsFetched,
     RowsRead,
     RowsUnfetched,
+    ShareAction,
+    ShareEvent,
     StateNotWritten,
     StateRead,
     StateUnread,
@@ -87,8 +89,6 @@ from upriver.protocol.worker_events import (
     TimeToMove,
     TimeToSettle,
     TimeToTakeIn,
-    WorkerAction,
-    WorkerEvent,
 )
 from upriver.worker.changes import ChangeParts
 from upriver.worker.checkpoints import CheckpointParts
@@ -131,13 +131,14 @@ ROWS_MAY_WAIT = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WorkerSettings:
-    """What stays the same from one assignment to the next. memory_budget: bytes that the worker's state may take;
-    ``None`` for any. crowd_keys, answer_rows_max: see the constants; ``answer_rows_max=None``: any."""
+class ShareSettings:
+    """What stays the same from one assignment to the next. crowd_keys, answer_rows_max: see the constants;
+    ``answer_rows_max=None``: any."""
 
+    flow: FlowId
     build_region: BuildRegion
-    rules: Rules = ALL_RULES
-    memory_budget: int | None = None
+    rules: Rules
+    memory: MemoryBudget
     crowd_keys: int = CROWD_KEYS
     answer_rows_max: int | None = ANSWER_ROWS_MAX
 
@@ -145,16 +146,18 @@ class WorkerSettings:
 class Serving:
     """Applies epochs, answers lookups, gives and takes keys, by one assignment."""
 
-    def __init__(self, assignment: Assign, settings: WorkerSettings, born: int) -> None:
-        """A worker that holds nothing. born: the generation in which it last began anew."""
+    def __init__(self, assignment: Assign, settings: ShareSettings, born: int) -> None:
+        """A share that holds nothing. born: the generation in which it last began anew."""
         rules = settings.rules
         self.assignment = assignment
         self._born = born
-        self.output = output = StepOutput(assignment.generation)
+        self.output = output = StepOutput(settings.flow, assignment.generation)
         self.regions = regions = Regions(assignment, settings.build_region, rules)
         progress = EpochProgress(assignment.start_at, assignment.reads, is_staged=regions.is_staged)
-        peers = KnownPeers(assignment.worker)
-        self.memory = memory = MemoryBudget(settings.memory_budget, regions, rules)
+        self.peers = peers = KnownPeers(assignment.worker)
+        self.memory = memory = settings.memory
+        self._flow = settings.flow
+        memory.enter(settings.flow, regions, builds=assignment.builds)
         self.upqueries = upqueries = Upqueries(regions, progress, memory, output, settings.crowd_keys)
         self.checkpoints = checkpoints = CheckpointParts(assignment, regions, progress, output, rules)
         changes = ChangeParts(assignment, regions, progress, output, rules)
@@ -185,7 +188,7 @@ class Serving:
     def progress(self) -> EpochProgress:
         return self.epochs.progress
 
-    def handle(self, event: WorkerEvent) -> list[WorkerAction]:
+    def handle(self, event: ShareEvent) -> list[ShareAction]:
         """Advance by one event. Raises IllegalEvent for an event that no component handles."""
         handler = self._handlers.get(type(event))
         if handler is None:
@@ -198,34 +201,56 @@ class Serving:
         handler(event)
         if not may_be_behind:
             self.regions.catch_up()
+        self._follow_up(may_take_more=isinstance(event, MAY_TAKE_MORE), taken=taken)
+        return self.output.take()
+
+    def _follow_up(self, *, may_take_more: bool, taken: int) -> None:
+        """What follows every event. may_take_more: than before. taken: the keys that had come before the event."""
         self.failed_views.note()
         self.epochs.finish()  # which may have waited for a view that has failed
         self.distributors.follow_owners()
         self.epochs.end_stage()
-        if isinstance(event, MAY_TAKE_MORE):
+        if may_take_more:
             self.memory.weigh()
+            if self.progress.applied >= self.assignment.serve_from:
+                self.memory.serves(self._flow)
         self.upqueries.begin_postponed()
         self.epochs.settle_late_rows()
         self.epochs.report_late_rows()
         if self.distributors.taken != taken:
             self.distributors.report_still()
         self.failed_views.note()
-        return self.output.actions
 
-    def begin(self) -> list[WorkerAction]:
-        """The actions of a worker that has just been assigned."""
+    def memory_changed(self) -> list[ShareAction]:
+        """Another share has made or taken room."""
+        self.output.begin()
+        self.failed_views.note()
+        self.epochs.finish()
+        self.evictions.count()
+        self.upqueries.begin_postponed()
+        return self.output.take()
+
+    def fail(self, error: Exception) -> list[ShareAction]:
+        """A step has failed: so do all views (flows.fail_alone). What it was to say before stays said."""
+        self.failed_views.fail_all(error)
+        self._follow_up(may_take_more=False, taken=self.distributors.taken)
+        self.epochs.read_next()
+        return self.output.take()
+
+    def begin(self) -> list[ShareAction]:
+        """The actions of a share that has just been assigned."""
         self.checkpoints.restore()
         self.failed_views.note()
-        return self.output.actions
+        return self.output.take()
 
-    def end(self, error: WrongOwner) -> list[WorkerAction]:
+    def end(self, error: UpriverError) -> list[ShareAction]:
         """Refuse all lookups: this assignment is over."""
         self.output.begin()
         self.lookups.refuse_all(error)
-        return self.output.actions
+        return self.output.take()
 
-    def resumed(self, event: Resume, settings: WorkerSettings) -> "Serving":
-        """The worker after the change of hands; the actions of its ``output`` are what the worker must do."""
+    def resumed(self, event: Resume, settings: ShareSettings) -> "Serving":
+        """The share after the change of hands; the actions of its ``output`` are what must be done."""
         ended = self.end(WrongOwner("keys change their workers; ask again"))
         before = self.regions.settled_maps()
         assignment = replace(
@@ -294,7 +319,6 @@ class Serving:
             ChangesLogged: self.epochs.changes.logged,
             Follow: self.replication.follow,
             Unfollow: self.replication.unfollow,
-            Probe: self.replication.probed,
             TimeToFeed: self.replication.time_to_feed,
             FailView: self.failed_views.failed_elsewhere,
             Meet: membership.begin_meeting,

@@ -75,7 +75,7 @@ class Upqueries:
         assert isinstance(partial, PartialRegion)
         if self.fills_rest and partial.wanted < FEW_KEYS:
             return
-        upquery = partial.upquery(self._progress.begun, self._memory.room_of(region))
+        upquery = partial.upquery(self._progress.begun, self._memory.room_of(self._regions, region))
         if upquery is not None:
             generation, ports = self.refilled_since, self._regions.lake_ports[region]
             needs_clock = self._regions.is_clocked
@@ -114,7 +114,7 @@ class Upqueries:
         """Let a cone begin with the tasks that may begin."""
         reads: Sequence[ConeReads] = ()
         with self._regions.shards[view].contained("reading the lake"):
-            reads = cone.work(self._progress.begun, self._memory.room_of(view))
+            reads = cone.work(self._progress.begun, self._memory.room_of(self._regions, view))
         self.fetch(view, reads)
 
     def fetch(self, view: str, reads: Sequence[ConeReads]) -> None:

@@ -1,54 +1,148 @@
-"""The worker machine: keeps its vnodes' share of every view current and answers lookups on it.
+"""The worker machine: a worker's shares of all flows, and what the worker does for all of them.
 
-Theory of operation. A worker is assigned once per incarnation, and again when all workers start anew. From then on the
-coordinator opens epochs, in order. The worker asks the shell to read its slices of each epoch (``ReadEpoch``). As rows
-come (``RowsRead``), it hands them to the shares of the regions that they feed. It reports the epoch when the shell has
-read all slices (``EpochRead``). Each share has a distributor, which applies rows here; during a rescale, it may send
-them to the peer that keeps their keys. A key's rows of one epoch are never split, so a client that looks a key up sees
-all of an epoch's rows or none.
+Each share is a machine of its own (``FlowShare``). The worker hands each event to the share of its flow, and names the
+flow in what the share says and wants. What comes for a flow that the worker has no share of changes nothing.
 
-Lookups come at any time between two events, and go through the distributors as rows do: the worker with the keys'
-state answers. The worker that was asked gathers the parts.
-
-Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules worker.*: ``docs/internals/epochs.md`` and
-``docs/internals/rescale.md``.
+The worker answers probes, meets its peers, and divides its time and memory. There is one meeting for all shares: the
+worker opens the channels once, and tells the coordinator once that it has met, or that a channel is lost. Slices of
+work go to the shares in turn. An error of one share fails the views of its flow (flows.fail_alone).
 """
 
-from upriver.errors import IllegalEvent, WrongOwner
-from upriver.protocol.messages import Assign, Evicted, Resume, Retire, StartedAnew
-from upriver.protocol.peers import Envelope, PeerLookupAnswered, PeerLookupGivenUp, PeerLookupRefused
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
+from upriver.ids import FlowId, SnapshotId, WorkerId
+from upriver.protocol.messages import (
+    Assign,
+    CloseInput,
+    DropFlow,
+    ForShare,
+    Here,
+    Meet,
+    MetPeers,
+    OfShare,
+    PeersLost,
+    Probe,
+    Resume,
+    Retire,
+)
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
-    KeysRead,
-    KeysUnread,
+    Answer,
+    ForgetSnapshot,
+    HoldSnapshot,
     LookupAsked,
     LookupGivenUp,
+    MeetPeers,
+    PeerLost,
     PeerSaid,
-    ReadTakesLong,
+    PeersMet,
     Refuse,
     Report,
-    RowsFetched,
-    RowsUnfetched,
+    SendPeer,
+    ShareAction,
+    ShareEvent,
+    ShareHears,
+    ShareWants,
     Stop,
+    TimeToAnswer,
+    TimeToCopy,
+    TimeToEvict,
+    TimeToFeed,
+    TimeToFill,
+    TimeToMove,
+    TimeToSettle,
+    TimeToTakeIn,
+    TimeToWork,
     WorkerAction,
     WorkerEvent,
 )
+from upriver.state.failure import ViewFailure
 from upriver.worker.long_answers import ANSWER_ROWS_MAX
+from upriver.worker.memory import MemoryBudget
+from upriver.worker.peers import is_member
 from upriver.worker.regions import BuildRegion
-from upriver.worker.serving import Serving, WorkerSettings
+from upriver.worker.share import FlowShare
 from upriver.worker.upqueries import CROWD_KEYS
 
+SliceOfWork = TimeToMove | TimeToCopy | TimeToFeed | TimeToTakeIn | TimeToAnswer | TimeToSettle
+"""Work that one share does at a time."""
 
-class Unassigned:
-    """The worker has registered, and has no assignment yet."""
+EventButLookup = (
+    ForShare
+    | DropFlow
+    | Probe
+    | Meet
+    | CloseInput
+    | Retire
+    | ShareHears
+    | LookupGivenUp
+    | PeersMet
+    | PeerSaid
+    | PeerLost
+    | TimeToWork
+)
+
+HAS_WORK: dict[type[SliceOfWork], Callable[[FlowShare], bool]] = {
+    TimeToMove: lambda share: share.can_move,
+    TimeToCopy: lambda share: share.can_copy,
+    TimeToFeed: lambda share: share.can_feed,
+    TimeToTakeIn: lambda share: share.unfilled > 0,
+    TimeToAnswer: lambda share: share.unread > 0,
+    TimeToSettle: lambda share: share.unsettled > 0,
+}
+"""Whether a share has such work."""
 
 
-class Retired:
-    """The worker was told to stop."""
+class WorkerMeeting:
+    """The last meeting that the worker was told of, for all its shares."""
+
+    def __init__(self) -> None:
+        self._meet: Meet | None = None
+        """``None`` if a peer of it was lost since."""
+        self._has_met = False
+        self._left: set[WorkerId] = set()
+        """Peers of it that have taken leave of all shares."""
+
+    def begin(self, meet: Meet) -> None:
+        self._meet, self._has_met = meet, False
+        self._left.clear()
+
+    def end(self, meeting: int) -> bool:
+        """A channel is open to each peer. Returns whether this is about the last meeting."""
+        if self._meet is None or self._meet.meeting != meeting:
+            return False
+        self._has_met = True
+        return True
+
+    def note_left(self, shares: Iterable[FlowShare]) -> None:
+        """Note the peers that have taken leave of all shares."""
+        parted = [share.parted for share in shares]
+        self._left |= frozenset.intersection(*parted) if parted else frozenset()
+
+    def lose(self, event: PeerLost) -> PeersLost | None:
+        """A channel is gone. Returns what to tell the coordinator: nothing if the peer has left, or was not there."""
+        meet = self._meet
+        if meet is None or event.peer in self._left or not is_member(event, meet):
+            return None
+        self._meet = None
+        return PeersLost(meeting=meet.meeting, why=event.why, peer=event.peer)
+
+    @property
+    def news(self) -> list[Meet | PeersMet]:
+        """What a share that begins now must hear of the meeting."""
+        meet = self._meet
+        if meet is None:
+            return []
+        there = {peer: who for peer, who in meet.peers.items() if peer not in self._left}
+        begun = replace(meet, peers=there)
+        return [begun, PeersMet(meeting=meet.meeting)] if self._has_met else [begun]
 
 
 class WorkerMachine:
-    """``step(event) -> actions``; see the module's docstring."""
+    """``step(event) -> actions``; see the module's docstring. shares: by flow, in the order of their first
+    assignment."""
 
     def __init__(
         self,
@@ -58,117 +152,305 @@ class WorkerMachine:
         crowd_keys: int = CROWD_KEYS,
         answer_rows_max: int = ANSWER_ROWS_MAX,
     ) -> None:
-        """memory_budget: bytes that the worker's state may take; ``None`` for any. crowd_keys,
-        answer_rows_max: see the constants."""
-        self._settings = WorkerSettings(
-            build_region=build_region,
-            rules=rules,
-            memory_budget=memory_budget,
-            crowd_keys=crowd_keys,
-            answer_rows_max=answer_rows_max,
-        )
-        self.phase: Unassigned | Serving | Retired = Unassigned()
+        """memory_budget: bytes that the worker's state may take; ``None`` for any. crowd_keys, answer_rows_max: see
+        the constants."""
+        self.shares: dict[FlowId, FlowShare] = {}
+        self.evicted = 0
+        """Keys that the last ``TimeToEvict`` handled: fewer than it allows, if there were no more."""
+        self._build_region = build_region
+        self._rules = rules
+        self._memory = MemoryBudget(memory_budget, rules)
+        self._crowd_keys = crowd_keys
+        self._answer_rows_max = answer_rows_max
+        self._meeting = WorkerMeeting()
+        self._share_of_view: dict[str, FlowShare] = {}
+        """The share that answers lookups of each view: the first one that was assigned with it."""
+        self._gone: set[FlowId] = set()
+        """The flows that were dropped."""
+        self._held: dict[FlowId, set[SnapshotId]] = {}
+        """The snapshots that are held for each flow."""
+        self._last_turn: dict[type, FlowId] = {}
+        """The flow that did the last slice of each kind of work."""
+        self._is_retired = False
+
+    def is_gone(self, flow: FlowId) -> bool:
+        """Whether the flow was dropped, or the worker retires: it will have no share of it."""
+        return flow in self._gone or self._is_retired
+
+    # Work for which there is time
 
     @property
     def next_to_move(self) -> str | None:
         """The region that ``TimeToMove`` would move keys of; ``None`` if there is none."""
-        return self.phase.distributors.next_to_move if isinstance(self.phase, Serving) else None
+        share = self._in_turn(TimeToMove)
+        return None if share is None else share.next_to_move
 
     @property
     def can_move(self) -> bool:
         """Whether ``TimeToMove`` would move a key."""
-        return self.next_to_move is not None
+        return any(share.can_move for share in self.shares.values())
 
     @property
     def can_copy(self) -> bool:
         """Whether ``TimeToCopy`` would copy a key."""
-        return isinstance(self.phase, Serving) and self.phase.checkpoints.can_copy
+        return any(share.can_copy for share in self.shares.values())
 
     @property
     def can_feed(self) -> bool:
         """Whether ``TimeToFeed`` would copy a key."""
-        return isinstance(self.phase, Serving) and self.phase.replication.can_feed
+        return any(share.can_feed for share in self.shares.values())
 
     @property
     def can_fill(self) -> bool:
         """Whether upqueries rest until ``TimeToFill``."""
-        return isinstance(self.phase, Serving) and self.phase.upqueries.fills_rest
+        return any(share.can_fill for share in self.shares.values())
 
     @property
     def unread(self) -> int:
         """About how many rows ``TimeToAnswer`` would read."""
-        return self.phase.lookups.unread if isinstance(self.phase, Serving) else 0
+        share = self._in_turn(TimeToAnswer)
+        return 0 if share is None else share.unread
 
     @property
     def unfilled(self) -> int:
         """About how many rows ``TimeToTakeIn`` would take in."""
-        return self.phase.fills.unfilled if isinstance(self.phase, Serving) else 0
+        share = self._in_turn(TimeToTakeIn)
+        return 0 if share is None else share.unfilled
 
     @property
     def unsettled(self) -> int:
         """About how many rows ``TimeToSettle`` would take in or send."""
-        return self.phase.epochs.unsettled if isinstance(self.phase, Serving) else 0
+        share = self._in_turn(TimeToSettle)
+        return 0 if share is None else share.unsettled
 
     @property
     def must_evict(self) -> bool:
         """Whether ``TimeToEvict`` has work: a requested eviction, state that evicted keys have left behind, or keys to
         evict because memory is over budget."""
-        return isinstance(self.phase, Serving) and self.phase.evictions.has_work
+        return self._memory.is_over_budget or any(share.has_own_evictions for share in self.shares.values())
 
-    @property
-    def evicted(self) -> int:
-        """Keys that the last ``TimeToEvict`` handled: fewer than it allows, if there were no more."""
-        return self.phase.evictions.evicted if isinstance(self.phase, Serving) else 0
+    def _in_turn(self, kind: type[SliceOfWork]) -> FlowShare | None:
+        """The share that does the next slice of such work: the first one after the last that has any."""
+        return self._next_with(kind, HAS_WORK[kind])
+
+    def _next_with(self, kind: type, has_work: Callable[[FlowShare], bool]) -> FlowShare | None:
+        last = self._last_turn.get(kind)
+        first: FlowShare | None = None
+        is_after = False
+        for flow, share in self.shares.items():
+            if (is_after or first is None) and has_work(share):
+                if is_after or last not in self.shares:
+                    return share
+                first = share
+            is_after |= flow == last
+        return first
+
+    # Steps
 
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
-        """Advance by one event. Raises IllegalEvent when the phase does not allow it."""
-        phase = self.phase
-        if isinstance(phase, Serving):
-            return self._serve(phase, event)
+        """Advance by one event. Raises IllegalEvent when the phase of a share does not allow it, and ProtocolError
+        for what the coordinator or a peer may not do."""
+        if isinstance(event, LookupAsked):
+            share = self._share_of_view.get(event.view)
+            if share is None:
+                return [self._refused(event)]
+            try:
+                of_share = share.step(event)
+            except Exception as error:  # as in _step_share
+                of_share = self._fail(share, error, event)
+            if len(of_share) == 1 and isinstance(of_share[0], Answer):  # as nearly always
+                return [of_share[0]]
+            actions = self._wrapped(share.flow, of_share)
+        elif self._is_retired:
+            return [Stop()] if isinstance(event, Retire) else []
+        else:
+            actions = self._handle(event)
+        if self._memory.take_changed() and len(self.shares) > 1:
+            actions += self._use_room()
+        return actions
+
+    def _refused(self, event: LookupAsked) -> Refuse:
+        """No share has the view."""
+        error: UpriverError = WrongOwner("this worker owns nothing")
+        if self.shares:
+            error = UnknownView.among(event.view, dict.fromkeys(self._share_of_view, ()))
+        return Refuse(ticket=event.ticket, error=error)
+
+    def _handle(self, event: EventButLookup) -> list[WorkerAction]:
         match event:
-            case Assign() if isinstance(phase, Unassigned):
-                return self._assign(event, [])
+            case ForShare(flow=flow, message=Assign() as assign):
+                return self._assign(flow, assign)
+            case ForShare(flow=flow, message=message):
+                return self._step_flow(flow, message)
+            case ShareHears(flow=flow, event=answer):
+                return self._step_flow(flow, answer)
+            case PeerSaid():
+                return self._step_flow(event.envelope.flow, event)
+            case LookupGivenUp(ticket=ticket):
+                asked = next((share for share in self.shares.values() if share.has_asked(ticket)), None)
+                return [] if asked is None else self._step_share(asked, event)
+            case DropFlow(flow=flow):
+                return self._drop(flow)
+            case Probe(probe=probe):
+                return [Report(message=Here(probe=probe))]
+            case Meet():
+                self._meeting.begin(event)
+                return [*self._step_all(event), MeetPeers(meet=event)]
+            case PeersMet(meeting=meeting):
+                met: list[WorkerAction] = []
+                if self._meeting.end(meeting):
+                    met.append(Report(message=MetPeers(meeting=meeting)))
+                return met + self._step_all(event)
+            case PeerLost():
+                return self._lose_peer(event)
+            case CloseInput(flows=flows):
+                return [action for flow in flows for action in self._step_flow(flow, event)]
+            case TimeToFill():
+                resting = [share for share in self.shares.values() if share.can_fill]
+                return [action for share in resting for action in self._step_share(share, event)]
             case Retire():
-                return self._retire([])
-            case LookupAsked():
-                return [Refuse(ticket=event.ticket, error=WrongOwner("this worker owns nothing"))]
-            case LookupGivenUp() | KeysRead() | KeysUnread() | ReadTakesLong() | RowsFetched() | RowsUnfetched():
-                return []
-            case PeerSaid(envelope=Envelope(content=PeerLookupAnswered() | PeerLookupRefused() | PeerLookupGivenUp())):
-                return []  # meant for the worker that was in this place before
-        if isinstance(phase, Retired):
+                return self._retire()
+            case TimeToEvict():
+                return self._evict(event)
+            case _:
+                return self._work(event)
+
+    def _step_flow(self, flow: FlowId, event: ShareEvent) -> list[WorkerAction]:
+        """The event is of this flow; it changes nothing if there is no share of it."""
+        share = self.shares.get(flow)
+        return [] if share is None else self._step_share(share, event)
+
+    def _step_all(self, event: ShareEvent) -> list[WorkerAction]:
+        return [action for share in self.shares.values() for action in self._step_share(share, event)]
+
+    def _step_share(self, share: FlowShare, event: ShareEvent) -> list[WorkerAction]:
+        try:
+            actions = share.step(event)
+        except Exception as error:  # of any class: the worker's other flows are not at fault
+            if isinstance(event, Assign | Resume):
+                raise
+            actions = self._fail(share, error, event)
+        return self._wrapped(share.flow, actions)
+
+    def _fail(self, share: FlowShare, error: Exception, event: ShareEvent | None = None) -> list[ShareAction]:
+        """flows.fail_alone: a step of the share has failed, and so do its views. A lookup that has led to this is
+        refused. Raises the error if the coordinator or a peer is at fault: a worker that begins anew may do better."""
+        if isinstance(error, ProtocolError) or not (self._rules.flows_fail_alone and share.is_serving):
+            raise error
+        actions = share.fail(error)
+        if isinstance(event, LookupAsked):
+            is_over = any(isinstance(action, Answer | Refuse) and action.ticket == event.ticket for action in actions)
+            if not is_over:
+                failure = ViewFailure.of(error, f"view {event.view!r}")
+                actions.append(Refuse(ticket=event.ticket, error=failure.raised()))
+        return actions
+
+    def _wrapped(self, flow: FlowId, actions: list[ShareAction]) -> list[WorkerAction]:
+        """The share's actions as the worker's: with the flow, where it counts."""
+        wrapped: list[WorkerAction] = []
+        for action in actions:
+            match action:
+                case Answer() | Refuse() | SendPeer():
+                    wrapped.append(action)
+                case Report(message=message):
+                    wrapped.append(Report(message=OfShare(flow=flow, message=message)))
+                case HoldSnapshot(snapshot=snapshot):
+                    self._held.setdefault(flow, set()).add(snapshot)
+                    wrapped.append(action)
+                case ForgetSnapshot(snapshot=snapshot):
+                    self._held.get(flow, set()).discard(snapshot)
+                    wrapped.append(action)
+                case _:
+                    wrapped.append(ShareWants(flow=flow, action=action))
+        return wrapped
+
+    # Flows come and go
+
+    def _assign(self, flow: FlowId, event: Assign) -> list[WorkerAction]:
+        """Begin with a share of the flow, or begin anew. It can speak to the peers that the worker has met."""
+        if flow in self._gone:
             return []
-        raise IllegalEvent(f"{type(event).__name__} in phase {type(phase).__name__}")
+        self._meeting.note_left(self.shares.values())
+        share = self.shares.get(flow)
+        if share is None:
+            share = self.shares[flow] = FlowShare(
+                flow, self._build_region, self._rules, self._memory, self._crowd_keys, self._answer_rows_max
+            )
+        actions = self._forget_snapshots(flow)
+        for each in (event, *self._meeting.news):
+            actions += self._step_share(share, each)
+        self._find_views()
+        return actions
 
-    def _serve(self, phase: Serving, event: WorkerEvent) -> list[WorkerAction]:
-        match event:
-            case LookupAsked():
-                answer = phase.lookups.answered_at_once(event)
-                return phase.handle(event) if answer is None else [answer]
-            case Assign():
-                return self._assign_anew(phase, event)
-            case Resume():
-                self.phase = phase.resumed(event, self._settings)
-                return self.phase.output.actions
-            case Retire():
-                return self._retire(phase.end(WrongOwner("this worker has retired")))
-        return phase.handle(event)
+    def _drop(self, flow: FlowId) -> list[WorkerAction]:
+        """The flow is gone: keep nothing of it. It never comes back."""
+        self._meeting.note_left(self.shares.values())
+        self._gone.add(flow)
+        share = self.shares.pop(flow, None)
+        if share is None:
+            return []
+        self._find_views()
+        ended = share.end(WrongOwner("the view was dropped or replaced; ask again"))
+        return [*self._wrapped(flow, ended), *self._forget_snapshots(flow)]
 
-    def _assign(self, event: Assign, first: list[WorkerAction]) -> list[WorkerAction]:
-        self.phase = Serving(event, self._settings, event.generation)
-        return [*first, *self.phase.begin()]
+    def _find_views(self) -> None:
+        self._share_of_view = {}
+        for share in self.shares.values():
+            for view in share.views:
+                self._share_of_view.setdefault(view, share)
 
-    def _assign_anew(self, old: Serving, event: Assign) -> list[WorkerAction]:
-        """Begin anew: earlier state and lookups belong to another generation."""
-        ended = old.end(WrongOwner("this worker starts anew; ask again"))
-        self.phase = Serving(event, self._settings, event.generation)
-        evicted = [
-            Report(message=Evicted(eviction=number, stats=self.phase.regions.stats()))
-            for number in old.evictions.unfinished
-        ]
-        started = Report(message=StartedAnew(generation=event.generation))
-        return [*ended, started, *evicted, *self.phase.begin()]
+    def _forget_snapshots(self, flow: FlowId) -> list[WorkerAction]:
+        return [ForgetSnapshot(snapshot=snapshot) for snapshot in sorted(self._held.pop(flow, ()))]
 
-    def _retire(self, first: list[WorkerAction]) -> list[WorkerAction]:
-        self.phase = Retired()
-        return [*first, Stop()]
+    def _retire(self) -> list[WorkerAction]:
+        """Refuse all lookups, and keep nothing any more."""
+        actions = self._step_all(Retire())
+        self.shares.clear()
+        self._share_of_view.clear()
+        self._is_retired = True
+        return [*actions, Stop()]
+
+    # Peers
+
+    def _lose_peer(self, event: PeerLost) -> list[WorkerAction]:
+        self._meeting.note_left(self.shares.values())
+        actions, lost = self._step_all(event), self._meeting.lose(event)
+        return actions if lost is None else [*actions, Report(message=lost)]
+
+    # Slices of work
+
+    def _work(self, event: SliceOfWork) -> list[WorkerAction]:
+        """A slice of such work, by the share whose turn it is."""
+        share = self._in_turn(type(event))
+        if share is None:
+            return []
+        self._last_turn[type(event)] = share.flow
+        return self._step_share(share, event)
+
+    def _evict(self, event: TimeToEvict) -> list[WorkerAction]:
+        """Evict what a share is asked for, and what it has left behind; else keys of the largest partial region that
+        can evict."""
+        share = self._next_with(TimeToEvict, lambda share: share.has_own_evictions)
+        if share is not None:
+            self._last_turn[TimeToEvict] = share.flow
+            actions = self._step_share(share, event)
+            self.evicted = share.evicted
+            return actions
+        actions, self.evicted = [], 0
+        for share in sorted(self.shares.values(), key=lambda share: share.largest_partial, reverse=True):
+            actions += self._step_share(share, event)
+            self.evicted = share.evicted
+            if self.evicted:
+                break
+        return actions
+
+    def _use_room(self) -> list[WorkerAction]:
+        """A share has made room, or taken it: other shares go on, or have a view that fails for lack of room."""
+        actions: list[WorkerAction] = []
+        for share in self.shares.values():
+            try:
+                changed = share.memory_changed()
+            except Exception as error:  # as in _step_share
+                changed = self._fail(share, error)
+            actions += self._wrapped(share.flow, changed)
+        return actions

@@ -33,16 +33,17 @@ from coordinator_kit import (
     said,
     scan,
     settled,
+    share,
     tell,
     vnode_map,
     wanted,
 )
 
-from upriver.coordinator.cluster import EPOCHS_AHEAD_MAX
+from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.coordinator.rescale.machine import QUEUE_REQUESTS_MAX
 from upriver.coordinator.rescale.stages import MEETINGS_AGAIN_MAX
 from upriver.errors import DeclarationError, WorkerLost
-from upriver.ids import Epoch, Incarnation, MapVersion, VnodeId, WorkerId
+from upriver.ids import Epoch, FlowId, Incarnation, MapVersion, VnodeId, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.protocol.coordinator_events import (
     CoordinatorAction,
@@ -173,7 +174,7 @@ def test_a_joiner_that_registers_twice_takes_its_own_place() -> None:
 def test_down_a_leaver_that_has_settled_reads_no_more_and_its_input_is_closed() -> None:
     machine = coordinator(*DOWN)
     reads = [tell(1, ReadVnodes(vnodes=tuple(map(VnodeId, range(4))))), tell(2, ReadVnodes(vnodes=()))]
-    assert machine.step(settled(2)) == [*reads, tell(2, CloseInput(peers=(ZERO,)))]
+    assert machine.step(settled(2)) == [*reads, tell(2, CloseInput(flows=(FlowId(1),), peers=(ZERO,)))]
 
 
 def test_down_a_leaver_is_told_to_retire_only_when_all_it_sent_was_read() -> None:
@@ -181,7 +182,7 @@ def test_down_a_leaver_is_told_to_retire_only_when_all_it_sent_was_read() -> Non
     assert listeners(Retire, machine.step(settled(1))) == []
     actions = machine.step(left(1, peer=1))
     assert (listeners(Retire, actions), outcomes(actions)) == ([2], [(1, "finished", 2)])
-    assert list(machine.members) == [ZERO]
+    assert list(machine.cluster.processes) == [ZERO]
 
 
 def test_coordinator_leave_when_dry_a_leavers_input_is_closed_when_the_last_epoch_that_it_reads_has_ended() -> None:
@@ -371,7 +372,7 @@ def test_restart_is_over_when_all_have_caught_up() -> None:
     machine.step(anew(1, 1))
     assert outcomes(machine.step(finished(1, 1))) == []
     assert outcomes(machine.step(finished(1, 2))) == [(1, "finished", 2)]
-    assert list(machine.members) == [ZERO]
+    assert list(machine.cluster.processes) == [ZERO]
 
 
 # Rescales that do not go as wished
@@ -440,7 +441,7 @@ def test_aborted_while_keys_move_only_workers_that_have_not_settled_are_told() -
 def test_a_leaver_that_keeps_something_after_an_abort_stays() -> None:
     machine = coordinator(*DOWN, abort(1), settled(1, kept=[3]))
     assert outcomes(machine.step(settled(2, kept=[3]))) == [(1, "aborted", 1)]
-    assert list(machine.members) == [ZERO, ONE]
+    assert list(machine.cluster.processes) == [ZERO, ONE]
     assert machine.vnode_map == vnode_map((0, 0, 0, 1), version=1)
 
 
@@ -533,7 +534,7 @@ def test_lost_while_keys_move_a_joiner_that_comes_again_has_no_place_any_more() 
     machine = coordinator(*UP)
     actions = machine.step(came(2, 4))
     assert (listeners(Retire, actions), listeners(Assign, actions)) == ([3, 4], [1, 2])
-    assert list(machine.members) == [ZERO, ONE]
+    assert list(machine.cluster.processes) == [ZERO, ONE]
 
 
 def test_lost_while_keys_move_a_leaver_that_has_left_takes_all_with_it() -> None:
@@ -594,7 +595,7 @@ def test_worker_own_generation_only_what_was_said_before_all_began_anew_is_not_l
 ) -> None:
     machine = coordinator(*MOVING, published(1, rows=2), gone(2), came(1, 3), wanted(2, moves={1: 0}))
     assert machine.step(word) == []
-    assert machine.members[ZERO].finished == 0
+    assert share(machine, ZERO).finished == 0
     machine.step(anew(1))
     machine.step(finished(1, 1, applied=1))
     assert ended(1)[0] in machine.step(finished(3, 1, applied=1))
@@ -605,10 +606,10 @@ def test_worker_own_generation_only_a_worker_is_listened_to_again_when_it_speaks
     machine.step(published(1))
     for word in (anew(1, generation=1), finished(1, 1)):
         assert machine.step(word) == []
-        assert machine.members[ZERO].finished == 0
+        assert share(machine, ZERO).finished == 0
     machine.step(anew(1, generation=2))
     machine.step(finished(1, 1))
-    assert machine.members[ZERO].finished == 1
+    assert share(machine, ZERO).finished == 1
 
 
 def test_worker_own_generation_only_a_worker_that_cannot_go_on_is_heard_in_any_case() -> None:

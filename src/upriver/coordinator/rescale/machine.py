@@ -12,11 +12,13 @@ without the leavers, so that none of them depends on a leaver (``Parting``). ``d
 ``RescaleQueue``: the rescales that wait, in the order of the requests (icadd.one_rescale_at_a_time).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
-from upriver.coordinator.cluster import Cluster, Member
+from upriver.coordinator.cluster import Cluster, ServedFlow
 from upriver.coordinator.control import Control
 from upriver.coordinator.meetings import Meetings
+from upriver.coordinator.places import WorkerProcess
 from upriver.coordinator.replication import Leader
 from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, first
 from upriver.coordinator.rescale.stages import (
@@ -34,13 +36,14 @@ from upriver.coordinator.rescale.stages import (
     Stage,
     Starting,
 )
-from upriver.coordinator.scans import Scans
 from upriver.errors import DeclarationError, IllegalEvent, UpriverError, WorkerLost
-from upriver.ids import Epoch, MapVersion, WorkerId
+from upriver.ids import MapVersion, WorkerId
 from upriver.migration.events import AbortAsked, RescaleAnnounced
+from upriver.plan.plan import view_of
 from upriver.protocol.coordinator_events import (
     AbortWanted,
     ControlUnwritten,
+    DrainBegun,
     RescaleEnded,
     RescaleOutcome,
     RescaleWanted,
@@ -80,7 +83,7 @@ class RescaleQueue:
             self._refuse(request, "there is no view, and so nothing to rescale")
             return None
         try:
-            workers = resized(cluster.staying(request.workers), request.workers)
+            workers = resized(cluster.places.staying(request.workers), request.workers)
             return request, RescalePlan.made(cluster.maps, cluster.workers, workers, request.moves)
         except DeclarationError as error:
             self._refused(request, error)
@@ -105,12 +108,11 @@ class RescaleQueue:
 class RescaleMachine:
     """The coordinator calls ``advance`` after every step, the other methods when their event happens."""
 
-    def __init__(self, cluster: Cluster, scans: Scans, meetings: Meetings, leader: Leader, control: Control) -> None:
+    def __init__(self, cluster: Cluster, meetings: Meetings, leader: Leader, control: Control) -> None:
         self.stage: Stage = Idle()
         self.queue = RescaleQueue(cluster)
         self._cluster = cluster
         self._leader = leader
-        self._scans = scans
         self._meetings = meetings
         self._control = control
 
@@ -126,8 +128,27 @@ class RescaleMachine:
 
     @property
     def opens_epochs(self) -> bool:
-        """Whether epochs may be opened that no worker has had yet."""
-        return not (isinstance(self.stage, Draining) and self._cluster.rules.coordinator_between_epochs)
+        """Whether epochs may be opened that no worker has had yet. Before keys move, before leavers take leave and
+        before the end, each flow's open epoch has to end."""
+        match self.stage:
+            case Draining():
+                return not self._cluster.rules.coordinator_between_epochs
+            case Starting(drains=drains):
+                return not (drains and any(flow.ledger.is_staged for flow in self._cluster.taking_part))
+            case Moving(announced=announced, leaving=leaving):
+                return not (self._cluster.rules.coordinator_lock_step and (leaving or announced.is_over))
+            case Learning():
+                return not self._leader.has_learned
+        return True
+
+    @property
+    def _have_ended_stages(self) -> bool:
+        """Whether no epoch is open that goes through stages."""
+        return all(flow.is_quiet() for flow in self._cluster.taking_part if flow.ledger.is_staged)
+
+    def _are_all_here(self, stage: Starting) -> bool:
+        """Whether every worker is up, those that join too."""
+        return self._cluster.processes.keys() >= {*self._cluster.workers, *stage.rescale.plan.joining}
 
     @property
     def in_lock_step(self) -> bool:
@@ -142,12 +163,6 @@ class RescaleMachine:
     def awaits(self, worker: WorkerId) -> bool:
         """Whether the worker is joining: it is told what it keeps when all workers are there."""
         return isinstance(self.stage, Starting | Draining) and worker in self.stage.rescale.plan.joining
-
-    def replanned(self) -> None:
-        """The regions have changed, and all workers begin anew."""
-        assert isinstance(self.stage, Idle)
-        self._scans.start_anew()
-        self._meetings.forget()
 
     # Users' requests
 
@@ -176,6 +191,14 @@ class RescaleMachine:
             case Recording(rescale, number) if number <= event.number:
                 self._end(rescale, RescaleOutcome.REFUSED, 0, event.error)
 
+    def drain_overdue(self, ticket: int) -> None:
+        """The rescale no longer waits for flows whose open epochs have not ended."""
+        is_starting = isinstance(self.stage, Starting)
+        if self._is_current(ticket) and isinstance(self.stage, Starting | Draining):
+            for flow in self._cluster:
+                if not flow.is_quiet() and (flow.ledger.is_staged or not is_starting):
+                    flow.stand_aside()
+
     def overdue(self, ticket: int) -> None:
         """The rescale no longer waits for its leavers."""
         if self._is_current(ticket):
@@ -190,21 +213,21 @@ class RescaleMachine:
         if isinstance(self.stage, Moving):
             self.stage.handover.gone(message.region, message.gone)
 
-    def settled(self, member: Member, message: Settled) -> None:
-        stage = self._moving(f"worker {member.worker} settled region {message.region!r}")
-        if stage is None or self._is_late(stage.announced.has_settled(member.worker, message.region, message.version)):
+    def settled(self, process: WorkerProcess, message: Settled) -> None:
+        stage = self._moving(f"worker {process.worker} settled region {message.region!r}")
+        if stage is None or self._is_late(stage.announced.has_settled(process.worker, message.region, message.version)):
             return
-        stage.announced = stage.announced.settled(member.worker, message.region, message.version, message.kept)
-        if stage.announced.is_leaver(member.worker):
-            stage.leaving[member.worker] = stage.announced.workers
+        stage.announced = stage.announced.settled(process.worker, message.region, message.version, message.kept)
+        if stage.announced.is_leaver(process.worker):
+            stage.leaving[process.worker] = stage.announced.workers
             self._cluster.read_by(first(stage.announced.maps))
         self._tidy(stage)
 
-    def peer_left(self, member: Member, message: PeerLeft) -> None:
-        stage = self._moving(f"worker {message.peer} left worker {member.worker}")
-        if stage is None or self._is_late(stage.announced.has_left(member.worker, message.region, message.peer)):
+    def peer_left(self, process: WorkerProcess, message: PeerLeft) -> None:
+        stage = self._moving(f"worker {message.peer} left worker {process.worker}")
+        if stage is None or self._is_late(stage.announced.has_left(process.worker, message.region, message.peer)):
             return
-        stage.announced = stage.announced.peer_left(member.worker, message.region, message.peer)
+        stage.announced = stage.announced.peer_left(process.worker, message.region, message.peer)
         self._tidy(stage)
 
     def _is_late(self, is_over: bool) -> bool:
@@ -219,36 +242,47 @@ class RescaleMachine:
             raise IllegalEvent(f"{what} unasked: the rescale is {type(self.stage).__name__}")
         return None
 
-    def lost(self, member: Member) -> None:
+    def lost(self, process: WorkerProcess) -> None:
         """A worker is lost. While keys move, its state may have been on its way, so all workers begin anew. Before
         that, the rescale waits for another one in its place."""
         match self.stage:
             case Moving(rescale, announced):
-                why = f"worker {member.worker} was lost; all workers start anew by the old map"
+                why = f"worker {process.worker} was lost; all workers start anew by the old map"
                 self._fail(rescale, announced.plan, why)
             case Starting(rescale, left) | Meeting(rescale, left) | Draining(rescale, left):
-                if member.worker in rescale.plan.joining:
-                    self._cluster.leave_out([member.worker])
-                self.stage = Starting(rescale, left)
+                if process.worker in rescale.plan.joining:
+                    self._cluster.leave_out([process.worker])
+                self._begin_again(rescale, left)
 
-    def all_begin_anew(self) -> None:
-        """All workers begin anew, not because of this rescale. The rescale, which moves no keys yet, goes on."""
+    def begin_anew(self, flows: Collection[ServedFlow]) -> None:
+        """All shares of these flows begin anew, not because of this rescale. The rescale, which moves no keys yet, goes
+        on."""
         assert not isinstance(self.stage, Moving)
-        self._start_anew()
+        for flow in flows:
+            self._start_flow_anew(flow)
+        if len(flows) == len(self._cluster.flows):
+            self._meetings.forget()
+            self._leader.all_began_anew()
         match self.stage:
             case Meeting(rescale, left) | Draining(rescale, left):
-                self.stage = Starting(rescale, left)
+                self._begin_again(rescale, left)
 
-    def channel_lost(self, member: Member, message: PeersLost) -> None:
+    def _begin_again(self, rescale: AcceptedRescale, meetings_left: int) -> None:
+        """Wait for all workers again. Flows that were not to be waited for may end their epochs meanwhile."""
+        for flow in self._cluster:
+            flow.join_in()
+        self.stage = Starting(rescale, meetings_left)
+
+    def channel_lost(self, process: WorkerProcess, message: PeersLost) -> None:
         """A channel is lost. While keys move, messages may be lost with it. Before that, workers only open it again."""
-        why = f"worker {member.worker}: {message.why}; all workers start anew by the old map"
+        why = f"worker {process.worker}: {message.why}; all workers start anew by the old map"
         match self.stage:
             case Moving(rescale, announced):
                 self._fail(rescale, announced.plan, why)
             case Meeting(rescale, 0) | Draining(rescale, 0):
                 self._fail(rescale, rescale.plan, why)
             case Meeting(rescale, left) | Draining(rescale, left):
-                self.stage = Starting(rescale, left - 1)
+                self._begin_again(rescale, left - 1)
 
     @property
     def waits_for(self) -> str | None:
@@ -259,7 +293,7 @@ class RescaleMachine:
             case Recording():
                 return "the lake, to record the rescale"
             case Starting(rescale):
-                missing = {*cluster.workers, *rescale.plan.joining} - cluster.members.keys()
+                missing = {*cluster.workers, *rescale.plan.joining} - cluster.processes.keys()
                 return f"{_listed(missing)} to start" if missing else self._open_epochs
             case Meeting():
                 return f"{_listed(self._meetings.lacking)} to reach all other workers"
@@ -282,25 +316,26 @@ class RescaleMachine:
 
     @property
     def _open_epochs(self) -> str:
-        late = [member for member in self._cluster.members.values() if member.finished < member.sent]
+        flows = self._cluster.taking_part
+        late = [member for flow in flows for member in flow.by_worker() if member.finished < member.sent]
         if not late:
-            return "the last epoch to end" if self._scans.is_idle else "snapshots to be taken"
+            return "snapshots to be taken" if self._cluster.is_scanned() else "the last epoch to end"
         through = max(member.sent for member in late)
-        return f"{_listed(member.worker for member in late)} to finish epoch {through}"
+        return f"{_listed({member.worker for member in late})} to finish epoch {through}"
 
     # From stage to stage
 
-    def open_next(self) -> None:
-        """coordinator.lock_step: open the next epoch, if every open epoch has ended. Slices that have moved are read at
-        their new owners."""
-        if not self._cluster.may_open_next:
+    def open_next(self, flow: ServedFlow) -> None:
+        """coordinator.lock_step: open the flow's next epoch, if every open one has ended. Slices that have moved are
+        read at their new owners."""
+        if not flow.may_open_next:
             return
         keys_move = isinstance(self.stage, Moving)
         if isinstance(self.stage, Moving) and not self.stage.leaving:
             reading = self.stage.handover.take()
             if reading is not None:
                 self._cluster.read_by(reading)
-        self._cluster.open_next(keys_move=keys_move)
+        flow.open_next(keys_move=keys_move)
 
     def advance(self, *, takes_up: bool) -> None:
         """Go on to the next stage, if this one is finished. takes_up: a waiting request may begin."""
@@ -316,13 +351,15 @@ class RescaleMachine:
                 self._take_up()
             case Recording(rescale, number) if self._control.through >= number:
                 self._begin(rescale)
-            case Starting() as stage if cluster.members.keys() >= {*cluster.workers, *stage.rescale.plan.joining}:
-                if cluster.is_quiet() or not cluster.ledger.is_staged:
-                    self._meet(stage)
+            case Starting(drains=False) as stage if self._are_all_here(stage):
+                self._drain(stage.rescale)
+                self.stage = replace(stage, drains=True)
+            case Starting() as stage if self._are_all_here(stage) and self._have_ended_stages:
+                self._meet(stage)
             case Meeting() as stage if self._meetings.is_over:
                 self._met(stage)
             case Draining(rescale):
-                quiet = cluster.is_quiet() and self._scans.is_idle
+                quiet = cluster.is_quiet() and not cluster.is_scanned()
                 if quiet or not cluster.rules.coordinator_between_epochs:
                     self._drained(rescale)
             case Moving() as stage:
@@ -331,7 +368,9 @@ class RescaleMachine:
                 self._part(stage)
             case Parting() as stage if self._meetings.is_over:
                 self._parted(stage)
-            case Reloading(rescale, until, vnodes) if cluster.has_caught_up(until):
+            case Reloading(rescale, until, vnodes) if all(
+                flow.has_caught_up(until[flow.id]) for flow in cluster if flow.id in until
+            ):
                 self._end(rescale, RescaleOutcome.FINISHED, vnodes)
 
     def _take_up(self) -> None:
@@ -362,15 +401,11 @@ class RescaleMachine:
         restart needs neither them nor channels before it is done."""
         cluster, request, joining = self._cluster, stage.rescale.request, stage.rescale.plan.joining
         if request.strategy is Strategy.RESTART:
+            self._drain(stage.rescale)
             self.stage = Draining(stage.rescale, stage.meetings_left)
             return
-        through = cluster.ledger.through
-        serve_from = Epoch(
-            max(through, cluster.generation.serve_from)
-        )  # for keys that move there while workers repeat epochs
         for worker in joining:
-            if not cluster.members[worker].assigned:
-                cluster.assign(cluster.members[worker], start_at=through, serve_from=serve_from)
+            cluster.join(cluster.processes[worker])
         cluster.admit(joining)
         by = Strategy.ICADD if request.strategy is Strategy.LEARNER else request.strategy
         self._meetings.call(by, request.keys_max)
@@ -383,17 +418,27 @@ class RescaleMachine:
             self._leader.learn(set(rescale.plan.old) - set(rescale.plan.new))
             self.stage = Learning(rescale, self._cluster.reading, RescaleOutcome.FINISHED)
         else:
+            self._drain(rescale)
             self.stage = Draining(rescale, stage.meetings_left)
 
+    def _drain(self, rescale: AcceptedRescale) -> None:
+        """Let each flow's open epochs end. A flow that is built is not waited for."""
+        for flow in self._cluster:
+            if flow.is_building:
+                flow.stand_aside()
+        self._cluster.act(DrainBegun(ticket=rescale.request.ticket))
+
     def _drained(self, rescale: AcceptedRescale) -> None:
-        """The cluster is quiet: keys move, or all workers begin anew by the new map."""
+        """The flows that take part are quiet: their keys move, or all workers begin anew by the new map."""
         self._leader.keys_move()
-        if rescale.request.strategy is Strategy.RESTART:
+        regions = {region for flow in self._cluster.taking_part for region in flow.maps}
+        if rescale.request.strategy is Strategy.RESTART or not regions:
             vnodes = self._cluster.adopt(rescale.plan.after, rescale.plan.new)
             self._start_anew()
-            self.stage = Reloading(rescale, self._cluster.ledger.ended, vnodes)
+            until = {flow.id: flow.ledger.ended for flow in self._cluster}
+            self.stage = Reloading(rescale, until, vnodes)
         else:
-            self.stage = Moving.begun(rescale)
+            self.stage = Moving.begun(replace(rescale, plan=rescale.plan.of(regions)))
             self._announce(self.stage.announced)
 
     # Moving
@@ -403,7 +448,9 @@ class RescaleMachine:
             self._order(worker, region, announced.order(region))
 
     def _order(self, worker: WorkerId, region: str, order: RescaleAnnounced | AbortAsked) -> None:
-        self._cluster.tell(self._cluster.members[worker], MigrationOrder(region=region, order=order))
+        flow = self._cluster.flow_of(view_of(region))
+        assert flow is not None
+        flow.tell(flow.members[worker], MigrationOrder(region=region, order=order))
 
     def _tidy(self, stage: Moving) -> None:
         """After an abort, one more round gives all regions one map and retires the workers that own nothing."""
@@ -419,9 +466,11 @@ class RescaleMachine:
         if cluster.is_quiet() or not cluster.rules.coordinator_leave_when_dry:
             for worker in sorted(leaving):
                 cluster.leave_out([worker])
-                cluster.tell(cluster.members[worker], CloseInput(peers=leaving[worker]))
+                flows = tuple(flow.id for flow in cluster.taking_part)
+                cluster.places.tell(cluster.processes[worker], CloseInput(flows=flows, peers=leaving[worker]))
             leaving.clear()
-        at_end = cluster.is_quiet() and not self._scans.are_pending  # a leaver may hold a part of one
+        are_pending = any(flow.scans.are_pending for flow in cluster)  # a leaver may hold a part of one
+        at_end = cluster.is_quiet() and not are_pending
         if announced.is_over and (at_end or not cluster.rules.coordinator_lock_step):
             outcome = RescaleOutcome.ABORTED if stage.is_aborted else RescaleOutcome.FINISHED
             self._settle(stage.rescale, announced.maps, announced.workers, outcome)
@@ -431,11 +480,11 @@ class RescaleMachine:
     def _has_learned(self) -> bool:
         """Whether the leavers hold nothing any more, and nothing is under way."""
         has_learned = self._leader.has_learned and self._meetings.have_all_met
-        return has_learned and self._cluster.is_quiet() and self._scans.is_idle
+        return has_learned and self._cluster.is_quiet() and not self._cluster.is_scanned()
 
     def _part(self, stage: Learning) -> None:
         cluster, leaving = self._cluster, self._leader.leaving
-        leavers = [cluster.remove(worker) for worker in sorted(leaving & cluster.members.keys())]
+        leavers = [cluster.remove(worker) for worker in sorted(leaving & cluster.processes.keys())]
         cluster.leave_out(leaving)
         if leavers:
             cluster.lose_changes()
@@ -444,7 +493,7 @@ class RescaleMachine:
 
     def _parted(self, stage: Parting) -> None:
         for leaver in stage.leavers:
-            self._cluster.tell(leaver, Retire())
+            self._cluster.places.tell(leaver, Retire())
         self._leader.stop_learning()
         self._end(stage.rescale, stage.outcome, len(stage.before.diff(self._cluster.reading)))
 
@@ -460,13 +509,23 @@ class RescaleMachine:
         """All keys are at their new owners: these maps and workers hold from now on."""
         vnodes = self._cluster.adopt(maps, workers)
         self._cluster.read_by(self._cluster.reading)
-        self._scans.all_have_moved()
+        for flow in self._cluster:
+            flow.scans.all_have_moved()
+            if flow.join_in():
+                self._start_flow_anew(flow)
         self._end(rescale, outcome, vnodes)
 
     def _start_anew(self) -> None:
-        self._scans.start_anew()
+        for flow in self._cluster:
+            self._start_flow_anew(flow)
         self._meetings.forget()
-        self._cluster.start_anew()
+        self._leader.all_began_anew()
+
+    def _start_flow_anew(self, flow: ServedFlow) -> None:
+        flow.join_in()
+        flow.scans.start_anew()
+        flow.start_anew()
+        self._leader.flow_began_anew(flow)
 
     def _fail(self, rescale: AcceptedRescale, told: RescalePlan, why: str) -> None:
         """Go back to the old map: state on its way is lost, and every worker reads everything again. told: the last
@@ -481,15 +540,15 @@ class RescaleMachine:
         """Retire the workers that joined: the workers are those of before the rescale."""
         cluster = self._cluster
         for joiner in cluster.go_back_to(plan.old):
-            cluster.tell(joiner, Retire())
-            cluster.ledger.forget(joiner.worker)
-            self._scans.lost(joiner.incarnation)
+            cluster.places.tell(joiner, Retire())
         self._meetings.forget()  # a worker may have been told to meet one that goes
 
     def _end(
         self, rescale: AcceptedRescale, outcome: RescaleOutcome, vnodes: int, error: UpriverError | None = None
     ) -> None:
         self.stage = Idle()
+        for flow in self._cluster:
+            flow.join_in()
         self._control.end(RescaleEnded(ticket=rescale.request.ticket, outcome=outcome, vnodes=vnodes, error=error))
 
 

@@ -8,7 +8,7 @@ leaver has left and all that it sent was read. A worker that owns nothing afterw
 every region: no worker sends to it any more. Both are values.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -50,6 +50,11 @@ class RescalePlan:
                 raise DeclarationError(f"workers {sorted(homeless)} would own vnodes, but are not among {list(new)}")
             after[region] = VnodeMap(MapVersion(before.version + 1), goal.owners)
         return cls(before=dict(maps), after=after, old=old, new=tuple(sorted(new)))
+
+    def of(self, regions: Collection[str]) -> Self:
+        """The part of it that is about these regions."""
+        before = {region: vnode_map for region, vnode_map in self.before.items() if region in regions}
+        return replace(self, before=before, after={region: self.after[region] for region in before})
 
     @property
     def changes_nothing(self) -> bool:

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Self
 
-from upriver.coordinator.cluster import Member
+from upriver.coordinator.places import WorkerProcess
 from upriver.coordinator.rescale.plan import AnnouncedPlan, RescalePlan, first
-from upriver.ids import Epoch, VnodeId, WorkerId
+from upriver.ids import Epoch, FlowId, VnodeId, WorkerId
 from upriver.protocol.coordinator_events import RescaleBegun, RescaleOutcome, RescaleWanted
 from upriver.vnodes import VnodeMap
 
@@ -76,10 +76,12 @@ MEETINGS_AGAIN_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class Starting:
-    """The workers that join are not all up. meetings_left: how often members may still meet again."""
+    """The workers that join are not all up; or they are, and epochs end for which workers speak to each other
+    (``drains``): no worker joins amid one. meetings_left: how often members may still meet again."""
 
     rescale: AcceptedRescale
     meetings_left: int = MEETINGS_AGAIN_MAX
+    drains: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +137,15 @@ class Parting:
     rescale: AcceptedRescale
     before: VnodeMap
     outcome: RescaleOutcome
-    leavers: tuple[Member, ...]
+    leavers: tuple[WorkerProcess, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Reloading:
-    """All workers read every epoch up to ``until`` again. vnodes: how many have moved."""
+    """All workers read every epoch again: of each flow those up to ``until``. vnodes: how many have moved."""
 
     rescale: AcceptedRescale
-    until: Epoch
+    until: Mapping[FlowId, Epoch]
     vnodes: int
 
 

@@ -1,0 +1,88 @@
+"""Which place in the lake has the checkpoints of a flow: it follows from the flow's plans, without any name.
+
+So a view that is renamed, or an app that is started again with one more view, finds the state that there is. Flows with
+equal plans have places of one digest with different numbers.
+"""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, count
+
+import xxhash
+
+from upriver.lake.checkpoints import newest, places
+from upriver.lake.lake import Lake
+from upriver.plan.plan import DataflowPlan, ExchangeEdge, Input
+from upriver.plan.used_columns import with_used_columns
+from upriver.protocol.plans import plan_to_json
+from upriver.state.checkpoint import CheckpointPlace
+
+STATE_FORMAT = 1
+"""Format of the regions' state. State in another format is not restored; views are computed anew from the tables."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlowState:
+    """What the state of a flow depends on, except rows.
+
+    digest: of the plans of its views. views: their names, in the order in which records number them. regions: those of
+    the full views, each with the digest of its view's plan.
+    """
+
+    digest: str
+    views: tuple[str, ...]
+    regions: Mapping[str, str]
+
+
+def state_of(plans: Sequence[DataflowPlan]) -> FlowState | None:
+    """The state of a flow with these views; ``None`` if all are partial, so that no checkpoint has state of them."""
+    full = [plan for plan in plans if plan.full_because is not None]
+    if not full:
+        return None
+    digests = {plan.name: plan_digest(plan) for plan in plans}
+    regions = {region.name: digests[plan.name] for plan in full for region in plan.spread}
+    views = sorted(digests, key=lambda view: digests[view])  # in whatever order they are declared
+    return FlowState(_digest([digests[view] for view in views]), tuple(views), regions)
+
+
+def plan_digest(plan: DataflowPlan) -> str:
+    """A digest of everything but rows that the state of a view's regions depends on: of its plan, with the types of the
+    columns that it uses, without its name, its SQL and what ``explain`` says."""
+    return _digest([STATE_FORMAT, plan_to_json(_without_names(with_used_columns(plan)))])
+
+
+def _digest(form: object) -> str:
+    return xxhash.xxh3_128_hexdigest(json.dumps(form, sort_keys=True).encode())
+
+
+def _without_names(plan: DataflowPlan) -> DataflowPlan:
+    def nameless(entry: Input) -> Input:
+        edge = entry.edge
+        if not isinstance(edge, ExchangeEdge):
+            return entry
+        return replace(entry, edge=replace(edge, region=edge.region.removeprefix(plan.name)))
+
+    regions = tuple(
+        replace(region, name=region.name.removeprefix(plan.name), inputs=tuple(map(nameless, region.inputs)), why="")
+        for region in plan.regions
+    )
+    full_because = None if plan.full_because is None else ""
+    return replace(plan, name="", sql="", full_because=full_because, regions=regions)
+
+
+def find_place(lake: Lake, state: FlowState, taken: Collection[str]) -> CheckpointPlace:
+    """The place of a flow, among those that no other flow has taken: the first with a checkpoint that a worker can
+    begin with, else the first. Raises CorruptFile."""
+    there = {name for name in places(lake) if name.partition("-")[0] == state.digest}
+    names = chain([state.digest], (f"{state.digest}-{number}" for number in count(2)))
+    free: list[CheckpointPlace] = []
+    for name in names:
+        if name not in taken:
+            free.append(CheckpointPlace(name, state.views))
+            if newest(lake, free[-1]) is not None:
+                return free[-1]
+        there.discard(name)
+        if free and not there:
+            return free[0]
+    raise AssertionError("there is no end of names")
