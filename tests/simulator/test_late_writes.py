@@ -39,7 +39,7 @@ def test_late_writes_from_a_seed_drawn_anew_lose_nothing(seeds: int) -> None:
     [
         ("succession_fence_first", 19, r"changes/rows/v/part-"),
         ("succession_fence_first", 24, r"tables/events/k/[0-9a-f]+\.arrow: the file is gone"),
-        ("succession_sealed_files", 3, r"supplements/events/n/000000000001\.json: the file is gone"),
+        ("succession_sealed_files", 14, r"supplements/events/n/000000000001\.json: the file is gone"),
         ("succession_sealed_files", 31, r"tables/events/k/000000000016-000000000001-\S+\.arrow: the file is gone"),
     ],
 )

@@ -28,7 +28,7 @@ LIVE = tuple(strategy for strategy in Strategy if strategy not in (Strategy.REST
 def fair_world(workers: int) -> World:
     """A cluster in which no process dies or is slow, every flow is waited for, and no rescale is requested yet; it has
     run for a while, and all keys are kept, so there are some to move."""
-    simulator = Simulator(replace(FAIR, workers=workers, weights={**FAIR.weights, "overdue": 0.0}))
+    simulator = Simulator(replace(FAIR, workers=workers, weights={**(FAIR.weights or {}), "overdue": 0.0}))
     worlds = map(simulator.world, count())
     world = next(world for world in worlds if len(world.cluster.maps()["readers"].owners) >= VNODES_MIN)
     world.run(FAIR.steps)
