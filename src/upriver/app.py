@@ -36,6 +36,7 @@ from upriver.plan.explain import render, why_full
 from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
+from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import absolute, check_name, check_sizes, check_task_memory, groups_of
 from upriver.shutdown import run_all
@@ -95,6 +96,8 @@ class App:
     migration_step_budget_ms: milliseconds that a worker may spend on one step of moving keys, during a rescale. With a
     small number keys wait less; with a large one the rescale ends sooner.
     worker_silence_s: seconds after which a silent worker is replaced; it must not answer after that.
+    function_timeout: seconds after which a call of a function of yours that has not returned is ended, and its view
+    fails (docs/guide/user-functions.md).
     clock_tick: seconds from one epoch to the next at most, if a view depends on the clock: its time moves with the
     epochs (docs/guide/sql.md).
     replace: :meth:`start` first stops this process's app that runs on the same root, as when a notebook's cell is run
@@ -127,6 +130,7 @@ class App:
         migration_step_budget_ms: float = 5.0,
         worker_silence_s: float = SILENCE_S,
         clock_tick: float = TICK_S,
+        function_timeout: float = FUNCTION_TIMEOUT_S,
         replace: bool = False,
         **earlier: Any,
     ) -> None:
@@ -162,6 +166,7 @@ class App:
             compaction=options.compaction,
             failure_detection=FailureDetection(worker_silence_s),
             clock_tick_s=more_than_none("clock_tick", clock_tick, "seconds"),
+            function_timeout_s=more_than_none("function_timeout", function_timeout, "seconds"),
         )
         self._begin_declaring()
 

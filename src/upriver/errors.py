@@ -75,6 +75,10 @@ class RowError(UserError):
     """An expression failed on a row of the input: overflow, a bad cast, division by zero."""
 
 
+class FunctionFailed(UserError):
+    """A function of the user's did not return within ``function_timeout``, or has ended its process."""
+
+
 class BudgetExceeded(UserError):
     """State that must be kept takes more memory than the app's budget, or more rows than its bound."""
 

@@ -24,7 +24,7 @@ NAME_CHARS_MAX = 128
 """Characters of a name: it becomes part of file names, which have at most 255."""
 OPTIONS = (
     *("workers", "vnodes", "ingest_tasks", "ingest_task_memory", "memory_budget", "migration_step_budget_ms"),
-    *("worker_silence_s", "clock_tick", "replace"),
+    *("worker_silence_s", "clock_tick", "function_timeout", "replace"),
 )
 """Parameters of ``App`` besides those of ``AppOptions``."""
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")

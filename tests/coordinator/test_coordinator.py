@@ -185,7 +185,7 @@ def test_a_worker_that_fails_and_is_not_replaced_fails_the_app() -> None:
 
 
 OF_THE_LAKE = ["NotWritten", "NotRead", "CorruptFile"]
-OF_THE_USER = ["RowError", "BudgetExceeded", "DeclarationError"]
+OF_THE_USER = ["RowError", "FunctionFailed", "BudgetExceeded", "DeclarationError"]
 
 
 @pytest.mark.parametrize("kind", [*OF_THE_LAKE, *OF_THE_USER, "ProtocolError", "IllegalEvent", "WorkerLost", "OSError"])

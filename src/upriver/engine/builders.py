@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from upriver.engine.function_calls import LOCAL, FunctionCaller
 from upriver.engine.operators.aggregate import Grouped
 from upriver.engine.operators.clock_tests import ClockTests
 from upriver.engine.operators.join import Join
@@ -33,6 +34,7 @@ class Place:
     sources: Sequence[pa.Schema]
     routings: Sequence[Routing]
     evaluator: ExpressionEvaluator
+    caller: FunctionCaller
 
     @property
     def source(self) -> pa.Schema:
@@ -55,8 +57,9 @@ class Operators:
     stateful: tuple[Stateful, ...]
 
 
-def operators_of(plan: RegionPlan, evaluator: ExpressionEvaluator) -> Operators:
-    """Operators that have not seen any row. Raises ProtocolError for a plan that contradicts itself."""
+def operators_of(plan: RegionPlan, evaluator: ExpressionEvaluator, caller: FunctionCaller = LOCAL) -> Operators:
+    """Operators that have not seen any row. caller: how the functions of stateful maps are called. Raises ProtocolError
+    for a plan that contradicts itself."""
     schemas = [*(entry.schema for entry in plan.inputs), *(node.schema for node in plan.nodes)]
     found = routings(plan)
     tried = {number for rows in table_rows(plan) for number in one_by_one(plan, rows.number)}
@@ -66,7 +69,7 @@ def operators_of(plan: RegionPlan, evaluator: ExpressionEvaluator) -> Operators:
     for number, node in enumerate(plan.nodes, start=len(plan.inputs)):
         sources = [schemas[source] for source in node.inputs]
         routing = [found[source] for source in node.inputs]
-        place = Place(node, sources, routing, evaluator)
+        place = Place(node, sources, routing, evaluator, caller)
         if number in stateless:
             built.append(stateless[number])
         elif type(node.op) in STATELESS:
@@ -111,7 +114,9 @@ STATEFUL: Mapping[type, Callable[[Any, Place], Stateful]] = MappingProxyType(
         ClockOp: lambda op, place: ClockTests(op, place.source, place.node.schema),
         ops.SetOperationOp: lambda op, place: SetOperation(op, place.source, place.routing(place.source.names)),
         ops.LatestOp: lambda op, place: Latest(op, place.source, place.routing(op.key), place.evaluator),
-        ops.StatefulMapOp: lambda op, place: StatefulMap(op, place.source, place.routing(op.key)),
+        ops.StatefulMapOp: lambda op, place: StatefulMap(
+            op, place.source, place.routing(op.key), make_call=place.caller.map_call
+        ),
     }
 )
 """Builders, by the operator's record."""

@@ -21,9 +21,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from upriver.engine.function_calls import LOCAL, FunctionCaller
 from upriver.engine.kernels import define
 from upriver.engine.row_text import escaped, value_text
-from upriver.engine.user_functions import define_function
+from upriver.engine.user_functions import ColumnCall, define_function
 from upriver.errors import ProtocolError, RowError
 from upriver.plan.column_names import plain_column
 from upriver.plan.plan import Projection, UserFunction
@@ -89,8 +90,9 @@ class Evaluator:
     No two columns of a batch may differ in case alone. A TIMESTAMP enters and leaves as its UTC wall clock.
     """
 
-    def __init__(self) -> None:
-        self._engine = _Engine()
+    def __init__(self, caller: FunctionCaller = LOCAL) -> None:
+        """caller: how functions of users are called."""
+        self._engine = _Engine(caller)
         self._blames = True
 
     def define(self, functions: Sequence[UserFunction]) -> None:
@@ -188,8 +190,11 @@ _TRUTH = pa.schema([("truth", pa.bool_())])
 class _Engine:
     """DuckDB and its prepared statements. It is opened anew when it breaks."""
 
-    def __init__(self) -> None:
-        self._functions: dict[str, UserFunction] = {}
+    def __init__(self, caller: FunctionCaller) -> None:
+        self._caller = caller
+        self._functions: dict[str, tuple[UserFunction, ColumnCall]] = {}
+        self._interruptions: list[Exception] = []
+        """Errors of users' functions in this run that no row is to blame for."""
         self.duck = self._opened()
         self._defined: set[str] = set()
         """The kernels and macros that DuckDB has."""
@@ -198,7 +203,20 @@ class _Engine:
         """Numbers of the next statements."""
 
     def run(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> list[pa.Array]:
-        """One array for each expression. Raises _RowFault if a row is at fault, and DuckDB's other errors."""
+        """One array for each expression. Raises _RowFault if a row is at fault, and DuckDB's other errors. Raises what
+        interrupts a user's function: FunctionFailed, DeclarationError."""
+        self._interruptions.clear()
+        try:
+            made = self._run(rows, expressions, schema)
+        except (_RowFault, duckdb.Error) as error:
+            if self._interruptions:
+                raise self._interruptions[0] from error
+            raise
+        if self._interruptions:  # DuckDB has made NULL of it
+            raise self._interruptions[0]
+        return made
+
+    def _run(self, rows: pa.RecordBatch, expressions: tuple[str, ...], schema: pa.Schema) -> list[pa.Array]:
         statement = self._statement(expressions, schema, rows.schema)
         try:
             return statement.run(rows)
@@ -214,8 +232,9 @@ class _Engine:
 
     def define(self, function: UserFunction) -> None:
         if function.sql_name not in self._functions:
-            define_function(self.duck, function)
-            self._functions[function.sql_name] = function
+            call = self._caller.column_function(function)
+            define_function(self.duck, function, call, self._interruptions.append)
+            self._functions[function.sql_name] = function, call
 
     def close(self) -> None:
         self._statements.clear()
@@ -226,8 +245,8 @@ class _Engine:
         duck = duckdb.connect(":memory:", config=_CONFIG)
         finalize(self, duck.close)
         duck.execute("PRAGMA disable_optimizer")
-        for function in self._functions.values():
-            define_function(duck, function)
+        for function, call in self._functions.values():
+            define_function(duck, function, call, self._interruptions.append)
         duck.execute("SET lock_configuration = true")
         return duck
 

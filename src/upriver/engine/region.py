@@ -27,6 +27,7 @@ from upriver.engine.bad_rows import Flowing, SetAside, passed, row_filters
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.builders import operators_of
 from upriver.engine.clock import BEFORE_ALL
+from upriver.engine.function_calls import LOCAL, FunctionCaller
 from upriver.engine.operators.aggregate import Aggregate
 from upriver.engine.operators.clock_tests import ClockTests
 from upriver.engine.operators.gather import Gather
@@ -308,15 +309,21 @@ class Region:
 
     @classmethod
     def build(
-        cls, view: DataflowPlan, region: RegionPlan, evaluator: ExpressionEvaluator, sets_aside: Collection[str] = ()
+        cls,
+        view: DataflowPlan,
+        region: RegionPlan,
+        evaluator: ExpressionEvaluator,
+        sets_aside: Collection[str] = (),
+        caller: FunctionCaller = LOCAL,
     ) -> Self:
         """An empty region of a view. sets_aside: the tables whose bad rows are left out; a bad row of another table is
-        an error. Raises ProtocolError for a plan that contradicts itself."""
+        an error. caller: how the functions of stateful maps are called. Raises ProtocolError for a plan that
+        contradicts itself."""
         source, store = (region.nodes or region.inputs)[-1].schema, region.store
         if store is not None and found_in(routings(region)[-1], store.key) != store.key:
             raise ProtocolError(f"region {region.name!r}: its key is not in {store.key} of what it keeps")
         evaluator.define(view.functions)
-        operators = operators_of(region, evaluator)
+        operators = operators_of(region, evaluator, caller)
         return cls(
             Wiring(len(region.inputs), tuple(node.inputs for node in region.nodes)),
             Gate(view, region, operators.all, evaluator, sets_aside),

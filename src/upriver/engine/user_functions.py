@@ -8,17 +8,19 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from inspect import Parameter, Signature
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import duckdb
 import pyarrow as pa
 
 from upriver.engine.operators.plain_rows import Misfit, PlainRows, python_columns
-from upriver.engine.operators.stateful_map import line_of, loaded
+from upriver.engine.operators.stateful_map import Begins, line_of, loaded, noted
 from upriver.engine.row_text import error_text
 from upriver.errors import RowError
 from upriver.plan.plan import FunctionForm, UserFunction
 from upriver.plan.types import duck_name
+
+if TYPE_CHECKING:
+    import duckdb  # a process that only calls functions does without
 
 VALUE = "value"
 """What messages call the value that a function returns."""
@@ -26,16 +28,20 @@ LOADED_MAX = 256
 """Functions of users that a process keeps loaded."""
 
 
+ColumnCall = Callable[..., pa.Array]
+"""Takes columns of a function's arguments, gives its values. Raises RowError, FunctionFailed, DeclarationError."""
+
+
 class ColumnFunction:
     """A user's function, ready to be called for columns."""
 
-    def __init__(self, function: UserFunction) -> None:
-        """Raises DeclarationError if the function cannot be loaded here."""
-        self._about = f"the function {function.name}()"
+    def __init__(self, function: UserFunction, begins: Begins | None = None) -> None:
+        """begins: as :func:`noted` takes it. Raises DeclarationError if the function cannot be loaded here."""
+        self._about = about_function(function)
         self._arguments = function.arguments
         self._result = PlainRows(pa.schema([(VALUE, function.returns)]), "result")
         self._call = _FORMS[function.form]
-        self._function: Callable[..., Any] = loaded(function.function, self._about)
+        self._function: Callable[..., Any] = noted(loaded(function.function, self._about), begins)
 
     def __call__(self, *columns: pa.Array) -> pa.Array:
         """A value for each row. columns: of the declared types, except for time zones.
@@ -44,7 +50,7 @@ class ColumnFunction:
         """
         try:
             given = pa.RecordBatch.from_arrays(
-                [_retyped(column, type) for column, type in zip(columns, self._arguments, strict=True)],
+                [retyped(column, type) for column, type in zip(columns, self._arguments, strict=True)],
                 [str(place) for place in range(len(columns))],
             )
             return self._call(self._function, given, self._result)
@@ -56,14 +62,27 @@ class ColumnFunction:
             raise RowError(f"{self._about} raised {error_text(error)}{line_of(error)}") from error
 
 
-def define_function(duck: duckdb.DuckDBPyConnection, function: UserFunction) -> None:
-    """Let SQL on this connection call the function by its ``sql_name``. Raises DeclarationError."""
-    call = column_function(function)
+def about_function(function: UserFunction) -> str:
+    """What messages call the function."""
+    return f"the function {function.name}()"
+
+
+def define_function(
+    duck: "duckdb.DuckDBPyConnection", function: UserFunction, call: ColumnCall, note: Callable[[Exception], object]
+) -> None:
+    """Let SQL on this connection call the function by its ``sql_name``. call: the function. note: takes an error that
+    no row is to blame for; DuckDB would make an error of a row of it."""
     without_zone = _wall_clock(function.returns)
 
     def compute(*columns: pa.ChunkedArray | pa.Array) -> pa.Array:
         given = [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for one in columns]
-        return _retyped(call(*given), without_zone)
+        try:
+            return retyped(call(*given), without_zone)
+        except RowError:
+            raise
+        except Exception as error:
+            note(error)
+            raise
 
     named = [Parameter(f"c{place}", Parameter.POSITIONAL_ONLY) for place in range(len(function.arguments))]
     compute.__signature__ = Signature(named)  # type: ignore[attr-defined]  # DuckDB counts the parameters
@@ -76,7 +95,7 @@ def _wall_clock(type: pa.DataType) -> pa.DataType:
     return pa.timestamp("us") if pa.types.is_timestamp(type) else type
 
 
-def _retyped(column: pa.Array, type: pa.DataType) -> pa.Array:
+def retyped(column: pa.Array, type: pa.DataType) -> pa.Array:
     """The column with this type, another one of the same kind: with or without a time zone, or with larger offsets."""
     if column.type == type:
         return column

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
+from upriver.engine.function_calls import SilentCaller
 from upriver.engine.region import Region
 from upriver.errors import ClusterError, ProtocolError, UpriverError
 from upriver.hashing import HASH64_MAX, hash64
@@ -45,6 +46,8 @@ from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import PeerLost, PeersMet
 from upriver.runtime.arenas import share_free_memory
 from upriver.runtime.coordinator_service import MEASURED, REGISTER, SILENCED
+from upriver.runtime.flow_functions import FlowFunctions, calls_functions
+from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
 from upriver.runtime.leases import USUAL, FailureDetection, Lease
 from upriver.runtime.measures import WorkerMeasures, measures_reported
 from upriver.runtime.memory import trimming_heap
@@ -77,11 +80,19 @@ def at_low_priority(work: Callable[[], None]) -> None:
 
 def warm_up(plans: Sequence[DataflowPlan], evaluator: Evaluator) -> None:
     """Take made-up rows into each region, read them, and move them from it to another. The first bad one ends it: to
-    set aside a thousand of them, if they are no dates, takes seconds."""
+    set aside a thousand of them, if they are no dates, takes seconds. No function of a user is called: it might not
+    return. evaluator: for views without such functions."""
+    silent = SilentCaller()
+
+    def build_for(plan: DataflowPlan) -> BuildRegion:
+        if calls_functions(plan):
+            return partial(Region.build, evaluator=Evaluator(silent), caller=silent)
+        return partial(Region.build, evaluator=evaluator)
+
     for plan in plans:
         for region in plan.regions:
             try:
-                _warm_region(plan, region, partial(Region.build, evaluator=evaluator))
+                _warm_region(plan, region, build_for(plan))
             except Exception:  # of any class: no user may have rows like the made-up ones
                 continue  # the view is then less warm
 
@@ -146,7 +157,8 @@ class WorkerConfig:
     one step of a migration may take. plans: of the views that it will keep. memory_budget: bytes that its state may
     take; ``None`` for no limit. failure_detection: the coordinator's, too. life: number of this worker among those
     started for the slot. attempt: of the Spark task that it runs in. is_local: the driver's own process is the only
-    executor. logs: how the worker's process logs; ``None``: as its Python does.
+    executor. logs: how the worker's process logs; ``None``: as its Python does. function_timeout_s: seconds after which
+    a call of a user's function fails.
     """
 
     root: str
@@ -161,6 +173,7 @@ class WorkerConfig:
     attempt: int = 0
     is_local: bool = False
     logs: LogSettings | None = None
+    function_timeout_s: float = FUNCTION_TIMEOUT_S
 
     @property
     def instance(self) -> str:
@@ -199,15 +212,15 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     def build_region(plan: DataflowPlan, region: RegionPlan) -> Region:
         return Region.build(plan, region, evaluator, loop.sets_aside)
 
+    functions = FlowFunctions(build_region, lambda: loop.sets_aside, config.function_timeout_s, config.logs)
     record = lake.record()
     if record is not None:
         at_low_priority(partial(warm_up, config.plans, evaluator))
     gc.freeze()  # loaded objects stay: no collection need look at them and delay a lookup
     own = local_address_to(config.coordinator)
     listen = Listen(host=config.bind if config.bind in WILDCARDS else own, advertised=own)
-    loop = WorkerLoop(
-        WorkerMachine(build_region, memory_budget=config.memory_budget), lake, config.migration_step_budget_ms / 1000
-    )
+    machine = WorkerMachine(build_region, memory_budget=config.memory_budget, builders=functions.builder)
+    loop = WorkerLoop(machine, lake, config.migration_step_budget_ms / 1000, functions)
     lease = Lease(config.failure_detection)
     peers = Peers(worker, remote, loop.hear_peer, partial(_lost, loop), limits=config.failure_detection.limits)
     held, measures = loop.snapshots, WorkerMeasures()

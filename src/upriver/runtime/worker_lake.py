@@ -10,6 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import assert_never
 
 from upriver.errors import ProtocolError
@@ -195,15 +196,16 @@ class WorkerLake:
         if self.must_write:
             self._rejected.try_again()
 
-    def read(self, take_in: Callable[[ShareHears], object]) -> None:
-        """Read the next piece of the flow whose turn it is, and take it in, unless it cannot be read."""
-        due = [flow for flow, reader in self._readers.items() if reader.is_on]
+    def read(self, take_in: Callable[[ShareHears], object], paused: AbstractSet[FlowId] = frozenset()) -> bool:
+        """Read the next piece of the flow whose turn it is, and take it in, unless it cannot be read. paused: the flows
+        whose turn it is not. Returns whether some flow had anything to read."""
+        due = [flow for flow, reader in self._readers.items() if reader.is_on and flow not in paused]
         served = [flow for flow in due if flow not in self._building]
         built = [flow for flow in due if flow in self._building]
         gives_way = bool(served) and not (built and self._owed_s > 0)
         turns = served if gives_way else built or served
         if not turns:
-            return
+            return False
         flow = self._last_read = min(turns, key=lambda flow: (flow <= self._last_read, flow))
         began = time.perf_counter()
         self._readers[flow].feed(lambda piece: take_in(ShareHears(flow=flow, event=piece)))
@@ -214,6 +216,7 @@ class WorkerLake:
             self._owed_s += BUILD_SHARE / (1 - BUILD_SHARE) * seconds
         else:
             self._owed_s -= seconds
+        return True
 
     def tell_held_up(self) -> None:
         """Report whether the lake can be read and written, if that has changed."""

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
@@ -72,6 +73,8 @@ from upriver.protocol.worker_events import (
     WorkerAction,
     WorkerEvent,
 )
+from upriver.runtime.flow_functions import FlowFunctions
+from upriver.runtime.held_events import HeldEvents, OfAllShares, Rest
 from upriver.runtime.pace import Mover, RowPace, SlicePace
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.waiting_lookups import WaitingLookups, answered
@@ -222,6 +225,8 @@ progress however many lookups come."""
 
 READS_TURN_S = 0.005
 """Seconds for which the loop reads, a piece of each flow in turn, before it does anything else but lookups."""
+CALLS_MAX = 8
+"""Flows that wait for functions at a time, each inside of a turn of another one: Python's stack is limited."""
 
 
 class Floor:
@@ -256,11 +261,24 @@ class Floor:
 class WorkerLoop:
     """Runs one worker. One thread calls ``run``; any thread calls everything else.
 
-    lake: to read slices from. step_budget_s: seconds that one step of a migration may take.
+    lake: to read slices from. step_budget_s: seconds that one step of a migration may take. functions: of users;
+    ``None`` if no view calls any in a process of its own.
     """
 
-    def __init__(self, machine: WorkerMachine, lake: Lake, step_budget_s: float) -> None:
+    def __init__(
+        self, machine: WorkerMachine, lake: Lake, step_budget_s: float, functions: FlowFunctions | None = None
+    ) -> None:
         self._machine = machine
+        self._functions = functions
+        self._held = HeldEvents(machine)
+        self._waiting: list[FlowId] = []
+        """The flows that wait for a function, each inside of a turn that the one before it has given to others."""
+        self._steps_all = 0
+        """How many steps of several shares are under way."""
+        self._thread: int | None = None
+        """The loop's thread."""
+        if functions is not None:
+            functions.meanwhile = self._serve_others
         self._lake = WorkerLake(lake, self.hear, self.fail, self._wake, self._report)
         self._mover = Mover(step_budget_s)
         self._background = BackgroundTasks(machine, self._step, lambda: self._lake.has_room)
@@ -296,6 +314,8 @@ class WorkerLoop:
 
     def hurry(self) -> None:
         """The coordinator is gone, so no process can ask for anything any more."""
+        if self._functions is not None:
+            self._functions.close()
         self.snapshots.hurry()
         self._inbox.put(Retire())
 
@@ -337,7 +357,7 @@ class WorkerLoop:
 
     def _ask(self, lookup: LookupAsked) -> None:
         """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
-        if not self._floor.take():
+        if self._calls_functions(lookup.view) or not self._floor.take():
             self._inbox.ask(lookup)
             return
         assert self._peers is not None  # the loop runs: only it gives the floor away
@@ -366,6 +386,7 @@ class WorkerLoop:
         peers, and then calls ``hear``; returns at once. A failure is reported, and ends the worker.
         """
         self._send_reports, self._meet, self._peers = report, meet, peers
+        self._thread = threading.get_ident()
         try:
             while not self._stopped:
                 self._turn()
@@ -388,6 +409,9 @@ class WorkerLoop:
         finally:
             self._lake.close()
             self._lookups.close()
+            if self._functions is not None:
+                self._functions.close()
+                self._functions.reap()
 
     def _read(self) -> None:
         """Read a piece of each flow that has something to read, and so on for a while. All other work would look at
@@ -420,7 +444,7 @@ class WorkerLoop:
             if time.perf_counter() > ends_at:
                 return
             try:
-                event = self._inbox.next(0) if taken or self._has_work else self._wait()
+                event = self._next(waits=not taken and not self._has_work)
             except queue.Empty:
                 return
             if not taken:
@@ -428,6 +452,12 @@ class WorkerLoop:
             self._answer_first()
             if event is not None:
                 self._take(event)
+
+    def _next(self, *, waits: bool) -> WorkerEvent | Rest | None:
+        """As :meth:`Inbox.next`; what was held goes first."""
+        if self._held:
+            return self._held.next()
+        return self._wait() if waits else self._inbox.next(0)
 
     @property
     def sets_aside(self) -> frozenset[str]:
@@ -437,7 +467,8 @@ class WorkerLoop:
     @property
     def _has_work(self) -> bool:
         """Whether there is something to do besides the inbox."""
-        return self._lake.can_read or self._lake.must_write or self._background.are_due or self._machine.can_move
+        has_own = self._lake.can_read or self._lake.must_write or self._background.are_due or self._machine.can_move
+        return has_own or bool(self._held)
 
     def _wait(self) -> WorkerEvent | None:
         """Wait for an event, or until it is time to fill keys or to read again; threads with lookups may take the floor
@@ -451,12 +482,99 @@ class WorkerLoop:
 
     def _answer_first(self) -> None:
         """Take the lookups that wait."""
+        for lookup in self._held.lookups():
+            self._take(lookup)
         for lookup in self._inbox.lookups():
             self._take(lookup)
 
-    def _take(self, event: WorkerEvent) -> None:
+    # While a user's function is called
+
+    def _calls_functions(self, view: str) -> bool:
+        return self._functions is not None and self._machine.flow_of(view) in self._functions.flows
+
+    def _serve_others(self, flow: FlowId) -> bool:
+        """A function of this flow is called: work for the others, for a turn of the loop. Returns whether there was
+        anything to do. It runs inside of the step that calls the function; another flow's step inside of it may call
+        one, too."""
+        before = self._machine.paused
+        is_elsewhere = self._thread != threading.get_ident()
+        if is_elsewhere or self._failure is not None or self._steps_all or len(self._waiting) >= CALLS_MAX:
+            return False
+        self._waiting.append(flow)
+        try:
+            return self._turn_for_others(frozenset(self._waiting))
+        except Exception as error:  # of any class: it is not the function's, and the loop raises it after this step
+            self._failure = error
+            return False
+        finally:
+            self._waiting.pop()
+            self._machine.pause(before)
+
+    def _turn_for_others(self, waiting: frozenset[FlowId]) -> bool:
+        is_busy = False
+        for _ in range(INBOX_TURN_MAX):
+            for lookup in self._inbox.lookups():
+                is_busy |= self._pass(lookup, waiting)
+            held = self._held.next(waiting)
+            if held is not None:
+                self._pause(waiting)
+                self._take(held)
+                is_busy = True
+                continue
+            try:
+                event = self._inbox.next(0)
+            except queue.Empty:
+                break
+            if isinstance(event, DropFlow) and self._functions is not None and event.flow in waiting:
+                self._functions.interrupt(event.flow)
+            if event is not None:
+                is_busy |= self._pass(event, waiting)
+        paused = self._pause(waiting)
+        if self._lake.can_read:
+            is_busy |= self._lake.read(self._step, paused)
+        region = self._machine.next_to_move
+        if region is not None:
+            self._take(TimeToMove(keys_max=self._mover.keys(region)))
+        is_busy |= region is not None or self._background.are_due
+        self._background.do()
+        self._flush()
+        return is_busy
+
+    def _pause(self, waiting: frozenset[FlowId]) -> frozenset[FlowId]:
+        """Pause the shares that wait for a function, and those with held events; returns their flows."""
+        paused = waiting | self._held.flows
+        self._machine.pause(paused)
+        return paused
+
+    def _pass(self, event: WorkerEvent, waiting: frozenset[FlowId]) -> bool:
+        """Step by the event if it need not wait; returns whether it need not."""
+        passes = self._held.passes(event, waiting)
+        if passes:
+            self._pause(waiting)
+            self._take(event)
+        return passes
+
+    def _take_rest(self, rest: Rest) -> None:
+        """Step the shares that were paused when the others were stepped by an event."""
+        with self._stepping_all():
+            for flow in sorted(rest.flows):
+                for action in self._machine.step_rest(flow, rest.event):
+                    self._carry_out(action)
+
+    @contextmanager
+    def _stepping_all(self) -> Iterator[None]:
+        """Several shares are stepped one by one: none may be stepped by later events before it has had its turn."""
+        self._steps_all += 1
+        try:
+            yield
+        finally:
+            self._steps_all -= 1
+
+    def _take(self, event: WorkerEvent | Rest) -> None:
         """Step by an event, and time the events of migrations and upqueries."""
         match event:
+            case Rest():
+                self._take_rest(event)
             case TimeToMove() | PeerSaid() | ForShare(message=Resume()):
                 self._take_timed(event)
             case ShareHears(event=KeysRead()):
@@ -491,7 +609,8 @@ class WorkerLoop:
                 self._dropped(flow)
             case CloseInput():
                 self._closes_input = True
-        actions = self._machine.step(event)
+        with self._stepping_all() if isinstance(event, OfAllShares | Retire | TimeToFill) else nullcontext():
+            actions = self._machine.step(event)
         for action in actions:
             self._carry_out(action)
         return actions
@@ -516,6 +635,8 @@ class WorkerLoop:
 
     def _dropped(self, flow: FlowId) -> None:
         self._lake.drop(flow)
+        if self._functions is not None:
+            self._functions.drop(flow)
         self._serve_from.pop(flow, None)
         self._without_slices.discard(flow)
         self._mover.forget(flow)

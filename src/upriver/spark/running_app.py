@@ -42,6 +42,7 @@ from upriver.protocol.freshness import SourceState
 from upriver.runtime.clock_ticks import TICK_S, ClockTicks
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
+from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
 from upriver.runtime.leases import USUAL, FailureDetection
 from upriver.runtime.worker import WorkerConfig
 from upriver.shutdown import run_all
@@ -86,7 +87,8 @@ class AppConfig:
 
     migration_step_budget_ms: milliseconds that one step of moving keys may take. memory_budget: bytes of each worker's
     state; ``None``: no limit. failure_detection: how soon a silent worker is given up and replaced. clock_tick_s:
-    seconds between two epochs at most, if a view depends on the clock.
+    seconds between two epochs at most, if a view depends on the clock. function_timeout_s: seconds after which a call
+    of a user's function fails.
     """
 
     root: str
@@ -103,6 +105,7 @@ class AppConfig:
     compaction: Compaction = field(default_factory=Compaction)
     failure_detection: FailureDetection = USUAL
     clock_tick_s: float = TICK_S
+    function_timeout_s: float = FUNCTION_TIMEOUT_S
 
 
 class RunningApp:
@@ -278,6 +281,7 @@ class RunningApp:
             failure_detection=config.failure_detection,
             is_local=is_local(self._spark),
             logs=logs.settings(),
+            function_timeout_s=config.function_timeout_s,
         )
         self._host = WorkerHost(self._spark, worker_config, self._coordinator.fail)
         for worker in self._begun_with.workers:

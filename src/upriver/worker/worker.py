@@ -9,6 +9,7 @@ work go to the shares in turn. An error of one share fails the views of its flow
 """
 
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
@@ -151,13 +152,16 @@ class WorkerMachine:
         memory_budget: int | None = None,
         crowd_keys: int = CROWD_KEYS,
         answer_rows_max: int = ANSWER_ROWS_MAX,
+        builders: Callable[[FlowId], BuildRegion] | None = None,
     ) -> None:
         """memory_budget: bytes that the worker's state may take; ``None`` for any. crowd_keys, answer_rows_max: see
-        the constants."""
+        the constants. builders: what builds the regions of each flow; ``None``: ``build_region`` does."""
         self.shares: dict[FlowId, FlowShare] = {}
         self.evicted = 0
         """Keys that the last ``TimeToEvict`` handled: fewer than it allows, if there were no more."""
-        self._build_region = build_region
+        self.paused: AbstractSet[FlowId] = frozenset()
+        """The flows whose shares are not stepped now, because they wait for functions of users."""
+        self._builders = (lambda _: build_region) if builders is None else builders
         self._rules = rules
         self._memory = MemoryBudget(memory_budget, rules)
         self._crowd_keys = crowd_keys
@@ -173,9 +177,28 @@ class WorkerMachine:
         """The flow that did the last slice of each kind of work."""
         self._is_retired = False
 
+    def pause(self, flows: AbstractSet[FlowId]) -> None:
+        """From now on, step the shares of these flows by no event for several shares, and by no slice of work. The
+        caller must not step them by anything else."""
+        self.paused = flows
+
     def is_gone(self, flow: FlowId) -> bool:
         """Whether the flow was dropped, or the worker retires: it will have no share of it."""
         return flow in self._gone or self._is_retired
+
+    def flow_of(self, view: str) -> FlowId | None:
+        """The flow that answers lookups of the view; ``None`` if no share has it."""
+        share = self._share_of_view.get(view)
+        return None if share is None else share.flow
+
+    def flow_asked(self, ticket: int) -> FlowId | None:
+        """The flow that a client has sent this lookup to, and that has not answered."""
+        return next((share.flow for share in list(self.shares.values()) if share.has_asked(ticket)), None)
+
+    @property
+    def _free(self) -> list[FlowShare]:
+        """The shares that may be stepped. A list: a step may let others come and go, while a function is called."""
+        return [share for flow, share in self.shares.items() if flow not in self.paused]
 
     # Work for which there is time
 
@@ -188,22 +211,22 @@ class WorkerMachine:
     @property
     def can_move(self) -> bool:
         """Whether ``TimeToMove`` would move a key."""
-        return any(share.can_move for share in self.shares.values())
+        return any(share.can_move for share in self._free)
 
     @property
     def can_copy(self) -> bool:
         """Whether ``TimeToCopy`` would copy a key."""
-        return any(share.can_copy for share in self.shares.values())
+        return any(share.can_copy for share in self._free)
 
     @property
     def can_feed(self) -> bool:
         """Whether ``TimeToFeed`` would copy a key."""
-        return any(share.can_feed for share in self.shares.values())
+        return any(share.can_feed for share in self._free)
 
     @property
     def can_fill(self) -> bool:
         """Whether upqueries rest until ``TimeToFill``."""
-        return any(share.can_fill for share in self.shares.values())
+        return any(share.can_fill for share in self._free)
 
     @property
     def unread(self) -> int:
@@ -227,7 +250,7 @@ class WorkerMachine:
     def must_evict(self) -> bool:
         """Whether ``TimeToEvict`` has work: a requested eviction, state that evicted keys have left behind, or keys to
         evict because memory is over budget."""
-        return self._memory.is_over_budget or any(share.has_own_evictions for share in self.shares.values())
+        return self._memory.is_over_budget or any(share.has_own_evictions for share in self._free)
 
     def _in_turn(self, kind: type[SliceOfWork]) -> FlowShare | None:
         """The share that does the next slice of such work: the first one after the last that has any."""
@@ -238,7 +261,7 @@ class WorkerMachine:
         first: FlowShare | None = None
         is_after = False
         for flow, share in self.shares.items():
-            if (is_after or first is None) and has_work(share):
+            if (is_after or first is None) and flow not in self.paused and has_work(share):
                 if is_after or last not in self.shares:
                     return share
                 first = share
@@ -265,7 +288,7 @@ class WorkerMachine:
             return [Stop()] if isinstance(event, Retire) else []
         else:
             actions = self._handle(event)
-        if self._memory.take_changed() and len(self.shares) > 1:
+        if not self.paused and self._memory.take_changed() and len(self.shares) > 1:
             actions += self._use_room()
         return actions
 
@@ -287,8 +310,8 @@ class WorkerMachine:
             case PeerSaid():
                 return self._step_flow(event.envelope.flow, event)
             case LookupGivenUp(ticket=ticket):
-                asked = next((share for share in self.shares.values() if share.has_asked(ticket)), None)
-                return [] if asked is None else self._step_share(asked, event)
+                asked = self.flow_asked(ticket)
+                return [] if asked is None else self._step_flow(asked, event)
             case DropFlow(flow=flow):
                 return self._drop(flow)
             case Probe(probe=probe):
@@ -304,9 +327,10 @@ class WorkerMachine:
             case PeerLost():
                 return self._lose_peer(event)
             case CloseInput(flows=flows):
-                return [action for flow in flows for action in self._step_flow(flow, event)]
+                stepped = [flow for flow in flows if flow not in self.paused]
+                return [action for flow in stepped for action in self._step_flow(flow, event)]
             case TimeToFill():
-                resting = [share for share in self.shares.values() if share.can_fill]
+                resting = [share for share in self._free if share.can_fill]
                 return [action for share in resting for action in self._step_share(share, event)]
             case Retire():
                 return self._retire()
@@ -321,7 +345,12 @@ class WorkerMachine:
         return [] if share is None else self._step_share(share, event)
 
     def _step_all(self, event: ShareEvent) -> list[WorkerAction]:
-        return [action for share in self.shares.values() for action in self._step_share(share, event)]
+        return [action for share in self._free for action in self._step_share(share, event)]
+
+    def step_rest(self, flow: FlowId, event: Meet | PeersMet | PeerLost | CloseInput) -> list[WorkerAction]:
+        """Step a share that was paused when the others were stepped by the event."""
+        is_meant = not isinstance(event, CloseInput) or flow in event.flows
+        return self._step_flow(flow, event) if is_meant else []
 
     def _step_share(self, share: FlowShare, event: ShareEvent) -> list[WorkerAction]:
         try:
@@ -374,7 +403,7 @@ class WorkerMachine:
         share = self.shares.get(flow)
         if share is None:
             share = self.shares[flow] = FlowShare(
-                flow, self._build_region, self._rules, self._memory, self._crowd_keys, self._answer_rows_max
+                flow, self._builders(flow), self._rules, self._memory, self._crowd_keys, self._answer_rows_max
             )
         actions = self._forget_snapshots(flow)
         for each in (event, *self._meeting.news):
@@ -437,7 +466,7 @@ class WorkerMachine:
             self.evicted = share.evicted
             return actions
         actions, self.evicted = [], 0
-        for share in sorted(self.shares.values(), key=lambda share: share.largest_partial, reverse=True):
+        for share in sorted(self._free, key=lambda share: share.largest_partial, reverse=True):
             actions += self._step_share(share, event)
             self.evicted = share.evicted
             if self.evicted:
@@ -447,7 +476,7 @@ class WorkerMachine:
     def _use_room(self) -> list[WorkerAction]:
         """A share has made room, or taken it: other shares go on, or have a view that fails for lack of room."""
         actions: list[WorkerAction] = []
-        for share in self.shares.values():
+        for share in self._free:
             try:
                 changed = share.memory_changed()
             except Exception as error:  # as in _step_share

@@ -121,6 +121,11 @@ class States:
 
 
 Function = Callable[..., Any]
+Begins = Callable[[], object]
+"""Called before each call of a user's function."""
+
+MAP_FUNCTION = "the function of a stateful map"
+"""What messages call the function."""
 
 ROW_CHARS_MAX = 500
 """Characters of a row in a message."""
@@ -181,6 +186,8 @@ class Shapes:
 
 
 Call = Callable[[Given], Made]
+MakeCall = Callable[[StatefulMapOp, pa.Schema], Call]
+"""Takes the operator, and the schema of the rows that will come."""
 """Calls the function for a whole batch. Raises RowError if it fails, or gives what was not declared."""
 
 
@@ -293,6 +300,28 @@ CALLS: Mapping[Per, Callable[[Function, Shapes], Call]] = {
     Per.KEY: KeyCalls,
     Per.BATCH: BatchCalls,
 }
+
+
+def map_call(op: StatefulMapOp, source: pa.Schema, begins: Begins | None = None) -> Call:
+    """The function of a stateful map, as it is called in this process. source: of the rows that will come. begins: as
+    :func:`noted` takes it. Raises DeclarationError if the function cannot be loaded here."""
+    shapes = Shapes(
+        RowReader(key_of(op, source), "key"),
+        RowReader(source, "row"),
+        PlainRows(op.state, "state"),
+        PlainRows(given_by(op), "output row"),
+    )
+    return CALLS[op.per](noted(loaded(op.function, MAP_FUNCTION), begins), shapes)
+
+
+def key_of(op: StatefulMapOp, source: pa.Schema) -> pa.Schema:
+    """The key's columns."""
+    return pa.schema([pa.field(name, source.field(name).type) for name in op.key])
+
+
+def given_by(op: StatefulMapOp) -> pa.Schema:
+    """The columns of the rows that the function gives, without their key."""
+    return pa.schema(list(op.output)[len(op.key) :])
 
 
 def _answer(answer: Any, wanted: tuple[str, ...]) -> tuple[Any, ...]:
@@ -425,28 +454,22 @@ class StatefulMap(TwoStores[States]):
         source: pa.Schema,
         routing: Sequence[str],
         pace: CompactionPace = USUAL,
+        make_call: MakeCall = map_call,
     ) -> None:
-        """source: of the rows that will come. routing: the routing key's columns, all of them in the key. eagerness:
-        how soon and how fast to compact.
+        """source: of the rows that will come. routing: the routing key's columns, all of them in the key. pace: how
+        soon and how fast to compact. make_call: how the function is called.
 
         Raises DeclarationError if the function cannot be loaded here, ProtocolError for an op that contradicts itself.
         """
         if not set(routing) <= set(op.key):
             raise ProtocolError(f"a stateful map by {op.key} in a region that is routed by {tuple(routing)}")
-        key = pa.schema([pa.field(name, source.field(name).type) for name in op.key])
+        key = key_of(op, source)
         if list(op.output)[: len(key)] != list(key):
             raise ProtocolError(f"the output {op.output.names} does not begin with the key {op.key}")
-        output = pa.schema(list(op.output)[len(key) :])
-        shapes = Shapes(
-            RowReader(key, "key"),
-            RowReader(source, "row"),
-            PlainRows(op.state, "state"),
-            PlainRows(output, "output row"),
-        )
         self._key = key
         self._output = op.output
-        self._call = CALLS[op.per](loaded(op.function, "the function of a stateful map"), shapes)
-        self._bisected = BisectedCalls(self._call, op.per, output)
+        self._call = make_call(op, source)
+        self._bisected = BisectedCalls(self._call, op.per, given_by(op))
         self._is_finer = set(routing) < set(op.key)
         super().__init__(partial(States, key, op.state, routing), pace)
 
@@ -535,3 +558,15 @@ def loaded(function: bytes, about: str) -> Function:
             "Give the workers the modules that it needs, or define it in the program that declares it"
         ) from error
     return loaded
+
+
+def noted(function: Function, begins: Begins | None) -> Function:
+    """The function; ``begins``, if there is any, is called before each of its calls."""
+    if begins is None:
+        return function
+
+    def call(*arguments: Any) -> Any:
+        begins()
+        return function(*arguments)
+
+    return call

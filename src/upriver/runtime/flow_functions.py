@@ -1,0 +1,92 @@
+"""The processes for users' functions at one worker: one for each flow that has functions.
+
+A flow with functions has an evaluator of its own, too: while DuckDB waits for a function, the worker steps other flows,
+which must not come upon a DuckDB in mid-query.
+"""
+
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from functools import partial
+
+from upriver.engine.expressions import Evaluator
+from upriver.engine.region import FullRegionState, Region
+from upriver.ids import FlowId
+from upriver.logs import LogSettings
+from upriver.plan.plan import DataflowPlan, RegionPlan, StatefulMapOp
+from upriver.runtime.function_process import FUNCTION_TIMEOUT_S, FunctionProcess
+from upriver.worker.regions import BuildRegion
+
+
+@dataclass(slots=True)
+class _OfFlow:
+    """What a flow's functions run in. evaluator: made for the first view with scalar functions."""
+
+    process: FunctionProcess
+    evaluator: Evaluator | None = None
+
+
+@dataclass(slots=True)
+class FlowFunctions:
+    """Used by the thread that feeds the worker's machine; any thread calls ``close``.
+
+    build_plain: builds a region without users' functions. sets_aside: the tables whose bad rows are left out, as of
+    now. timeout_s: as for :class:`FunctionProcess`. meanwhile: does work of other flows than this one, while a function
+    of it is called; returns whether there was any.
+    """
+
+    build_plain: BuildRegion
+    sets_aside: Callable[[], Collection[str]] = frozenset
+    timeout_s: float = FUNCTION_TIMEOUT_S
+    logs: LogSettings | None = None
+    meanwhile: Callable[[FlowId], bool] = field(default=lambda flow: False)
+    _flows: dict[FlowId, _OfFlow] = field(default_factory=dict)
+
+    @property
+    def flows(self) -> AbstractSet[FlowId]:
+        """The flows that call functions."""
+        return self._flows.keys()
+
+    def builder(self, flow: FlowId) -> BuildRegion:
+        """Builds regions of this flow."""
+        return partial(self._build, flow)
+
+    def _build(self, flow: FlowId, plan: DataflowPlan, region: RegionPlan) -> FullRegionState:
+        if not calls_functions(plan):
+            return self.build_plain(plan, region)
+        of_flow = self._flows.get(flow)
+        if of_flow is None:
+            process = FunctionProcess(self.timeout_s, lambda: self.meanwhile(flow), self.logs)
+            of_flow = self._flows[flow] = _OfFlow(process)
+        if of_flow.evaluator is None:
+            of_flow.evaluator = Evaluator(of_flow.process)
+        return Region.build(plan, region, of_flow.evaluator, self.sets_aside(), of_flow.process)
+
+    def drop(self, flow: FlowId) -> None:
+        """The flow is gone: end its process."""
+        of_flow = self._flows.pop(flow, None)
+        if of_flow is not None:
+            of_flow.process.close()
+            of_flow.process.reap()
+
+    def interrupt(self, flow: FlowId) -> None:
+        """The flow will be dropped: a call under way fails."""
+        if flow in self._flows:
+            self._flows[flow].process.close()
+
+    def close(self) -> None:
+        """End all processes: calls under way fail."""
+        for of_flow in list(self._flows.values()):
+            of_flow.process.close()
+
+    def reap(self) -> None:
+        """After ``close``: forget all processes."""
+        for flow in list(self._flows):
+            self.drop(flow)
+
+
+def calls_functions(plan: DataflowPlan) -> bool:
+    """Whether a view has users' functions."""
+    return bool(plan.functions) or any(
+        isinstance(node.op, StatefulMapOp) for region in plan.regions for node in region.nodes
+    )
