@@ -79,6 +79,7 @@ from upriver.protocol.messages import (
     ForShare,
     FromWorker,
     OfShare,
+    OpenEpoch,
     Resume,
     RowsApplied,
     StartedAnew,
@@ -116,6 +117,7 @@ from upriver.protocol.worker_events import (
     WriteState,
 )
 from upriver.vnodes import Placement, VnodeMap
+from upriver.worker.held_events import Rest
 from upriver.worker.regions import BuildRegion
 from upriver.worker.worker import WorkerMachine
 
@@ -311,7 +313,7 @@ class SimulatedCluster:
     def start(self, worker: WorkerId) -> Process:
         """A process comes to a worker's place."""
         incarnation = Incarnation(next(self._incarnations))
-        process = Process(worker=worker, incarnation=incarnation, machine=self._new_machine())
+        process = Process(worker=worker, incarnation=incarnation, machine=self._new_machine(), rules=self._rules)
         self.processes[incarnation] = self.latest[worker] = process
         self.watcher.joined(process)
         self.step_coordinator(
@@ -410,7 +412,27 @@ class SimulatedCluster:
         self.step_worker(process, ShareHears(flow=part.flow, event=answer))
 
     def step_worker(self, process: Process, event: WorkerEvent) -> None:
-        """Give a process an event, and do what it wants done."""
+        """Give a process an event, and do what it wants done; but the event waits for a share that waits itself."""
+        if process.passes(event):
+            self.work(process, event)
+
+    def step_held(self, process: Process) -> WorkerEvent | Rest | None:
+        """A process takes what it has held, if anything can be taken yet; returns it."""
+        held = process.next_held()
+        if isinstance(held, Rest):
+            for flow in sorted(held.flows):
+                process.note_rest(flow, held.event)
+                for action in process.machine.step_rest(flow, held.event):
+                    self._carry_out(process, held.event, action)
+        elif held is not None:
+            self.work(process, held)
+        return held
+
+    def work(self, process: Process, event: WorkerEvent) -> None:
+        """Give a process an event that need not wait: it has time for some work."""
+        match event:
+            case ForShare(flow=flow, message=OpenEpoch() as opened) if flow in process.parts:
+                self.watcher.opened(process.parts[flow], opened)
         others = OtherFlows.before(process, event)
         process.note(event)
         if isinstance(event, LookupAsked):

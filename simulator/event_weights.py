@@ -47,6 +47,7 @@ class EventWeights:
     that of a lost process has run out. overdue: that a leaver is not waited for. record: how fast the lake takes
     control records. compact: that epochs become a segment. outgrown: after how many epochs a checkpoint is dropped.
     echo: how fast the coordinator hears again what a process has said before. nonsense: that it hears what cannot be.
+    call, call_returns: that a share calls a function of a user's, and waits for it; that the function returns.
     """
 
     publish: float
@@ -88,6 +89,8 @@ class EventWeights:
     outgrown: int | None = None
     echo: float = 0.0
     nonsense: float = 0.0
+    call: float = 0.0
+    call_returns: float = 1.0
 
     @property
     def membership(self) -> MembershipConfig:
@@ -213,6 +216,7 @@ class EventWeights:
             compact=0,
             echo=0,
             nonsense=0,
+            call=0,
             checkpoint=min(self.checkpoint, 0.1),
             spoil=0,
         )
@@ -236,4 +240,5 @@ class EventWeights:
             store=1,
             feed=1,
             lease=1,
+            call_returns=1,
         )

@@ -32,6 +32,7 @@ from upriver.protocol.messages import (
     ToWorker,
 )
 from upriver.protocol.peers import Envelope, ForRegion
+from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
     AllStateRead,
     ChangesNotStored,
@@ -60,6 +61,7 @@ from upriver.protocol.worker_events import (
     WriteChanges,
 )
 from upriver.vnodes import VnodeMap
+from upriver.worker.held_events import HeldEvents, OfAllShares, Rest
 from upriver.worker.serving import Serving
 from upriver.worker.shard import Shard
 from upriver.worker.share import Retired, Unassigned
@@ -277,6 +279,7 @@ class Process:
     worker: WorkerId
     incarnation: Incarnation
     machine: WorkerMachine
+    rules: Rules
     parts: dict[FlowId, SharePart] = field(default_factory=dict)
     gone: set[FlowId] = field(default_factory=set)
     """The flows that it has heard were dropped."""
@@ -308,6 +311,13 @@ class Process:
     """The last meeting, by which keys move if they do."""
     versions: dict[str, MapVersion] = field(default_factory=dict)
     """By view: of the last answer."""
+    calls: set[FlowId] = field(default_factory=set)
+    """The flows whose shares wait for a user's function."""
+    later: HeldEvents = field(init=False)
+    """What has come for them, and waits, too."""
+
+    def __post_init__(self) -> None:
+        self.later = HeldEvents(self.machine, self.rules)
 
     def __str__(self) -> str:
         return f"w{self.worker}#{self.incarnation}"
@@ -361,6 +371,50 @@ class Process:
         """Of its share of a flow; -1 if it has none."""
         return self.parts[flow].generation if flow in self.parts else -1
 
+    def passes(self, event: WorkerEvent) -> bool:
+        """Whether the machine takes the event now; else it waits."""
+        if not (self.calls or self.later):
+            return True
+        passes = self.later.passes(event, self.calls)
+        self._pause()
+        return passes
+
+    def holds(self, flow: FlowId) -> bool:
+        """Whether what comes for the flow's share waits. The process reads nothing of the lake for it meanwhile."""
+        return flow in self.calls or flow in self.later.flows
+
+    def next_held(self) -> WorkerEvent | Rest | None:
+        """Take the first event that need not wait any more."""
+        event = self.later.next(self.calls)
+        self._pause()
+        return event
+
+    def call(self, flow: FlowId) -> None:
+        """The flow's share calls a user's function, and waits for it."""
+        self.calls.add(flow)
+        self._pause()
+
+    def called(self, flow: FlowId) -> None:
+        """The function has returned."""
+        self.calls.remove(flow)
+        self._pause()
+
+    def _pause(self) -> None:
+        self.machine.pause(self.calls | self.later.flows if self.calls else frozenset())
+
+    def note_rest(self, flow: FlowId, event: OfAllShares) -> None:
+        """As :meth:`note`, before a share takes an event that others took before."""
+        part = self.parts.get(flow)
+        match event:
+            case _ if part is None:
+                return
+            case PeerLost():
+                part.loses(event, self.meet)
+            case Meet():
+                part.meets(event)
+            case CloseInput(flows=flows):
+                part.leaves |= flow in flows
+
     def note(self, event: WorkerEvent) -> None:
         """Note what any shell would know before the machine takes the event."""
         match event:
@@ -374,7 +428,7 @@ class Process:
             case PeerLost():
                 self._lose(event)
             case Meet():
-                for part in self.parts.values():
+                for part in self._free_parts:
                     part.meets(event)
                 self.left.clear()
                 self.meet = event
@@ -385,8 +439,8 @@ class Process:
             case PeersMet():
                 self.has_lost = any(isinstance(event, PeerLost) for event in self.inbox)
             case CloseInput(flows=flows):
-                for flow in self.parts.keys() & set(flows):
-                    self.parts[flow].leaves = True
+                for part in self._free_parts:
+                    part.leaves |= part.flow in flows
             case Retire():
                 self.is_dismissed = True
             case LookupGivenUp():
@@ -405,10 +459,15 @@ class Process:
 
     def _lose(self, event: PeerLost) -> None:
         self._note_left()
-        for part in self.parts.values():
+        for part in self._free_parts:
             part.loses(event, self.meet)
         if counts(event, self.meet, self.left):
             self.all_there, self.has_lost = False, True
+
+    @property
+    def _free_parts(self) -> list[SharePart]:
+        """Of the shares that take an event for all of them now."""
+        return [part for flow, part in self.parts.items() if flow not in self.machine.paused]
 
     def _note_left(self) -> None:
         """Note the peers that have taken leave of all shares."""
@@ -422,6 +481,9 @@ class Process:
         self.inbox.clear()
         self.late.clear()
         self.held.clear()
+        self.calls.clear()
+        self.later = HeldEvents(self.machine, self.rules)
+        self._pause()
         for part in self.parts.values():
             part.unread.clear()
             part.upqueries.clear()

@@ -48,13 +48,14 @@ from upriver.protocol.coordinator_events import (
     RescaleWanted,
     StopAsked,
 )
-from upriver.protocol.messages import ForShare, OpenEpoch
+from upriver.protocol.messages import ForShare
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
     ChangesNotStored,
     ChangesStored,
     PeerSaid,
     RowsFetched,
+    ShareHears,
     TimeToMove,
 )
 from upriver.worker.regions import BuildRegion
@@ -262,6 +263,12 @@ class World:
             moves.append((pace, partial(self._take, process)))
         for part in process.parts.values():
             moves += self._moves_of_part(process, part)
+        if process.parts.keys() - process.calls:
+            moves.append((weights.call, partial(self._call, process)))
+        if process.calls:
+            moves.append((weights.call_returns, partial(self._return, process)))
+        if process.later:
+            moves.append((pace, partial(self._take_held, process)))
         if process.late:
             moves.append((pace, partial(self._hear_late, process)))
         if process.parts:
@@ -290,7 +297,7 @@ class World:
         weights = self._weights
         moves: list[Move] = []
         pace = weights.pace_of(process.worker)
-        if part.unread and part.flow != self.unscheduled:
+        if part.unread and part.flow != self.unscheduled and not process.holds(part.flow):
             moves.append((pace * weights.read, partial(self._read, process, part)))
         if part.opened:
             moves.append((weights.repeat / len(process.parts), partial(self._repeat, process, part)))
@@ -357,15 +364,28 @@ class World:
     def _deliver(self, process: Process) -> None:
         message = process.down.popleft()
         self._happened("messages", f"{process} <- {short(message)}")
-        match message:
-            case ForShare(flow=flow, message=OpenEpoch() as opened) if flow in process.parts:
-                self.cluster.watcher.opened(process.parts[flow], opened)
         self.cluster.step_worker(process, message)
 
     def _take(self, process: Process) -> None:
         name = type(event := process.inbox.popleft()).__name__
         self._happened(name, f"{process}: {name}")
         self.cluster.step_worker(process, event)
+
+    def _call(self, process: Process) -> None:
+        flow = self._rng.choice(sorted(process.parts.keys() - process.calls))
+        self._happened("calls", f"{process}: flow {flow} calls a function")
+        process.call(flow)
+
+    def _return(self, process: Process) -> None:
+        flow = self._rng.choice(sorted(process.calls))
+        self._happened("returns", f"{process}: the function that flow {flow} has called returns")
+        process.called(flow)
+        for lookup in process.later.lookups():
+            self.cluster.step_worker(process, lookup)
+
+    def _take_held(self, process: Process) -> None:
+        event = self.cluster.step_held(process)
+        self._happened("held" if event is not None else "still_held", f"{process} takes {event} that was held")
 
     def _repeat(self, process: Process, part: SharePart) -> None:
         message = self._rng.choice(part.opened)
@@ -375,7 +395,7 @@ class World:
     def _read(self, process: Process, part: SharePart) -> None:
         event = part.unread.popleft()
         self._happened("reads", f"{process} reads {read_in_words(event)} for flow {part.flow}")
-        self.cluster.answer(process, part, event)
+        self.cluster.work(process, ShareHears(flow=part.flow, event=event))
 
     def _hear_late(self, process: Process) -> None:
         event = self.cluster.hear_late(process)
@@ -410,12 +430,12 @@ class World:
         assert process.meet is not None
         keys_max = process.meet.keys_max or self._rng.randint(1, self._weights.keys_max)
         self._happened("moves", f"{process} has time to move {keys_max} keys")
-        self.cluster.step_worker(process, TimeToMove(keys_max=keys_max))
+        self.cluster.work(process, TimeToMove(keys_max=keys_max))
 
     def _spend(self, process: Process, kind: str) -> None:
         event = drawn_work(kind, self._rng)
         self._happened(kind, f"{process} has {event}")
-        self.cluster.step_worker(process, event)
+        self.cluster.work(process, event)
 
     # Segments
 

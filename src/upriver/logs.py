@@ -9,18 +9,23 @@ An error that a public call raises is short, as :mod:`upriver.errors` says, and 
 import inspect
 import json
 import logging
+import os
 import sys
+import warnings
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TextIO, TypeVar, cast
 
-from upriver.errors import DeclarationError, ProtocolError, UpriverError
+from upriver.errors import DeclarationError, ProtocolError, UpriverError, UpriverWarning
 
 ROOT = "upriver"
+_FILES = str(Path(__file__).parent) + os.sep
+"""Where the files of this package begin."""
 TEXT, JSON = "text", "json"
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _LINE = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -111,6 +116,14 @@ def with_short_errors(kind: type[T]) -> type[T]:
         elif isinstance(member, property) and member.fget is not None:
             setattr(kind, name, property(shorten_errors(member.fget), doc=member.__doc__))
     return kind
+
+
+def warn_caller(message: str) -> None:
+    """Warn with an UpriverWarning, at the line of the caller's that called this package."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_FILES):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, UpriverWarning, stacklevel=level)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
@@ -10,8 +9,9 @@ from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from upriver.arguments import at_least, class_name, more_than_none, some_text, whole
-from upriver.errors import DeclarationError, UpriverWarning
+from upriver.errors import DeclarationError
 from upriver.lake.address import object_address
+from upriver.logs import warn_caller
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tls, Tokens
 from upriver.vnodes import check_vnodes
 
@@ -185,7 +185,7 @@ def groups_of(parameters: Mapping[str, Any], earlier: Mapping[str, Any]) -> AppO
         if (parameter := "doors" if group == "tls" else group) in given:
             raise DeclarationError(f"{name}= and {parameter}= are given: {_spelled(name)}")
     if earlier:
-        warnings.warn("; ".join(map(_spelled, earlier)), UpriverWarning, stacklevel=4)
+        warn_caller("; ".join(map(_spelled, earlier)))
     certificate = parts.pop("tls", {})
     if len(certificate) == 1:
         lacking = "tls_key" if "certificate" in certificate else "tls_certificate"

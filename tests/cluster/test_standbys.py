@@ -89,10 +89,11 @@ def test_each_vnode_is_followed_on_another_executor(cluster: RunningCluster) -> 
     group = cluster.ask("group")
     executors = {worker: executor_of(cluster, worker) for worker in range(WORKERS)}
     assert len(set(executors.values())) == WORKERS  # spread, though each executor has room for two
-    followers = {vnode: follower for _, follower, vnodes in group["feeds"] for vnode in vnodes}
-    assert sorted(followers) == list(range(VNODES))
-    for vnode, owner in enumerate(group["owners"]):
-        assert executors[followers[vnode]] != executors[owner]
+    for pairs in group["followers"]:
+        followers = dict(pairs)
+        assert sorted(followers) == list(range(VNODES))
+        for vnode, owner in enumerate(group["owners"]):
+            assert executors[followers[vnode]] != executors[owner]
 
 
 def test_others_take_over_from_a_python_worker_that_is_killed(cluster: RunningCluster) -> None:

@@ -22,6 +22,7 @@ from upriver.lake.checkpoints import chain, checkpoint_path, load, place_directo
 from upriver.lake.files import Files
 from upriver.lake.lake import OwnedLake, term_path
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, Input
+from upriver.plan.provenance import lake_edges
 from upriver.protocol.coordinator_events import (
     CheckpointFailed,
     CheckpointPublished,
@@ -508,6 +509,14 @@ def test_the_state_of_a_flow_is_that_of_its_full_views() -> None:
 @pytest.mark.parametrize("other", [planned("a", "j"), replace(A, full_because=None), replace(A, logs_changes=True)])
 def test_digests_differ_when_views_do(other: DataflowPlan) -> None:
     assert plan_digest(A) != plan_digest(other)
+
+
+def test_digests_differ_when_bad_rows_of_its_tables_are_set_aside() -> None:
+    (table,) = {edge.table for edge in lake_edges(A)}
+    assert plan_digest(A, {table, "other"}) == plan_digest(A, {table}) != plan_digest(A) == plan_digest(A, {"other"})
+    aside = state_of([A], {table})
+    assert aside is not None
+    assert aside.digest != plan_digest(A)
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,8 @@ from upriver.protocol.messages import (
 from upriver.protocol.peers import Envelope
 from upriver.protocol.worker_events import LookupAsked, PeersMet, ShareHears, WorkerEvent
 from upriver.runtime.flow_functions import FlowFunctions
-from upriver.runtime.held_events import HeldEvents, Rest
 from upriver.runtime.worker_loop import WorkerLoop
+from upriver.worker.held_events import HeldEvents, Rest
 from upriver.worker.worker import WorkerMachine
 
 TWIN, LATE = FlowId(2), FlowId(3)

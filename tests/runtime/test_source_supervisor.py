@@ -290,7 +290,7 @@ def test_only_a_source_that_has_failed_for_good_is_warned_of_at_once_and_later(w
     world.other.now(ended=GOES_AWAY)
     good = "table 'good': its source has failed: another schema."
     with pytest.warns(UpriverWarning, match=good) as first:
-        world.supervisor.warn(1.0, stacklevel=1)
+        world.supervisor.warn(1.0)
     assert [told.filename for told in first] == [__file__]
     assert world.good.is_compared
     assert [failure.startswith(good) for failure in world.supervisor.lasting_failures()] == [True]

@@ -83,7 +83,7 @@ class CheckpointKeeper:
         """Give a flow its place, and find what it begins with. The flows of one start come before :meth:`start`, in the
         order of their declaration. Reads the lake. Raises CorruptFile.
         """
-        state = state_of(plans)
+        state = state_of(plans, self._lake.sets_aside())
         if state is None:
             return FoundCheckpoints(None)
         with self._lake_lock:

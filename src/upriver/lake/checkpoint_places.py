@@ -14,6 +14,7 @@ import xxhash
 from upriver.lake.checkpoints import newest, places
 from upriver.lake.lake import Lake
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, Input
+from upriver.plan.provenance import lake_edges
 from upriver.plan.used_columns import with_used_columns
 from upriver.protocol.plans import plan_to_json
 from upriver.state.checkpoint import CheckpointPlace
@@ -35,21 +36,24 @@ class FlowState:
     regions: Mapping[str, str]
 
 
-def state_of(plans: Sequence[DataflowPlan]) -> FlowState | None:
-    """The state of a flow with these views; ``None`` if all are partial, so that no checkpoint has state of them."""
+def state_of(plans: Sequence[DataflowPlan], sets_aside: Collection[str] = ()) -> FlowState | None:
+    """The state of a flow with these views; ``None`` if all are partial, so that no checkpoint has state of them.
+    sets_aside: the tables whose bad rows are left out."""
     full = [plan for plan in plans if plan.full_because is not None]
     if not full:
         return None
-    digests = {plan.name: plan_digest(plan) for plan in plans}
+    digests = {plan.name: plan_digest(plan, sets_aside) for plan in plans}
     regions = {region.name: digests[plan.name] for plan in full for region in plan.spread}
     views = sorted(digests, key=lambda view: digests[view])  # in whatever order they are declared
     return FlowState(_digest([digests[view] for view in views]), tuple(views), regions)
 
 
-def plan_digest(plan: DataflowPlan) -> str:
+def plan_digest(plan: DataflowPlan, sets_aside: Collection[str] = ()) -> str:
     """A digest of everything but rows that the state of a view's regions depends on: of its plan, with the types of the
-    columns that it uses, without its name, its SQL and what ``explain`` says."""
-    return _digest([STATE_FORMAT, plan_to_json(_without_names(with_used_columns(plan)))])
+    columns that it uses, without its name, its SQL and what ``explain`` says; and of which of its tables' bad rows are
+    left out."""
+    aside = sorted({edge.table for edge in lake_edges(plan)}.intersection(sets_aside))
+    return _digest([STATE_FORMAT, plan_to_json(_without_names(with_used_columns(plan))), *([aside] if aside else ())])
 
 
 def _digest(form: object) -> str:

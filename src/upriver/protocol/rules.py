@@ -167,6 +167,8 @@ class Rules:
     flows_build_fails_first: bool = True
     """flows.build_fails_first: where views that keep every key take more than the budget, one that is built beside
     others fails before any of them."""
+    flows_held_in_order: bool = True
+    """flows.held_in_order: what comes for a share behind an event that waits for a user's function waits, too."""
     views_fail_everywhere: bool = True
     """views.fail_everywhere: a view that has failed at one worker fails at all."""
     views_failed_are_recorded: bool = True

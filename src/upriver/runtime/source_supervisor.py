@@ -6,7 +6,6 @@
 import logging
 import threading
 import time
-import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from upriver.coordinator.sources import (
 from upriver.errors import DeclarationError, IngestFailed, UpriverWarning, WaitTimeout
 from upriver.ids import BEGINNING, Epoch
 from upriver.lake.manifests import LakeEpochs, LastBatch
+from upriver.logs import warn_caller
 from upriver.protocol.freshness import SourceState
 from upriver.shutdown import run_all
 
@@ -355,10 +355,9 @@ class SourceSupervisor:
         """Of each source that has failed for good, why. No other attempt of it begins unless a user asks for one."""
         return [failure_of_source(table, told) for table, told in self.status().items() if _has_failed_for_good(told)]
 
-    def warn(self, seconds: float, stacklevel: int) -> None:
+    def warn(self, seconds: float) -> None:
         """Warn of each source that has failed for good, now, and from now on as soon as it fails. Waits until sources
-        are compared with earlier ones, at most so many seconds. stacklevel: of the user's call, seen from the
-        caller."""
+        are compared with earlier ones, at most so many seconds."""
         give_up_at = self._now() + seconds
         for table, source in self._sources.items():
             if source.ingest is not None:
@@ -366,7 +365,7 @@ class SourceSupervisor:
             self._look(table)
         self._warns = True
         for failure in self.lasting_failures():
-            warnings.warn(failure, UpriverWarning, stacklevel=stacklevel + 1)
+            warn_caller(failure)
 
     def ingested(self) -> dict[str, int]:
         """By table, the rows that were committed since the app started."""
@@ -447,7 +446,7 @@ class SourceSupervisor:
         _log_state(table, before, told)
         if self._warns and has_ended:
             with suppress(UpriverWarning):  # a filter may make errors of warnings
-                warnings.warn(failure_of_source(table, told), UpriverWarning, stacklevel=1)
+                warn_caller(failure_of_source(table, told))
         source.has_failed_for_good = has_ended
         if before != state:
             source.logged, source.stands_since = state, self._now()

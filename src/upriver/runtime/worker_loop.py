@@ -74,11 +74,11 @@ from upriver.protocol.worker_events import (
     WorkerEvent,
 )
 from upriver.runtime.flow_functions import FlowFunctions
-from upriver.runtime.held_events import HeldEvents, OfAllShares, Rest
 from upriver.runtime.pace import Mover, RowPace, SlicePace
 from upriver.runtime.snapshots import HeldSnapshots
 from upriver.runtime.waiting_lookups import WaitingLookups, answered
 from upriver.runtime.worker_lake import WorkerLake
+from upriver.worker.held_events import HeldEvents, OfAllShares, Rest
 from upriver.worker.worker import WorkerMachine
 
 
@@ -513,7 +513,7 @@ class WorkerLoop:
     def _turn_for_others(self, waiting: frozenset[FlowId]) -> bool:
         is_busy = False
         for _ in range(INBOX_TURN_MAX):
-            for lookup in self._inbox.lookups():
+            for lookup in (*self._held.lookups(), *self._inbox.lookups()):
                 is_busy |= self._pass(lookup, waiting)
             held = self._held.next(waiting)
             if held is not None:

@@ -512,7 +512,7 @@ class RunningApp:
         """Warn the caller of :meth:`upriver.App.start` of sources that have failed for good. Waits until loads are
         compared with earlier ones, for so many seconds and ``COMPARISON_S_MAX`` at most; warns of later failures as
         they come."""
-        self._supervisor.warn(min(seconds, COMPARISON_S_MAX), stacklevel=4)
+        self._supervisor.warn(min(seconds, COMPARISON_S_MAX))
 
     def status(self) -> dict[str, Any]:
         return self._coordinator.status()

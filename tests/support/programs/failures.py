@@ -70,12 +70,13 @@ def check(spark: SparkSession, app: App, events: str, views: list[str], files: i
 
 
 def group(app: App) -> dict[str, Any]:
-    """No user is told of it, so this looks where it is. born: the generation in which all began anew last."""
-    cluster: Any = app._running_app
-    machine = cluster._running._machine
-    lines = list(machine.leader._feeds._lines.values())
-    feeds = [(int(line.owner), int(line.follower), sorted(map(int, line.vnodes))) for line in lines]
-    return {"owners": list(map(int, machine.vnode_map.owners)), "feeds": feeds, "born": machine.cluster.generation.born}
+    """No user is told of it, so this looks where it is. followers: of each flow, pairs of a vnode and the worker that
+    follows it. born: of each flow, the generation in which all began anew last."""
+    running: Any = app._running_app
+    cluster = running._running._machine.cluster
+    followers = [[(int(vnode), int(follower)) for vnode, follower in flow.feeds.fed()] for flow in cluster]
+    born = [flow.generation.born for flow in cluster]
+    return {"owners": list(map(int, cluster.vnode_map.owners)), "followers": followers, "born": born}
 
 
 class Maps:

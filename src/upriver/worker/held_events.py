@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from upriver.ids import FlowId
 from upriver.protocol.messages import Assign, CloseInput, DropFlow, ForShare, Meet, Retire
 from upriver.protocol.peers import Envelope
+from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
     LookupAsked,
     LookupGivenUp,
@@ -49,8 +50,9 @@ class _Held:
 class HeldEvents:
     """Used by the loop's thread."""
 
-    def __init__(self, machine: WorkerMachine) -> None:
+    def __init__(self, machine: WorkerMachine, rules: Rules = ALL_RULES) -> None:
         self._machine = machine
+        self._rules = rules
         self._held: deque[_Held] = deque()
         self._lookups: list[LookupAsked] = []
         self._flows = Counter[FlowId]()
@@ -101,7 +103,7 @@ class HeldEvents:
             return False
         if self._for_all:
             return self._add(_Held(event, None))
-        paused = waiting | self._flows.keys()
+        paused = waiting | (self._flows.keys() if self._rules.flows_held_in_order else frozenset())
         match event:
             case ForShare(flow=flow) | ShareHears(flow=flow) | DropFlow(flow=flow) if flow in paused:
                 return self._add(_Held(event, frozenset({flow})))
