@@ -1,7 +1,7 @@
 """One worker process of a simulated cluster: the real machine, and a small model of the shell around it."""
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from random import Random
@@ -382,6 +382,10 @@ class Process:
     def holds(self, flow: FlowId) -> bool:
         """Whether what comes for the flow's share waits. The process reads nothing of the lake for it meanwhile."""
         return flow in self.calls or flow in self.later.flows
+
+    def unheard(self) -> Iterator[Envelope]:
+        """What peers have said that waits."""
+        return (event.envelope for event in self.later if isinstance(event, PeerSaid))
 
     def next_held(self) -> WorkerEvent | Rest | None:
         """Take the first event that need not wait any more."""

@@ -350,11 +350,13 @@ class Watcher:
             if process.runs and flow in process.parts and process.generation(flow) == generation
         }
         wanted = region, flow, generation
-        for line, envelope in self._network.on_its_way():
+        moving = [(f"{line.sender} -> {line.receiver}", envelope) for line, envelope in self._network.on_its_way()]
+        moving += [(f"-> {process}", envelope) for process in self._members.values() for envelope in process.unheard()]
+        for where, envelope in moving:
             match envelope.content:
                 case ForRegion(region=of, message=Acquire(keys=keys)):
                     if (of, envelope.flow, envelope.generation) == wanted:
-                        found.setdefault(f"{line.sender} -> {line.receiver}", []).extend(keys.tolist())
+                        found.setdefault(where, []).extend(keys.tolist())
         return found
 
     def _look_everywhere(self, flow: FlowId, plan: DataflowPlan, epoch: Epoch) -> None:

@@ -6,6 +6,7 @@ others at once, and for this share later.
 """
 
 from collections import Counter, deque
+from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
@@ -62,6 +63,10 @@ class HeldEvents:
 
     def __bool__(self) -> bool:
         return bool(self._held)
+
+    def __iter__(self) -> Iterator[WorkerEvent | Rest]:
+        """What is held, in its order, without the lookups."""
+        return (held.event for held in self._held)
 
     @property
     def flows(self) -> AbstractSet[FlowId]:
