@@ -30,7 +30,8 @@ from upriver.lake.upkeep import compact
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.protocol.worker_events import ReadEpoch, RowsRead
 from upriver.runtime.coordinator_loop import as_published
-from upriver.runtime.lake_reader import LakeReader, Piece
+from upriver.runtime.lake_reader import LakeReader
+from upriver.runtime.read_ahead import Piece
 from upriver.state.runs import describe_run, encode_run, run_schema
 from upriver.text import render_rows
 from upriver.vnodes import VNODES_DEFAULT, VnodeMap

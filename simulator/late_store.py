@@ -25,6 +25,7 @@ class StoredFiles:
     """The files of a store, by path. Each request is carried out at once."""
 
     request_bytes_min = 1
+    is_remote = False
 
     def __init__(self, content: dict[str, bytes]) -> None:
         self.content = content

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from soak import examples
+from store_kit import HangingStore
 
 from upriver.engine.batch import Batch
 from upriver.errors import CorruptFile, ProtocolError
 from upriver.ids import Channel, Epoch, VnodeId
+from upriver.lake.files import Files
 from upriver.lake.history import MERGED_TOGETHER, TIDIED_RUNS_MAX, KeyHistory, Merging
 from upriver.lake.lake import Lake, LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
@@ -32,14 +35,15 @@ FLIGHTS_IN, ADDED = CHANNELS["flights"], lake_channel("flights", ("number",))
 Rows = list[tuple[int, dict[str, object]]]
 Published = tuple[str, list[list[int]]]
 """An epoch: its table, and the hashes of each run."""
+READ_S_MAX = 30.0
+"""Seconds for a read that no other one holds up."""
 Ask = tuple[str, set[int], float]
 """Of a table some keys, through an epoch in so large a part of all."""
 
 
-def own(root: str, vnodes: int = 16) -> OwnedLake:
-    return OwnedLake(
-        root, LakeRecord(vnodes, (FLIGHTS, PLANES), {"flights": (("tail",),), "planes": (("number",),)}), {}
-    )
+def own(root: str, vnodes: int = 16, files: Files | None = None) -> OwnedLake:
+    record = LakeRecord(vnodes, (FLIGHTS, PLANES), {"flights": (("tail",),), "planes": (("number",),)})
+    return OwnedLake(root, record, {}, files)
 
 
 @pytest.fixture
@@ -301,3 +305,29 @@ def test_a_damaged_run_that_is_not_asked_for_does_no_harm(lake: OwnedLake) -> No
     with pytest.raises(CorruptFile, match=f"^{runs[0].path}: bytes"):
         rows_of(history, "flights", {2**63}, MERGED_TOGETHER)
     assert len(rows_of(history, "flights", {5}, MERGED_TOGETHER)) == MERGED_TOGETHER - 1
+
+
+def test_an_edge_whose_manifests_do_not_come_holds_up_no_other() -> None:
+    store = HangingStore()
+    lake = own("memory://lake", files=store)
+    publish(lake, "flights", [5], [5, 6])
+    publish(lake, "planes", [5, 7])
+    history, store.slow = KeyHistory(lake), "epochs/"
+    with ThreadPoolExecutor(1) as threads:
+        flights = threads.submit(rows_of, history, "flights", {5}, 2)
+        assert store.hangs.wait(READ_S_MAX)
+        assert rows_of(history, "planes", {5}, 2) == by_reading(lake, "planes", {5}, 2, 16) != []
+        assert not flights.done()
+        store.goes_on.set()
+        assert flights.result(READ_S_MAX) == by_reading(lake, "flights", {5}, 2, 16) != []
+
+
+def test_threads_find_the_rows_of_their_keys_beside_each_other(lake: OwnedLake) -> None:
+    epochs = 24
+    for epoch in range(epochs):
+        publish(lake, ("flights", "planes")[epoch % 2], [5, 6, epoch])
+    history = KeyHistory(lake, runs_max=2, merging=Merging(together=2, small_bytes=1 << 20, bytes_max=1 << 20))
+    asks = [(table, {5, 6 + through}, through) for through in range(epochs + 1) for table in TABLES]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda ask: rows_of(history, *ask), asks, timeout=READ_S_MAX))
+    assert found == [by_reading(lake, *ask, 16) for ask in asks]

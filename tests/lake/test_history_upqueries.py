@@ -11,7 +11,7 @@ import pytest
 
 from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.errors import CorruptFile
-from upriver.ids import Epoch
+from upriver.ids import Epoch, FlowId
 from upriver.lake.history import LONG_READ_ROWS, Heard, UpqueryReader
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
@@ -26,6 +26,7 @@ HEARD_S_MAX = 10.0
 TRIPS = TableSpec("trips", pa.schema([("k", pa.int64()), ("epoch", pa.int64())]), ("k",))
 CHANNEL = lake_channel("trips", ("k",))
 ASKED, OTHER = 5, 2**63
+FLOW = FlowId(1)
 
 
 @pytest.fixture
@@ -55,7 +56,10 @@ def heard_of(lake: OwnedLake, through: int) -> Heard | BaseException:
     reader = UpqueryReader(lake, heard.put)
     upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(through))
     reader.ask(
-        ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),)), {CHANNEL: TRIPS}, heard.put
+        FLOW,
+        ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),)),
+        {CHANNEL: TRIPS},
+        heard.put,
     )
     answer = heard.get(timeout=HEARD_S_MAX)
     reader.close()
@@ -83,14 +87,14 @@ def test_keys_whose_file_is_damaged_have_no_answer_and_are_read_again_when_it_is
     upquery = Upquery(1, np.array([ASKED], np.uint64), Epoch(1))
     wish = ReadKeys(generation=3, region="totals", upquery=upquery, ports=((0, CHANNEL),))
     path.write_bytes(whole[:-8])
-    reader.ask(wish, {CHANNEL: TRIPS}, heard.put)
+    reader.ask(FLOW, wish, {CHANNEL: TRIPS}, heard.put)
     unread = heard.get(timeout=HEARD_S_MAX)
     assert isinstance(unread, KeysUnread)
     assert (unread.generation, unread.region, unread.number) == (3, "totals", 1)
     assert isinstance(unread.error, CorruptFile)
     assert "tables/trips/k/1.arrow" in str(unread.error)
     path.write_bytes(whole)
-    reader.ask(wish, {CHANNEL: TRIPS}, heard.put)
+    reader.ask(FLOW, wish, {CHANNEL: TRIPS}, heard.put)
     assert isinstance(heard.get(timeout=HEARD_S_MAX), KeysRead)
     reader.close()
 
@@ -104,7 +108,7 @@ def test_a_read_of_many_rows_says_that_it_takes_long(lake: OwnedLake) -> None:
     publish(lake, rows=LONG_READ_ROWS + 1)
     heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
     reader = UpqueryReader(lake, heard.put)
-    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS}, heard.put)
+    reader.ask(FLOW, asked_for(1, ASKED), {CHANNEL: TRIPS}, heard.put)
     assert heard.get(timeout=HEARD_S_MAX) == ReadTakesLong(generation=3, region="totals", number=1)
     answer = heard.get(timeout=HEARD_S_MAX)
     assert isinstance(answer, KeysRead)
@@ -124,9 +128,9 @@ def test_a_short_read_overtakes_a_long_one(lake: OwnedLake) -> None:
             assert has_answer.wait(HEARD_S_MAX)
 
     reader = UpqueryReader(lake, heard.put)
-    reader.ask(asked_for(1, ASKED), {CHANNEL: TRIPS}, hear)
+    reader.ask(FLOW, asked_for(1, ASKED), {CHANNEL: TRIPS}, hear)
     assert isinstance(heard.get(timeout=HEARD_S_MAX), ReadTakesLong)
-    reader.ask(asked_for(2, OTHER), {CHANNEL: TRIPS}, hear)
+    reader.ask(FLOW, asked_for(2, OTHER), {CHANNEL: TRIPS}, hear)
     answers = [heard.get(timeout=HEARD_S_MAX)]
     has_answer.set()
     answers.append(heard.get(timeout=HEARD_S_MAX))

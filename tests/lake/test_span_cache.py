@@ -1,6 +1,8 @@
 """What the flows of a worker read of the same spans: read and decoded once, and the same as without the cache."""
 
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -29,13 +31,17 @@ class CountedLake(OwnedLake):
     def __init__(self, root: str) -> None:
         super().__init__(root, LakeRecord(VNODES, (BIDS,), {"bids": (("auction",), ("bidder",))}), {})
         self.reads: list[str] = []
+        self.meanwhile: Callable[[], object] = lambda: None
+        """Called within each read."""
 
     def epochs(self, span: EpochSpan) -> LakeEpochs:
         self.reads.append(span.name)
+        self.meanwhile()
         return super().epochs(span)
 
     def open_run(self, run: RunInfo, schema: pa.Schema) -> object:  # type: ignore[override]
         self.reads.append(run.path)
+        self.meanwhile()
         return super().open_run(run, schema)
 
 
@@ -147,3 +153,40 @@ def test_rows_go_with_the_last_flow_that_has_not_read_them(
     read(cache, 1)
     and_then(cache)
     assert (cache.bytes > 0) == bytes_left
+
+
+READ_S_MAX = 30.0
+"""Seconds for a read that no other one holds up."""
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_read_that_hangs_holds_up_only_flows_that_read_the_same(lake: CountedLake, after: int) -> None:
+    """after: the number of reads before the one that hangs, of a manifest and a run."""
+    cache, hangs, goes_on = shared(lake, flows=3), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        if len(lake.reads) == after + 1:
+            hangs.set()
+            assert goes_on.wait(READ_S_MAX)
+
+    lake.meanwhile = hang
+    with ThreadPoolExecutor(2) as threads:
+        held_up = [threads.submit(read, cache, 1)]
+        assert hangs.wait(READ_S_MAX)
+        held_up.append(threads.submit(read, cache, 1))
+        assert read(cache, 2).num_rows == VNODES
+        assert not any(flow.done() for flow in held_up)
+        goes_on.set()
+        found = [flow.result(READ_S_MAX) for flow in held_up]
+    assert sorted(lake.reads) == sorted(
+        name for epoch in (1, 2) for name in (single(epoch).name, f"tables/{AUCTIONS}/{epoch}")
+    )
+    assert found == [read(cache, 1)] * 2
+
+
+def test_a_manifest_that_lacks_a_channel_is_read_again(lake: CountedLake) -> None:
+    cache, added = shared(lake), Channel("bids/none")
+    assert cache.epochs(single(1), [AUCTIONS]) is cache.epochs(single(1), [BIDDERS])
+    assert lake.reads == [single(1).name]
+    assert not cache.epochs(single(1), [added]).has_runs_of(added)
+    assert lake.reads == [single(1).name] * 2

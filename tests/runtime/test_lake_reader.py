@@ -1,8 +1,11 @@
 """What a worker reads of an epoch, in pieces that are as long as may be."""
 
 import math
+import threading
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,18 +16,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from store_kit import HangingStore
 
-from upriver.ids import Channel, Epoch, VnodeId
+from upriver.engine.retention import Retention
+from upriver.ids import Channel, Epoch, FlowId, VnodeId
+from upriver.lake.flow_threads import FlowThreads
 from upriver.lake.lake import CommitTimes, LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import TableSpec
 from upriver.protocol.worker_events import EpochRead, ReadEpoch, RowsRead
-from upriver.runtime.lake_reader import READ_AGAIN_S_MAX, READ_AGAIN_S_MIN, LakeReader, Piece, end_of_piece
+from upriver.runtime.lake_reader import READ_AGAIN_S_MAX, READ_AGAIN_S_MIN, LakeReader, end_of_piece
 from upriver.runtime.pace import ROWS_BUDGET_S, ROWS_MIN
+from upriver.runtime.read_ahead import Piece, ReadAhead, Reading, ReadNow
 from upriver.state.runs import describe_run, encode_run, run_schema
 
 VNODES = 4
 ROWS = 150_000
+WOKEN_S_MAX = 30.0
+"""Seconds for a thread that no read holds up."""
 BIDS = TableSpec("bids", pa.schema([("auction", pa.int64())]), ("auction",))
 CHANNEL = Channel("bids/auction")
 ALL = tuple(map(VnodeId, range(VNODES)))
@@ -49,8 +58,17 @@ def test_what_is_left_is_cut_into_pieces_of_one_size() -> None:
     assert [end_of_piece(hashes, first, 40) for first in (0, 34, 67)] == [34, 67, 100]
 
 
-@pytest.fixture
-def reading(tmp_path: Path) -> Iterator[LakeReader]:
+def ahead(pieces: Iterator[Piece]) -> Reading:
+    """Read ahead, at once."""
+    return ReadAhead(pieces, lambda job: job(), lambda: None)
+
+
+Begin = Callable[[Iterator[Piece]], Reading]
+EITHER_WAY = pytest.mark.parametrize("begin", [ReadNow, ahead])
+
+
+@pytest.fixture(params=[ReadNow, ahead])
+def reading(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[LakeReader]:
     """Of one epoch, of one run in which each key has three rows."""
     lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(VNODES, (BIDS,), {"bids": (("auction",),)}), {})
     hashes = np.repeat(np.arange(ROWS // 3, dtype=np.uint64) << np.uint64(46), 3)
@@ -58,7 +76,7 @@ def reading(tmp_path: Path) -> Iterator[LakeReader]:
     lake.files.create("tables/bids/auction/run", encoded)
     run = describe_run("tables/bids/auction/run", encoded, hashes, VNODES)
     lake.publish(Manifest(epoch=Epoch(1), term=lake.term, table="bids", query="q", batch=0, runs={CHANNEL: (run,)}))
-    reading = LakeReader(lake, CommitTimes(lake))
+    reading = LakeReader(lake, CommitTimes(lake), begin=request.param)
     reading.assign(VNODES, {CHANNEL: BIDS})
     reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
     yield reading
@@ -103,7 +121,10 @@ def test_an_epoch_that_is_given_up_is_read_no_further(reading: LakeReader) -> No
     assert not reading.is_on
 
 
-def test_an_epoch_that_cannot_be_read_is_tried_again_from_where_it_stood_with_back_off(tmp_path: Path) -> None:
+@EITHER_WAY
+def test_an_epoch_that_cannot_be_read_is_tried_again_from_where_it_stood_with_back_off(
+    tmp_path: Path, begin: Begin
+) -> None:
     lake = OwnedLake(str(tmp_path / "lake"), LakeRecord(VNODES, (BIDS,), {"bids": (("auction",),)}), {})
     keys = np.arange(3, dtype=np.uint64) << np.uint64(62)
     runs = []
@@ -115,11 +136,11 @@ def test_an_epoch_that_cannot_be_read_is_tried_again_from_where_it_stood_with_ba
     lake.publish(manifest)
     last = tmp_path / "lake/tables/bids/auction/2"
     now = [0.0]
-    reading, taken = LakeReader(lake, CommitTimes(lake), lambda: now[0]), list[Piece]()
+    reading, taken = LakeReader(lake, CommitTimes(lake), lambda: now[0], begin=begin), list[Piece]()
     reading.assign(VNODES, {CHANNEL: BIDS})
-    reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
     content = last.read_bytes()
     last.unlink()
+    reading.begin(ReadEpoch(epoch=Epoch(1), channels=(CHANNEL,), vnodes=ALL))
     waits = []
     for _ in range(12):
         while reading.is_on:
@@ -137,3 +158,43 @@ def test_an_epoch_that_cannot_be_read_is_tried_again_from_where_it_stood_with_ba
     assert [row for piece in rows for row in piece] == [0, 1, 2]
     assert (reading.held_up, reading.due_in_s) == (None, math.inf)
     lake.release()
+
+
+def test_a_read_beside_one_that_was_given_up_and_hangs_has_all_rows_that_leave_the_table() -> None:
+    store, threads, woken = HangingStore(), FlowThreads("reads", 4), threading.Event()
+    lake = OwnedLake("memory://lake", LakeRecord(VNODES, (BIDS,), {"bids": (("auction",),)}), {}, store)
+    retained = [Retention("auction", newest=3), Retention("auction", newest=9, cut=3)]
+    for number, (times, retention) in enumerate(zip(([1, 2, 3], [9]), retained, strict=True), 1):
+        hashes = np.array(times, np.uint64)
+        encoded = encode_run(pa.table([hashes, times], schema=run_schema(BIDS.schema)))
+        lake.files.create(f"tables/bids/auction/{number}", encoded)
+        runs = {CHANNEL: (describe_run(f"tables/bids/auction/{number}", encoded, hashes, VNODES),)}
+        epoch, all_retained = Epoch(number), {"bids": retention}
+        lake.publish(
+            Manifest(
+                epoch=epoch, term=lake.term, table="bids", query="q", batch=number, runs=runs, retained=all_retained
+            )
+        )
+    reading = LakeReader(
+        lake, CommitTimes(lake), begin=lambda pieces: ReadAhead(pieces, partial(threads.do, FlowId(1)), woken.set)
+    )
+    reading.assign(VNODES, {CHANNEL: BIDS})
+    second = ReadEpoch(epoch=Epoch(2), channels=(CHANNEL,), vnodes=ALL)
+    store.slow = "tables/bids/auction/1"
+    reading.begin(second)
+    assert store.hangs.wait(WOKEN_S_MAX)
+    reading.begin(second)
+    taken: list[Piece] = []
+    while not taken or isinstance(taken[-1], RowsRead):
+        assert woken.wait(WOKEN_S_MAX)
+        woken.clear()
+        while reading.is_on:
+            reading.feed(taken.append)
+    store.goes_on.set()
+    threads.close()
+    changes = Counter[int]()
+    for piece in taken[:-1]:
+        assert isinstance(piece, RowsRead)
+        weights = [1] * len(piece.batch) if piece.batch.weight is None else piece.batch.weight.tolist()
+        changes.update(dict(zip(piece.batch.rows.column(0).to_pylist(), weights, strict=True)))
+    assert changes == {1: -1, 2: -1, 3: -1, 9: 1}

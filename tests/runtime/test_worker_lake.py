@@ -9,8 +9,10 @@ import pyarrow as pa
 import pytest
 from machines_kit import ALL_MINE, VNODES, assign, vnode_map
 from relation_kit import dataflow, group, scan
+from store_kit import HangingStore
 
 from upriver.ids import Channel, Epoch, FlowId, VnodeId
+from upriver.lake.files import Files
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.plan.plan import DataflowPlan, TableSpec
@@ -28,6 +30,8 @@ TABLES = {
 }
 CHANNELS = {flow: Channel(f"{table.name}/k") for flow, table in TABLES.items()}
 EPOCH = Epoch(1)
+WOKEN_S_MAX = 30.0
+"""Seconds for a thread that no read holds up."""
 ROWS = 2 * ROWS_MIN + 1
 """Of a table: three pieces."""
 
@@ -46,14 +50,15 @@ def assigned(flow: FlowId) -> Assign:
 class Place:
     """A lake with an epoch of each table, and what a worker reads of it."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, files: Files | None = None) -> None:
         record = LakeRecord(VNODES, tuple(TABLES.values()), {table.name: (table.key,) for table in TABLES.values()})
-        self.lake = OwnedLake(root, record, {})
+        self.lake = OwnedLake(root, record, {}, files)
         for batch, flow in enumerate(TABLES):
             self._publish(flow, Epoch(batch + 1))
         self.heard: list[ShareHears] = []
         self.said: list[FromWorker] = []
-        self.worker = WorkerLake(self.lake, self.heard.append, self._fail, lambda: None, self.said.append)
+        self.woken = threading.Event()
+        self.worker = WorkerLake(self.lake, self.heard.append, self._fail, self.woken.set, self.said.append)
         for flow in TABLES:
             self.worker.assign(flow, assigned(flow))
 
@@ -77,10 +82,29 @@ class Place:
 
     def read(self) -> list[tuple[FlowId, str]]:
         """All that can be read now, in order: whose, and what."""
+        return [(piece.flow, type(piece.event).__name__) for piece in self._taken()]
+
+    def _taken(self) -> list[ShareHears]:
         taken: list[ShareHears] = []
         while self.worker.can_read:
             self.worker.read(taken.append)
-        return [(piece.flow, type(piece.event).__name__) for piece in taken]
+        return taken
+
+    def read_through(self, flow: FlowId) -> int:
+        """Read until the flow has its epoch, as a loop that waits for threads; returns how many rows it had before.
+        Only this flow has anything to read."""
+        rows = 0
+        while True:
+            self.woken.clear()
+            for piece in self._taken():
+                assert piece.flow == flow
+                match piece.event:
+                    case RowsRead(batch=batch):
+                        rows += len(batch)
+                    case EpochRead():
+                        return rows
+            assert self.worker.due_in_s > 0
+            assert self.woken.wait(WOKEN_S_MAX)
 
 
 @pytest.fixture
@@ -132,3 +156,57 @@ def test_what_is_written_is_told_to_the_flow_that_has_asked(place: Place) -> Non
                 break
             threading.Event().wait(0.01)
     assert [(heard.flow, type(heard.event)) for heard in place.heard] == [(RIDES, StateWritten), (FARES, StateWritten)]
+
+
+@pytest.fixture
+def store() -> Iterator[HangingStore]:
+    store = HangingStore()
+    yield store
+    store.goes_on.set()
+
+
+@pytest.fixture
+def remote(store: HangingStore) -> Iterator[Place]:
+    """A lake behind a network."""
+    place = Place("memory://lake", store)
+    yield place
+    place.worker.close()
+
+
+def test_a_flow_goes_on_while_the_read_of_another_hangs(remote: Place, store: HangingStore) -> None:
+    store.slow = "tables/rides/"
+    remote.begin(RIDES)
+    assert store.hangs.wait(WOKEN_S_MAX)
+    assert not remote.worker.can_read
+    for _ in range(3):
+        remote.begin(FARES)
+        assert remote.read_through(FARES) == ROWS
+    store.goes_on.set()
+    assert remote.read_through(RIDES) == ROWS
+
+
+@pytest.mark.parametrize("over", [WorkerLake.give_up_read, lambda worker, flow: worker.assign(flow, assigned(flow))])
+def test_a_flow_reads_anew_while_a_read_that_it_has_given_up_hangs(
+    remote: Place, store: HangingStore, over: Callable[[WorkerLake, FlowId], None]
+) -> None:
+    store.slow = "tables/rides/"
+    remote.begin(RIDES)
+    assert store.hangs.wait(WOKEN_S_MAX)
+    over(remote.worker, RIDES)
+    remote.begin(RIDES)
+    assert remote.read_through(RIDES) == ROWS
+    store.goes_on.set()
+    remote.begin(FARES)
+    assert remote.read_through(FARES) == ROWS
+    assert not remote.worker.can_read
+
+
+def test_a_flow_that_is_dropped_while_its_read_hangs_gets_nothing(remote: Place, store: HangingStore) -> None:
+    store.slow = "tables/rides/"
+    remote.begin(RIDES)
+    assert store.hangs.wait(WOKEN_S_MAX)
+    remote.worker.drop(RIDES)
+    store.goes_on.set()
+    remote.begin(FARES)
+    assert remote.read_through(FARES) == ROWS
+    assert not remote.worker.can_read

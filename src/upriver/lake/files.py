@@ -37,6 +37,10 @@ class Files(Protocol):
     def request_bytes_min(self) -> int:
         """Fewer bytes take as long to read as so many."""
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether requests go over a network. A read may then take seconds, and its thread mostly waits."""
+
     def create(self, path: str, content: bytes | pa.Buffer) -> None:
         """Write a new file, which no reader sees half-written. Raises FileExistsError if it is there already,
         NotWritten if the filesystem refuses it, NotRead if a store does not tell which of the two. After the last two,
@@ -86,6 +90,7 @@ class LocalFiles:
     """A local directory."""
 
     request_bytes_min = 1
+    is_remote = False
 
     def __init__(self, root: str) -> None:
         self._root = root

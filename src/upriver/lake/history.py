@@ -12,13 +12,12 @@ catalogue merges small neighbouring runs in memory, and merges merged ones again
 of n are left.
 """
 
-import queue
 import threading
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 
 import numpy as np
@@ -31,7 +30,8 @@ from upriver.engine.retention import Retention, as_of, leaving, together
 from upriver.engine.row_text import error_text
 from upriver.errors import CorruptFile, LakeError, ProtocolError, UpriverError
 from upriver.hashing import Hashes
-from upriver.ids import BEGINNING, Channel, Epoch, VnodeId
+from upriver.ids import BEGINNING, Channel, Epoch, FlowId, VnodeId
+from upriver.lake.flow_threads import FlowThreads
 from upriver.lake.lake import Lake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.runs import FEW_KEYS_MAX, RunReader, Tell, tell_no_one
@@ -307,8 +307,8 @@ class KeyHistory:
         """By channel with a catalogue: the segments that there were when it was begun."""
         self._outgrown_at: dict[Channel, int] = {}
         """By channel: the number of spans at which to look for new segments."""
-        self._lock = threading.Lock()
-        """Held by a thread that uses the catalogues."""
+        self._locks: dict[Channel, threading.Lock] = {}
+        """By channel; held by a thread that uses its catalogue, which may read the lake meanwhile."""
         self.opened = OpenRuns(lake, runs_max, bytes_max)
 
     def rows_of(
@@ -339,7 +339,7 @@ class KeyHistory:
     def _rows_of(
         self, channel: Channel, table: TableSpec, keys: Hashes, through: Epoch, after: Epoch, tell: Tell
     ) -> Batch:
-        with self._lock:
+        with self._lock_of(channel):
             catalogue = self._catalogue(channel, table, through)
             if catalogue.is_cut_by(after) or catalogue.is_cut_by(through):
                 catalogue = self._exact(channel, table, through, after)
@@ -354,6 +354,9 @@ class KeyHistory:
         due = [run for run in earlier if _may_leave(run, cut, now.cut)]
         known = self._read(due, keys, table, (BEGINNING, after), tell)
         return together(rows, leaving(known, now.column, cut, now.cut))
+
+    def _lock_of(self, channel: Channel) -> threading.Lock:
+        return self._locks.setdefault(channel, threading.Lock())
 
     def _read(
         self,
@@ -431,7 +434,7 @@ class KeyHistory:
         """Forget a catalogue whose epochs are in segments now, since some of its files are gone; whether it makes sense
         to read once more. known: the segments that the reader began with; another thread may have the new ones since.
         """
-        with self._lock:
+        with self._lock_of(channel):
             segments = self._lake.segments()
             if self._segments.get(channel) != segments:
                 self._catalogues.pop(channel, None)
@@ -563,11 +566,11 @@ Answer = KeysRead | KeysUnread | RowsFetched | RowsUnfetched
 Heard = Answer | ReadTakesLong
 Hear = Callable[[Heard], None]
 """Takes answers, and news of reads that take long, from any thread."""
-Asked = tuple[ReadRequest, Mapping[Channel, TableSpec], Hear]
 
 
-READERS_MAX = 3
-"""Threads that read. With as many long reads under way, further reads wait."""
+READERS_MAX, REMOTE_READERS_MAX = 5, 16
+"""Threads that read keys from a local directory, and from a store behind a network, where they mostly wait. Flows share
+them (``FlowThreads``): one has at most 3, or 8. With as many long reads under way, its further reads wait."""
 LONG_READ_ROWS = 65_536
 """A read of more rows takes long, some tens of milliseconds: the worker may begin others."""
 
@@ -588,35 +591,30 @@ class _ReadLength:
 
 
 class UpqueryReader:
-    """The worker's loop calls ``ask`` and ``close``; the threads call ``hear`` and ``fail``."""
+    """The worker's loop calls its methods; the threads call ``hear`` and ``fail``."""
 
     def __init__(self, lake: Lake, fail: Callable[[BaseException], None]) -> None:
-        """fail: takes the error that ended a thread, which answers nothing after that."""
+        """fail: takes an error with which a read has ended without an answer."""
         self._lake = lake
         self._history = KeyHistory(lake)
         self._fail = fail
-        self._asked: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
-        """Each region has a bounded number of reads under way: the queue is no longer than that times the regions."""
-        self._threads: list[threading.Thread] = []
+        self._threads = FlowThreads("upriver-upqueries", REMOTE_READERS_MAX if lake.files.is_remote else READERS_MAX)
 
-    def ask(self, request: ReadRequest, tables: Mapping[Channel, TableSpec], hear: Hear) -> None:
-        """tables: of the channels. hear: takes the answer."""
-        if len(self._threads) < READERS_MAX:  # a worker without partial views has none
-            thread = threading.Thread(target=self._answer_all, name="upriver-upqueries", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._asked.put((request, tables, hear))
+    def ask(self, flow: FlowId, request: ReadRequest, tables: Mapping[Channel, TableSpec], hear: Hear) -> None:
+        """tables: of the channels. hear: takes the answer. Each region has a bounded number of requests under way."""
+        self._threads.do(flow, partial(self._answer, request, tables, hear))
+
+    def drop(self, flow: FlowId) -> None:
+        """The flow is gone: begin no read for it any more."""
+        self._threads.drop(flow)
 
     def close(self) -> None:
         """End the threads; answers of reads under way are not used any more."""
-        for _ in self._threads:
-            self._asked.put(None)
+        self._threads.close()
 
-    def _answer_all(self) -> None:
+    def _answer(self, request: ReadRequest, tables: Mapping[Channel, TableSpec], hear: Hear) -> None:
         try:
-            while (asked := self._asked.get()) is not None:
-                request, tables, hear = asked
-                hear(self._answered(request, tables, hear))
+            hear(self._answered(request, tables, hear))
         except BaseException as error:
             self._fail(error)
 

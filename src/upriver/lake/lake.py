@@ -36,6 +36,7 @@ were committed, from the manifests; a worker sends them with its answers.
 """
 
 import json
+import threading
 import time
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -833,10 +834,12 @@ COMMITS_MAX = 64
 
 
 class CommitTimes:
-    """The commit times at one worker. One thread notes, any may read."""
+    """The commit times at one worker. Used by any thread."""
 
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
+        self._lock = threading.Lock()
+        """Held to note a time."""
         self._times: dict[Epoch, float | None] = {}
         """Replaced, and never changed."""
 
@@ -860,5 +863,6 @@ class CommitTimes:
         return self._times.get(epoch)
 
     def _note(self, epoch: Epoch, committed_at: float | None) -> None:
-        times = {**self._times, epoch: committed_at}
-        self._times = dict(list(times.items())[-COMMITS_MAX:])
+        with self._lock:
+            times = {**self._times, epoch: committed_at}
+            self._times = dict(list(times.items())[-COMMITS_MAX:])

@@ -166,6 +166,7 @@ class ObjectStoreFiles:
     """
 
     request_bytes_min = REQUEST_BYTES_MIN
+    is_remote = True
 
     def __init__(self, clients: StoreClients, root: str, pause: Callable[[float], None] = time.sleep) -> None:
         self._clients = clients

@@ -4,14 +4,17 @@ The flows of a worker read the same spans soon after each other. The first one r
 the others find them here. Files never change, so what is here stays right. Only an index that becomes complete adds
 runs to a manifest: one that lacks a channel is read again.
 
-Flows take turns, a piece each, so two flows can be in the middle of the same rows. ``_SharedRows`` decodes a batch when
-the first reader gets there. Rows go as soon as all readers of their channel have read them, and else when they are the
-least recently used and the cache is full. The rows of a long span are never kept, so a flow that is far behind does
-not push out what the others need.
+Two flows can be in the middle of the same rows. ``_Shared`` reads a part when the first flow gets there. Flows that
+read on threads wait for each other only there; no thread waits for the lake while it holds the cache's own lock. Rows
+go as soon as all readers of their channel have read them, and else when they are the least recently used and the cache
+is full. The rows of a long span are never kept, so a flow that is far behind does not push out what the others need.
 """
 
+import threading
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
+from typing import Generic, TypeVar
 
 import pyarrow as pa
 
@@ -35,51 +38,59 @@ COUNTS_MAX = 1_024
 _Key = tuple[EpochSpan, Channel, frozenset[VnodeId]]
 
 
-class _SharedRows:
-    """The batches of one source, for several readers: each is decoded when the first reader gets there."""
+_Part = TypeVar("_Part")
 
-    __slots__ = ("_batches", "_error", "_source", "bytes", "reads", "table")
+
+class _Shared(Generic[_Part]):
+    """What several flows read of one source. The first that needs a part reads it, and others wait for that. If it
+    fails, it fails for all of them."""
+
+    __slots__ = ("_lock", "_parts", "_source", "error")
+
+    def __init__(self, source: Iterator[_Part]) -> None:
+        self.error: BaseException | None = None
+        """With which the source has failed."""
+        self._source = source
+        self._parts: list[_Part] = []
+        self._lock = threading.Lock()
+        """Held while a part is read."""
+
+    def parts(self) -> Iterator[_Part]:
+        """All parts, in order. Raises the error with which the source has failed."""
+        place = 0
+        while place < len(self._parts) or self._read(place):
+            yield self._parts[place]
+            place += 1
+
+    def _read(self, place: int) -> bool:
+        """Read the part of this place, unless another thread has; returns whether there is one."""
+        with self._lock:
+            if self.error is not None:
+                raise self.error
+            if place == len(self._parts):
+                try:
+                    self._parts.extend(islice(self._source, 1))
+                except BaseException as error:
+                    self.error = error
+                    raise
+            return place < len(self._parts)
+
+
+class _SharedRows(_Shared[pa.RecordBatch]):
+    """The batches of one channel of a span."""
+
+    __slots__ = ("bytes", "reads", "table")
 
     def __init__(self, table: TableSpec, source: Iterator[pa.RecordBatch], bytes: int) -> None:
+        super().__init__(source)
         self.table = table
         self.bytes = bytes
         self.reads = 0
         """How often all batches were read."""
-        self._source: Iterator[pa.RecordBatch] | None = source
-        self._batches: list[pa.RecordBatch] = []
-        self._error: BaseException | None = None
-
-    @property
-    def has_failed(self) -> bool:
-        return self._error is not None
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """All batches, in order. Raises the error with which the source has failed."""
-        place = 0
-        while place < len(self._batches) or self._decode_next():
-            yield self._batches[place]
-            place += 1
-
-    def _decode_next(self) -> bool:
-        """Decode another batch; returns whether there is one."""
-        if self._error is not None:
-            raise self._error
-        if self._source is None:
-            return False
-        try:
-            batch = next(self._source, None)
-        except BaseException as error:
-            self._error = error
-            raise
-        if batch is None:
-            self._source = None
-            return False
-        self._batches.append(batch)
-        return True
 
 
 class SpanCache:
-    """Reads spans of a lake, and keeps them for a while. Used by one thread, the worker's loop.
+    """Reads spans of a lake, and keeps them for a while. Used by any thread.
 
     bytes_max: as ``CACHE_BYTES_MAX``. entry_bytes_max: as ``ENTRY_BYTES_MAX``.
     """
@@ -88,8 +99,10 @@ class SpanCache:
         self._lake = lake
         self._bytes_max = bytes_max
         self._entry_bytes_max = entry_bytes_max
+        self._lock = threading.Lock()
+        """Of all that follows."""
         self._readers = Counter[Channel]()
-        self._manifests: OrderedDict[EpochSpan, LakeEpochs] = OrderedDict()
+        self._manifests: OrderedDict[EpochSpan, _Shared[LakeEpochs]] = OrderedDict()
         self._counts: OrderedDict[_Key, int] = OrderedDict()
         """How many rows there are."""
         self._rows: OrderedDict[_Key, _SharedRows] = OrderedDict()
@@ -99,37 +112,47 @@ class SpanCache:
 
     def add_reader(self, channels: Iterable[Channel]) -> None:
         """A flow more reads these channels."""
-        self._readers.update(list(channels))
+        with self._lock:
+            self._readers.update(list(channels))
 
     def remove_reader(self, channels: Iterable[Channel]) -> None:
         """A flow that was added with these channels reads no more."""
-        self._readers.subtract(list(channels))
-        for key in [key for key, rows in self._rows.items() if rows.reads >= self._readers[key[1]]]:
-            self._forget(key)
+        with self._lock:
+            self._readers.subtract(list(channels))
+            for key in [key for key, rows in self._rows.items() if rows.reads >= self._readers[key[1]]]:
+                self._forget(key)
 
     def epochs(self, span: EpochSpan, channels: Collection[Channel]) -> LakeEpochs:
         """As :meth:`Lake.epochs`, with the runs of these channels at least. Raises CorruptFile."""
-        kept = self._manifests.get(span)
-        if kept is not None and all(map(kept.has_runs_of, channels)):
-            self._manifests.move_to_end(span)
-            return kept
-        manifest = self._manifests[span] = self._lake.epochs(span)
-        self._manifests.move_to_end(span)
-        if len(self._manifests) > MANIFESTS_MAX:
-            self._manifests.popitem(last=False)
+        manifest = next(self._shared_epochs(span).parts())
+        if not all(map(manifest.has_runs_of, channels)):
+            with self._lock:
+                self._manifests.pop(span, None)
+            manifest = next(self._shared_epochs(span).parts())
         return manifest
+
+    def _shared_epochs(self, span: EpochSpan) -> _Shared[LakeEpochs]:
+        with self._lock:
+            shared = self._manifests.get(span)
+            if shared is None or shared.error is not None:
+                shared = self._manifests[span] = _Shared(map(self._lake.epochs, [span]))  # reads nothing yet
+                if len(self._manifests) > MANIFESTS_MAX:
+                    self._manifests.popitem(last=False)
+            self._manifests.move_to_end(span)
+            return shared
 
     def rows_of(self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId]) -> int:
         """As :meth:`LakeEpochs.rows_of`."""
         if not manifest.runs_of(channel):
             return 0
         key = (manifest.span, channel, vnodes)
-        count = self._counts.get(key)
-        if count is None:
-            count = self._counts[key] = manifest.rows_of(channel, vnodes)
-            if len(self._counts) > COUNTS_MAX:
-                self._counts.popitem(last=False)
-        return count
+        with self._lock:
+            count = self._counts.get(key)
+            if count is None:
+                count = self._counts[key] = manifest.rows_of(channel, vnodes)
+                if len(self._counts) > COUNTS_MAX:
+                    self._counts.popitem(last=False)
+            return count
 
     def read(
         self, manifest: LakeEpochs, channel: Channel, vnodes: frozenset[VnodeId], table: TableSpec
@@ -139,22 +162,24 @@ class SpanCache:
         if not runs:
             return iter(())
         key = (manifest.span, channel, vnodes)
-        shared = self._rows.get(key)
-        if shared is None or shared.has_failed or shared.table != table:
-            source = self._lake.read(manifest, channel, vnodes, table)
-            size = _decoded_bytes(runs, vnodes)
-            if self._readers[channel] < 2 or size > self._entry_bytes_max:
-                return source
-            self._forget(key)
-            shared = self._keep(key, _SharedRows(table, source, size))
-        self._rows.move_to_end(key)
+        with self._lock:
+            shared = self._rows.get(key)
+            if shared is None or shared.error is not None or shared.table != table:
+                source = self._lake.read(manifest, channel, vnodes, table)  # reads nothing yet
+                size = _decoded_bytes(runs, vnodes)
+                if self._readers[channel] < 2 or size > self._entry_bytes_max:
+                    return source
+                self._forget(key)
+                shared = self._keep(key, _SharedRows(table, source, size))
+            self._rows.move_to_end(key)
         return self._read_shared(key, shared)
 
     def _read_shared(self, key: _Key, shared: _SharedRows) -> Iterator[pa.RecordBatch]:
-        yield from shared.batches()
-        shared.reads += 1
-        if shared.reads >= self._readers[key[1]] and self._rows.get(key) is shared:
-            self._forget(key)
+        yield from shared.parts()
+        with self._lock:
+            shared.reads += 1
+            if shared.reads >= self._readers[key[1]] and self._rows.get(key) is shared:
+                self._forget(key)
 
     def _keep(self, key: _Key, shared: _SharedRows) -> _SharedRows:
         self._rows[key] = shared

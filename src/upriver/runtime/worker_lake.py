@@ -2,21 +2,24 @@
 that were set aside to write.
 
 Each flow has a reader of its own. The readers take turns, a piece each, and one that is held up holds no other up. A
-flow that is built beside others reads when no other has anything to read, and at least ``BUILD_SHARE`` of the time. The
-threads that read keys and write are the worker's; what they answer goes to the flow that has asked.
+flow that is built beside others reads when no other has anything to read, and at least ``BUILD_SHARE`` of the time.
+From a store behind a network, threads read ahead of the loop, which does not wait for rows and state then. The threads
+that read ahead, read keys and write are the worker's; what they answer goes to the flow that has asked.
 """
 
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
+from functools import partial
 from typing import assert_never
 
 from upriver.errors import ProtocolError
 from upriver.ids import Epoch, FlowId
 from upriver.lake.change_writer import ChangeWriter
 from upriver.lake.checkpoint_writer import CheckpointWriter
+from upriver.lake.flow_threads import FlowThreads
 from upriver.lake.history import UpqueryReader
 from upriver.lake.lake import CommitTimes, Lake
 from upriver.lake.rejected import RejectedWriter
@@ -40,6 +43,7 @@ from upriver.protocol.worker_events import (
     WriteState,
 )
 from upriver.runtime.lake_reader import LakeReader
+from upriver.runtime.read_ahead import Piece, ReadAhead, Reading, ReadNow
 from upriver.state.checkpoint import CheckpointPlace, StateFile
 
 _LOG = logging.getLogger("upriver.worker")
@@ -47,6 +51,8 @@ _LOG = logging.getLogger("upriver.worker")
 BUILD_SHARE = 0.1
 """At least which share of the time that goes to reading is that of flows that are built, if they have anything to
 read."""
+READ_THREADS_MAX = 16
+"""Threads that read ahead from a store behind a network. Flows share them (``FlowThreads``)."""
 
 
 class WorkerLake:
@@ -66,9 +72,11 @@ class WorkerLake:
     ) -> None:
         self._lake = lake
         self._hear = hear
+        self._wake = wake
         self._report = report
         self._commits = CommitTimes(lake)
         self._spans = SpanCache(lake)
+        self._threads = FlowThreads("upriver-reads", READ_THREADS_MAX)
         self._readers: dict[FlowId, LakeReader] = {}
         self._last_read = FlowId(-1)
         """The flow that the last piece was of."""
@@ -103,7 +111,8 @@ class WorkerLake:
         constants = {channel: edge for plan in event.plans for channel, edge in plan.constants.items()}
         reader = self._readers.get(flow)
         if reader is None:
-            reader = self._readers[flow] = LakeReader(self._lake, self._commits, spans=self._spans)
+            begin = partial(self._begin, flow)
+            reader = self._readers[flow] = LakeReader(self._lake, self._commits, spans=self._spans, begin=begin)
         reader.assign(record.vnodes, channels, constants, event.checkpoints, builds=event.builds)
         if event.builds:
             self._building[flow] = event.serve_from
@@ -112,11 +121,19 @@ class WorkerLake:
         self._changes.assign(event.worker)
         self._rejected.assign(record.tables)
 
+    def _begin(self, flow: FlowId, pieces: Iterator[Piece]) -> Reading:
+        if self._lake.files.is_remote:
+            self._threads.drop(flow)  # a read that was given up before it began: so one job of each flow waits at most
+            return ReadAhead(pieces, partial(self._threads.do, flow), self._wake)
+        return ReadNow(pieces)
+
     def drop(self, flow: FlowId) -> None:
         """The flow is gone: read and write nothing for it any more."""
         reader = self._readers.pop(flow, None)
         if reader is not None:
             reader.close()
+        self._threads.drop(flow)
+        self._upqueries.drop(flow)
         self._building.pop(flow, None)
         for checkpoint in [number for number, of in list(self._checkpointed.items()) if of == flow]:
             self._checkpointed.pop(checkpoint, None)
@@ -142,7 +159,7 @@ class WorkerLake:
                 self._rejected.set_aside(action)
             case ReadKeys() | FetchRows():
                 self.upqueries[action.region if isinstance(action, ReadKeys) else action.view] += 1
-                self._upqueries.ask(action, self._readers[flow].tables, self._hears(flow))
+                self._upqueries.ask(flow, action, self._readers[flow].tables, self._hears(flow))
             case _:
                 assert_never(action)
 
@@ -232,7 +249,8 @@ class WorkerLake:
         return self._commits.of(epoch)
 
     def close(self) -> None:
-        """End the threads."""
+        """End the threads. A thread that waits for the lake does not keep the process."""
+        self._threads.close()
         self._upqueries.close()
         self._checkpoints.close()
         self._changes.close()

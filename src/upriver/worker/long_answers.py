@@ -19,7 +19,7 @@ from upriver.worker.regions import Regions
 ANSWER_ROWS_MAX = 32_768
 """Rows that a lookup reads at once at most. The rows of a longer answer are all read later, some at a time."""
 LONG_ANSWERS_MAX = 4
-"""Long answers under way at one worker at most: each takes the memory of its rows. More lookups wait."""
+"""Long answers of one flow under way at one worker: each takes the memory of its rows. More lookups wait."""
 
 
 @dataclass(slots=True, eq=False)

@@ -30,7 +30,7 @@ from upriver.worker.shard import Shard
 from upriver.worker.upqueries import Upqueries
 
 LOOKUPS_WAITING_MAX = 10_000
-"""Lookups that wait for an epoch at one worker; one more is refused."""
+"""Lookups of one flow that wait for an epoch or for keys at one worker; one more is refused."""
 
 
 @dataclass(slots=True)
