@@ -21,7 +21,7 @@ from upriver.protocol.strategies import Strategy
 
 in_verify = partial(pytest.param, marks=pytest.mark.verify)
 STEPS_MAX = 8000
-VNODES_MIN = 8
+VNODES_MIN, REGIONS_MIN = 8, 2
 LIVE = tuple(strategy for strategy in Strategy if strategy not in (Strategy.RESTART, Strategy.LEARNER))
 
 
@@ -30,9 +30,14 @@ def fair_world(workers: int) -> World:
     run for a while, and all keys are kept, so there are some to move."""
     simulator = Simulator(replace(FAIR, workers=workers, weights={**(FAIR.weights or {}), "overdue": 0.0}))
     worlds = map(simulator.world, count())
-    world = next(world for world in worlds if len(world.cluster.maps()["readers"].owners) >= VNODES_MIN)
+    world = next(world for world in worlds if has_much_to_move(world))
     world.run(FAIR.steps)
     return world
+
+
+def has_much_to_move(world: World) -> bool:
+    maps = world.cluster.maps()
+    return len(maps) > REGIONS_MIN and len(maps["readers"].owners) >= VNODES_MIN
 
 
 def wanted(
