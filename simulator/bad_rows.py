@@ -1,14 +1,18 @@
-"""Rows that make a simulated view fail: which they are, the regions that fail on them, and what must come of it."""
+"""Rows that make a simulated view fail, or kill the process that computes it: which they are, the regions that fail on
+them, and what must come of it."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import NoReturn
 
 import numpy as np
 import pyarrow as pa
 
 from simulator.lake import FakeLake
 from simulator.tables import BAD_ROWS
+from upriver.coordinator.coordinator import DEATHS_MAX
 from upriver.engine.bad_rows import SetAside
 from upriver.engine.batch import Batch, Outgoing
 from upriver.engine.operators.view import LongRead
@@ -28,24 +32,40 @@ VIEWS_SHARE, COPIED_SHARE = 0.5, 0.3
 SAID = "this row is no good"
 
 
+class StepKilled(BaseException):
+    """The process dies in mid-step."""
+
+
 @dataclass(frozen=True, slots=True)
 class BadRows:
     """views: of each that can fail, one row in how many is bad, and which. copied: of those views, the ones that fail
-    when the state of such a key is copied. doomed: views that fail for
-    another reason: a worker has read other rows of theirs than the lake has, or has made rows up, or real operators
-    fail on a row."""
+    when the state of such a key is copied. doomed: views that fail for another reason: a worker has read other rows of
+    theirs than the lake has, or has made rows up, or real operators fail on a row. deadly: of those that can fail, the
+    ones that kill their process instead. kills: by view, how many processes it has killed."""
 
     views: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     copied: frozenset[str] = frozenset()
     doomed: set[str] = field(default_factory=set)
+    deadly: frozenset[str] = frozenset()
+    kills: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def drawn(cls, rng: Random, plans: Sequence[DataflowPlan]) -> "BadRows":
-        """Of some views; of none whose rows are set aside, which ends when the view fails."""
+    def drawn(cls, rng: Random, plans: Sequence[DataflowPlan], deadly_share: float) -> "BadRows":
+        """Of some views; of none whose rows are set aside, which ends when the view fails. deadly_share: of these
+        views, those that kill."""
         every = rng.choice(EVERY)
         able = [plan.name for plan in plans if plan.name not in BAD_ROWS]
         views = {view: (every, rng.randrange(every)) for view in able if rng.random() < VIEWS_SHARE}
-        return cls(views, frozenset(view for view in views if rng.random() < COPIED_SHARE))
+        copied = frozenset(view for view in views if rng.random() < COPIED_SHARE)
+        deadly = frozenset(view for view in views if deadly_share and rng.random() < deadly_share)
+        return cls(views, copied, deadly=deadly)
+
+    def fail(self, view: str, error: Exception) -> NoReturn:
+        """A row of this view is bad."""
+        if view in self.deadly:
+            self.kills[view] += 1
+            raise StepKilled(view)
+        raise error
 
     def of(self, view: str, rows: pa.RecordBatch) -> Mask:
         """Which rows of a table are bad; constant rows never are."""
@@ -62,6 +82,8 @@ class BadRows:
 
     def may_fail(self, plan: DataflowPlan, lake: FakeLake) -> bool:
         """Whether there is a reason why it can."""
+        if plan.name in self.deadly - self.doomed:
+            return self.kills[plan.name] >= DEATHS_MAX
         exchanges = plan.name in self.views and plan.depth > 0
         return exchanges or plan.name in self.doomed | self.copied or self.are_in(plan, lake)
 
@@ -83,7 +105,7 @@ class BadRows:
 
     def explain(self, error: UpriverError, plan: DataflowPlan, lake: FakeLake) -> bool:
         """Whether a lookup may be refused with this error."""
-        said = f"view {plan.name!r}" if plan.name in self.doomed else SAID
+        said = f"view {plan.name!r}" if plan.name in self.doomed | self.deadly else SAID
         return said in str(error) and self.may_fail(plan, lake)
 
     def built_by(self, build_region: BuildRegion) -> BuildRegion:
@@ -127,7 +149,7 @@ class FailingRegion:
     def apply(self, port: int, batch: Batch) -> None:
         if port in self._lake_ports and self._bad_rows.of(self._view, batch.rows).any():
             self._region.apply(port, batch.slice(0, len(batch) // 2))
-            raise RowError(SAID)
+            self._bad_rows.fail(self._view, RowError(SAID))
         if port not in self._lake_ports:
             self._is_doomed |= self._bad_rows.are_keys(self._view, batch.hash64)
         self._region.apply(port, batch)
@@ -135,13 +157,13 @@ class FailingRegion:
     def settle(self, rows_max: int) -> int:
         if self._is_doomed and self._region.gathered:
             self._region.settle(max(1, rows_max // 2))
-            raise ZeroDivisionError(SAID)
+            self._bad_rows.fail(self._view, ZeroDivisionError(SAID))
         return self._region.settle(rows_max)
 
     def settle_first(self, rows_max: int) -> None:
         if self._is_doomed and self._region.gathered:
             self._region.settle_first(max(1, rows_max // 2))
-            raise ZeroDivisionError(SAID)
+            self._bad_rows.fail(self._view, ZeroDivisionError(SAID))
         self._region.settle_first(rows_max)
 
     def try_again(self, keys: Hashes) -> None:
@@ -187,7 +209,7 @@ class FailingRegion:
 
     def collect(self, keys: Hashes) -> State:
         if self._view in self._bad_rows.copied and self._bad_rows.are_keys(self._view, keys):
-            raise RuntimeError(SAID)
+            self._bad_rows.fail(self._view, RuntimeError(SAID))
         return self._region.collect(keys)
 
     def install(self, state: State) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from typing import assert_never
 
 from simulator import checkers
-from simulator.bad_rows import BadRows
+from simulator.bad_rows import BadRows, StepKilled
 from simulator.change_store import FakeChangeLog
 from simulator.checkers import require
 from simulator.control_store import FakeControl
@@ -76,6 +76,7 @@ from upriver.protocol.messages import (
     Assign,
     DropFlow,
     EpochFinished,
+    FlowStep,
     ForShare,
     FromWorker,
     OfShare,
@@ -119,6 +120,7 @@ from upriver.protocol.worker_events import (
 from upriver.vnodes import Placement, VnodeMap
 from upriver.worker.held_events import Rest
 from upriver.worker.regions import BuildRegion
+from upriver.worker.step_mark import marked
 from upriver.worker.worker import WorkerMachine
 
 CROWD_KEYS = 1  # the views have few keys, and upqueries are to rest often
@@ -194,6 +196,8 @@ class SimulatedCluster:
         self._new_machine = partial(
             WorkerMachine, bad_rows.built_by(build_region), rules_of_workers, memory_budget, CROWD_KEYS, ANSWER_ROWS
         )
+        self._died_in: dict[WorkerId, FlowStep] = {}
+        """By place: the mark that its last process has left."""
         self._incarnations = count(1)
         self.segments = deque[SegmentPublished | SegmentsRewritten]()
         """The segments that are not announced to the coordinator yet."""
@@ -211,6 +215,7 @@ class SimulatedCluster:
         self.processes.clear()
         self.latest.clear()
         self.leases.clear()
+        self._died_in.clear()
         self.view_observer = ViewObserver(
             tuple(self.view_observer.possible.values()), tuple(self.view_observer.kept.values())
         )
@@ -317,7 +322,13 @@ class SimulatedCluster:
         self.processes[incarnation] = self.latest[worker] = process
         self.watcher.joined(process)
         self.step_coordinator(
-            WorkerRegistered(worker=worker, incarnation=incarnation, address=str(process), instance=str(worker))
+            WorkerRegistered(
+                worker=worker,
+                incarnation=incarnation,
+                address=str(process),
+                instance=str(worker),
+                died_in=self._died_in.pop(worker, None),
+            )
         )
         return process
 
@@ -439,6 +450,9 @@ class SimulatedCluster:
             self.lookup_observer.asks(process, event)
         try:
             actions = process.machine.step(event)
+        except StepKilled:
+            self._die_in_step(process)
+            return
         except Exception as error:
             raise checkers.machines_do_not_fail(error) from error
         others.check(process, actions, have_room=self._memory_budget is None)
@@ -451,6 +465,14 @@ class SimulatedCluster:
             self._look_at_load(process, event.envelope)
         if isinstance(event, LookupAsked):
             self.lookup_observer.asked(process, event)
+
+    def _die_in_step(self, process: Process) -> None:
+        step = marked(process.machine.mark.memory)
+        assert step is not None
+        self._died_in[process.worker] = step
+        self.trace.append(f"{process} dies in a step of flow {step.flow} at epoch {step.epoch}")
+        self.watcher.counters["deaths_in_steps"] += 1
+        self.crash(process)
 
     def hear_late(self, process: Process) -> WorkerEvent:
         """A process hears of a flow that it was told is gone."""

@@ -39,7 +39,8 @@ class ClusterScenario:
 
     Of the clusters: standbys_share, those whose workers follow each other; failing_share, those where some views can
     fail; retained_share, those where rows leave their tables, in one of the ``ways`` of ``RETAINS``. Of the views:
-    partial_share, of those that can be partial, and logged_share, of the full ones, those whose changes are logged.
+    partial_share, of those that can be partial, logged_share, of the full ones, those whose changes are logged, and
+    deadly_share, of those that can fail, those that kill their process instead.
     """
 
     views: tuple[ViewSpec, ...] = ALL_VIEWS
@@ -48,6 +49,7 @@ class ClusterScenario:
     partial_share: float = 0.5
     standbys_share: float = 0.4
     failing_share: float = 0.25
+    deadly_share: float = 0.0
     retained_share: float = 0.3
     ways: tuple[int, ...] = tuple(range(len(RETAINS)))
     logged_share: float = 0.0
@@ -265,6 +267,14 @@ SCENARIOS: Mapping[str, ClusterScenario] = MappingProxyType(
             {**HARSH, "standbys": 1, "cut": 0.02, "replan": 0.0},
             partial_share=0.3,
             failing_share=1.0,
+        ),
+        **_both("deadly", HARSH, partial_share=0.3, failing_share=1.0, deadly_share=0.7),
+        **_both(
+            "deadly standbys",
+            {**HARSH, "standbys": 1, "replan": 0.0},
+            partial_share=0.1,
+            failing_share=1.0,
+            deadly_share=0.7,
         ),
         "operators": _with(
             replace(

@@ -16,6 +16,7 @@ from simulator.process import Process, SharePart
 from simulator.tables import BAD_ROWS, ORDERED, Key
 from simulator.view_observer import ViewObserver
 from upriver.engine.region import FullRegionState
+from upriver.errors import ViewCrashed
 from upriver.ids import BEGINNING, Epoch, FlowId, Incarnation, SnapshotId, WorkerId, preceding
 from upriver.lake.spans import EpochSpan, span_after
 from upriver.migration.messages import Acquire
@@ -203,6 +204,7 @@ class Watcher:
                 self._dropped.add(message.snapshot)
             case FailView():
                 self.counters["views_failed"] += 1
+                self.counters["views_crashed"] += message.failure.kind == ViewCrashed.__name__
             case Assign() if process is not None:
                 self.places.add(message.worker)
                 self.vacant.discard(message.worker)

@@ -114,7 +114,7 @@ class World:
             self._weights = self._weights.with_epochs_that_pile_up(apart)
         self._plans = drawn_logged(apart, self._plans, scenario.logged_share)
         fails = apart.random() < scenario.failing_share
-        bad_rows = BadRows.drawn(apart, self._plans) if fails else BadRows()
+        bad_rows = BadRows.drawn(apart, self._plans, scenario.deadly_share) if fails else BadRows()
         if scenario.faults is not None:
             self._weights = self._weights.with_faults(scenario.faults)
         kept = drawn_views(rng, self._plans) if self._weights.replan else self._plans

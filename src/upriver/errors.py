@@ -79,6 +79,10 @@ class FunctionFailed(UserError):
     """A function of the user's did not return within ``function_timeout``, or has ended its process."""
 
 
+class ViewCrashed(UserError):
+    """The process of a worker has died several times running while it computed the view."""
+
+
 class BudgetExceeded(UserError):
     """State that must be kept takes more memory than the app's budget, or more rows than its bound."""
 

@@ -1,6 +1,7 @@
-"""Flows: views that are added and dropped while the app runs, and what happens to one changes no other; rule
-flows.change_between_rescales."""
+"""Flows: views that are added and dropped while the app runs, and what happens to one changes no other; rules
+flows.change_between_rescales and flows.fail_when_deadly."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -35,8 +36,9 @@ from coordinator_kit import (
 from relation_kit import count, dataflow, group
 from relation_kit import scan as scan_of
 
+from upriver.coordinator.coordinator import DEATHS_MAX
 from upriver.errors import ProtocolError, UnknownView, WorkerLost
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import Epoch, FlowId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
     CoordinatorEvent,
@@ -55,6 +57,7 @@ from upriver.protocol.messages import (
     DropFlow,
     EpochFinished,
     FailView,
+    FlowStep,
     FromShare,
     MigrationOrder,
     OpenEpoch,
@@ -62,7 +65,7 @@ from upriver.protocol.messages import (
     TookOver,
     ViewFailed,
 )
-from upriver.protocol.rules import Rules
+from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
 from upriver.state.failure import ViewFailure
 
@@ -353,3 +356,73 @@ def test_what_a_share_cannot_have_said_is_its_workers_fault() -> None:
     machine = coordinator(*BOTH, rules=Rules(workers_faults_are_theirs=False))
     with pytest.raises(ProtocolError, match="reports epoch 5"):
         machine.step(finished(1, 5))
+
+
+# flows.fail_when_deadly
+
+
+def deaths(epochs: Sequence[int], worker: int = 0, first: int = 3, flow: int = 1) -> list[CoordinatorEvent]:
+    """The process in this place dies in a step of the flow at each of these epochs. first: the incarnation of the first
+    process that comes after a death; the one before has died in the first step."""
+    lost = [worker + 1, *range(first, first + len(epochs))]
+    events: list[CoordinatorEvent] = []
+    for n, epoch in enumerate(epochs):
+        events += [gone(lost[n]), came(worker, lost[n + 1], FlowStep(FlowId(flow), Epoch(epoch)))]
+    return events
+
+
+def two_flows(*events: CoordinatorEvent, rules: Rules = ALL_RULES) -> Recorded:
+    """Two flows, of whose first epoch nothing is finished."""
+    return coordinator(*BOTH, published(1), *events, plans=(PLAN, OTHER), rules=rules)
+
+
+def test_flows_fail_when_deadly_a_flow_fails_alone_when_a_process_has_not_survived_an_epoch_so_often() -> None:
+    *before, last = deaths([1] * DEATHS_MAX)
+    machine = two_flows(*before)
+    assert machine.cluster.failed == {}
+    actions = machine.step(last)
+    (told,) = only(FailView, actions)
+    failure = machine.cluster.failed["rows"]
+    assert (told.view, told.failure, [*machine.cluster.failed]) == ("rows", failure, ["rows"])
+    said = "view 'rows': the process of worker 0 has died 3 times running while it computed the view at epoch 1"
+    assert (failure.kind, failure.error.startswith(said)) == ("ViewCrashed", True)
+    assert [[*assign.failed] for assign in only(Assign, actions)] == [["rows"], []]
+    assert ended(machine, finished(2, 1, flow=2, view="other"), finished(5, 1, flow=2, view="other")) == [(2, 1)]
+
+
+def test_flows_fail_when_deadly_switched_off_it_goes_on_for_ever() -> None:
+    machine = two_flows(*deaths([1] * 9), rules=replace(ALL_RULES, flows_fail_when_deadly=False))
+    assert machine.cluster.failed == {}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        pytest.param([*deaths([1, 1]), *deaths([1, 1], worker=1, first=7)], id="in several places"),
+        pytest.param([*deaths([1, 1], flow=1), gone(4), came(0, 5, FlowStep(FlowId(2), Epoch(1)))], id="of two flows"),
+        pytest.param(deaths([1, 1, 2, 1, 1]), id="at several epochs"),
+        pytest.param([*deaths([1, 1]), gone(4), came(0, 5), gone(5), came(0, 6)], id="outside of a step"),
+        pytest.param(deaths([1] * 9, flow=7), id="of a flow that is gone"),
+    ],
+)
+def test_other_deaths_do_not_count(events: list[CoordinatorEvent]) -> None:
+    assert two_flows(*events).cluster.failed == {}
+
+
+def test_deaths_at_an_epoch_that_every_share_has_finished_since_are_forgotten() -> None:
+    machine = two_flows(*deaths([1, 1]), finished(2, 1), finished(4, 1), gone(4))
+    machine.step(came(0, 5, FlowStep(FlowId(1), Epoch(1))))
+    assert machine.cluster.failed == {}
+
+
+def test_a_share_that_is_not_through_the_epoch_forgets_no_deaths() -> None:
+    machine = two_flows(*deaths([1, 1]), finished(2, 1), gone(4))
+    machine.step(came(0, 5, FlowStep(FlowId(1), Epoch(1))))
+    assert [*machine.cluster.failed] == ["rows"]
+
+
+def test_a_view_that_was_deadly_may_be_dropped_and_declared_again() -> None:
+    machine = two_flows(*deaths([1] * DEATHS_MAX))
+    assert taken_in(machine, views(8, OTHER, epochs=1), views(9, OTHER, PLAN, epochs=1)) == [8, 9]
+    assert machine.cluster.failed == {}
+    assert [plan.name for plan in machine.plans] == ["other", "rows"]

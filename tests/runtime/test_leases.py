@@ -146,9 +146,9 @@ class Place:
     def next_life(self) -> None:
         self.restarts.step(PlaceWanted(worker=WORKER))
 
-    def enter(self, life: int, attempt: int = 0) -> tuple[ChannelEnd, Recorder]:
+    def enter(self, life: int, attempt: int = 0, died_in: tuple[int, int] | None = None) -> tuple[ChannelEnd, Recorder]:
         recorder = Recorder()
-        who = {"worker": int(WORKER), "life": life, "attempt": attempt, "instance": "executor"}
+        who = {"worker": int(WORKER), "life": life, "attempt": attempt, "instance": "executor", "died_in": died_in}
         hello = Message(REGISTER, {**who, "address": f"127.0.0.1:{life}"})
         limits = QUICK.worker_limits
         return open_channel(peer_of(self.service.address), hello, recorder.receiver, limits=limits), recorder
@@ -239,6 +239,37 @@ def test_a_worker_that_fails_unexpectedly_is_cut_off_and_its_keeper_told_why(pla
     life, why = place.lost.get(timeout=SECONDS_MAX)
     assert (life, why) == (1, "worker 0 failed: OSError(24, 'Too many open files')")
     assert not place.loop.has_failed
+
+
+def deaths_told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [said for said in caplog.messages if "died" in said]
+
+
+def test_a_process_that_has_died_in_a_step_is_told_with_its_step(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    end, _ = place.enter(1)
+    end.give_up(ClusterError("the process dies"))
+    place.lost.get(timeout=SECONDS_MAX)
+    place.next_life()
+    other, _ = place.enter(2, died_in=(7, 3))
+    place.loop.wait_joined(SECONDS_MAX)
+    assert deaths_told(caplog) == ["worker 0: its last process has died at epoch 3 in a step of: a flow that is gone"]
+    other.close()
+
+
+@pytest.mark.parametrize("has_held", [True, False])
+def test_a_process_that_was_given_up_or_was_none_of_this_slot_has_died_in_no_step(
+    place: Place, has_held: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark kills it then, perhaps in mid-step."""
+    if has_held:
+        place.enter(1)
+        place.next_life()
+    end, _ = place.enter(1 + has_held, died_in=(7, 3))
+    place.loop.wait_joined(SECONDS_MAX)
+    assert deaths_told(caplog) == []
+    end.close()
 
 
 def test_a_channel_cut_for_a_reason_says_so() -> None:

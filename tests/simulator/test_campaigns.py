@@ -36,6 +36,7 @@ SHOWN_BY = {
 }
 LOG = ("changes_logged", "checkpoints", "views_changed")
 FAILING = ("views_failed", "lookups_failed", "lookups", "checkpoints", "rescales_live")
+DEADLY = ("deaths_in_steps", "views_crashed", "lookups_failed", "lookups", "checkpoints", "rescales_live")
 STANDBYS = ("handed_over", "taken_over", "feeds")
 SEEN: Mapping[str, tuple[str, ...]] = {
     "drawn": CLUSTER,
@@ -58,6 +59,8 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     "records": ("drivers", "records", "rescales_live", "rescales_aborted"),
     "failing": FAILING,
     "failing exchanges": FAILING,
+    "deadly": DEADLY,
+    "deadly standbys exchanges": (*DEADLY, "taken_over"),
     "operators": ("views_failed", "lookups"),
     "unsure joins": ("lookups", "rescales_live", "echoes", "nonsense"),
 }

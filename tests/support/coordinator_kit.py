@@ -32,6 +32,7 @@ from upriver.protocol.coordinator_events import (
 )
 from upriver.protocol.messages import (
     EpochFinished,
+    FlowStep,
     ForShare,
     FromShare,
     FromWorker,
@@ -74,9 +75,11 @@ def vnode_map(owners: Sequence[int] = OWNERS, version: int = 0) -> VnodeMap:
 # What happens --------------------------------------------------------------------------------------------------------
 
 
-def came(worker: int, incarnation: int) -> WorkerRegistered:
+def came(worker: int, incarnation: int, died_in: FlowStep | None = None) -> WorkerRegistered:
     address = f"host-{incarnation}"
-    return WorkerRegistered(worker=WorkerId(worker), incarnation=Incarnation(incarnation), address=address)
+    return WorkerRegistered(
+        worker=WorkerId(worker), incarnation=Incarnation(incarnation), address=address, died_in=died_in
+    )
 
 
 def gone(incarnation: int) -> WorkerGone:

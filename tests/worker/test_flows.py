@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 from machines_kit import (
     ALL_MINE,
@@ -17,6 +18,7 @@ from machines_kit import (
     asked,
     assign,
     batch,
+    hashed,
     meet,
     opened,
     planned,
@@ -31,7 +33,9 @@ from machines_kit import (
 from share_events_kit import OF_EACH_KIND, kind
 from upquery_kit import ROW_BYTES, Weighed
 
+from upriver.engine.batch import Batch
 from upriver.errors import BudgetExceeded, IllegalEvent, ProtocolError, UnknownView, WrongOwner
+from upriver.hashing import Hashes
 from upriver.ids import Epoch, FeedId, FlowId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.migration.messages import Done
 from upriver.plan.plan import DataflowPlan, RegionPlan
@@ -39,10 +43,20 @@ from upriver.protocol import messages, peers, worker_events
 from upriver.protocol.messages import ForShare, OfShare
 from upriver.protocol.peers import Envelope
 from upriver.protocol.rules import ALL_RULES, Rules
-from upriver.protocol.worker_events import PeerSaid, ShareEvent, ShareHears, ShareWants, WorkerAction, WorkerEvent
+from upriver.protocol.worker_events import (
+    PeerSaid,
+    ShareEvent,
+    ShareHears,
+    ShareWants,
+    StateRead,
+    WorkerAction,
+    WorkerEvent,
+)
+from upriver.state.checkpoint import StateChunk
 from upriver.state.failure import ViewFailure
 from upriver.worker.regions import BuildRegion
 from upriver.worker.serving import Serving
+from upriver.worker.step_mark import StepMark, marked
 from upriver.worker.worker import WorkerMachine
 
 TWIN = FlowId(2)
@@ -372,6 +386,84 @@ def test_a_fault_of_the_coordinator_ends_the_worker() -> None:
         both().step(to(TWIN, opened(5)))
     with pytest.raises(IllegalEvent):
         both().step(to(TWIN, read(1, 0)))
+
+
+# The mark of a step (flows.fail_when_deadly) --------------------------------------------------------------------------
+
+
+class Died(BaseException):
+    """The process dies."""
+
+
+class Deadly(Seen):
+    """Kills its process when a row of ``THEIRS`` comes, when it is looked up after that, and when state comes."""
+
+    def apply(self, port: int, batch: Batch) -> None:
+        super().apply(port, batch)
+        if batch.rows.column("k").to_pylist() == [THEIRS]:
+            raise Died
+
+    def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch:
+        if keys.column(0).to_pylist() == [THEIRS]:
+            raise Died
+        return super().lookup(hash64, keys, rows_max)
+
+    def install(self, state: tuple[pa.RecordBatch, ...]) -> None:
+        raise Died
+
+
+def build_deadly(plan: DataflowPlan, _: RegionPlan) -> Seen:
+    return Deadly() if plan.name == "twin" else Seen()
+
+
+def build_none(plan: DataflowPlan, _: RegionPlan) -> Seen:
+    if plan.name == "twin":
+        raise Died
+    return Seen()
+
+
+RESTORED = StateRead(region="twin", chunk=StateChunk(hashed([MINE]), (batch(1, MINE).rows,)))
+
+
+@pytest.mark.parametrize(
+    ("epoch", "build", "events"),
+    [
+        pytest.param(
+            3, build_deadly, [*epochs_of(TWIN, [MINE], [MINE]), to(TWIN, opened(3)), to(TWIN, rows(3, THEIRS))]
+        ),
+        pytest.param(2, build_deadly, [*epochs_of(TWIN, [MINE]), asked(THEIRS, view="twin")], id="a lookup"),
+        pytest.param(4, build_none, [begun(TWIN, start_at=Epoch(3))], id="an assignment"),
+        pytest.param(
+            5, build_deadly, [begun(TWIN, chain=(Epoch(5),), start_at=Epoch(5)), to(TWIN, RESTORED)], id="a restore"
+        ),
+    ],
+)
+def test_a_process_that_dies_in_a_step_leaves_its_flow_and_the_first_epoch_that_the_share_is_not_through(
+    epoch: int, build: BuildRegion, events: Sequence[WorkerEvent]
+) -> None:
+    *before, last = events if build is build_none else [begun(TWIN), *events]
+    worker = machine(begun(FLOW), *before, *epochs_of(FLOW, [MINE]), build=build)
+    assert marked(worker.mark.memory) is None
+    with pytest.raises(Died):
+        worker.step(last)
+    assert marked(worker.mark.memory) == (TWIN, epoch)
+
+
+def test_a_step_that_raises_an_error_leaves_no_mark() -> None:
+    worker = failing()
+    worker.step(BREAKS)
+    assert marked(worker.mark.memory) is None
+
+
+def test_a_step_within_a_step_is_marked_and_then_the_outer_one_again() -> None:
+    mark = StepMark()
+    before = mark.begin(FLOW, Epoch(7))
+    outer = mark.begin(TWIN, Epoch(2))
+    assert marked(mark.memory) == (TWIN, 2)
+    mark.end(outer)
+    assert marked(mark.memory) == (FLOW, 7)
+    mark.end(before)
+    assert marked(mark.memory) is None
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------

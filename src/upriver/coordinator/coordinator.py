@@ -30,7 +30,7 @@ from upriver.coordinator.places import WorkerPlaces, WorkerProcess
 from upriver.coordinator.replication import NO_STANDBYS, Leader
 from upriver.coordinator.rescale.machine import RescaleMachine
 from upriver.coordinator.view_changes import ViewChange, ViewChanges
-from upriver.errors import ProtocolError
+from upriver.errors import ProtocolError, ViewCrashed
 from upriver.ids import Epoch, FlowId, Incarnation, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import (
@@ -82,6 +82,7 @@ from upriver.protocol.messages import (
     Evicted,
     FailView,
     FeedEnded,
+    FlowStep,
     FromShare,
     HeldUp,
     Here,
@@ -116,6 +117,9 @@ from upriver.vnodes import VnodeMap
 FAULTS_MAX = 5
 """workers.faults_are_theirs: how many faults of workers' messages are contained at most until an epoch ends, or all
 workers have caught up."""
+
+DEATHS_MAX = 3
+"""flows.fail_when_deadly: how often running a worker's process dies in steps of a flow at one epoch until it fails."""
 
 
 class Evictions:
@@ -503,6 +507,8 @@ class CoordinatorMachine:
         if self._stopping or not (joins or event.worker in self.cluster.workers):
             self.cluster.act(Tell(incarnation=event.incarnation, message=Retire()))
             return
+        if event.died_in is not None:
+            self._count_death(event.worker, event.died_in)
         self._leader.came(event.worker)
         process = WorkerProcess(
             worker=event.worker, incarnation=event.incarnation, address=event.address, instance=event.instance
@@ -510,6 +516,22 @@ class CoordinatorMachine:
         self.cluster.places.enter(process)
         if not joins:
             self.cluster.assign_place(process)
+
+    def _count_death(self, worker: WorkerId, step: FlowStep) -> None:
+        """flows.fail_when_deadly: each place counts for itself, because an executor takes several workers along when
+        it dies."""
+        flow = self.cluster.flows.get(step.flow)
+        if flow is None or not self._rules.flows_fail_when_deadly:
+            return
+        if flow.count_death(worker, step.epoch) < DEATHS_MAX:
+            return
+        error = ViewCrashed(
+            f"the process of worker {worker} has died {DEATHS_MAX} times running while it computed the view at epoch"
+            f" {step.epoch}. Perhaps it takes too much memory, or DuckDB or Arrow crashes on its rows: the executor's"
+            " log says more. Drop the view, and declare it otherwise, or again if the cause is gone"
+        )
+        for plan in flow.plans:
+            self._view_failed(flow, ViewFailed(view=plan.name, failure=ViewFailure.of(error, f"view {plan.name!r}")))
 
     def _gone(self, incarnation: Incarnation) -> None:
         process = self.cluster.places.of_incarnation(incarnation)
@@ -687,6 +709,7 @@ class CoordinatorMachine:
 
     def _end_epochs(self, flow: ServedFlow) -> None:
         ledger = flow.ledger
+        flow.forget_deaths()
         due = ledger.stage_due(flow.workers)
         if due is not None:
             epoch, stage = due

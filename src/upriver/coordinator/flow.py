@@ -140,6 +140,8 @@ class Flow:
         self.sent = SentEpochs()
         self.members: dict[WorkerId, Member] = {}
         """The share at each worker that was assigned one."""
+        self._deaths: dict[WorkerId, tuple[Epoch, int]] = {}
+        """By place: the epoch at which a worker's process has died in a step of this flow, and how often running."""
         self.is_torn = False
         """coordinator.anew_when_torn: exchanged rows may be lost, so all shares must begin anew."""
         self.has_lost_changes = False
@@ -218,6 +220,18 @@ class Flow:
     def fail(self, view: str, failure: ViewFailure) -> None:
         """A view has failed."""
         self.failed[view] = failure
+
+    def count_death(self, worker: WorkerId, epoch: Epoch) -> int:
+        """The process in this place has died in a step of the flow, at this epoch. Returns how often running."""
+        at, running = self._deaths.get(worker, (epoch, 0))
+        self._deaths[worker] = epoch, running + 1 if at == epoch else 1
+        return self._deaths[worker][1]
+
+    def forget_deaths(self) -> None:
+        """Forget those at epochs that every share has finished since."""
+        for worker, (epoch, _) in list(self._deaths.items()):
+            if self.has_caught_up(epoch):
+                del self._deaths[worker]
 
     def is_complete(self) -> bool:
         """Whether every place is filled, and every share has restored its state."""

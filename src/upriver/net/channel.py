@@ -311,6 +311,8 @@ class ChannelEnd:
         self._outbox = Outbox(limits.outbox_messages_max, limits.outbox_bytes_max, self.send_seals)
         self._fault: UpriverError | None = None
         """Why this end has cut the connection; the first reason counts."""
+        self.was_left = False
+        """The other end has ended the connection without a goodbye, as a process that dies does."""
         self._goodbye_by: float | None = None
         """When to stop waiting for the peer's goodbye."""
         self._over = threading.Event()
@@ -413,9 +415,9 @@ class ChannelEnd:
                             receiver.on_message(each)
                     else:
                         receiver.on_message(message)
-            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a closing message"))
+            self._leave()
         except OSError as error:
-            self._cut(self._lost(f"{self.peer} is gone: the channel ended without a closing message ({error})"))
+            self._leave(f" ({error})")
         except UpriverError as error:
             self._cut(error)
         except Exception as error:
@@ -441,6 +443,11 @@ class ChannelEnd:
                     self._outbox.put(encode(ping))
             if self._over.wait(self.limits.ping_s):
                 return
+
+    def _leave(self, how: str = "") -> None:
+        """Nothing more comes, and the other end has not said goodbye."""
+        self.was_left = self._fault is None
+        self._cut(self._lost(f"{self.peer} is gone: the channel ended without a closing message{how}"))
 
     def _cut(self, fault: UpriverError) -> None:
         self._fault = self._fault or fault

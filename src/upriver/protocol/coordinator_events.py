@@ -7,7 +7,7 @@ from enum import StrEnum
 from upriver.errors import UpriverError
 from upriver.ids import BEGINNING, Channel, Epoch, FlowId, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
-from upriver.protocol.messages import FromWorker, ToWorker
+from upriver.protocol.messages import FlowStep, FromWorker, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.state.changes import ChangePart
 from upriver.state.checkpoint import FoundCheckpoints, StateFile
@@ -18,12 +18,14 @@ from upriver.vnodes import Placement
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerRegistered:
     """A process has come to fill a worker's place. Incarnations are given in order of registration. address: where
-    its peers reach it. instance: the executor that it is lost with."""
+    its peers reach it. instance: the executor that it is lost with. died_in: the step in which the last process in this
+    place has died, if the new one has found its mark."""
 
     worker: WorkerId
     incarnation: Incarnation
     address: str
     instance: str = ""
+    died_in: FlowStep | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,6 +5,7 @@ Most are of one flow: they go between the flow and its share at the worker, in `
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from upriver.ids import (
     BEGINNING,
@@ -25,6 +26,13 @@ from upriver.state.changes import ChangePart
 from upriver.state.checkpoint import CheckpointPlace, StateFile
 from upriver.state.failure import ViewFailure
 from upriver.vnodes import VnodeMap
+
+
+class FlowStep(NamedTuple):
+    """A step of a flow's share. epoch: the first one that the share is not through."""
+
+    flow: FlowId
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -169,6 +169,9 @@ class Rules:
     others fails before any of them."""
     flows_held_in_order: bool = True
     """flows.held_in_order: what comes for a share behind an event that waits for a user's function waits, too."""
+    flows_fail_when_deadly: bool = True
+    """flows.fail_when_deadly: a flow fails when a worker's process has died three times running in a step of it, at one
+    epoch."""
     views_fail_everywhere: bool = True
     """views.fail_everywhere: a view that has failed at one worker fails at all."""
     views_failed_are_recorded: bool = True

@@ -59,7 +59,7 @@ from upriver.protocol.coordinator_events import (
     WorkerSaid,
     WriteControl,
 )
-from upriver.protocol.messages import EpochFinished, FromWorker, OfShare, ToWorker
+from upriver.protocol.messages import EpochFinished, FlowStep, FromWorker, OfShare, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.app_progress import AppProgress
 from upriver.runtime.coordinator_requests import AppFailure, CoordinatorInbox, PendingRequests
@@ -164,10 +164,20 @@ class CoordinatorLoop:
 
     # Reports from other threads
 
-    def register(self, worker: WorkerId, address: str, end: WorkerEnd, instance: str = "") -> Incarnation:
-        """A worker's process has registered; it serves at ``address``. instance: the executor that it is lost with."""
+    def register(
+        self,
+        worker: WorkerId,
+        address: str,
+        end: WorkerEnd,
+        instance: str = "",
+        died_in: FlowStep | None = None,
+    ) -> Incarnation:
+        """A worker's process has registered; it serves at ``address``. instance, died_in: as of
+        :class:`WorkerRegistered`."""
         incarnation = self._workers.join(worker, address, end)
-        registered = WorkerRegistered(worker=worker, incarnation=incarnation, address=address, instance=instance)
+        registered = WorkerRegistered(
+            worker=worker, incarnation=incarnation, address=address, instance=instance, died_in=died_in
+        )
         self._inbox.put(registered)
         return incarnation
 

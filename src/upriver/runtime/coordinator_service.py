@@ -19,7 +19,7 @@ from upriver.errors import (
     WorkerLost,
 )
 from upriver.hashing import HASH64_MAX
-from upriver.ids import Epoch, Incarnation, SnapshotId, VnodeId, WorkerId
+from upriver.ids import Epoch, FlowId, Incarnation, SnapshotId, VnodeId, WorkerId
 from upriver.lake.lake import Lake
 from upriver.lake.scan import LakeScan, TableScan, ViewScan, scan_key
 from upriver.net.channel import ChannelEnd, Channels, Receiver
@@ -31,7 +31,7 @@ from upriver.plan.explain import explain
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.schemas import schema_to_json
 from upriver.protocol.lookups import Routing, ViewRoute
-from upriver.protocol.messages import ToWorker
+from upriver.protocol.messages import FlowStep, ToWorker
 from upriver.protocol.strategies import Strategy
 from upriver.runtime.change_pieces import ChangePieces
 from upriver.runtime.coordinator_loop import CoordinatorLoop, SnapshotParts
@@ -42,7 +42,8 @@ from upriver.runtime.snapshots import SharedScans
 
 REGISTER = "register"
 """The hello of a worker: ``{"worker": id, "life": number, "attempt": of its task, "address": where it serves,
-"instance": the executor that it is lost with}``."""
+"instance": the executor that it is lost with, "died_in": flow and epoch of the step in which the slot's last process
+has ended, or null}``."""
 SILENCED = "silenced"
 """Message of a worker that answers no more lookups, and lives on only for scans of the snapshots that it holds."""
 MEASURED = "measured"
@@ -200,7 +201,8 @@ class CoordinatorService:
             raise _outdated(worker)  # leases.given_up_stays_out
         self._worker_slots.enter(worker, end)
         address, instance = str(hello.fields["address"]), str(hello.fields["instance"])
-        incarnation = self._loop.register(worker, address, _ToWorker(end), instance)
+        died_in = self._died_in(worker, hello.fields.get("died_in"))
+        incarnation = self._loop.register(worker, address, _ToWorker(end), instance, died_in)
 
         def on_message(message: Message) -> None:
             if message.kind == SILENCED:
@@ -218,6 +220,14 @@ class CoordinatorService:
                 self._keeper.lost(worker, life, str(error))
 
         return Receiver(on_message, on_close)
+
+    def _died_in(self, worker: WorkerId, told: Any) -> FlowStep | None:
+        """The step that has ended the slot's last process. One that the coordinator gave up was ended by Spark, perhaps
+        in mid-step: that is no fault of the step."""
+        if told is None or not self._worker_slots.has_died(worker):
+            return None
+        flow, epoch = map(int, told)
+        return FlowStep(FlowId(flow), Epoch(epoch))
 
     def _admit(self, worker: WorkerId, life: int, attempt: int) -> None:
         """Raise unless this attempt may fill the slot: leases.given_up_stays_out, leases.one_attempt_stays."""

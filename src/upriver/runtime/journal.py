@@ -74,7 +74,12 @@ class CoordinatorJournal:
     def _note_event(self, event: CoordinatorEvent) -> None:
         match event:
             case WorkerRegistered(worker=worker):
-                _WORKERS.info("worker %d has registered at %s", worker, event.address, extra={"worker": int(worker)})
+                extra = {"worker": int(worker)}
+                _WORKERS.info("worker %d has registered at %s", worker, event.address, extra=extra)
+                if event.died_in is not None:
+                    flow, epoch = event.died_in
+                    said = "worker %d: its last process has died at epoch %d in a step of: %s"
+                    _WORKERS.warning(said, worker, epoch, self._views_of(flow), extra=extra)
             case WorkerGone():
                 _WORKERS.debug("incarnation %d has gone", event.incarnation)
             case EpochPublished():

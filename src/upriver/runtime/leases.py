@@ -119,6 +119,8 @@ class WorkerSlots:
         self._ends: dict[WorkerId, ChannelEnd] = {}
         self._free_at: dict[WorkerId, float] = {}
         """When the lease of each slot's last process has expired."""
+        self._were_left: dict[WorkerId, bool] = {}
+        """Whether the last process of each slot has ended its channel without a goodbye."""
 
     def make_room(self, worker: WorkerId) -> None:
         """Close the channel that holds this slot, and block until every lease on the slot has expired
@@ -162,4 +164,10 @@ class WorkerSlots:
                 return False
             del self._ends[worker]
             self._free_at[worker] = 0.0 if is_silenced else end.heartbeats.heard_at + self._lease_s
+            self._were_left[worker] = end.was_left
             return True
+
+    def has_died(self, worker: WorkerId) -> bool:
+        """Whether the slot's last process has died by itself: the coordinator had not given it up."""
+        with self._lock:
+            return self._were_left.get(worker, False)

@@ -41,7 +41,7 @@ from upriver.net.remote import Remote
 from upriver.net.server import WILDCARDS, Action, Calls, Get, Listen, Server, Service, local_address_to
 from upriver.net.wire import Message
 from upriver.plan.plan import DataflowPlan, RegionPlan
-from upriver.protocol.messages import FromWorker, Meet
+from upriver.protocol.messages import FlowStep, FromWorker, Meet
 from upriver.protocol.peers import Envelope, ForRegion
 from upriver.protocol.worker_events import PeerLost, PeersMet
 from upriver.runtime.arenas import share_free_memory
@@ -52,6 +52,7 @@ from upriver.runtime.leases import USUAL, FailureDetection, Lease
 from upriver.runtime.measures import WorkerMeasures, measures_reported
 from upriver.runtime.memory import trimming_heap
 from upriver.runtime.snapshots import HeldSnapshots
+from upriver.runtime.step_marks import MarkFile
 from upriver.runtime.worker_loop import WorkerLoop
 from upriver.vnodes import HashRange
 from upriver.worker.regions import BuildRegion
@@ -213,9 +214,11 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
         return Region.build(plan, region, evaluator, loop.sets_aside)
 
     functions = FlowFunctions(build_region, lambda: loop.sets_aside, config.function_timeout_s, config.logs)
+    marks = MarkFile(config.keys.secret, worker)
     record = lake.record()
-    if record is not None:
+    if record is not None and marks.begin_warm_up():
         at_low_priority(partial(warm_up, config.plans, evaluator))
+        marks.end_warm_up()
     gc.freeze()  # loaded objects stay: no collection need look at them and delay a lookup
     own = local_address_to(config.coordinator)
     listen = Listen(host=config.bind if config.bind in WILDCARDS else own, advertised=own)
@@ -235,8 +238,12 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     with trimming_heap(), Server(config.keys, services, listen=listen) as server:
         receiver = _receiver(loop, lost.append)
         channel = open_channel(
-            remote, _hello(worker, config, server.address), receiver, limits=config.failure_detection.worker_limits
+            remote,
+            _hello(worker, config, server.address, marks.last()),
+            receiver,
+            limits=config.failure_detection.worker_limits,
         )
+        marks.replace(machine.mark)
         lease.begin(channel)
         _LOG.info("worker %d serves at %s", worker, server.address, extra={"worker": int(worker)})
 
@@ -245,6 +252,7 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
 
         with measures_reported(partial(_measured, measures, loop), partial(_send_measures, channel)):
             failure = loop.run(report, partial(_meet, loop, peers, worker), _LeasedPeers(peers, lease))
+        marks.remove()
         _log_end(worker, failure, lost)
         if failure is None:
             with suppress(ClusterError):  # the channel is gone, and ``lost`` was told
@@ -270,9 +278,9 @@ def _log_end(worker: WorkerId, failure: Exception | None, lost: Sequence[Upriver
         _LOG.info("worker %d retires", worker, extra=extra)
 
 
-def _hello(worker: WorkerId, config: WorkerConfig, address: str) -> Message:
+def _hello(worker: WorkerId, config: WorkerConfig, address: str, died_in: FlowStep | None) -> Message:
     who = {"worker": worker, "life": config.life, "attempt": config.attempt}
-    return Message(REGISTER, {**who, "address": address, "instance": config.instance})
+    return Message(REGISTER, {**who, "address": address, "instance": config.instance, "died_in": died_in})
 
 
 def _measured(measures: WorkerMeasures, loop: WorkerLoop) -> dict[str, Any]:

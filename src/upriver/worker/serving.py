@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from upriver.errors import IllegalEvent, UpriverError, WrongOwner
-from upriver.ids import FlowId
+from upriver.ids import Epoch, FlowId
 from upriver.protocol.messages import (
     Assign,
     BeginStage,
@@ -187,6 +187,17 @@ class Serving:
     @property
     def progress(self) -> EpochProgress:
         return self.epochs.progress
+
+    @property
+    def unfinished(self) -> Epoch:
+        """The first epoch that this share is not through: the one to restore, or to read, or in its stages, or the
+        next."""
+        progress = self.epochs.progress
+        if progress.reading is not None:
+            return progress.reading.epoch
+        if self.checkpoints.is_restoring:
+            return self.assignment.start_at
+        return progress.applied if progress.reflected < progress.applied else Epoch(progress.applied + 1)
 
     def handle(self, event: ShareEvent) -> list[ShareAction]:
         """Advance by one event. Raises IllegalEvent for an event that no component handles."""

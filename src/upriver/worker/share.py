@@ -15,7 +15,7 @@ Phases: ``Unassigned`` -> ``Serving`` -> ``Retired``. Rules worker.*: ``docs/int
 """
 
 from upriver.errors import IllegalEvent, UpriverError, WrongOwner
-from upriver.ids import FlowId, WorkerId
+from upriver.ids import BEGINNING, Epoch, FlowId, WorkerId
 from upriver.protocol.messages import Assign, Evicted, Resume, Retire, StartedAnew
 from upriver.protocol.peers import Envelope, PeerLookupAnswered, PeerLookupGivenUp, PeerLookupRefused
 from upriver.protocol.rules import ALL_RULES, Rules
@@ -77,6 +77,11 @@ class FlowShare:
     def is_serving(self) -> bool:
         """Whether it has an assignment, and is not over."""
         return isinstance(self.phase, Serving)
+
+    @property
+    def unfinished(self) -> Epoch:
+        """The first epoch that it is not through; ``BEGINNING`` without an assignment."""
+        return self.phase.unfinished if isinstance(self.phase, Serving) else BEGINNING
 
     @property
     def views(self) -> tuple[str, ...]:

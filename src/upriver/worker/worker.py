@@ -5,7 +5,8 @@ flow in what the share says and wants. What comes for a flow that the worker has
 
 The worker answers probes, meets its peers, and divides its time and memory. There is one meeting for all shares: the
 worker opens the channels once, and tells the coordinator once that it has met, or that a channel is lost. Slices of
-work go to the shares in turn. An error of one share fails the views of its flow (flows.fail_alone).
+work go to the shares in turn. An error of one share fails the views of its flow (flows.fail_alone). A mark says which
+share is being stepped: the next process in the worker's place finds it, if this one dies (flows.fail_when_deadly).
 """
 
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from upriver.errors import ProtocolError, UnknownView, UpriverError, WrongOwner
-from upriver.ids import FlowId, SnapshotId, WorkerId
+from upriver.ids import Epoch, FlowId, SnapshotId, WorkerId
 from upriver.protocol.messages import (
     Assign,
     CloseInput,
@@ -65,6 +66,7 @@ from upriver.worker.memory import MemoryBudget
 from upriver.worker.peers import is_member
 from upriver.worker.regions import BuildRegion
 from upriver.worker.share import FlowShare
+from upriver.worker.step_mark import StepMark
 from upriver.worker.upqueries import CROWD_KEYS
 
 SliceOfWork = TimeToMove | TimeToCopy | TimeToFeed | TimeToTakeIn | TimeToAnswer | TimeToSettle
@@ -166,6 +168,8 @@ class WorkerMachine:
         self._memory = MemoryBudget(memory_budget, rules)
         self._crowd_keys = crowd_keys
         self._answer_rows_max = answer_rows_max
+        self.mark = StepMark()
+        """Of the step that a share is in."""
         self._meeting = WorkerMeeting()
         self._share_of_view: dict[str, FlowShare] = {}
         """The share that answers lookups of each view: the first one that was assigned with it."""
@@ -277,10 +281,12 @@ class WorkerMachine:
             share = self._share_of_view.get(event.view)
             if share is None:
                 return [self._refused(event)]
+            outer = self.mark.begin(share.flow, share.unfinished)
             try:
                 of_share = share.step(event)
             except Exception as error:  # as in _step_share
                 of_share = self._fail(share, error, event)
+            self.mark.end(outer)
             if len(of_share) == 1 and isinstance(of_share[0], Answer):  # as nearly always
                 return [of_share[0]]
             actions = self._wrapped(share.flow, of_share)
@@ -353,12 +359,15 @@ class WorkerMachine:
         return self._step_flow(flow, event) if is_meant else []
 
     def _step_share(self, share: FlowShare, event: ShareEvent) -> list[WorkerAction]:
+        epoch = Epoch(event.start_at + 1) if isinstance(event, Assign) else share.unfinished
+        outer = self.mark.begin(share.flow, epoch)
         try:
             actions = share.step(event)
         except Exception as error:  # of any class: the worker's other flows are not at fault
             if isinstance(event, Assign | Resume):
                 raise
             actions = self._fail(share, error, event)
+        self.mark.end(outer)
         return self._wrapped(share.flow, actions)
 
     def _fail(self, share: FlowShare, error: Exception, event: ShareEvent | None = None) -> list[ShareAction]:

@@ -18,6 +18,7 @@ STATUSES: tuple[tuple[type[UpriverError], int], ...] = (
     (errors.BudgetExceeded, 409),
     (errors.RowError, 409),
     (errors.FunctionFailed, 409),
+    (errors.ViewCrashed, 409),
     (errors.AccessDenied, 502),  # the app's servers have refused the gateway, not this caller
     (errors.UserError, 400),
     (errors.TooFewSlots, 409),

@@ -52,6 +52,7 @@ from upriver.errors import (
     UnsupportedSql,
     UpriverError,
     UserError,
+    ViewCrashed,
     WaitTimeout,
 )
 
@@ -71,6 +72,7 @@ _CODES: tuple[tuple[type[UpriverError], str], ...] = (
     (UnsupportedSql, "42601"),
     (RowError, "22000"),
     (FunctionFailed, "38000"),
+    (ViewCrashed, "58000"),
     (KeyTypeError, "22P02"),
     (QueryCancelled, "57014"),
     (DeclarationError, "54000"),
