@@ -443,7 +443,8 @@ class SimulatedCluster:
         """Give a process an event that need not wait: it has time for some work."""
         match event:
             case ForShare(flow=flow, message=OpenEpoch() as opened) if flow in process.parts:
-                self.watcher.opened(process.parts[flow], opened)
+                if opened not in process.parts[flow].opened:  # else it comes again
+                    self.watcher.opened(process.parts[flow], opened)
         others = OtherFlows.before(process, event)
         process.note(event)
         if isinstance(event, LookupAsked):
