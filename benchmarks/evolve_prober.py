@@ -4,7 +4,6 @@
 what was answered is written down.
 """
 
-import collections
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.prober_process import run_prober
+from benchmarks.prober_process import ask_until_end, run_prober
 from upriver.client.client import Client
 from upriver.errors import UpriverError
 
@@ -60,7 +59,6 @@ class EvolveProber:
         self._keys = {view: np.array(keys) for view, keys in task.keys.items()}
         self._rng = np.random.default_rng(task.seed)
         self._answers: list[tuple[str, float, float, int, int, int]] = []
-        self._is_over = threading.Event()
 
     def warm_up(self) -> None:
         """Open connections, load code, have a partial view keep its keys."""
@@ -70,20 +68,16 @@ class EvolveProber:
 
     def probe(self, told: Iterable[str]) -> pa.Table:
         """Ask until ``told`` ends; returns the ``ANSWERS``."""
-        asking = threading.Thread(target=self._ask_on)
-        asking.start()
-        collections.deque(told, maxlen=0)
-        self._is_over.set()
-        asking.join()
+        ask_until_end(told, self._ask_on)
         columns = list(zip(*self._answers, strict=True)) or [()] * len(ANSWERS)
         return pa.table([list(column) for column in columns], schema=ANSWERS)
 
-    def _ask_on(self) -> None:
+    def _ask_on(self, is_over: threading.Event) -> None:
         while True:
             for view, keys in self._keys.items():
                 due_at = time.perf_counter() + EVERY_S
                 self._ask(view, int(self._rng.choice(keys)))
-                if self._is_over.wait(max(0.0, due_at - time.perf_counter())):
+                if is_over.wait(max(0.0, due_at - time.perf_counter())):
                     return
 
     def _ask(self, view: str, key: int) -> None:

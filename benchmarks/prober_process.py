@@ -1,8 +1,10 @@
 """The other end of a :class:`benchmarks.probed_load.Probing`: the process that looks keys up."""
 
+import collections
 import gc
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -32,6 +34,16 @@ class Prober(Protocol):
 
     def probe(self, told: Iterable[str], /) -> pa.Table:
         """Ask until the lines end, one for each epoch published; all answers."""
+
+
+def ask_until_end(told: Iterable[str], ask_on: Callable[[threading.Event], None]) -> None:
+    """Call ``ask_on`` on another thread, set its event when the lines have ended, and wait until it returns."""
+    is_over = threading.Event()
+    asking = threading.Thread(target=ask_on, args=(is_over,))
+    asking.start()
+    collections.deque(told, maxlen=0)
+    is_over.set()
+    asking.join()
 
 
 Asked = TypeVar("Asked", bound=ProberTask)

@@ -5,7 +5,6 @@ ends with stdin. The load is a closed loop: the next lookup begins when the last
 or has failed, and no sooner than ``EVERY_S`` after it began. Nothing is judged here: what was answered is written down.
 """
 
-import collections
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from benchmarks.prober_process import run_prober
+from benchmarks.prober_process import ask_until_end, run_prober
 from upriver.client.client import Client
 from upriver.errors import UpriverError
 
@@ -65,7 +64,6 @@ class RecoveryProber:
         self._task = task
         self._rng = np.random.default_rng(task.seed)
         self._answers: list[pa.Table] = []
-        self._is_over = threading.Event()
 
     def warm_up(self) -> None:
         """Open connections, load code, have a partial view keep the keys."""
@@ -76,17 +74,13 @@ class RecoveryProber:
 
     def probe(self, told: Iterable[str]) -> pa.Table:
         """Ask until ``told`` ends; returns the ``ANSWERS``."""
-        asking = threading.Thread(target=self._ask_on)
-        asking.start()
-        collections.deque(told, maxlen=0)
-        self._is_over.set()
-        asking.join()
+        ask_until_end(told, self._ask_on)
         return pa.concat_tables([ANSWERS.empty_table(), *self._answers])
 
-    def _ask_on(self) -> None:
+    def _ask_on(self, is_over: threading.Event) -> None:
         together = min(KEYS_TOGETHER, len(self._task.keys))
         due_at = time.perf_counter()
-        while not self._is_over.wait(max(0.0, due_at - time.perf_counter())):
+        while not is_over.wait(max(0.0, due_at - time.perf_counter())):
             due_at = time.perf_counter() + EVERY_S
             self._ask(self._rng.choice(self._task.keys, together, replace=False).tolist())
 

@@ -192,7 +192,7 @@ class SimulatedCluster:
         self.vnodes = vnodes
         self._rules = rules
         self.build_region = build_region
-        rules_of_workers = replace(rules, flows_fail_alone=False)  # a fault of the machine is to be seen
+        rules_of_workers = replace(rules, flows_fail_alone=False)  # the checkers must see a fault of the machine
         self._new_machine = partial(
             WorkerMachine, bad_rows.built_by(build_region), rules_of_workers, memory_budget, CROWD_KEYS, ANSWER_ROWS
         )

@@ -408,16 +408,23 @@ class Process:
 
     def note_rest(self, flow: FlowId, event: OfAllShares) -> None:
         """As :meth:`note`, before a share takes an event that others took before."""
-        part = self.parts.get(flow)
+        if flow in self.parts:
+            self._note_at(self.parts[flow], event)
+
+    def _note_at(self, part: SharePart, event: OfAllShares) -> None:
         match event:
-            case _ if part is None:
-                return
             case PeerLost():
                 part.loses(event, self.meet)
             case Meet():
                 part.meets(event)
             case CloseInput(flows=flows):
-                part.leaves |= flow in flows
+                part.leaves |= part.flow in flows
+
+    def _note_at_all(self, event: OfAllShares) -> None:
+        """At each share that takes an event for all of them now."""
+        for flow, part in self.parts.items():
+            if flow not in self.machine.paused:
+                self._note_at(part, event)
 
     def note(self, event: WorkerEvent) -> None:
         """Note what any shell would know before the machine takes the event."""
@@ -432,8 +439,7 @@ class Process:
             case PeerLost():
                 self._lose(event)
             case Meet():
-                for part in self._free_parts:
-                    part.meets(event)
+                self._note_at_all(event)
                 self.left.clear()
                 self.meet = event
                 self.all_there = True
@@ -442,9 +448,8 @@ class Process:
                 self.parts[flow].peers.pop(event.sender, None)
             case PeersMet():
                 self.has_lost = any(isinstance(event, PeerLost) for event in self.inbox)
-            case CloseInput(flows=flows):
-                for part in self._free_parts:
-                    part.leaves |= part.flow in flows
+            case CloseInput():
+                self._note_at_all(event)
             case Retire():
                 self.is_dismissed = True
             case LookupGivenUp():
@@ -463,15 +468,9 @@ class Process:
 
     def _lose(self, event: PeerLost) -> None:
         self._note_left()
-        for part in self._free_parts:
-            part.loses(event, self.meet)
+        self._note_at_all(event)
         if counts(event, self.meet, self.left):
             self.all_there, self.has_lost = False, True
-
-    @property
-    def _free_parts(self) -> list[SharePart]:
-        """Of the shares that take an event for all of them now."""
-        return [part for flow, part in self.parts.items() if flow not in self.machine.paused]
 
     def _note_left(self) -> None:
         """Note the peers that have taken leave of all shares."""

@@ -4,7 +4,7 @@ time."""
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -54,10 +54,13 @@ class CheckpointKeeper:
     """Keeps the checkpoints of all flows of one lake. Any thread may call anything. ``carry_out``, ``forget`` and
     ``status`` never wait for the lake."""
 
-    def __init__(self, lake: OwnedLake, interval_s: float | None) -> None:
+    def __init__(
+        self, lake: OwnedLake, interval_s: float | None, sets_aside: Callable[[], Collection[str]] = frozenset
+    ) -> None:
         """interval_s: seconds from one checkpoint to the next; ``None``: only the coordinator or a caller requests
-        them."""
+        them. sets_aside: the tables whose bad rows are left out, as of now."""
         self._lake = lake
+        self._sets_aside = sets_aside
         self._interval_s = interval_s
         self._flows: dict[FlowId, _FlowCheckpoints] = {}
         """Those with full views, in the order in which they began. Replaced, and never changed."""
@@ -83,7 +86,7 @@ class CheckpointKeeper:
         """Give a flow its place, and find what it begins with. The flows of one start come before :meth:`start`, in the
         order of their declaration. Reads the lake. Raises CorruptFile.
         """
-        state = state_of(plans, self._lake.sets_aside())
+        state = state_of(plans, self._sets_aside())
         if state is None:
             return FoundCheckpoints(None)
         with self._lake_lock:

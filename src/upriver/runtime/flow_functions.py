@@ -20,10 +20,10 @@ from upriver.worker.regions import BuildRegion
 
 @dataclass(slots=True)
 class _OfFlow:
-    """What a flow's functions run in. evaluator: made for the first view with scalar functions."""
+    """What a flow's functions run in."""
 
     process: FunctionProcess
-    evaluator: Evaluator | None = None
+    evaluator: Evaluator
 
 
 @dataclass(slots=True)
@@ -57,9 +57,7 @@ class FlowFunctions:
         of_flow = self._flows.get(flow)
         if of_flow is None:
             process = FunctionProcess(self.timeout_s, lambda: self.meanwhile(flow), self.logs)
-            of_flow = self._flows[flow] = _OfFlow(process)
-        if of_flow.evaluator is None:
-            of_flow.evaluator = Evaluator(of_flow.process)
+            of_flow = self._flows[flow] = _OfFlow(process, Evaluator(process))
         return Region.build(plan, region, of_flow.evaluator, self.sets_aside(), of_flow.process)
 
     def drop(self, flow: FlowId) -> None:

@@ -301,7 +301,7 @@ class RunningApp:
         """A coordinator that begins with the newest checkpoint, if there is one of these views."""
         config = self._config
         checkpoints, standbys = config.checkpoints, config.standbys
-        keeper = CheckpointKeeper(lake, checkpoints.interval_s)
+        keeper = CheckpointKeeper(lake, checkpoints.interval_s, lambda: self._tables.set_aside)
         found = {plan.name: keeper.begin(FlowId(number), (plan,)) for number, plan in enumerate(self._plans, 1)}
         changes = ChangePublisher(lake, self._plans)
         machine = CoordinatorMachine(

@@ -281,12 +281,7 @@ class WorkerMachine:
             share = self._share_of_view.get(event.view)
             if share is None:
                 return [self._refused(event)]
-            outer = self.mark.begin(share.flow, share.unfinished)
-            try:
-                of_share = share.step(event)
-            except Exception as error:  # as in _step_share
-                of_share = self._fail(share, error, event)
-            self.mark.end(outer)
+            of_share = self._stepped(share, event)
             if len(of_share) == 1 and isinstance(of_share[0], Answer):  # as nearly always
                 return [of_share[0]]
             actions = self._wrapped(share.flow, of_share)
@@ -359,6 +354,10 @@ class WorkerMachine:
         return self._step_flow(flow, event) if is_meant else []
 
     def _step_share(self, share: FlowShare, event: ShareEvent) -> list[WorkerAction]:
+        return self._wrapped(share.flow, self._stepped(share, event))
+
+    def _stepped(self, share: FlowShare, event: ShareEvent) -> list[ShareAction]:
+        """Step the share by the event, under its mark."""
         epoch = Epoch(event.start_at + 1) if isinstance(event, Assign) else share.unfinished
         outer = self.mark.begin(share.flow, epoch)
         try:
@@ -368,7 +367,7 @@ class WorkerMachine:
                 raise
             actions = self._fail(share, error, event)
         self.mark.end(outer)
-        return self._wrapped(share.flow, actions)
+        return actions
 
     def _fail(self, share: FlowShare, error: Exception, event: ShareEvent | None = None) -> list[ShareAction]:
         """flows.fail_alone: a step of the share has failed, and so do its views. A lookup that has led to this is
@@ -488,7 +487,7 @@ class WorkerMachine:
         for share in self._free:
             try:
                 changed = share.memory_changed()
-            except Exception as error:  # as in _step_share
+            except Exception as error:  # as in _stepped
                 changed = self._fail(share, error)
             actions += self._wrapped(share.flow, changed)
         return actions
