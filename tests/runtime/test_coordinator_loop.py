@@ -17,14 +17,15 @@ from typing import Any
 
 import pytest
 from checkpoint_kit import a_lake
-from coordinator_kit import PLAN, vnode_map
+from coordinator_kit import CHANNEL, PLAN, planned, vnode_map
 
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import ClusterError, ProtocolError, UpriverError, UserError, WorkerLost
-from upriver.ids import Epoch, FlowId, Incarnation, MapVersion, SnapshotId, WorkerId
+from upriver.ids import Epoch, FlowId, Incarnation, MapVersion, SnapshotId, Term, WorkerId
 from upriver.lake.control import find_control
 from upriver.lake.control_keeper import ControlKeeper
 from upriver.lake.lake import OwnedLake
+from upriver.lake.manifests import Manifest
 from upriver.protocol.messages import EpochFinished, ForShare, OfShare, Settled, SnapshotTaken, TakeSnapshot, ToWorker
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.strategies import Strategy
@@ -200,6 +201,40 @@ def test_a_message_that_cannot_be_ends_its_worker_alone() -> None:
         cluster.loop.check()
         assert other.given_up.empty()
         cluster.end()
+
+
+@dataclass
+class Witness(Mute):
+    """The end of a channel. stands: whether a further view reflects epoch 1, each time that its worker is told
+    something. The coordinator's thread tells workers before it answers callers."""
+
+    stands: Callable[[], bool]
+    seen: "queue.Queue[tuple[ToWorker, bool]]" = field(default_factory=queue.Queue)
+
+    def tell(self, *messages: ToWorker) -> None:
+        for message in messages:
+            self.seen.put((message, self.stands()))
+
+
+def test_whoever_has_added_a_view_can_wait_for_it_at_once() -> None:
+    machine = CoordinatorMachine(vnode_map((0, 0)), (PLAN,))
+    loop = CoordinatorLoop(machine, start_worker=lambda worker: None)
+    end, more = Witness(lambda: loop.progress.reflects(Epoch(1), "more")), planned("more")
+    loop.start()
+    incarnation = loop.register(WorkerId(0), "host", end)
+    manifest = Manifest(epoch=Epoch(1), term=Term(1), table="t", query="q", batch=1, runs={CHANNEL: ()})
+    loop.published(manifest)
+    finished = EpochFinished(epoch=Epoch(1), read={CHANNEL: 0}, applied={"rows": 0}, stats={})
+    loop.hear(incarnation, OfShare(flow=FlowId(1), message=finished))
+    loop.wait_ended(Epoch(1), SECONDS_MAX)
+    loop.replan((PLAN, more), [manifest], SECONDS_MAX)
+    assert not loop.progress.reflects(Epoch(1), "more")
+    told = [end.seen.get(timeout=SECONDS_MAX) for _ in range(end.seen.qsize())]
+    of_it = [stands for message, stands in told if isinstance(message, ForShare) and message.flow != FlowId(1)]
+    assert of_it
+    assert not any(of_it)
+    loop.lost(incarnation)
+    assert loop.stop(SECONDS_MAX)
 
 
 EVER = 10 * SECONDS_MAX

@@ -430,13 +430,13 @@ class CoordinatorLoop:
                 continue  # the machine may be in the middle of a step
             try:
                 actions = self._machine.step(event)
+                self._note_ended(event, actions)  # whoever is answered now, and then waits, waits for what there is now
                 for action in actions:
                     if not isinstance(action, Tell | EpochEnded):
                         self._tell()  # all actions take effect in order
                     self._carry_out(action)
                 if self._inbox.is_empty or sum(map(len, self._untold.values())) >= UNTOLD_MAX:
                     self._tell()
-                self._note_ended(event, actions)
             except Exception as error:  # a fault of ours: no caller must wait in vain
                 _LOG.debug("the coordinator has failed", exc_info=error)
                 self.fail(_fault(error))
