@@ -14,7 +14,14 @@ from upriver.coordinator.replication import EPOCHS_BETWEEN_MAX
 from upriver.errors import DeclarationError
 from upriver.ids import SnapshotId
 from upriver.plan.plan import DataflowPlan
-from upriver.protocol.coordinator_events import LeaversOverdue, RescaleBegun, RescaleEnded, SnapshotReady, StartWorkers
+from upriver.protocol.coordinator_events import (
+    LeaversOverdue,
+    PlansWanted,
+    RescaleBegun,
+    RescaleEnded,
+    SnapshotReady,
+    StartWorkers,
+)
 from upriver.protocol.messages import (
     Assign,
     CaughtUp,
@@ -279,6 +286,18 @@ def test_as_many_as_there_are_is_over_at_once() -> None:
     group = learning(2)
     assert (ended(group), group.owners) == ([(TICKET, "finished", 0)], HALF)
     flows(group)
+
+
+def test_views_that_are_dropped_while_a_worker_learns_leave_nobody_who_learns() -> None:
+    group = learning(3, standbys=1)
+    group.silent = {CaughtUp}
+    group.lose(2)
+    group.lease_over(3)
+    group.come(2)
+    assert not group.machine.leader.is_settled
+    group.happens(PlansWanted(ticket=3, plans=(), epochs=()), wanted(4, workers=2))
+    assert group.machine.leader.is_settled
+    assert ended(group)[-1] == (4, "refused", 0)  # there is no view
 
 
 # Other ways to rescale, and accidents ------------------------------------------------------------------------------

@@ -74,10 +74,12 @@ FOUND = [
     ("faults driver", 891_331_430),
     ("drawn 1 workers", 301),
     ("log replanned exchanges", 2),
+    ("clock", 20_128),
 ]
 """What campaigns have found: a partial view had failed, and standbys were to take its slices over; a checkpoint was
 published of an epoch that had come to be within a segment, so that no worker begins with it; a rescale by learners
-waited for epochs of a flow that stood aside; or for learners, where every flow was to begin anew."""
+waited for epochs of a flow that stood aside; or for learners, where every flow was to begin anew; rescales waited for a
+learner, and the views that it learned had been dropped."""
 
 
 def check(scenario: str, seed: int, simulator: Simulator) -> RunOutcome:
