@@ -193,6 +193,9 @@ class Rules:
     has sent before the epoch is installed."""
     clock_own_instant: bool = True
     """clock.own_instant: an epoch is opened with its own instant, however late a worker gets to it."""
+    clock_lookups_between_epochs: bool = True
+    """clock.lookups_between_epochs: where a view depends on the clock, lookups are answered between a worker's epochs:
+    amid one, a key may have the rows of one epoch at the time of another."""
     upqueries: UpqueryRules = ALL_UPQUERY_RULES
     """partial.*, cones.keep_what_keys_rest_on and cones.never_back, of partial state: ``docs/internals/partial.md``."""
 

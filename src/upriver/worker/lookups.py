@@ -228,7 +228,9 @@ class Lookups:
         replaying = self._rules.worker_wait_for_replay and self._progress.reflected < self._serve_from
         if replaying or self._progress.reflected < question.at_least:
             return True
-        return question.together and self._rules.worker_between_epochs and not self._progress.has_whole_epochs
+        between = question.together and self._rules.worker_between_epochs
+        between |= self._regions.is_clocked and self._rules.clock_lookups_between_epochs
+        return between and not self._progress.has_whole_epochs
 
     def _answer(self, view: str, question: PeerLookup) -> bool:
         """Answer, or refuse, or begin to read a long answer. Returns whether one of these was possible by now."""
