@@ -32,6 +32,8 @@ from benchmarks.reads import ReadsOptions, measure_reads, render_reads
 from benchmarks.recovery import measure_recovery
 from benchmarks.recovery_command import add_recovery, recovery_options, render_recovery
 from benchmarks.rescale import RescaleOptions, measure_rescale
+from benchmarks.serving import measure_serving
+from benchmarks.serving_command import add_serving, render_serving, serving_options
 from benchmarks.stages import StageOptions, measure_stages
 from benchmarks.stateful_map import CASES
 from benchmarks.throughput import ThroughputOptions, measure_throughput
@@ -64,6 +66,7 @@ def add_benchmarks(benchmarks: Any) -> None:
     add_recovery(_benchmark(benchmarks, "recovery", _recovery, "a worker is killed: until all is as before"))
     add_hotkey(_benchmark(benchmarks, "hotkey", _hotkey, "a key of millions of rows: what others wait meanwhile"))
     add_evolve(_benchmark(benchmarks, "evolve", _evolve, "views come and go: what lookups of others see meanwhile"))
+    add_serving(_benchmark(benchmarks, "serving", _serving, "lookups of many callers, beside Redis"))
     _add_reads(_benchmark(benchmarks, "reads", _reads, "what it costs to check what is read of the lake"))
     _add_ranges(_benchmark(benchmarks, "ranges", _ranges, "a join by a range, with a sorted index and without"))
     _add_lake(_benchmark(benchmarks, "lake", _lake, "what a lake costs after 1,000, 10,000 and 100,000 epochs"))
@@ -143,6 +146,12 @@ def _latency(options: argparse.Namespace) -> int:
     measured = measure_latency(latency_options(options), _say())
     print(json.dumps(measured) if options.json else render_latency(measured))
     return 0 if all(view["right"] for view in measured["busy"].values()) else 1
+
+
+def _serving(options: argparse.Namespace) -> int:
+    measured = measure_serving(serving_options(options), _say())
+    print(json.dumps(measured) if options.json else render_serving(measured))
+    return 0
 
 
 def _evolve(options: argparse.Namespace) -> int:

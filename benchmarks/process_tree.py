@@ -21,7 +21,7 @@ MEMORY_EVERY_S = 1.0
 """Seconds between two readings of memory: the kernel walks all page tables of the tree for one."""
 
 _PROC = "/proc"
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _Identity = tuple[int, int]
 """A pid, and when it started: a pid alone is given again."""
 
@@ -182,7 +182,7 @@ class Meter:
         """Read CPU time, and memory if it is time to."""
         ticks = self._account.observe(process_table())
         now = time.time()
-        self.cpu_s.append((now, ticks / _TICKS_PER_S))
+        self.cpu_s.append((now, ticks / TICKS_PER_S))
         if not self._memory or now - self._memory[-1][0] >= MEMORY_EVERY_S:
             self._memory.append((now, pss_bytes(self._account.pids()) / 2**20))
 

@@ -22,7 +22,7 @@ from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.plan.plan import DataflowPlan, RegionPlan
 from upriver.plan.provenance import lake_edges
-from upriver.state.vectors import Mask
+from upriver.state.vectors import Mask, Positions
 from upriver.worker.regions import BuildRegion
 
 EVERY = (9, 40, 150)
@@ -191,9 +191,9 @@ class FailingRegion:
         return self._region.lookup(hash64, keys, rows_max)
 
     def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
-        return self._region.lookup_each(hash64, keys, lengths, rows_max)
+        self, hash64: Hashes, keys: pa.RecordBatch, ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]:
+        return self._region.lookup_each(hash64, keys, ends, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
         return self._region.long_read(hash64, keys)

@@ -1,6 +1,7 @@
 """What clients of a simulated cluster ask for."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import pairwise
 from random import Random
 
 import numpy as np
@@ -13,8 +14,9 @@ from simulator.tables import Key
 from upriver.ids import Epoch, VnodeId, WorkerId
 from upriver.plan.plan import DataflowPlan
 from upriver.protocol.coordinator_events import EvictWanted, RescaleWanted
+from upriver.protocol.lookups import LookupTerms
 from upriver.protocol.strategies import Strategy
-from upriver.protocol.worker_events import LookupAsked, RowsRead
+from upriver.protocol.worker_events import Answer, AnswerTogether, LookupAsked, LookupsAsked, RowsRead
 
 KEYS_ASKED_MAX = 4
 OWN_KEYS_SHARE, NEXT_KEY_SHARE, KNOWN_VIEWS_SHARE, TOGETHER_SHARE = 0.6, 0.5, 0.97, 0.5
@@ -27,6 +29,10 @@ MOVES_MAX = 6  # vnodes that a wish names
 def drawn_view(plans: Sequence[DataflowPlan], rng: Random) -> str:
     """The name of a view, now and then of one that is not there."""
     return rng.choice(plans).name if rng.random() < KNOWN_VIEWS_SHARE else "typo"
+
+
+LOOKUP_S = 10.0
+"""Seconds that a lookup may take; no simulated worker looks at them."""
 
 
 def drawn_lookup(
@@ -77,6 +83,26 @@ def lookup_of(
         at_least=at_least,
         together=together,
     )
+
+
+def as_clients_ask(lookup: LookupAsked) -> LookupsAsked:
+    """The lookup as the only one of a request."""
+    terms = LookupTerms(1, lookup.keys.num_rows, lookup.at_least, lookup.together, LOOKUP_S)
+    return LookupsAsked(ticket=lookup.ticket, view=lookup.view, keys=lookup.keys, hash64=lookup.hash64, lookups=[terms])
+
+
+def answers_apart(together: AnswerTogether) -> Iterator[Answer]:
+    """The answer to each lookup."""
+    bounds = pairwise([0, *together.ends.tolist()])
+    for ticket, (start, stop) in zip(together.tickets, bounds, strict=True):
+        yield Answer(
+            ticket=ticket,
+            parts=(together.rows.slice(start, stop - start),),
+            epoch=together.epoch,
+            version=together.version,
+            relayed=False,
+            held_up=False,
+        )
 
 
 def _next_key(reader: Process, plan: DataflowPlan) -> list[Key]:

@@ -12,6 +12,7 @@ from simulator import checkers
 from simulator.bad_rows import BadRows, StepKilled
 from simulator.change_store import FakeChangeLog
 from simulator.checkers import require
+from simulator.clients import answers_apart, as_clients_ask
 from simulator.control_store import FakeControl
 from simulator.fake_checkpoints import FakeCheckpoints
 from simulator.lake import FakeLake
@@ -90,6 +91,7 @@ from upriver.protocol.peers import Envelope, ForRegion, PeerLookupAnswered
 from upriver.protocol.rules import Rules
 from upriver.protocol.worker_events import (
     Answer,
+    AnswerTogether,
     EpochRead,
     FetchRows,
     ForgetSnapshot,
@@ -450,7 +452,7 @@ class SimulatedCluster:
         if isinstance(event, LookupAsked):
             self.lookup_observer.asks(process, event)
         try:
-            actions = process.machine.step(event)
+            actions = process.machine.step(as_clients_ask(event) if isinstance(event, LookupAsked) else event)
         except StepKilled:
             self._die_in_step(process)
             return
@@ -552,6 +554,9 @@ class SimulatedCluster:
                 self.network.meet(process, action.meet)
             case Answer():
                 self.lookup_observer.answered(process, action, self.watcher.is_current(process))
+            case AnswerTogether():
+                for answer in answers_apart(action):
+                    self.lookup_observer.answered(process, answer, self.watcher.is_current(process))
             case Refuse():
                 self.lookup_observer.refused(process, action, event)
             case HoldSnapshot():

@@ -15,8 +15,9 @@ from typing import Any, Self, SupportsIndex, Unpack
 import pyarrow as pa
 
 from upriver.arguments import flag, more_than_none, names, seconds, whole
-from upriver.client.client import Client, Keys, LookupLimits, check_limits, connect
+from upriver.client.client import Client, Keys, LookupLimits, connect
 from upriver.client.keys import key_batch
+from upriver.client.lookup_steps import check_limits
 from upriver.client.queries import QUERY, QUERY_S, Parameters
 from upriver.client.rescale import Rescale
 from upriver.doors.doors import OpenDoors, listens_of

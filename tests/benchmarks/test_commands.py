@@ -9,6 +9,7 @@ from benchmarks.evolve_command import evolve_options
 from benchmarks.hotkey_command import hotkey_options
 from benchmarks.latency_command import latency_options
 from benchmarks.recovery_command import recovery_options
+from benchmarks.serving_command import serving_options
 
 ASKED: list[tuple[str, dict[str, Any]]] = [
     ("throughput --json", {"rows": 10_000_000, "keys": 1_000_000, "workers": 2, "json": True}),
@@ -32,6 +33,8 @@ def test_options_reach_the_measurement() -> None:
     parse = make_parser().parse_args
     latency = latency_options(parse(["latency", "--epochs", "200"]))
     assert (latency.epochs, latency.busy_rows, latency.busy_epochs) == (200, 500_000, 8)
+    serving = serving_options(parse(["serving", "--lookups", "500"]))
+    assert (serving.keys, serving.lookups, serving.rows) == (300_000, 500, 50_000)
     hotkey = hotkey_options(parse(["hotkey", "--views", "rows"]))
     assert (hotkey.rows, hotkey.views) == (4_000_000, ("rows",))
     evolve = evolve_options(parse(["evolve", "--idle-views", "20", "--rescale", "--no-cpu"]))

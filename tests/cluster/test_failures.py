@@ -22,11 +22,10 @@ from failure_kit import (
     parent_of,
     probing,
 )
+from lookup_kit import KeysAsked, LookupStream
 
 from benchmarks.recovery_kill import pid_listening
-from upriver.client.lookups import LookupStream
 from upriver.errors import WorkerLost, WrongOwner
-from upriver.protocol.lookups import KeysAsked
 
 pytestmark = pytest.mark.cluster
 KEYS_ASKED = list(range(0, KEYS, 50))

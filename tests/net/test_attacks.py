@@ -20,13 +20,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from channel_kit import Hub, Recorder
+from lookup_kit import Answering, Given, KeysAsked, LookupStream, answer_on, refusal_on
 from server_kit import KEYS, SECONDS_MAX, SECRET, TOKEN, calls_server, client_of, peer_of
 
-from upriver.client.lookups import KeySet, LookupStream
+from upriver.client.lookups import KeySet
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import AccessDenied, Busy, ProtocolError, UnknownView, UpriverError, UserError
 from upriver.hashing import hash64
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import WorkerId
 from upriver.net.byte_stream import BUFFER_BYTES, GROWTH_BYTES, ByteStream
 from upriver.net.channel import open_channel
 from upriver.net.frames import MESSAGE_BYTES_MAX, PIECE, Joiner, Traffic
@@ -49,7 +50,6 @@ from upriver.net.remote import Connection, Remote, dial
 from upriver.net.server import Caller, Listen, Server
 from upriver.net.wire import Message, decode, decode_json, encode, encode_json
 from upriver.options import Tokens
-from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, CoordinatorService
 from upriver.runtime.worker import WorkerConfig
@@ -64,12 +64,15 @@ FORTY = 40
 """Rightful callers."""
 
 
+QUESTION = {"view": "v", "lookups": [(1, 1, None, False, 1.0)]}
+
+
 def keys(*values: str) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array(values, pa.string())], schema=KEY)
 
 
 def asked(batch: pa.RecordBatch) -> KeysAsked:
-    return KeysAsked("v", batch, hash64(batch.columns), None, together=False, timeout=SECONDS_MAX)
+    return KeysAsked("v", batch, hash64(batch.columns), timeout=SECONDS_MAX)
 
 
 def is_served(remote: Remote) -> bool:
@@ -82,13 +85,13 @@ def is_served(remote: Remote) -> bool:
         stream.close()
 
 
-def echo(wanted: KeysAsked) -> Answered:
-    return Answered(wanted.keys, Epoch(0), 0, relayed=False, held_up=False)
+def echo(wanted: KeysAsked) -> Given:
+    return Given.of(wanted.keys)
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server(KEYS, {Purpose.LOOKUPS: LookupService(echo)}) as running:
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(echo))}) as running:
         yield running
 
 
@@ -182,7 +185,7 @@ def test_a_reader_s_token_opens_what_reads_and_nothing_else() -> None:
 
 
 def test_readers_look_up_and_a_server_without_their_token_does_not_know_them(server: Server) -> None:
-    services = {Purpose.LOOKUPS: LookupService(echo)}
+    services = {Purpose.LOOKUPS: LookupService(Answering(echo))}
     with Server(HandshakeKeys(TOKEN, SECRET, READER), services) as serving:
         assert is_served(Remote.parse(serving.address, READER))
         assert is_served(client_of(serving.address))
@@ -280,7 +283,10 @@ def test_idle_clients_leave_descriptors_to_the_lake() -> None:
 
 def test_strangers_do_not_fill_a_server() -> None:
     places = Places(unauthenticated=8)
-    with Server(KEYS, {Purpose.LOOKUPS: LookupService(echo)}, places=places) as server, ExitStack() as opened:
+    with (
+        Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(echo))}, places=places) as server,
+        ExitStack() as opened,
+    ):
         remote = client_of(server.address)
         unauthenticated = [opened.enter_context(reach(remote)) for _ in range(300)]
         assert all(is_served(remote) for _ in range(FORTY))
@@ -291,7 +297,7 @@ def test_strangers_do_not_fill_a_server() -> None:
 def test_a_stranger_has_so_many_seconds() -> None:
     now = [0.0]
     with (
-        Server(KEYS, {Purpose.LOOKUPS: LookupService(echo)}, clock=lambda: now[0]) as server,
+        Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(echo))}, clock=lambda: now[0]) as server,
         reach(client_of(server.address)) as slow,
     ):
         assert len(slow.recv(GREETING.size)) == GREETING.size
@@ -319,10 +325,7 @@ def opened(server: Server) -> tuple[ByteStream, Line]:
 
 
 def refused(line: Line) -> str:
-    answer = line.receive()
-    assert answer is not None
-    assert answer.batch is None
-    return str(answer.head["message"])
+    return refusal_on(line)
 
 
 def test_memory_is_taken_as_bytes_come() -> None:
@@ -381,7 +384,7 @@ def question(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions | None = Non
     body = messages[-1].serialize().to_pybytes()
     schema = messages[0].serialize()
     told = base64.b64encode(schema.to_pybytes()).decode()
-    head = encode_json({"view": "v", "at_least": None, "together": False, "timeout": 1.0, "schema": told})
+    head = encode_json({**QUESTION, "schema": told})
     return b"".join((struct.pack("<IIQ", len(head), 0, len(body)), head, body))
 
 
@@ -404,7 +407,7 @@ def test_keys_that_unfold_are_refused_and_the_line_goes_on(server: Server, kind:
     stream.write(question(batch, options))
     assert said in refused(line)
     stream.write(question(keys("a")))
-    answer = line.receive()
+    answer = answer_on(line)
     assert answer is not None
     assert answer.batch == keys("a")
     line.close()
@@ -428,9 +431,9 @@ class Wide:
         self.rows = pa.record_batch({"k": [b"x" * nbytes]})
         self.asked: queue.Queue[str] = queue.Queue()
 
-    def __call__(self, wanted: KeysAsked) -> Answered:
+    def __call__(self, wanted: KeysAsked) -> Given:
         self.asked.put(wanted.view)
-        return Answered(self.rows, Epoch(0), 0, relayed=False, held_up=False)
+        return Given.of(self.rows)
 
 
 LARGE_BYTES = 64 << 20
@@ -440,9 +443,9 @@ LARGE_BYTES = 64 << 20
 def test_unread_answers_are_bounded_in_all() -> None:
     """One is under way, and does not get on. The others are told so at once, and take nothing."""
     wide = Wide(LARGE_BYTES)
-    with Server(KEYS, {Purpose.LOOKUPS: LookupService(wide)}, traffic=Traffic(LARGE_BYTES)) as server:
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(wide))}, traffic=Traffic(LARGE_BYTES)) as server:
         mute, line = opened(server)
-        line.send({"view": "v", "at_least": None, "together": False, "timeout": 1.0}, keys("a"))
+        line.send(QUESTION, keys("a"))
         assert not mute.is_at_end()  # its answer has begun to come
         for _ in range(8):
             other = LookupStream(client_of(server.address), SECONDS_MAX)
@@ -450,7 +453,7 @@ def test_unread_answers_are_bounded_in_all() -> None:
             with pytest.raises(Busy, match="under way"):
                 other.answer()
             other.close()
-        answer = line.receive()
+        answer = answer_on(line)
         assert answer is not None
         assert answer.batch == wide.rows
         line.close()
@@ -473,9 +476,9 @@ def is_answered(server: Server) -> bool:
 def test_a_client_that_never_reads_is_cut_off() -> None:
     wide = Wide(LARGE_BYTES)
     traffic = Traffic(LARGE_BYTES, send_s_max=0.05, bytes_per_s_min=1 << 40)
-    with Server(KEYS, {Purpose.LOOKUPS: LookupService(wide)}, traffic=traffic) as server:
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(wide))}, traffic=traffic) as server:
         mute, line = opened(server)
-        line.send({"view": "v", "at_least": None, "together": False, "timeout": 1.0}, keys("a"))
+        line.send(QUESTION, keys("a"))
         wide.asked.get(timeout=SECONDS_MAX)
         for thread in threading.enumerate():
             if thread.name == "upriver-lookups":
@@ -505,8 +508,8 @@ def test_schemas_without_end_end_the_line(server: Server) -> None:
     said = ""
     for number in range(100):
         batch = pa.RecordBatch.from_arrays([pa.array(["a"])], schema=wide)
-        line.send({"view": f"v{number}", "at_least": None, "together": False, "timeout": 1.0}, batch)
-        answer = line.receive()
+        line.send({**QUESTION, "view": f"v{number}"}, batch)
+        answer = answer_on(line)
         assert answer is not None
         said = str(answer.head.get("message", ""))
         if said:
@@ -586,12 +589,12 @@ def test_no_malformed_answer_ends_a_client() -> None:
     assert tried.stdout.startswith(f"{ANSWERS} answers")
 
 
-def foreign_row(wanted: KeysAsked) -> Answered:
-    return Answered(keys("b"), Epoch(0), 0, relayed=False, held_up=False)
+def foreign_row(wanted: KeysAsked) -> Given:
+    return Given.of(keys("b"))
 
 
 def test_a_row_of_another_key_is_no_answer() -> None:
-    with Server(KEYS, {Purpose.LOOKUPS: LookupService(foreign_row)}) as server:
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(foreign_row))}) as server:
         stream = LookupStream(client_of(server.address), SECONDS_MAX)
         stream.ask(asked(keys("a")))
         rows = stream.answer().rows
@@ -657,7 +660,7 @@ def test_a_worker_says_nothing_to_an_impostor() -> None:
 def test_a_question_is_not_under_way_any_more_when_its_answer_goes_out() -> None:
     wide = Wide(LARGE_BYTES)
     traffic = Traffic(LARGE_BYTES + (1 << 20))
-    with Server(KEYS, {Purpose.LOOKUPS: LookupService(wide)}, traffic=traffic) as server:
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(wide))}, traffic=traffic) as server:
         stream = LookupStream(client_of(server.address), SECONDS_MAX)
         stream.ask(asked(keys("x" * LARGE_BYTES)))
         assert stream.answer().rows == wide.rows

@@ -1,26 +1,27 @@
-"""Lookup streams: one round trip each, errors that leave the stream whole, which callers may have one and keep one."""
+"""Lookups on the wire: each lookup of a request has its own answer, errors leave the line whole, what makes no sense is
+refused."""
 
 import queue
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of, cut_connections
+from lookup_kit import Answering, Given, KeysAsked, LookupStream, answer_on, refusal_on
+from server_kit import KEYS, SECONDS_MAX, TOKEN, client_of
 
-from upriver.client.lookups import FRESH_S, IDLE_STREAMS_MAX, LookupStream, LookupStreams
 from upriver.errors import AccessDenied, ClusterError, RowError, WorkerLost
 from upriver.hashing import hash64
 from upriver.net.byte_stream import ByteStream
+from upriver.net.frames import Traffic
 from upriver.net.gate import Places
 from upriver.net.handshake import Purpose
-from upriver.net.line import ANSWER_TERMS, LOOKUP_TERMS, Line
-from upriver.net.lookups import LookupService
+from upriver.net.line import ANSWER_TERMS, Frame, Line
+from upriver.net.lookups import LOOKUPS_MAX, PIECE_BYTES, LookupService
 from upriver.net.remote import Remote, dial
-from upriver.net.server import Caller, Server
-from upriver.protocol.lookups import Answered, KeysAsked
+from upriver.net.server import Server
+from upriver.protocol.lookups import LookupTerms
 
 KEY = pa.schema([("k", pa.string())])
 ROWS = pa.schema([("k", pa.string()), ("at_least", pa.int64())])
@@ -34,25 +35,26 @@ def keys(*values: str | None) -> pa.RecordBatch:
 
 
 class Worker:
-    """Gives back each key with the epoch asked for; some keys and views make it fail."""
+    """Gives back each key with the epoch asked for; some keys and views make it fail, and some keys wait."""
 
     def __init__(self) -> None:
         self.asked: queue.Queue[tuple[str, int, int | None, bool, float]] = queue.Queue()
         self.may_answer = threading.Event()
-        self.may_answer.set()
 
-    def lookup(self, wanted: KeysAsked) -> Answered:
+    def lookup(self, wanted: KeysAsked) -> Given:
         view, keys, at_least = wanted.view, wanted.keys, wanted.at_least
         assert np.array_equal(wanted.hash64, hash64(keys.columns))
         self.asked.put((view, keys.num_rows, at_least, wanted.together, wanted.timeout))
-        assert self.may_answer.wait(SECONDS_MAX)
-        if "bad" in keys.column(0).to_pylist():
+        values = keys.column(0).to_pylist()
+        if "late" in values:
+            assert self.may_answer.wait(SECONDS_MAX)
+        if "bad" in values:
             raise RowError("division by zero")
         if view == "bare":
-            return Answered(keys, 0, VERSION, False, False)
+            return Given.of(keys, 0, VERSION)
         epochs = pa.array([at_least] * keys.num_rows, pa.int64())
         rows = pa.RecordBatch.from_arrays([keys.column(0), epochs], schema=ROWS)
-        return Answered(rows, at_least or 0, VERSION, True, True)
+        return Given.of(rows, at_least or 0, VERSION, relayed=True, held_up=True)
 
 
 @pytest.fixture
@@ -66,178 +68,149 @@ def server(worker: Worker) -> Iterator[Server]:
         yield running
 
 
-def lookup_server(worker: Worker, places: Places | None = None) -> Server:
-    return Server(KEYS, {Purpose.LOOKUPS: LookupService(worker.lookup)}, places=places)
-
-
 @pytest.fixture
-def streams(server: Server) -> Iterator[LookupStreams]:
-    opened = LookupStreams(client_of("coordinator:1"))
+def stream(server: Server) -> Iterator[LookupStream]:
+    opened = LookupStream(client_of(server.address), SECONDS_MAX)
     yield opened
     opened.close()
 
 
-def borrow(streams: LookupStreams, server: Server) -> LookupStream:
-    return streams.borrow(server.address, SECONDS_MAX)
+def lookup_server(worker: Worker, places: Places | None = None) -> Server:
+    return Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(worker.lookup))}, places=places)
 
 
 def wanted(view: str, keys: pa.RecordBatch, at_least: int | None = None, together: bool = False) -> KeysAsked:
-    return KeysAsked(view, keys, hash64(keys.columns), at_least, together, SECONDS_MAX)
+    return KeysAsked.of(view, keys, at_least, together)
 
 
 def ask(stream: LookupStream, *values: str | None, at_least: int | None = None) -> list[str | None]:
     stream.ask(wanted("planes", keys(*values), at_least, at_least == 2))
-    answer = stream.answer()
-    assert (answer.rows.schema, answer.epoch, answer.version) == (ROWS, at_least or 0, VERSION)
-    found: list[str | None] = answer.rows.column(0).to_pylist()
+    given = stream.answer()
+    assert (given.rows.schema, given.answered.epoch, given.answered.version) == (ROWS, at_least or 0, VERSION)
+    found: list[str | None] = given.rows.column(0).to_pylist()
     return found
 
 
-def test_a_stream_answers_question_after_question(server: Server, streams: LookupStreams, worker: Worker) -> None:
-    stream = borrow(streams, server)
+def test_a_line_answers_lookup_after_lookup(stream: LookupStream, worker: Worker) -> None:
     for n in range(3):
         assert ask(stream, *"abc"[:n], None, at_least=n) == [*"abc"[:n], None]
         assert worker.asked.get(timeout=SECONDS_MAX) == ("planes", n + 1, n, n == 2, SECONDS_MAX)
     assert ask(stream, "x") == ["x"]
-    streams.return_stream(stream)
 
 
-def test_an_error_is_an_answer_and_the_stream_goes_on(server: Server, streams: LookupStreams) -> None:
-    stream = borrow(streams, server)
+def test_an_error_is_an_answer_and_the_line_goes_on(stream: LookupStream) -> None:
     for _ in range(2):
         with pytest.raises(RowError, match=r"^division by zero$"):
             ask(stream, "bad")
-        assert stream.is_in_step
         assert ask(stream, "good") == ["good"]
-    streams.return_stream(stream)
-    assert borrow(streams, server) is stream
-    streams.return_stream(stream)
 
 
-def test_views_of_different_schemas_take_turns_on_one_stream(server: Server, streams: LookupStreams) -> None:
-    stream = borrow(streams, server)
+def test_views_of_different_schemas_take_turns_on_one_line(stream: LookupStream) -> None:
     for _ in range(2):
         assert ask(stream, "a") == ["a"]
         stream.ask(wanted("bare", keys("b")))
-        assert stream.answer() == Answered(keys("b"), 0, VERSION, False, False)
+        assert stream.answer() == Given.of(keys("b"), 0, VERSION)
     numbers = pa.RecordBatch.from_arrays([pa.array([3])], names=["k"])  # the view has another key now
     stream.ask(wanted("bare", numbers))
     assert stream.answer().rows == numbers
-    streams.return_stream(stream)
 
 
-def test_large_questions_and_answers_come_whole(server: Server, streams: LookupStreams) -> None:
-    stream = borrow(streams, server)
-    many = [f"key {number}" for number in range(300_000)]
+def test_large_requests_and_answers_come_whole(stream: LookupStream) -> None:
+    many = [f"key {number}" for number in range(600_000)]
+    assert keys(*many).nbytes > PIECE_BYTES
     assert ask(stream, *many) == many
     assert ask(stream) == []
-    streams.return_stream(stream)
 
 
-def test_a_stream_that_was_given_back_is_lent_again(server: Server, streams: LookupStreams) -> None:
-    lent = [borrow(streams, server), borrow(streams, server), borrow(streams, server)]
-    assert len(set(lent)) == 3
-    streams.return_stream(lent[1])
-    assert borrow(streams, server) is lent[1]
-    for stream in lent:
-        streams.return_stream(stream)
+def test_lookups_of_one_request_are_answered_each_by_itself(stream: LookupStream, worker: Worker) -> None:
+    """One waits, one fails, and one has no rows: the others have their answers all the same."""
+    parts = [("a", "b"), ("late",), ("bad", "c"), (), ("d",)]
+    terms = [LookupTerms(number, len(part), number, False, 1.0) for number, part in enumerate(parts, 1)]
+    batch = keys(*(key for part in parts for key in part))
+    stream.line.send({"view": "planes", "lookups": terms}, batch, hash64(batch.columns))
+    found: dict[int, object] = {}
+    while len(found) < len(parts):
+        frame = answer_on(stream.line)
+        assert frame is not None
+        found |= outcomes(frame)
+        if len(found) == len(parts) - 1:
+            assert 2 not in found
+            worker.may_answer.set()
+    rows = {number: [(key, number) for key in part] for number, part in enumerate(parts, 1)}
+    assert found == {**rows, 3: "division by zero"}
 
 
-def test_a_stream_that_waits_for_an_answer_is_not_lent_again(
-    server: Server, streams: LookupStreams, worker: Worker
-) -> None:
-    stream = borrow(streams, server)
+def outcomes(frame: Frame) -> dict[int, object]:
+    """What a frame says of each lookup: its rows, or the message of an error."""
+    found: dict[int, object] = {number: message for number, _, message in frame.head.get("refused", ())}
+    start = 0
+    for number, count in frame.head.get("answers", ()):
+        assert frame.batch is not None
+        columns = [column.to_pylist() for column in frame.batch.slice(start, count).columns]
+        found[number] = list(zip(*columns, strict=True))
+        start += count
+    return found
+
+
+def test_more_lookups_than_may_wait_are_refused(stream: LookupStream, worker: Worker) -> None:
     stream.ask(wanted("planes", keys("late")))
-    streams.return_stream(stream)
-    assert not stream.is_in_step
-    fresh = borrow(streams, server)
-    assert fresh is not stream
-    assert ask(fresh, "a") == ["a"]
-    streams.return_stream(fresh)
-
-
-def test_only_so_many_idle_streams_are_kept(server: Server, streams: LookupStreams) -> None:
-    lent = {borrow(streams, server) for _ in range(IDLE_STREAMS_MAX + 2)}
-    for stream in lent:
-        streams.return_stream(stream)
-    again = [borrow(streams, server) for _ in range(IDLE_STREAMS_MAX + 1)]
-    assert len(lent.intersection(again)) == IDLE_STREAMS_MAX
-    for stream in again:
-        streams.return_stream(stream)
-
-
-def test_a_waiting_answer_can_be_cancelled(server: Server, streams: LookupStreams, worker: Worker) -> None:
-    worker.may_answer.clear()
-    stream = borrow(streams, server)
-    with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(ask, stream, "a")
-        worker.asked.get(timeout=SECONDS_MAX)
-        stream.cancel("has had its time")
-        with pytest.raises(WorkerLost, match=server.address):
-            answer.result(SECONDS_MAX)
+    terms = [LookupTerms(number, 0, None, False, 1.0) for number in range(2, LOOKUPS_MAX + 2)]
+    stream.line.send({"view": "planes", "lookups": terms}, keys())
+    assert "16,384 lookups of this client wait already" in refusal_on(stream.line)
     worker.may_answer.set()
-    streams.return_stream(stream)
 
 
-def test_a_worker_that_has_gone_is_lost(server: Server, streams: LookupStreams) -> None:
-    stream, idle = borrow(streams, server), borrow(streams, server)
-    streams.return_stream(idle)
+def test_a_waiting_answer_can_be_cut(stream: LookupStream, worker: Worker) -> None:
+    stream.ask(wanted("planes", keys("late")))
+    worker.asked.get(timeout=SECONDS_MAX)
+    stream.cut()
+    with pytest.raises(WorkerLost, match=stream.address):
+        stream.answer()
+    worker.may_answer.set()
+
+
+def test_a_large_request_is_no_longer_under_way_when_its_client_has_gone(worker: Worker) -> None:
+    traffic = Traffic()
+    with Server(KEYS, {Purpose.LOOKUPS: LookupService(Answering(worker.lookup))}, traffic=traffic) as server:
+        stream = LookupStream(client_of(server.address), SECONDS_MAX)
+        stream.ask(wanted("planes", keys("late", "x" * (8 << 20))))
+        worker.asked.get(timeout=SECONDS_MAX)
+        assert traffic.bytes > 4 << 20
+        stream.close()
+        for thread in threading.enumerate():
+            if thread.name == "upriver-lookups":
+                thread.join(SECONDS_MAX)
+        assert traffic.bytes == 0
+        worker.may_answer.set()
+
+
+def test_a_worker_that_has_gone_is_lost(server: Server, stream: LookupStream) -> None:
+    assert ask(stream, "a") == ["a"]
     server.stop()
     with pytest.raises(WorkerLost, match=server.address):
         ask(stream, "a")
-    assert not stream.is_in_step
-    streams.return_stream(stream)
-    with pytest.raises(WorkerLost, match=server.address):
-        ask(idle, "a")
-    streams.keep_only([])
-    with pytest.raises(WorkerLost, match=server.address):
-        borrow(streams, server)
 
 
-def test_closed_streams_are_not_lent(server: Server, streams: LookupStreams) -> None:
-    stream = borrow(streams, server)
-    streams.close()
-    with pytest.raises(ClusterError, match="closed"):
-        borrow(streams, server)
-    streams.return_stream(stream)
-
-
-def test_a_stranger_gets_no_stream(server: Server) -> None:
-    strange = LookupStreams(Remote.parse("coordinator:1", "wrong"))
+def test_a_stranger_gets_no_line(server: Server) -> None:
     with pytest.raises(AccessDenied):
-        borrow(strange, server)
-    strange.close()
+        LookupStream(Remote.parse(server.address, "wrong"), SECONDS_MAX)
 
 
 def test_tls_is_refused(server: Server) -> None:
     """Workers have none: what is meant to be secret would go as it is."""
-    secret = LookupStreams(Remote.parse("coordinator:1", TOKEN, b"PEM"))
     with pytest.raises(ClusterError, match="TLS"):
-        borrow(secret, server)
-    secret.close()
+        LookupStream(Remote.parse(server.address, TOKEN, b"PEM"), SECONDS_MAX)
 
 
 def test_only_so_many_are_let_in(worker: Worker) -> None:
-    server = lookup_server(worker, Places(clients=2))
-    streams = LookupStreams(client_of("coordinator:1"))
-    lent = [borrow(streams, server), borrow(streams, server)]
-    assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
-    with pytest.raises(ClusterError, match=r"2 client connections .*ulimit -n"):
-        borrow(streams, server)
-    assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
-    streams.close()
-    for stream in lent:
-        streams.return_stream(stream)
-    server.stop()
-
-
-def test_a_stream_that_the_worker_has_closed_is_not_lent_again(server: Server, streams: LookupStreams) -> None:
-    stream = borrow(streams, server)
-    assert ask(stream, "a") == ["a"]
-    assert stream.may_be_used(FRESH_S)
-    cut_connections(server.port)
-    assert not stream.may_be_used(FRESH_S)
-    streams.return_stream(stream)
+    with lookup_server(worker, Places(clients=2)) as server:
+        lent = [LookupStream(client_of(server.address), SECONDS_MAX) for _ in range(2)]
+        assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
+        with pytest.raises(ClusterError, match=r"2 client connections .*ulimit -n"):
+            LookupStream(client_of(server.address), SECONDS_MAX)
+        assert [ask(stream, "a") for stream in lent] == [["a"], ["a"]]
+        for stream in lent:
+            stream.close()
 
 
 def opened(server: Server) -> tuple[ByteStream, Line]:
@@ -245,7 +218,8 @@ def opened(server: Server) -> tuple[ByteStream, Line]:
     return stream, Line(stream, ANSWER_TERMS)
 
 
-QUESTION = {"view": "planes", "at_least": 0, "together": False, "timeout": 1.0}
+ONE = (1, 1, 7, False, 1.0)
+REQUEST = {"view": "planes", "lookups": [ONE]}
 
 
 @pytest.mark.parametrize(
@@ -261,64 +235,71 @@ def test_a_frame_that_makes_no_sense_is_refused_and_the_line_goes_on(server: Ser
     stream, line = opened(server)
     for _ in range(2):
         stream.write(frame)
-        answer = line.receive()
-        assert answer is not None
-        assert said in answer.head["message"]
-        line.send(QUESTION, keys("a"))
-        answer = line.receive()
+        assert said in refusal_on(line)
+        line.send(REQUEST, keys("a"))
+        answer = answer_on(line)
         assert answer is not None
         assert answer.batch is not None
     line.close()
 
 
 @pytest.mark.parametrize("frame", [b"\xff" * 16, b"\x09\0\0\0"], ids=["sizes that cannot be", "a beginning"])
-def test_what_is_no_frame_ends_the_line_and_nothing_else(server: Server, streams: LookupStreams, frame: bytes) -> None:
+def test_what_is_no_frame_ends_the_line_and_nothing_else(server: Server, stream: LookupStream, frame: bytes) -> None:
     caller, line = opened(server)
     caller.write(frame)
     caller.end_writing()
     answer = line.receive()
     assert answer is None or "too large" in answer.head["message"]
     line.close()
-    stream = borrow(streams, server)
     assert ask(stream, "a") == ["a"]
-    streams.return_stream(stream)
 
 
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"at_least": "7"}, "at_least='7': give a whole number, not a str"),
-        ({"at_least": 7.5}, "at_least=7.5: give a whole number, not a float"),
-        ({"timeout": None}, "timeout=None: give a number of seconds, not a NoneType"),
-        ({"timeout": -1}, "timeout=-1: give a number of seconds, 0 or more"),
-        ({"together": 1}, "view 'planes', together 1: a lookup is of a view by name, together or not"),
+        ({"lookups": [(1, 1, "7", False, 1.0)]}, "malformed lookups: Expected `int | null`, got `str`"),
+        ({"lookups": [(1, 1, 7.5, False, 1.0)]}, "malformed lookups: Expected `int | null`, got `float`"),
+        ({"lookups": [(1, 1, None, False, None)]}, "malformed lookups: Expected `float`, got `null`"),
+        ({"lookups": [(1, 1, None, False, -1)]}, "malformed lookups: Expected `float` >= 0.0"),
+        ({"lookups": [(1, 1, None, 1, 1.0)]}, "malformed lookups: Expected `bool`, got `int`"),
+        ({"lookups": []}, "0 lookups have other keys than the 1 given"),
+        ({"lookups": [(1, 2, None, False, 1.0)]}, "1 lookups have other keys than the 1 given"),
+        ({"lookups": [(1, -1, None, False, 1.0), (2, 2, None, False, 1.0)]}, "malformed lookups"),
+        ({"lookups": None}, "malformed lookups"),
     ],
 )
-def test_a_question_that_makes_no_sense_is_refused_before_the_worker_hears_of_it(
+def test_a_request_that_makes_no_sense_is_refused_before_the_worker_hears_of_it(
     server: Server, worker: Worker, wrong: dict[str, object], said: str
 ) -> None:
     _, line = opened(server)
-    line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0, **wrong}, keys("a"))
-    answer = line.receive()
-    assert answer is not None
-    assert answer.head["message"] == said
+    line.send({**REQUEST, **wrong}, keys("a"))
+    assert said in refusal_on(line)
     assert worker.asked.empty()
+    line.send(REQUEST, keys("a"))
+    assert answer_on(line) is not None
     line.close()
 
 
-def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server) -> None:
+def test_a_request_without_keys_is_refused_and_the_line_goes_on(server: Server) -> None:
     _, line = opened(server)
-    line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0})
-    answer = line.receive()
+    line.send(REQUEST)
+    said = "view 'planes': a lookup is of a view by name, and has keys"
+    answer = answer_on(line)
     assert answer is not None
-    assert answer.head == {"error": "ProtocolError", "message": "view 'planes': a lookup without keys"}
-    assert answer.batch is None
-    line.send({"view": "planes", "at_least": 7, "together": False, "timeout": 1.0}, keys("a"))
-    answer = line.receive()
+    assert (answer.head, answer.batch) == ({"error": "ProtocolError", "message": said}, None)
+    line.send(REQUEST, keys("a"))
+    answer = answer_on(line)
     assert answer is not None
     beside, rows, _ = answer
-    told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed", "held_up")}
-    assert told == {"view": "planes", "epoch": 7, "map_version": VERSION, "relayed": True, "held_up": True}
+    told = {name: beside[name] for name in ("view", "epoch", "map_version", "relayed", "held_up", "answers")}
+    assert told == {
+        "view": "planes",
+        "epoch": 7,
+        "map_version": VERSION,
+        "relayed": True,
+        "held_up": True,
+        "answers": [[1, 1]],
+    }
     assert rows == pa.RecordBatch.from_arrays([pa.array(["a"]), pa.array([7])], schema=ROWS)
     line.close()
 
@@ -326,37 +307,18 @@ def test_a_question_without_keys_is_refused_and_the_line_goes_on(server: Server)
 @pytest.mark.parametrize("said", [1, 3])
 def test_hashes_of_other_keys_than_are_asked_for_are_refused(server: Server, worker: Worker, said: int) -> None:
     _, line = opened(server)
-    line.send({"view": "planes", "at_least": 7, "together": False, "timeout": 1.0}, keys("a", "b"), FORTY_TWOS[:said])
-    answer = line.receive()
-    assert answer is not None
-    assert "bytes of hashes for 2 rows" in answer.head["message"]
+    line.send({"view": "planes", "lookups": [(1, 2, 7, False, 1.0)]}, keys("a", "b"), FORTY_TWOS[:said])
+    assert "bytes of hashes for 2 rows" in refusal_on(line)
     assert worker.asked.empty()
     line.close()
 
 
-def test_an_answer_that_breaks_off_is_a_lost_worker(worker: Worker) -> None:
-    class Broken:
-        def serve(self, caller: Caller) -> None:
-            Line(caller.stream, LOOKUP_TERMS).receive()
-            caller.stream.write(b"\x09\0\0\0")
-
-        def stop(self) -> None:
-            """Nothing is left to say."""
-
-    with Server(KEYS, {Purpose.LOOKUPS: Broken()}) as server:
-        stream = LookupStream(client_of(server.address), SECONDS_MAX)
-        stream.ask(wanted("planes", keys("a")))
-        with pytest.raises(WorkerLost, match=server.address):
-            stream.answer()
-        assert not stream.is_in_step
-        stream.close()
-
-
 def test_a_server_that_stops_ends_its_lines_and_can_be_stopped_again(server: Server) -> None:
     _, line = opened(server)
-    line.send({"view": "planes", "at_least": None, "together": False, "timeout": 1.0}, keys("a"))
-    assert line.receive() is not None
+    line.send(REQUEST, keys("a"))
+    assert answer_on(line) is not None
     server.stop()
-    assert line.receive() is None
+    while line.receive() is not None:
+        pass
     server.stop()
     line.close()

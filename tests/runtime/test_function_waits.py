@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lookup_kit import KeysAsked, Served
 from machines_kit import CHANNEL, FLOW, KEYS, TABLE, VNODES, Seen, assign, meet, opened, planned, read, rows, vnode_map
 
 from upriver.engine.batch import Batch
@@ -17,7 +18,7 @@ from upriver.hashing import hash64
 from upriver.ids import FlowId, WorkerId
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.plan.plan import DataflowPlan, RegionPlan
-from upriver.protocol.lookups import KeysAsked
+from upriver.protocol.lookups import LookupTerms
 from upriver.protocol.messages import (
     DropFlow,
     EpochFinished,
@@ -30,7 +31,7 @@ from upriver.protocol.messages import (
     Retire,
 )
 from upriver.protocol.peers import Envelope
-from upriver.protocol.worker_events import LookupAsked, PeersMet, ShareHears, WorkerEvent
+from upriver.protocol.worker_events import LookupsAsked, PeersMet, ShareHears, WorkerEvent
 from upriver.runtime.flow_functions import FlowFunctions
 from upriver.runtime.worker_loop import WorkerLoop
 from upriver.worker.held_events import HeldEvents, Rest
@@ -88,6 +89,7 @@ class Worker:
             self.loop.hear(begun(flow))
         self.thread = threading.Thread(target=self.loop.run, args=(self.said.extend, lambda _: None, Nobody()))
         self.thread.start()
+        self.asking = Served(self.loop)
 
     def _build(self, plan: DataflowPlan, region: RegionPlan) -> Any:
         return {"seen": self.calling, "late": self.late}.get(plan.name) or Seen()
@@ -100,8 +102,8 @@ class Worker:
 
     def lookup(self, view: str, seconds: float = WAIT_S) -> Any:
         keys = pa.RecordBatch.from_arrays([pa.array([KEY])], names=["k"])
-        wanted = KeysAsked(view, keys, hash64(keys.columns), at_least=None, together=False, timeout=seconds)
-        return self.loop.lookup(wanted).rows.column("seen").to_pylist()
+        asked = KeysAsked(view, keys, hash64(keys.columns), timeout=seconds)
+        return self.asking.look_up(asked).rows.column("seen").to_pylist()
 
     def wait_for(self, message: Any) -> None:
         ends_at = time.monotonic() + WAIT_S
@@ -131,6 +133,7 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
         worker.loop.hear(Retire())
         worker.thread.join(WAIT_S)
         assert not worker.thread.is_alive()
+        worker.asking.stop()
 
 
 @contextmanager
@@ -216,11 +219,10 @@ def held(*flows: FlowId) -> tuple[HeldEvents, WorkerMachine]:
     return HeldEvents(machine), machine
 
 
-def asked(view: str) -> LookupAsked:
+def asked(view: str) -> LookupsAsked:
     keys = pa.RecordBatch.from_arrays([pa.array([KEY])], names=["k"])
-    return LookupAsked(
-        ticket=1, view=view, keys=keys, hash64=hash64(keys.columns), at_least=read(0, 0).epoch, together=False
-    )
+    terms = LookupTerms(1, 1, None, False, WAIT_S)
+    return LookupsAsked(ticket=1, view=view, keys=keys, hash64=hash64(keys.columns), lookups=[terms])
 
 
 def test_an_event_for_all_shares_passes_and_waits_for_the_paused_ones_only() -> None:

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from random import Random
 
-import pyarrow as pa
 import pytest
 from channel_kit import HELLO, Hub, Recorder
 from lease_world import LeaseWorld, Rules
@@ -19,13 +18,11 @@ from simulator.checkers import Violated
 from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.coordinator.restarts import PlaceWanted, Restarts
 from upriver.errors import ClusterError, DeclarationError, DuplicateAttempt, WorkerLost, WrongOwner
-from upriver.hashing import hash64
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, now, open_channel
 from upriver.net.codec import encode_message
 from upriver.net.server import Listen
 from upriver.net.wire import Message
-from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.protocol.messages import WorkerFailed
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import REGISTER, SILENCED, CoordinatorRecords, CoordinatorService
@@ -34,8 +31,6 @@ from upriver.vnodes import VnodeMap
 
 QUICK = FailureDetection(SILENCE_S_MIN)
 WORKER = WorkerId(0)
-ROWS = pa.RecordBatch.from_pydict({"k": [1]})
-WANTED = KeysAsked("sums", ROWS, hash64(ROWS.columns), at_least=None, together=False, timeout=1.0)
 
 
 def an_end() -> ChannelEnd:
@@ -62,18 +57,21 @@ def test_a_silence_that_is_no_time_is_refused(seconds: float) -> None:
 
 def test_leases_speak_only_with_lease_an_answer_is_given_out_with_a_lease_only() -> None:
     lease, end = Lease(QUICK), an_end()
-    lookup = lease.guard(lambda *_: Answered(ROWS, 3, 1, False, False))
+    assert not lease.is_held
     with pytest.raises(WrongOwner, match="no longer hears"):
-        lookup(WANTED)
+        lease.check()
     lease.begin(end)
+    assert not lease.is_held
     with pytest.raises(WrongOwner, match="no longer hears"):
-        lookup(WANTED)
+        lease.check()
     end.heartbeats.beat()
     end.heartbeats.pinged({"beat": 1, "heard": 1})
-    assert lookup(WANTED).epoch == 3
+    assert lease.is_held
+    lease.check()
     end.heartbeats.end()
+    assert not lease.is_held
     with pytest.raises(WrongOwner, match="no longer hears"):
-        lookup(WANTED)
+        lease.check()
 
 
 def test_leases_place_free_after_lease_a_place_is_free_when_its_holder_s_lease_has_run_out() -> None:

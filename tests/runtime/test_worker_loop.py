@@ -15,18 +15,27 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from lookup_kit import KeysAsked, Served
 from machines_kit import FLOW, SEEN, TABLE, VNODES, Seen, assign
 from upquery_kit import HERE, Workers, keys_of_worker_0
 
 from upriver.errors import ProtocolError, UpriverError
 from upriver.hashing import Hashes, hash64
-from upriver.ids import Epoch, WorkerId
+from upriver.ids import WorkerId
 from upriver.lake.lake import LakeRecord, OwnedLake
-from upriver.protocol.lookups import KeysAsked
+from upriver.net.lookups import LookupRequest
+from upriver.protocol.lookups import LookupTerms
 from upriver.protocol.messages import ForShare, FromWorker, Retire
 from upriver.protocol.peers import Envelope
-from upriver.protocol.worker_events import KeysRead, LookupAsked, LookupGivenUp, ShareAction, ShareEvent, ShareHears
-from upriver.runtime.worker_loop import FILL_REST_S_MAX, BackgroundTask, BackgroundTasks, Inbox, WorkerLoop
+from upriver.protocol.worker_events import KeysRead, LookupGivenUp, ShareAction, ShareEvent, ShareHears
+from upriver.runtime.worker_loop import (
+    FILL_REST_S_MAX,
+    REQUESTS_TURN_MAX,
+    BackgroundTask,
+    BackgroundTasks,
+    Inbox,
+    WorkerLoop,
+)
 from upriver.worker.upqueries import CROWD_KEYS
 from upriver.worker.worker import WorkerMachine
 
@@ -74,13 +83,12 @@ class Running:
         self.region = region
         self.said: list[FromWorker] = []
         self.thread = threading.Thread(target=loop.run, args=(self.said.extend, print, Nobody()), name="loop")
+        self.served = Served(loop)
 
     def lookup(self, *keys: str) -> list[str]:
         names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
-        answered = self.loop.lookup(
-            KeysAsked("seen", names, hash64(names.columns), at_least=None, together=len(keys) > 1, timeout=ANSWER_S_MAX)
-        )
-        return list(answered.rows.column("k").to_pylist())
+        asked = KeysAsked("seen", names, hash64(names.columns), together=len(keys) > 1, timeout=ANSWER_S_MAX)
+        return list(self.served.look_up(asked).rows.column("k").to_pylist())
 
 
 @pytest.fixture
@@ -95,6 +103,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
         running.loop.hear(Retire())
         running.thread.join(ANSWER_S_MAX)
         assert not running.thread.is_alive()
+        running.served.stop()
 
 
 @contextmanager
@@ -116,9 +125,9 @@ def until_a_caller_feeds(running: Running) -> None:
     raise AssertionError(f"{LOOKUPS_MAX} lookups, and the loop was never at rest")
 
 
-def test_a_lookup_that_finds_the_loop_at_rest_is_answered_on_its_own_thread(running: Running) -> None:
+def test_a_lookup_that_finds_the_loop_at_rest_is_answered_on_the_thread_of_its_connection(running: Running) -> None:
     until_a_caller_feeds(running)
-    assert threading.current_thread().name in running.region.readers
+    assert "upriver-lookups" in running.region.readers
 
 
 def test_many_lookups_at_once_feed_the_machine_one_at_a_time(running: Running) -> None:
@@ -145,44 +154,49 @@ def test_after_the_loop_has_ended_a_lookup_is_refused(running: Running) -> None:
         running.lookup("a")
 
 
-def asked(ticket: int) -> LookupAsked:
-    keys = pa.RecordBatch.from_pydict({"k": [ticket]})
-    hashes = hash64(keys.columns, keys.num_rows)
-    return LookupAsked(ticket=ticket, view="v", keys=keys, hash64=hashes, at_least=Epoch(0), together=False)
+def request(number: int) -> LookupRequest:
+    keys = pa.RecordBatch.from_pydict({"k": [number]})
+    terms = LookupTerms(number, 1, None, False, ANSWER_S_MAX)
+    connection: Any = None  # no inbox answers
+    return LookupRequest("v", keys, hash64(keys.columns), [terms], connection, 0.0, 1)
+
+
+def numbers(requests: list[LookupRequest]) -> list[int]:
+    return [request.lookups[0].number for request in requests]
 
 
 def given_up(ticket: int) -> LookupGivenUp:
     return LookupGivenUp(ticket=ticket)
 
 
-def test_events_come_in_their_order_and_a_lookup_wakes_the_waiting_thread() -> None:
+def test_events_come_in_their_order_and_the_waiting_thread_can_be_woken() -> None:
     inbox = Inbox()
     inbox.put(given_up(1))
-    inbox.ask(asked(7))
+    inbox.wake()
     inbox.put(given_up(2))
     assert [inbox.next(None) for _ in range(3)] == [given_up(1), None, given_up(2)]
     with pytest.raises(queue.Empty):
         inbox.next(0)
 
 
-def test_lookups_are_there_before_the_events_that_came_earlier() -> None:
+def test_requests_are_taken_together_and_apart_from_events() -> None:
     inbox = Inbox()
     inbox.put(given_up(1))
-    inbox.ask(asked(7))
-    inbox.ask(asked(8))
+    for number in (7, 8):
+        inbox.ask(request(number))
+    assert inbox.has_requests
+    assert numbers(inbox.requests()) == [7, 8]
     assert inbox.next(None) == given_up(1)
-    assert [lookup.ticket for lookup in inbox.lookups()] == [7, 8]
-    assert list(inbox.lookups()) == []
+    assert not inbox.has_requests
+    assert inbox.requests() == []
 
 
-def test_lookups_that_come_while_others_are_taken_wait_for_the_next_time() -> None:
+def test_only_so_many_requests_are_taken_at_once() -> None:
     inbox = Inbox()
-    inbox.ask(asked(7))
-    taken = inbox.lookups()
-    assert next(taken).ticket == 7
-    inbox.ask(asked(8))
-    assert list(taken) == []
-    assert [lookup.ticket for lookup in inbox.lookups()] == [8]
+    for number in range(REQUESTS_TURN_MAX + 2):
+        inbox.ask(request(number))
+    assert len(inbox.requests()) == REQUESTS_TURN_MAX
+    assert numbers(inbox.requests()) == [REQUESTS_TURN_MAX, REQUESTS_TURN_MAX + 1]
 
 
 class Paced(Workers):

@@ -14,15 +14,17 @@ from typing import Any
 
 import pyarrow as pa
 from changes_kit import VIEW
+from lookup_kit import Answering, Given, KeysAsked
 from server_kit import KEYS, SECONDS_MAX, client_of
 from wire_fuzz import COLUMNS, changed, use
 
-from upriver.client.lookups import KeySet, Lookup, LookupStreams, ask_owners, in_key_order
+from upriver.client.lookup_lines import ThreadLines
+from upriver.client.lookups import KeySet, Lookup, found_of, in_key_order, requests_of
 from upriver.client.scans import ScanReader, snapshot_part
 from upriver.client.subscriptions import Subscription
 from upriver.errors import UpriverError
 from upriver.ids import Epoch, WorkerId
-from upriver.net.byte_stream import ByteStream, Watch
+from upriver.net.byte_stream import ByteStream
 from upriver.net.handshake import Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.remote import Connection, check_schema
@@ -30,7 +32,7 @@ from upriver.net.server import Caller, Calls, Server, Service
 from upriver.net.wire import refusing_malformed
 from upriver.plan.schemas import schema_to_json
 from upriver.protocol.freshness import FreshnessReport, TableFreshness
-from upriver.protocol.lookups import Answered, KeysAsked, Routing, ViewRoute
+from upriver.protocol.lookups import Routing, ViewRoute
 from upriver.state.changes import ChangePosition, changes_schema
 from upriver.vnodes import VnodeMap
 
@@ -62,6 +64,10 @@ class ChangedStream:
         self._stream.write(changed(self._rng, data))
         self._stream.cut()
 
+    def write_at_once(self, data: bytes) -> int:
+        self.write(data)
+        return len(data)
+
 
 class Changing:
     """A service whose answers are changed."""
@@ -76,8 +82,8 @@ class Changing:
         self._service.stop()
 
 
-def looked_up(wanted: KeysAsked) -> Answered:
-    return Answered(VIEWS[wanted.view], Epoch(1), 0, relayed=False, held_up=False, committed_at=1.5)
+def looked_up(wanted: KeysAsked) -> Given:
+    return Given.of(VIEWS[wanted.view], epoch=1, committed_at=1.5)
 
 
 def calls(routing: Routing) -> Calls:
@@ -99,19 +105,19 @@ class Client:
 
     def __init__(self, address: str, routing: Routing, rng: random.Random) -> None:
         self._remote, self._routing, self._rng = client_of(address), routing, rng
-        self._watch = Watch()
         self.asks: tuple[Callable[[str], None], ...] = (self.look_up, self.route, self.scan, self.read, self.subscribe)
 
     def look_up(self, view: str) -> None:
-        streams = LookupStreams(self._remote)
+        lines = ThreadLines(self._remote, lambda: None)
         lookup = Lookup(view, ROUTES[view], None, together=True, timeout=SECONDS_MAX, give_up_at=float("inf"))
         asked = KeySet.of(pa.RecordBatch.from_arrays([KEY], ["k"]))
         try:
-            found, unanswered = ask_owners(lookup, asked, SECONDS_MAX, self._routing, streams, self._watch)
-            if not unanswered:
-                use(in_key_order(found, asked, lookup.route.schema).combine_chunks().to_batches()[0])
+            requests = requests_of(lookup, asked, self._routing)
+            lines.ask(requests)
+            found = [found_of(request) for request in requests]
+            use(in_key_order(found, asked, lookup.route.schema).combine_chunks().to_batches()[0])
         finally:
-            streams.close()
+            lines.close()
 
     def route(self, view: str) -> None:
         with Connection(self._remote) as connection:
@@ -149,7 +155,7 @@ def main(seed: int, count: int) -> None:
     rng, taken = random.Random(seed), 0
     routing = Routing(VnodeMap.initial(4, [WorkerId(0)]), {}, ROUTES, Epoch(1), FRESHNESS)
     services: dict[Purpose, Service] = {
-        Purpose.LOOKUPS: Changing(LookupService(looked_up), rng),
+        Purpose.LOOKUPS: Changing(LookupService(Answering(looked_up)), rng),
         Purpose.CALLS: Changing(calls(routing), rng),
     }
     with Server(KEYS, services) as server:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from lookup_kit import Answering, Given, KeysAsked
 from server_kit import KEYS, TOKEN, calls_server
 
 from upriver.client.client import Client, connect
@@ -17,7 +18,7 @@ from upriver.net.handshake import Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.server import Action, Calls, Piece, Server, Service
 from upriver.protocol.freshness import FreshnessReport
-from upriver.protocol.lookups import Answered, KeysAsked, Routing, ViewRoute
+from upriver.protocol.lookups import Routing, ViewRoute
 from upriver.vnodes import VnodeMap, vnodes_of
 
 VNODES = 16
@@ -67,13 +68,16 @@ class Worker:
     """When its epoch was."""
 
     def __post_init__(self) -> None:
-        services: dict[Purpose, Service] = {Purpose.LOOKUPS: LookupService(self.lookup), Purpose.CALLS: Calls()}
+        services: dict[Purpose, Service] = {
+            Purpose.LOOKUPS: LookupService(Answering(self.lookup)),
+            Purpose.CALLS: Calls(),
+        }
         self.server = Server(KEYS, services)
 
     def stop(self) -> None:
         self.server.stop()
 
-    def lookup(self, wanted: KeysAsked) -> Answered:
+    def lookup(self, wanted: KeysAsked) -> Given:
         view, keys, at_least = wanted.view, wanted.keys, wanted.at_least
         self.together = wanted.together
         self.asked.put(keys.num_rows)
@@ -95,7 +99,7 @@ class Worker:
         arrays = [pa.array(values, column.type) for values, column in zip(columns, known.route.schema, strict=True)]
         rows = pa.RecordBatch.from_arrays(arrays, schema=known.route.schema)
         version = self.cluster.vnode_map.version
-        return Answered(rows, Epoch(self.epoch), version, foreign, held_up=False, committed_at=self.committed_at)
+        return Given.of(rows, self.epoch, version, relayed=foreign, committed_at=self.committed_at)
 
 
 class Cluster:

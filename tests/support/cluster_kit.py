@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from failure_kit import FILES, KEYS, LOOKUP_S_MAX, Feed
+from lookup_kit import KeysAsked, LookupStream
 
 from upriver.client.client import Client, connect
-from upriver.client.lookups import LookupStream
 from upriver.hashing import hash64
 from upriver.net.remote import Remote
-from upriver.protocol.lookups import KeysAsked
 from upriver.vnodes import vnodes_of
 
 PROGRAM = Path(__file__).parent / "programs" / "failures.py"

@@ -1,6 +1,7 @@
 """Short words for tests of the worker machine: a small view, keys by vnode, events, and what came out of a step."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from upriver.ids import Channel, Epoch, FlowId, Incarnation, MapVersion, Snapsho
 from upriver.migration.events import AbortAsked, RescaleAnnounced
 from upriver.migration.messages import Message, RowsSent
 from upriver.plan.plan import DataflowPlan, TableSpec
+from upriver.protocol.lookups import LookupTerms
 from upriver.protocol.messages import (
     Assign,
     EpochFinished,
@@ -34,6 +36,7 @@ from upriver.protocol.worker_events import (
     Answer,
     EpochRead,
     LookupAsked,
+    LookupsAsked,
     PeerSaid,
     ReadEpoch,
     Refuse,
@@ -46,11 +49,12 @@ from upriver.protocol.worker_events import (
     WorkerAction,
 )
 from upriver.state.pair_index import ManyMembers
-from upriver.state.vectors import NO_KEYS
+from upriver.state.vectors import NO_KEYS, Positions
 from upriver.vnodes import VnodeMap, vnodes_of
 from upriver.worker.share import FlowShare
 
 FLOW = FlowId(1)
+LOOKUP_S = 10.0
 VNODES = 8
 ROWS = pa.schema([("k", pa.string()), ("e", pa.int64())])
 SEEN = pa.schema([("k", pa.string()), ("seen", pa.list_(pa.int64()))])
@@ -143,11 +147,14 @@ class Seen:
         return LongRead(rows.num_rows, lambda start, end: rows.slice(start, end - start))
 
     def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
-        ends = np.cumsum(lengths).tolist()
-        each = [slice(end - length, end) for end, length in zip(ends, lengths, strict=True)]
-        return [self.lookup(hash64[part], keys[part]) for part in each]
+        self, hash64: Hashes, keys: pa.RecordBatch, ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]:
+        bounds = pairwise([0, *ends.tolist()])
+        each = [self.lookup(hash64[start:stop], keys.slice(start, stop - start)) for start, stop in bounds]
+        rows = pa.concat_batches(each)
+        if rows_max is not None and rows.num_rows > rows_max:
+            raise ManyMembers(f"{rows.num_rows} rows")
+        return rows, np.cumsum([part.num_rows for part in each])
 
     def scan(self) -> pa.Table:
         return pa.Table.from_batches([self._rows(sorted(self.epochs))])
@@ -287,6 +294,25 @@ def asked(
     names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=[key])
     epoch = Epoch(at_least)
     return LookupAsked(ticket=ticket, view=view, keys=names, hash64=hashed(keys), at_least=epoch, together=together)
+
+
+def asked_together(
+    *lookups: Sequence[str],
+    ticket: int = 1,
+    view: str = "seen",
+    at_least: Sequence[int | None] = (),
+    together: Sequence[bool] = (),
+) -> LookupsAsked:
+    """Several lookups of a view, each of these keys. at_least, together: of each."""
+    terms = [
+        LookupTerms(
+            place, len(keys), at_least[place] if at_least else None, bool(together and together[place]), LOOKUP_S
+        )
+        for place, keys in enumerate(lookups)
+    ]
+    keys = [key for each in lookups for key in each]
+    names = pa.RecordBatch.from_arrays([pa.array(keys, pa.string())], names=["k"])
+    return LookupsAsked(ticket=ticket, view=view, keys=names, hash64=hashed(keys), lookups=terms)
 
 
 def said(sender: int, content: PeerMessage, generation: int = 0) -> PeerSaid:

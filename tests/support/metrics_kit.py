@@ -13,7 +13,6 @@ from upriver.coordinator.coordinator import CoordinatorMachine
 from upriver.errors import ClusterError, UpriverError, WrongOwner
 from upriver.ids import Channel, Epoch, Incarnation, Term, VnodeId, WorkerId
 from upriver.lake.manifests import Manifest
-from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.protocol.messages import EpochFinished, ForShare, OpenEpoch, ToWorker
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.measures import LookupTotals, WorkerMeasures
@@ -57,18 +56,6 @@ def manifest(epoch: int, rows: int, table: str = TABLE.name) -> Manifest:
     )
 
 
-def asked(view: str = PLAN.name) -> KeysAsked:
-    return KeysAsked(view, KEYS, [1, 2], None, True, 1.0)  # type: ignore[arg-type]  # no worker reads the hashes
-
-
-def answers(wanted: KeysAsked) -> Answered:
-    return Answered(wanted.keys, epoch=1, version=0, relayed=False, held_up=True)
-
-
-def refuses(wanted: KeysAsked) -> Answered:
-    raise WrongOwner(f"another worker has the keys of {wanted.view!r}")
-
-
 class Measured:
     """A coordinator of one worker and one view."""
 
@@ -103,12 +90,10 @@ class Measured:
         self.loop.progress.read_through(TABLE.name, time.monotonic(), Epoch(2))
         self.publish(3, 4)
         measures = WorkerMeasures()
-        measures.timed(answers)(asked())
-        try:
-            measures.timed(refuses)(asked())
-        except WrongOwner:
-            report = {"views": measures.to_json(), "upqueries": {PLAN.name: 2}}
-            self.lookups.hear(WorkerId(0), Incarnation(incarnation), report)
+        measures.answered(PLAN.name, lookups=1, keys=2, seconds=0.001, held_up=True)
+        measures.refused(PLAN.name, WrongOwner("another worker has the keys"))
+        report = {"views": measures.to_json(), "upqueries": {PLAN.name: 2}}
+        self.lookups.hear(WorkerId(0), Incarnation(incarnation), report)
 
 
 @contextmanager

@@ -13,20 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from lookup_kit import Answering, Given, KeysAsked
 from server_kit import KEYS
 
-from upriver.ids import Epoch
 from upriver.net.handshake import Purpose
 from upriver.net.lookups import LookupService
 from upriver.net.server import Calls, Server, Service
-from upriver.protocol.lookups import Answered, KeysAsked
 
 LAKE_FILES = 10
 STACK_BYTES = 256 << 10
 
 
-def lookup(wanted: KeysAsked) -> Answered:
-    return Answered(wanted.keys, Epoch(0), 0, relayed=False, held_up=False)
+def lookup(wanted: KeysAsked) -> Given:
+    return Given.of(wanted.keys)
 
 
 def open_files(_: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -45,7 +44,7 @@ def main(memory_bytes: int, files: int) -> None:
     threading.stack_size(STACK_BYTES)
     pa.set_memory_pool(pa.system_memory_pool())
     services: dict[Purpose, Service] = {
-        Purpose.LOOKUPS: LookupService(lookup),
+        Purpose.LOOKUPS: LookupService(Answering(lookup)),
         Purpose.CALLS: Calls({"files": open_files}),
     }
     with Server(KEYS, services) as server:

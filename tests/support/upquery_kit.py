@@ -28,6 +28,7 @@ from machines_kit import (
 )
 from workers_kit import SteppedWorkers, vnode_of
 
+from simulator.clients import answers_apart
 from upriver.coordinator.flow import EPOCHS_AHEAD_MAX
 from upriver.engine.batch import Batch
 from upriver.errors import UpriverError
@@ -90,6 +91,9 @@ class Workers(SteppedWorkers):
         match action:
             case worker_events.ReadKeys():
                 self.upqueries[worker].append(action)
+            case worker_events.AnswerTogether():
+                for answer in answers_apart(action):
+                    self.take(worker, answer)
             case worker_events.Answer():
                 found = {row["k"]: row["seen"] for row in action.rows.to_pylist()}
                 self.answers[action.ticket] = found, action.epoch

@@ -40,6 +40,7 @@ BEFORE_ASSIGNMENT = {
     "Assign",
     "Retire",
     "LookupAsked",
+    "LookupsAsked",
     "LookupGivenUp",
     "KeysRead",
     "KeysUnread",
@@ -49,6 +50,9 @@ BEFORE_ASSIGNMENT = {
     "BoardGiven",
 }
 """The kinds of event that a worker may see before it is told what it keeps."""
+
+
+REFUSED_OR_OVER = ("LookupAsked", "LookupsAsked", "Retire")
 
 
 def test_these_are_events_of_each_kind() -> None:
@@ -73,7 +77,7 @@ def test_an_unassigned_worker_owns_nothing_and_may_be_told_to_stop() -> None:
     assert worker().step(assign()) == []
 
 
-@pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in ("LookupAsked", "Retire")], ids=kind)
+@pytest.mark.parametrize("event", [e for e in OF_EACH_KIND if kind(e) not in REFUSED_OR_OVER], ids=kind)
 def test_a_retired_worker_lets_pass(event: worker_events.ShareEvent) -> None:
     assert worker(assign(), messages.Retire()).step(event) == []
 

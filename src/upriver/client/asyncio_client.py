@@ -1,7 +1,8 @@
-"""The client for asyncio: each call runs on one of a bounded number of threads, so it never blocks the event loop.
+"""The client for asyncio: it never blocks the event loop.
 
-A cancelled call's answer is dropped. Its thread is free again when the call ends, which its timeout bounds. Waiting for
-changes takes no thread: the client asks, and sleeps in the event loop.
+Lookups take no thread: those of all tasks share the client's lines (:mod:`.async_lines`). Any other call runs on one of
+a bounded number of threads. A cancelled call's answer is dropped. Its thread is free again when the call ends, which
+its timeout bounds. Waiting for changes takes no thread: the client asks, and sleeps in the event loop.
 """
 
 import asyncio
@@ -15,9 +16,11 @@ from typing import Any, ParamSpec, Self, TypeVar, Unpack
 import pyarrow as pa
 
 from upriver.arguments import whole
+from upriver.client.async_lines import AsyncLines
 from upriver.client.client import SCAN_S, Client, LookupLimits, connect
 from upriver.client.dated_rows import DatedRows
 from upriver.client.keys import Keys
+from upriver.client.lookups import Asked, Delay, Steps
 from upriver.client.queries import QUERY_S, Parameters
 from upriver.client.rescale import Rescale
 from upriver.client.subscriptions import UNREACHABLE_S
@@ -69,6 +72,9 @@ class AsyncClient:
     def __init__(self, client: Client, pool: ThreadPoolExecutor) -> None:
         self._client = client
         self._pool = pool
+        remote, routes, self._steps = client.lookups
+        self._lines = AsyncLines(remote, self.run, routes.recheck)
+        routes.listen(lambda routing, _: self._lines.keep_only(routing.addresses.values()))
 
     async def run(self, call: Callable[P, T], *args: P.args, **named: P.kwargs) -> T:
         """Run a call that blocks, such as ``rescale.wait``, on a thread of this client."""
@@ -80,19 +86,44 @@ class AsyncClient:
 
     async def lookup(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> pa.Table:
         """The view's rows of those keys."""
-        return await self.run(self._client.lookup, view, keys, **limits)
+        table, _ = await self._take(self._steps.table(view, keys, limits))
+        return table
 
     async def lookup_one(self, view: str, key: Any, **limits: Unpack[LookupLimits]) -> dict[str, Any] | None:
         """The only row of a key; ``None`` if there is none."""
-        return await self.run(self._client.lookup_one, view, key, **limits)
+        return await self._take(self._steps.row(view, key, limits))
 
     async def lookup_rows(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> DatedRows:
         """The view's rows of those keys, and how old they are."""
-        return await self.run(self._client.lookup_rows, view, keys, **limits)
+        return DatedRows.of(*await self._take(self._steps.table(view, keys, limits)))
 
     async def lookup_with_epoch(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> tuple[pa.Table, int]:
         """The view's rows of those keys, and the epoch that they reflect."""
-        return await self.run(self._client.lookup_with_epoch, view, keys, **limits)
+        return await self._take(self._steps.table(view, keys, limits))
+
+    async def _take(self, steps: Steps[T]) -> T:
+        """Take a lookup's steps in the event loop."""
+        try:
+            step = next(steps)
+            while True:
+                if isinstance(step, Asked):
+                    await self._lines.ask(step.requests)
+                    step = next(steps)
+                elif isinstance(step, Delay):
+                    await asyncio.sleep(step.seconds)
+                    step = next(steps)
+                else:
+                    try:
+                        result = await self.run(step.function)
+                    except Exception as error:  # of any class: it is the steps' to take
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(result)
+        except StopIteration as end:
+            found: T = end.value
+            return found
+        finally:
+            steps.close()
 
     async def query(self, sql: str, parameters: Parameters | None = None, *, timeout: float = QUERY_S) -> pa.Table:
         """As ``Client.query``."""
@@ -156,6 +187,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """End all connections; calls under way fail. A second call does nothing."""
+        self._lines.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         await asyncio.to_thread(self._client.close)
 

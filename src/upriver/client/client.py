@@ -1,50 +1,43 @@
 """The client: lookups in a running app, from any process, without Spark."""
 
 import atexit
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 import numpy as np
 import pyarrow as pa
 
-from upriver.arguments import flag, seconds, whole
+from upriver.arguments import seconds, whole
 from upriver.client.dated_rows import DatedRows
 from upriver.client.freshness import KnownFreshness
-from upriver.client.keys import KeyColumns, Keys, key_batch, key_columns
-from upriver.client.lookups import Found, FoundRows, KeySet, Lookup, LookupBatches, LookupStreams, ask_owners
+from upriver.client.keys import Keys, key_batch
+from upriver.client.lookup_lines import ThreadLines
+from upriver.client.lookup_steps import LOOKUP_S, ClientLookups, LookupLimits, LookupSteps
+from upriver.client.lookups import Asked, Delay, Steps
 from upriver.client.queries import QUERY, QUERY_S, Parameters, answer_of, query_fields
 from upriver.client.rescale import Rescale, rescale_fields
+from upriver.client.routes import KnownRoutes, check_view
 from upriver.client.scans import ScanReader
 from upriver.client.subscriptions import UNREACHABLE_S, Subscription
 from upriver.errors import (
     ClusterError,
     DeclarationError,
-    KeyTypeError,
     NotReady,
-    UnknownView,
-    UpriverError,
     UserError,
-    WaitTimeout,
 )
 from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.logs import shorten_errors, with_short_errors
-from upriver.net.byte_stream import Watch
-from upriver.net.line import HEAD_BYTES_MAX, KEYS_BYTES_MAX, KEYS_MAX
 from upriver.net.remote import Connection, Remote, check_schema
 from upriver.net.wire import refusing_malformed
 from upriver.protocol.freshness import FreshnessReport
-from upriver.protocol.lookups import Routing, ViewRoute, route_among
+from upriver.protocol.lookups import Routing, ViewRoute
 from upriver.state.changes import NOW, SUBSCRIBED_KEYS_MAX, ChangePosition, changes_schema
 from upriver.state.key_filter import KeyFilter
-from upriver.traces import lookup_traced
 
 __all__ = ["Client", "Keys", "LookupLimits", "connect"]
 
@@ -52,18 +45,8 @@ T = TypeVar("T")
 
 SCAN_S = 3600.0
 """Seconds that reading the rows of a scan may take, unless the caller says otherwise."""
-LOOKUP_S = 10.0
-"""Seconds that a lookup may take, unless the caller says otherwise."""
-RETRY_S_MIN, RETRY_S_MAX = 0.01, 0.5
-"""Seconds before the client retries keys that were not answered; doubled each time."""
-DETOURS_S = 1.0
-"""Seconds after a refresh of the routing in which lookups that took a detour do not cause another refresh."""
 EVICT_KEYS_MAX = 500_000
 """Keys of one request to evict; more are evicted in several."""
-LAST_WORD_S_MAX = 1.0
-"""Seconds that the coordinator has to report its last epoch, when a lookup has waited for an epoch in vain."""
-RECHECK_S = 0.5
-"""Seconds after which a waiting lookup checks whether its workers are still there."""
 
 
 ADDRESS_VARIABLE = "UPRIVER_ADDRESS"
@@ -139,40 +122,6 @@ def connect(
     return client
 
 
-class LookupLimits(TypedDict, total=False):
-    """The options of a lookup besides view and keys; :meth:`Client.lookup` explains each."""
-
-    at_least: int | None
-    max_age: float | None
-    allow_warming: bool
-    timeout: float
-
-
-def check_limits(limits: Mapping[str, object]) -> None:
-    """Raise DeclarationError for a name that is no limit: a misspelt limit must not let too old an answer pass."""
-    for name in limits:
-        if name not in LookupLimits.__annotations__:
-            known = ", ".join(LookupLimits.__annotations__)
-            raise DeclarationError(f"{name}={limits[name]!r}: a lookup has no such limit; it has {known}")
-
-
-def _check_view(view: str) -> None:
-    """Raise UnknownView for a view that is no string."""
-    if not isinstance(view, str):
-        raise UnknownView(f"view={view!r}: give the name of a view, not a {type(view).__name__}")
-
-
-def _check_size(view: str, columns: KeyColumns) -> None:
-    """Raise DeclarationError for more keys than a worker accepts at once."""
-    keys, nbytes = len(columns[0]), sum(column.nbytes for column in columns)
-    if keys > KEYS_MAX or nbytes > KEYS_BYTES_MAX - HEAD_BYTES_MAX:
-        raise DeclarationError(
-            f"view {view!r}: {keys:,} keys of {nbytes:,} bytes are too many for one lookup: give at most {KEYS_MAX:,} "
-            f"keys, of at most {KEYS_BYTES_MAX - HEAD_BYTES_MAX:,} bytes, and look up in several calls, or use "
-            f"app.read({view!r}) for most of a view"
-        )
-
-
 def _unreached(why: str) -> ClusterError:
     """The error for a coordinator that does not answer. why: how the client noticed."""
     return ClusterError(
@@ -180,26 +129,22 @@ def _unreached(why: str) -> ClusterError:
     )
 
 
-class _DeclaredAnew(Exception):
-    """The view of a lookup under way was dropped, and another view has its name."""
-
-
 @with_short_errors
 class Client:
     """A connection to an app and its workers; usable by many threads, and as a context manager. Use ``connect``."""
 
     def __init__(self, remote: Remote, timeout: float) -> None:
-        self._coordinator = Connection(remote, _unreached)
-        self._streams = LookupStreams(remote)
-        self._watch = Watch()
-        self._batches = LookupBatches(self._look_up)
-        self._freshness = KnownFreshness(self._told_freshness)
-        self._timeout = timeout
-        self._routing: Routing | None = None
-        self._refreshed_at = -math.inf
         self._closed = threading.Event()
-        self._rechecking = threading.Lock()
-        """Held while a thread refreshes the routing because a lookup waits, or took a detour."""
+        self._coordinator = Connection(remote, _unreached)
+        self._freshness = KnownFreshness(self._told_freshness)
+        self._routes = KnownRoutes(lambda timeout: self._answer("routing", {}, Routing.from_json, timeout))
+        self._lines = ThreadLines(remote, self._routes.recheck)
+        self._routes.listen(lambda routing, asked_at: self._freshness.heard(routing.freshness, asked_at))
+        self._routes.listen(lambda routing, _: self._lines.keep_only(routing.addresses.values()))
+        self._steps = LookupSteps(self._routes, self._freshness, self._closed.is_set)
+        self.lookups = ClientLookups(remote, self._routes, self._steps)
+        """For the client of an event loop, which takes the steps in its own way."""
+        self._timeout = timeout
         atexit.register(self.close)  # an open stream would keep the interpreter from ending
 
     def lookup(
@@ -236,38 +181,7 @@ class Client:
     def lookup_with_epoch(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> tuple[pa.Table, int]:
         """As :meth:`lookup`, with the epoch that the rows reflect to its end; 0 for no keys. The lookup of a single key
         waits for no epoch's end, so its rows may reflect a later epoch, too."""
-        check_limits(limits)
-        at_least, max_age = limits.get("at_least"), limits.get("max_age")
-        at_least = None if at_least is None else whole("at_least", at_least)
-        max_age = None if max_age is None else seconds("max_age", max_age)
-        allows_warming = flag("allow_warming", limits.get("allow_warming", False))
-        timeout = seconds("timeout", limits.get("timeout", LOOKUP_S))
-        give_up_at = time.monotonic() + timeout
-        again = list(keys) if isinstance(keys, Iterator) else keys
-        while True:
-            route, columns = self._columns(view, again)
-            _check_size(view, columns)
-            if not allows_warming:
-                self._wait_ready(view, route, timeout, give_up_at)
-            lookup = Lookup(view, route, at_least, len(columns[0]) > 1, timeout, give_up_at)
-            with suppress(_DeclaredAnew), lookup_traced(view, len(columns[0])) as note:
-                found = self._fresh(lookup, columns, max_age)
-                note("upriver.epoch", found.epoch)
-                metadata = self._freshness.metadata(route, found.epoch, found.committed_at)
-                return found.rows.replace_schema_metadata(metadata), found.epoch
-
-    def _wait_ready(self, view: str, route: ViewRoute, timeout: float, give_up_at: float) -> None:
-        """Wait until all tables that the view reads are ready. Raises NotReady if that takes longer."""
-        pause = RETRY_S_MIN
-        while lacks := self._freshness.lacks(route):
-            if (left := give_up_at - time.monotonic()) <= 0:
-                raise NotReady(
-                    f"view {view!r} is not ready after {timeout:g} s: {lacks}. Give a longer timeout, wait with "
-                    f"app.wait(), or look up with allow_warming=True what there is by now"
-                )
-            if self._closed.wait(min(pause, left)):
-                raise ClusterError("the client is closed")
-            pause = min(2 * pause, RETRY_S_MAX)
+        return self._run(self._steps.table(view, keys, limits))
 
     def lookup_rows(self, view: str, keys: Keys, **limits: Unpack[LookupLimits]) -> DatedRows:
         """As :meth:`lookup`, with what the metadata say as fields, and with ``to_pandas`` and ``to_polars``."""
@@ -279,10 +193,7 @@ class Client:
         key: a value, or for several key columns a tuple, or a dict by column name. limits, errors: as of
         :meth:`lookup`; UserError if the key has several rows.
         """
-        rows, _ = self.lookup_with_epoch(view, [key], **limits)
-        if rows.num_rows > 1:
-            raise UserError(f"view {view!r}: key {key!r} has {rows.num_rows} rows: use lookup, which gives all")
-        return dict(rows.to_pylist()[0]) if rows.num_rows else None
+        return self._run(self._steps.row(view, key, limits))
 
     def query(self, sql: str, parameters: Parameters | None = None, *, timeout: float = QUERY_S) -> pa.Table:
         """The answer of a SELECT in Spark's SQL over views; the app's driver evaluates it.
@@ -320,13 +231,13 @@ class Client:
         Raises UnknownView for a view without a log, DeclarationError, KeyTypeError; when iterated over, also
         ChangesGone if the log has these changes no more, AccessDenied, ClusterError.
         """
-        wanted = None if keys is None else KeyFilter(key_batch(view, self._route(view).key_schema, keys))
+        wanted = None if keys is None else KeyFilter(key_batch(view, self._routes.route(view).key_schema, keys))
         if wanted is not None and len(wanted.hashes) > SUBSCRIBED_KEYS_MAX:
             raise DeclarationError(
                 f"view {view!r}: {len(wanted.hashes):,} keys are too many for a subscription: give at most "
                 f"{SUBSCRIBED_KEYS_MAX:,}, or none, and filter the changes"
             )
-        self._route(view)
+        self._routes.route(view)
         if isinstance(since, str):
             if since != NOW:
                 raise DeclarationError(f"since={since!r}: give None, {NOW!r} or a version, which is an epoch")
@@ -340,54 +251,10 @@ class Client:
     def _ask_piece(self, fields: Mapping[str, Any], timeout: float) -> tuple[dict[str, Any], pa.RecordBatch | None]:
         told, rows = self._coordinator.piece("changes", fields, timeout=timeout)
         view = fields["view"]
-        if rows is not None and not rows.schema.equals(changes_schema(self._route(view).schema)):
+        if rows is not None and not rows.schema.equals(changes_schema(self._routes.route(view).schema)):
             self.refresh()  # the view may have been declared anew
-            check_schema(self._coordinator.address, rows, changes_schema(self._route(view).schema))
+            check_schema(self._coordinator.address, rows, changes_schema(self._routes.route(view).schema))
         return told, rows
-
-    def _fresh(self, lookup: Lookup, columns: KeyColumns, max_age: float | None) -> FoundRows:
-        """The rows of the keys, not older than ``max_age``."""
-        if max_age is None:
-            return self._in_time(lookup, columns)
-        while True:
-            told = self._freshness.check_age(lookup.view, lookup.route, max_age)
-            found = self._in_time(lookup, columns)
-            is_of_then = found.epoch >= told.report.epoch or not len(columns[0])
-            if is_of_then and self._freshness.is_young(told, lookup.route, max_age):
-                return found
-            if time.monotonic() >= lookup.give_up_at:
-                raise self._freshness.stale(lookup.view, lookup.route, max_age, told)
-            if not is_of_then:  # the worker lags behind the coordinator's report
-                lookup = replace(lookup, at_least=max(lookup.at_least or 0, told.report.epoch))
-
-    def _in_time(self, lookup: Lookup, columns: KeyColumns) -> FoundRows:
-        try:
-            return self._batches.look_up(lookup, columns)
-        except WaitTimeout:
-            self._check_there(lookup)
-            raise
-
-    def _check_there(self, lookup: Lookup) -> None:
-        """Raise WaitTimeout if the epoch that a lookup has waited for is not there yet, with the last one that is."""
-        if lookup.at_least is None:
-            return
-        last = None
-        with suppress(ClusterError):
-            last = self._freshness.ask(LAST_WORD_S_MAX).report.epoch
-        if last is not None and last < lookup.at_least:
-            raise WaitTimeout(
-                f"view {lookup.view!r}: epoch {lookup.at_least} is not there yet after {lookup.timeout:g} s: the last "
-                f"that every worker reflects is {last}"
-            )
-
-    def _look_up(self, lookup: Lookup, asked: KeySet) -> list[Found]:
-        found = self._ask(lookup, asked)
-        while lookup.together and len(epochs := {part.answered.epoch for part in found}) > 1:
-            newest = max(epochs)
-            behind = KeySet.concat([part.keys for part in found if part.answered.epoch < newest])
-            again = self._ask(replace(lookup, at_least=newest), behind)
-            found = [*(part for part in found if part.answered.epoch == newest), *again]
-        return found
 
     def status(self) -> dict[str, Any]:
         """Epoch, workers, map version, and per view its rows, keys and bytes, as a plain dict."""
@@ -413,7 +280,7 @@ class Client:
 
     def explain(self, view: str) -> dict[str, Any]:
         """How a view is kept, as a plain dict. Raises UnknownView."""
-        _check_view(view)
+        check_view(view)
         return self._act("explain", {"view": view})
 
     def rescale(
@@ -428,7 +295,7 @@ class Client:
 
         As ``App.rescale``, which explains the arguments and the errors.
         """
-        vnodes = len(self._known().vnode_map.owners)
+        vnodes = len(self._routes.known().vnode_map.owners)
         fields = rescale_fields(vnodes, workers, moves, strategy, keys_max)
         return self.rescale_of(self._answer("rescale", fields, lambda told: whole("ticket", told["ticket"])))
 
@@ -440,9 +307,9 @@ class Client:
         WaitTimeout if a worker does not answer, and then it may evict them all the same.
         """
         hashes = None
-        _check_view(view)
+        check_view(view)
         if keys is not None:
-            _, columns = self._columns(view, keys)
+            _, columns = self._run(self._steps.columns(view, keys))
             hashes = np.unique(hash64(columns)).tolist()
         if hashes is None:
             self._act("evict", {"view": view, "keys": None})
@@ -456,7 +323,7 @@ class Client:
 
     def key_schema(self, view: str) -> pa.Schema:
         """Names and types of a view's key columns. Raises UnknownView."""
-        return self._route(view).key_schema
+        return self._routes.route(view).key_schema
 
     def routes(self) -> Mapping[str, ViewRoute]:
         """The views of the app, by name: key, schema and the tables that each reads. Asks the coordinator."""
@@ -465,7 +332,7 @@ class Client:
     def routing(self) -> Routing:
         """The worker of each vnode, the views, and how fresh each table is. Asks the coordinator."""
         self.refresh()
-        return self._known()
+        return self._routes.known()
 
     def wait_ready(self, view: str, timeout: float = LOOKUP_S) -> None:
         """Wait until a view can be read: it has once reflected all that its sources had. timeout: seconds.
@@ -473,7 +340,7 @@ class Client:
         Raises UnknownView, NotReady.
         """
         timeout = seconds("timeout", timeout)
-        self._wait_ready(view, self._route(view), timeout, time.monotonic() + timeout)
+        self._run(self._steps.ready(view, self._routes.route(view), timeout, time.monotonic() + timeout))
 
     def scan(
         self, view: str, *, timeout: float = SCAN_S, store: Mapping[str, str] = MappingProxyType({})
@@ -485,7 +352,7 @@ class Client:
         object store, as of a Root. A view that is not ready is waited for, as by a lookup. Raises UnknownView,
         NotReady, the error of a view that has failed, ClusterError, LakeError.
         """
-        _check_view(view)
+        check_view(view)
         if self._closed.is_set():
             raise ClusterError("the client is closed")
         if view in self.routes():  # as they are now: it may be declared anew. A table is read as it is in the lake
@@ -502,20 +369,14 @@ class Client:
 
         timeout: seconds; by default, ``connect``'s.
         """
-        asked_at = time.monotonic()
-        routing = self._answer("routing", {}, Routing.from_json, timeout)
-        self._routing = routing
-        self._freshness.heard(routing.freshness, asked_at)
-        self._refreshed_at = time.monotonic()
-        self._streams.keep_only(routing.addresses.values())
+        self._routes.refresh(timeout)
 
     def close(self) -> None:
         """End all connections; lookups of other threads fail. A second call does nothing."""
         if not self._closed.is_set():
             self._closed.set()
             atexit.unregister(self.close)
-            self._watch.close()
-            self._streams.close()
+            self._lines.close()
             self._coordinator.close()
 
     def __enter__(self) -> Self:
@@ -548,72 +409,24 @@ class Client:
 
         return self._answer("freshness", {"epoch": epoch}, read, timeout)
 
-    def _known(self) -> Routing:
-        if self._routing is None:
-            self.refresh()
-        assert self._routing is not None
-        return self._routing
-
-    def _route(self, view: str) -> ViewRoute:
-        _check_view(view)
-        if view not in self._known().views:
-            self.refresh()
-        known = self._known()
-        return route_among(view, known.views, known.freshness.tables)
-
-    def _columns(self, view: str, keys: Keys) -> tuple[ViewRoute, KeyColumns]:
-        """The keys as columns of the view's key types. If they do not fit, the view may have been declared anew."""
-        route = self._route(view)
+    def _run(self, steps: Steps[T]) -> T:
+        """Take the steps on this thread."""
         try:
-            return route, key_columns(view, route.key_schema, keys)
-        except KeyTypeError:
-            with suppress(ClusterError):
-                self.refresh()
-            if (newest := self._route(view)) == route:
-                raise
-        return newest, key_columns(view, newest.key_schema, keys)
-
-    # Asking the workers
-
-    def _ask(self, lookup: Lookup, asked: KeySet) -> list[Found]:
-        """The rows of all keys. If a worker does not answer, the client asks the keys' owners of then again."""
-        found: list[Found] = []
-        pause = RETRY_S_MIN
-        while True:
-            seconds_left = max(0.0, lookup.give_up_at - time.monotonic())
-            with self._watch.every(RECHECK_S, self._recheck):
-                answers, unanswered = ask_owners(lookup, asked, seconds_left, self._known(), self._streams, self._watch)
-            found += answers
-            if not unanswered:
-                self._note_detours(found)
-                return found
-            if time.monotonic() + pause >= lookup.give_up_at:
-                raise unanswered[0].final_error(lookup)
-            if self._closed.wait(pause):
-                raise ClusterError("the client is closed")
-            pause = min(2 * pause, RETRY_S_MAX)
-            self.refresh(max(RETRY_S_MAX, lookup.give_up_at - time.monotonic()))
-            if self._route(lookup.view) != lookup.route:
-                raise _DeclaredAnew
-            asked = KeySet.concat([again.question.keys for again in unanswered])
-
-    def _recheck(self) -> None:
-        """Refresh the routing on another thread. A stopped worker says nothing; once another process has its slot,
-        waiting lookups must ask that one."""
-        if self._rechecking.acquire(blocking=False):
-            threading.Thread(target=self._refresh_quietly, name="upriver-recheck", daemon=True).start()
-
-    def _refresh_quietly(self) -> None:
-        try:
-            with suppress(UpriverError):  # the coordinator is gone; the lookup that waits finds out
-                self.refresh()
-        finally:
-            self._rechecking.release()
-
-    def _note_detours(self, found: Sequence[Found]) -> None:
-        """Refresh the routing if a worker had a newer map, or had to ask another worker. It has found the keys all the
-        same, but there is a shorter way to them. No lookup waits for the refresh."""
-        version = self._known().vnode_map.version
-        detours = any(part.answered.relayed or part.answered.version > version for part in found)
-        if detours and time.monotonic() > self._refreshed_at + DETOURS_S:
-            self._recheck()
+            step = next(steps)
+            while True:
+                if isinstance(step, Asked):
+                    self._lines.ask(step.requests)
+                    step = next(steps)
+                elif isinstance(step, Delay):
+                    self._closed.wait(step.seconds)
+                    step = next(steps)
+                else:
+                    try:
+                        result = step.function()
+                    except Exception as error:  # of any class: it is the steps' to take
+                        step = steps.throw(error)
+                    else:
+                        step = steps.send(result)
+        except StopIteration as end:
+            found: T = end.value
+            return found

@@ -100,15 +100,24 @@ class KnownFreshness:
 
     def lacks(self, route: ViewRoute) -> str | None:
         """What the first table that the view reads lacks, if one is not ready."""
-        told = self._told
-        if told is not None and told.has_ready(route.tables):
+        if self.is_known_ready(route):
             return None
         return self.ask().report.lacks(route.tables)
 
+    def is_known_ready(self, route: ViewRoute) -> bool:
+        """Whether the last report says that all tables which the view reads are ready."""
+        told = self._told
+        return told is not None and told.has_ready(route.tables)
+
+    def young(self, route: ViewRoute, max_age: float) -> ToldFreshness | None:
+        """The last report, if answers to questions from now on are not older by it."""
+        told = self._told
+        return None if told is None or not self.is_young(told, route, max_age) else told
+
     def check_age(self, view: str, route: ViewRoute, max_age: float) -> ToldFreshness:
         """A report by which answers to questions from now on are not older. Raises StaleView if they may be."""
-        told = self._told
-        if told is None or not self.is_young(told, route, max_age):
+        told = self.young(route, max_age)
+        if told is None:
             try:
                 told = self.ask()
             except UpriverError as error:
@@ -128,6 +137,18 @@ class KnownFreshness:
         old = "of an age that is not known" if age_s is None else f"{age_s:.1f} s old"
         cause = told.report.cause(route.tables)
         return StaleView(f"view {view!r}: an answer is {old}, and at most {max_age:g} s are allowed: {cause}")
+
+    def must_ask(self, epoch: int, committed_at: float | None) -> bool:
+        """Whether ``metadata`` would ask the coordinator, and wait for it."""
+        if epoch and committed_at is None and epoch not in self._commits:
+            return True
+        now, told = self._clock(), self._told
+        return now >= self._next_ask_at and (told is None or now >= told.asked_at + OLD_S)
+
+    def keep_recent(self) -> None:
+        """If it is time to, ask for a newer report, on another thread."""
+        if self._clock() >= self._next_ask_at and self._asking.acquire(blocking=False):
+            threading.Thread(target=self._ask_beside, name="upriver-freshness", daemon=True).start()
 
     def metadata(self, route: ViewRoute, epoch: int, committed_at: float | None) -> dict[bytes, bytes]:
         """The metadata of an answer's schema, as far as known: its epoch, when that was committed, how old the answer
@@ -166,8 +187,7 @@ class KnownFreshness:
             return None if is_old else told
         if is_old:
             return self._ask_quietly(ASK_S_MAX)
-        if self._asking.acquire(blocking=False):
-            threading.Thread(target=self._ask_beside, name="upriver-freshness", daemon=True).start()
+        self.keep_recent()
         return told
 
     def _ask_beside(self) -> None:

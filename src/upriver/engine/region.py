@@ -42,7 +42,7 @@ from upriver.ids import Epoch
 from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, RegionPlan, SendEdge, ViewStore
 from upriver.plan.provenance import table_rows
 from upriver.plan.routing import found_in, routings
-from upriver.state.vectors import Mask, key_set
+from upriver.state.vectors import Mask, Positions, key_set
 from upriver.vnodes import vnode_range
 
 ALL_ROWS = 2**63 - 1
@@ -93,8 +93,8 @@ class RegionState(Protocol):
     def lookup(self, hash64: Hashes, keys: pa.RecordBatch, rows_max: int | None = None) -> pa.RecordBatch: ...
 
     def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]: ...
+        self, hash64: Hashes, keys: pa.RecordBatch, ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]: ...
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead: ...
 
@@ -536,10 +536,11 @@ class Region:
         return self._view.lookup(hash64, keys.columns, rows_max)
 
     def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
-        """As :meth:`lookup`, for several lookups at once: the first so many keys, so many that follow, and so on."""
-        return self._view.lookup_each(hash64, keys.columns, lengths, rows_max)
+        self, hash64: Hashes, keys: pa.RecordBatch, ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]:
+        """As :meth:`lookup`, for several lookups at once, and where the rows of each end. ends: where the keys of each
+        end."""
+        return self._view.lookup_each(hash64, keys.columns, ends, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
         """The rows that :meth:`lookup` finds, read some at a time and unaffected by later changes."""

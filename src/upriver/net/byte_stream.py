@@ -116,7 +116,7 @@ class ByteStream:
                 self._socket.sendall(memoryview(part)[sent:])
             sent = max(0, sent - len(part))
 
-    def write_at_once(self, data: bytes) -> int:
+    def write_at_once(self, data: bytes | memoryview) -> int:
         """Write as much of it as fits without waiting; returns how many bytes that was."""
         if not _AT_ONCE:
             return 0
@@ -124,6 +124,25 @@ class ByteStream:
             return self._socket.send(data, _AT_ONCE)
         except BlockingIOError:
             return 0
+
+    def unblock(self) -> None:
+        """From now on the caller uses ``read_at_once`` and ``write_at_once`` alone, and waits by ``fileno``."""
+        self._socket.setblocking(False)
+
+    @property
+    def fileno(self) -> int:
+        """The socket's descriptor; -1 once it is closed."""
+        return self._socket.fileno()
+
+    def read_at_once(self, bytes_max: int) -> bytes | None:
+        """What has come, after ``unblock``; nothing if the other end has closed the stream, ``None`` if nothing has
+        come."""
+        if self._held:
+            return self._take(len(self._held))
+        try:
+            return self._socket.recv(bytes_max)
+        except BlockingIOError:
+            return None
 
     def end_writing(self) -> None:
         """Tell the other end that nothing more comes; it may go on."""

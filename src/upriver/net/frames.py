@@ -22,7 +22,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from upriver.errors import Busy, ProtocolError
-from upriver.net.byte_stream import ByteStream, Watch
+from upriver.net.byte_stream import ByteStream, Limit, Watch
 from upriver.net.handshake import is_same
 from upriver.net.wire import Message, encode
 
@@ -220,11 +220,15 @@ class Traffic:
         """
         self.hold(nbytes)
         try:
-            due_at = time.monotonic() + self._send_s_max + nbytes / self._bytes_per_s_min
-            with self._watch.limit(due_at, cut):
+            with self.limit(nbytes, cut):
                 yield
         finally:
             self.release(nbytes)
+
+    def limit(self, nbytes: int, cut: Callable[[], None]) -> Limit:
+        """As ``sending``, of bytes that the caller holds."""
+        due_at = time.monotonic() + self._send_s_max + nbytes / self._bytes_per_s_min
+        return self._watch.limit(due_at, cut)
 
     def close(self) -> None:
         self._watch.close()

@@ -108,29 +108,40 @@ class Line:
     def send(self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES) -> None:
         """Send a frame. head: values that JSON can hold, with the batch's ``view``. Raises ProtocolError, or Busy if
         large answers have no room; then nothing is sent."""
+        parts = self.encoded(head, batch, hashes)
+        if len(parts) == 1:
+            self._stream.write(parts[0])
+        elif self._traffic is None:
+            self._stream.write_together(parts)
+        else:
+            self._send_large(str(head["view"]), parts)
+
+    def encoded(
+        self, head: Mapping[str, Any], batch: pa.RecordBatch | None = None, hashes: Hashes = _NO_HASHES
+    ) -> tuple[bytes | memoryview, ...]:
+        """A frame, which the caller must write as the next one: a single part, unless it is large."""
         if batch is None:
             text = encode_json(head)
-            self._stream.write(_SIZES.pack(len(text), 0, 0) + text)
-            return
-        told = self._told.get(head["view"])
-        is_news = told is None or not told.equals(batch.schema)
-        if is_news:
-            head = {**head, "schema": schema_to_json(batch.schema)}
+            return (_SIZES.pack(len(text), 0, 0) + text,)
+        view, schema = head["view"], batch.schema
+        told = self._told.get(view)
+        if told is None or not told.equals(schema):
+            head = {**head, "schema": schema_to_json(schema)}
+            self._told[view] = schema
         text, body = encode_json(head), batch.serialize()
         front = _SIZES.pack(len(text), hashes.nbytes, body.size) + text
         if body.size <= JOINED_BYTES_MAX:
-            self._stream.write(b"".join((front, hashes.tobytes(), body)))
-        else:
-            self._send_large((front, _as_bytes(hashes), memoryview(body)), body.size)
-        if is_news:
-            self._told[head["view"]] = batch.schema
+            return (b"".join((front, hashes.tobytes(), body)),)
+        return (front, _as_bytes(hashes), memoryview(body))
 
-    def _send_large(self, parts: tuple[bytes | memoryview, ...], body_bytes: int) -> None:
-        if self._traffic is None:
-            self._stream.write_together(parts)
-        else:
-            with self._traffic.sending(body_bytes, self._stream.cut):
+    def _send_large(self, view: str, parts: tuple[bytes | memoryview, ...]) -> None:
+        assert self._traffic is not None
+        try:
+            with self._traffic.sending(len(parts[-1]), self._stream.cut):
                 self._stream.write_together(parts)
+        except Busy:
+            self._told.pop(view, None)  # the frame that says its schema was not sent
+            raise
 
     def receive(self) -> Frame | None:
         """The next frame; ``None`` if the other end has closed the line.
@@ -140,7 +151,28 @@ class Line:
         self.release()
         if self._stream.is_at_end():
             return None
-        head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack(self._stream.take(_SIZES.size))
+        head_bytes, hashes_bytes, batch_bytes = self._checked_sizes(self._stream.take(_SIZES.size))
+        came = None if self._traffic is None else self._came
+        said, beside = self._stream.take(head_bytes, came), self._stream.take(hashes_bytes, came)
+        body = self._stream.take(batch_bytes, came) if batch_bytes else None
+        return self._decoded(said, beside, body)
+
+    def received(self, data: bytes | bytearray | memoryview) -> tuple[Frame | None, int]:
+        """The first frame of bytes that have come, and how many bytes it takes; ``None``, and at least how many it will
+        take, if it is not whole yet. For a caller that reads by itself. Raises as :meth:`receive` does."""
+        if len(data) < _SIZES.size:
+            return None, _SIZES.size
+        head_bytes, hashes_bytes, batch_bytes = self._checked_sizes(data)
+        begin = _SIZES.size
+        hashes_at, batch_at = begin + head_bytes, begin + head_bytes + hashes_bytes
+        end = batch_at + batch_bytes
+        if len(data) < end:
+            return None, end
+        body = bytes(data[batch_at:end]) if batch_bytes else None
+        return self._decoded(data[begin:hashes_at], bytes(data[hashes_at:batch_at]), body), end
+
+    def _checked_sizes(self, front: bytes | bytearray | memoryview) -> tuple[int, int, int]:
+        head_bytes, hashes_bytes, batch_bytes = _SIZES.unpack_from(front)
         terms = self._terms
         if (
             head_bytes > terms.head_bytes_max
@@ -148,15 +180,20 @@ class Line:
             or batch_bytes > terms.batch_bytes_max
         ):
             raise LineBroken(f"a frame of {head_bytes:,}, {hashes_bytes:,} and {batch_bytes:,} bytes is too large")
-        came = None if self._traffic is None else self._came
-        said, beside = self._stream.take(head_bytes, came), self._stream.take(hashes_bytes, came)
-        body = self._stream.take(batch_bytes, came) if batch_bytes else None
+        return head_bytes, hashes_bytes, batch_bytes
+
+    def _decoded(
+        self,
+        said: bytes | bytearray | memoryview,
+        beside: bytes | bytearray | memoryview,
+        body: bytes | bytearray | memoryview | None,
+    ) -> Frame:
         head = decode_json(bytes(said))
         if body is None:
             return Frame(head, None, _NO_HASHES)
         batch = self._batch(head, body)
-        if hashes_bytes and hashes_bytes != batch.num_rows * _HASH.itemsize:
-            raise ProtocolError(f"{hashes_bytes} bytes of hashes for {batch.num_rows} rows")
+        if len(beside) and len(beside) != batch.num_rows * _HASH.itemsize:
+            raise ProtocolError(f"{len(beside)} bytes of hashes for {batch.num_rows} rows")
         return Frame(head, batch, np.frombuffer(beside, _HASH))
 
     def _batch(self, head: Mapping[str, Any], body: bytes | bytearray | memoryview) -> pa.RecordBatch:
@@ -193,6 +230,11 @@ class Line:
         """Cut, and give the socket back; the line is of no more use."""
         self.release()
         self._stream.close()
+
+    def keep_held(self) -> int:
+        """The last frame received stays under way until the caller has released so many bytes of the traffic."""
+        held, self._holds = self._holds, 0
+        return held
 
     def _came(self, nbytes: int) -> None:
         assert self._traffic is not None

@@ -46,7 +46,7 @@ from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, Unanswer
 from upriver.partial.presence import LookupClock, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
 from upriver.plan.plan import DataflowPlan, RegionPlan
-from upriver.state.vectors import NO_KEYS, Mask
+from upriver.state.vectors import NO_KEYS, Mask, Positions
 from upriver.vnodes import vnode_range, vnodes_of
 
 FILLED_KEYS_MAX = 65_536
@@ -331,7 +331,11 @@ class Cone:
 
     def lacks(self, hash64: Hashes) -> bool:
         """Whether some of these keys cannot be shown yet."""
-        return self._is_early or not bool(self._state.has(self._shape.top, hash64).all())
+        return not bool(self.present(hash64).all())
+
+    def present(self, hash64: Hashes) -> Mask:
+        """Which of these keys can be shown."""
+        return np.zeros(len(hash64), np.bool_) if self._is_early else self._state.has(self._shape.top, hash64)
 
     def awaited(self, hash64: Hashes) -> Mask:
         """Which of these keys a lookup must wait for before it asks again."""
@@ -359,11 +363,11 @@ class Cone:
         return self._top.lookup(hash64, keys, rows_max)
 
     def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
+        self, hash64: Hashes, keys: pa.RecordBatch, ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]:
         """As :meth:`Region.lookup_each`, for such keys."""
         self._clock.read(self._presence, hash64)
-        return self._top.lookup_each(hash64, keys, lengths, rows_max)
+        return self._top.lookup_each(hash64, keys, ends, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
         """As :meth:`Region.long_read`, for such keys."""

@@ -48,7 +48,7 @@ from upriver.partial.presence import PRESENT, LookupClock, Numbers, Presence
 from upriver.partial.rules import UpqueryRules
 from upriver.partial.waiting_rows import RETAINED_ROWS_MAX, Retained, RetainedRows, RowsBehind
 from upriver.state.columns import cells_of
-from upriver.state.vectors import NO_KEYS, Mask, contains, key_set
+from upriver.state.vectors import NO_KEYS, Mask, Positions, contains, key_set
 from upriver.vnodes import vnode_range, vnodes_of
 
 
@@ -390,7 +390,11 @@ class PartialRegion:
 
     def lacks(self, hash64: Hashes) -> bool:
         """Whether some of these keys are not present."""
-        return not bool(self._presence.look(hash64).present.all())
+        return not bool(self.present(hash64).all())
+
+    def present(self, hash64: Hashes) -> Mask:
+        """Which of these keys are present."""
+        return self._presence.look(hash64).present
 
     def awaited(self, hash64: Hashes) -> Mask:
         """Which of these keys are pending, or wanted for a later upquery."""
@@ -569,11 +573,11 @@ class PartialRegion:
         return self._region.lookup(hash64, keys, rows_max)
 
     def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
+        self, hash64: Hashes, keys: pa.RecordBatch, ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]:
         """As :meth:`Region.lookup_each`, for such keys."""
         self._clock.read(self._presence, hash64)
-        return self._region.lookup_each(hash64, keys, lengths, rows_max)
+        return self._region.lookup_each(hash64, keys, ends, rows_max)
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:
         """As :meth:`Region.long_read`, for such keys."""

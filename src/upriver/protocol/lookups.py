@@ -1,18 +1,18 @@
 """What clients, workers and the coordinator tell each other for lookups.
 
-``Routing``: which worker answers lookups of each key. The coordinator reports it, and clients keep it. ``KeysAsked``
-and ``Answered``: a client's question to a worker, and the answer.
+``Routing``: which worker answers lookups of each key. The coordinator reports it, and clients keep it. ``LookupTerms``:
+what a client asks of one lookup, beside its keys. ``Answered``: what a worker says of the rows of one lookup.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
+import msgspec
 import pyarrow as pa
 
 from upriver.errors import UnknownView
-from upriver.hashing import Hashes
 from upriver.ids import Epoch, WorkerId
 from upriver.plan.schemas import key_schema, schema_to_json
 from upriver.protocol.freshness import NOTHING_KNOWN, FreshnessReport
@@ -81,52 +81,26 @@ class Routing:
         return routing
 
 
-@dataclass(frozen=True, slots=True)
-class KeysAsked:
-    """A client's question to a worker. hash64: one for each row of ``keys``. at_least: epoch that the rows must
-    reflect. together: all rows must be as of the end of one epoch. timeout: seconds, which the worker keeps to."""
+class LookupTerms(msgspec.Struct, array_like=True, frozen=True):
+    """A client's lookup, beside its keys. number: names it on its line. keys: how many it has. at_least: epoch that the
+    rows must reflect. together: all rows must be as of the end of one epoch. timeout: seconds, which the worker keeps
+    to."""
 
-    view: str
-    keys: pa.RecordBatch
-    hash64: Hashes
+    number: int
+    keys: Annotated[int, msgspec.Meta(ge=0)]
     at_least: int | None
     together: bool
-    timeout: float
+    timeout: Annotated[float, msgspec.Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """The rows of some keys, as of ``epoch`` at least; with ``together``, as of its end. version: of the map that the
-    keys are kept by. relayed: whether another worker keeps some of them. held_up: whether some were not present at
-    first, or about to move. committed_at: when ``epoch`` was committed, in seconds since 1970; ``None`` if the worker
-    does not know."""
+class Answered(msgspec.Struct, frozen=True):
+    """What a worker says of the rows of some lookups: they are as of ``epoch`` at least; with ``together``, as of its
+    end. version: of the map that the keys are kept by. relayed: whether another worker keeps some of them. held_up:
+    whether some were not present at first, or about to move. committed_at: when ``epoch`` was committed, in seconds
+    since 1970; ``None`` if the worker does not know."""
 
-    rows: pa.RecordBatch
     epoch: int
     version: int
-    relayed: bool
-    held_up: bool
+    relayed: bool = False
+    held_up: bool = False
     committed_at: float | None = None
-
-    def head(self, view: str) -> dict[str, Any]:
-        """What is sent beside the rows."""
-        return {
-            "view": view,
-            "epoch": self.epoch,
-            "map_version": self.version,
-            "relayed": self.relayed,
-            "held_up": self.held_up,
-            "committed_at": self.committed_at,
-        }
-
-    @classmethod
-    def of(cls, head: Mapping[str, Any], rows: pa.RecordBatch | None) -> Self:
-        """The inverse of :meth:`head` and the rows. Raises LookupError or TypeError for a malformed answer."""
-        epoch, version, relayed, held_up, committed_at = map(
-            head.__getitem__, ("epoch", "map_version", "relayed", "held_up", "committed_at")
-        )
-        are_flags = type(relayed) is bool and type(held_up) is bool
-        is_time = committed_at is None or type(committed_at) in (int, float)
-        if rows is None or type(epoch) is not int or type(version) is not int or not are_flags or not is_time:
-            raise TypeError(f"{head!r:.200}")
-        return cls(rows, epoch, version, relayed, held_up, committed_at)

@@ -4,7 +4,7 @@ A share of one flow takes a ``ShareEvent`` and asks for a ``ShareAction``. The w
 share, and names the flow in what the share says and wants: ``WorkerEvent``, ``WorkerAction``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -17,10 +17,12 @@ from upriver.errors import UpriverError
 from upriver.hashing import Hashes
 from upriver.ids import BEGINNING, Channel, Epoch, FlowId, Incarnation, MapVersion, SnapshotId, VnodeId, WorkerId
 from upriver.partial.partial_region import ANSWER_ROWS_MAX, KeysToRead, Upquery
+from upriver.protocol.lookups import LookupTerms
 from upriver.protocol.messages import CloseInput, FromShare, FromWorker, Meet, Retire, ToShare, ToWorker
 from upriver.protocol.peers import Envelope
 from upriver.state.changes import ChangePart
 from upriver.state.checkpoint import StateChunk, StateFile
+from upriver.state.vectors import Positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,20 @@ class LookupAsked:
     hash64: Hashes
     at_least: Epoch
     together: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookupsAsked:
+    """Clients look up keys of one view, in several lookups. keys, hash64: of all of them, one lookup after the other.
+
+    ticket: of the first; each later one has the next. lookups: their terms, in order.
+    """
+
+    ticket: int
+    view: str
+    keys: pa.RecordBatch
+    hash64: Hashes
+    lookups: Sequence[LookupTerms]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +310,7 @@ ShareEvent = (
     | Retire
     | LakeAnswer
     | LookupAsked
+    | LookupsAsked
     | LookupGivenUp
     | PeersMet
     | PeerSaid
@@ -302,7 +319,9 @@ ShareEvent = (
 )
 """What happens to a share of one flow."""
 
-WorkerEvent = ToWorker | ShareHears | LookupAsked | LookupGivenUp | PeersMet | PeerSaid | PeerLost | TimeToWork
+WorkerEvent = (
+    ToWorker | ShareHears | LookupAsked | LookupsAsked | LookupGivenUp | PeersMet | PeerSaid | PeerLost | TimeToWork
+)
 """What happens to a worker."""
 
 
@@ -436,6 +455,18 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerTogether:
+    """The rows of several lookups of a ``LookupsAsked``, as of ``epoch``, which has ended if a lookup is ``together``.
+    tickets: of these lookups. ends: where the rows of each end. version: as of ``Answer``."""
+
+    tickets: Sequence[int]
+    rows: pa.RecordBatch
+    ends: Positions
+    epoch: Epoch
+    version: MapVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
     """The lookup cannot be answered here."""
 
@@ -486,10 +517,19 @@ class ShareWants:
     action: LakeWish
 
 
-ShareAction = LakeWish | Report[FromShare] | SendPeer | Answer | Refuse | HoldSnapshot | ForgetSnapshot
+ShareAction = LakeWish | Report[FromShare] | SendPeer | Answer | AnswerTogether | Refuse | HoldSnapshot | ForgetSnapshot
 """What a share of one flow wants done."""
 
 WorkerAction = (
-    ShareWants | Report[FromWorker] | SendPeer | MeetPeers | Answer | Refuse | HoldSnapshot | ForgetSnapshot | Stop
+    ShareWants
+    | Report[FromWorker]
+    | SendPeer
+    | MeetPeers
+    | Answer
+    | AnswerTogether
+    | Refuse
+    | HoldSnapshot
+    | ForgetSnapshot
+    | Stop
 )
 """What a worker wants done."""

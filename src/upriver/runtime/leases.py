@@ -15,8 +15,6 @@ from numbers import Real
 from upriver.errors import DeclarationError, WorkerLost, WrongOwner
 from upriver.ids import WorkerId
 from upriver.net.channel import ChannelEnd, ChannelLimits, now
-from upriver.net.lookups import LookupHandler
-from upriver.protocol.lookups import Answered, KeysAsked
 
 SILENCE_S = 2.0
 """Seconds of silence after which a worker is given up, unless the user says otherwise."""
@@ -89,20 +87,20 @@ class Lease:
         whether it may."""
         return self._channel is not None and self._channel.heartbeats.wait_confirmed(self._seconds, seconds)
 
-    def guard(self, lookup: LookupHandler) -> LookupHandler:
-        """Return an answer only if this worker may still speak once it has the answer (leases.speak_only_with_lease).
+    @property
+    def is_held(self) -> bool:
+        """Whether this worker may speak now."""
+        return self._channel is not None and self._channel.heartbeats.is_confirmed(self._seconds)
 
-        An answer found before the lease expired is returned when the lease holds again: then the slot was this
+    def check(self) -> None:
+        """Return when this worker may still speak now that it has an answer (leases.speak_only_with_lease). Raises
+        WrongOwner if it may not in the time of a lease.
+
+        An answer found before the lease expired is given out when the lease holds again: then the slot was this
         worker's all the time.
         """
-
-        def guarded(wanted: KeysAsked) -> Answered:
-            answered = lookup(wanted)
-            if not self.wait(self._seconds):
-                raise WrongOwner("this worker no longer hears its coordinator, and may have been replaced")
-            return answered
-
-        return guarded
+        if not self.wait(self._seconds):
+            raise WrongOwner("this worker no longer hears its coordinator, and may have been replaced")
 
 
 class WorkerSlots:

@@ -9,7 +9,6 @@ bytes in the lake.
 """
 
 import threading
-import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,8 +19,6 @@ from typing import Any
 from upriver.errors import ClusterError, ProtocolError, UnknownView, UpriverError
 from upriver.ids import Epoch, Incarnation, WorkerId
 from upriver.lake.manifests import LakeEpochs
-from upriver.net.lookups import LookupHandler
-from upriver.protocol.lookups import Answered, KeysAsked
 from upriver.traces import trace_epoch
 
 LOOKUP_BOUNDS_S = (
@@ -49,9 +46,9 @@ class Buckets:
     def empty(cls, bounds: Sequence[float]) -> "Buckets":
         return cls(bounds, [0] * (len(bounds) + 1))
 
-    def observe(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += value * times
 
     def add(self, counts: Sequence[int], total: float) -> None:
         """Add another histogram with the same bounds."""
@@ -99,33 +96,20 @@ class WorkerMeasures:
         self._views: dict[str, _ViewLookups] = {}
         """By view that exists, or has existed: lookups of any other name are not counted."""
 
-    def timed(self, lookup: LookupHandler) -> LookupHandler:
-        """The same handler, with each call counted and timed."""
-
-        def measured(wanted: KeysAsked) -> Answered:
-            began = time.perf_counter()
-            try:
-                answered = lookup(wanted)
-            except UnknownView:
-                raise
-            except UpriverError:
-                self._failed(wanted.view)
-                raise
-            self._answered(wanted, time.perf_counter() - began, answered.held_up)
-            return answered
-
-        return measured
-
-    def _answered(self, wanted: KeysAsked, seconds: float, waited: bool) -> None:
+    def answered(self, view: str, lookups: int, keys: int, seconds: float, *, held_up: bool) -> None:
+        """Lookups of the view were answered, each in so many seconds. keys: of all of them."""
         with self._lock:
-            of_view = self._of(wanted.view)
+            of_view = self._of(view)
             if of_view is None:
                 return
-            of_view.seconds.observe(seconds)
-            of_view.keys += wanted.keys.num_rows
-            of_view.waits += waited
+            of_view.seconds.observe(seconds, lookups)
+            of_view.keys += keys
+            of_view.waits += lookups * held_up
 
-    def _failed(self, view: str) -> None:
+    def refused(self, view: str, error: UpriverError) -> None:
+        """A lookup has no answer."""
+        if isinstance(error, UnknownView):
+            return
         with self._lock:
             if (of_view := self._of(view)) is not None:
                 of_view.errors += 1

@@ -232,7 +232,7 @@ def serve_worker(config: WorkerConfig, worker: WorkerId) -> None:
     actions: dict[str, Action] = {SNAPSHOT_READ: partial(_snapshot_read, held)}
     services: dict[Purpose, Service] = {
         Purpose.CHANNEL: Channels(peers.accept, config.failure_detection.limits),
-        Purpose.LOOKUPS: LookupService(measures.timed(lease.guard(loop.lookup))),
+        Purpose.LOOKUPS: LookupService(loop, lease, measures),
         Purpose.CALLS: Calls(actions, gets),
     }
     with trimming_heap(), Server(config.keys, services, listen=listen) as server:

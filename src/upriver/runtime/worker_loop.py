@@ -3,8 +3,9 @@
 While an epoch is being read, the loop takes from its inbox and from the lake in turn, so that neither lookups nor
 epochs starve. It moves keys in steps, one after each turn, and answers the lookups that wait after each step.
 
-Lookups come in on the server's threads. While the loop waits for work, such a thread feeds the machine itself, and need
-not wake the loop; otherwise its lookup waits in the inbox. The thread that feeds the machine has the ``Floor``.
+Requests of lookups come in on the server's threads. While the loop waits for work, such a thread feeds the machine
+itself, with all requests that have come, and need not wake the loop; otherwise they wait in the inbox. The thread that
+feeds the machine has the ``Floor``.
 
 ``Inbox``: what waits for the loop. Lookups go ahead of everything else. The loop takes everything else in the order in
 which it came, since the order of each channel counts. A lookup has no place in that order, since its answer names its
@@ -22,14 +23,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 
 from upriver.errors import ClusterError, ProtocolError, UpriverError, WaitTimeout
 from upriver.ids import BEGINNING, Epoch, FlowId, WorkerId
 from upriver.lake.lake import Lake
-from upriver.protocol.lookups import Answered, KeysAsked
+from upriver.net.lookups import LookupConnection, LookupRequest
 from upriver.protocol.messages import (
     Assign,
     CloseInput,
@@ -48,11 +48,12 @@ from upriver.protocol.messages import (
 from upriver.protocol.peers import Envelope
 from upriver.protocol.worker_events import (
     Answer,
+    AnswerTogether,
     ForgetSnapshot,
     HoldSnapshot,
     KeysRead,
-    LookupAsked,
     LookupGivenUp,
+    LookupsAsked,
     MeetPeers,
     PeerLost,
     PeerSaid,
@@ -76,35 +77,48 @@ from upriver.protocol.worker_events import (
 from upriver.runtime.flow_functions import FlowFunctions
 from upriver.runtime.pace import Mover, RowPace, SlicePace
 from upriver.runtime.snapshots import HeldSnapshots
-from upriver.runtime.waiting_lookups import WaitingLookups, answered
+from upriver.runtime.waiting_lookups import WaitingLookups, passes
 from upriver.runtime.worker_lake import WorkerLake
 from upriver.worker.held_events import HeldEvents, OfAllShares, Rest
 from upriver.worker.worker import WorkerMachine
 
 
 class Inbox:
-    """``put`` and ``ask`` are called by any thread, everything else by the loop's."""
+    """``put``, ``ask`` and ``requests`` are called by any thread, ``next`` by the loop's."""
 
     def __init__(self) -> None:
         self._events: queue.SimpleQueue[WorkerEvent | None] = queue.SimpleQueue()
-        """``None`` wakes the loop: there is a lookup, or was."""
-        self._lookups: deque[LookupAsked] = deque()
+        """``None`` wakes the loop: there is a request, or was."""
+        self._requests: deque[LookupRequest] = deque()
+        """Bounded by the connections: each has at most ``LOOKUPS_MAX`` lookups without an answer."""
 
     def put(self, event: WorkerEvent) -> None:
         self._events.put(event)
 
-    def ask(self, lookup: LookupAsked) -> None:
-        self._lookups.append(lookup)
+    def ask(self, request: LookupRequest) -> None:
+        self._requests.append(request)
+
+    def wake(self) -> None:
         self._events.put(None)
 
-    def lookups(self) -> Iterator[LookupAsked]:
-        """Take the lookups that are there now; later ones wait for the next call, so all else gets its turn."""
-        for _ in range(len(self._lookups)):
-            yield self._lookups.popleft()
+    @property
+    def has_requests(self) -> bool:
+        return bool(self._requests)
+
+    def requests(self) -> list[LookupRequest]:
+        """Take the requests that are there, up to ``REQUESTS_TURN_MAX``; others wait for the next call, so all else
+        gets its turn."""
+        requests: list[LookupRequest] = []
+        while self._requests and len(requests) < REQUESTS_TURN_MAX:
+            try:
+                requests.append(self._requests.popleft())
+            except IndexError:  # another thread has taken it
+                break
+        return requests
 
     def next(self, seconds: float | None) -> WorkerEvent | None:
         """Take the next event; wait for it at most so many seconds, or, with ``None``, until it comes. Returns ``None``
-        if only lookups have come. Raises queue.Empty."""
+        if only requests have come. Raises queue.Empty."""
         return self._events.get(timeout=seconds)
 
 
@@ -216,6 +230,8 @@ class BackgroundTasks:
 
 NO_TICKET = -1
 """A ticket that no lookup has."""
+REQUESTS_TURN_MAX = 256
+"""Requests of lookups that are answered together."""
 INBOX_TURN_MAX = 64
 """Events taken from the inbox between two slices of an epoch, or two steps of a migration."""
 INBOX_TURN_S = 0.005
@@ -290,7 +306,7 @@ class WorkerLoop:
         self._peers: PeerChannels | None = None
         self._inbox = Inbox()
         self._floor = Floor()
-        self._lookups = WaitingLookups()
+        self._lookups = WaitingLookups(self._lake.committed_at, self._late)
         self.snapshots = HeldSnapshots()
         self._serve_from: dict[FlowId, Epoch] = {}
         self._closes_input = False
@@ -328,49 +344,63 @@ class WorkerLoop:
         for envelope in envelopes:
             self._inbox.put(PeerSaid(sender=peer, envelope=envelope))
 
-    def lookup(self, wanted: KeysAsked) -> Answered:
-        """The rows of the keys (the view's key columns), their epoch, and the version of the map that they are kept by.
-
-        Blocks the caller, at most for its ``timeout``; then raises WaitTimeout.
-        """
-        ticket, asker = self._lookups.begin()
-        self._ask(
-            LookupAsked(
-                ticket=ticket,
-                view=wanted.view,
-                keys=wanted.keys,
-                hash64=wanted.hash64,
-                at_least=Epoch(wanted.at_least or 0),
-                together=wanted.together,
-            )
-        )
-        outcome = asker.wait(wanted.timeout)
-        if outcome is None:
-            self._lookups.give_up(ticket)
-            self._inbox.put(LookupGivenUp(ticket=ticket))
-            held_up = self._lake.held_up
-            why = "" if held_up is None else f": its worker is held up: {held_up}"
-            raise WaitTimeout(f"view {wanted.view!r}: no answer in {wanted.timeout:.3g} s{why}")
-        if isinstance(outcome, UpriverError):
-            raise outcome
-        return replace(answered(outcome), committed_at=self._lake.committed_at(outcome.epoch))
-
-    def _ask(self, lookup: LookupAsked) -> None:
-        """Feed the machine if the loop has nothing to do, else let the lookup wait for it."""
-        if self._calls_functions(lookup.view) or not self._floor.take():
-            self._inbox.ask(lookup)
+    def ask(self, request: LookupRequest) -> None:
+        """Answer the request's lookups, now or later. Feeds the machine with all requests that have come, if the loop
+        has nothing to do; else they wait for it."""
+        self._inbox.ask(request)
+        if self._calls_functions(request.view) or self._lookups.is_closed:
+            self._inbox.wake()  # functions are called on the loop's thread alone
+            if self._lookups.is_closed:
+                self._lookups.refuse(self._inbox.requests())
             return
-        assert self._peers is not None  # the loop runs: only it gives the floor away
+        # Whichever thread has the floor looks for requests again after it has given the floor back.
+        while self._inbox.has_requests and self._floor.take():
+            try:
+                self._feed()
+            finally:
+                self._floor.give_back()
+
+    def _feed(self) -> None:
+        """As the thread that has the floor, while the loop rests."""
+        requests = self._inbox.requests()
+        if any(self._calls_functions(request.view) for request in requests):
+            for request in requests:
+                self._inbox.ask(request)
+            self._inbox.wake()
+            return
         try:
-            actions = self._step(lookup)
-            if len(actions) != 1 or not isinstance(actions[0], Answer):  # a mere answer leaves no new work
+            if self._take_requests(requests):
                 self._flush()
                 if self._has_work:
                     self._wake()
-        except Exception as error:  # of any class: it is the worker's fault, not the lookup's
+        except Exception as error:  # of any class: it is the worker's fault, not the lookups'
             self.fail(error)
-        finally:
-            self._floor.give_back()
+
+    def _take_requests(self, requests: Sequence[LookupRequest], waiting: frozenset[FlowId] | None = None) -> bool:
+        """Step by the lookups of some requests, each view's in as few passes as may be. Returns whether there is new
+        work, as there is none after mere answers. waiting: as of ``_pass``; ``None``: no flow waits for a function."""
+        has_new_work = False
+        for batch in passes(requests):
+            event = self._lookups.begin(batch)
+            if waiting is None:
+                actions = self._step(event)
+                has_new_work |= len(actions) != 1 or not isinstance(actions[0], AnswerTogether)
+            else:
+                has_new_work |= self._pass(event, waiting)
+            self._lookups.end(event, batch)
+            self._lookups.flush()
+        return has_new_work
+
+    def leave(self, connection: LookupConnection) -> None:
+        """The client has gone, and no longer waits for its lookups."""
+        for ticket in self._lookups.leave(connection):
+            self._inbox.put(LookupGivenUp(ticket=ticket))
+
+    def _late(self, ticket: int, view: str, seconds: float) -> WaitTimeout:
+        self._inbox.put(LookupGivenUp(ticket=ticket))
+        held_up = self._lake.held_up
+        why = "" if held_up is None else f": its worker is held up: {held_up}"
+        return WaitTimeout(f"view {view!r}: no answer in {seconds:.3g} s{why}")
 
     def linger(self, seconds: float) -> None:
         """After ``run``: if the app goes on, wait until the snapshots held here were read, at most that long."""
@@ -409,6 +439,7 @@ class WorkerLoop:
         finally:
             self._lake.close()
             self._lookups.close()
+            self._lookups.refuse(self._inbox.requests())
             if self._functions is not None:
                 self._functions.close()
                 self._functions.reap()
@@ -443,6 +474,7 @@ class WorkerLoop:
         for taken in range(INBOX_TURN_MAX):
             if time.perf_counter() > ends_at:
                 return
+            self._answer_first()
             try:
                 event = self._next(waits=not taken and not self._has_work)
             except queue.Empty:
@@ -476,16 +508,18 @@ class WorkerLoop:
         seconds = min(self._background.due_in_s, self._lake.due_in_s)
         self._floor.rest()
         try:
+            if self._inbox.has_requests:  # they came before this thread rested
+                return None
             return self._inbox.next(None if seconds == math.inf else seconds)
         finally:
             self._floor.resume()
 
     def _answer_first(self) -> None:
         """Take the lookups that wait."""
-        for lookup in self._held.lookups():
-            self._take(lookup)
-        for lookup in self._inbox.lookups():
-            self._take(lookup)
+        for lookups in self._held.lookups():
+            self._take(lookups)
+        if self._inbox.has_requests:
+            self._take_requests(self._inbox.requests())
 
     # While a user's function is called
 
@@ -513,8 +547,10 @@ class WorkerLoop:
     def _turn_for_others(self, waiting: frozenset[FlowId]) -> bool:
         is_busy = False
         for _ in range(INBOX_TURN_MAX):
-            for lookup in (*self._held.lookups(), *self._inbox.lookups()):
-                is_busy |= self._pass(lookup, waiting)
+            for lookups in self._held.lookups():
+                is_busy |= self._pass(lookups, waiting)
+            if self._inbox.has_requests:
+                is_busy |= self._take_requests(self._inbox.requests(), waiting)
             held = self._held.next(waiting)
             if held is not None:
                 self._pause(waiting)
@@ -613,6 +649,8 @@ class WorkerLoop:
             actions = self._machine.step(event)
         for action in actions:
             self._carry_out(action)
+        if not isinstance(event, LookupsAsked):
+            self._lookups.flush()
         return actions
 
     def _assigned(self, flow: FlowId, event: Assign) -> None:
@@ -655,6 +693,8 @@ class WorkerLoop:
                 self._meet(meet)
             case Answer():
                 self._lookups.settle(action.ticket, action)
+            case AnswerTogether():
+                self._lookups.settle_together(action)
             case Refuse():
                 self._lookups.settle(action.ticket, action.error)
             case HoldSnapshot():

@@ -14,7 +14,7 @@ from upriver.engine.operators.view import LongRead
 from upriver.engine.region import FullRegionState, State
 from upriver.hashing import Hashes
 from upriver.state.failure import ViewFailure
-from upriver.state.vectors import NO_KEYS
+from upriver.state.vectors import NO_KEYS, Positions
 
 
 class FailedRegion:
@@ -73,8 +73,8 @@ class FailedRegion:
         raise self.failure.raised()
 
     def lookup_each(
-        self, hash64: Hashes, keys: pa.RecordBatch, lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
+        self, hash64: Hashes, keys: pa.RecordBatch, ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]:
         raise self.failure.raised()
 
     def long_read(self, hash64: Hashes, keys: pa.RecordBatch) -> LongRead:

@@ -17,6 +17,7 @@ from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
     LookupAsked,
     LookupGivenUp,
+    LookupsAsked,
     PeerLost,
     PeerSaid,
     PeersMet,
@@ -55,7 +56,7 @@ class HeldEvents:
         self._machine = machine
         self._rules = rules
         self._held: deque[_Held] = deque()
-        self._lookups: list[LookupAsked] = []
+        self._lookups: list[LookupAsked | LookupsAsked] = []
         self._flows = Counter[FlowId]()
         """How many events are held for each flow: all later ones of it wait, too."""
         self._assigns = 0
@@ -94,14 +95,14 @@ class HeldEvents:
             blocked |= held.flows
         return None
 
-    def lookups(self) -> list[LookupAsked]:
+    def lookups(self) -> list[LookupAsked | LookupsAsked]:
         """Take the lookups."""
         lookups, self._lookups = self._lookups, []
         return lookups
 
     def passes(self, event: WorkerEvent, waiting: AbstractSet[FlowId]) -> bool:
         """Whether to step by the event now; what must wait is held. waiting: as in ``next``."""
-        if isinstance(event, LookupAsked):
+        if isinstance(event, LookupAsked | LookupsAsked):
             if self._machine.flow_of(event.view) not in waiting:
                 return True
             self._lookups.append(event)

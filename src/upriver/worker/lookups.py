@@ -18,8 +18,17 @@ from upriver.hashing import Hashes
 from upriver.ids import Epoch, WorkerId
 from upriver.protocol.peers import PeerLookup, PeerLookupAnswered, PeerLookupGivenUp, PeerLookupRefused
 from upriver.protocol.rules import Rules
-from upriver.protocol.worker_events import Answer, LookupAsked, LookupGivenUp, Refuse
+from upriver.protocol.worker_events import (
+    Answer,
+    AnswerTogether,
+    LookupAsked,
+    LookupGivenUp,
+    LookupsAsked,
+    Refuse,
+)
+from upriver.state.columns import taken
 from upriver.state.pair_index import ManyMembers
+from upriver.state.vectors import Mask, Positions, true_at
 from upriver.vnodes import vnodes_of
 from upriver.worker.long_answers import LongAnswers
 from upriver.worker.migrators import maps_of
@@ -114,13 +123,17 @@ class Lookups:
     def _all_stay(self, shard: Shard, hash64: Hashes) -> bool:
         """Whether all of these keys are kept here, and not about to move. While keys move, a worker that has lost a
         peer keeps no key for certain (worker.own_vnodes_only)."""
-        if not len(hash64):
-            return True
+        return bool(self._stay(shard, hash64).all())
+
+    def _stay(self, shard: Shard, hash64: Hashes) -> Mask:
+        """Which of these keys are kept here, and not about to move."""
         maps = maps_of(shard.migrator.phase)
         if not maps or (len(maps) > 1 and not self._peers.can_ask):
-            return False
+            return np.zeros(len(hash64), np.bool_)
         vnodes = vnodes_of(hash64, len(maps[0].owners))
-        return all(bool((vnode_map.owners_of(vnodes) == self._regions.me).all()) for vnode_map in maps)
+        stay = [vnode_map.owners_of(vnodes) == self._regions.me for vnode_map in maps]
+        all_stay: Mask = stay[0] if len(stay) == 1 else np.logical_and.reduce(stay)
+        return all_stay
 
     def _are_ahead(self, shard: Shard, hash64: Hashes) -> bool:
         """Whether some of these present keys were filled up to a later epoch than this worker reflects."""
@@ -151,6 +164,70 @@ class Lookups:
             relayed=False,
             held_up=False,
         )
+
+    def answered_together(self, event: LookupsAsked) -> tuple[AnswerTogether | None, Sequence[LookupAsked]]:
+        """The answer to all lookups that wait for nothing, as nearly always, by one pass over the view; and the other
+        lookups."""
+        if not self._may_answer(event):
+            return None, each_lookup(event)
+        keys, hash64, tickets = event.keys, event.hash64, tickets_of(event)
+        ends = np.array([len(hash64)])
+        if len(event.lookups) > 1:
+            ends = np.cumsum([lookup.keys for lookup in event.lookups])
+        at_once = self._at_once(event, ends)
+        if at_once is not None:
+            lengths = np.diff(ends, prepend=0)
+            places = true_at(np.repeat(at_once, lengths))
+            keys, hash64, ends = taken(keys, places), hash64[places], lengths[at_once].cumsum()
+            tickets = (event.ticket + true_at(at_once)).tolist()
+        if not len(tickets):
+            return None, each_lookup(event)
+        shard = self._regions.shards[event.view]
+        try:
+            rows, ends = self._rows_of_each(shard, hash64, keys, ends)
+        except Exception:
+            return None, each_lookup(event)  # each is refused, or has a long answer
+        answer = AnswerTogether(
+            tickets=tickets, rows=rows, ends=ends, epoch=self._progress.reflected, version=shard.version
+        )
+        return answer, () if at_once is None else each_lookup(event, at_once)
+
+    def _rows_of_each(
+        self, shard: Shard, hash64: Hashes, keys: pa.RecordBatch, ends: Positions
+    ) -> tuple[pa.RecordBatch, Positions]:
+        if len(ends) > 1:
+            return shard.region.lookup_each(hash64, keys, ends, self._answer_rows_max)
+        rows = shard.region.lookup(hash64, keys, self._answer_rows_max)
+        return rows, np.array([rows.num_rows])
+
+    def _may_answer(self, event: LookupsAsked) -> bool:
+        """Whether any lookup of the view may be answered at once."""
+        view, regions = event.view, self._regions
+        if self._peers.has_left or view not in regions.views or not event.keys.schema.equals(regions.views[view]):
+            return False
+        return not self._rules.worker_wait_for_replay or self._progress.reflected >= self._serve_from
+
+    def _at_once(self, event: LookupsAsked, ends: Positions) -> Mask | None:
+        """Which of the lookups ``answered_at_once`` would answer; ``None``: all. ends: where the keys of each end."""
+        reflected, lookups, hash64 = self._progress.reflected, event.lookups, event.hash64
+        shard, between = self._regions.shards[event.view], self._rules.worker_between_epochs
+        whole = self._progress.has_whole_epochs
+        due = [
+            (lookup.at_least or 0) <= reflected and (whole or not self._must_be_between_epochs(lookup.together))
+            for lookup in lookups
+        ]
+        self._catch_up_with(event.view, hash64)
+        good = self._stay(shard, hash64)
+        if shard.partial is not None:
+            good = good & shard.partial.present(hash64)
+            if between and any(lookup.together for lookup in lookups):
+                together = np.repeat([lookup.together for lookup in lookups], np.diff(ends, prepend=0))
+                good &= ~together | (shard.partial.through(hash64) <= reflected)
+        if good.all():
+            return None if all(due) else np.array(due)
+        bad_so_far = np.concatenate([[0], (~good).cumsum()])
+        are_good: Mask = np.array(due) & (bad_so_far[ends] == bad_so_far[np.concatenate([[0], ends[:-1]])])
+        return are_good
 
     def register(self, event: LookupAsked) -> PeerLookup | None:
         """Register a client's lookup. Returns the lookup to route; ``None`` if it was refused."""
@@ -228,9 +305,12 @@ class Lookups:
         replaying = self._rules.worker_wait_for_replay and self._progress.reflected < self._serve_from
         if replaying or self._progress.reflected < question.at_least:
             return True
-        between = question.together and self._rules.worker_between_epochs
-        between |= self._regions.is_clocked and self._rules.clock_lookups_between_epochs
-        return between and not self._progress.has_whole_epochs
+        return self._must_be_between_epochs(question.together) and not self._progress.has_whole_epochs
+
+    def _must_be_between_epochs(self, together: bool) -> bool:
+        """Whether a lookup is answered between epochs alone. together: as in ``LookupAsked``."""
+        of_clock = self._regions.is_clocked and self._rules.clock_lookups_between_epochs
+        return of_clock or (together and self._rules.worker_between_epochs)
 
     def _answer(self, view: str, question: PeerLookup) -> bool:
         """Answer, or refuse, or begin to read a long answer. Returns whether one of these was possible by now."""
@@ -435,12 +515,14 @@ class Lookups:
         ]
         keys = pa.RecordBatch.from_arrays(columns, schema=self._regions.views[view])
         try:
-            lengths = [len(question) for question in questions]
-            rows = shard.region.lookup_each(hash64, keys, lengths, self._answer_rows_max)
+            ends = np.cumsum([len(question) for question in questions])
+            rows, ends = shard.region.lookup_each(hash64, keys, ends, self._answer_rows_max)
         except Exception:
             return False
-        for question, of_one in zip(questions, rows, strict=True):
-            self._give(question, [of_one], self._progress.reflected)
+        start = 0
+        for question, stop in zip(questions, ends.tolist(), strict=True):
+            self._give(question, [rows.slice(start, stop - start)], self._progress.reflected)
+            start = stop
         return True
 
     def refuse_keys(self, view: str, keys: Hashes, error: UpriverError) -> None:
@@ -461,6 +543,31 @@ class Lookups:
             self._refuse(question, error)
         for ticket in [ticket for ticket, asked in self._asked.items() if asked.view == view]:
             self.refused(PeerLookupRefused(ticket=ticket, error=error))
+
+
+def tickets_of(event: LookupAsked | LookupsAsked) -> Sequence[int]:
+    """The tickets of the lookups."""
+    count = len(event.lookups) if isinstance(event, LookupsAsked) else 1
+    return range(event.ticket, event.ticket + count)
+
+
+def each_lookup(event: LookupsAsked, but: Mask | None = None) -> list[LookupAsked]:
+    """The lookups as events of their own. but: which to leave out."""
+    lookups, start = [], 0
+    for place, lookup in enumerate(event.lookups):
+        if but is None or not but[place]:
+            lookups.append(
+                LookupAsked(
+                    ticket=event.ticket + place,
+                    view=event.view,
+                    keys=event.keys.slice(start, lookup.keys),
+                    hash64=event.hash64[start : start + lookup.keys],
+                    at_least=Epoch(lookup.at_least or 0),
+                    together=lookup.together,
+                )
+            )
+        start += lookup.keys
+    return lookups
 
 
 def _told(view: str, error: Exception) -> UpriverError:

@@ -24,6 +24,7 @@ from upriver.protocol.worker_events import (
     KeysUnread,
     LookupAsked,
     LookupGivenUp,
+    LookupsAsked,
     PeerSaid,
     ReadTakesLong,
     Refuse,
@@ -34,6 +35,7 @@ from upriver.protocol.worker_events import (
     ShareEvent,
 )
 from upriver.worker.long_answers import ANSWER_ROWS_MAX
+from upriver.worker.lookups import each_lookup
 from upriver.worker.memory import MemoryBudget
 from upriver.worker.regions import BuildRegion
 from upriver.worker.serving import Serving, ShareSettings
@@ -171,6 +173,8 @@ class FlowShare:
                 return []
             case LookupAsked():
                 return [Refuse(ticket=event.ticket, error=WrongOwner("this worker owns nothing"))]
+            case LookupsAsked():
+                return [action for lookup in each_lookup(event) for action in self.step(lookup)]
             case LookupGivenUp() | KeysRead() | KeysUnread() | ReadTakesLong() | RowsFetched() | RowsUnfetched():
                 return []
             case PeerSaid(envelope=Envelope(content=PeerLookupAnswered() | PeerLookupRefused() | PeerLookupGivenUp())):
@@ -184,6 +188,12 @@ class FlowShare:
             case LookupAsked():
                 answer = phase.lookups.answered_at_once(event)
                 return phase.handle(event) if answer is None else [answer]
+            case LookupsAsked():
+                together, others = phase.lookups.answered_together(event)
+                actions: list[ShareAction] = [] if together is None else [together]
+                for lookup in others:
+                    actions += self.step(lookup)
+                return actions
             case Assign():
                 return self._assign_anew(phase, event)
             case Resume():

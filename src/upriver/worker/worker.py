@@ -32,10 +32,12 @@ from upriver.protocol.messages import (
 from upriver.protocol.rules import ALL_RULES, Rules
 from upriver.protocol.worker_events import (
     Answer,
+    AnswerTogether,
     ForgetSnapshot,
     HoldSnapshot,
     LookupAsked,
     LookupGivenUp,
+    LookupsAsked,
     MeetPeers,
     PeerLost,
     PeerSaid,
@@ -62,6 +64,7 @@ from upriver.protocol.worker_events import (
 )
 from upriver.state.failure import ViewFailure
 from upriver.worker.long_answers import ANSWER_ROWS_MAX
+from upriver.worker.lookups import tickets_of
 from upriver.worker.memory import MemoryBudget
 from upriver.worker.peers import is_member
 from upriver.worker.regions import BuildRegion
@@ -277,12 +280,12 @@ class WorkerMachine:
     def step(self, event: WorkerEvent) -> list[WorkerAction]:
         """Advance by one event. Raises IllegalEvent when the phase of a share does not allow it, and ProtocolError
         for what the coordinator or a peer may not do."""
-        if isinstance(event, LookupAsked):
+        if isinstance(event, LookupAsked | LookupsAsked):
             share = self._share_of_view.get(event.view)
             if share is None:
-                return [self._refused(event)]
+                return [self._refused(event.view, ticket) for ticket in tickets_of(event)]
             of_share = self._stepped(share, event)
-            if len(of_share) == 1 and isinstance(of_share[0], Answer):  # as nearly always
+            if len(of_share) == 1 and isinstance(of_share[0], Answer | AnswerTogether):  # as nearly always
                 return [of_share[0]]
             actions = self._wrapped(share.flow, of_share)
         elif self._is_retired:
@@ -293,12 +296,12 @@ class WorkerMachine:
             actions += self._use_room()
         return actions
 
-    def _refused(self, event: LookupAsked) -> Refuse:
+    def _refused(self, view: str, ticket: int) -> Refuse:
         """No share has the view."""
         error: UpriverError = WrongOwner("this worker owns nothing")
         if self.shares:
-            error = UnknownView.among(event.view, dict.fromkeys(self._share_of_view, ()))
-        return Refuse(ticket=event.ticket, error=error)
+            error = UnknownView.among(view, dict.fromkeys(self._share_of_view, ()))
+        return Refuse(ticket=ticket, error=error)
 
     def _handle(self, event: EventButLookup) -> list[WorkerAction]:
         match event:
@@ -370,16 +373,16 @@ class WorkerMachine:
         return actions
 
     def _fail(self, share: FlowShare, error: Exception, event: ShareEvent | None = None) -> list[ShareAction]:
-        """flows.fail_alone: a step of the share has failed, and so do its views. A lookup that has led to this is
+        """flows.fail_alone: a step of the share has failed, and so do its views. Lookups that have led to this are
         refused. Raises the error if the coordinator or a peer is at fault: a worker that begins anew may do better."""
         if isinstance(error, ProtocolError) or not (self._rules.flows_fail_alone and share.is_serving):
             raise error
         actions = share.fail(error)
-        if isinstance(event, LookupAsked):
-            is_over = any(isinstance(action, Answer | Refuse) and action.ticket == event.ticket for action in actions)
-            if not is_over:
-                failure = ViewFailure.of(error, f"view {event.view!r}")
-                actions.append(Refuse(ticket=event.ticket, error=failure.raised()))
+        if isinstance(event, LookupAsked | LookupsAsked):
+            over = {action.ticket for action in actions if isinstance(action, Answer | Refuse)}
+            failure = ViewFailure.of(error, f"view {event.view!r}")
+            left = [ticket for ticket in tickets_of(event) if ticket not in over]
+            actions += [Refuse(ticket=ticket, error=failure.raised()) for ticket in left]
         return actions
 
     def _wrapped(self, flow: FlowId, actions: list[ShareAction]) -> list[WorkerAction]:
@@ -387,7 +390,7 @@ class WorkerMachine:
         wrapped: list[WorkerAction] = []
         for action in actions:
             match action:
-                case Answer() | Refuse() | SendPeer():
+                case Answer() | AnswerTogether() | Refuse() | SendPeer():
                     wrapped.append(action)
                 case Report(message=message):
                     wrapped.append(Report(message=OfShare(flow=flow, message=message)))

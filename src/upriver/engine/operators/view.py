@@ -8,7 +8,6 @@ changes no answer.
 """
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -20,7 +19,7 @@ from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.engine.operators.stateless import Project
 from upriver.hashing import Hashes
 from upriver.plan.plan import Projection
-from upriver.state.vectors import Positions, Slots, is_any_twice, true_at
+from upriver.state.vectors import Mask, Positions, Slots, is_any_twice, true_at
 
 SCAN_ROWS = 65_536
 """Rows that a scan reads at a time."""
@@ -98,7 +97,7 @@ class LongRead:
 class View:
     """Reads of one view."""
 
-    __slots__ = ("_evaluator", "_having", "_output", "_schema", "_store")
+    __slots__ = ("_evaluator", "_having", "_output", "_plain", "_schema", "_store")
 
     def __init__(self, store: Store, output: Projection, having: str | None, evaluator: ExpressionEvaluator) -> None:
         """output, having: over the store's schema."""
@@ -106,6 +105,8 @@ class View:
         self._schema = output.schema
         self._output = Project(output, evaluator)
         self._having = having
+        self._plain = None if self._output.plain is None or having is not None else [*self._output.plain.values()]
+        """The columns of the store to read, if they are shown as they are."""
         self._evaluator = evaluator
 
     def lookup(self, hashes: Hashes, keys: Sequence[pa.Array], rows_max: int | None = None) -> pa.RecordBatch:
@@ -128,17 +129,20 @@ class View:
         return slots if len(hashes) == 1 else _of_each_key_once(positions, slots)
 
     def lookup_each(
-        self, hashes: Hashes, keys: Sequence[pa.Array], lengths: Sequence[int], rows_max: int | None = None
-    ) -> list[pa.RecordBatch]:
-        """What :meth:`lookup` finds for the first so many keys, for so many that follow, and so on, in one go."""
+        self, hashes: Hashes, keys: Sequence[pa.Array], ends: Positions, rows_max: int | None = None
+    ) -> tuple[pa.RecordBatch, Positions]:
+        """What :meth:`lookup` finds for the keys of several lookups, in one go, and where the rows of each end. ends:
+        where the keys of each end."""
         positions, slots = self._store.find(hashes, keys, rows_max)
-        bounds = np.searchsorted(positions, np.cumsum([0, *lengths]))
-        parts = [_of_each_key_once(positions[start:stop], slots[start:stop]) for start, stop in pairwise(bounds)]
+        lookups = ends.searchsorted(positions, "right")
+        if is_any_twice(slots):
+            once = _are_first_mentions(positions, slots + lookups * _SLOTS_SPAN)
+            slots, lookups = slots[once], lookups[once]
+        rows = self._read_kept(slots, self._store)
         if self._having is not None:
-            return [self._read(part, self._store) for part in parts]
-        rows = self._read(np.concatenate([np.empty(0, np.int64), *parts]), self._store)
-        ends = np.cumsum([len(part) for part in parts]).tolist()
-        return [rows.slice(end - len(part), len(part)) for end, part in zip(ends, parts, strict=True)]
+            keeps = self._evaluator.mask(rows, self._having)
+            rows, lookups = rows.filter(pa.array(keeps)), lookups[keeps]
+        return self._shown(rows), np.bincount(lookups, minlength=len(ends)).cumsum()
 
     def scan(self) -> pa.Table:
         """All of the view's rows, sorted by hash64."""
@@ -148,29 +152,40 @@ class View:
         return pa.Table.from_batches(batches, self._schema)
 
     def _read(self, slots: Slots, store: Columns) -> pa.RecordBatch:
-        plain = self._output.plain
-        if plain is not None and self._having is None:
-            columns = [store.column(name, slots) for name in plain.values()]
-            return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-        columns = [store.column(name, slots) for name in self._store.schema.names]
-        rows = pa.RecordBatch.from_arrays(columns, schema=self._store.schema)
+        rows = self._read_kept(slots, store)
         if self._having is not None:
             rows = rows.filter(pa.array(self._evaluator.mask(rows, self._having)))
-        return self._output.apply(rows)
+        return self._shown(rows)
+
+    def _read_kept(self, slots: Slots, store: Columns) -> pa.RecordBatch:
+        """These rows as they are kept; those of a view of plain columns as they are shown."""
+        plain = self._plain
+        if plain is not None:
+            return pa.RecordBatch.from_arrays([store.column(name, slots) for name in plain], schema=self._schema)
+        schema = self._store.schema
+        return pa.RecordBatch.from_arrays([store.column(name, slots) for name in schema.names], schema=schema)
+
+    def _shown(self, kept: pa.RecordBatch) -> pa.RecordBatch:
+        return self._output.apply(kept) if self._plain is None else kept
 
 
 def _of_each_key_once(positions: Positions, slots: Slots) -> Slots:
     """The rows of each key's first mention, among the rows found for keys at these positions."""
-    if not is_any_twice(slots):
-        return slots
-    # A slot that comes twice at one position means two equal rows; at two positions, it means one key named twice.
+    return slots[_are_first_mentions(positions, slots)] if is_any_twice(slots) else slots
+
+
+def _are_first_mentions(positions: Positions, slots: Slots) -> Mask:
+    """Which rows are of a key's first mention. A slot that comes twice at one position means two equal rows; at two
+    positions, it means one key named twice."""
     _, first, found = np.unique(slots, return_index=True, return_inverse=True)
-    once: Slots = slots[positions == positions[first[found]]]
+    once: Mask = positions == positions[first[found]]
     return once
 
 
 _OFFSETS = (0, 1 << 40)
 """Added to the slots of each store, so that they differ."""
+_SLOTS_SPAN = 1 << 41
+"""More than any slot is."""
 
 
 class CompactedViewStore(TwoStores[Store]):
