@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from upriver.client.keys import Keys, key_columns
 from upriver.client.scans import ScanReader
 from upriver.errors import UnknownView
 from upriver.protocol.lookups import ViewRoute
@@ -55,10 +56,9 @@ class KeptRows:
     def definitions(self) -> Mapping[str, str]:
         return {name: f"SELECT {', '.join(table.schema.names)} FROM events" for name, table in self.tables.items()}
 
-    def lookup(self, view: str, keys: pa.Table) -> pa.Table:
+    def lookup(self, view: str, keys: Keys) -> pa.Table:
         route = self.routes()[view]
-        assert keys.schema.equals(route.key_schema)
-        wanted = set(zip(*(column.to_pylist() for column in keys.columns), strict=True))
+        wanted = set(zip(*(column.to_pylist() for column in key_columns(view, route.key_schema, keys)), strict=True))
         self.read[view] = wanted
         table = self.tables[view]
         if not route.key:

@@ -58,6 +58,7 @@ class AsyncLine(WorkerLine):
         if self.why_ended is not None:
             stream.close()
             return
+        stream.unblock()
         with self._lock:
             self._connect(stream)
             self._descriptor = stream.fileno

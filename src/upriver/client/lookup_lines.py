@@ -274,7 +274,6 @@ class WorkerLine:
 
     def _connect(self, stream: ByteStream) -> None:
         """Use a stream on which nothing was sent yet."""
-        stream.unblock()
         self._stream, self._line = stream, Line(stream, ANSWER_TERMS)
         self._came, self._wanted, self._used_at = bytearray(), 0, time.monotonic()
 
@@ -374,21 +373,22 @@ class WorkerLine:
 
     # For the reader
 
-    def _take_in(self) -> None:
-        """Take in what has come, without waiting, and send the next request if it may go."""
+    def _take_in(self) -> bool:
+        """Take in what comes next, and send the next request if it may go. Waits as long as the stream does; returns
+        whether anything has come."""
         stream, line = self._stream, self._line
         if stream is None or line is None:
-            return
+            return True
         try:
             data = stream.read_at_once(max(READ_BYTES, self._wanted - len(self._came)))
         except OSError as error:
             self._lose_stream(stream, WorkerLost(f"{self.address} cannot be reached: {error}"))
-            return
+            return True
         if data is None:
-            return
+            return False
         if not data:
             self._lose_stream(stream, WorkerLost(f"{self.address} has ended the stream"))
-            return
+            return True
         try:
             if not self._came:
                 rest = self._take_frames(line, data)
@@ -400,6 +400,7 @@ class WorkerLine:
                     del self._came[:rest]
         except UpriverError as error:
             self._lose_stream(stream, error)
+        return True
 
     def _take_frames(self, line: Line, data: bytes | bytearray) -> int:
         """Take in the frames that are whole; returns where the next one begins."""
@@ -545,6 +546,7 @@ class ThreadLine(WorkerLine):
         except UpriverError as error:
             self._lose_stream(None, error)
             return
+        stream.limit(RECHECK_S, RECHECK_S)
         with self._lock:
             if self.why_ended is not None:
                 stream.close()
@@ -562,7 +564,7 @@ class ThreadLine(WorkerLine):
                 if self._stream is None or not self._outgoing:
                     return
                 stream = self._stream
-            if not _is_ready(stream, select.POLLOUT, request.due_at - time.monotonic()):
+            if not _ready(stream, select.POLLOUT, request.due_at - time.monotonic()):
                 self._lose_stream(stream, WorkerLost(f"{self.address} has not read a request in time"))
                 return
 
@@ -603,20 +605,25 @@ class ThreadLine(WorkerLine):
                 left = request.due_at - time.monotonic()
                 if left <= 0:
                     self._give_up(request)
-                elif _is_ready(stream, select.POLLIN | (select.POLLOUT if self._outgoing else 0), min(left, RECHECK_S)):
-                    self._write_and_read(stream)
-                else:
+                elif not self._write_and_read(stream, left):
                     self._recheck()
         finally:
             self._let_others_read()
 
-    def _write_and_read(self, stream: ByteStream) -> None:
+    def _write_and_read(self, stream: ByteStream, seconds: float) -> bool:
+        """Write what is left, or take in what comes. Returns whether anything happened, in so many seconds and
+        ``RECHECK_S`` at most."""
         try:
-            if self._outgoing:
-                with self._lock:
-                    if self._stream is stream:
-                        self._write_on()
-            self._take_in()
+            if self._outgoing or seconds < RECHECK_S:  # else the socket's own limit is right, and costs no call
+                events = select.POLLIN | (select.POLLOUT if self._outgoing else 0)
+                ready = _ready(stream, events, min(seconds, RECHECK_S))
+                if ready & select.POLLOUT:
+                    with self._lock:
+                        if self._stream is stream:
+                            self._write_on()
+                if not ready & ~select.POLLOUT:
+                    return bool(ready)
+            return self._take_in()
         except BaseException:  # an interrupt, perhaps between two bytes: the line is opened anew
             self._lose_stream(stream, WorkerLost(f"the line to {self.address} was interrupted"))
             raise
@@ -665,11 +672,11 @@ class ThreadLine(WorkerLine):
             self._lose(why)
 
 
-def _is_ready(stream: ByteStream, events: int, seconds: float) -> bool:
-    """Wait until the stream can be read or written, at most so many seconds; returns whether it can."""
+def _ready(stream: ByteStream, events: int, seconds: float) -> int:
+    """Wait until the stream can be read or written, at most so many seconds; returns which, as ``select.poll`` does."""
     poll = select.poll()
     poll.register(stream.fileno, events)
-    return bool(poll.poll(max(0.0, seconds) * 1000))
+    return next((ready for _, ready in poll.poll(max(0.0, seconds) * 1000)), 0)
 
 
 class ThreadLines:

@@ -19,9 +19,10 @@ from typing import Any, Protocol
 import duckdb
 import pyarrow as pa
 
-from upriver.client.client import Client
+from upriver.client.client import Client, Keys
 from upriver.client.scans import ScanReader
 from upriver.doors.cancellation import Cancellation, RowReads
+from upriver.doors.key_queries import KeyQuery
 from upriver.doors.queries import ViewAccess, ViewQuery
 from upriver.doors.query_processes import PROCESSES, QUERY_S_MAX, ProcessEnded, QueryProcess, QueryProcesses
 from upriver.doors.query_program import (
@@ -63,7 +64,7 @@ class QueryRows(Protocol):
         """The SQL of all views, as they were declared."""
         ...
 
-    def lookup(self, view: str, keys: pa.Table, /) -> pa.Table:
+    def lookup(self, view: str, keys: Keys, /) -> pa.Table:
         """The rows of these keys, as of one epoch."""
         ...
 
@@ -93,7 +94,7 @@ class ClientRows:
     def definitions(self) -> Mapping[str, str]:
         return {view["name"]: view["sql"].strip() for view in self._connected().views() if view["ended"] is None}
 
-    def lookup(self, view: str, keys: pa.Table) -> pa.Table:
+    def lookup(self, view: str, keys: Keys) -> pa.Table:
         return self._connected().lookup(view, keys)
 
     def scan(self, view: str) -> ScanReader:
@@ -150,6 +151,24 @@ def execute(
             if left < 0:
                 raise _too_much(access.view, route.schema)
         return _ANSWERS.held(evaluation.answer(query.sql, _used(query.sql, parameters), tables))
+
+
+def look_up(
+    query: KeyQuery, key: tuple[Any, ...], rows: QueryRows, answer: pa.Schema, cancellation: Cancellation
+) -> pa.Table | None:
+    """The answer of a query that is one lookup; ``None`` if the view is another one by now. answer: its schema, which
+    fits the query. Raises as ``execute`` does."""
+    if None in key:  # nothing equals NULL
+        return answer.empty_table()
+    keys = [key if len(key) > 1 else key[0]]
+    with cancellation.covers():
+        found = _READS.read(lambda _: rows.lookup(query.view, keys), cancellation)
+    if not found.schema.equals(query.route.schema):
+        return None
+    if found.num_rows > QUERY_ROWS_MAX or found.nbytes > QUERY_BYTES_MAX:
+        raise _too_much(query.view, found.schema)
+    columns = [found.column(place) for place in query.columns]
+    return _ANSWERS.held(pa.Table.from_arrays(columns, schema=answer))
 
 
 def batches_of(answer: pa.Table) -> Iterator[pa.RecordBatch]:

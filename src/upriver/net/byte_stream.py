@@ -135,8 +135,8 @@ class ByteStream:
         return self._socket.fileno()
 
     def read_at_once(self, bytes_max: int) -> bytes | None:
-        """What has come, after ``unblock``; nothing if the other end has closed the stream, ``None`` if nothing has
-        come."""
+        """What has come; nothing if the other end has closed the stream, ``None`` if nothing has come: at once after
+        ``unblock``, else in the time that ``limit`` has given reads."""
         if self._held:
             return self._take(len(self._held))
         try:

@@ -52,6 +52,15 @@ def test_psycopg_gets_rows_of_keys_by_parameters(door: PostgresServer) -> None:
         assert cursor.fetchall() == [(1,), (2,)]
 
 
+def test_psycopg_looks_keys_up_by_a_prepared_statement(door: PostgresServer) -> None:
+    with connected(door) as connection:
+        found = [
+            connection.execute("SELECT n FROM totals WHERE customer = %s", (customer,), prepare=True).fetchall()
+            for customer in ("ada", "bob", "nobody", None, "eve")
+        ]
+    assert found == [[(2,)], [(1,)], [], [], [(0,)]]
+
+
 VALUES = (
     "SELECT true, 1::smallint, 2::int, 3::bigint, 1.5::real, 2.5::double precision, -0.00012::numeric(10,5), "
     "12345678.5::numeric, 'ä'::text, '\\x00\\xff'::bytea, date '2024-02-29', timestamp '2024-01-01 10:00:00.5', "

@@ -16,7 +16,8 @@ from sqlglot import exp
 from upriver.doors.cancellation import Cancellation
 from upriver.doors.column_titles import with_postgres_names
 from upriver.doors.exact_numbers import with_decimals, with_exact_numerics
-from upriver.doors.execution import DoorTables, QueryRows, describe, execute
+from upriver.doors.execution import DoorTables, QueryRows, describe, execute, look_up
+from upriver.doors.key_queries import KeyQuery
 from upriver.doors.parameters import (
     PARAMETER,
     PARAMETERS_MAX,
@@ -159,6 +160,8 @@ class PreparedQuery:
         """Of a DECLARE."""
         self._rows, self._settings, self._cursors = rows, settings, cursors
         self._query: ViewQuery | None = None
+        self._by_key: KeyQuery | None = None
+        """The query, if it is one lookup."""
         self._added = DoorTables()
         self._schema: pa.Schema | None = None
         self._step: CursorStep | None = None
@@ -194,6 +197,7 @@ class PreparedQuery:
         # A NUMERIC has the digits of its value, so it is cast to nothing.
         types = [None if _is_numeric(oid) else _duck_type(oid) for oid in self.parameters]
         self._query = ViewQuery(with_casts(query.tree, types), query.routes, query.zone)
+        self._by_key = KeyQuery.of(self._query)
 
     @property
     def cursor(self) -> str | None:
@@ -246,7 +250,9 @@ class PreparedQuery:
         if self.word == "EXPLAIN":
             return Outcome(self._plan(), "EXPLAIN")
         if self._query is not None:
-            found = execute(self._written(parameters), self._rows, parameters, self._added, cancellation)
+            found = self._looked_up(parameters, cancellation)
+            if found is None:
+                found = execute(self._written(parameters), self._rows, parameters, self._added, cancellation)
             if self.declaration is None:
                 return Outcome(found, "SELECT") if self._copy is None else Outcome(found, "COPY", self._copy)
             self._cursors.declare(self.declaration, found)
@@ -261,6 +267,13 @@ class PreparedQuery:
         if self.word == "SET":
             self._settings.set(self.text)
         return Outcome(None, _TRANSACTIONS.get(self.word, self.word))
+
+    def _looked_up(self, parameters: Sequence[Any], cancellation: Cancellation) -> pa.Table | None:
+        """The answer by one lookup; ``None`` if DuckDB must evaluate the query. It has described the answer before."""
+        key, answer = None if self._by_key is None else self._by_key.key(parameters), self._schema
+        if self._by_key is None or key is None or answer is None or not self._by_key.fits(answer):
+            return None
+        return look_up(self._by_key, key, self._rows, answer, cancellation)
 
     def _plan(self) -> pa.Table:
         """How the query would be answered."""
