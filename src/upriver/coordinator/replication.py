@@ -111,7 +111,7 @@ class Leader:
 
     def _follow(self) -> None:
         """Decide whether workers follow each other. If so, epochs are opened one at a time, and all have channels. If
-        not, nobody holds rounds, and so nobody learns."""
+        not, the leader holds no round, and forgets who learns."""
         stands_by = self._config.num_standby_replicas > 0 and not self._cluster.keeps_only_what_is_read
         is_followed = bool(self._cluster.plans) and (stands_by or self._learning is not None)
         self._cluster.places.follow(is_followed=is_followed, is_reversible=stands_by)

@@ -430,7 +430,7 @@ class CoordinatorLoop:
                 continue  # the machine may be in the middle of a step
             try:
                 actions = self._machine.step(event)
-                self._note_ended(event, actions)  # whoever is answered now, and then waits, waits for what there is now
+                self._note_ended(event, actions)  # before a caller that waits for the progress hears its answer
                 for action in actions:
                     if not isinstance(action, Tell | EpochEnded):
                         self._tell()  # all actions take effect in order
