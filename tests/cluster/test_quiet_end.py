@@ -24,19 +24,13 @@ def run(directory: Path, *ended_by: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize(
-    "moments",
-    [
-        [(signal.SIGINT, "start"), (signal.SIGTERM, None), (signal.SIGINT, "call")],
-        [(signal.SIGTERM, "rescale"), (signal.SIGINT, None)],
-    ],
-    ids=["start, idle, call", "rescale, idle"],
-)
-def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on_and_ends_in_silence(
-    tmp_path: Path, moments: list[tuple[signal.Signals, str | None]]
-) -> None:
+MOMENTS = [(signal.SIGINT, "start"), (signal.SIGTERM, None), (signal.SIGINT, "call"), (signal.SIGTERM, "rescale")]
+"""What ends each program, and when: amid its start, while it waits, amid a call of Spark, amid a rescale."""
+
+
+def test_a_signal_ends_a_program_with_one_line_and_another_one_goes_on_and_ends_in_silence(tmp_path: Path) -> None:
     """Each program goes on with the root of the one before; the last one ends by itself."""
-    for by, moment in moments:
+    for by, moment in MOMENTS:
         ended = run(tmp_path, by.name, *([] if moment is None else [moment]))
         assert (ended.returncode, ended.stdout.splitlines()) == (-by, [] if moment == "start" else SAID), ended.stderr
         _, _, after = ended.stderr.partition("the signal comes\n")
