@@ -65,7 +65,7 @@ SEEN: Mapping[str, tuple[str, ...]] = {
     "unsure joins": ("lookups", "rescales_live", "echoes", "nonsense"),
 }
 """By scenario, what happens in some of its first seeds."""
-RARE = {"drawn", "faults", "operators", "restored", "restored exchanges", "standbys"}
+RARE = {"deadly standbys exchanges", "drawn", "faults", "operators", "restored", "restored exchanges", "standbys"}
 """Scenarios in which something comes about in few seeds."""
 
 
