@@ -11,7 +11,7 @@ DOCS := .venv-docs
 demo: $(VENV)/ready
 	$(BIN)/upriver demo $(if $(HTTP),--http $(HTTP))
 
-# Six minutes on two quiet cores: lint, types, layers, units, recorded cases, replays, short simulations, one app on Spark.
+# Eight minutes on two quiet cores: lint, types, layers, units, recorded cases, replays, short simulations, one app on Spark.
 test: $(VENV)/ready check
 	PYTHON=$(BIN)/python scripts/test
 
