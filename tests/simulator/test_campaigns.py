@@ -75,11 +75,13 @@ FOUND = [
     ("drawn 1 workers", 301),
     ("log replanned exchanges", 2),
     ("clock", 20_128),
+    ("retention 0 partial", 661_820_672),
 ]
 """What campaigns have found: a partial view had failed, and standbys were to take its slices over; a checkpoint was
 published of an epoch that had come to be within a segment, so that no worker begins with it; a rescale by learners
 waited for epochs of a flow that stood aside; or for learners, where every flow was to begin anew; rescales waited for a
-learner, and the views that it learned had been dropped."""
+learner, and the views that it learned had been dropped; a worker came to the place of one whose slices standbys had
+taken over, after the last view that has standbys was dropped."""
 
 
 def check(scenario: str, seed: int, simulator: Simulator) -> RunOutcome:

@@ -340,10 +340,12 @@ class Leader:
 
     def wants_quiet(self) -> bool:
         """Whether it waits for the end of each flow's open epoch: until then none opens another one."""
-        if self._lost or not self._cluster.places.is_followed:
+        if self._lost:
             return False
-        comes = bool(self._vacant & self._cluster.processes.keys())
-        return comes or (self._is_due and not self._waits) or (self._has_news and bool(self._assignment.learner))
+        if self._vacant & self._cluster.processes.keys():
+            return True
+        due = (self._is_due and not self._waits) or (self._has_news and bool(self._assignment.learner))
+        return due and self._cluster.places.is_followed
 
     def advance(self, *, channels: bool, may_change_hands: bool) -> bool:
         """Do what has become possible. Returns whether all workers must meet again.
@@ -353,12 +355,12 @@ class Leader:
         cluster = self._cluster
         if self._lost:
             return self._try_take_over()
-        if not cluster.places.is_followed or not may_change_hands:
-            return False
-        if cluster.rules.replication_between_epochs and not cluster.is_quiet():
+        if not may_change_hands or (cluster.rules.replication_between_epochs and not cluster.is_quiet()):
             return False
         if self._take_in():
             return True
+        if not cluster.places.is_followed:
+            return False
         if self._has_news and self._assignment.learner:
             self._is_due |= bool(asking_for_a_round(self._group(), self._config))
         self._has_news = False
