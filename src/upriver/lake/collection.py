@@ -10,8 +10,10 @@ a segment may have runs.
 """
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 
 from upriver.errors import CorruptFile, LakeError, NotRead
 from upriver.ids import Channel, Epoch
@@ -185,15 +187,42 @@ def remove_litter(lake: OwnedLake, suspects: Iterable[str]) -> RemovedFiles:
     suspects: paths of runs that were there before this driver wrote any. Raises LakeInUse, CorruptFile."""
     lake.fence()
     supplemented = _supplemented(lake)
-    spans = {*map(single, lake.numbers("epochs")), *lake.segments()}  # listed after the supplements, which name them
-    spans.update(lake.spans(lake.last_epoch()))  # an error if one is gone: what it names is no litter
-    named = {run.path for span in sorted(spans) for run in _all_runs(lake.bare_epochs(span))}
+    spans = _all_spans(lake)  # listed after the supplements, which name them
+    needed = set(lake.spans(lake.last_epoch()))  # an error if one is gone: what it names is no litter
+    named = set[str]()
+    for span in sorted(spans | needed):
+        with _perhaps_gone(span not in needed, partial(_has_span, lake, span)):
+            named.update(run.path for run in _all_runs(lake.bare_epochs(span)))
     litter = []
     for channel, spans_of in supplemented.items():
-        for span in spans_of & spans:
-            named |= {run.path for run in lake.supplement_runs(channel, span)}
-        litter += [lake.path_of(supplement_path(channel, span)) for span in spans_of - spans]
+        for span in spans_of & (spans | needed):
+            with _perhaps_gone(span not in needed, partial(_has_supplement, lake, channel, span)):
+                named.update(run.path for run in lake.supplement_runs(channel, span))
+        litter += [lake.path_of(supplement_path(channel, span)) for span in spans_of - spans - needed]
     gone = [path for path in suspects if path not in named]
     lake.remove_all(litter)  # before their runs: a supplement names existing files
     lake.remove_all(gone)
     return RemovedFiles(runs=len(gone))
+
+
+@contextmanager
+def _perhaps_gone(is_superseded: bool, is_there: Callable[[], bool]) -> Iterator[None]:
+    """Reads what a file names. Of superseded epochs it may be gone since it was listed: a store may carry out a
+    predecessor's removal at any later time, and then what it has named is litter."""
+    try:
+        yield
+    except CorruptFile:
+        if not is_superseded or is_there():
+            raise
+
+
+def _all_spans(lake: Lake) -> set[EpochSpan]:
+    return {*map(single, lake.numbers("epochs")), *lake.segments()}
+
+
+def _has_span(lake: Lake, span: EpochSpan) -> bool:
+    return span in _all_spans(lake)
+
+
+def _has_supplement(lake: Lake, channel: Channel, span: EpochSpan) -> bool:
+    return span in lake.supplemented(channel)
