@@ -123,18 +123,18 @@ def progress_shown(
     doing: str,
     lines: Callable[[], Iterable[str]] = no_lines,
     open_screen: Callable[[], ProgressScreen] | None = None,
-    pace: ProgressPace = USUAL_PACE,
+    pace: ProgressPace | None = None,
 ) -> Iterator[Told]:
     """Show the progress of this block where the setting allows it; gives a function that takes each step.
 
     doing: what the call does, such as "start". lines: gives the lines below the first; after an error there are none.
-    open_screen: by default of :func:`found_screen`.
+    open_screen: by default of :func:`found_screen`. pace: by default ``USUAL_PACE``.
     """
     screen = open_screen or found_screen(_Setting.shown)
     if screen is None:
         yield lambda _: None
         return
-    shown = _Shown(screen, doing, lines, pace)
+    shown = _Shown(screen, doing, lines, pace or USUAL_PACE)
     shown.start()
     is_done = False
     try:
