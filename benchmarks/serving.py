@@ -12,8 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from importlib import import_module
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ import pyarrow as pa
 from benchmarks.events import SCHEMA, VIEW
 from benchmarks.hand_fed import HandFedApp
 from benchmarks.serving_prober import ServingTask, ServingWay
-from benchmarks.vote_redis import SERVER, why_no_redis
+from benchmarks.vote_redis import running_redis, why_no_redis
 from benchmarks.worker_memory import worker_pids
 from upriver.errors import ClusterError
 from upriver.spark.session import local_session
@@ -32,9 +31,6 @@ LOAD_S_MAX = 600.0
 """Seconds until the view must hold all keys."""
 EPOCHS_PER_S = 10
 """Epochs of the rows that come meanwhile."""
-REDIS_START_S_MAX = 10.0
-"""Seconds for Redis to answer."""
-POLL_S = 0.05
 PROCESSES = 2
 """Processes of the way with several."""
 
@@ -153,9 +149,7 @@ def _on_processes(task: ServingTask, token: str, directory: Path) -> dict[str, A
     eight = next(way for way in task.ways if way.threads == 8)
     probers = []
     for number in range(PROCESSES):
-        own = ServingTask(
-            **{**_fields(task), "ways": [eight], "seed": task.seed + 1 + number, "pids": []}  # CPU is of all together
-        )
+        own = replace(task, ways=[eight], seed=task.seed + 1 + number, pids=[])  # CPU is of all together
         probers.append(_begun(own, token, directory / f"serving-{number}.json"))
     found: Sequence[dict[str, Any]] = [_ended(prober)[eight.name] for prober in probers]
     return {
@@ -169,45 +163,17 @@ def _on_processes(task: ServingTask, token: str, directory: Path) -> dict[str, A
     }
 
 
-def _fields(task: ServingTask) -> dict[str, Any]:
-    return {name: getattr(task, name) for name in ("address", "redis", "view", "keys", "pids", "ways", "seed")}
-
-
 def _measured_redis(options: ServingOptions) -> dict[str, Any]:
     """The same ways of asking, or why Redis was left out."""
     why = why_no_redis()
     if why is not None:
         return {"skipped": why}
-    with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
-        socket = str(Path(directory) / "redis.sock")
-        command = [SERVER, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", directory]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-            try:
-                _fill_redis(socket, options.keys)
-                task = ServingTask(
-                    address=socket,
-                    redis=True,
-                    view=VIEW,
-                    keys=options.keys,
-                    pids=[server.pid],
-                    ways=ways(options.lookups),
-                )
-                return {"skipped": None, "at_rest": _probed(task, "", Path(directory))}
-            finally:
-                server.terminate()
-
-
-def _fill_redis(socket: str, keys: int) -> None:
-    redis = import_module("redis")  # not among our dependencies: install it to compare
-    client = redis.Redis(unix_socket_path=socket)
-    give_up_at = time.monotonic() + REDIS_START_S_MAX
-    while True:
-        try:
-            client.ping()
-            break
-        except redis.ConnectionError:
-            if time.monotonic() > give_up_at:
-                raise
-            time.sleep(POLL_S)
-    client.mset({f"k{key}": f'{{"k":{key},"n":1,"total":1}}' for key in range(keys)})
-    client.close()
+    with (
+        tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory,
+        running_redis(directory) as (client, socket, pid),
+    ):
+        client.mset({f"k{key}": f'{{"k":{key},"n":1,"total":1}}' for key in range(options.keys)})
+        task = ServingTask(
+            address=socket, redis=True, view=VIEW, keys=options.keys, pids=[pid], ways=ways(options.lookups)
+        )
+        return {"skipped": None, "at_rest": _probed(task, "", Path(directory))}

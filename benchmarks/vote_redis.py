@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,14 +66,23 @@ def measure_redis(batches: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure so many batches as the command line says, and print what was found."""
-    with tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory:
-        socket = str(Path(directory) / "redis.sock")
-        command = [SERVER, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", directory]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-            try:
-                print(json.dumps(_measured(_connected(socket), int(sys.argv[1]))))
-            finally:
-                server.terminate()
+    with (
+        tempfile.TemporaryDirectory(prefix="upriver-bench-") as directory,
+        running_redis(directory) as (client, _, _),
+    ):
+        print(json.dumps(_measured(client, int(sys.argv[1]))))
+
+
+@contextmanager
+def running_redis(directory: str) -> Iterator[tuple[Any, str, int]]:
+    """A server that saves nothing: a client of it, its socket in this directory, and the number of its process."""
+    socket = str(Path(directory) / "redis.sock")
+    command = [SERVER, "--port", "0", "--unixsocket", socket, "--save", "", "--dir", directory]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
+        try:
+            yield _connected(socket), socket, server.pid
+        finally:
+            server.terminate()
 
 
 def _connected(socket: str) -> Any:

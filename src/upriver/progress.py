@@ -41,24 +41,25 @@ class ProgressPace:
     refresh_s: float = 0.2
 
 
-USUAL_PACE = ProgressPace()
+DEFAULT_PACE = ProgressPace()
 
 
 class _Setting:
-    """Whether progress is shown; ``None``: in a terminal or a notebook."""
+    """Whether progress is shown, and how soon. shown: ``None``: in a terminal or a notebook."""
 
     shown: bool | None = None
+    pace: ProgressPace = DEFAULT_PACE
 
 
-def configure(*, shown: bool | None = None) -> None:
+def configure(*, shown: bool | None = None, pace: ProgressPace = DEFAULT_PACE) -> None:
     """Show the progress of ``start``, ``wait``, ``view`` and ``stop`` always (``True``), never (``False``), or in a
-    terminal and in a notebook (``None``, as without this call). Raises DeclarationError, also for ``True`` without
-    ``rich``."""
+    terminal and in a notebook (``None``, as without this call). pace: how soon. Raises
+    DeclarationError, also for ``True`` without ``rich``."""
     if shown not in (None, True, False):
         raise DeclarationError(f"shown={shown!r}: give True, False or None")
     if shown and found_screen(shown) is None:
         raise DeclarationError("progress needs rich, which is not installed: pip install 'upriver[spark]'")
-    _Setting.shown = shown
+    _Setting.shown, _Setting.pace = shown, pace
 
 
 class TerminalScreen:
@@ -128,13 +129,13 @@ def progress_shown(
     """Show the progress of this block where the setting allows it; gives a function that takes each step.
 
     doing: what the call does, such as "start". lines: gives the lines below the first; after an error there are none.
-    open_screen: by default of :func:`found_screen`. pace: by default ``USUAL_PACE``.
+    open_screen: by default of :func:`found_screen`. pace: by default that of ``configure``.
     """
     screen = open_screen or found_screen(_Setting.shown)
     if screen is None:
         yield lambda _: None
         return
-    shown = _Shown(screen, doing, lines, pace or USUAL_PACE)
+    shown = _Shown(screen, doing, lines, pace or _Setting.pace)
     shown.start()
     is_done = False
     try:

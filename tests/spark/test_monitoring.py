@@ -75,14 +75,12 @@ def job_group(spark: Any, group: str, description: str) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def lived(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Lived:
     root, spark = tmp_path_factory.mktemp("lived"), spark.newSession()  # in another, an app may have warmed up before
-    progress.configure(shown=True)
+    progress.configure(shown=True, pace=ProgressPace(show_after_s=0.0))  # however quick the start is
     with (
-        pytest.MonkeyPatch.context() as patch,
         redirect_stderr(io.StringIO()) as terminal,
         logged() as log,
         App(spark, root / "lake", workers=2, vnodes=16, ingest_tasks=1, tokens=Tokens(operator=TOKEN)) as app,
     ):
-        patch.setattr(progress, "USUAL_PACE", ProgressPace(show_after_s=0.0))  # however quick the start is
         app.table("events", spark.createDataFrame([(1, 10), (2, 5), (1, 20)], "k long, v long"), key="k")
         (root / "names").mkdir()
         (root / "names" / "1.json").write_text('{"k": 1, "name": "one"}')

@@ -1,7 +1,7 @@
 """A lookup over several workers, as steps that the client takes on a thread or in an event loop.
 
-The steps wait for nothing themselves: they yield what is to be waited for (``Asked``, ``Delay``, ``BlockingCall``), and
-:class:`.Client` and :class:`.AsyncClient` do so, each in its way. Each key is asked of its owner, all owners at once.
+A lookup's steps do not wait: they yield a request for it (``Asked``, ``Delay``, ``BlockingCall``), and
+:class:`.Client` and :class:`.AsyncClient` wait, each in its way. Each key is asked of its owner, all owners at once.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence

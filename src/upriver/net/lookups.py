@@ -129,7 +129,8 @@ class LookupService:
 
 @dataclass(eq=False)
 class _AnswerFrame:
-    """What is to be sent. numbers: of the lookups that it answers or refuses. held: bytes that count as under way."""
+    """A frame that the connection sends. numbers: of the lookups that it answers or refuses. held: bytes that count as
+    under way."""
 
     head: dict[str, Any]
     rows: pa.RecordBatch | None = None
