@@ -139,32 +139,6 @@ class Lookups:
         """Whether some of these present keys were filled up to a later epoch than this worker reflects."""
         return shard.partial is not None and bool((shard.partial.through(hash64) > self._progress.reflected).any())
 
-    def answered_at_once(self, event: LookupAsked) -> Answer | None:
-        """The answer to a lookup whose keys all stay here and that waits for nothing, as in nearly every case. By the
-        distributor's rules N1 and I1.2 the whole lookup is answered here, in one part. ``None`` if it must be
-        routed."""
-        view, regions = event.view, self._regions
-        if self._peers.has_left or view not in regions.views or not event.keys.schema.equals(regions.views[view]):
-            return None
-        shard = regions.shards[view]
-        if not self._all_stay(shard, event.hash64) or self._must_wait(view, event):
-            return None
-        self._catch_up_with(view, event.hash64)
-        if shard.partial is not None and shard.partial.lacks(event.hash64):
-            return None
-        try:
-            rows = shard.region.lookup(event.hash64, event.keys, self._answer_rows_max)
-        except Exception:
-            return None  # the routed lookup is refused, or has a long answer
-        return Answer(
-            ticket=event.ticket,
-            parts=(rows,),
-            epoch=self._progress.reflected,
-            version=shard.version,
-            relayed=False,
-            held_up=False,
-        )
-
     def answered_together(self, event: LookupsAsked) -> tuple[AnswerTogether | None, Sequence[LookupAsked]]:
         """The answer to all lookups that wait for nothing, as nearly always, by one pass over the view; and the other
         lookups."""
@@ -208,7 +182,7 @@ class Lookups:
         return not self._rules.worker_wait_for_replay or self._progress.reflected >= self._serve_from
 
     def _at_once(self, event: LookupsAsked, ends: Positions) -> Mask | None:
-        """Which of the lookups ``answered_at_once`` would answer; ``None``: all. ends: where the keys of each end."""
+        """Which of the lookups wait for nothing; ``None``: all. ends: where the keys of each end."""
         reflected, lookups, hash64 = self._progress.reflected, event.lookups, event.hash64
         shard, between = self._regions.shards[event.view], self._rules.worker_between_epochs
         whole = self._progress.has_whole_epochs

@@ -185,9 +185,6 @@ class FlowShare:
 
     def _serve(self, phase: Serving, event: ShareEvent) -> list[ShareAction]:
         match event:
-            case LookupAsked():
-                answer = phase.lookups.answered_at_once(event)
-                return phase.handle(event) if answer is None else [answer]
             case LookupsAsked():
                 together, others = phase.lookups.answered_together(event)
                 actions: list[ShareAction] = [] if together is None else [together]
