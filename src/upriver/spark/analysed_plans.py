@@ -1,0 +1,308 @@
+"""What Spark makes of a query: its analysed plan, rewritten by some of Catalyst's own rules, as one JSON text.
+
+A small Java class walks the tree inside the JVM, in one call of py4j. It is compiled by Janino, which every Spark has for
+the code that it generates. Catalyst's own ``toJSON`` loses what is needed: the modes of arithmetic, casts and sums, the
+ids of shared expressions, the rows of VALUES, the types of computed expressions, and the places.
+
+Which rules are applied decides what the rest of the front end has to know. Some of Spark's would harm: ComputeCurrentTime
+makes the clock a constant, ReplaceExpressions loses the classes of functions, RewriteDistinctAggregates and DecimalAggregates
+spread one aggregate over several, and PropagateEmptyRelation folds tables that are empty now.
+"""
+
+from collections.abc import Iterable
+
+from pyspark.sql import DataFrame, SparkSession
+
+from upriver.spark.session import java_class
+
+_CATALYST = "org.apache.spark.sql.catalyst."
+ROUNDS_MAX = 30
+"""How often the rules are applied, if they change the plan each time."""
+
+
+def _optimizer(*names: str) -> tuple[str, ...]:
+    return tuple(f"{_CATALYST}optimizer.{name}" for name in names)
+
+
+DECORRELATE = (
+    f"{_CATALYST}analysis.EliminateSubqueryAliases",
+    *_optimizer(
+        "RewriteNonCorrelatedExists",
+        "PullOutGroupingExpressions",
+        "PullupCorrelatedPredicates",
+        "RewriteCorrelatedScalarSubquery",
+        "PullupCorrelatedPredicates",
+        "RewriteLateralSubquery",
+        "PullupCorrelatedPredicates",
+        "RewritePredicateSubquery",
+    ),
+)
+"""Subqueries become joins. Each rewriting uncovers the subqueries inside the one that it removes, and these must be pulled
+up before the next rewriting sees them. Otherwise their conditions are lost without an error."""
+
+PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "BooleanSimplification")
+"""Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality."""
+
+
+class PlanWalker:
+    """Reads the plans of one classic session."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._sessions = java_class(spark, "org.apache.spark.sql.classic.SparkSession")
+        compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
+        thread = java_class(spark, "java.lang.Thread").currentThread()
+        compiler.setParentClassLoader(thread.getContextClassLoader())
+        compiler.cook(_SOURCE)
+        methods = compiler.getClassLoader().loadClass("PlanWalker").getDeclaredMethods()
+        self._method = next(method for method in methods if method.getName() == "of")
+
+    def text_of(self, frame: DataFrame, sql: str = "", rules: Iterable[str] = (*DECORRELATE, *PUSH)) -> str:
+        """The plan of a DataFrame, as JSON, after these rules, which are applied in rounds until nothing changes.
+
+        sql: the text of the query, if it has one: only what is written there has a place. A plan is read again by
+        :func:`upriver.sql.resolved.tree.read`. Raises Spark's error if a rule fails.
+        """
+        self._sessions.setActiveSession(frame.sparkSession._jsparkSession)  # rules read its settings
+        given = self._spark.sparkContext._gateway.new_array(java_class(self._spark, "java.lang.Object"), 3)
+        given[0], given[1], given[2] = frame._jdf.queryExecution().analyzed(), sql, " ".join(rules)
+        return str(self._method.invoke(None, given))
+
+
+_SOURCE = r"""
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.CatalystTypeConverters;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.expressions.Alias;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.ExprId;
+import org.apache.spark.sql.catalyst.expressions.Expression;
+import org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.Origin;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Decimal;
+
+public class PlanWalker {
+  private static final java.util.HashSet UNREAD = new java.util.HashSet(java.util.Arrays.asList(new String[] {
+    "rdd", "session", "relation", "metadata", "explicitMetadata", "hint", "stream"}));
+
+  private final StringBuilder out = new StringBuilder();
+  private final java.util.ArrayList rules = new java.util.ArrayList();
+  private final String sql;
+
+  private PlanWalker(String sql) { this.sql = sql; }
+
+  public static String of(Object plan, String sql, String names) throws Exception {
+    PlanWalker walker = new PlanWalker(sql);
+    String[] split = names.trim().split(" +");
+    for (int i = 0; i < split.length; i++)
+      if (split[i].length() > 0) walker.rules.add(Class.forName(split[i] + "$").getField("MODULE$").get(null));
+    walker.node(walker.prepared((LogicalPlan) plan));
+    return walker.out.toString();
+  }
+
+  private LogicalPlan prepared(LogicalPlan plan) {
+    for (int round = 0; round < ROUNDS_MAX; round++) {
+      LogicalPlan before = plan;
+      for (int i = 0; i < rules.size(); i++) plan = (LogicalPlan) ((Rule) rules.get(i)).apply(plan);
+      if (before.fastEquals(plan)) break;
+    }
+    return plan;
+  }
+
+  private void node(TreeNode node) {
+    out.append("{\"c\":"); text(node.getClass().getSimpleName());
+    if (node instanceof Expression) expression((Expression) node);
+    place(node.origin());
+    scala.collection.immutable.Seq children = node.children();
+    if (node instanceof LogicalPlan) output((LogicalPlan) node);
+    out.append(",\"f\":{");
+    fields(node, children);
+    out.append("}");
+    if (node instanceof InheritAnalysisRules) {
+      out.append(",\"ps\":"); value(((InheritAnalysisRules) node).parameters(), null);
+    }
+    out.append(",\"ch\":[");
+    scala.collection.Iterator below = children.iterator();
+    String comma = "";
+    while (below.hasNext()) { out.append(comma); node((TreeNode) below.next()); comma = ","; }
+    out.append("]}");
+  }
+
+  private void expression(Expression node) {
+    try {
+      String type = node.dataType().json();
+      boolean nullable = node.nullable();
+      out.append(",\"t\":").append(type);
+      if (!nullable) out.append(",\"n\":false");
+    } catch (Throwable untyped) {}
+    try { if (!node.deterministic()) out.append(",\"d\":false"); } catch (Throwable unknown) {}
+    try { String name = node.prettyName(); out.append(",\"p\":"); text(name); } catch (Throwable unnamed) {}
+  }
+
+  private void place(Origin origin) {
+    boolean own = origin.sqlText().isDefined() && sql.equals(origin.sqlText().get());
+    if (own && origin.startIndex().isDefined() && origin.stopIndex().isDefined())
+      out.append(",\"o\":[").append(origin.startIndex().get()).append(",").append(origin.stopIndex().get()).append("]");
+    if (origin.pysparkErrorContext().isDefined()) { out.append(",\"py\":"); value(origin.pysparkErrorContext().get(), null); }
+  }
+
+  private void output(LogicalPlan node) {
+    StringBuilder made = new StringBuilder();
+    try {
+      scala.collection.Iterator attributes = node.output().iterator();
+      while (attributes.hasNext()) {
+        if (made.length() > 0) made.append(",");
+        made.append(((Attribute) attributes.next()).exprId().id());
+      }
+    } catch (Throwable unresolved) { return; }
+    out.append(",\"out\":[").append(made).append("]");
+  }
+
+  private void fields(TreeNode node, scala.collection.immutable.Seq children) {
+    String comma = "";
+    if (node instanceof NamedExpression) {
+      out.append("\"exprId\":");
+      try { out.append(((NamedExpression) node).exprId().id()); } catch (Throwable unresolved) { out.append("null"); }
+      comma = ",";
+    }
+    if (node instanceof Attribute || node instanceof Alias) {
+      String marks = ((NamedExpression) node).metadata().json();
+      if (!marks.equals("{}")) out.append(comma).append("\"marks\":").append(marks);
+    }
+    scala.collection.Iterator names = ((scala.Product) node).productElementNames();
+    scala.collection.Iterator values = ((scala.Product) node).productIterator();
+    while (values.hasNext()) {
+      String name = (String) names.next();
+      Object value = values.next();
+      if (UNREAD.contains(name)) continue;
+      out.append(comma); text(name); out.append(":");
+      comma = ",";
+      if (node instanceof LocalRelation && name.equals("data")) rows((LocalRelation) node);
+      else if (node instanceof Literal && name.equals("value")) constant(value, ((Literal) node).dataType());
+      else value(value, children);
+    }
+  }
+
+  private void value(Object value, scala.collection.immutable.Seq children) {
+    if (value == null) { out.append("null"); return; }
+    if (value instanceof TreeNode) { part((TreeNode) value, children); return; }
+    if (value instanceof scala.Option) {
+      scala.Option option = (scala.Option) value;
+      if (option.isDefined()) value(option.get(), children); else out.append("null");
+      return;
+    }
+    if (value instanceof ExprId) { out.append(((ExprId) value).id()); return; }
+    if (value instanceof DataType) { out.append(((DataType) value).json()); return; }
+    if (value instanceof CatalogTable) { text(((CatalogTable) value).identifier().unquotedString()); return; }
+    if (value instanceof scala.collection.Iterable) { list("", ((scala.collection.Iterable) value).iterator(), children); return; }
+    if (isWhole(value)) { out.append(value); return; }
+    if (value instanceof scala.Product && ((scala.Product) value).productArity() > 0) {
+      scala.Product product = (scala.Product) value;
+      list(value instanceof scala.Tuple2 ? "" : product.productPrefix(), product.productIterator(), children);
+      return;
+    }
+    text(String.valueOf(value));
+  }
+
+  private void list(String first, scala.collection.Iterator items, scala.collection.immutable.Seq children) {
+    out.append("[");
+    String comma = "";
+    if (first.length() > 0) { text(first); comma = ","; }
+    while (items.hasNext()) { out.append(comma); value(items.next(), children); comma = ","; }
+    out.append("]");
+  }
+
+  private void part(TreeNode part, scala.collection.immutable.Seq children) {
+    scala.collection.Iterator below = children == null ? scala.collection.Iterator$.MODULE$.empty() : children.iterator();
+    for (int place = 0; below.hasNext(); place++)
+      if (below.next() == part) { out.append("{\"$\":").append(place).append("}"); return; }
+    node(part instanceof LogicalPlan ? prepared((LogicalPlan) part) : part);
+  }
+
+  private void rows(LocalRelation relation) {
+    scala.collection.Iterator rows = relation.data().iterator();
+    out.append("[");
+    String comma = "";
+    while (rows.hasNext()) {
+      InternalRow row = (InternalRow) rows.next();
+      out.append(comma).append("[");
+      comma = ",";
+      for (int i = 0; i < relation.output().size(); i++) {
+        if (i > 0) out.append(",");
+        DataType type = ((Attribute) relation.output().apply(i)).dataType();
+        constant(row.isNullAt(i) ? null : row.get(i, type), type);
+      }
+      out.append("]");
+    }
+    out.append("]");
+  }
+
+  private void constant(Object value, DataType type) {
+    if (value == null) { out.append("null"); return; }
+    if (value instanceof Decimal) { text(((Decimal) value).toJavaBigDecimal().toPlainString()); return; }
+    if (isWhole(value)) { out.append(value); return; }
+    if (value instanceof byte[]) { text(java.util.Base64.getEncoder().encodeToString((byte[]) value)); return; }
+    if (value instanceof Double || value instanceof Float || value.getClass().getSimpleName().equals("UTF8String")) {
+      text(String.valueOf(value)); return;
+    }
+    if (value instanceof org.apache.spark.sql.catalyst.util.ArrayData) {
+      org.apache.spark.sql.catalyst.util.ArrayData array = (org.apache.spark.sql.catalyst.util.ArrayData) value;
+      constants(array, ((org.apache.spark.sql.types.ArrayType) type).elementType());
+      return;
+    }
+    if (value instanceof org.apache.spark.sql.catalyst.util.MapData) {
+      org.apache.spark.sql.catalyst.util.MapData map = (org.apache.spark.sql.catalyst.util.MapData) value;
+      out.append("[");
+      constants(map.keyArray(), ((org.apache.spark.sql.types.MapType) type).keyType());
+      out.append(",");
+      constants(map.valueArray(), ((org.apache.spark.sql.types.MapType) type).valueType());
+      out.append("]");
+      return;
+    }
+    if (value instanceof InternalRow) {
+      InternalRow row = (InternalRow) value;
+      org.apache.spark.sql.types.StructField[] fields = ((org.apache.spark.sql.types.StructType) type).fields();
+      out.append("[");
+      for (int i = 0; i < fields.length; i++) {
+        if (i > 0) out.append(",");
+        constant(row.isNullAt(i) ? null : row.get(i, fields[i].dataType()), fields[i].dataType());
+      }
+      out.append("]");
+      return;
+    }
+    value(CatalystTypeConverters.convertToScala(value, type), null);
+  }
+
+  private void constants(org.apache.spark.sql.catalyst.util.ArrayData array, DataType type) {
+    out.append("[");
+    for (int i = 0; i < array.numElements(); i++) {
+      if (i > 0) out.append(",");
+      constant(array.isNullAt(i) ? null : array.get(i, type), type);
+    }
+    out.append("]");
+  }
+
+  private static boolean isWhole(Object value) {
+    return value instanceof Boolean || value instanceof Integer || value instanceof Long || value instanceof Short
+      || value instanceof Byte;
+  }
+
+  private void text(String said) {
+    out.append('"');
+    for (int i = 0; i < said.length(); i++) {
+      char c = said.charAt(i);
+      if (c == '"' || c == '\\') out.append('\\').append(c);
+      else if (c < ' ' || (c >= 0xD800 && c < 0xE000)) out.append(String.format("\\u%04x", new Object[]{Integer.valueOf((int) c)}));
+      else out.append(c);
+    }
+    out.append('"');
+  }
+}
+""".replace("ROUNDS_MAX", str(ROUNDS_MAX))

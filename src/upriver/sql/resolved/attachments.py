@@ -1,0 +1,39 @@
+"""What an expression needs beside the columns of its rows: values of subqueries that name nothing around."""
+
+from collections.abc import Iterable
+
+from upriver.plan.plan import JoinKind
+from upriver.plan.relation import Relation
+from upriver.sql.one_row import of_everything
+from upriver.sql.relations import Output, at_most_one, kept, projected
+from upriver.sql.resolved.joins import joined
+from upriver.sql.resolved.translation import Translation
+from upriver.sql.resolved.tree import Node
+from upriver.sql.scalars import column_scalar
+from upriver.sql.scope import unique
+from upriver.sql.subqueries import _only, _only_of
+
+SUBQUERY = "ScalarSubquery"
+
+
+def attached(translation: Translation, rows: Relation, nodes: Iterable[Node], again: bool = False) -> Relation:
+    """The rows with a column for each part of the expressions that is computed beside them. again: whether those that
+    rows beneath have are computed anew."""
+    for one in (part for node in nodes for part in node.walk()):
+        if one.kind == SUBQUERY and (again or one.meaning not in translation.beside):
+            rows, translation.beside[one.meaning] = _with_value(translation, rows, one)
+    return rows
+
+
+def _with_value(translation: Translation, rows: Relation, node: Node) -> tuple[Relation, str]:
+    plan = node.fields["plan"]
+    value = translation.exact(translation.relation(plan), plan.output)
+    if not at_most_one(value):
+        (field,) = value.schema
+        calls = _only_of(field, translation.taken)
+        whole = of_everything(value, list(kept(value)), calls, {}, translation.taken, node.place)
+        value = projected(whole, [Output("value", _only(calls, field))], node.place)
+    name = unique("value", translation.taken)
+    value = projected(value, [Output(name, column_scalar(value.schema.names[0], value.schema.types[0]))], None)
+    none = frozenset[int]()
+    return joined(translation, JoinKind.LEFT, rows, value, (none, none), [], node.place), name

@@ -1,0 +1,100 @@
+"""One view's plan on its way to relations: what all operators share.
+
+A column is known by its id. In relations it has a name: its title, made unique in the order of the walk. Ids differ each
+time that a query is analysed, and the plans of a restarted app must not.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from upriver.plan.plan import TableSpec, UserFunction
+from upriver.plan.relation import Relation, Scalar
+from upriver.plan.source import Source
+from upriver.plan.types import is_null
+from upriver.sql.relations import Output, projected
+from upriver.sql.resolved.expressions import Expressions
+from upriver.sql.resolved.tree import Node
+from upriver.sql.scalars import column_scalar, null
+from upriver.sql.scope import NAME_CHARS_MAX, unique
+
+Rule = Callable[["Translation", Node], Relation]
+NO_OPERATOR = "Write the query with SELECT, JOIN, GROUP BY, window functions and set operations."
+
+
+class Translation:
+    """The translation of one view. rules: by the class of an operator. functions: the user's own, by name in lower
+    case. taken: names that no column may have, lower case."""
+
+    def __init__(
+        self,
+        source: Source,
+        zone: str,
+        tables: Mapping[str, TableSpec],
+        functions: Mapping[str, UserFunction],
+        rules: Mapping[str, Rule],
+    ) -> None:
+        self.source, self.zone, self.functions = source, zone, functions
+        self.tables = {name.lower(): spec for name, spec in tables.items()}
+        self.taken: set[str] = set()
+        self.queries: dict[int, tuple[Relation, tuple[int, ...]]] = {}
+        """Of WITH, by id: the rows, and the ids of their columns."""
+        self._rules = rules
+        self._names: dict[int, str] = {}
+        self.beside: dict[str, str] = {}
+        """The columns of what is computed beside the rows of an expression, by its meaning."""
+
+    def relation(self, node: Node) -> Relation:
+        """The rows of an operator. Raises UnsupportedSql, DeclarationError."""
+        rule = self._rules.get(node.kind)
+        if rule is None:
+            raise self.source.unsupported(node.place, node.kind, NO_OPERATOR)
+        return rule(self, node)
+
+    # Columns
+
+    def name(self, column: Node) -> str:
+        """The name of the column that a node is, or makes."""
+        if column.id not in self._names:
+            self._names[column.id] = unique(column.fields["name"][:NAME_CHARS_MAX], self.taken)
+        return self._names[column.id]
+
+    def name_of(self, id: int) -> str:
+        """The name of a column that is known by now."""
+        return self._names[id]
+
+    def column(self, rows: Relation, name: str) -> Scalar:
+        """A column of the rows, with what is known of it."""
+        nulls = frozenset[str]() if name in rows.certain else None
+        return replace(column_scalar(name, rows.schema.field(name).type), fails=name in rows.deferred, nulls=nulls)
+
+    def exact(self, rows: Relation, ids: Sequence[int]) -> Relation:
+        """These columns alone, in this order; a repeated one under a name of its own."""
+        outputs: list[Output] = []
+        for id in ids:
+            name = self._names[id]
+            title = unique(name, self.taken) if any(one.name == name for one in outputs) else name
+            outputs.append(Output(title, self.column(rows, name)))
+        return rows if [one.name for one in outputs] == rows.schema.names else projected(rows, outputs, None)
+
+    # Expressions
+
+    def over(self, *relations: Relation) -> Expressions:
+        """The expressions over rows with the columns of all these relations."""
+
+        def leaf(node: Node) -> Scalar | None:
+            name = self.name(node) if node.is_column else self.beside.get(node.meaning) if self.beside else None
+            rows = next((one for one in relations if name is not None and name in one.schema.names), None)
+            return None if rows is None or name is None else self.column(rows, name)
+
+        return Expressions(self.source, self.zone, leaf, self.functions)
+
+    def outputs(self, listed: Sequence[Node], over: Expressions) -> list[Output]:
+        """The columns that a projection lists, each once."""
+        found: dict[str, Output] = {}
+        for one in listed:
+            value = over.of(one)
+            value = null(pa.bool_()) if is_null(value.type) else value
+            found.setdefault(self.name(one), Output(self.name(one), value))
+        return list(found.values())

@@ -1,0 +1,158 @@
+"""Catalyst's resolved trees as records: nodes of plans and of expressions, with Arrow's types.
+
+The text comes from :class:`upriver.spark.analysed_plans.PlanWalker`. The ids of columns tell those of one
+name apart; they are others each time that a query is analysed.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from upriver.plan.types import array_type, map_type, struct_type
+
+_PLAIN = {
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp_ntz": pa.timestamp("us"),
+    "void": pa.null(),
+}
+_DECIMAL = re.compile(r"decimal\((\d+),(-?\d+)\)")
+_COLUMN = "AttributeReference"
+
+
+def arrow_type(written: Any, zone: str) -> pa.DataType:
+    """Spark's type, as its JSON has it, in a session of this time zone. Raises TypeError for one that no column has."""
+    if isinstance(written, Mapping):
+        kind = written["type"]
+        if kind == "array":
+            return array_type(arrow_type(written["elementType"], zone))
+        if kind == "map":
+            return map_type(arrow_type(written["keyType"], zone), arrow_type(written["valueType"], zone))
+        if kind == "struct":
+            fields = written["fields"]
+            return struct_type([one["name"] for one in fields], [arrow_type(one["type"], zone) for one in fields])
+        raise TypeError(kind)
+    if written == "timestamp":
+        return pa.timestamp("us", tz=zone)
+    if written.startswith("interval") and "month" not in written and "year" not in written:
+        return pa.duration("us")
+    decimal = _DECIMAL.fullmatch(written)
+    if decimal:
+        return pa.decimal128(int(decimal[1]), int(decimal[2]))
+    if written in _PLAIN:
+        return _PLAIN[written]
+    raise TypeError(written)
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A plan or an expression. kind: Catalyst's class. fields: its parts by name. children: its operands, or the plans
+    beneath. type: of an expression; ``None`` for a plan, and for a type that has no column. nullable, deterministic: of
+    an expression, as Spark has it. name: of a function. place: the offset of its text in the SQL; ``None`` for what
+    Spark has added. output: the ids of a plan's columns. parameters: what a function was called with, if Spark replaces
+    it by another expression; they may name columns that are no longer there."""
+
+    kind: str
+    fields: Mapping[str, Any]
+    children: tuple["Node", ...] = ()
+    type: pa.DataType | None = None
+    nullable: bool = True
+    deterministic: bool = True
+    name: str = ""
+    place: int | None = None
+    output: tuple[int, ...] = ()
+    parameters: tuple["Node", ...] | None = None
+
+    def walk(self) -> Iterator["Node"]:
+        """The node and all below, parents first."""
+        yield self
+        for one in self.children:
+            yield from one.walk()
+
+    @property
+    def id(self) -> int:
+        """Of a column, or of what is named."""
+        found: int = self.fields["exprId"]
+        return found
+
+    @property
+    def is_column(self) -> bool:
+        return self.kind == _COLUMN
+
+    @cached_property
+    def meaning(self) -> str:
+        """The same for expressions that mean the same, wherever they stand."""
+        parts = {name: _plain(value) for name, value in self.fields.items()}
+        return json.dumps([self.kind, parts, [one.meaning for one in self.children]], default=str)
+
+    @cached_property
+    def references(self) -> frozenset[int]:
+        """The ids of the columns that an expression names."""
+        return frozenset(one.id for one in self.walk() if one.is_column)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Node):
+        return value.id if value.is_column else value.meaning
+    return [_plain(one) for one in value] if isinstance(value, list) else value
+
+
+def read(text: str, zone: str) -> Node:
+    """The plan that a walker has written. zone: the session's time zone."""
+    return _node(json.loads(text), zone)
+
+
+def _node(given: Mapping[str, Any], zone: str) -> Node:
+    children = tuple(_node(one, zone) for one in given["ch"])
+
+    def value(part: Any) -> Any:
+        if isinstance(part, list):
+            return [value(one) for one in part]
+        if isinstance(part, dict):
+            if "$" in part:
+                return children[part["$"]]
+            if "c" in part:
+                return _node(part, zone)
+        return part
+
+    try:
+        type = arrow_type(given["t"], zone) if "t" in given else None
+    except TypeError:
+        type = None
+    return Node(
+        kind=given["c"],
+        fields={name: value(part) for name, part in given["f"].items()},
+        children=children,
+        type=type,
+        nullable=given.get("n", True),
+        deterministic=given.get("d", True),
+        name=given.get("p", ""),
+        place=given["o"][0] if "o" in given else None,
+        output=tuple(given.get("out", ())),
+        parameters=tuple(value(given["ps"])) if "ps" in given else None,
+    )
+
+
+def chain(node: Node, kind: str) -> list[Node]:
+    """The operands of a chain of AND, or of OR, in order. kind: ``And`` or ``Or``."""
+    if node.kind != kind:
+        return [node]
+    return [part for one in node.children for part in chain(one, kind)]
+
+
+def conjuncts(node: Node) -> Sequence[Node]:
+    """The conditions that this one joins by AND."""
+    return chain(node, "And")
