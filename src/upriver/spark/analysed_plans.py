@@ -1,12 +1,13 @@
 """What Spark makes of a query: its analysed plan, rewritten by some of Catalyst's own rules, as one JSON text.
 
-A small Java class walks the tree inside the JVM, in one call of py4j. It is compiled by Janino, which every Spark has for
-the code that it generates. Catalyst's own ``toJSON`` loses what is needed: the modes of arithmetic, casts and sums, the
-ids of shared expressions, the rows of VALUES, the types of computed expressions, and the places.
+A small Java class walks the tree inside the JVM, in one call of py4j. It is compiled by Janino, which every Spark has
+for the code that it generates. Catalyst's own ``toJSON`` loses what is needed: the modes of arithmetic, casts and sums,
+the ids of shared expressions, the rows of VALUES, the types of computed expressions, and the places.
 
-Which rules are applied decides what the rest of the front end has to know. Some of Spark's would harm: ComputeCurrentTime
-makes the clock a constant, ReplaceExpressions loses the classes of functions, RewriteDistinctAggregates and DecimalAggregates
-spread one aggregate over several, and PropagateEmptyRelation folds tables that are empty now.
+Which rules are applied decides what the rest of the front end has to know. Some of Spark's would harm.
+ComputeCurrentTime makes the clock a constant. ReplaceExpressions loses the classes of functions.
+RewriteDistinctAggregates and DecimalAggregates spread one aggregate over several. PropagateEmptyRelation folds tables
+that are empty now.
 """
 
 from collections.abc import Iterable
@@ -37,8 +38,8 @@ DECORRELATE = (
         "RewritePredicateSubquery",
     ),
 )
-"""Subqueries become joins. Each rewriting uncovers the subqueries inside the one that it removes, and these must be pulled
-up before the next rewriting sees them. Otherwise their conditions are lost without an error."""
+"""Subqueries become joins. Each rewriting uncovers the subqueries inside the one that it removes, and these must be
+pulled up before the next rewriting sees them. Otherwise their conditions are lost without an error."""
 
 PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "BooleanSimplification")
 """Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality."""
@@ -149,8 +150,11 @@ public class PlanWalker {
   private void place(Origin origin) {
     boolean own = origin.sqlText().isDefined() && sql.equals(origin.sqlText().get());
     if (own && origin.startIndex().isDefined() && origin.stopIndex().isDefined())
-      out.append(",\"o\":[").append(origin.startIndex().get()).append(",").append(origin.stopIndex().get()).append("]");
-    if (origin.pysparkErrorContext().isDefined()) { out.append(",\"py\":"); value(origin.pysparkErrorContext().get(), null); }
+      out.append(",\"o\":[").append(origin.startIndex().get()).append(",").append(origin.stopIndex().get())
+        .append("]");
+    if (origin.pysparkErrorContext().isDefined()) {
+      out.append(",\"py\":"); value(origin.pysparkErrorContext().get(), null);
+    }
   }
 
   private void output(LogicalPlan node) {
@@ -201,7 +205,9 @@ public class PlanWalker {
     if (value instanceof ExprId) { out.append(((ExprId) value).id()); return; }
     if (value instanceof DataType) { out.append(((DataType) value).json()); return; }
     if (value instanceof CatalogTable) { text(((CatalogTable) value).identifier().unquotedString()); return; }
-    if (value instanceof scala.collection.Iterable) { list("", ((scala.collection.Iterable) value).iterator(), children); return; }
+    if (value instanceof scala.collection.Iterable) {
+      list("", ((scala.collection.Iterable) value).iterator(), children); return;
+    }
     if (isWhole(value)) { out.append(value); return; }
     if (value instanceof scala.Product && ((scala.Product) value).productArity() > 0) {
       scala.Product product = (scala.Product) value;
@@ -220,8 +226,8 @@ public class PlanWalker {
   }
 
   private void part(TreeNode part, scala.collection.immutable.Seq children) {
-    scala.collection.Iterator below = children == null ? scala.collection.Iterator$.MODULE$.empty() : children.iterator();
-    for (int place = 0; below.hasNext(); place++)
+    scala.collection.Iterator below = children == null ? null : children.iterator();
+    for (int place = 0; below != null && below.hasNext(); place++)
       if (below.next() == part) { out.append("{\"$\":").append(place).append("}"); return; }
     node(part instanceof LogicalPlan ? prepared((LogicalPlan) part) : part);
   }
@@ -299,7 +305,8 @@ public class PlanWalker {
     for (int i = 0; i < said.length(); i++) {
       char c = said.charAt(i);
       if (c == '"' || c == '\\') out.append('\\').append(c);
-      else if (c < ' ' || (c >= 0xD800 && c < 0xE000)) out.append(String.format("\\u%04x", new Object[]{Integer.valueOf((int) c)}));
+      else if (c < ' ' || (c >= 0xD800 && c < 0xE000))
+        out.append(String.format("\\u%04x", new Object[] {Integer.valueOf((int) c)}));
       else out.append(c);
     }
     out.append('"');

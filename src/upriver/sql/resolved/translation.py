@@ -1,7 +1,7 @@
 """One view's plan on its way to relations: what all operators share.
 
-A column is known by its id. In relations it has a name: its title, made unique in the order of the walk. Ids differ each
-time that a query is analysed, and the plans of a restarted app must not.
+A column is known by its id. In relations it has a name: its title, made unique in the order of the walk. Ids differ
+each time that a query is analysed, and the plans of a restarted app must not.
 """
 
 from collections.abc import Callable, Mapping, Sequence
