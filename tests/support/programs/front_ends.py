@@ -15,15 +15,27 @@ from random import Random
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "engine")]
 
+import pyarrow as pa
 import test_conformance as old
 from conformance_kit import read_file
-from expression_kit import rows_for  # noqa: F401
+from expression_kit import BEYOND_US, computed, query_of, rows_for
+from function_calls import function_of_each
+from plain_values import RAISES, is_same, json_rows
 from pyspark.sql.pandas.types import from_arrow_schema
-from recorded_answers import FOLDER
+from recorded_answers import FOLDER, read_answers, rows_path
+from sql_kit import spec
 
+from upriver.engine.expressions import Evaluator
+from upriver.errors import DeclarationError
+from upriver.plan.column_names import plain_column
 from upriver.plan.explain import why_full
+from upriver.plan.plan import Projection, ProjectOp
+from upriver.plan.source import Source
+from upriver.plan.types import same_type
 from upriver.spark import analysed_plans
-from upriver.sql.resolved.views import declare
+from upriver.sql.resolved.translation import Translation
+from upriver.sql.resolved.tree import read
+from upriver.sql.resolved.views import RULES, declare, relation_of
 
 PLANS = Path(os.environ.get("PLANS", "/tmp/plans"))
 
@@ -98,6 +110,64 @@ def check(path, file, view, verbose):
     return f"ok{said}"
 
 
+def projection(text, rows, zone):
+    """How the new front end computes the expression."""
+    tables = {"t": spec("t", rows.schema)}
+    sql = query_of(text, rows)
+    titles, plan = ANALYSER.plan(sql, tables, zone)
+    translation = Translation(Source("v", sql), zone, tables, {}, RULES)
+    relation, name = relation_of(translation, read(plan, zone), titles), "e"
+    while True:
+        assert isinstance(relation.op, ProjectOp), relation.op
+        place = relation.schema.get_field_index(name)
+        sql, field = relation.op.projection.expressions[place], relation.schema.field(place)
+        name = plain_column(sql)
+        if name is None or not isinstance(relation.inputs[0].op, ProjectOp):
+            return Projection((sql,), pa.schema([field.with_name("e")]))
+        (relation,) = relation.inputs
+
+
+def check_expression(text, all_rows, zone, answer, functions, verbose):
+    rows = rows_for(text, all_rows)
+    failing = [row for row, value in enumerate(answer.values) if value == RAISES]
+    try:
+        one = projection(text, rows, zone)
+    except Exception as error:
+        if isinstance(error, DeclarationError) and "fails for every row" in str(error):
+            return "ok" if len(failing) == len(answer.values) else "wrong: fails for every row"
+        if verbose:
+            traceback.print_exc()
+        return f"refused: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+    (type_,) = answer.asked[text].types
+    if not same_type(one.schema.types[0], type_):
+        return f"wrong: {one.schema.types[0]} for {type_}"
+    function = functions.get(text)
+    is_rough = function is not None and function.is_rough
+    for row, (mine, spark_s) in enumerate(zip(computed(one, rows, failing, EVALUATOR), answer.values, strict=True)):
+        if mine is not BEYOND_US and not is_same(mine, spark_s, is_rough):
+            (at_fault,) = json_rows(pa.Table.from_batches([rows.slice(row, 1)]))
+            return f"wrong: {str(mine)[:300]} for {str(spark_s)[:300]}" + (f" at {at_fault}" if verbose else "")
+    return "ok"
+
+
+EVALUATOR = Evaluator()
+
+
+def check_expressions(path, file, verbose, lines):
+    own = Counter()
+    answers, functions = read_answers(rows_path(path)), function_of_each()
+    for group in file.expressions:
+        if lines and (path.stem, group.line) not in lines:
+            continue
+        rows = file.rows_of(group.table)
+        for text in group.texts:
+            said = check_expression(text, rows, file.timezone, answers[text], functions, verbose)
+            own[f"expression {said.split()[0].rstrip(':')}"] += 1
+            if said != "ok":
+                print(f"{path.stem}:{group.line}: {text}: {said}", flush=True)
+    return own
+
+
 def main(args):
     verbose = "-v" in args
     wanted = [arg for arg in args if arg != "-v"]
@@ -115,6 +185,7 @@ def main(args):
             own[said.split()[0].rstrip(":")] += 1
             if said != "ok":
                 print(f"{name}:{view.line}: {said}", flush=True)
+        own += check_expressions(path, file, verbose, lines)
         print(f"== {name}: {dict(own)}", flush=True)
         counts += own
     print("total", dict(counts))
