@@ -400,7 +400,7 @@ def join(
         replicated = None
     else:
         left, left_key, right, right_key = in_slots(kind, left, right, taken)
-        replicated = _replicated(left, right)
+        replicated = replicated_side(left, right)
     null_safe = tuple(key.null_safe for key in equalities) or (False,)
     condition = conjunction(of_pairs) if of_pairs else None
     op = JoinOp(kind, left_key, right_key, null_safe, condition, bands, tried, any_fails(of_pairs), replicated)
@@ -449,7 +449,7 @@ def in_slots(
     return sides[0], names[:1], sides[1], names[1:]
 
 
-def _replicated(left: Relation, right: Relation) -> Replicated | None:
+def replicated_side(left: Relation, right: Relation) -> Replicated | None:
     port = next((port for port, side in enumerate((left, right)) if isinstance(side.op, ReplicateOp)), None)
     return None if port is None else Replicated(port, tuple(sorted(_tables((left, right)[port]))))
 

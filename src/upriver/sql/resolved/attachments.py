@@ -35,5 +35,4 @@ def _with_value(translation: Translation, rows: Relation, node: Node) -> tuple[R
         value = projected(whole, [Output("value", _only(calls, field))], node.place)
     name = unique("value", translation.taken)
     value = projected(value, [Output(name, column_scalar(value.schema.names[0], value.schema.types[0]))], None)
-    none = frozenset[int]()
-    return joined(translation, JoinKind.LEFT, rows, value, (none, none), [], node.place), name
+    return joined(translation, JoinKind.LEFT, rows, value, [], node.place), name

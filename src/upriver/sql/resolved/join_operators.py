@@ -1,17 +1,28 @@
-"""Joins as Spark has them: of two relations, of a row with its existence, and NOT IN."""
+"""Joins as Spark has them: of two relations, of a row with the existence of another, and NOT IN.
+
+NOT IN is an anti join on ``a = b OR (a = b) IS NULL``, which has no key. It is divided: no pair is equal, and none is
+NULL. So is IN inside of an expression, where it is an existence: there Spark takes NULL for true.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from upriver.plan.plan import JoinKind
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
+from upriver.sql.logic import is_null_test, not_null_test
 from upriver.sql.pushdown import filtered
-from upriver.sql.relations import Output, kept, projected, union
+from upriver.sql.relations import ALIKE, Output, distinct, kept, projected, union
+from upriver.sql.resolved.attachments import attached
 from upriver.sql.resolved.joins import joined
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node, conjuncts
-from upriver.sql.subqueries import FALSE, TRUE
+from upriver.sql.scope import unique
 
+TRUE = Scalar("TRUE", pa.bool_(), nulls=frozenset())
+FALSE = Scalar("FALSE", pa.bool_(), nulls=frozenset())
 KINDS = {
     "Inner": JoinKind.INNER,
     "Cross": JoinKind.INNER,
@@ -21,64 +32,138 @@ KINDS = {
     "LeftSemi": JoinKind.SEMI,
     "LeftAnti": JoinKind.ANTI,
 }
+_EXISTENCE = "ExistenceJoin"
 
 
 def _join(translation: Translation, node: Node) -> Relation:
     left, right = (translation.relation(one) for one in node.children)
-    ids = tuple(frozenset(one.output) for one in node.children)
-    condition = node.fields["condition"]
+    condition, kind = node.fields["condition"], node.fields["joinType"]
     asked = [] if condition is None else list(conjuncts(condition))
-    kind = node.fields["joinType"]
-    if isinstance(kind, list) and kind[0] == "ExistenceJoin":
-        name = translation.name(kind[1])
-        true = joined(translation, JoinKind.SEMI, left, right, ids, asked, node.place)
-        false = joined(translation, JoinKind.ANTI, left, right, ids, asked, node.place)
-        outputs = kept(left)
-        parts = [
-            projected(part, [*outputs, Output(name, value)], None) for part, value in ((true, TRUE), (false, FALSE))
-        ]
-        return union(parts, node.place)
     if isinstance(kind, list):
-        raise translation.source.unsupported(node.place, f"the join {kind[0]}", ELSEWHERE)
-    pairs = [one for one in asked if _is_null_aware(one)]
-    if kind == "LeftAnti" and len(pairs) == 1:
-        return _not_in(
-            translation, left, right, ids, [one for one in asked if one not in pairs], pairs[0].children[0], node.place
-        )
-    return joined(translation, KINDS[kind], left, right, ids, asked, node.place)
+        kind, *of = kind
+        if kind == _EXISTENCE:
+            return _with_existence(_Division(translation, left, right, asked, node.place), of[0])
+    if kind not in KINDS:
+        raise translation.source.unsupported(node.place, f"a join that is {kind}", ELSEWHERE)
+    if KINDS[kind] is JoinKind.ANTI and any(map(_is_null_aware, asked)):
+        division = _Division(translation, left, right, asked, node.place)
+        return union([projected(part, kept(left), None) for part in division.parts().false], node.place)
+    left, right, asked = _attached(translation, KINDS[kind], left, right, node, asked)
+    return joined(translation, KINDS[kind], left, right, asked, node.place)
 
 
-def _not_in(
-    translation: Translation,
-    left: Relation,
-    right: Relation,
-    ids: tuple[frozenset[int], ...],
-    others: list[Node],
-    pair: Node,
-    place: int | None,
-) -> Relation:
-    """NOT IN: no pair is equal, and none is NULL."""
-    one, other = pair.children
-    if not one.references <= ids[0]:
-        one, other = other, one
-    outputs = kept(left)
-    rest = joined(translation, JoinKind.ANTI, left, right, ids, [*others, pair], place)
-    nulls = filtered(right, Scalar(f"({translation.over(right).of(other).sql} IS NULL)", pa.bool_()), place)
-    if translation.over(right).of(other).null_by:
-        rest = joined(translation, JoinKind.ANTI, rest, nulls, ids, others, place)
-    value = translation.over(rest).of(one)
-    if not value.null_by:
-        return rest
-    there = filtered(rest, Scalar(f"({value.sql} IS NOT NULL)", pa.bool_()), place)
-    absent = filtered(rest, Scalar(f"({value.sql} IS NULL)", pa.bool_()), place)
-    parts = [there, joined(translation, JoinKind.ANTI, absent, right, ids, others, place)]
-    return union([projected(part, outputs, None) for part in parts], place)
+def _attached(
+    translation: Translation, kind: JoinKind, left: Relation, right: Relation, node: Node, asked: Sequence[Node]
+) -> tuple[Relation, Relation, list[Node]]:
+    """Both sides with what the conditions need beside their rows: of the side whose columns it names."""
+    rights = frozenset(node.children[1].output)
+    for one in asked:
+        of_right = bool(one.references) and one.references <= rights
+        if of_right:
+            right = attached(translation, right, [one])
+        else:
+            left = attached(translation, left, [one])
+    return left, right, list(asked)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """The rows for which IN or EXISTS is true or NULL, and those for which it is false, each in any number of parts."""
+
+    true: list[Relation]
+    false: list[Relation]
+
+
+class _Division:
+    """The rows of the left side, divided by whether the right side has a row for which the conditions are true."""
+
+    def __init__(
+        self, translation: Translation, left: Relation, right: Relation, asked: Sequence[Node], place: int | None
+    ) -> None:
+        self._translation, self._left, self._right, self._place = translation, left, right, place
+        self._pairs = [one.children[0] for one in asked if _is_null_aware(one)]
+        self._others = [one for one in asked if not _is_null_aware(one)]
+
+    @property
+    def place(self) -> int | None:
+        return self._place
+
+    @property
+    def left(self) -> Relation:
+        return self._left
+
+    @property
+    def translation(self) -> Translation:
+        return self._translation
+
+    def parts(self) -> _Parts:
+        asked = [*self._others, *self._pairs]
+        true = self._joined(JoinKind.SEMI, self._left, self._right, asked)
+        rest = self._joined(JoinKind.ANTI, self._left, self._right, asked)
+        if not self._pairs:
+            return _Parts([true], [rest])
+        if len(self._pairs) > 1:
+            return self._of_several(true, rest)
+        return self._of_one(self._pairs[0], true, rest)
+
+    def _of_one(self, pair: Node, true: Relation, rest: Relation) -> _Parts:
+        """No row on the right is NULL; and the value on the left is not, unless the right has no row at all."""
+        one, other = pair.children
+        if not self._translation.names_in(one) <= set(self._left.schema.names):
+            one, other = other, one
+        unknown: list[Relation] = []
+        compared = self._translation.over(self._right).of(other)
+        if compared.null_by:
+            nulls = self._reduced(filtered(self._right, is_null_test(compared), self._place))
+            unknown.append(self._joined(JoinKind.SEMI, rest, nulls, self._others))
+            rest = self._joined(JoinKind.ANTI, rest, nulls, self._others)
+        value = self._translation.over(rest).of(one)
+        if not value.null_by:
+            return _Parts([true, *unknown], [rest])
+        without = filtered(rest, is_null_test(value), self._place)
+        some = self._reduced(self._right)
+        unknown.append(self._joined(JoinKind.SEMI, without, some, self._others))
+        none = self._joined(JoinKind.ANTI, without, some, self._others)
+        return _Parts([true, *unknown], [filtered(rest, not_null_test(value), self._place), none])
+
+    def _of_several(self, true: Relation, rest: Relation) -> _Parts:
+        """Some pair of values is NULL, and no other pair of the same row differs."""
+        tests = [Node("Coalesce", {}, (pair, _TRUE), pair.type, False, name="coalesce") for pair in self._pairs]
+        asked = [*self._others, *tests]
+        unknown = self._joined(JoinKind.SEMI, rest, self._right, asked)
+        return _Parts([true, unknown], [self._joined(JoinKind.ANTI, rest, self._right, asked)])
+
+    def _reduced(self, relation: Relation) -> Relation:
+        """The different values that the other conditions need; one row, if they need none."""
+        names = frozenset[str]().union(*map(self._translation.names_in, self._others)) & set(relation.schema.names)
+        columns = [output for output in kept(relation) if output.name in names]
+        alike = [Output(unique("some", self._translation.taken), ALIKE)]
+        return distinct(projected(relation, columns or alike, None), None)
+
+    def _joined(self, kind: JoinKind, left: Relation, right: Relation, asked: Sequence[Node]) -> Relation:
+        return joined(self._translation, kind, left, right, asked, self._place)
+
+
+_TRUE = Node("Literal", {"value": True, "dataType": "boolean"}, type=pa.bool_(), nullable=False, name="literal")
+
+
+def _with_existence(division: _Division, column: Node) -> Relation:
+    """The rows of the left side with whether the right side has a row for each."""
+    name, parts = division.translation.name(column), division.parts()
+    outputs = kept(division.left)
+    divided = [
+        projected(part, [*outputs, Output(name, value)], division.place)
+        for group, value in ((parts.true, TRUE), (parts.false, FALSE))
+        for part in group
+    ]
+    return union(divided, division.place)
 
 
 def _is_null_aware(node: Node) -> bool:
     if node.kind != "Or" or node.children[1].kind != "IsNull":
         return False
-    return node.children[0].kind == "EqualTo" and node.children[0].meaning == node.children[1].children[0].meaning
+    equal, (tested,) = node.children[0], node.children[1].children
+    return equal.kind == "EqualTo" and equal.meaning == tested.meaning
 
 
 RULES: dict[str, Rule] = {"Join": _join}

@@ -1,16 +1,34 @@
-"""Joins."""
+"""Joins of two relations: which conditions are the key, which are of one side alone, and which are of pairs of rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
-from upriver.plan.plan import JoinKind, JoinOp
-from upriver.plan.relation import Relation, any_fails
+from upriver.plan.column_names import columns_in
+from upriver.plan.plan import Band, FilterOp, JoinKind, JoinOp
+from upriver.plan.relation import Relation, Scalar, any_fails
+from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import is_null
 from upriver.sql.logic import conjunction
-from upriver.sql.pushdown import LEFT_MATCHED, RIGHT_MATCHED, filtered
-from upriver.sql.relations import Output, _replicated, in_slots, with_values
+from upriver.sql.pushdown import LEFT_MATCHED, RIGHT_MATCHED, filtered, matchable, with_names
+from upriver.sql.relations import Output, in_slots, replicated_side, with_values
+from upriver.sql.resolved.bands import bands_among
+from upriver.sql.resolved.conditions import Condition, conditions, restricted
 from upriver.sql.resolved.translation import Translation
 from upriver.sql.resolved.tree import Node
+from upriver.sql.scalars import typed_name
+
+_EQUALITIES = ("EqualTo", "EqualNullSafe")
+
+
+@dataclass(frozen=True, slots=True)
+class _Equality:
+    """One pair of key columns, both of one type."""
+
+    left: Output
+    right: Output
+    null_safe: bool
 
 
 def joined(
@@ -18,61 +36,100 @@ def joined(
     kind: JoinKind,
     left: Relation,
     right: Relation,
-    ids: tuple[frozenset[int], ...],
     asked: Sequence[Node],
     place: int | None,
 ) -> Relation:
-    lefts, rights = ids
-    keys, rest = [], []
-    for one in asked:
-        sides = _sides(translation, one, lefts, rights)
-        if sides is None:
-            rest.append(one)
-        else:
-            keys.append((*sides, one.kind == "EqualNullSafe"))
-    of_left = [one for one in rest if kind in LEFT_MATCHED and one.references and one.references <= lefts]
-    of_right = [one for one in rest if kind in RIGHT_MATCHED and one.references and one.references <= rights]
-    for one in of_left:
-        left = filtered(left, translation.over(left).of(one), place)
-    for one in of_right:
-        right = filtered(right, translation.over(right).of(one), place)
-    if kind not in (JoinKind.SEMI, JoinKind.ANTI):
-        assert not set(left.schema.names) & set(right.schema.names), "a name of both sides"
-    both = translation.over(left, right)
-    of_pairs = [both.of(one) for one in rest if one not in of_left and one not in of_right and not _is_true(one)]
-    values = [(translation.over(left).of(one), translation.over(right).of(other), safe) for one, other, safe in keys]
-    if values:
-        left, left_key = with_values(left, [Output("key", one) for one, _, _ in values], translation.taken)
-        right, right_key = with_values(right, [Output("key", other) for _, other, _ in values], translation.taken)
+    """The join of two relations without a common column name; its result may have computed columns besides theirs.
+    asked: its conditions, in their order. Without an equality between the two, rows meet in slots.
+
+    Of an inner join, conditions of pairs that can fail, and those behind them, are filters above, which try a row again
+    at the end of its epoch.
+    """
+    on = conditions(translation, asked, left, right)
+    equalities = [_equality(translation, one, left, right) for one in on]
+    keys = [key for key in equalities if key is not None]
+    rest = [one for one, key in zip(on, equalities, strict=True) if key is None]
+    of_left = [one for one in rest if kind in LEFT_MATCHED and _is_of(one, left)]
+    of_right = [one for one in rest if kind in RIGHT_MATCHED and _is_of(one, right)]
+    on_pairs = [one for one in rest if one not in of_left and one not in of_right]
+    failing = next((place for place, one in enumerate(on_pairs) if one.value.fails), len(on_pairs))
+    above = on_pairs[failing:] if kind is JoinKind.INNER else []
+    of_pairs = [one.value for one in on_pairs if one not in above]
+    left, right = restricted(left, of_left, place), restricted(right, of_right, place)
+    for value in (*(key.left.value for key in keys if not key.null_safe), *of_pairs):
+        left = matchable(left, value, place) if kind in LEFT_MATCHED else left
+    for value in (*(key.right.value for key in keys if not key.null_safe), *of_pairs):
+        right = matchable(right, value, place) if kind in RIGHT_MATCHED else right
+    left, right, bands, tried = _banded(translation, kind, left, right, on_pairs)
+    if keys:
+        left, left_key = with_values(left, [key.left for key in keys], translation.taken)
+        right, right_key = with_values(right, [key.right for key in keys], translation.taken)
+        names = tuple(left_key), tuple(right_key)
         replicated = None
     else:
-        left, left_key, right, right_key = in_slots(kind, left, right, translation.taken)
-        replicated = _replicated(left, right)
-    safe = tuple(one for _, _, one in values) or (False,)
-    op = JoinOp(
-        kind,
-        tuple(left_key),
-        tuple(right_key),
-        safe,
-        conjunction(of_pairs) if of_pairs else None,
-        can_fail=any_fails(of_pairs),
-        replicated=replicated,
-    )
+        left, left_slots, right, right_slots = in_slots(kind, left, right, translation.taken)
+        names = left_slots, right_slots
+        replicated = replicated_side(left, right)
+    null_safe = tuple(key.null_safe for key in keys) or (False,)
+    condition = conjunction(of_pairs) if of_pairs else None
+    op = JoinOp(kind, *names, null_safe, condition, bands, tried, any_fails(of_pairs), replicated)
+    left, right = _inferred(op, left, right, place)
     others = () if kind in (JoinKind.SEMI, JoinKind.ANTI) else right.schema
-    return Relation(op, (left, right), pa.schema([*left.schema, *others]), place, asks=tuple(of_pairs))
+    relation = Relation(op, (left, right), pa.schema([*left.schema, *others]), place, asks=tuple(of_pairs))
+    return restricted(relation, above, place)
 
 
-def _sides(
-    translation: Translation, one: Node, lefts: frozenset[int], rights: frozenset[int]
-) -> tuple[Node, Node] | None:
-    if one.kind not in ("EqualTo", "EqualNullSafe"):
+def _is_of(condition: Condition, side: Relation) -> bool:
+    return bool(condition.names) and condition.names <= set(side.schema.names)
+
+
+def _equality(translation: Translation, condition: Condition, left: Relation, right: Relation) -> _Equality | None:
+    if condition.node.kind not in _EQUALITIES:
         return None
-    for first, second in (one.children, one.children[::-1]):
-        a, b = first.references, second.references
-        if a and b and a <= lefts and b <= rights:
-            return first, second
+    lefts, rights = set(left.schema.names), set(right.schema.names)
+    for one, other in (condition.node.children, condition.node.children[::-1]):
+        ones, others = translation.names_in(one), translation.names_in(other)
+        if ones and others and ones <= lefts and others <= rights:
+            sides = (one, translation.over(left).of(one)), (other, translation.over(right).of(other))
+            if is_null(sides[0][1].type):
+                what = f"a join on {typed_name(sides[0][1])}"
+                raise translation.source.unsupported(condition.node.place, what, ELSEWHERE)
+            outputs = [Output(translation.worded(node), value) for node, value in sides]
+            return _Equality(outputs[0], outputs[1], condition.node.kind == "EqualNullSafe")
     return None
 
 
-def _is_true(node: Node) -> bool:
-    return node.kind == "Literal" and node.fields["value"] is True
+def _banded(
+    translation: Translation, kind: JoinKind, left: Relation, right: Relation, on: Sequence[Condition]
+) -> tuple[Relation, Relation, tuple[Band, ...], tuple[str, ...]]:
+    """Both sides with the columns that the bands of the join compare, the bands, and those columns that are NULL where
+    they cannot be computed. on: the conditions on pairs."""
+    found = bands_among(translation, kind, on, left, right)
+    left, lefts = with_values(left, [Output(one.left.title, one.left.value) for one in found], translation.taken)
+    right, rights = with_values(right, [Output(one.right.title, one.right.value) for one in found], translation.taken)
+    named = list(zip(lefts, rights, found, strict=True))
+    bounds = ((name, bound) for one, other, band in named for name, bound in ((one, band.left), (other, band.right)))
+    tried = dict.fromkeys(name for name, bound in bounds if bound.is_tried)
+    return left, right, tuple(Band(one, other, band.at_most) for one, other, band in named), tuple(tried)
+
+
+def _inferred(op: JoinOp, left: Relation, right: Relation, place: int | None) -> tuple[Relation, Relation]:
+    """Both sides; where anything can fail on one, without the rows that cannot meet one of the other side, as the
+    filters of that side say of the key. Catalyst has pushed these filters below the join, and does not carry them over
+    before its last rules."""
+    sides, keys, matched = [left, right], (op.left_key, op.right_key), (LEFT_MATCHED, RIGHT_MATCHED)
+    asks = [_asks(side) for side in sides]
+    for side in (0, 1):
+        if not sides[side].can_fail or op.kind not in matched[side]:
+            continue
+        pairs = zip(keys[side], keys[1 - side], op.null_safe, strict=True)
+        equal = {other: one for one, other, null_safe in pairs if not null_safe}
+        for ask in asks[1 - side]:
+            if columns_in(ask.sql) and columns_in(ask.sql) <= equal.keys():
+                sides[side] = filtered(sides[side], with_names(ask, equal), place)
+    return sides[0], sides[1]
+
+
+def _asks(relation: Relation) -> Sequence[Scalar]:
+    """The conditions of a filter."""
+    return relation.asks if isinstance(relation.op, FilterOp) else ()

@@ -1,156 +1,246 @@
-"""Operators of rows: scans, projections, filters, sets, the first rows, and queries of WITH."""
+"""Operators of rows: scans, projections, filters, sets of rows, the first rows, and queries of WITH."""
 
-import pyarrow as pa
+from collections import Counter
+from collections.abc import Callable, Sequence
 
-from upriver.plan.plan import Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp, ValuesOp
+from upriver.plan.plan import Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp
 from upriver.plan.relation import Relation
-from upriver.plan.schemas import rows_to_bytes
-from upriver.sql.one_row import one_row
-from upriver.sql.pushdown import filtered, tested
-from upriver.sql.relations import Output, distinct, projected, renamed, union, with_equal_values, with_values
+from upriver.plan.source import ELSEWHERE
+from upriver.plan.types import is_ordered, is_untyped, spark_name
+from upriver.sql.relations import Output, computed, distinct, projected, renamed, union, with_equal_values, with_values
 from upriver.sql.resolved.attachments import attached
+from upriver.sql.resolved.conditions import conditions, restricted
 from upriver.sql.resolved.expressions import Expressions
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node
-from upriver.sql.scope import unique
-from upriver.sql.windows import OrderKey
+from upriver.sql.scalars import null, typed_name
+from upriver.sql.windows import OrderKey, orders
+
+_A_VALUE = "Give it a type: CAST(NULL AS ...)."
 
 
-def _view(translation: Translation, node: Node) -> Relation:
+def _scanned(translation: Translation, node: Node) -> Relation:
+    """A declared table; or a view, declared or the user's, whose query is part of this one."""
     (below,) = node.children
-    table = next(
-        (spec for name, spec in translation.tables.items() if name.lower() == node.fields["desc"].lower()), None
-    )
-    if table is None:
-        return translation.relation(below)
-    scan = Relation(Scan(table.name), (), table.schema)
-    return renamed(scan, [translation.name(one) for one in below.fields["output"]])
+    table = translation.tables.get(node.fields["desc"].lower())
+    if table is not None:
+        scan = Relation(Scan(table.name), (), table.schema, node.place)
+        return renamed(scan, [translation.name(one) for one in below.fields["output"]])
+    return translation.relation(below)
 
 
-def _subqueryalias(translation: Translation, node: Node) -> Relation:
+def _same(translation: Translation, node: Node) -> Relation:
+    """An operator that changes no row: an alias, an order that no LIMIT follows, a hint."""
     return translation.relation(node.children[0])
 
 
-def _pipeoperator(translation: Translation, node: Node) -> Relation:
-    return translation.relation(node.children[0])
+def _projected(translation: Translation, node: Node) -> Relation:
+    listed = node.fields["projectList"]
+    below = attached(translation, translation.relation(node.children[0]), listed)
+    return projection(translation, below, listed, node.place)
 
 
-def _deduplicate(translation: Translation, node: Node) -> Relation:
-    rows = translation.exact(translation.relation(node.children[0]), node.children[0].output)
-    keys = tuple(translation.name(one) for one in node.fields["keys"])
-    if set(keys) == set(rows.schema.names):
-        return distinct(rows, node.place)
-    return Relation(TopKOp(keys, (), 1, Ranking.ROW_NUMBER, None), (rows,), rows.schema, node.place)
+def projection(translation: Translation, below: Relation, listed: Sequence[Node], place: int | None) -> Relation:
+    """The columns that a projection lists. What is attached to the rows is there already."""
+    return computed(below, translation.outputs(listed, translation.over(below)), translation.uses(listed), place)
 
 
-def _onerowrelation(translation: Translation, node: Node) -> Relation:
-    return one_row(unique("the row", translation.taken))
+def _filtered(translation: Translation, node: Node) -> Relation:
+    condition = node.fields["condition"]
+    below = attached(translation, translation.relation(node.children[0]), [condition])
+    return restricted(below, conditions(translation, [condition], below), condition.place)
 
 
-def _localrelation(translation: Translation, node: Node) -> Relation:
-    schema = pa.schema([pa.field(translation.name(one), one.type) for one in node.fields["output"]])
-    columns = [pa.array([row[place] for row in node.fields["data"]], field.type) for place, field in enumerate(schema)]
-    return Relation(ValuesOp(rows_to_bytes(pa.RecordBatch.from_arrays(columns, schema=schema))), (), schema)
+# The first rows
 
 
-def _withcte(translation: Translation, node: Node) -> Relation:
-    for one in node.fields["cteDefs"]:
-        translation.queries[one.fields["id"]] = translation.relation(one.children[0]), one.children[0].output
-    return translation.relation(node.fields["plan"])
+def _first(translation: Translation, node: Node) -> Relation:
+    """LIMIT and OFFSET, behind an order if there is one."""
+    limit, offset, below = None, 0, node
+    if below.kind == "GlobalLimit":
+        limit = _count(translation, below, "limitExpr")
+        (below,) = below.children
+    if below.kind == "LocalLimit":
+        (below,) = below.children
+    if below.kind == "Offset":
+        offset = _count(translation, below, "offsetExpr")
+        (below,) = below.children
+    above: list[Node] = []
+    path = below
+    while path.kind in _IN_ORDER and path.kind != "Sort":
+        above.append(path)
+        (path,) = path.children
+    if path.kind != "Sort":
+        rows = translation.exact(translation.relation(below), below.output)
+        return _cut(rows, (), limit, offset, node.place)
+    rows, names = _sorted(translation, path, above)
+    order = orders(names, [order_key(translation, one, None) for one in path.fields["order"]])
+    return translation.exact(_cut(rows, order, limit, offset, path.place), below.output)
 
 
-def _cterelationref(translation: Translation, node: Node) -> Relation:
-    known, ids = translation.queries[node.fields["cteId"]]
-    pairs = zip(node.fields["output"], ids, strict=True)
-    return projected(
-        known,
-        [Output(translation.name(one), translation.column(known, translation.name_of(id))) for one, id in pairs],
-        None,
-    )
+_IN_ORDER = frozenset({"Project", "Filter", "View", "SubqueryAlias", "ResolvedHint", "Sort"})
+"""Operators whose rows are in the order of those beneath."""
 
 
-def _project(translation: Translation, node: Node) -> Relation:
-    below = attached(translation, translation.relation(node.children[0]), node.fields["projectList"])
-    over = translation.over(below)
-    return projected(below, translation.outputs(node.fields["projectList"], over), node.place)
+def _count(translation: Translation, node: Node, field: str) -> int:
+    value = translation.over().of(node.fields[field]).constant
+    if not isinstance(value, int):
+        raise translation.source.unsupported(
+            node.place, "LIMIT or OFFSET by anything but a number", "Write the number."
+        )
+    return value
 
 
-def _filter(translation: Translation, node: Node) -> Relation:
-    below = attached(translation, translation.relation(node.children[0]), [node.fields["condition"]])
-    for one in translation.over(below).condition(node.fields["condition"]):
-        below = tested(below, one, node.place) if below.can_fail or one.fails else below
-        below = filtered(below, one, node.place)
-    return below
-
-
-def _sort(translation: Translation, node: Node) -> Relation:
-    return translation.relation(node.children[0])
-
-
-def _globallimit(translation: Translation, node: Node) -> Relation:
-    below = node.children[0].children[0]
-    listed: list[Node] | None = None
-    if below.kind == "Project" and below.children[0].kind == "Sort":
-        listed, below = below.fields["projectList"], below.children[0]
-    order = below.fields["order"] if below.kind == "Sort" else []
-    rows = translation.relation(below)
+def _sorted(translation: Translation, sort: Node, above: Sequence[Node]) -> tuple[Relation, list[str]]:
+    """The rows of the operators above a sort, with the values by which they are sorted, and the names of these."""
+    order = sort.fields["order"]
+    rows = attached(translation, translation.relation(sort.children[0]), order)
     over = translation.over(rows)
-    rows, names = with_values(rows, [Output("sorted by", over.of(one.children[0])) for one in order], translation.taken)
-    keys = tuple(dict.fromkeys(_order(translation, one, name) for one, name in zip(order, names, strict=True)))
-    count = translation.over(rows).of(node.fields["limitExpr"]).constant
-    found = Relation(TopKOp((), keys, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, node.place)
-    if listed is not None:
-        return projected(found, translation.outputs(listed, translation.over(found)), node.place)
-    return translation.exact(found, below.output)
+    values = [sortable(translation, one.children[0], over) for one in order]
+    rows, names = with_values(rows, values, translation.taken)
+    for node in reversed(above):
+        if node.kind == "Project":
+            listed = node.fields["projectList"]
+            rows = attached(translation, rows, listed)
+            outputs = translation.outputs(listed, translation.over(rows))
+            known = {one.name for one in outputs}
+            outputs += [Output(name, translation.column(rows, name)) for name in names if name not in known]
+            rows = computed(rows, outputs, translation.uses(listed) + Counter(names), node.place)
+        elif node.kind == "Filter":
+            rows = attached(translation, rows, [node.fields["condition"]])
+            rows = restricted(rows, conditions(translation, [node.fields["condition"]], rows), node.place)
+    return rows, names
+
+
+def _cut(rows: Relation, order: tuple[Order, ...], limit: int | None, offset: int, place: int | None) -> Relation:
+    """Some of the rows. Those behind an OFFSET are all but the first ones."""
+    found = rows if limit is None else _least(rows, order, offset + limit, place)
+    if not offset:
+        return found
+    inputs = with_equal_values(found), with_equal_values(_least(rows, order, offset, place))
+    return Relation(SetOperationOp(SetKind.EXCEPT, all=True), inputs, inputs[0].schema, place)
+
+
+def _least(rows: Relation, order: tuple[Order, ...], count: int, place: int | None) -> Relation:
+    return Relation(TopKOp((), order, count, Ranking.ROW_NUMBER, None), (rows,), rows.schema, place)
+
+
+def sortable(translation: Translation, node: Node, over: Expressions) -> Output:
+    """A value to sort, or to partition, by. Raises UnsupportedSql for one of a type without an order."""
+    value = over.of(node)
+    if is_untyped(value.type) and node.type is not None:
+        value = null(value.type)
+    if not is_ordered(value.type):
+        raise translation.source.unsupported(node.place, f"sorting by {typed_name(value)}", ELSEWHERE)
+    return Output(translation.worded(node), value)
+
+
+def order_key(translation: Translation, node: Node, over: Expressions | None) -> OrderKey:
+    """One item of ORDER BY. over: the rows; ``None`` if only the direction is asked for."""
+    nulls_first, descending = node.fields["nullOrdering"] == "NullsFirst", node.fields["direction"] == "Descending"
+    if over is None:
+        return OrderKey(null(node.children[0].type), "", descending, nulls_first)
+    key = sortable(translation, node.children[0], over)
+    return OrderKey(key.value, key.name, descending, nulls_first)
+
+
+# Sets of rows
 
 
 def _distinct(translation: Translation, node: Node) -> Relation:
-    return distinct(translation.exact(translation.relation(node.children[0]), node.children[0].output), node.place)
+    (below,) = node.children
+    rows = translation.exact(translation.relation(below), below.output)
+    return distinct(_comparable(translation, node, rows), node.place)
+
+
+def _without_duplicates(translation: Translation, node: Node) -> Relation:
+    """One row for each combination of some columns; of all, each row once."""
+    (below,) = node.children
+    rows = with_equal_values(translation.exact(translation.relation(below), below.output))
+    keys = tuple(translation.name(one) for one in node.fields["keys"])
+    if set(keys) == set(rows.schema.names):
+        return distinct(_comparable(translation, node, rows), node.place)
+    return Relation(TopKOp(keys, (), 1, Ranking.ROW_NUMBER, None), (rows,), rows.schema, node.place)
 
 
 def _union(translation: Translation, node: Node) -> Relation:
     parts = [translation.exact(translation.relation(one), one.output) for one in node.children]
-    return union(parts, node.place)
+    names = [translation.name_of(id) for id in node.output]
+    return renamed(union(parts, node.place), names)
 
 
-def _except(translation: Translation, node: Node) -> Relation:
-    return _set_operation(translation, node, SetKind.EXCEPT)
+def _set_operation(kind: SetKind) -> Rule:
+    def rule(translation: Translation, node: Node) -> Relation:
+        is_all = bool(node.fields["isAll"])
+        if is_all:
+            _check_titles(translation, node)
+        parts = [translation.exact(translation.relation(one), one.output) for one in node.children]
+        parts = [with_equal_values(_comparable(translation, node, part)) for part in parts]
+        parts[1] = renamed(parts[1], parts[0].schema.names)
+        return Relation(SetOperationOp(kind, is_all), tuple(parts), parts[0].schema, node.place)
+
+    return rule
 
 
-def _intersect(translation: Translation, node: Node) -> Relation:
-    return _set_operation(translation, node, SetKind.INTERSECT)
+def _check_titles(translation: Translation, node: Node) -> None:
+    """Refuse EXCEPT ALL and INTERSECT ALL of a column that is selected twice, on which Spark fails."""
+    if any(len(set(one.output)) < len(one.output) for one in node.children):
+        what = "a name of two columns in EXCEPT ALL or INTERSECT ALL"
+        raise translation.source.unsupported(node.place, what, "Give one another name: SELECT a, a AS b.")
 
 
-def _set_operation(translation: Translation, node: Node, kind: SetKind) -> Relation:
-    parts = [with_equal_values(translation.exact(translation.relation(one), one.output)) for one in node.children]
-    parts[1] = renamed(parts[1], parts[0].schema.names)
-    return Relation(SetOperationOp(kind, node.fields["isAll"]), tuple(parts), parts[0].schema, node.place)
+def _comparable(translation: Translation, node: Node, rows: Relation) -> Relation:
+    """The rows, if they can be compared with each other. Raises UnsupportedSql."""
+    for field in rows.schema:
+        if not is_ordered(field.type):
+            what = f"comparing {spark_name(field.type)}, the column {field.name!r},"
+            raise translation.source.unsupported(node.place, what, "Leave the column out.")
+    return rows
 
 
-def order_key(translation: Translation, node: Node, over: Expressions) -> OrderKey:
-    order = _order(translation, node, "")
-    return OrderKey(over.of(node.children[0]), "sorted by", order.descending, order.nulls_first)
+# Queries of WITH
 
 
-def _order(translation: Translation, node: Node, name: str) -> Order:
-    return Order(name, node.fields["direction"] == "Descending", node.fields["nullOrdering"] == "NullsFirst")
+def _with_queries(translation: Translation, node: Node) -> Relation:
+    for one in node.fields["cteDefs"]:
+        (below,) = one.children
+        translation.queries[one.fields["id"]] = translation.relation(below), below.output
+    return translation.relation(node.fields["plan"])
 
 
-RULES: dict[str, Rule] = {
-    "View": _view,
-    "SubqueryAlias": _subqueryalias,
-    "PipeOperator": _pipeoperator,
-    "Deduplicate": _deduplicate,
-    "OneRowRelation": _onerowrelation,
-    "LocalRelation": _localrelation,
-    "WithCTE": _withcte,
-    "CTERelationRef": _cterelationref,
-    "Project": _project,
-    "Filter": _filter,
-    "Sort": _sort,
-    "GlobalLimit": _globallimit,
+def _query(translation: Translation, node: Node) -> Relation:
+    """The rows of a query of WITH, with names of their own at each use."""
+    known, ids = translation.queries[node.fields["cteId"]]
+    pairs = zip(node.fields["output"], ids, strict=True)
+    outputs = [Output(translation.name(one), translation.column(known, translation.name_of(id))) for one, id in pairs]
+    return projected(known, outputs, None)
+
+
+def _recursive(translation: Translation, node: Node) -> Relation:
+    raise translation.source.unsupported(node.place, "WITH RECURSIVE", "Join a table with itself, once for each level.")
+
+
+RULES: dict[str, Callable[[Translation, Node], Relation]] = {
+    "View": _scanned,
+    "SubqueryAlias": _same,
+    "PipeOperator": _same,
+    "ResolvedHint": _same,
+    "Sort": _same,
+    "Repartition": _same,
+    "RepartitionByExpression": _same,
+    "RebalancePartitions": _same,
+    "Project": _projected,
+    "Filter": _filtered,
+    "GlobalLimit": _first,
+    "LocalLimit": _first,
+    "Offset": _first,
     "Distinct": _distinct,
+    "Deduplicate": _without_duplicates,
     "Union": _union,
-    "Except": _except,
-    "Intersect": _intersect,
+    "Except": _set_operation(SetKind.EXCEPT),
+    "Intersect": _set_operation(SetKind.INTERSECT),
+    "WithCTE": _with_queries,
+    "CTERelationRef": _query,
+    "UnionLoop": _recursive,
+    "UnionLoopRef": _recursive,
 }

@@ -4,7 +4,8 @@ A column is known by its id. In relations it has a name: its title, made unique 
 each time that a query is analysed, and the plans of a restarted app must not.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -77,6 +78,34 @@ class Translation:
             title = unique(name, self.taken) if any(one.name == name for one in outputs) else name
             outputs.append(Output(title, self.column(rows, name)))
         return rows if [one.name for one in outputs] == rows.schema.names else projected(rows, outputs, None)
+
+    def names_in(self, node: Node) -> frozenset[str]:
+        """The columns that an expression uses: those that it names, and those of what is computed beside its rows."""
+        if node.is_column:
+            return frozenset({self.name(node)})
+        beside = self.beside.get(node.meaning) if self.beside else None
+        if beside is not None:
+            return frozenset({beside})
+        return frozenset[str]().union(*map(self.names_in, node.children))
+
+    def uses(self, nodes: Iterable[Node]) -> Counter[str]:
+        """How often expressions name each column."""
+        found = Counter[str]()
+        for node in nodes:
+            beside = self.beside.get(node.meaning) if self.beside else None
+            if node.is_column or beside is not None:
+                found[self.name(node) if beside is None else beside] += 1
+            else:
+                found += self.uses(node.children)
+        return found
+
+    def worded(self, node: Node) -> str:
+        """The name of a column that is computed: as the SQL has it, because messages show such names."""
+        if node.is_column:
+            return self.name(node)
+        text = node.name if node.place is None or node.end is None else self.source.sql[node.place : node.end + 1]
+        text = " ".join(text.replace('"', "").replace("`", "").split())
+        return text if len(text) <= NAME_CHARS_MAX else f"{text[:NAME_CHARS_MAX]}..."
 
     # Expressions
 

@@ -59,11 +59,14 @@ def arrow_type(written: Any, zone: str) -> pa.DataType:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """A plan or an expression. kind: Catalyst's class. fields: its parts by name. children: its operands, or the plans
-    beneath. type: of an expression; ``None`` for a plan, and for a type that has no column. nullable, deterministic: of
-    an expression, as Spark has it. name: of a function. place: the offset of its text in the SQL; ``None`` for what
-    Spark has added. output: the ids of a plan's columns. parameters: what a function was called with, if Spark replaces
-    it by another expression; they may name columns that are no longer there."""
+    """A plan or an expression.
+
+    kind: Catalyst's class. fields: its parts by name. children: its operands, or the plans beneath. type: of an
+    expression; ``None`` for a plan, and for a type that no column has. nullable, deterministic: of an expression, as
+    Spark has it. name: of a function. place, end: the offsets of the first and the last letter of its text in the SQL;
+    ``None`` for what Spark has added. output: the ids of a plan's columns. parameters: what a function was called with,
+    if Spark replaces it by another expression; they may name columns that are no longer there.
+    """
 
     kind: str
     fields: Mapping[str, Any]
@@ -73,6 +76,7 @@ class Node:
     deterministic: bool = True
     name: str = ""
     place: int | None = None
+    end: int | None = None
     output: tuple[int, ...] = ()
     parameters: tuple["Node", ...] | None = None
 
@@ -141,6 +145,7 @@ def _node(given: Mapping[str, Any], zone: str) -> Node:
         deterministic=given.get("d", True),
         name=given.get("p", ""),
         place=given["o"][0] if "o" in given else None,
+        end=given["o"][1] if "o" in given else None,
         output=tuple(given.get("out", ())),
         parameters=tuple(value(given["ps"])) if "ps" in given else None,
     )

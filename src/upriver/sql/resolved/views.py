@@ -9,12 +9,19 @@ from upriver.plan.relation import Relation
 from upriver.plan.source import Source
 from upriver.sql.curves import with_curves
 from upriver.sql.relations import Output, projected
-from upriver.sql.resolved import aggregates, generators, join_operators, operators, window_calls
+from upriver.sql.resolved import aggregates, generators, join_operators, operators, rows, window_calls
 from upriver.sql.resolved.translation import Translation
 from upriver.sql.resolved.tree import Node, read
 from upriver.sql.window_functions import all_numbered
 
-RULES = {**operators.RULES, **join_operators.RULES, **aggregates.RULES, **window_calls.RULES, **generators.RULES}
+RULES = {
+    **operators.RULES,
+    **rows.RULES,
+    **join_operators.RULES,
+    **aggregates.RULES,
+    **window_calls.RULES,
+    **generators.RULES,
+}
 
 
 def relation_of(translation: Translation, root: Node, titles: Sequence[str]) -> Relation:
