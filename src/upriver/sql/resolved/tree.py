@@ -4,6 +4,7 @@ The text comes from :class:`upriver.spark.analysed_plans.PlanWalker`. The ids of
 name apart; they are others each time that a query is analysed.
 """
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,9 +99,13 @@ class Node:
 
     @cached_property
     def meaning(self) -> str:
-        """The same for expressions that mean the same, wherever they stand."""
+        """The same for expressions that mean the same, wherever they stand. Of a column it is the id, since what Spark
+        knows of its values differs by the place."""
+        if self.is_column:
+            return f"#{self.id}"
         parts = {name: _plain(value) for name, value in self.fields.items()}
-        return json.dumps([self.kind, parts, [one.meaning for one in self.children]], default=str)
+        text = json.dumps([self.kind, parts, [one.meaning for one in self.children]], default=str)
+        return hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
     @cached_property
     def references(self) -> frozenset[int]:
@@ -110,7 +115,7 @@ class Node:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Node):
-        return value.id if value.is_column else value.meaning
+        return value.meaning
     return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
