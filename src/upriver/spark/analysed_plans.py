@@ -81,6 +81,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -190,6 +191,7 @@ public class PlanWalker {
       comma = ",";
       if (node instanceof LocalRelation && name.equals("data")) rows((LocalRelation) node);
       else if (node instanceof Literal && name.equals("value")) constant(value, ((Literal) node).dataType());
+      else if (node instanceof PivotFirst && name.equals("pivotColumnValues")) pivoted((PivotFirst) node);
       else value(value, children);
     }
   }
@@ -230,6 +232,14 @@ public class PlanWalker {
     for (int place = 0; below != null && below.hasNext(); place++)
       if (below.next() == part) { out.append("{\"$\":").append(place).append("}"); return; }
     node(part instanceof LogicalPlan ? prepared((LogicalPlan) part) : part);
+  }
+
+  private void pivoted(PivotFirst node) {
+    scala.collection.Iterator values = node.pivotColumnValues().iterator();
+    out.append("[");
+    String comma = "";
+    while (values.hasNext()) { out.append(comma); constant(values.next(), node.pivotColumn().dataType()); comma = ","; }
+    out.append("]");
   }
 
   private void rows(LocalRelation relation) {
