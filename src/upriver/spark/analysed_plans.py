@@ -8,6 +8,10 @@ Which rules are applied decides what the rest of the front end has to know. Some
 ComputeCurrentTime makes the clock a constant. ReplaceExpressions loses the classes of functions.
 RewriteDistinctAggregates and DecimalAggregates spread one aggregate over several. PropagateEmptyRelation folds tables
 that are empty now.
+
+A leaf, the DataFrame of a declared table or view, is a ``MapInArrow`` (up to Spark 3.5 ``PythonMapInArrow``). The
+``name`` of its ``functionExpr``, a ``PythonUDF``, is ``upriver:APP:NAME``; its ``output`` has the columns. In SQL a
+``View`` is above it. Of a user's function, ``func`` is base64 of what PySpark has pickled.
 """
 
 from collections.abc import Iterable
@@ -19,6 +23,8 @@ from upriver.spark.session import java_class
 _CATALYST = "org.apache.spark.sql.catalyst."
 ROUNDS_MAX = 30
 """How often the rules are applied, if they change the plan each time."""
+LEAF_PREFIX = "upriver:"
+"""The beginning of the name of the function under a leaf (:mod:`upriver.spark.leaves`)."""
 
 
 def _optimizer(*names: str) -> tuple[str, ...]:
@@ -71,6 +77,7 @@ class PlanWalker:
 
 
 _SOURCE = r"""
+import org.apache.spark.api.python.PythonFunction;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.CatalystTypeConverters;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
@@ -81,6 +88,7 @@ import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
+import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
@@ -186,7 +194,7 @@ public class PlanWalker {
     while (values.hasNext()) {
       String name = (String) names.next();
       Object value = values.next();
-      if (UNREAD.contains(name)) continue;
+      if (UNREAD.contains(name) || (name.equals("func") && isLeaf(node))) continue;
       out.append(comma); text(name); out.append(":");
       comma = ",";
       if (node instanceof LocalRelation && name.equals("data")) rows((LocalRelation) node);
@@ -207,6 +215,7 @@ public class PlanWalker {
     if (value instanceof ExprId) { out.append(((ExprId) value).id()); return; }
     if (value instanceof DataType) { out.append(((DataType) value).json()); return; }
     if (value instanceof CatalogTable) { text(((CatalogTable) value).identifier().unquotedString()); return; }
+    if (value instanceof PythonFunction) { pickled((PythonFunction) value); return; }
     if (value instanceof scala.collection.Iterable) {
       list("", ((scala.collection.Iterable) value).iterator(), children); return;
     }
@@ -217,6 +226,13 @@ public class PlanWalker {
       return;
     }
     text(String.valueOf(value));
+  }
+
+  private void pickled(PythonFunction function) {
+    scala.collection.Iterator items = function.command().iterator();
+    java.io.ByteArrayOutputStream bytes = new java.io.ByteArrayOutputStream();
+    while (items.hasNext()) bytes.write(((Number) items.next()).intValue());
+    text(java.util.Base64.getEncoder().encodeToString(bytes.toByteArray()));
   }
 
   private void list(String first, scala.collection.Iterator items, scala.collection.immutable.Seq children) {
@@ -305,6 +321,10 @@ public class PlanWalker {
     out.append("]");
   }
 
+  private static boolean isLeaf(TreeNode node) {
+    return node instanceof PythonUDF && ((PythonUDF) node).name().startsWith("LEAF_PREFIX");
+  }
+
   private static boolean isWhole(Object value) {
     return value instanceof Boolean || value instanceof Integer || value instanceof Long || value instanceof Short
       || value instanceof Byte;
@@ -322,4 +342,4 @@ public class PlanWalker {
     out.append('"');
   }
 }
-""".replace("ROUNDS_MAX", str(ROUNDS_MAX))
+""".replace("ROUNDS_MAX", str(ROUNDS_MAX)).replace("LEAF_PREFIX", LEAF_PREFIX)
