@@ -83,6 +83,7 @@ import org.apache.spark.sql.catalyst.CatalystTypeConverters;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.catalyst.expressions.Exists;
 import org.apache.spark.sql.catalyst.expressions.ExprId;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules;
@@ -91,7 +92,9 @@ import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
+import org.apache.spark.sql.catalyst.expressions.SubExprUtils$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -120,10 +123,40 @@ public class PlanWalker {
   private LogicalPlan prepared(LogicalPlan plan) {
     for (int round = 0; round < ROUNDS_MAX; round++) {
       LogicalPlan before = plan;
+      plan = (LogicalPlan) plan.transformAllExpressions(new Unselected());
       for (int i = 0; i < rules.size(); i++) plan = (LogicalPlan) ((Rule) rules.get(i)).apply(plan);
       if (before.fastEquals(plan)) break;
     }
     return plan;
+  }
+
+  /** EXISTS without what it selects of the query around: PullupCorrelatedPredicates leaves that in place at first, and
+      at its next turn puts the condition for it in the place of all others. */
+  private static class Unselected extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object part) {
+      return part instanceof Exists && ((Exists) part).plan() instanceof Project && plain(part).size() < listed(part).size();
+    }
+
+    public Object applyOrElse(Object part, scala.Function1 otherwise) {
+      if (!isDefinedAt(part)) return otherwise.apply(part);
+      Project project = (Project) ((Exists) part).plan();
+      scala.collection.immutable.Seq kept = scala.jdk.javaapi.CollectionConverters.asScala(plain(part)).toSeq();
+      return ((Exists) part).withNewPlan(new Project(kept, project.child()));
+    }
+
+    private static scala.collection.immutable.Seq listed(Object part) {
+      return ((Project) ((Exists) part).plan()).projectList();
+    }
+
+    private static java.util.ArrayList plain(Object part) {
+      java.util.ArrayList found = new java.util.ArrayList();
+      scala.collection.Iterator items = listed(part).iterator();
+      while (items.hasNext()) {
+        Expression item = (Expression) items.next();
+        if (!SubExprUtils$.MODULE$.containsOuter(item)) found.add(item);
+      }
+      return found;
+    }
   }
 
   private void node(TreeNode node) {
