@@ -18,6 +18,8 @@ class Unreadable(UnsupportedSql):
     """sqlglot cannot parse the SQL; Spark may parse it, or explain the error better."""
 
 
+Place = exp.Expr | int | None
+"""Where something stands in the SQL: a part of the tree, or an offset."""
 _LIKES = (TokenType.LIKE, TokenType.ILIKE)
 _CONSTRUCTORS = (TokenType.ARRAY, TokenType.MAP, TokenType.STRUCT)
 SHOWN_CHARS_MAX = 120
@@ -101,7 +103,7 @@ class Source:
             return Unreadable(self._message(offset, "the SQL cannot be read from here on", f"{plain}."))
         return Unreadable(self._message(None, "the SQL cannot be read", str(error)))
 
-    def unsupported(self, node: exp.Expr | int | None, what: str, instead: str) -> UnsupportedSql:
+    def unsupported(self, node: Place, what: str, instead: str) -> UnsupportedSql:
         """The error for a construct that Spark supports and Upriver does not. ``node``: where it stands, or its
         offset."""
         return UnsupportedSql(self._message(node, f"{what} is not supported", instead))
@@ -131,7 +133,7 @@ class Source:
         """The place of the node in the SQL of the view that is being compiled."""
         return None if self.inlined else self.offset(node)
 
-    def _message(self, node: exp.Expr | int | None, what: str, instead: str) -> str:
+    def _message(self, node: Place, what: str, instead: str) -> str:
         offset = node if isinstance(node, int) else self.offset(node)
         if offset is None:
             return f"{self._begin('')}{what}. {instead}"

@@ -18,7 +18,7 @@ from upriver.errors import RowError, UnsupportedSql
 from upriver.plan.column_names import columns_in, quoted
 from upriver.plan.plan import USER_PREFIX, Projection, UserFunction
 from upriver.plan.relation import Constant, Scalar, any_fails
-from upriver.plan.source import ELSEWHERE, Source
+from upriver.plan.source import ELSEWHERE, Place, Source
 from upriver.plan.types import DECIMAL_DIGITS_MAX, duck_name, is_floating, is_null, spark_name
 from upriver.sql.nested_values import remade
 from upriver.state.columns import has_floats
@@ -123,11 +123,11 @@ class Context:
             if part not in parts and value not in (None, False, []):
                 raise self.unsupported(node, f"{construct(node)} with {part.strip('_').replace('_', ' ')}", ELSEWHERE)
 
-    def unsupported(self, node: exp.Expr, what: str, instead: str) -> UnsupportedSql:
+    def unsupported(self, node: Place, what: str, instead: str) -> UnsupportedSql:
         """The error. An interval cannot be cast, whatever the way out is for other types."""
         return self.source.unsupported(node, what, _NUMBER if _INTERVAL in what else instead)
 
-    def need_utc(self, node: exp.Expr, what: str) -> None:
+    def need_utc(self, node: Place, what: str) -> None:
         """Refuse an expression that reads the wall clock of a TIMESTAMP, unless the session's zone is UTC."""
         if self.timezone.upper() not in UTC_ZONES:
             raise self.unsupported(
