@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from upriver.plan.plan import AggregateCall, register_bits
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
     DIGITS_OF_SUM,
@@ -128,12 +128,7 @@ def aggregate_call(context: Context, node: exp.Expr) -> Call:
         return _plain(context, node)
     context.only(node, "this", "expression")
     call = _plain(context, node.this)
-    parts = [boolean(context, part) for part in conjuncts(node.expression.this.unnest())]
-    own = [] if call.where is None else [call.where]
-    # Spark applies the FILTER of an aggregate with DISTINCT in a projection, ahead of the groups.
-    is_coded = any_fails(parts) and not call.distinct
-    coded = connect("AND", [filter_condition(parts), *own]) if is_coded else None
-    return replace(call, where=connect("AND", [*parts, *own]), coded=coded)
+    return filtered_call(call, [boolean(context, part) for part in conjuncts(node.expression.this.unnest())])
 
 
 def may_have_code(call: Call) -> bool:
@@ -166,20 +161,20 @@ def _plain(context: Context, node: exp.Expr) -> Call:
     if name == "count" and not distinct and isinstance(operands[0], exp.Star | exp.Literal | exp.Boolean):
         return Call("count_star", None, pa.int64())  # count(1) counts rows, as count(*) does
     value = context.translate(operands[0])
-    is_counted = name == "count" and not distinct
-    if is_null(value.type) or not (is_counted or is_ordered(value.type)):
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", ELSEWHERE)
-    return _call(context, node, name, value, distinct)
+    return call_of_one(context, node, name, value, distinct)
 
 
-def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: bool) -> Call:
+def call_of_one(context: Context, place: Place, name: str, value: Scalar, distinct: bool) -> Call:
+    """The call of a function of one value, by Spark's name. Raises UnsupportedSql."""
+    if is_null(value.type) or not (is_ordered(value.type) or (name == "count" and not distinct)):
+        raise context.unsupported(place, f"{name}() of {typed_name(value)}", ELSEWHERE)
     function = AGGREGATES[name]
     if name in _CONDITIONS and not is_boolean(value.type):
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", "Give it a condition.")
+        raise context.unsupported(place, f"{name}() of {typed_name(value)}", "Give it a condition.")
     if name == "count_if":
         return Call(function, None, pa.int64(), where=value)
     if function in ("bit_and", "bit_or", "bit_xor"):
-        return _bits(context, node, function, value, distinct)
+        return _bits(context, place, function, value, distinct)
     if function == "collect_list":
         return Call(function, group_value(value), array_type(value.type), distinct or name == "collect_set")
     if function in _ANY_OF_EQUAL:
@@ -189,38 +184,47 @@ def _call(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: 
     if function == "count":
         return Call(function, value, pa.int64(), distinct)
     if not is_numeric(value.type):
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", "CAST it to a number.")
+        raise context.unsupported(place, f"{name}() of {typed_name(value)}", "CAST it to a number.")
     if distinct and function in _WHOLE:
-        raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
+        raise context.unsupported(place, f"{name}(DISTINCT ...)", _EACH_ONCE)
     if function == "median":
         return Call("percentile", value, pa.float64(), fraction=0.5)
     if function in ("skewness", "kurtosis"):
-        return Call(function, cast(context, node, value, pa.float64()), pa.float64())
+        return Call(function, cast(context, place, value, pa.float64()), pa.float64())
     if function in ("try_sum", "try_avg"):
-        return _trying(context, node, name, value, distinct)
+        return _trying(context, place, name, value, distinct)
     if function in _SPREADS:
-        return Call(function, cast(context, node, value, pa.float64()), pa.float64(), distinct)
+        return Call(function, cast(context, place, value, pa.float64()), pa.float64(), distinct)
     return Call(function, value, _type_of_sum(function, value.type), distinct)
 
 
-def _bits(context: Context, node: exp.Expr, function: str, value: Scalar, distinct: bool) -> Call:
+def _bits(context: Context, place: Place, function: str, value: Scalar, distinct: bool) -> Call:
     if not is_integer(value.type):
-        raise context.unsupported(node, f"{function}() of {typed_name(value)}", "CAST it to a whole number.")
+        raise context.unsupported(place, f"{function}() of {typed_name(value)}", "CAST it to a whole number.")
     if distinct and function == "bit_xor":
-        raise context.unsupported(node, f"{function}(DISTINCT ...)", _EACH_ONCE)
+        raise context.unsupported(place, f"{function}(DISTINCT ...)", _EACH_ONCE)
     return Call(function, value, value.type)
 
 
-def _trying(context: Context, node: exp.Expr, name: str, value: Scalar, distinct: bool) -> Call:
+def _trying(context: Context, place: Place, name: str, value: Scalar, distinct: bool) -> Call:
     """try_sum and try_avg. Only sums of whole numbers and of long decimals can leave their types."""
     if is_decimal(value.type) and value.type.precision > DECIMAL_DIGITS_MAX - DIGITS_OF_SUM:
         most = DECIMAL_DIGITS_MAX - DIGITS_OF_SUM
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", f"CAST it to at most {most} digits.")
+        raise context.unsupported(place, f"{name}() of {typed_name(value)}", f"CAST it to at most {most} digits.")
     plain = name.removeprefix("try_")
     if distinct and plain == "sum" and is_integer(value.type):
-        raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
+        raise context.unsupported(place, f"{name}(DISTINCT ...)", _EACH_ONCE)
     function = name if plain == "sum" and is_integer(value.type) else plain
     return Call(function, value, _type_of_sum(plain, value.type), distinct)
+
+
+def filtered_call(call: Call, parts: Sequence[Scalar]) -> Call:
+    """The call with a FILTER of these conditions."""
+    own = [] if call.where is None else [call.where]
+    # Spark applies the FILTER of an aggregate with DISTINCT in a projection, ahead of the groups.
+    is_coded = any_fails(parts) and not call.distinct
+    coded = connect("AND", [filter_condition(parts), *own]) if is_coded else None
+    return replace(call, where=connect("AND", [*parts, *own]), coded=coded)
 
 
 # Functions of several values ------------------------------------------------------------------------------------------
@@ -244,23 +248,29 @@ def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence
     if len(operands) != 2:
         raise context.unsupported(node, f"{name}() of {len(operands)} operands", "Give it two.")
     if name == "percentile":
-        value = _number(context, node, name, operands[0])
+        value = number(context, node, name, context.translate(operands[0]))
         fractions = _fractions(context, operands[1])
-        return _percentile(Call(function, value, pa.float64()), fractions, _is_array(operands[1]))
+        return of_fractions(Call(function, value, pa.float64()), fractions, _is_array(operands[1]))
+    first, second = context.translate_all(operands)
+    return call_of_two(context, node, name, first, second)
+
+
+def call_of_two(context: Context, place: Place, name: str, first: Scalar, second: Scalar) -> Call:
+    """The call of min_by(), max_by(), corr() and their kin, by Spark's name. Raises UnsupportedSql."""
     if name in ("min_by", "max_by"):
-        given, order = (group_value(_comparable(context, node, operand)) for operand in operands)
-        return Call(function, order, given.type, others=(given,))
-    y, x = (cast(context, node, _number(context, node, name, operand), pa.float64()) for operand in operands)
+        given, order = (group_value(comparable_value(context, place, one)) for one in (first, second))
+        return Call(name, order, given.type, others=(given,))
+    y, x = (cast(context, place, number(context, place, name, one), pa.float64()) for one in (first, second))
     if name == "regr_count":
-        return Call("count", _all_of([y, x]), pa.int64())
-    return Call(function, y, pa.float64(), others=(x,))
+        return Call("count", all_of([y, x]), pa.int64())
+    return Call(SEVERAL[name], y, pa.float64(), others=(x,))
 
 
 def _mode(context: Context, node: exp.Expr, operands: Sequence[exp.Expr]) -> Call:
     """``mode(x[, least])``. Of several values Spark gives any, or the least one; here it is always that."""
     if len(operands) == 2 and not isinstance(operands[1], exp.Boolean):
         raise context.unsupported(node, "mode() by a computed choice", "Write TRUE or FALSE.")
-    value = group_value(_comparable(context, node, operands[0]))
+    value = group_value(comparable_value(context, node, context.translate(operands[0])))
     return Call("mode", value, value.type)
 
 
@@ -279,12 +289,12 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
     if name == "mode":
         if operands or distinct:
             raise context.unsupported(node, "this mode()", "Write mode() WITHIN GROUP (ORDER BY x).")
-        value = group_value(_comparable(context, node, order[0].this))
+        value = group_value(comparable_value(context, node, context.translate(order[0].this)))
         return Call("greatest_mode" if descends else name, value, value.type)
     if name.startswith("percentile"):
         if len(operands) != 1 or distinct:
             raise context.unsupported(node, f"this {name}()", f"Write {name}(0.5) WITHIN GROUP (ORDER BY x).")
-        value = _number(context, node, name, order[0].this)
+        value = number(context, node, name, context.translate(order[0].this))
         function_name = "percentile" if name == "percentile_cont" else name
         return Call(function_name, value, pa.float64(), fraction=_fraction(context, operands[0]))
     between = operands[1] if len(operands) == 2 else exp.Literal.string("")
@@ -298,42 +308,49 @@ def ordered_call(context: Context, node: exp.Expr) -> Call:
 
 
 def _approximate_count(context: Context, node: exp.Expr, operands: Sequence[exp.Expr]) -> Call:
-    """``approx_count_distinct(x[, error])``, over the codes of the values' hashes."""
     error = 0.05 if len(operands) < 2 else context.translate(operands[1]).constant
     is_number = isinstance(error, int | float | Decimal) and not isinstance(error, bool)
     if len(operands) > 2 or not is_number or not 0 < float(error or 0) < 1:
         instead = "Write the error as a number: approx_count_distinct(x, 0.05)."
         raise context.unsupported(node, "this approx_count_distinct()", instead)
-    bits = register_bits(float(error or 0))
+    return approximate_count(context, node, context.translate(operands[0]), float(error or 0))
+
+
+def approximate_count(context: Context, place: Place, value: Scalar, error: float) -> Call:
+    """``approx_count_distinct(x[, error])``, over the codes of the values' hashes."""
+    bits = register_bits(error)
     if not _REGISTER_BITS_MIN <= bits <= _REGISTER_BITS_MAX:
         instead = "Let the error be from 0.002 to 0.3, or take count(DISTINCT x)."
-        raise context.unsupported(node, f"approx_count_distinct() with the error {error}", instead)
-    value = _comparable(context, node, operands[0])
-    hashed = hash_of(context, node, value)
+        raise context.unsupported(place, f"approx_count_distinct() with the error {error}", instead)
+    hashed = hash_of(context, place, comparable_value(context, place, value))
     code = f"kernel_register_code({hashed.sql}, CAST({bits} AS INTEGER))"
     sql = f"CASE WHEN ({value.sql}) IS NOT NULL THEN {code} END"
     codes = Scalar(sql, pa.int64(), hashed.fails, nulls=value.null_by)
-    return Call("approx_count_distinct", codes, pa.int64(), fraction=float(error or 0))
+    return Call("approx_count_distinct", codes, pa.int64(), fraction=error)
 
 
 def _approximate_percentile(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr]) -> Call:
-    """``percentile_approx(x, p[, accuracy])``. Near 0 and 1, as the accuracy says, Spark gives the ends."""
-    value = context.translate(operands[0])
-    is_long = is_decimal(value.type) and value.type.precision > _DOUBLE_DIGITS
-    if is_long or not (is_numeric(value.type) or is_date(value.type)):
-        instead = f"CAST it to a DECIMAL of at most {_DOUBLE_DIGITS} digits, to BIGINT, DOUBLE or DATE."
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
-    fractions = _fractions(context, operands[1])
     accuracy = 10_000 if len(operands) < 3 else context.translate(operands[2]).constant
     if not isinstance(accuracy, int) or isinstance(accuracy, bool) or accuracy < 1:
         raise context.unsupported(node, f"{name}() with this accuracy", "Write it as a whole number: 10000.")
+    fractions, is_array = _fractions(context, operands[1]), _is_array(operands[1])
+    return approximate_percentile(context, node, context.translate(operands[0]), fractions, is_array, accuracy)
+
+
+def approximate_percentile(
+    context: Context, place: Place, value: Scalar, fractions: Sequence[float], is_array: bool, accuracy: int
+) -> Call:
+    """``percentile_approx(x, p[, accuracy])``. Near 0 and 1, as the accuracy says, Spark gives the ends."""
+    is_long = is_decimal(value.type) and value.type.precision > _DOUBLE_DIGITS
+    if is_long or not (is_numeric(value.type) or is_date(value.type)):
+        instead = f"CAST it to a DECIMAL of at most {_DOUBLE_DIGITS} digits, to BIGINT, DOUBLE or DATE."
+        raise context.unsupported(place, f"percentile_approx() of {typed_name(value)}", instead)
     near = 1 / accuracy
     fractions = [0.0 if one <= near else 1.0 if one >= 1 - near else one for one in fractions]
-    return _percentile(Call("percentile_approx", value, value.type), fractions, _is_array(operands[1]))
+    return of_fractions(Call("percentile_approx", value, value.type), fractions, is_array)
 
 
 def _end(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr]) -> Call:
-    """``first(x[, ignores_nulls])`` or ``last``, for which Spark may take any row."""
     ignores = len(operands) == 2 and isinstance(operands[1], exp.Boolean) and bool(operands[1].this)
     if not operands or len(operands) > 2 or (len(operands) == 2 and not isinstance(operands[1], exp.Boolean)):
         raise context.unsupported(node, f"this {name}()", f"Write {name}(x), or {name}(x, true) to leave out NULL.")
@@ -341,9 +358,14 @@ def _end(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Exp
     if isinstance(operand, exp.IgnoreNulls | exp.RespectNulls):
         ignores |= isinstance(operand, exp.IgnoreNulls)
         operand = operand.this
-    value = group_value(_comparable(context, node, operand))
+    return end_call(context, node, name, context.translate(operand), ignores)
+
+
+def end_call(context: Context, place: Place, name: str, value: Scalar, ignores_nulls: bool) -> Call:
+    """The call of first(), last() or any_value(), by Spark's name; Spark may take any row. Raises UnsupportedSql."""
+    value = group_value(comparable_value(context, place, value))
     call = Call(_ENDS[name], value, value.type)
-    return _ignoring_nulls(call) if ignores else call
+    return _ignoring_nulls(call) if ignores_nulls else call
 
 
 def _ignoring_nulls(call: Call) -> Call:
@@ -366,30 +388,34 @@ def of_one_row(calls: Sequence[AggregateCall]) -> tuple[AggregateCall, ...]:
 
 
 def _count(context: Context, operands: Sequence[exp.Expr], distinct: bool) -> Call:
-    """Rows in which no operand is NULL; or how many combinations they have."""
-    values = [group_value(_comparable(context, operand, operand)) for operand in operands]
+    return count_call(context, operands[0], context.translate_all(operands), distinct)
+
+
+def count_call(context: Context, place: Place, values: Sequence[Scalar], distinct: bool) -> Call:
+    """Rows in which none of several values is NULL; or how many combinations they have."""
+    values = [group_value(comparable_value(context, place, value)) for value in values]
     if not distinct:
-        return Call("count", _all_of(values), pa.int64())
+        return Call("count", all_of(values), pa.int64())
     return Call("count", values[0], pa.int64(), distinct=True, others=tuple(values[1:]))
 
 
-def _all_of(values: Sequence[Scalar]) -> Scalar:
+def all_of(values: Sequence[Scalar]) -> Scalar:
     """A value that is NULL if one of these is."""
     test = " AND ".join(f"({value.sql}) IS NOT NULL" for value in values)
     return Scalar(f"CASE WHEN {test} THEN TRUE END", pa.bool_(), any_fails(values))
 
 
-def _comparable(context: Context, node: exp.Expr, operand: exp.Expr) -> Scalar:
-    value = context.translate(operand)
+def comparable_value(context: Context, place: Place, value: Scalar) -> Scalar:
+    """The value, if it can be compared with others. Raises UnsupportedSql."""
     if is_null(value.type) or not is_ordered(value.type):
-        raise context.unsupported(node, f"an aggregate of {typed_name(value)}", ELSEWHERE)
+        raise context.unsupported(place, f"an aggregate of {typed_name(value)}", ELSEWHERE)
     return value
 
 
-def _number(context: Context, node: exp.Expr, name: str, operand: exp.Expr) -> Scalar:
-    value = context.translate(operand)
+def number(context: Context, place: Place, name: str, value: Scalar) -> Scalar:
+    """The value, if it is a number. name: of the function. Raises UnsupportedSql."""
     if not is_numeric(value.type):
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", "CAST it to a number.")
+        raise context.unsupported(place, f"{name}() of {typed_name(value)}", "CAST it to a number.")
     return value
 
 
@@ -408,7 +434,7 @@ def _fractions(context: Context, node: exp.Expr) -> list[float]:
     return [_fraction(context, one) for one in (node.expressions if _is_array(node) else [node])]
 
 
-def _percentile(call: Call, fractions: Sequence[float], is_array: bool) -> Call:
+def of_fractions(call: Call, fractions: Sequence[float], is_array: bool) -> Call:
     """The call for one fraction, or for an array of them."""
     if is_array:
         return replace(call, type=array_type(call.type), fractions=tuple(fractions))
