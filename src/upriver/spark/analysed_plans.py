@@ -134,7 +134,8 @@ public class PlanWalker {
       at its next turn puts the condition for it in the place of all others. */
   private static class Unselected extends scala.runtime.AbstractPartialFunction {
     public boolean isDefinedAt(Object part) {
-      return part instanceof Exists && ((Exists) part).plan() instanceof Project && plain(part).size() < listed(part).size();
+      return part instanceof Exists && ((Exists) part).plan() instanceof Project
+        && plain(part).size() < listed(part).size();
     }
 
     public Object applyOrElse(Object part, scala.Function1 otherwise) {

@@ -10,11 +10,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from upriver.plan.plan import TableSpec, UserFunction
+from upriver.plan.plan import ALL_ALIKE, TableSpec, UserFunction
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import Source
 from upriver.plan.types import is_null
-from upriver.sql.relations import Output, projected
+from upriver.sql.relations import ALIKE, Output, projected
 from upriver.sql.resolved.expressions import Expressions
 from upriver.sql.resolved.tree import Node
 from upriver.sql.scalars import column_scalar, null
@@ -77,6 +77,7 @@ class Translation:
             name = self._names[id]
             title = unique(name, self.taken) if any(one.name == name for one in outputs) else name
             outputs.append(Output(title, self.column(rows, name)))
+        outputs = outputs or self.alike()
         return rows if [one.name for one in outputs] == rows.schema.names else projected(rows, outputs, None)
 
     def names_in(self, node: Node) -> frozenset[str]:
@@ -126,4 +127,8 @@ class Translation:
             value = over.of(one)
             value = null(pa.bool_()) if is_null(value.type) else value
             found.setdefault(self.name(one), Output(self.name(one), value))
-        return list(found.values())
+        return list(found.values()) or self.alike()
+
+    def alike(self) -> list[Output]:
+        """A column that all rows have alike, for rows without any: a batch would not know how many there are."""
+        return [Output(unique(ALL_ALIKE, self.taken), ALIKE)]
