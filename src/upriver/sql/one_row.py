@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from upriver.plan.column_names import quoted
 from upriver.plan.plan import (
     ALL_ALIKE,
     ALL_ALIKE_TYPE,
@@ -18,8 +19,9 @@ from upriver.plan.plan import (
     JoinOp,
     ValuesOp,
 )
-from upriver.plan.relation import Relation
+from upriver.plan.relation import Relation, Scalar
 from upriver.plan.schemas import rows_to_bytes
+from upriver.plan.types import duck_name
 from upriver.sql.aggregates import over_no_rows
 from upriver.sql.relations import ALIKE, Output, computed, projected, renamed
 from upriver.sql.scalars import column_scalar
@@ -68,3 +70,26 @@ def of_each(whole: Relation, grouped: Relation, group: Sequence[str], taken: set
     ]
     values += [Output(call.output, over_no_rows(call, column_scalar(call.output, call.type))) for call in calls]
     return projected(joined, values, grouped.place)
+
+
+def only_row(rows: Relation, keys: Sequence[str], taken: set[str], place: int | None) -> Relation:
+    """The only row for each combination of keys; without keys one row always. The other columns raise if there are
+    several rows, and are NULL if there is none. taken: as for ``of_everything``."""
+    others = [field for field in rows.schema if field.name not in keys]
+    count = AggregateCall("count_star", None, unique("rows", taken), pa.int64())
+    calls = [AggregateCall("any_value", field.name, unique("any", taken), field.type) for field in others]
+    if keys:
+        plan = AggregatePlan(tuple(keys), (count, *calls))
+        fields = [*map(rows.schema.field, keys), *(pa.field(call.output, call.type) for call in plan.calls)]
+        groups = Relation(AggregateOp(plan), (rows,), pa.schema(fields), place)
+    else:
+        inputs = [Output(field.name, column_scalar(field.name, field.type)) for field in rows.schema]
+        groups = of_everything(rows, inputs, (count, *calls), {}, taken, place)
+    outputs = [Output(key, column_scalar(key, rows.schema.field(key).type)) for key in keys]
+    for field, call in zip(others, calls, strict=True):
+        failing = f"CASE WHEN {quoted(count.output)} > 1 THEN CAST({_TOO_MANY} AS {duck_name(field.type)})"
+        outputs.append(Output(field.name, Scalar(f"{failing} ELSE {quoted(call.output)} END", field.type, fails=True)))
+    return projected(groups, outputs, place)
+
+
+_TOO_MANY = "error('more than one row was returned by a subquery that is used as an expression')"

@@ -4,14 +4,13 @@ from collections.abc import Iterable
 
 from upriver.plan.plan import JoinKind
 from upriver.plan.relation import Relation
-from upriver.sql.one_row import of_everything
-from upriver.sql.relations import Output, at_most_one, kept, projected
+from upriver.sql.one_row import only_row
+from upriver.sql.relations import Output, at_most_one, projected
 from upriver.sql.resolved.joins import joined
 from upriver.sql.resolved.translation import Translation
 from upriver.sql.resolved.tree import Node
 from upriver.sql.scalars import column_scalar
 from upriver.sql.scope import unique
-from upriver.sql.subqueries import _only, _only_of
 
 SUBQUERY = "ScalarSubquery"
 
@@ -29,10 +28,7 @@ def _with_value(translation: Translation, rows: Relation, node: Node) -> tuple[R
     plan = node.fields["plan"]
     value = translation.exact(translation.relation(plan), plan.output)
     if not at_most_one(value):
-        (field,) = value.schema
-        calls = _only_of(field, translation.taken)
-        whole = of_everything(value, list(kept(value)), calls, {}, translation.taken, node.place)
-        value = projected(whole, [Output("value", _only(calls, field))], node.place)
+        value = only_row(value, (), translation.taken, node.place)
     name = unique("value", translation.taken)
     value = projected(value, [Output(name, column_scalar(value.schema.names[0], value.schema.types[0]))], None)
     return joined(translation, JoinKind.LEFT, rows, value, [], node.place), name

@@ -5,7 +5,7 @@ NULL. So is IN inside of an expression, where it is an existence: there Spark ta
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -13,12 +13,15 @@ from upriver.plan.plan import JoinKind
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import ELSEWHERE
 from upriver.sql.logic import is_null_test, not_null_test
+from upriver.sql.one_row import only_row
 from upriver.sql.pushdown import filtered
-from upriver.sql.relations import ALIKE, Output, distinct, kept, projected, union
+from upriver.sql.relations import ALIKE, Output, distinct, kept, projected, union, with_values
 from upriver.sql.resolved.attachments import attached
-from upriver.sql.resolved.joins import joined
+from upriver.sql.resolved.conditions import conditions
+from upriver.sql.resolved.domains import without_domain
+from upriver.sql.resolved.joins import equality, joined
 from upriver.sql.resolved.translation import Rule, Translation
-from upriver.sql.resolved.tree import Node, conjuncts
+from upriver.sql.resolved.tree import Node, conjuncts, substituted
 from upriver.sql.scope import unique
 
 TRUE = Scalar("TRUE", pa.bool_(), nulls=frozenset())
@@ -32,17 +35,22 @@ KINDS = {
     "LeftSemi": JoinKind.SEMI,
     "LeftAnti": JoinKind.ANTI,
 }
-_EXISTENCE = "ExistenceJoin"
+_EXISTENCE, _SINGLE = "ExistenceJoin", "LeftSingle"
 
 
 def _join(translation: Translation, node: Node) -> Relation:
+    kind = node.fields["joinType"]
+    if kind in ("LeftSemi", "LeftAnti") or kind[0] == _EXISTENCE:
+        node = without_domain(node)
     left, right = (translation.relation(one) for one in node.children)
-    condition, kind = node.fields["condition"], node.fields["joinType"]
+    condition = node.fields["condition"]
     asked = [] if condition is None else list(conjuncts(condition))
     if isinstance(kind, list):
         kind, *of = kind
         if kind == _EXISTENCE:
             return _with_existence(_Division(translation, left, right, asked, node.place), of[0])
+    if kind == _SINGLE:
+        return _with_single(translation, left, right, asked, node.place)
     if kind not in KINDS:
         raise translation.source.unsupported(node.place, f"a join that is {kind}", ELSEWHERE)
     if KINDS[kind] is JoinKind.ANTI and any(map(_is_null_aware, asked)):
@@ -64,6 +72,44 @@ def _attached(
         else:
             left = attached(translation, left, [one])
     return left, right, list(asked)
+
+
+def _with_single(
+    translation: Translation, left: Relation, right: Relation, asked: Sequence[Node], place: int | None
+) -> Relation:
+    """The rows of the left side, each with the one row of the right side for which the conditions are true. It is an
+    error if there are several, and NULL if there is none."""
+    keys = [equality(translation, one, left, right) for one in conditions(translation, asked, left, right)]
+    if any(key is None for key in keys):
+        return _with_single_of_pairs(translation, left, right, asked, place)
+    right, names = with_values(right, [key.right for key in keys if key is not None], translation.taken)
+    right = only_row(right, names, translation.taken, place)
+    pairs = []
+    for one, name in zip(asked, names, strict=True):
+        outer = next(side for side in one.children if translation.names_in(side) <= set(left.schema.names))
+        pairs.append(replace(one, children=(outer, translation.of_name(name, right.schema.field(name).type))))
+    return joined(translation, JoinKind.LEFT, left, right, pairs, place)
+
+
+def _with_single_of_pairs(
+    translation: Translation, left: Relation, right: Relation, asked: Sequence[Node], place: int | None
+) -> Relation:
+    """The same for any conditions: the different values of the left side that they name are joined first."""
+    named = {one.id: one for part in asked for one in part.walk() if one.is_column}
+    around = {id: one for id, one in named.items() if translation.name(one) in left.schema.names}
+    inner = {
+        id: translation.of_name(unique(translation.name(one), translation.taken), one.type)
+        for id, one in around.items()
+    }
+    outputs = [
+        Output(translation.name(inner[id]), translation.column(left, translation.name(one)))
+        for id, one in around.items()
+    ]
+    values = distinct(projected(left, outputs, place), place)
+    pairs = joined(translation, JoinKind.INNER, values, right, [substituted(one, inner) for one in asked], place)
+    single = only_row(pairs, [one.name for one in outputs], translation.taken, place)
+    same = [Node("EqualNullSafe", {}, (one, inner[id]), pa.bool_(), False) for id, one in around.items()]
+    return joined(translation, JoinKind.LEFT, left, single, same, place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +148,9 @@ class _Division:
         rest = self._joined(JoinKind.ANTI, self._left, self._right, asked)
         if not self._pairs:
             return _Parts([true], [rest])
-        if len(self._pairs) > 1:
+        rights = set(self._right.schema.names)
+        is_apart = all(any(self._translation.names_in(side) <= rights for side in one.children) for one in self._pairs)
+        if len(self._pairs) > 1 or not is_apart:
             return self._of_several(true, rest)
         return self._of_one(self._pairs[0], true, rest)
 

@@ -23,7 +23,7 @@ _EQUALITIES = ("EqualTo", "EqualNullSafe")
 
 
 @dataclass(frozen=True, slots=True)
-class _Equality:
+class Equality:
     """One pair of key columns, both of one type."""
 
     left: Output
@@ -46,7 +46,7 @@ def joined(
     at the end of its epoch.
     """
     on = conditions(translation, asked, left, right)
-    equalities = [_equality(translation, one, left, right) for one in on]
+    equalities = [equality(translation, one, left, right) for one in on]
     keys = [key for key in equalities if key is not None]
     rest = [one for one, key in zip(on, equalities, strict=True) if key is None]
     of_left = [one for one in rest if kind in LEFT_MATCHED and _is_of(one, left)]
@@ -83,7 +83,7 @@ def _is_of(condition: Condition, side: Relation) -> bool:
     return bool(condition.names) and condition.names <= set(side.schema.names)
 
 
-def _equality(translation: Translation, condition: Condition, left: Relation, right: Relation) -> _Equality | None:
+def equality(translation: Translation, condition: Condition, left: Relation, right: Relation) -> Equality | None:
     if condition.node.kind not in _EQUALITIES:
         return None
     lefts, rights = set(left.schema.names), set(right.schema.names)
@@ -95,7 +95,7 @@ def _equality(translation: Translation, condition: Condition, left: Relation, ri
                 what = f"a join on {typed_name(sides[0][1])}"
                 raise translation.source.unsupported(condition.node.place, what, ELSEWHERE)
             outputs = [Output(translation.worded(node), value) for node, value in sides]
-            return _Equality(outputs[0], outputs[1], condition.node.kind == "EqualNullSafe")
+            return Equality(outputs[0], outputs[1], condition.node.kind == "EqualNullSafe")
     return None
 
 

@@ -108,6 +108,12 @@ class Translation:
         text = " ".join(text.replace('"', "").replace("`", "").split())
         return text if len(text) <= NAME_CHARS_MAX else f"{text[:NAME_CHARS_MAX]}..."
 
+    def of_name(self, name: str, type: pa.DataType) -> Node:
+        """A column that an operator makes, as a node of conditions."""
+        id = -len(self._names) - 1
+        self._names[id] = name
+        return Node("AttributeReference", {"exprId": id, "name": name}, type=type)
+
     # Expressions
 
     def over(self, *relations: Relation) -> Expressions:

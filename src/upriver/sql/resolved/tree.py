@@ -8,7 +8,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -166,3 +166,24 @@ def chain(node: Node, kind: str) -> list[Node]:
 def conjuncts(node: Node) -> Sequence[Node]:
     """The conditions that this one joins by AND."""
     return chain(node, "And")
+
+
+def substituted(node: Node, columns: Mapping[int, Node]) -> Node:
+    """An expression with other ones in the places of columns. columns: by their ids."""
+    if node.is_column:
+        return columns.get(node.id, node)
+    if node.references.isdisjoint(columns):
+        return node
+    children = tuple(substituted(one, columns) for one in node.children)
+    places = {id(old): new for old, new in zip(node.children, children, strict=True)}
+
+    def part(value: Any) -> Any:
+        if isinstance(value, list):
+            return [part(one) for one in value]
+        if not isinstance(value, Node):
+            return value
+        return places[id(value)] if id(value) in places else substituted(value, columns)
+
+    fields = {name: part(value) for name, value in node.fields.items()}
+    parameters = None if node.parameters is None else tuple(substituted(one, columns) for one in node.parameters)
+    return replace(node, children=children, fields=fields, parameters=parameters)
