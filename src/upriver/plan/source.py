@@ -108,9 +108,9 @@ class Source:
         offset."""
         return UnsupportedSql(self._message(node, f"{what} is not supported", instead))
 
-    def wrong(self, node: exp.Expr | None, what: str, instead: str) -> DeclarationError:
+    def wrong(self, place: Place, what: str, instead: str) -> DeclarationError:
         """The error for a declaration that makes no sense."""
-        return DeclarationError(self._message(node, what, instead))
+        return DeclarationError(self._message(place, what, instead))
 
     def keyword(self, word: str, near: exp.Expr | None = None) -> int | None:
         """The offset of a clause's first word: the last one before ``near``, or the first outside parentheses."""

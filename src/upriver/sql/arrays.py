@@ -6,6 +6,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import (
     array_type,
     common_type,
@@ -32,25 +33,25 @@ _ANY, _INT, _TEXT = OperandKind.ANY, OperandKind.INT, OperandKind.STRING
 _SIMILAR = "Give it arrays of one type."
 
 
-def need_array(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def need_array(context: Context, place: Place, value: Scalar) -> Scalar:
     """The value, if it is an array whose elements have a type."""
     if not is_array(value.type) or is_untyped(value.type):
-        raise context.unsupported(node, f"{typed_name(value)} where an ARRAY is wanted", CAST_IT)
+        raise context.unsupported(place, f"{typed_name(value)} where an ARRAY is wanted", CAST_IT)
     return value
 
 
-def need_map(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def need_map(context: Context, place: Place, value: Scalar) -> Scalar:
     """The value, if it is a map whose keys and values have a type."""
     if not is_map(value.type) or is_untyped(value.type):
-        raise context.unsupported(node, f"{typed_name(value)} where a MAP is wanted", CAST_IT)
+        raise context.unsupported(place, f"{typed_name(value)} where a MAP is wanted", CAST_IT)
     return value
 
 
 def _of_array(how: str, gives: Callable[[pa.DataType], pa.DataType] = lambda type: type) -> Special:
     """A function of one array. how: DuckDB SQL, with {0} for it. gives: the type of the result."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        array = need_array(context, node, operands[0])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        array = need_array(context, place, operands[0])
         sql = once(array.sql, lambda a: how.replace("{0}", a))
         return opaque(strict(sql, gives(array.type), (array,)))
 
@@ -61,8 +62,8 @@ def _with_element(how: str, gives: pa.DataType | None, is_strict: bool = True) -
     """A function of an array and a value like its elements. how: a macro. gives: ``None`` for the array's type.
     is_strict: whether it is NULL where the value is."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        array, value = _alike(context, node, operands[0], operands[1])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        array, value = _alike(context, place, operands[0], operands[1])
         if is_strict:
             array, value = in_order(array, value)
         nulls = None if is_strict else array.null_by
@@ -72,23 +73,23 @@ def _with_element(how: str, gives: pa.DataType | None, is_strict: bool = True) -
     return rule
 
 
-def _alike(context: Context, node: exp.Expr, array: Scalar, value: Scalar) -> tuple[Scalar, Scalar]:
+def _alike(context: Context, place: Place, array: Scalar, value: Scalar) -> tuple[Scalar, Scalar]:
     """An array and a value, in the common type of its elements and the value."""
-    array = need_array(context, node, array)
+    array = need_array(context, place, array)
     type = common_type(array.type.value_type, value.type)
     if type is None or not is_ordered(type):
         what = f"{typed_name(value)} with elements of {typed_name(array)}"
-        raise context.unsupported(node, what, CAST_IT)
-    return cast(context, node, array, array_type(type)), cast(context, node, value, type)
+        raise context.unsupported(place, what, CAST_IT)
+    return cast(context, place, array, array_type(type)), cast(context, place, value, type)
 
 
 def _of_two(how: str, gives: pa.DataType | None = None) -> Special:
     """A function of two arrays of a common type. how: a macro."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        pair = [need_array(context, node, value) for value in to_common(context, node, operands)]
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        pair = [need_array(context, place, value) for value in to_common(context, place, operands)]
         if not is_ordered(pair[0].type):
-            raise context.unsupported(node, f"comparing elements of {typed_name(pair[0])}", _SIMILAR)
+            raise context.unsupported(place, f"comparing elements of {typed_name(pair[0])}", _SIMILAR)
         left, right = in_order(*pair)
         type = left.type if gives is None else gives
         return opaque(Scalar(macro(how, left.sql, right.sql), type, any_fails(pair)))
@@ -96,32 +97,37 @@ def _of_two(how: str, gives: pa.DataType | None = None) -> Special:
     return rule
 
 
-def _zipped(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _zipped(context: Context, node: Place, operands: Operands) -> Scalar:
+    assert isinstance(node, exp.Expr), "the names are in the tree"
+    names = [title_of(part) or str(number) for number, part in enumerate(node.expressions)]
+    return zipped(context, node, names, operands)
+
+
+def zipped(context: Context, place: Place, names: Sequence[str], operands: Operands) -> Scalar:
     """``arrays_zip(a, b, ...)``: structs of the elements at each place, NULL where an array is shorter."""
-    arrays = in_order(*(need_array(context, node, value) for value in operands))
-    names = [title_of(part) or str(place) for place, part in enumerate(node.expressions)]
+    arrays = in_order(*(need_array(context, place, value) for value in operands))
     type = array_type(struct_type(names, [array.type.value_type for array in arrays]))
 
-    def zipped(given: str) -> str:
-        fields = [field_sql(given, place) for place in range(len(arrays))]
+    def made(given: str) -> str:
+        fields = [field_sql(given, number) for number in range(len(arrays))]
         longest = f"greatest({', '.join(f'len({one})' for one in fields)})"
-        made = each(
+        structs = each(
             f"range(1, {longest} + 1)", lambda at: struct_sql([f"list_extract({one}, {at})" for one in fields]), given
         )
-        return f"CASE WHEN {' OR '.join(f'{one} IS NULL' for one in fields)} THEN NULL ELSE {made} END"
+        return f"CASE WHEN {' OR '.join(f'{one} IS NULL' for one in fields)} THEN NULL ELSE {structs} END"
 
-    return opaque(strict(once(struct_sql([array.sql for array in arrays]), zipped), type, arrays))
+    return opaque(strict(once(struct_sql([array.sql for array in arrays]), made), type, arrays))
 
 
-def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _joined(context: Context, place: Place, operands: Operands) -> Scalar:
     """``array_join(a, separator[, word for NULL])``."""
-    array = need_array(context, node, operands[0])
+    array = need_array(context, place, operands[0])
     if is_nested(array.type.value_type):
-        raise context.unsupported(node, f"array_join() of {typed_name(array)}", "Give it an ARRAY<STRING>.")
-    array = cast(context, node, array, array_type(pa.string()))
+        raise context.unsupported(place, f"array_join() of {typed_name(array)}", "Give it an ARRAY<STRING>.")
+    array = cast(context, place, array, array_type(pa.string()))
     if not isinstance(operands[1].constant, str):
-        raise context.unsupported(node, "array_join() by a computed separator", "Write it in quotes.")
-    texts = [take(context, node, _TEXT, value) for value in operands[1:]]
+        raise context.unsupported(place, "array_join() by a computed separator", "Write it in quotes.")
+    texts = [take(context, place, _TEXT, value) for value in operands[1:]]
     parts = in_order(array, *texts)
     name = "spark_array_join" if len(texts) == 1 else "spark_array_join_all"
     return opaque(strict(macro(name, *(part.sql for part in parts)), pa.string(), parts))
@@ -140,54 +146,57 @@ def _sorted(descends: bool, nulls_first: bool) -> Callable[[str, pa.DataType], s
     return sql
 
 
-def _sort(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _sort(puts_nulls_first: bool) -> Special:
     """``array_sort(a)``: ascending, NULL last; ``sort_array(a[, ascending])``: NULL first, or last if it descends."""
-    array = need_array(context, node, operands[0])
-    if not is_ordered(array.type):
-        raise context.unsupported(node, f"sorting {typed_name(array)}", "Sort an array of other values.")
-    by = node.expressions[1] if len(node.expressions) > 1 else None
-    if by is not None and not isinstance(by, exp.Boolean):
-        raise context.unsupported(node, "an order that is not written out", "Write TRUE or FALSE.")
-    descends = by is not None and not by.this
-    made = _sorted(descends, node.name.lower() == "sort_array" and not descends)
-    return opaque(strict(made(array.sql, array.type.value_type), array.type, (array,)))
+
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        array = need_array(context, place, operands[0])
+        if not is_ordered(array.type):
+            raise context.unsupported(place, f"sorting {typed_name(array)}", "Sort an array of other values.")
+        ascends = operands[1].constant if len(operands) > 1 else True
+        if not isinstance(ascends, bool):
+            raise context.unsupported(place, "an order that is not written out", "Write TRUE or FALSE.")
+        made = _sorted(not ascends, puts_nulls_first and ascends)
+        return opaque(strict(made(array.sql, array.type.value_type), array.type, (array,)))
+
+    return rule
 
 
-def _extreme(function: str) -> Special:
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        array = need_array(context, node, operands[0])
+def _extreme(name: str, function: str) -> Special:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        array = need_array(context, place, operands[0])
         type = array.type.value_type
         if is_nested(type):
             instead = "Take an element of the sorted array: sort_array(a)[0]."
-            raise context.unsupported(node, f"{node.name}() of {typed_name(array)}", instead)
+            raise context.unsupported(place, f"{name}() of {typed_name(array)}", instead)
         return opaque(Scalar(f"CAST({function}({array.sql}) AS {duck_name(type)})", type, array.fails))
 
     return rule
 
 
-def _repeated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _repeated(context: Context, place: Place, operands: Operands) -> Scalar:
     """``array_repeat(value, times)``."""
-    value, times = operands[0], take(context, node, _INT, operands[1])
+    value, times = operands[0], take(context, place, _INT, operands[1])
     if is_untyped(value.type):
-        raise context.unsupported(node, f"array_repeat() of {typed_name(value)}", CAST_IT)
+        raise context.unsupported(place, f"array_repeat() of {typed_name(value)}", CAST_IT)
     bounded = once(times.sql, lambda n: f"CASE WHEN {n} > {ELEMENTS_MAX} THEN {TOO_MANY} ELSE CAST({n} AS BIGINT) END")
     sql = each(f"range(0, {bounded})", lambda _: value.sql, value.sql)
     return opaque(Scalar(sql, array_type(value.type), True, nulls=times.null_by))
 
 
-def _sliced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    array = need_array(context, node, operands[0])
-    start, length = (take(context, node, OperandKind.WHOLE, value) for value in operands[1:])
+def _sliced(context: Context, place: Place, operands: Operands) -> Scalar:
+    array = need_array(context, place, operands[0])
+    start, length = (take(context, place, OperandKind.WHOLE, value) for value in operands[1:])
     parts = in_order(array, start, length)
     return opaque(strict(macro("spark_slice", *(part.sql for part in parts)), array.type, parts, fails=True))
 
 
-def _inserted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _inserted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``array_insert(a, place, value)``: NULLs fill up what lies between."""
-    array, value = _alike(context, node, operands[0], operands[2])
-    array, place = in_order(array, take(context, node, _INT, operands[1]))
+    array, value = _alike(context, place, operands[0], operands[2])
+    array, index = in_order(array, take(context, place, _INT, operands[1]))
     empty = f"CAST(NULL AS {duck_name(value.type)})"
-    given = f"{{'a': {array.sql}, 'n': CAST({place.sql} AS BIGINT), 'v': {value.sql}}}"
+    given = f"{{'a': {array.sql}, 'n': CAST({index.sql} AS BIGINT), 'v': {value.sql}}}"
 
     def inserted(g: str) -> str:
         size, at = f"len({g}.a)", f"(CASE WHEN {g}.n > 0 THEN {g}.n - 1 ELSE len({g}.a) + {g}.n + 1 END)"
@@ -200,15 +209,15 @@ def _inserted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
             f"WHEN {at} < 0 THEN [{g}.v] || {missing} || {g}.a WHEN {at} = 0 THEN [{g}.v] || {g}.a ELSE {within} END"
         )
 
-    nulls = array.null_by | place.null_by
+    nulls = array.null_by | index.null_by
     return opaque(Scalar(once(given, inserted), array.type, fails=True, nulls=nulls))
 
 
-def _flat(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _flat(context: Context, place: Place, operands: Operands) -> Scalar:
     """``flatten(a)``: NULL if one of the arrays in it is."""
-    array = need_array(context, node, operands[0])
+    array = need_array(context, place, operands[0])
     if not is_array(array.type.value_type):
-        raise context.unsupported(node, f"flatten() of {typed_name(array)}", "Give it an array of arrays.")
+        raise context.unsupported(place, f"flatten() of {typed_name(array)}", "Give it an array of arrays.")
     return opaque(Scalar(macro("spark_flatten", array.sql), array.type.value_type, array.fails))
 
 
@@ -218,15 +227,15 @@ def _flat(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 def _of_map(how: str, gives: Callable[[pa.DataType], pa.DataType]) -> Special:
     """A function of one map. how: DuckDB SQL, with {0} for it."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        value = need_map(context, node, operands[0])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        value = need_map(context, place, operands[0])
         return opaque(strict(how.replace("{0}", value.sql), gives(value.type), (value,)))
 
     return rule
 
 
-def _entries(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    value = need_map(context, node, operands[0])
+def _entries(context: Context, place: Place, operands: Operands) -> Scalar:
+    value = need_map(context, place, operands[0])
     sql = each(f"map_entries({value.sql})", lambda one: struct_sql([f"{one}.key", f"{one}.value"]))
     return opaque(strict(sql, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,)))
 
@@ -248,13 +257,13 @@ def map_of(entries: Scalar, type: pa.DataType) -> Scalar:
     return strict(once(entries.sql, made), type, (entries,))
 
 
-def _of_text(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _of_text(context: Context, place: Place, operands: Operands) -> Scalar:
     """``str_to_map(s[, between pairs[, between key and value]])``; a key without a value has NULL."""
-    text = take(context, node, _TEXT, operands[0])
+    text = take(context, place, _TEXT, operands[0])
     written = [operand.constant for operand in operands[1:]]
     pair, colon = (plain_text(mark) for mark in (*written, *(",", ":")[len(written) :]))
     if not pair or not colon:
-        raise context.unsupported(node, "str_to_map() by this separator", "Write letters that mean themselves.")
+        raise context.unsupported(place, "str_to_map() by this separator", "Write letters that mean themselves.")
     pairs = f"string_split({text.sql}, {string_sql(pair)})"
 
     def made(p: str) -> str:
@@ -267,21 +276,21 @@ def _of_text(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return opaque(strict(once(pairs, made), type, (text,), fails=True))
 
 
-def _contains_key(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    value, key = need_map(context, node, operands[0]), operands[1]
+def _contains_key(context: Context, place: Place, operands: Operands) -> Scalar:
+    value, key = need_map(context, place, operands[0]), operands[1]
     keys = Scalar(f"map_keys({value.sql})", array_type(value.type.key_type), value.fails, nulls=value.null_by)
-    return _with_element("spark_array_contains", pa.bool_())(context, node, (keys, key))
+    return _with_element("spark_array_contains", pa.bool_())(context, place, (keys, key))
 
 
-def _from_arrays(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _from_arrays(context: Context, place: Place, operands: Operands) -> Scalar:
     """``map_from_arrays(keys, values)``."""
-    keys, values = in_order(*(need_array(context, node, value) for value in operands))
-    return _made(context, node, keys.sql, values.sql, keys.type.value_type, values.type.value_type, (keys, values))
+    keys, values = in_order(*(need_array(context, place, value) for value in operands))
+    return _made(context, place, keys.sql, values.sql, keys.type.value_type, values.type.value_type, (keys, values))
 
 
 def _made(
     context: Context,
-    node: exp.Expr,
+    place: Place,
     keys: str,
     values: str,
     key: pa.DataType,
@@ -289,16 +298,16 @@ def _made(
     operands: Sequence[Scalar],
 ) -> Scalar:
     if not is_ordered(key):
-        raise context.unsupported(node, "a map whose keys hold maps", "Take other keys.")
+        raise context.unsupported(place, "a map whose keys hold maps", "Take other keys.")
     return opaque(Scalar(macro("spark_map", keys, values), map_type(key, value), fails=True))
 
 
-def _from_entries(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _from_entries(context: Context, place: Place, operands: Operands) -> Scalar:
     """``map_from_entries(a)``, of an array of structs of two fields; NULL if one of the structs is."""
-    array = need_array(context, node, operands[0])
+    array = need_array(context, place, operands[0])
     pair = array.type.value_type
     if not is_struct(pair) or pair.num_fields != 2 or not is_ordered(pair.field(0).type):
-        raise context.unsupported(node, f"map_from_entries() of {typed_name(array)}", "Give it structs of two fields.")
+        raise context.unsupported(place, f"map_from_entries() of {typed_name(array)}", "Give it structs of two fields.")
 
     def made(a: str) -> str:
         parts = each(a, lambda one: field_sql(one, 0)), each(a, lambda one: field_sql(one, 1))
@@ -309,9 +318,9 @@ def _from_entries(context: Context, node: exp.Expr, operands: Operands) -> Scala
     return opaque(Scalar(once(array.sql, made), type, fails=True))
 
 
-def _united(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _united(context: Context, place: Place, operands: Operands) -> Scalar:
     """``map_concat(a, b, ...)``. Spark raises if a key comes twice."""
-    maps = [need_map(context, node, value) for value in to_common(context, node, operands)]
+    maps = [need_map(context, place, value) for value in to_common(context, place, operands)]
     keys, values = (" || ".join(f"{function}({one.sql})" for one in maps) for function in ("map_keys", "map_values"))
     return opaque(Scalar(macro("spark_map", f"({keys})", f"({values})"), maps[0].type, fails=True))
 
@@ -440,7 +449,7 @@ ARRAYS: tuple[Function, ...] = (
     Function(
         "sort_array",
         (_ANY, OperandKind.CONDITION),
-        _sort,
+        _sort(puts_nulls_first=True),
         _TYPE,
         least=1,
         samples="sort_array(ai); sort_array(axs, false); sort_array(sts); sort_array(lists, false); sort_array(texts)",
@@ -448,14 +457,14 @@ ARRAYS: tuple[Function, ...] = (
     Function(
         "array_sort",
         (_ANY,),
-        _sort,
+        _sort(puts_nulls_first=False),
         _TYPE,
         samples="array_sort(ai); array_sort(axs); array_sort(sts); array_sort(lists)",
     ),
     Function(
         "array_min",
         (_ANY,),
-        _extreme("list_min"),
+        _extreme("array_min", "list_min"),
         _OF_ELEMENT,
         nulls="also without an element that is not NULL",
         samples="array_min(ai); array_min(axs); array_min(texts)",
@@ -463,7 +472,7 @@ ARRAYS: tuple[Function, ...] = (
     Function(
         "array_max",
         (_ANY,),
-        _extreme("list_max"),
+        _extreme("array_max", "list_max"),
         _OF_ELEMENT,
         nulls="also without an element that is not NULL",
         samples="array_max(ai); array_max(axs); array_max(texts)",

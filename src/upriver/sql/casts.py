@@ -10,11 +10,10 @@ from datetime import MAXYEAR, MINYEAR, date
 from decimal import ROUND_HALF_UP, Decimal, localcontext
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.engine.moment_texts import NotAMoment, clocks_in, instants_in
 from upriver.plan.relation import Scalar
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
     EMPTY_MAP,
@@ -53,7 +52,7 @@ from upriver.sql.scalars import (
     typed_name,
 )
 
-Cast = Callable[[Context, exp.Expr, Scalar, pa.DataType], Scalar]
+Cast = Callable[[Context, Place, Scalar, pa.DataType], Scalar]
 
 EXACT_DOUBLE_DIGITS_MAX = 15  # DuckDB divides a decimal's integer by a power of ten: exact operands, one rounding
 _BLANK = r"[\x00-\x20\x7f]*"
@@ -67,35 +66,35 @@ _EDGES = "spark_epoch_day("
 """A part of the SQL of a value that may be an infinite date."""
 
 
-def cast(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-    """The value as the type ``to``, by Spark's rules. ``node`` is the value's place, for a refusal."""
+def cast(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
+    """The value as the type ``to``, by Spark's rules. place: the value's, for a refusal."""
     if same_type(value.type, to):
         return value
     if is_null(value.type):
         return null(to)
     if is_nested(value.type):
-        return _nested(context, node, value, to)
+        return _nested(context, place, value, to)
     if value.constant is not None:
-        folded = _fold(context, node, value, to)
+        folded = _fold(context, place, value, to)
         if folded is not None:
             return folded
     value = within_range(value)
     for source, target, how in _CASTS:
         if source(value.type) and target(to):
-            given = how(context, node, value, to)
+            given = how(context, place, value, to)
             given = given if how is _floating_to_decimal else replace(given, nulls=value.null_by)
             return intolerant(given, (value,))
-    raise refused(context, node, value, to)
+    raise refused(context, place, value, to)
 
 
-def _nested(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _nested(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     """An array, a struct or a map part by part. A map keeps the type of its keys."""
     parts = list(zip(parts_of(value.type), parts_of(to), strict=False))
     fails = value.fails
 
-    def made(place: int, part: str) -> str:
+    def made(number: int, part: str) -> str:
         nonlocal fails
-        one = cast(context, node, Scalar(part, parts[place][0]), parts[place][1])
+        one = cast(context, place, Scalar(part, parts[number][0]), parts[number][1])
         fails |= one.fails
         return one.sql
 
@@ -108,10 +107,10 @@ def _nested(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) ->
         items = each(f"map_values({value.sql})", lambda element: made(1, element))
         sql = f"MAP(map_keys({value.sql}), {items})"
     elif is_struct(value.type) and is_struct(to) and value.type.num_fields == to.num_fields:
-        places = range(len(parts))
-        sql = once(value.sql, lambda one: _struct_of(one, [made(place, field_sql(one, place)) for place in places]))
+        numbers = range(len(parts))
+        sql = once(value.sql, lambda one: _struct_of(one, [made(number, field_sql(one, number)) for number in numbers]))
     else:
-        raise refused(context, node, value, to)
+        raise refused(context, place, value, to)
     return intolerant(Scalar(sql, to, fails, nulls=value.null_by), (value,))
 
 
@@ -126,19 +125,19 @@ def within_range(value: Scalar) -> Scalar:
     return value
 
 
-def refused(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Exception:
+def refused(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Exception:
     is_printed = is_floating(value.type) and is_string(to)
     instead = "Write format_number(x, 2), or CAST(CAST(x AS DECIMAL(18, 2)) AS STRING)." if is_printed else ELSEWHERE
-    return context.unsupported(node, f"a cast from {typed_name(value)} to {spark_name(to)}", instead)
+    return context.unsupported(place, f"a cast from {typed_name(value)} to {spark_name(to)}", instead)
 
 
 # Constants: folded here, where Python is as exact as Java.
 
 
-def _fold(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar | None:
+def _fold(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar | None:
     constant = value.constant
     if isinstance(constant, str):
-        return _fold_text(context, node, constant, to)
+        return _fold_text(context, place, constant, to)
     if isinstance(constant, bool):
         return None
     if isinstance(constant, int) and is_integer(to):
@@ -154,9 +153,9 @@ def _fold(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> S
     return None
 
 
-def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> Scalar | None:
+def _fold_text(context: Context, place: Place, text: str, to: pa.DataType) -> Scalar | None:
     if is_date(to) or is_wall_clock(to) or is_instant(to):
-        check_word(context, node, text, to)
+        check_word(context, place, text, to)
     try:
         if is_date(to):
             return None if _is_far(text) else never_null(Scalar(f"DATE '{_date(text).isoformat()}'", to))
@@ -168,15 +167,15 @@ def _fold_text(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> 
         form = "yyyy-MM-dd" if is_date(to) else "yyyy-MM-dd HH:mm:ss"
         why = error.why if isinstance(error, NotAMoment) else str(error)
         what = f"{text!r} as a {spark_name(to)} (it {why})"
-        raise context.unsupported(node, what, f"Write it as {form}.") from error
+        raise context.unsupported(place, what, f"Write it as {form}.") from error
     return None
 
 
-def check_word(context: Context, node: exp.Expr, text: str, to: pa.DataType) -> None:
+def check_word(context: Context, place: Place, text: str, to: pa.DataType) -> None:
     """Refuse the words that Spark replaces by a time when it plans a query."""
     if _WORD.match(text):
         what = f"{text!r} as a {spark_name(to)} (a word that Spark replaces when it plans a query)"
-        raise context.unsupported(node, what, "Write current_timestamp(), or the time itself.")
+        raise context.unsupported(place, what, "Write current_timestamp(), or the time itself.")
 
 
 def _is_far(text: str) -> bool:
@@ -207,88 +206,88 @@ def _timestamp(moment: pa.Array, type: pa.DataType) -> Scalar | None:
 # Everything else. Each takes (context, node, value, to).
 
 
-def _plain(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _plain(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"CAST({value.sql} AS {duck_name(to)})", to, value.fails)
 
 
-def _checked(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _checked(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"CAST({value.sql} AS {duck_name(to)})", to, fails=True)
 
 
-def _integer_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-    return (_plain if to.bit_width > value.type.bit_width else _checked)(context, node, value, to)
+def _integer_to_integer(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
+    return (_plain if to.bit_width > value.type.bit_width else _checked)(context, place, value, to)
 
 
-def _to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _to_decimal(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     source = as_decimal(value.type)
     assert source is not None, "only exact numbers are cast so"
     more = to.precision - to.scale - (source.precision - source.scale)
     fits = more > 0 or (more == 0 and to.scale >= source.scale)  # a number may be rounded up to one more digit
-    return (_plain if fits else _checked)(context, node, value, to)
+    return (_plain if fits else _checked)(context, place, value, to)
 
 
-def _decimal_to_text(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _decimal_to_text(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     text = f"CAST({value.sql} AS VARCHAR)"
     if value.type.precision == value.type.scale:  # DuckDB writes .05
         text = rf"regexp_replace({text}, '^(-?)[.]', '\10.')"
     return Scalar(text, to, value.fails)
 
 
-def _decimal_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _decimal_to_integer(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     if to != pa.int64() and value.type.precision > _LONG_DIGITS_MAX:
-        return _floating_to_integer(context, node, cast(context, node, value, pa.float64()), to)
+        return _floating_to_integer(context, place, cast(context, place, value, pa.float64()), to)
     return Scalar(f"CAST(trunc({value.sql}) AS {duck_name(to)})", to, fails=True)  # DuckDB alone would round
 
 
-def _floating_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _floating_to_integer(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     double = f"CAST({value.sql} AS DOUBLE)"
     whole = macro("spark_double_to_bigint", double) if to == pa.int64() else f"trunc({double})"
     return Scalar(f"CAST({whole} AS {duck_name(to)})", to, fails=True)
 
 
-def _floating_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _floating_to_floating(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     if to == pa.float32():
-        raise refused(context, node, value, to)  # Spark gives infinity where DuckDB gives an error
-    return _plain(context, node, value, to)
+        raise refused(context, place, value, to)  # Spark gives infinity where DuckDB gives an error
+    return _plain(context, place, value, to)
 
 
-def _decimal_to_floating(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _decimal_to_floating(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     if to == pa.float32():
-        raise refused(context, node, value, to)
+        raise refused(context, place, value, to)
     if value.type.precision <= EXACT_DOUBLE_DIGITS_MAX:
-        return _plain(context, node, value, to)
+        return _plain(context, place, value, to)
     return Scalar(f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", to, value.fails)  # parsed: correctly rounded
 
 
-def _floating_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _floating_to_decimal(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     """Casts by the digits that would be printed; NULL if there are none."""
     text = f"CAST({macro('spark_written_out', 'CAST(v AS VARCHAR)')} AS {duck_name(to)})"
     sql = f"CASE WHEN isnan(v) OR isinf(v) THEN NULL ELSE {text} END"
     return Scalar(f"list_transform([CAST({value.sql} AS DOUBLE)], lambda v: {sql})[1]", to, fails=True)
 
 
-def _text_to_decimal(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _text_to_decimal(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"CAST({macro('spark_decimal_text', value.sql)} AS {duck_name(to)})", to, fails=True)
 
 
 def _checked_by(name: str) -> Cast:
     """A cast by one of our macros (:mod:`upriver.engine.expressions`)."""
 
-    def how(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+    def how(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
         return Scalar(macro(name, value.sql), to, fails=True)
 
     return how
 
 
-def _text_to_integer(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _text_to_integer(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"CAST({macro('spark_integer_of_text', value.sql)} AS {duck_name(to)})", to, fails=True)
 
 
-def _text_to_clock(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _text_to_clock(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"kernel_clock_of_text({value.sql})", to, fails=True)
 
 
-def _text_to_instant(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _text_to_instant(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"kernel_instant_of_text({value.sql}, {string_sql(context.timezone)})", to, fails=True)
 
 
@@ -312,21 +311,21 @@ def with_clock(context: Context, moment: Scalar, change: Callable[[str], str]) -
     return f"kernel_instant_near({change(clock)}, {string_sql(context.timezone)}, {moment.sql})"
 
 
-def _day_to_instant(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _day_to_instant(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     """The instant at which a day begins."""
-    return in_zone(_plain(context, node, value, pa.timestamp("us")), context.timezone, "kernel_day_start", to)
+    return in_zone(_plain(context, place, value, pa.timestamp("us")), context.timezone, "kernel_day_start", to)
 
 
 def _of_clock(how: Cast) -> Cast:
     """A cast of an instant, from that of its wall clock."""
-    return lambda context, node, value, to: how(context, node, local(context, value), to)
+    return lambda context, place, value, to: how(context, place, local(context, value), to)
 
 
 def _from_clock(how: Cast) -> Cast:
     """A cast to an instant, from that to its wall clock."""
 
-    def made(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
-        return in_zone(how(context, node, value, pa.timestamp("us")), context.timezone, "kernel_instant", to)
+    def made(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
+        return in_zone(how(context, place, value, pa.timestamp("us")), context.timezone, "kernel_instant", to)
 
     return made
 
@@ -343,7 +342,7 @@ def _is_binary(type: pa.DataType) -> bool:
     return bool(type == pa.binary())
 
 
-def _encoded(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _encoded(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(f"encode({value.sql})", to, value.fails)
 
 
@@ -351,7 +350,7 @@ def _is_exact(type: pa.DataType) -> bool:
     return is_integer(type) or is_decimal(type)
 
 
-def _retyped(context: Context, node: exp.Expr, value: Scalar, to: pa.DataType) -> Scalar:
+def _retyped(context: Context, place: Place, value: Scalar, to: pa.DataType) -> Scalar:
     return Scalar(value.sql, to, value.fails)
 
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import is_nested, is_null
 from upriver.sql.logic import choose, compare, is_null_test, not_null_test
 from upriver.sql.operators import as_condition, to_common
@@ -16,8 +16,8 @@ from upriver.sql.signatures import Function, OperandKind, Operands, Special
 _ANY, _NUMBER, _CONDITION = OperandKind.ANY, OperandKind.NUMBER, OperandKind.CONDITION
 
 
-def _coalesced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    given = to_common(context, node, operands)
+def _coalesced(context: Context, place: Place, operands: Operands) -> Scalar:
+    given = to_common(context, place, operands)
     if is_null(given[0].type):
         return null(pa.null())
     values = _needed([value for value, operand in zip(given, operands, strict=True) if not is_null(operand.type)])
@@ -32,27 +32,27 @@ def _needed(values: Sequence[Scalar]) -> Sequence[Scalar]:
     return values[: last + 1]
 
 
-def _if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _if(context: Context, place: Place, operands: Operands) -> Scalar:
     test, value, otherwise = operands
-    return choose(context, node, [(as_condition(context, node, test), value)], otherwise)
+    return choose(context, place, [(as_condition(context, place, test), value)], otherwise)
 
 
-def _nvl2(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _nvl2(context: Context, place: Place, operands: Operands) -> Scalar:
     tested, value, otherwise = operands
-    return choose(context, node, [(not_null_test(tested), value)], otherwise)
+    return choose(context, place, [(not_null_test(tested), value)], otherwise)
 
 
-def _null_if(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _null_if(context: Context, place: Place, operands: Operands) -> Scalar:
     value, other = operands
-    return choose(context, node, [(compare(context, node, "=", value, other), null(value.type))], value)
+    return choose(context, place, [(compare(context, place, "=", value, other), null(value.type))], value)
 
 
 def _extreme(function: str) -> Special:
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        values = to_common(context, node, operands)
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        values = to_common(context, place, operands)
         if is_nested(values[0].type):
             instead = "Write CASE WHEN a < b THEN a ELSE b END, as it shall be for NULL."
-            raise context.unsupported(node, f"{function}() of {typed_name(values[0])}", instead)
+            raise context.unsupported(place, f"{function}() of {typed_name(values[0])}", instead)
         return _unless_one_is_there(Scalar(f"{function}({', '.join(v.sql for v in values)})", values[0].type), values)
 
     return rule
@@ -64,18 +64,18 @@ def _unless_one_is_there(value: Scalar, operands: Sequence[Scalar]) -> Scalar:
     return value if all(operand.null_by for operand in operands) else never_null(value)
 
 
-def _equal_null(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    return compare(context, node, "IS NOT DISTINCT FROM", *operands)
+def _equal_null(context: Context, place: Place, operands: Operands) -> Scalar:
+    return compare(context, place, "IS NOT DISTINCT FROM", *operands)
 
 
-def _zero(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _zero(context: Context, place: Place, operands: Operands) -> Scalar:
     """``nullifzero(x)``."""
-    return _null_if(context, node, (operands[0], literal(0, pa.int32())))
+    return _null_if(context, place, (operands[0], literal(0, pa.int32())))
 
 
-def _or_zero(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _or_zero(context: Context, place: Place, operands: Operands) -> Scalar:
     """``zeroifnull(x)``."""
-    return _coalesced(context, node, (operands[0], literal(0, pa.int32())))
+    return _coalesced(context, place, (operands[0], literal(0, pa.int32())))
 
 
 _COMMON = "the common type"
@@ -137,7 +137,7 @@ CHOICES: tuple[Function, ...] = (
     Function(
         "isnull",
         (_ANY,),
-        lambda context, node, operands: is_null_test(operands[0]),
+        lambda context, place, operands: is_null_test(operands[0]),
         "BOOLEAN",
         nulls="never",
         samples="isnull(s); isnull(x)",
@@ -145,7 +145,7 @@ CHOICES: tuple[Function, ...] = (
     Function(
         "isnotnull",
         (_ANY,),
-        lambda context, node, operands: not_null_test(operands[0]),
+        lambda context, place, operands: not_null_test(operands[0]),
         "BOOLEAN",
         nulls="never",
         samples="isnotnull(s); isnotnull(x)",

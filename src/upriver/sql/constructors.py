@@ -4,6 +4,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import (
     EMPTY_MAP,
     array_type,
@@ -27,17 +28,18 @@ _ANY = OperandKind.ANY
 NOT_ONE = "It takes an ARRAY or a MAP."
 
 
-def array_of(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def array_of(context: Context, place: Place, operands: Operands) -> Scalar:
     """``array(a, b, ...)``: of the common type of all."""
     if not operands:
         return never_null(Scalar("[]", array_type(pa.null())))
-    values = to_common(context, node, operands)
+    values = to_common(context, place, operands)
     sql = f"[{', '.join(value.sql for value in values)}]"
     return never_null(Scalar(sql, array_type(values[0].type), any_fails(values)))
 
 
-def _struct(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _struct(context: Context, node: Place, operands: Operands) -> Scalar:
     """``struct(a, b AS c, ...)``: fields have the names of columns, or their numbers."""
+    assert isinstance(node, exp.Expr), "the names are in the tree"
     names = [title_of(part) or f"col{place}" for place, part in enumerate(node.expressions, 1)]
     return _named(context, node, names, operands)
 
@@ -56,46 +58,46 @@ def title_of(node: exp.Expr) -> str:
     return str(node.alias_or_name) if isinstance(node, exp.Alias | exp.Identifier) else ""
 
 
-def _named_struct(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _named_struct(context: Context, place: Place, operands: Operands) -> Scalar:
     """``named_struct('a', 1, 'b', 2)``."""
     names = [name.constant for name in operands[::2]]
     if len(operands) % 2 or not all(isinstance(name, str) for name in names):
-        raise context.unsupported(node, "these operands of named_struct()", "Write named_struct('a', 1, 'b', x).")
-    return _named(context, node, list(map(str, names)), operands[1::2])
+        raise context.unsupported(place, "these operands of named_struct()", "Write named_struct('a', 1, 'b', x).")
+    return _named(context, place, list(map(str, names)), operands[1::2])
 
 
-def _named(context: Context, node: exp.Expr, names: list[str], values: Operands) -> Scalar:
+def _named(context: Context, place: Place, names: list[str], values: Operands) -> Scalar:
     untyped = next((value for value in values if is_untyped(value.type)), None)
     if untyped is not None:
-        raise context.unsupported(node, "a field of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
+        raise context.unsupported(place, "a field of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
     type = struct_type(names, [value.type for value in values])
     return never_null(Scalar(struct_sql([value.sql for value in values]), type, any_fails(values)))
 
 
-def _map(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _map(context: Context, place: Place, operands: Operands) -> Scalar:
     """``map(k, v, ...)``. Spark raises if a key is NULL, or comes twice."""
     if not operands:
         return never_null(Scalar("MAP {}", EMPTY_MAP))
     if len(operands) % 2:
-        raise context.unsupported(node, f"map() of {len(operands)} operands", "Give a value for each key.")
-    keys, values = to_common(context, node, operands[::2]), to_common(context, node, operands[1::2])
-    return made_map(context, node, keys, values)
+        raise context.unsupported(place, f"map() of {len(operands)} operands", "Give a value for each key.")
+    keys, values = to_common(context, place, operands[::2]), to_common(context, place, operands[1::2])
+    return made_map(context, place, keys, values)
 
 
-def made_map(context: Context, node: exp.Expr, keys: Operands, values: Operands) -> Scalar:
+def made_map(context: Context, place: Place, keys: Operands, values: Operands) -> Scalar:
     if is_untyped(keys[0].type) or is_untyped(values[0].type) or has_map(keys[0].type):
         what = f"a map of {typed_name(keys[0])} to {typed_name(values[0])}"
-        raise context.unsupported(node, what, "Give both a type: CAST(NULL AS ...).")
+        raise context.unsupported(place, what, "Give both a type: CAST(NULL AS ...).")
     listed = (f"[{', '.join(part.sql for part in parts)}]" for parts in (keys, values))
     return never_null(Scalar(macro("spark_map", *listed), map_type(keys[0].type, values[0].type), fails=True))
 
 
-def _size(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _size(context: Context, place: Place, operands: Operands) -> Scalar:
     (value,) = operands
     if is_null(value.type):
         return null(pa.int32())
     if not (is_array(value.type) or is_map(value.type)):
-        raise context.unsupported(node, f"the size of {typed_name(value)}", NOT_ONE)
+        raise context.unsupported(place, f"the size of {typed_name(value)}", NOT_ONE)
     function = "len" if is_array(value.type) else "cardinality"
     return strict(f"CAST({function}({value.sql}) AS INTEGER)", pa.int32(), (value,))
 
@@ -103,14 +105,14 @@ def _size(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 def _element(how: str) -> Special:
     """``element_at`` and its kin. how: the macro for arrays."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        value, place = operands
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        value, index = operands
         if is_array(value.type):
-            place = cast(context, node, place, pa.int32()) if is_integer(place.type) else place
-            return element(context, node, value, place, how)
+            index = cast(context, place, index, pa.int32()) if is_integer(index.type) else index
+            return element(context, place, value, index, how)
         if is_map(value.type) and how != "spark_get":
-            return of_key(context, node, value, place)
-        raise context.unsupported(node, f"an element of {typed_name(value)}", NOT_ONE)
+            return of_key(context, place, value, index)
+        raise context.unsupported(place, f"an element of {typed_name(value)}", NOT_ONE)
 
     return rule
 

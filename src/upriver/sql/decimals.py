@@ -8,10 +8,10 @@ DuckDB computes what needs no such rounding, and checks its range; a kernel
 from decimal import Decimal
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.engine.wide_decimals import SCALA_DIGITS
 from upriver.plan.relation import Scalar
+from upriver.plan.source import Place
 from upriver.plan.types import (
     DECIMAL_DIGITS_MAX,
     adjusted_decimal,
@@ -38,17 +38,17 @@ def are_decimals(left: Scalar, right: Scalar) -> bool:
     return exact and (is_decimal(left.type) or is_decimal(right.type))
 
 
-def least_decimal(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def least_decimal(context: Context, place: Place, value: Scalar) -> Scalar:
     """A number as a decimal; an integer literal has only the digits it is written with."""
     if is_integer(value.type) and isinstance(value.constant, int):
         return literal(Decimal(value.constant), pa.decimal128(len(str(abs(value.constant))), 0))
     type = as_decimal(value.type)
-    return value if type is None else cast(context, node, value, type)
+    return value if type is None else cast(context, place, value, type)
 
 
-def total(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
+def total(context: Context, place: Place, sign: str, left: Scalar, right: Scalar) -> Scalar:
     """``+``, ``-`` or ``*``."""
-    left, right = least_decimal(context, node, left), least_decimal(context, node, right)
+    left, right = least_decimal(context, place, left), least_decimal(context, place, right)
     a, b = left.type, right.type
     if sign == "*":
         precision, scale = a.precision + b.precision + 1, a.scale + b.scale
@@ -65,14 +65,14 @@ def total(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scal
     if sign == "*":
         wide = precision > _LONG_DIGITS_MAX
         operands = (pa.decimal128(max(type.precision, _LONG_DIGITS_MAX + 1), a.scale) if wide else a, b)
-    left, right = in_order(*(cast(context, node, *pair) for pair in zip((left, right), operands, strict=True)))
+    left, right = in_order(*(cast(context, place, *pair) for pair in zip((left, right), operands, strict=True)))
     sql = f"CAST(({left.sql} {sign} {right.sql}) AS {duck_name(type)})"
     return strict(sql, type, (left, right), fails=precision > DECIMAL_DIGITS_MAX)
 
 
-def quotient(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def quotient(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     """``/``."""
-    left, right = least_decimal(context, node, left), least_decimal(context, node, right)
+    left, right = least_decimal(context, place, left), least_decimal(context, place, right)
     a, b = left.type, right.type
     scale = max(_PLACES_LEAST, a.scale + b.precision + 1)
     type = adjusted_decimal(_whole_digits(a) + b.scale + scale, scale)
@@ -80,9 +80,9 @@ def quotient(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> S
     return _by_kernel("divide", type, left, right)
 
 
-def remainder(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def remainder(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     """``%``: the sign is the left operand's."""
-    left, right = least_decimal(context, node, left), least_decimal(context, node, right)
+    left, right = least_decimal(context, place, left), least_decimal(context, place, right)
     a, b = left.type, right.type
     scale = max(a.scale, b.scale)
     type = adjusted_decimal(min(_whole_digits(a), _whole_digits(b)) + scale, scale)
@@ -91,14 +91,14 @@ def remainder(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> 
         right, left = in_order(right, left)
         return _by_kernel("remainder", type, left, right)
     common = pa.decimal128(digits, scale)
-    right, left = in_order(*(cast(context, node, value, common) for value in (right, left)))
+    right, left = in_order(*(cast(context, place, value, common) for value in (right, left)))
     sql = f"CAST({macro('spark_fmod', left.sql, right.sql)} AS {duck_name(type)})"
     return strict(sql, type, (left, right), fails=True)
 
 
-def whole_quotient(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def whole_quotient(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     """``DIV``, as BIGINT."""
-    left, right = least_decimal(context, node, left), least_decimal(context, node, right)
+    left, right = least_decimal(context, place, left), least_decimal(context, place, right)
     type = bounded_decimal(max(_whole_digits(left.type) + right.type.scale, 1), 0)
     right, left = in_order(right, left)
     sql = decimal_kernel("div", left.type, right.type, type)

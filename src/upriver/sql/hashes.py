@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import (
     is_boolean,
     is_date,
@@ -40,14 +40,14 @@ def _as_whole(value: Scalar) -> tuple[str, str] | None:
 def _hashed(seed: Scalar, how: Callable[[Scalar], tuple[str, str] | None]) -> Special:
     """Of each operand, with the hash of those before it as the seed. how: the kernel of an operand, and its SQL."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
         sql = seed.sql
         for value in operands:
             if is_null(value.type):
                 continue
             found = how(value)
             if found is None:
-                raise context.unsupported(node, f"a hash of {typed_name(value)}", "CAST it to a type that has one.")
+                raise context.unsupported(place, f"a hash of {typed_name(value)}", "CAST it to a type that has one.")
             sql = f"{found[0]}({sql}, {found[1]})"
         return never_null(Scalar(sql, seed.type, any_fails(operands)))
 
@@ -63,9 +63,9 @@ def _xxhash(value: Scalar) -> tuple[str, str] | None:
     return None if name is None else (f"kernel_xxhash_{name}", value.sql)
 
 
-def hash_of(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def hash_of(context: Context, place: Place, value: Scalar) -> Scalar:
     """``xxhash64(value)``."""
-    return _hashed(literal(42, pa.int64()), _xxhash)(context, node, (value,))
+    return _hashed(literal(42, pa.int64()), _xxhash)(context, place, (value,))
 
 
 def _murmur(value: Scalar) -> tuple[str, str] | None:

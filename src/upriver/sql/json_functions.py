@@ -1,22 +1,22 @@
 """Functions of JSON texts."""
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.engine.json_parts import read_path
 from upriver.plan.relation import Scalar
+from upriver.plan.source import Place
 from upriver.sql.scalars import Context, opaque, string_sql
 from upriver.sql.signatures import Function, OperandKind, Operands, take
 
 
-def _part(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _part(context: Context, place: Place, operands: Operands) -> Scalar:
     """``get_json_object(text, path)``."""
     path = operands[1].constant
     if not isinstance(path, str) or read_path(path) is None:
         raise context.unsupported(
-            node, "this path of JSON", "Write one in quotes, such as '$.a[0].b' or '$['a b'][*]'."
+            place, "this path of JSON", "Write one in quotes, such as '$.a[0].b' or '$['a b'][*]'."
         )
-    text = take(context, node, OperandKind.STRING, operands[0])
+    text = take(context, place, OperandKind.STRING, operands[0])
     return opaque(Scalar(f"kernel_json_part({text.sql}, {string_sql(path)})", pa.string(), fails=True))
 
 

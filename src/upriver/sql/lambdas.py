@@ -7,55 +7,40 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import array_type, duck_name, has_map, is_untyped, map_type, parts_of, same_type
 from upriver.sql.arrays import need_array, need_map
 from upriver.sql.nested_values import each, once
 from upriver.sql.operators import CAST_IT, as_condition
 from upriver.sql.scalars import Context, in_order, macro, opaque, typed_name
-from upriver.sql.signatures import RAISES, Function, OperandKind, Operands
+from upriver.sql.signatures import RAISES, Function, Lambda, OfLambdas, OperandKind, Operands
 
 _ANY, _LAMBDA = OperandKind.ANY, OperandKind.LAMBDA
 
 
-def _lambda(context: Context, node: exp.Expr, place: int, least: int, most: int) -> exp.Lambda:
-    """The lambda that is the operand at this place, with so many variables."""
-    found = node.expressions[place]
-    if not isinstance(found, exp.Lambda):
-        raise context.unsupported(node, f"{node.name}() without a lambda", f"Write one: {node.name}(a, x -> x + 1).")
-    if not least <= len(found.expressions) <= most:
+def _counted(context: Context, place: Place, function: Lambda, least: int, most: int) -> Lambda:
+    """The lambda, with so many variables."""
+    if not least <= function.count <= most:
         count = f"{least}" if least == most else f"{least} or {most}"
-        raise context.source.wrong(node, f"a lambda of {len(found.expressions)} variables", f"Here it has {count}.")
-    return found
+        raise context.source.wrong(place, f"a lambda of {function.count} variables", f"Here it has {count}.")
+    return function
 
 
-def _names(function: exp.Lambda) -> list[str]:
+def _names(function: Lambda) -> list[str]:
     """DuckDB's names of its variables."""
-    depth, above = 0, function.parent
-    while above is not None:
-        depth += isinstance(above, exp.Lambda)
-        above = above.parent
-    return [f"x{depth}_{place}" for place in range(len(function.expressions))]
+    return [f"x{function.depth}_{number}" for number in range(function.count)]
 
 
-def _body(context: Context, function: exp.Lambda, values: Sequence[Scalar]) -> Scalar:
+def _body(function: Lambda, values: Sequence[Scalar]) -> Scalar:
     """Its body. values: of its variables, with the texts that name them."""
-    names = (variable.name.lower() for variable in function.expressions)
-    given = dict(zip(names, values, strict=True))
-
-    def leaf(node: exp.Expr) -> Scalar | None:
-        known = given.get(node.name.lower()) if isinstance(node, exp.Identifier) else None
-        return context.leaf(node) if known is None else known
-
-    body = replace(context, leaf=leaf).translate(function.this)
-    return replace(body, constant=None, nulls=None, letters=None)
+    return replace(function.body(values), constant=None, nulls=None, letters=None)
 
 
-def _typed(context: Context, node: exp.Expr, body: Scalar) -> Scalar:
+def _typed(context: Context, place: Place, body: Scalar) -> Scalar:
     if is_untyped(body.type):
-        raise context.unsupported(node, "a lambda of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
+        raise context.unsupported(place, "a lambda of nothing but NULL", "Give it a type: CAST(NULL AS ...).")
     return body
 
 
@@ -63,12 +48,12 @@ def _element(array: Scalar, name: str) -> Scalar:
     return Scalar(name, array.type.value_type)
 
 
-def _with_index(context: Context, function: exp.Lambda, array: Scalar) -> tuple[str, Scalar]:
+def _with_index(function: Lambda, array: Scalar) -> tuple[str, Scalar]:
     """The variables of a lambda over elements, and over their places too if it has two; and its body."""
     names = _names(function)
     values = [_element(array, names[0])]
     values += [Scalar(f"CAST({name} - 1 AS INTEGER)", pa.int32(), nulls=frozenset()) for name in names[1:]]
-    return ", ".join(names), _body(context, function, values)
+    return ", ".join(names), _body(function, values)
 
 
 def _over(sql: str, type: pa.DataType, fails: bool, *operands: Scalar) -> Scalar:
@@ -77,20 +62,20 @@ def _over(sql: str, type: pa.DataType, fails: bool, *operands: Scalar) -> Scalar
     return opaque(Scalar(sql, type, fails or any_fails(operands), nulls=nulls))
 
 
-def _transform(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _transform(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``transform(a, x -> ...)`` or ``transform(a, (x, i) -> ...)``."""
-    array = need_array(context, node, operands[0])
-    names, body = _with_index(context, _lambda(context, node, 1, 1, 2), array)
-    body = _typed(context, node, body)
+    array = need_array(context, place, operands[0])
+    names, body = _with_index(_counted(context, place, lambdas[0], 1, 2), array)
+    body = _typed(context, place, body)
     sql = f"list_transform({array.sql}, lambda {names}: {body.sql})"
     return _over(sql, array_type(body.type), body.fails, array)
 
 
-def _filter(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _filter(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``filter(a, x -> ...)`` or ``filter(a, (x, i) -> ...)``."""
-    array = need_array(context, node, operands[0])
-    names, body = _with_index(context, _lambda(context, node, 1, 1, 2), array)
-    test = as_condition(context, node, body)
+    array = need_array(context, place, operands[0])
+    names, body = _with_index(_counted(context, place, lambdas[0], 1, 2), array)
+    test = as_condition(context, place, body)
     sql = f"list_filter({array.sql}, lambda {names}: coalesce({test.sql}, FALSE))"
     return _over(sql, array.type, body.fails, array)
 
@@ -106,50 +91,52 @@ def _folded(array: Scalar, start: str, kept: pa.DataType, merged: str, names: tu
     return f"(list_reduce({pairs}, lambda {so_far}, {then}: {then_all}, {first})).a"
 
 
-def _quantified(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _quantified(word: str, decided: str, start: str) -> OfLambdas:
     """``exists(a, x -> ...)`` and ``forall(a, x -> ...)``. Spark stops at the element that decides."""
-    array = need_array(context, node, operands[0])
-    function = _lambda(context, node, 1, 1, 1)
-    (name,) = _names(function)
-    is_any = node.name.lower() == "exists"
-    names = f"{name}_s", f"{name}_t"
-    test = as_condition(context, node, _body(context, function, [_element(array, f"({names[1]}).x")]))
-    word, decided, start = ("OR", "TRUE", "FALSE") if is_any else ("AND", "FALSE", "TRUE")
-    is_decided = f"({names[0]}).a IS {decided}"
-    merged = f"CASE WHEN {is_decided} THEN {decided} ELSE (({names[0]}).a {word} {test.sql}) END"
-    sql = _folded(array, start, pa.bool_(), merged, names)
-    return opaque(Scalar(sql, pa.bool_(), test.fails or array.fails))
+
+    def rule(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
+        array = need_array(context, place, operands[0])
+        function = _counted(context, place, lambdas[0], 1, 1)
+        (name,) = _names(function)
+        names = f"{name}_s", f"{name}_t"
+        test = as_condition(context, place, _body(function, [_element(array, f"({names[1]}).x")]))
+        is_decided = f"({names[0]}).a IS {decided}"
+        merged = f"CASE WHEN {is_decided} THEN {decided} ELSE (({names[0]}).a {word} {test.sql}) END"
+        sql = _folded(array, start, pa.bool_(), merged, names)
+        return opaque(Scalar(sql, pa.bool_(), test.fails or array.fails))
+
+    return OfLambdas(rule)
 
 
-def _aggregate(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _aggregate(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``aggregate(a, start, (acc, x) -> ...[, acc -> ...])``."""
-    array, start = need_array(context, node, operands[0]), _typed(context, node, operands[1])
-    function = _lambda(context, node, 2, 2, 2)
+    array, start = need_array(context, place, operands[0]), _typed(context, place, operands[1])
+    function = _counted(context, place, lambdas[0], 2, 2)
     name = _names(function)[0]
     names = f"{name}_s", f"{name}_t"
     values = [Scalar(f"({names[0]}).a", start.type), _element(array, f"({names[1]}).x")]
-    merged = _body(context, function, values)
+    merged = _body(function, values)
     if not same_type(merged.type, start.type):
         what = f"a start of {typed_name(start)} with a lambda that gives {typed_name(merged)}"
-        raise context.unsupported(node, what, "CAST the start to the type of the lambda.")
+        raise context.unsupported(place, what, "CAST the start to the type of the lambda.")
     made = _folded(array, start.sql, start.type, merged.sql, names)
     result = merged
     if len(operands) > 3:
-        finish = _lambda(context, node, 3, 1, 1)
+        finish = _counted(context, place, lambdas[1], 1, 1)
         (last,) = _names(finish)
-        result = _typed(context, node, _body(context, finish, [Scalar(last, start.type)]))
+        result = _typed(context, place, _body(finish, [Scalar(last, start.type)]))
         made = f"list_transform([{made}], lambda {last}: {result.sql})[1]"
     sql = f"CASE WHEN ({array.sql}) IS NOT NULL THEN {made} END"
     return opaque(Scalar(sql, result.type, any_fails((array, start, merged, result))))
 
 
-def _zip_with(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _zip_with(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``zip_with(a, b, (x, y) -> ...)``: the shorter array continues with NULL."""
-    arrays = [need_array(context, node, value) for value in operands[:2]]
-    function = _lambda(context, node, 2, 2, 2)
+    arrays = [need_array(context, place, value) for value in operands[:2]]
+    function = _counted(context, place, lambdas[0], 2, 2)
     name = _names(function)[0]
     pairs = [_element(array, f"{name}.{part}") for array, part in zip(arrays, "ab", strict=True)]
-    body = _typed(context, node, _body(context, function, pairs))
+    body = _typed(context, place, _body(function, pairs))
 
     def zipped(given: str) -> str:
         count = f"greatest(len({given}.a), len({given}.b)) + 1"
@@ -165,16 +152,16 @@ def _zip_with(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return _over(sql, array_type(body.type), body.fails, *arrays)
 
 
-def _map_zip_with(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _map_zip_with(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``map_zip_with(m, n, (k, v, w) -> ...)``: over the keys of both, with NULL where a map has none."""
-    maps = in_order(*(need_map(context, node, value) for value in operands[:2]))
+    maps = in_order(*(need_map(context, place, value) for value in operands[:2]))
     if not same_type(*(value.type.key_type for value in maps)):
-        raise context.unsupported(node, f"{typed_name(maps[0])} with {typed_name(maps[1])}", CAST_IT)
-    function = _lambda(context, node, 2, 3, 3)
+        raise context.unsupported(place, f"{typed_name(maps[0])} with {typed_name(maps[1])}", CAST_IT)
+    function = _counted(context, place, lambdas[0], 3, 3)
     name = _names(function)[0]
     types = (maps[0].type.key_type, *(value.type.item_type for value in maps))
     parts = [Scalar(f"{name}.{part}", type) for part, type in zip("kvw", types, strict=True)]
-    body = _typed(context, node, _body(context, function, parts))
+    body = _typed(context, place, _body(function, parts))
 
     def zipped(given: str) -> str:
         keys = f"list_concat(map_keys({given}.a), list_filter(map_keys({given}.b), "
@@ -191,41 +178,40 @@ def _map_zip_with(context: Context, node: exp.Expr, operands: Operands) -> Scala
     return _over(sql, map_type(types[0], body.type), body.fails, *maps)
 
 
-def _entry(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, Scalar]:
+def _entry(context: Context, place: Place, function: Lambda, value: Scalar) -> tuple[str, Scalar]:
     """The variable of an entry of a map, and the body of the lambda over its key and its value."""
-    function = _lambda(context, node, 1, 2, 2)
-    name = _names(function)[0]
+    name = _names(_counted(context, place, function, 2, 2))[0]
     parts = [Scalar(f"{name}.{part}", type) for part, type in zip(("key", "value"), parts_of(value.type), strict=True)]
-    return name, _body(context, function, parts)
+    return name, _body(function, parts)
 
 
-def _map_filter(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _map_filter(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``map_filter(m, (k, v) -> ...)``."""
-    value = need_map(context, node, operands[0])
-    name, body = _entry(context, node, value)
-    test = as_condition(context, node, body)
+    value = need_map(context, place, operands[0])
+    name, body = _entry(context, place, lambdas[0], value)
+    test = as_condition(context, place, body)
     kept = f"list_filter(map_entries({value.sql}), lambda {name}: coalesce({test.sql}, FALSE))"
     sql = once(kept, lambda one: f"MAP({each(one, lambda e: f'{e}.key')}, {each(one, lambda e: f'{e}.value')})")
     return _over(sql, value.type, body.fails, value)
 
 
-def _transform_values(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _transform_values(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``transform_values(m, (k, v) -> ...)``."""
-    value = need_map(context, node, operands[0])
-    name, body = _entry(context, node, value)
-    body = _typed(context, node, body)
+    value = need_map(context, place, operands[0])
+    name, body = _entry(context, place, lambdas[0], value)
+    body = _typed(context, place, body)
     made = f"list_transform(map_entries({value.sql}), lambda {name}: {body.sql})"
     sql = f"MAP(map_keys({value.sql}), {made})"
     return _over(sql, map_type(value.type.key_type, body.type), body.fails, value)
 
 
-def _transform_keys(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _transform_keys(context: Context, place: Place, operands: Operands, lambdas: Sequence[Lambda]) -> Scalar:
     """``transform_keys(m, (k, v) -> ...)``. Spark raises if a key is NULL, or comes twice."""
-    value = need_map(context, node, operands[0])
-    name, body = _entry(context, node, value)
-    body = _typed(context, node, body)
+    value = need_map(context, place, operands[0])
+    name, body = _entry(context, place, lambdas[0], value)
+    body = _typed(context, place, body)
     if has_map(body.type):
-        raise context.unsupported(node, f"a map with keys of {typed_name(body)}", CAST_IT)
+        raise context.unsupported(place, f"a map with keys of {typed_name(body)}", CAST_IT)
     made = f"list_transform(map_entries({value.sql}), lambda {name}: {body.sql})"
     sql = macro("spark_map", made, f"map_values({value.sql})")
     return _over(sql, map_type(body.type, value.type.item_type), True, value)
@@ -238,7 +224,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "transform",
         (_ANY, _LAMBDA),
-        _transform,
+        OfLambdas(_transform),
         _LIKE_BODY,
         nulls="where the array is",
         fails=_WHERE_BODY,
@@ -249,7 +235,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "filter",
         (_ANY, _LAMBDA),
-        _filter,
+        OfLambdas(_filter),
         "the array's type",
         nulls="where the array is",
         fails=_WHERE_BODY,
@@ -259,7 +245,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "exists",
         (_ANY, _LAMBDA),
-        _quantified,
+        _quantified("OR", "TRUE", "FALSE"),
         "BOOLEAN",
         nulls="also where nothing decides and the lambda is NULL for an element",
         fails=_WHERE_BODY,
@@ -269,7 +255,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "forall",
         (_ANY, _LAMBDA),
-        _quantified,
+        _quantified("AND", "FALSE", "TRUE"),
         "BOOLEAN",
         nulls="also where nothing decides and the lambda is NULL for an element",
         fails=_WHERE_BODY,
@@ -279,7 +265,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "aggregate reduce",
         (_ANY, _ANY, _LAMBDA, _LAMBDA),
-        _aggregate,
+        OfLambdas(_aggregate),
         "the lambda's type",
         least=3,
         nulls="where the array is, or a lambda gives NULL",
@@ -292,7 +278,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "zip_with",
         (_ANY, _ANY, _LAMBDA),
-        _zip_with,
+        OfLambdas(_zip_with),
         _LIKE_BODY,
         nulls="where an array is",
         fails=_WHERE_BODY,
@@ -302,7 +288,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "map_zip_with",
         (_ANY, _ANY, _LAMBDA),
-        _map_zip_with,
+        OfLambdas(_map_zip_with),
         "MAP of the lambda's type",
         nulls="where a map is",
         fails=_WHERE_BODY,
@@ -313,7 +299,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "map_filter",
         (_ANY, _LAMBDA),
-        _map_filter,
+        OfLambdas(_map_filter),
         "the map's type",
         nulls="where the map is",
         fails=_WHERE_BODY,
@@ -323,7 +309,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "transform_values",
         (_ANY, _LAMBDA),
-        _transform_values,
+        OfLambdas(_transform_values),
         "MAP of the lambda's type",
         nulls="where the map is",
         fails=_WHERE_BODY,
@@ -333,7 +319,7 @@ LAMBDAS: tuple[Function, ...] = (
     Function(
         "transform_keys",
         (_ANY, _LAMBDA),
-        _transform_keys,
+        OfLambdas(_transform_keys),
         "MAP of the lambda's type",
         nulls="where the map is",
         fails="where the lambda does, or a key is NULL or comes twice",

@@ -4,7 +4,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import (
     array_type,
     duck_name,
@@ -21,7 +21,7 @@ from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY, each
 from upriver.sql.operators import Interval, interval_of, to_common
 from upriver.sql.patterns import plain_text, splitting
 from upriver.sql.scalars import Context, in_order, intolerant, strict, string_sql, typed_name
-from upriver.sql.signatures import RAISES, Function, OperandKind, take
+from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, take
 
 _DAY_MICROS = 86_400_000_000
 _STEPS = "Write its step as a constant: INTERVAL '1' DAY, INTERVAL '1' MONTH."
@@ -40,21 +40,18 @@ def listed(context: Context, node: exp.Expr) -> Scalar:
     raise context.unsupported(node, what, "Give it a column of type ARRAY or MAP, split(s, ',') or sequence(a, b).")
 
 
-def _split(context: Context, node: exp.Expr) -> Scalar:
+def _split(context: Context, place: Place, operands: Operands) -> Scalar:
     """``split(s, pattern[, limit])``: all parts, or at most ``limit``; the last one is the rest."""
-    operands = context.translate_all(node.expressions)
-    if not 2 <= len(operands) <= 3:
-        raise context.unsupported(node, f"split() of {len(operands)} operands", "Give it a text and a pattern.")
-    text = take(context, node, OperandKind.STRING, operands[0])
+    text = take(context, place, OperandKind.STRING, operands[0])
     limit = operands[2].constant if len(operands) > 2 else -1
     if not isinstance(limit, int):
-        raise context.unsupported(node, "split() with a computed limit", "Write it as a number.")
+        raise context.unsupported(place, "split() with a computed limit", "Write it as a number.")
     separator = plain_text(operands[1].constant)
     if separator is None:
         if limit > 0:
             what = "split() with a limit, by a regular expression"
-            raise context.unsupported(node, what, "Leave the limit out, or split by letters without a meaning.")
-        pattern = splitting(context, node, operands[1])
+            raise context.unsupported(place, what, "Leave the limit out, or split by letters without a meaning.")
+        pattern = splitting(context, place, operands[1])
         return strict(f"string_split_regex({text.sql}, {string_sql(pattern)})", _TEXTS, (text,))
     parts = f"string_split({text.sql}, {string_sql(separator)})"
     if not separator:
@@ -69,35 +66,33 @@ def _split(context: Context, node: exp.Expr) -> Scalar:
 _TEXTS = array_type(pa.string())
 
 
-def _sequence(context: Context, node: exp.Expr) -> Scalar:
-    """``sequence(start, stop[, step])``, both inclusive."""
-    operands = node.expressions
-    if not 2 <= len(operands) <= 3:
-        raise context.unsupported(node, f"sequence() of {len(operands)} operands", "Give it a start and an end.")
-    bounds = to_common(context, node, context.translate_all(operands[:2]))
+def _sequence(context: Context, node: Place, operands: Operands) -> Scalar:
+    assert isinstance(node, exp.Expr), "an interval is in the tree"
+    step = node.expressions[2] if len(operands) > 2 else None
+    by = operands[2] if len(operands) > 2 else None
+    return sequence(context, node, operands[:2], interval_of(step) if isinstance(step, exp.Interval) else by)
+
+
+def sequence(context: Context, place: Place, operands: Operands, step: Scalar | Interval | None) -> Scalar:
+    """``sequence(start, stop[, step])``, both inclusive. step: an Interval if it is written as one."""
+    bounds = to_common(context, place, operands)
     type = bounds[0].type
-    step = operands[2] if len(operands) > 2 else None
-    if is_integer(type):
-        return _whole_numbers(context, node, bounds, step)
+    if is_integer(type) and not isinstance(step, Interval):
+        return _whole_numbers(context, place, bounds, step)
     if is_date(type) or is_instant(type) or is_wall_clock(type):
-        interval = Interval(0, _DAY_MICROS, in_days=True) if step is None else _interval(step)
-        if interval is not None and (interval.months or interval.micros):
-            return _moments(context, node, bounds, interval)
-        raise context.unsupported(node, "sequence() by this step", _STEPS)
-    raise context.unsupported(node, f"sequence() of {typed_name(bounds[0])}", ELSEWHERE)
-
-
-def _interval(step: exp.Expr) -> Interval | None:
-    return interval_of(step) if isinstance(step, exp.Interval) else None
+        interval = Interval(0, _DAY_MICROS, in_days=True) if step is None else step
+        if isinstance(interval, Interval) and (interval.months or interval.micros):
+            return _moments(context, place, bounds, interval)
+        raise context.unsupported(place, "sequence() by this step", _STEPS)
+    raise context.unsupported(place, f"sequence() of {typed_name(bounds[0])}", ELSEWHERE)
 
 
 _WRONG_WAY = "error('sequence() with a step that does not lead from its start to its end')"
 
 
-def _whole_numbers(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...], step: exp.Expr | None) -> Scalar:
-    by = None if step is None else context.translate(step)
+def _whole_numbers(context: Context, place: Place, bounds: tuple[Scalar, ...], by: Scalar | None) -> Scalar:
     if by is not None and not is_integer(by.type):
-        raise context.unsupported(node, f"sequence() by {typed_name(by)}", "Give it a whole number.")
+        raise context.unsupported(place, f"sequence() by {typed_name(by)}", "Give it a whole number.")
     taken = in_order(*bounds, *([] if by is None else [by]))
     given = ", ".join(f"'v{number}': CAST({value.sql} AS BIGINT)" for number, value in enumerate(taken))
     distance = "abs(CAST(v.v1 AS HUGEINT) - v.v0)"
@@ -115,11 +110,11 @@ def _whole_numbers(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...],
     return strict(sql, array_type(type), taken, fails=True)
 
 
-def _moments(context: Context, node: exp.Expr, bounds: tuple[Scalar, ...], interval: Interval) -> Scalar:
+def _moments(context: Context, place: Place, bounds: tuple[Scalar, ...], interval: Interval) -> Scalar:
     """Dates, or times: the n-th is so many steps behind the start."""
     type = bounds[0].type
     if is_instant(type) and (interval.months or interval.in_days):
-        context.need_utc(node, "sequence() by days or months")
+        context.need_utc(place, "sequence() by days or months")
     start, stop = in_order(*bounds)
     given = f"'a': CAST({start.sql} AS TIMESTAMP), 'b': CAST({stop.sql} AS TIMESTAMP)"
     length = interval.micros or interval.months
@@ -145,7 +140,7 @@ LISTS: tuple[Function, ...] = (
     Function(
         "split",
         (OperandKind.STRING, OperandKind.WRITTEN, OperandKind.INT),
-        lambda context, node, operands: _split(context, node),
+        _split,
         "ARRAY<STRING>",
         least=2,
         samples="split(s, 'b'); split(s, '[a-c]'); split(s, ''); split(s, 'a', 2); split(u, 'b', -1)",
@@ -153,7 +148,7 @@ LISTS: tuple[Function, ...] = (
     Function(
         "sequence",
         (OperandKind.ANY, OperandKind.ANY, OperandKind.ANY),
-        lambda context, node, operands: _sequence(context, node),
+        _sequence,
         "ARRAY of the common type",
         least=2,
         fails=f"where the step leads away from the end, and for more than {ELEMENTS_MAX:,} elements",

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import DECIMAL_DIGITS_MAX, array_type, is_nested, map_type, struct_type
 from upriver.sql.casts import cast
 from upriver.sql.decimals import are_decimals, least_decimal
@@ -43,15 +43,15 @@ def comparison(sign: str) -> Rule:
     return rule
 
 
-def comparables(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> tuple[Scalar, ...]:
+def comparables(context: Context, place: Place, left: Scalar, right: Scalar) -> tuple[Scalar, ...]:
     """Both values as of the type in which they are compared."""
     if are_decimals(left, right):
-        left, right = least_decimal(context, node, left), least_decimal(context, node, right)
-    return to_comparable(context, node, (left, right))
+        left, right = least_decimal(context, place, left), least_decimal(context, place, right)
+    return to_comparable(context, place, (left, right))
 
 
-def compare(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
-    left, right = comparables(context, node, left, right)
+def compare(context: Context, place: Place, sign: str, left: Scalar, right: Scalar) -> Scalar:
+    left, right = comparables(context, place, left, right)
     if sign == "IS NOT DISTINCT FROM" and left.sql == right.sql:  # as in Spark's optimizer
         return Scalar("TRUE", pa.bool_(), nulls=frozenset())
     if sign.startswith("IS "):
@@ -145,9 +145,9 @@ def _not(context: Context, node: exp.Expr) -> Scalar:
 # CASE and its kin
 
 
-def choose(context: Context, node: exp.Expr, branches: Sequence[tuple[Scalar, Scalar]], otherwise: Scalar) -> Scalar:
+def choose(context: Context, place: Place, branches: Sequence[tuple[Scalar, Scalar]], otherwise: Scalar) -> Scalar:
     """CASE WHEN: the value of the first branch whose condition is true."""
-    *values, last = to_common(context, node, [*(value for _, value in branches), otherwise])
+    *values, last = to_common(context, place, [*(value for _, value in branches), otherwise])
     conditions = [condition for condition, _ in branches]
     whens = " ".join(
         f"WHEN {condition.sql} THEN {value.sql}" for condition, value in zip(conditions, values, strict=True)
@@ -184,9 +184,15 @@ def _if(context: Context, node: exp.Expr) -> Scalar:
 
 def _in(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expressions")
-    value, *items = to_comparable(context, node, context.translate_all((node.this, *node.expressions)))
+    value, *items = context.translate_all((node.this, *node.expressions))
+    return within(context, node, value, items)
+
+
+def within(context: Context, place: Place, value: Scalar, items: Sequence[Scalar]) -> Scalar:
+    """``value IN (items)``."""
+    value, *items = to_comparable(context, place, (value, *items))
     if len(items) == 1 and items[0].constant is not None:  # as in Spark's optimizer
-        return compare(context, node, "=", value, items[0])
+        return compare(context, place, "=", value, items[0])
     if any_fails(items):
         pairs = [in_order(value, item) for item in items]
         return connect("OR", [strict(f"({one.sql} = {other.sql})", pa.bool_(), (one, other)) for one, other in pairs])
@@ -261,19 +267,26 @@ def _escaped_like(context: Context, node: exp.Expr) -> Scalar:
 def _matches(context: Context, node: exp.Expr, escape: str) -> Scalar:
     context.only(node, "this", "expression", "negate")
     value, pattern = context.translate_all((node.this, node.expression))
-    value, pattern = (take(context, node, OperandKind.STRING, one) for one in (value, pattern))
+    return like(context, node, value, pattern, escape, bool(node.args.get("negate")))
+
+
+def like(
+    context: Context, place: Place, value: Scalar, pattern: Scalar, escape: str, is_negated: bool = False
+) -> Scalar:
+    """``value LIKE pattern ESCAPE escape``."""
+    value, pattern = (take(context, place, OperandKind.STRING, one) for one in (value, pattern))
     if not isinstance(pattern.constant, str):
-        return _matches_computed(node, value, pattern, escape)
-    _check_pattern(context, node, pattern.constant, escape)
-    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+        return _like_computed(value, pattern, escape, is_negated)
+    _check_pattern(context, place, pattern.constant, escape)
+    word = "NOT LIKE" if is_negated else "LIKE"
     return strict(f"({value.sql} {word} {pattern.sql} ESCAPE {string_sql(escape)})", pa.bool_(), (value, pattern))
 
 
-def _matches_computed(node: exp.Expr, value: Scalar, pattern: Scalar, escape: str) -> Scalar:
+def _like_computed(value: Scalar, pattern: Scalar, escape: str, is_negated: bool) -> Scalar:
     """``LIKE`` with a pattern of each row, which fails where an escape stands before a plain letter."""
     value, pattern = in_order(value, pattern)
     sql = macro("spark_like", value.sql, pattern.sql, string_sql(escape))
-    return strict(f"(NOT {sql})" if node.args.get("negate") else sql, pa.bool_(), (value, pattern), fails=True)
+    return strict(f"(NOT {sql})" if is_negated else sql, pa.bool_(), (value, pattern), fails=True)
 
 
 def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
@@ -284,14 +297,21 @@ def _like_any_case(context: Context, node: exp.Expr) -> Scalar:
 def _matches_any_case(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expression", "negate")
     value, pattern = context.translate_all((node.this, node.expression))
-    value, pattern = (take(context, node, OperandKind.STRING, one) for one in (value, pattern))
+    return like_any_case(context, node, value, pattern, "\\", bool(node.args.get("negate")))
+
+
+def like_any_case(
+    context: Context, place: Place, value: Scalar, pattern: Scalar, escape: str, is_negated: bool = False
+) -> Scalar:
+    """``value ILIKE pattern``."""
+    value, pattern = (take(context, place, OperandKind.STRING, one) for one in (value, pattern))
     if not isinstance(pattern.constant, str) or not pattern.constant.isascii():
         low, low_pattern = (strict(macro("spark_lower", one.sql), pa.string(), (one,)) for one in (value, pattern))
-        return _matches_computed(node, low, low_pattern, "\\")
-    _check_pattern(context, node, pattern.constant, "\\")
-    word = "NOT LIKE" if node.args.get("negate") else "LIKE"
+        return _like_computed(low, low_pattern, escape, is_negated)
+    _check_pattern(context, place, pattern.constant, escape)
+    word = "NOT LIKE" if is_negated else "LIKE"
     small = macro("spark_lower", (value if value.letters is None else value.letters).sql)
-    sql = f"({small} {word} {string_sql(pattern.constant.lower())} ESCAPE '\\')"
+    sql = f"({small} {word} {string_sql(pattern.constant.lower())} ESCAPE {string_sql(escape)})"
     return strict(sql, pa.bool_(), (value, pattern))
 
 
@@ -300,13 +320,13 @@ def _regular(context: Context, node: exp.Expr) -> Scalar:
     return matches(context, node, context.translate_all((node.this, node.expression)))
 
 
-def _check_pattern(context: Context, node: exp.Expr, pattern: str, escape: str) -> None:
+def _check_pattern(context: Context, place: Place, pattern: str, escape: str) -> None:
     at = pattern.find(escape)
     while at >= 0:
         if pattern[at + 1 : at + 2] not in {"%", "_", escape}:
             what = f"{escape!r} in a LIKE pattern, before anything but %, _ or itself,"
             raise context.unsupported(
-                node, what, f"Double it, or name another: ESCAPE {'/' if escape != '/' else '!'!r}."
+                place, what, f"Double it, or name another: ESCAPE {'/' if escape != '/' else '!'!r}."
             )
         at = pattern.find(escape, at + 2)
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import bounded_decimal, duck_name, is_decimal, is_integer, is_null, is_numeric
 from upriver.sql.casts import cast, rounded_double
 from upriver.sql.decimals import are_decimals, quotient, with_sign
@@ -39,19 +39,19 @@ PLACES_MAX = 15
 
 _INT, _LONG, _DOUBLE, _STRING = pa.int32(), pa.int64(), pa.float64(), pa.string()
 _X, _N, _WHOLE, _COUNT = OperandKind.DOUBLE, OperandKind.NUMBER, OperandKind.WHOLE, OperandKind.INT
-Combine = Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]
+Combine = Callable[[Context, Place, Scalar, Scalar], Scalar]
 
 
-def double(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def double(context: Context, place: Place, value: Scalar) -> Scalar:
     if not (is_numeric(value.type) or is_null(value.type)):
-        raise context.unsupported(node, f"{typed_name(value)} where a number is wanted", CAST_IT)
-    return cast(context, node, value, pa.float64())
+        raise context.unsupported(place, f"{typed_name(value)} where a number is wanted", CAST_IT)
+    return cast(context, place, value, pa.float64())
 
 
-def _absolute(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _absolute(context: Context, place: Place, operands: Operands) -> Scalar:
     (value,) = operands
     if not is_numeric(value.type):
-        raise context.unsupported(node, f"abs() of {typed_name(value)}", CAST_IT)
+        raise context.unsupported(place, f"abs() of {typed_name(value)}", CAST_IT)
     if is_decimal(value.type):
         return with_sign("abs", value)
     return strict(f"abs({value.sql})", value.type, (value,), fails=is_integer(value.type))
@@ -60,16 +60,16 @@ def _absolute(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
 def _to_whole(function: str) -> Special:
     """``floor`` or ``ceil``: of a double or an integer a BIGINT, of a decimal a decimal without places."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
         (value,) = operands
         if is_integer(value.type):
-            return cast(context, node, value, pa.int64())
+            return cast(context, place, value, pa.int64())
         if is_decimal(value.type):
             if not value.type.scale:
                 return strict(value.sql, value.type, (value,))
             type = pa.decimal128(value.type.precision - value.type.scale + 1, 0)
             return strict(f"CAST({function}({value.sql}) AS {duck_name(type)})", type, (value,))
-        number = double(context, node, value)
+        number = double(context, place, value)
         return strict(macro(f"spark_{function}", number.sql), pa.int64(), (number,), fails=True)
 
     return rule
@@ -84,12 +84,12 @@ def _rounded_decimal(value: Scalar, places: int, form: str) -> Scalar:
     return opaque(strict(sql, type, (value,), fails=digits > type.precision and scale < value.type.scale))
 
 
-def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _rounded(context: Context, place: Place, operands: Operands) -> Scalar:
     """``round``, half up."""
     value = operands[0]
     places = operands[1].constant if len(operands) > 1 else 0
     if not isinstance(places, int) or places < 0:
-        raise context.unsupported(node, "round() to these places", "Give a constant number of places, 0 or more.")
+        raise context.unsupported(place, "round() to these places", "Give a constant number of places, 0 or more.")
     if is_integer(value.type):
         return opaque(value)
     if is_decimal(value.type):
@@ -98,32 +98,32 @@ def _rounded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         return rounded_double(value, places)
     if value.type != pa.float64() or places:
         what = f"round() of {typed_name(value)} to {places} places"
-        raise context.unsupported(node, what, "Round when you read the view, or compute with DECIMAL.")
+        raise context.unsupported(place, what, "Round when you read the view, or compute with DECIMAL.")
     rounded = f"(round({value.sql}) + CAST(0 AS DOUBLE))"  # -0.4 gives 0.0, not -0.0
     return opaque(strict(rounded, value.type, (value,)))
 
 
-def _rounded_even(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _rounded_even(context: Context, place: Place, operands: Operands) -> Scalar:
     """``bround``, half even."""
     value = operands[0]
     places = operands[1].constant if len(operands) > 1 else 0
     if not isinstance(places, int) or places < 0:
-        raise context.unsupported(node, "bround() to these places", "Give a constant number of places, 0 or more.")
+        raise context.unsupported(place, "bround() to these places", "Give a constant number of places, 0 or more.")
     if is_integer(value.type):
         return opaque(value)
     if is_decimal(value.type):
         return _rounded_decimal(value, places, "round_even({0}, {1})")
     if value.type != pa.float64() or places:
         what = f"bround() of {typed_name(value)} to {places} places"
-        raise context.unsupported(node, what, "Round when you read the view, or compute with DECIMAL.")
+        raise context.unsupported(place, what, "Round when you read the view, or compute with DECIMAL.")
     return opaque(strict(f"(round_even({value.sql}, 0) + CAST(0 AS DOUBLE))", value.type, (value,)))
 
 
-def _positive_modulo(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _positive_modulo(context: Context, place: Place, operands: Operands) -> Scalar:
     left, right = operands
     if not is_integer(left.type) or not is_integer(right.type):
-        raise context.unsupported(node, f"pmod() of {typed_name(left)} and {typed_name(right)}", CAST_IT)
-    right, left = in_order(*reversed(to_common(context, node, (left, right))))
+        raise context.unsupported(place, f"pmod() of {typed_name(left)} and {typed_name(right)}", CAST_IT)
+    right, left = in_order(*reversed(to_common(context, place, (left, right))))
     if isinstance(right.constant, int) and right.constant > 0:
         return strict(macro("spark_pmod", left.sql, right.sql), left.type, (left, right))
     sql = macro("spark_pmod_any", left.sql, right.sql, str(left.type.bit_width))
@@ -131,13 +131,15 @@ def _positive_modulo(context: Context, node: exp.Expr, operands: Operands) -> Sc
 
 
 def _two(combine: Combine) -> Special:
-    return lambda context, node, operands: combine(context, node, operands[0], operands[1])
+    return lambda context, place, operands: combine(context, place, operands[0], operands[1])
 
 
-def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def _try_divide(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     if are_decimals(left, right):
-        return tried(lambda context, node, operands: quotient(context, node, *operands))(context, node, (left, right))
-    right, left = in_order(*reversed(as_doubles(context, node, left, right)))
+        return tried(lambda context, place, operands: quotient(context, place, *operands))(
+            context, place, (left, right)
+        )
+    right, left = in_order(*reversed(as_doubles(context, place, left, right)))
     divided = Scalar(macro("spark_try_divide", left.sql, right.sql), pa.float64(), any_fails((left, right)))
     return intolerant(divided, (left, right))
 
@@ -145,70 +147,70 @@ def _try_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -
 def _or_null(combine: Combine, words: str) -> Special:
     """``try_add`` and its kin, of numbers."""
 
-    def build(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def build(context: Context, place: Place, operands: Operands) -> Scalar:
         if not all(is_numeric(value.type) for value in operands):
             names = " and ".join(map(typed_name, operands))
-            raise context.unsupported(node, f"{words} of {names}", "Take numbers.")
-        return combine(context, node, *operands)
+            raise context.unsupported(place, f"{words} of {names}", "Take numbers.")
+        return combine(context, place, *operands)
 
     return tried(build)
 
 
-def _signum(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    value = double(context, node, operands[0])
+def _signum(context: Context, place: Place, operands: Operands) -> Scalar:
+    value = double(context, place, operands[0])
     return strict(macro("spark_signum", value.sql), pa.float64(), (value,))
 
 
-def _is_nan(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    value = double(context, node, operands[0])
+def _is_nan(context: Context, place: Place, operands: Operands) -> Scalar:
+    value = double(context, place, operands[0])
     return never_null(Scalar(f"coalesce(isnan({value.sql}), FALSE)", pa.bool_(), value.fails))
 
 
-def _not_a_number(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _not_a_number(context: Context, place: Place, operands: Operands) -> Scalar:
     """``nanvl(a, b)``: b where a is NaN."""
-    value, other = (double(context, node, operand) for operand in operands)
+    value, other = (double(context, place, operand) for operand in operands)
     test = Scalar(f"isnan({value.sql})", pa.bool_(), value.fails)
-    return choose(context, node, [(test, other)], value)
+    return choose(context, place, [(test, other)], value)
 
 
-def _positive(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _positive(context: Context, place: Place, operands: Operands) -> Scalar:
     (value,) = operands
     if not is_numeric(value.type):
-        raise context.unsupported(node, f"positive() of {typed_name(value)}", CAST_IT)
+        raise context.unsupported(place, f"positive() of {typed_name(value)}", CAST_IT)
     return opaque(value)
 
 
-def _bit_count(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _bit_count(context: Context, place: Place, operands: Operands) -> Scalar:
     (value,) = operands
     if not (is_integer(value.type) or pa.types.is_boolean(value.type)):
-        raise context.unsupported(node, f"bit_count() of {typed_name(value)}", CAST_IT)
+        raise context.unsupported(place, f"bit_count() of {typed_name(value)}", CAST_IT)
     sql = f"CAST(bit_count(CAST({value.sql} AS BIGINT)) AS INTEGER)"
     return strict(sql, _INT, (value,))
 
 
-def _bit(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    value, place = operands[0], take(context, node, _COUNT, operands[1])
+def _bit(context: Context, place: Place, operands: Operands) -> Scalar:
+    value, number = operands[0], take(context, place, _COUNT, operands[1])
     if not is_integer(value.type):
-        raise context.unsupported(node, f"bits of {typed_name(value)}", CAST_IT)
-    value, place = in_order(value, place)
-    sql = macro("spark_bit", f"CAST({value.sql} AS BIGINT)", place.sql, str(value.type.bit_width))
-    return strict(sql, pa.int8(), (value, place), fails=True)
+        raise context.unsupported(place, f"bits of {typed_name(value)}", CAST_IT)
+    value, number = in_order(value, number)
+    sql = macro("spark_bit", f"CAST({value.sql} AS BIGINT)", number.sql, str(value.type.bit_width))
+    return strict(sql, pa.int8(), (value, number), fails=True)
 
 
-def _logarithm(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _logarithm(context: Context, place: Place, operands: Operands) -> Scalar:
     """``log(x)``, and ``log(base, x)``; NULL where one is not positive."""
-    values = in_order(*(double(context, node, value) for value in operands))
+    values = in_order(*(double(context, place, value) for value in operands))
     name = "spark_ln" if len(values) == 1 else "spark_log"
     return intolerant(Scalar(macro(name, *(v.sql for v in values)), _DOUBLE, any_fails(values)), values)
 
 
 def _constant(value: float) -> Special:
-    return lambda context, node, operands: literal(value, _DOUBLE)
+    return lambda context, place, operands: literal(value, _DOUBLE)
 
 
 def _cast_to(type: pa.DataType) -> Special:
     """``int(x)`` and its kin."""
-    return lambda context, node, operands: cast(context, node, operands[0], type)
+    return lambda context, place, operands: cast(context, place, operands[0], type)
 
 
 def _of_double(names: str, sql: str, nulls: str = "") -> Function:
@@ -299,7 +301,7 @@ NUMBERS: tuple[Function, ...] = (
     Function(
         "negative",
         (_N,),
-        lambda context, node, operands: negated(context, node, operands[0]),
+        lambda context, place, operands: negated(context, place, operands[0]),
         "the operand's type",
         fails="for the least integer",
         lenient="the operand",
@@ -314,9 +316,9 @@ NUMBERS: tuple[Function, ...] = (
         nulls=f"also {_ZERO}",
         samples="try_divide(i, j); try_divide(x, w); try_divide(lmax, l); try_divide(p, j); try_divide(q, p)",
     ),
-    _try("try_add", lambda context, node, left, right: arithmetic(context, node, "+", left, right)),
-    _try("try_subtract", lambda context, node, left, right: arithmetic(context, node, "-", left, right)),
-    _try("try_multiply", lambda context, node, left, right: arithmetic(context, node, "*", left, right)),
+    _try("try_add", lambda context, place, left, right: arithmetic(context, place, "+", left, right)),
+    _try("try_subtract", lambda context, place, left, right: arithmetic(context, place, "-", left, right)),
+    _try("try_multiply", lambda context, place, left, right: arithmetic(context, place, "*", left, right)),
     _try("try_mod", modulo),
     Function("isnan", (_X,), _is_nan, "BOOLEAN", nulls="never", samples="isnan(x); isnan(f)"),
     Function(

@@ -12,7 +12,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import (
     common_type,
     duck_name,
@@ -112,17 +112,17 @@ def moved(context: Context, node: exp.Expr) -> Scalar | None:
     raise context.unsupported(node, f"{typed_name(value)} and INTERVAL", ELSEWHERE)
 
 
-def _date(context: Context, node: exp.Expr, value: Scalar, interval: Interval, sign: int) -> Scalar:
+def _date(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
     if interval.months:
         sql = f"CAST({value.sql} + to_months(CAST({sign * interval.months} AS INTEGER)) AS DATE)"
         return strict(sql, value.type, (value, _WRITTEN), fails=True)
     if not interval.in_days:
-        raise context.unsupported(node, "DATE and INTERVAL of less than days", "CAST the DATE to TIMESTAMP.")
+        raise context.unsupported(place, "DATE and INTERVAL of less than days", "CAST the DATE to TIMESTAMP.")
     days = sign * interval.micros // DAY_MICROS
     return strict(f"({value.sql} + CAST({days} AS INTEGER))", value.type, (value, _WRITTEN), fails=True)
 
 
-def _clock(context: Context, node: exp.Expr, value: Scalar, interval: Interval, sign: int) -> Scalar:
+def _clock(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
     """As java.time: days and months are moved on the wall clock, and hours on the time line."""
     days, rest = divmod(abs(interval.micros), DAY_MICROS) if is_instant(value.type) else (0, abs(interval.micros))
     sign = -sign if interval.micros < 0 else sign
@@ -141,7 +141,7 @@ def _is_moment(type: pa.DataType) -> bool:
     return is_date(type) or is_instant(type) or is_wall_clock(type)
 
 
-def between(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def between(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     """The INTERVAL from ``right`` to ``left``: days of dates; of times, what their wall clocks differ by."""
     left, right = in_order(left, right)
     if is_date(left.type) and is_date(right.type):
@@ -149,7 +149,7 @@ def between(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Sc
         return strict(sql, _INTERVAL, (left, right))
     type = common_type(left.type, right.type)
     assert type is not None
-    clocks = [cast(context, node, value, type) for value in (left, right)]
+    clocks = [cast(context, place, value, type) for value in (left, right)]
     if is_instant(type):
         clocks = [local(context, clock) for clock in clocks]
     return strict(f"(epoch_us({clocks[0].sql}) - epoch_us({clocks[1].sql}))", _INTERVAL, clocks)
@@ -190,34 +190,34 @@ TYPES = {
 # Types that meet
 
 
-def to_common(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
+def to_common(context: Context, place: Place, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
     """All values in the common type that Spark would give them."""
     type = values[0].type
     for value in values[1:]:
         wider = common_type(type, value.type)
         if wider is None:
             names = f"{typed_name(Scalar('', type))} with {typed_name(value)}"
-            raise context.unsupported(node, f"mixing {names}", CAST_IT)
+            raise context.unsupported(place, f"mixing {names}", CAST_IT)
         type = wider
-    return tuple(cast(context, node, value, type) for value in values)
+    return tuple(cast(context, place, value, type) for value in values)
 
 
-def to_comparable(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
+def to_comparable(context: Context, place: Place, values: Sequence[Scalar]) -> tuple[Scalar, ...]:
     """As ``to_common``, but a date, a time or a number may be compared with a quoted one."""
     moments = [
         value.type for value in values if is_date(value.type) or is_wall_clock(value.type) or is_instant(value.type)
     ]
     if moments:
         values = [
-            cast(context, node, value, moments[0]) if isinstance(value.constant, str) else value for value in values
+            cast(context, place, value, moments[0]) if isinstance(value.constant, str) else value for value in values
         ]
-    same = to_common(context, node, _unquoted(context, node, values))
+    same = to_common(context, place, _unquoted(context, place, values))
     if not is_ordered(same[0].type):
-        raise context.unsupported(node, f"comparing {typed_name(same[0])}", ELSEWHERE)
+        raise context.unsupported(place, f"comparing {typed_name(same[0])}", ELSEWHERE)
     return same
 
 
-def _unquoted(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> Sequence[Scalar]:
+def _unquoted(context: Context, place: Place, values: Sequence[Scalar]) -> Sequence[Scalar]:
     """The values, if some are numbers in quotes, as BIGINT where all others are integers, and else as DOUBLE."""
     others = [value for value in values if not isinstance(value.constant, str) and not is_null(value.type)]
     if len(others) == len(values) or not others or not all(is_numeric(value.type) for value in others):
@@ -228,7 +228,7 @@ def _unquoted(context: Context, node: exp.Expr, values: Sequence[Scalar]) -> Seq
         return values
     read = int if is_integer(type) else float
     return [
-        literal(read(value.constant), type) if isinstance(value.constant, str) else cast(context, node, value, type)
+        literal(read(value.constant), type) if isinstance(value.constant, str) else cast(context, place, value, type)
         for value in values
     ]
 
@@ -237,12 +237,12 @@ def boolean(context: Context, node: exp.Expr) -> Scalar:
     return as_condition(context, node, context.translate(node))
 
 
-def as_condition(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def as_condition(context: Context, place: Place, value: Scalar) -> Scalar:
     """The value of a node, if it is a BOOLEAN or nothing but NULL. Raises UnsupportedSql for others."""
     if is_null(value.type):
         return null(pa.bool_())
     if not is_boolean(value.type):
-        raise context.unsupported(node, f"{typed_name(value)} as a condition", CAST_IT)
+        raise context.unsupported(place, f"{typed_name(value)} as a condition", CAST_IT)
     return value
 
 
@@ -321,14 +321,14 @@ def _negative(context: Context, node: exp.Expr) -> Scalar:
     return negated(context, node, context.translate(node.this))
 
 
-def negated(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def negated(context: Context, place: Place, value: Scalar) -> Scalar:
     if is_integer(value.type):  # DuckDB's own minus widens constants
         return strict(f"(CAST(0 AS {duck_name(value.type)}) - {value.sql})", value.type, (value,), fails=True)
     if is_decimal(value.type):
         return with_sign("negate", value)
     if is_floating(value.type):
         return strict(f"(-{value.sql})", value.type, (value,))
-    raise context.unsupported(node, f"minus of {typed_name(value)}", CAST_IT)
+    raise context.unsupported(place, f"minus of {typed_name(value)}", CAST_IT)
 
 
 # Arithmetic
@@ -354,73 +354,73 @@ def _arithmetic(sign: str) -> Rule:
     return rule
 
 
-def arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
+def arithmetic(context: Context, place: Place, sign: str, left: Scalar, right: Scalar) -> Scalar:
     """``+``, ``-`` or ``*`` of two numbers."""
-    _need_numbers(context, node, left, right)
+    _need_numbers(context, place, left, right)
     if are_decimals(left, right):
-        return total(context, node, sign, left, right)
-    left, right = in_order(*to_common(context, node, (left, right)))
+        return total(context, place, sign, left, right)
+    left, right = in_order(*to_common(context, place, (left, right)))
     return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=is_integer(left.type))
 
 
-def _date_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Scalar:
+def _date_arithmetic(context: Context, place: Place, sign: str, left: Scalar, right: Scalar) -> Scalar:
     if sign == "+" and is_date(right.type):
         left, right = right, left
     left = within_range(left)
     if sign not in "+-" or not is_date(left.type) or not is_integer(right.type) or right.type == pa.int64():
         raise context.unsupported(
-            node, f"{typed_name(left)} {sign} {typed_name(right)}", "Use date_add() or datediff()."
+            place, f"{typed_name(left)} {sign} {typed_name(right)}", "Use date_add() or datediff()."
         )
-    left, right = in_order(left, cast(context, node, right, pa.int32()))
+    left, right = in_order(left, cast(context, place, right, pa.int32()))
     return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=True)
 
 
-def _moment_arithmetic(context: Context, node: exp.Expr, sign: str, left: Scalar, right: Scalar) -> Exception:
+def _moment_arithmetic(context: Context, place: Place, sign: str, left: Scalar, right: Scalar) -> Exception:
     """The error for a sum of two times, or of a time and a number or an interval that is computed."""
     what = f"{typed_name(left)} {sign} {typed_name(right)}"
-    return context.unsupported(node, what, "Add or take away an INTERVAL: t + INTERVAL '5' MINUTE.")
+    return context.unsupported(place, what, "Add or take away an INTERVAL: t + INTERVAL '5' MINUTE.")
 
 
-def _need_numbers(context: Context, node: exp.Expr, *values: Scalar) -> None:
+def _need_numbers(context: Context, place: Place, *values: Scalar) -> None:
     for value in values:
         if not is_numeric(value.type):
-            raise context.unsupported(node, f"arithmetic on {typed_name(value)}", CAST_IT)
+            raise context.unsupported(place, f"arithmetic on {typed_name(value)}", CAST_IT)
 
 
-def as_doubles(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> tuple[Scalar, Scalar]:
+def as_doubles(context: Context, place: Place, left: Scalar, right: Scalar) -> tuple[Scalar, Scalar]:
     """The operands of ``/``, unless both are exact and one is a decimal."""
-    _need_numbers(context, node, left, right)
-    return cast(context, node, left, pa.float64()), cast(context, node, right, pa.float64())
+    _need_numbers(context, place, left, right)
+    return cast(context, place, left, pa.float64()), cast(context, place, right, pa.float64())
 
 
-def divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def divide(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     if are_decimals(left, right):
-        return quotient(context, node, left, right)
-    right, left = in_order(*reversed(as_doubles(context, node, left, right)))
+        return quotient(context, place, left, right)
+    right, left = in_order(*reversed(as_doubles(context, place, left, right)))
     return strict(macro("spark_divide", left.sql, right.sql), pa.float64(), (left, right), fails=True)
 
 
-def whole_divide(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def whole_divide(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     """``DIV``: of integers or decimals, as BIGINT."""
     if are_decimals(left, right):
-        return whole_quotient(context, node, left, right)
+        return whole_quotient(context, place, left, right)
     if not is_integer(left.type) or not is_integer(right.type):
-        raise context.unsupported(node, f"{typed_name(left)} DIV {typed_name(right)}", CAST_IT)
-    right, left = in_order(*(cast(context, node, value, pa.int64()) for value in (right, left)))
+        raise context.unsupported(place, f"{typed_name(left)} DIV {typed_name(right)}", CAST_IT)
+    right, left = in_order(*(cast(context, place, value, pa.int64()) for value in (right, left)))
     return strict(macro("spark_div", left.sql, right.sql), pa.int64(), (left, right), fails=True)
 
 
-def modulo(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+def modulo(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     """``%``: the sign is the left operand's."""
-    _need_numbers(context, node, left, right)
+    _need_numbers(context, place, left, right)
     if are_decimals(left, right):
-        return remainder(context, node, left, right)
-    right, left = in_order(*reversed(to_common(context, node, (left, right))))
+        return remainder(context, place, left, right)
+    right, left = in_order(*reversed(to_common(context, place, (left, right))))
     name = "spark_mod" if is_integer(left.type) else "spark_fmod"
     return strict(macro(name, left.sql, right.sql), left.type, (left, right), fails=True)
 
 
-def _binary(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> Rule:
+def _binary(combine: Callable[[Context, Place, Scalar, Scalar], Scalar]) -> Rule:
     def rule(context: Context, node: exp.Expr) -> Scalar:
         extra = ("typed", "safe") if isinstance(node, exp.Div) else ()
         context.only(node, "this", "expression", *extra)
@@ -430,25 +430,25 @@ def _binary(combine: Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]) -> R
 
 
 def _bits(sign: str) -> Rule:
-    def combine(context: Context, node: exp.Expr, left: Scalar, right: Scalar) -> Scalar:
+    def combine(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
         if not is_integer(left.type) or not is_integer(right.type):
-            raise context.unsupported(node, f"bits of {typed_name(left)} and {typed_name(right)}", CAST_IT)
-        left, right = in_order(*to_common(context, node, (left, right)))
+            raise context.unsupported(place, f"bits of {typed_name(left)} and {typed_name(right)}", CAST_IT)
+        left, right = in_order(*to_common(context, place, (left, right)))
         sql = f"xor({left.sql}, {right.sql})" if sign == "^" else f"({left.sql} {sign} {right.sql})"
         return strict(sql, left.type, (left, right))
 
     return _binary(combine)
 
 
-def shifted(name: str) -> Callable[[Context, exp.Expr, Scalar, Scalar], Scalar]:
+def shifted(name: str) -> Callable[[Context, Place, Scalar, Scalar], Scalar]:
     """``<<`` and its kin, by one of our macros. A BIGINT uses the last 6 bits of the distance; INT, for other integers,
     5."""
 
-    def combine(context: Context, node: exp.Expr, value: Scalar, places: Scalar) -> Scalar:
+    def combine(context: Context, place: Place, value: Scalar, places: Scalar) -> Scalar:
         if not is_integer(value.type) or not is_integer(places.type) or places.type == pa.int64():
-            raise context.unsupported(node, f"shifting {typed_name(value)} by {typed_name(places)}", CAST_IT)
+            raise context.unsupported(place, f"shifting {typed_name(value)} by {typed_name(places)}", CAST_IT)
         type = value.type if value.type == pa.int64() else pa.int32()
-        value, places = in_order(cast(context, node, value, type), cast(context, node, places, pa.int32()))
+        value, places = in_order(cast(context, place, value, type), cast(context, place, places, pa.int32()))
         sql = macro(f"spark_{name}{type.bit_width}", value.sql, places.sql)
         return strict(f"CAST({sql} AS {duck_name(type)})", type, (value, places))
 

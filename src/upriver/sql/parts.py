@@ -4,6 +4,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import (
     array_type,
     is_array,
@@ -21,60 +22,64 @@ from upriver.sql.operators import CAST_IT, to_comparable
 from upriver.sql.scalars import Context, in_order, intolerant, literal, macro, null, typed_name
 
 
-def field(context: Context, node: exp.Expr, value: Scalar, name: str) -> Scalar:
+def field(context: Context, place: Place, value: Scalar, name: str) -> Scalar:
     """``value.name``: a field of a struct, the fields of an array of structs, or the value of a map's key."""
     if is_map(value.type) and is_string(value.type.key_type):
-        return of_key(context, node, value, literal(name, pa.string()))
+        return of_key(context, place, value, literal(name, pa.string()))
     if is_struct(value.type):
-        place = _place(context, node, value.type, name)
-        made = Scalar(field_sql(value.sql, place), value.type.field(place).type, value.fails)
+        number = _number(context, place, value.type, name)
+        made = Scalar(field_sql(value.sql, number), value.type.field(number).type, value.fails)
         return intolerant(made, (value,))
     if is_array(value.type) and is_struct(value.type.value_type):
-        place = _place(context, node, value.type.value_type, name)
-        type = array_type(value.type.value_type.field(place).type)
-        sql = each(value.sql, lambda one: field_sql(one, place))
-        return intolerant(Scalar(sql, type, value.fails, nulls=value.null_by), (value,))
-    raise context.source.wrong(node, f"{typed_name(value)} has no field {name!r}", "Only a STRUCT has fields.")
+        return fields_of(value, _number(context, place, value.type.value_type, name))
+    raise context.source.wrong(place, f"{typed_name(value)} has no field {name!r}", "Only a STRUCT has fields.")
 
 
-def _place(context: Context, node: exp.Expr, type: pa.DataType, name: str) -> int:
-    found = [place for place, one in enumerate(type) if one.name.lower() == name.lower()]
+def fields_of(value: Scalar, number: int) -> Scalar:
+    """A field of each struct of an array, as an array."""
+    type = array_type(value.type.value_type.field(number).type)
+    sql = each(value.sql, lambda one: field_sql(one, number))
+    return intolerant(Scalar(sql, type, value.fails, nulls=value.null_by), (value,))
+
+
+def _number(context: Context, place: Place, type: pa.DataType, name: str) -> int:
+    found = [number for number, one in enumerate(type) if one.name.lower() == name.lower()]
     if len(found) == 1:
         return found[0]
     listed = f"The fields are {', '.join(one.name for one in type)}."
     how_many = "several fields" if found else "no field"
-    raise context.source.wrong(node, f"{spark_name(type)} has {how_many} {name!r}", listed)
+    raise context.source.wrong(place, f"{spark_name(type)} has {how_many} {name!r}", listed)
 
 
-def of_key(context: Context, node: exp.Expr, value: Scalar, key: Scalar) -> Scalar:
+def of_key(context: Context, place: Place, value: Scalar, key: Scalar) -> Scalar:
     """The value of a map's key; NULL if it has none."""
-    _check_typed(context, node, value)
+    _check_typed(context, place, value)
     if is_null(key.type):
         return null(value.type.item_type)
     wanted = value.type.key_type
-    (typed, key) = to_comparable(context, node, (null(wanted), key))
+    (typed, key) = to_comparable(context, place, (null(wanted), key))
     if typed.type != wanted:
-        raise context.unsupported(node, f"a {typed_name(key)} as a key of {typed_name(value)}", CAST_IT)
+        raise context.unsupported(place, f"a {typed_name(key)} as a key of {typed_name(value)}", CAST_IT)
     value, key = in_order(value, key)
     sql = f"map_extract_value({value.sql}, {key.sql})"
     return intolerant(Scalar(sql, value.type.item_type, any_fails((value, key))), (value, key))
 
 
-def element(context: Context, node: exp.Expr, value: Scalar, place: Scalar, how: str) -> Scalar:
+def element(context: Context, place: Place, value: Scalar, index: Scalar, how: str) -> Scalar:
     """An element of an array. how: the macro that finds it."""
-    _check_typed(context, node, value)
-    if is_null(place.type):
+    _check_typed(context, place, value)
+    if is_null(index.type):
         return null(value.type.value_type)
-    if not is_integer(place.type):
-        raise context.unsupported(node, f"{typed_name(place)} as the place of an element", CAST_IT)
-    value, place = in_order(value, cast(context, node, place, pa.int64()))
-    fails = how != "spark_get" or any_fails((value, place))
-    return intolerant(Scalar(macro(how, value.sql, place.sql), value.type.value_type, fails), (value, place))
+    if not is_integer(index.type):
+        raise context.unsupported(place, f"{typed_name(index)} as the place of an element", CAST_IT)
+    value, index = in_order(value, cast(context, place, index, pa.int64()))
+    fails = how != "spark_get" or any_fails((value, index))
+    return intolerant(Scalar(macro(how, value.sql, index.sql), value.type.value_type, fails), (value, index))
 
 
-def _check_typed(context: Context, node: exp.Expr, value: Scalar) -> None:
+def _check_typed(context: Context, place: Place, value: Scalar) -> None:
     if is_untyped(value.type):
-        raise context.unsupported(node, f"an element of {typed_name(value)}", CAST_IT)
+        raise context.unsupported(place, f"an element of {typed_name(value)}", CAST_IT)
 
 
 def bracket(context: Context, node: exp.Expr) -> Scalar:

@@ -9,9 +9,9 @@ import re
 from typing import Self
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar
+from upriver.plan.source import Place
 from upriver.plan.types import array_type
 from upriver.sql.nested_values import each, once
 from upriver.sql.scalars import Context, intolerant, literal, strict, string_sql
@@ -180,35 +180,35 @@ def _is_whole(pattern: str) -> bool:
 # Functions
 
 
-def matches(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def matches(context: Context, place: Place, operands: Operands) -> Scalar:
     """``s RLIKE pattern``: whether it is found anywhere."""
-    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _pattern(context, node, operands[1])
+    text, pattern = take(context, place, OperandKind.STRING, operands[0]), _pattern(context, place, operands[1])
     return strict(f"regexp_matches({text.sql}, {string_sql(pattern)})", pa.bool_(), (text, operands[1]))
 
 
-def _pattern(context: Context, node: exp.Expr, value: Scalar) -> str:
+def _pattern(context: Context, place: Place, value: Scalar) -> str:
     """The pattern as RE2 has it."""
     if not isinstance(value.constant, str):
-        raise context.unsupported(node, "a regular expression that is computed", "Write one in quotes.")
+        raise context.unsupported(place, "a regular expression that is computed", "Write one in quotes.")
     try:
         return to_re2(value.constant)
     except Unlike as error:
-        raise context.unsupported(node, str(error), error.instead) from error
+        raise context.unsupported(place, str(error), error.instead) from error
 
 
-def _found(context: Context, node: exp.Expr, value: Scalar) -> tuple[str, bool]:
+def _found(context: Context, place: Place, value: Scalar) -> tuple[str, bool]:
     """A pattern that must match the same text, not only match at all; and whether it ends in ``$``, which is left out.
 
     RE2 then searches for the end of the text. It would also match the line break before which Java's ``$`` may match.
     Elsewhere than at the end, ``$`` is refused.
     """
-    pattern = _pattern(context, node, value)
+    pattern = _pattern(context, place, value)
     written = str(value.constant)
     ends = written.endswith("$") and pattern.endswith(_AT_END) and not _has_alternatives(written)
     rest = pattern.removesuffix(_AT_END) if ends else pattern
     if _AT_END in rest:
         instead = "Let it end with $, or ask for the end by itself: s RLIKE '...$'."
-        raise context.unsupported(node, "'$' elsewhere than at the end of this regular expression", instead)
+        raise context.unsupported(place, "'$' elsewhere than at the end of this regular expression", instead)
     return rest, ends
 
 
@@ -222,25 +222,25 @@ def _has_alternatives(pattern: str) -> bool:
     return "|" in plain
 
 
-def _extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _extracted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``regexp_extract(s, pattern[, group])``: '' without a match."""
-    text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
-    group = _group(context, node, operands, pattern)
+    text, (pattern, ends) = take(context, place, OperandKind.STRING, operands[0]), _found(context, place, operands[1])
+    group = _group(context, place, operands, pattern)
     if ends and group == 0:
         pattern, group = f"({pattern})", 1
     searched = pattern + _AT_END if ends else pattern
     return strict(f"regexp_extract({text.sql}, {string_sql(searched)}, {group})", pa.string(), (text, operands[1]))
 
 
-def _group(context: Context, node: exp.Expr, operands: Operands, pattern: str) -> int:
+def _group(context: Context, place: Place, operands: Operands, pattern: str) -> int:
     """The group to extract: the third operand, or the first group."""
     group = operands[2].constant if len(operands) > 2 else 1
     there = _groups(pattern)
     if group != 0 and _REPEATED_GROUP.search(pattern):
-        raise context.unsupported(node, "a group that may come several times", "Take group 0, or write it out.")
+        raise context.unsupported(place, "a group that may come several times", "Take group 0, or write it out.")
     if not isinstance(group, int) or not 0 <= group <= min(there, GROUPS_MAX):
         raise context.unsupported(
-            node, "this group of a regular expression", f"It has {there}; 0 is all that is found."
+            place, "this group of a regular expression", f"It has {there}; 0 is all that is found."
         )
     return group
 
@@ -250,31 +250,31 @@ def _groups(pattern: str) -> int:
     return len(re.findall(r"\((?!\?)", re.sub(r"\\.|\[(?:\\.|[^\]\\])*\]", "", pattern)))
 
 
-def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _replaced(context: Context, place: Place, operands: Operands) -> Scalar:
     """``regexp_replace(s, pattern, by)``: replaces all matches."""
-    text, (pattern, ends) = take(context, node, OperandKind.STRING, operands[0]), _found(context, node, operands[1])
+    text, (pattern, ends) = take(context, place, OperandKind.STRING, operands[0]), _found(context, place, operands[1])
     by = operands[2].constant
     if not isinstance(by, str):
-        raise context.unsupported(node, "a replacement that is computed", "Write it in quotes.")
-    by = _replacement(context, node, by, pattern)
+        raise context.unsupported(place, "a replacement that is computed", "Write it in quotes.")
+    by = _replacement(context, place, by, pattern)
     written = operands[1].constant
     if isinstance(written, str) and re.search(written, "") is not None:
         what = "replacing what a regular expression finds in nothing"
-        raise context.unsupported(node, what, "Let it find one letter at least.")
+        raise context.unsupported(place, what, "Let it find one letter at least.")
     if ends:
         last = _groups(pattern) + 1
         if last > GROUPS_MAX:
-            raise context.unsupported(node, f"'$' behind {GROUPS_MAX} groups", "Let groups not count: (?:...).")
+            raise context.unsupported(place, f"'$' behind {GROUPS_MAX} groups", "Let groups not count: (?:...).")
         pattern, by = f"{pattern}({_AT_END_OF_LINE})\\z", f"{by}\\{last}"
     sql = f"regexp_replace({text.sql}, {string_sql(pattern)}, {string_sql(by)}, 'g')"
     return strict(sql, pa.string(), (text, operands[1]))
 
 
-def _replacement(context: Context, node: exp.Expr, by: str, pattern: str) -> str:
+def _replacement(context: Context, place: Place, by: str, pattern: str) -> str:
     """The replacement in RE2's syntax: ``$1`` is ``\\1``. As for Java, $12 is $1 and a 2 if there are fewer groups."""
     there = _groups(pattern)
     if "$" in by and _REPEATED_GROUP.search(pattern):
-        raise context.unsupported(node, "a group that may come several times", "Take group 0, or write it out.")
+        raise context.unsupported(place, "a group that may come several times", "Take group 0, or write it out.")
     parts: list[str] = []
     at = 0
     while at < len(by):
@@ -282,7 +282,7 @@ def _replacement(context: Context, node: exp.Expr, by: str, pattern: str) -> str
         if group is not None and int(group[1]) <= min(there, GROUPS_MAX):
             if there > GROUPS_MAX:
                 what = f"'$' of more than {GROUPS_MAX} groups"
-                raise context.unsupported(node, what, "Let groups not count: (?:...).")
+                raise context.unsupported(place, what, "Let groups not count: (?:...).")
             parts.append(f"\\{group[1]}")
             at += 2
         elif by[at] == "\\" and at + 1 < len(by):
@@ -290,54 +290,54 @@ def _replacement(context: Context, node: exp.Expr, by: str, pattern: str) -> str
             at += 2
         elif by[at] in "$\\":
             instead = f"There are {there}; for the letter write \\\\$."
-            raise context.unsupported(node, f"{by[at : at + 2]!r} in a replacement, which is no group,", instead)
+            raise context.unsupported(place, f"{by[at : at + 2]!r} in a replacement, which is no group,", instead)
         else:
             parts.append(by[at])
             at += 1
     return "".join(parts)
 
 
-def _counted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _counted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``regexp_count(s, pattern)``."""
-    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _finding(context, node, operands[1])
+    text, pattern = take(context, place, OperandKind.STRING, operands[0]), _finding(context, place, operands[1])
     sql = f"CAST(len(regexp_extract_all({text.sql}, {string_sql(pattern)})) AS INTEGER)"
     return strict(sql, pa.int32(), (text, operands[1]))
 
 
-def _first(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _first(context: Context, place: Place, operands: Operands) -> Scalar:
     """``regexp_substr(s, pattern)``: NULL without a match."""
-    found = _extracted(context, node, (*operands, literal(0, pa.int32())))
+    found = _extracted(context, place, (*operands, literal(0, pa.int32())))
     return intolerant(Scalar(f"nullif({found.sql}, '')", pa.string(), found.fails), (found,))
 
 
-def _placed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _placed(context: Context, place: Place, operands: Operands) -> Scalar:
     """``regexp_instr(s, pattern)``: the place of the first match, or 0."""
-    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _pattern(context, node, operands[1])
+    text, pattern = take(context, place, OperandKind.STRING, operands[0]), _pattern(context, place, operands[1])
 
-    def place(one: str) -> str:
+    def made(one: str) -> str:
         found = f"regexp_extract({one}, {string_sql(f'(?s)^(.*?)(?:{pattern})')}, 1)"
         there = f"regexp_matches({one}, {string_sql(pattern)})"
         return f"CASE WHEN {one} IS NOT NULL THEN CASE WHEN {there} THEN length({found}) + 1 ELSE 0 END END"
 
-    return strict(f"CAST({once(text.sql, place)} AS INTEGER)", pa.int32(), (text, operands[1]))
+    return strict(f"CAST({once(text.sql, made)} AS INTEGER)", pa.int32(), (text, operands[1]))
 
 
-def _all_extracted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _all_extracted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``regexp_extract_all(s, pattern[, group])``."""
-    text, pattern = take(context, node, OperandKind.STRING, operands[0]), _finding(context, node, operands[1])
-    group = _group(context, node, operands, str(operands[1].constant))
+    text, pattern = take(context, place, OperandKind.STRING, operands[0]), _finding(context, place, operands[1])
+    group = _group(context, place, operands, str(operands[1].constant))
     found = f"regexp_extract_all({text.sql}, {string_sql(pattern)}, {group})"
     sql = each(found, lambda one: f"coalesce({one}, '')") if group else found
     return strict(sql, array_type(pa.string()), (text, operands[1]))
 
 
-def _finding(context: Context, node: exp.Expr, value: Scalar) -> str:
+def _finding(context: Context, place: Place, value: Scalar) -> str:
     """A pattern that does not match the empty text, in RE2's syntax."""
-    pattern, ends = _found(context, node, value)
+    pattern, ends = _found(context, place, value)
     written = value.constant
     if ends or (isinstance(written, str) and re.search(written, "") is not None):
         what = "counting what a regular expression finds in nothing"
-        raise context.unsupported(node, what, "Let it find one letter at least, and not end with $.")
+        raise context.unsupported(place, what, "Let it find one letter at least, and not end with $.")
     return pattern
 
 
@@ -354,9 +354,9 @@ def plain_text(pattern: object) -> str | None:
     return None if _MEANING.search(pattern) else pattern
 
 
-def splitting(context: Context, node: exp.Expr, value: Scalar) -> str:
+def splitting(context: Context, place: Place, value: Scalar) -> str:
     """The pattern at whose matches a text is split, in RE2's syntax."""
-    return _finding(context, node, value)
+    return _finding(context, place, value)
 
 
 _TEXT, _PATTERN, _NUMBER = OperandKind.STRING, OperandKind.WRITTEN, OperandKind.INT

@@ -99,20 +99,25 @@ class Context:
         if rule is None:
             raise self.unsupported(node, construct(node), ELSEWHERE)
         scalar = rule(self, node)
+        return self.checked(node, scalar, _is_conditional(node))
+
+    def checked(self, place: Place, scalar: Scalar, is_conditional: bool) -> Scalar:
+        """The scalar, unless it is too large, or a constant that fails. is_conditional: whether it stands inside a
+        construct that may skip it."""
         if len(scalar.sql) > TEXT_CHARS_MAX:
             raise self.unsupported(
-                node, "an expression as large as this", "Compute it in steps, or " + _lower(ELSEWHERE)
+                place, "an expression as large as this", "Compute it in steps, or " + _lower(ELSEWHERE)
             )
         is_constant = not columns_in(scalar.sql) and USER_PREFIX not in scalar.sql
-        if scalar.fails and is_constant and not _is_conditional(node):
-            self._check_constant(node, scalar)
+        if scalar.fails and is_constant and not is_conditional:
+            self._check_constant(place, scalar)
         return scalar
 
-    def _check_constant(self, node: exp.Expr, scalar: Scalar) -> None:
+    def _check_constant(self, place: Place, scalar: Scalar) -> None:
         """Refuse an expression that fails for every row."""
         why = why_failing(scalar.sql, scalar.type)
         if why is not None:
-            raise self.source.wrong(node, f"this fails for every row: {why}", "Write NULL, if that is meant.")
+            raise self.source.wrong(place, f"this fails for every row: {why}", "Write NULL, if that is meant.")
 
     def translate_all(self, nodes: Iterable[exp.Expr]) -> tuple[Scalar, ...]:
         return tuple(self.translate(node) for node in nodes)
@@ -123,15 +128,15 @@ class Context:
             if part not in parts and value not in (None, False, []):
                 raise self.unsupported(node, f"{construct(node)} with {part.strip('_').replace('_', ' ')}", ELSEWHERE)
 
-    def unsupported(self, node: Place, what: str, instead: str) -> UnsupportedSql:
+    def unsupported(self, place: Place, what: str, instead: str) -> UnsupportedSql:
         """The error. An interval cannot be cast, whatever the way out is for other types."""
-        return self.source.unsupported(node, what, _NUMBER if _INTERVAL in what else instead)
+        return self.source.unsupported(place, what, _NUMBER if _INTERVAL in what else instead)
 
-    def need_utc(self, node: Place, what: str) -> None:
+    def need_utc(self, place: Place, what: str) -> None:
         """Refuse an expression that reads the wall clock of a TIMESTAMP, unless the session's zone is UTC."""
         if self.timezone.upper() not in UTC_ZONES:
             raise self.unsupported(
-                node,
+                place,
                 f"{what} depends on the session's time zone ({self.timezone}), which",
                 "Set spark.sql.session.timeZone to UTC, or use TIMESTAMP_NTZ.",
             )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar
+from upriver.plan.source import Place
 from upriver.plan.types import (
     duck_name,
     is_boolean,
@@ -46,7 +46,26 @@ class OperandKind(Enum):
 
 
 Operands = Sequence[Scalar]
-Special = Callable[[Context, exp.Expr, Operands], Scalar]
+Special = Callable[[Context, Place, Operands], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class Lambda:
+    """A lambda that is an operand. count: how many variables it has. depth: how many lambdas it stands in. body: its
+    value, from those of its variables."""
+
+    count: int
+    depth: int
+    body: Callable[[Sequence[Scalar]], Scalar]
+
+
+@dataclass(frozen=True, slots=True)
+class OfLambdas:
+    """The rule of a function that takes lambdas. Each stands for NULL among the operands."""
+
+    rule: Callable[[Context, Place, Operands, Sequence[Lambda]], Scalar]
+
+
 RAISES = "raises too"
 """Of a function that fails without ANSI mode as it does with it."""
 
@@ -68,7 +87,7 @@ class Function:
 
     names: str
     takes: tuple[OperandKind, ...]
-    how: str | Special
+    how: str | Special | OfLambdas
     gives: pa.DataType | str
     least: int | None = None
     repeats: bool = False
@@ -90,16 +109,27 @@ class Function:
         return len(self.takes) if self.least is None else self.least, most
 
 
-def call(context: Context, node: exp.Expr, name: str, function: Function, operands: Operands) -> Scalar:
+def call(
+    context: Context,
+    place: Place,
+    name: str,
+    function: Function,
+    operands: Operands,
+    lambdas: Sequence[Lambda] = (),
+) -> Scalar:
     """The call as a scalar. Raises UnsupportedSql if the function does not take these operands."""
     least, most = function.counts
     if len(operands) < least or (most is not None and len(operands) > most):
         count = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
-        raise context.unsupported(node, f"{name}() of {len(operands)} operands", f"Here it takes {count}.")
+        raise context.unsupported(place, f"{name}() of {len(operands)} operands", f"Here it takes {count}.")
+    if isinstance(function.how, OfLambdas):
+        if len(lambdas) != function.takes[: len(operands)].count(OperandKind.LAMBDA):
+            raise context.unsupported(place, f"{name}() without a lambda", f"Write one: {name}(a, x -> x + 1).")
+        return function.how.rule(context, place, operands, lambdas)
     if not isinstance(function.how, str):
-        return function.how(context, node, operands)
+        return function.how(context, place, operands)
     assert isinstance(function.gives, pa.DataType)
-    taken = in_order(*(take(context, node, *pair) for pair in zip(function.takes, operands, strict=False)))
+    taken = in_order(*(take(context, place, *pair) for pair in zip(function.takes, operands, strict=False)))
     sql, fails = written(function.how, *taken), bool(function.fails)
     value = strict(sql, function.gives, taken, fails)
     if function.nulls:
@@ -113,7 +143,7 @@ def written(how: str, *operands: Scalar) -> str:
     return how.format(*texts) if "{" in how else macro(how, *texts)
 
 
-def take(context: Context, node: exp.Expr, kind: OperandKind, value: Scalar) -> Scalar:
+def take(context: Context, place: Place, kind: OperandKind, value: Scalar) -> Scalar:
     """The operand in the type that the function takes. An operand that Spark would cast from text is refused, unless it
     is a date or time in quotes."""
     type = value.type
@@ -123,13 +153,13 @@ def take(context: Context, node: exp.Expr, kind: OperandKind, value: Scalar) -> 
     if is_null(type):
         return null(target)
     if isinstance(value.constant, str) and kind in _IN_QUOTES:
-        return cast(context, node, value, target)
+        return cast(context, place, value, target)
     if _ACCEPTS[kind](type):
         if kind is OperandKind.BYTES:
             return as_bytes(value)
         value = within_range(value)
-        return value if kind is OperandKind.CLOCK else cast(context, node, value, target)
-    raise context.unsupported(node, f"{typed_name(value)} where {kind.value} is wanted", CAST_IT)
+        return value if kind is OperandKind.CLOCK else cast(context, place, value, target)
+    raise context.unsupported(place, f"{typed_name(value)} where {kind.value} is wanted", CAST_IT)
 
 
 def as_bytes(value: Scalar) -> Scalar:
@@ -137,11 +167,11 @@ def as_bytes(value: Scalar) -> Scalar:
     return strict(f"encode({value.sql})", pa.binary(), (value,)) if is_string(value.type) else value
 
 
-def as_instant(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def as_instant(context: Context, place: Place, value: Scalar) -> Scalar:
     """A DATE or any TIMESTAMP as TIMESTAMP in the session's time zone."""
     if not (_is_day(value.type) or is_null(value.type) or isinstance(value.constant, str)):
-        raise context.unsupported(node, f"{typed_name(value)} where {OperandKind.MOMENT.value} is wanted", CAST_IT)
-    return cast(context, node, value, pa.timestamp("us", tz=context.timezone))
+        raise context.unsupported(place, f"{typed_name(value)} where {OperandKind.MOMENT.value} is wanted", CAST_IT)
+    return cast(context, place, value, pa.timestamp("us", tz=context.timezone))
 
 
 def _is_int(type: pa.DataType) -> bool:
@@ -185,8 +215,8 @@ _ACCEPTS: Mapping[OperandKind, Callable[[pa.DataType], bool]] = {
 _IN_QUOTES = frozenset({OperandKind.DATE, OperandKind.INSTANT, OperandKind.MOMENT})
 
 
-def constant_text(context: Context, node: exp.Expr, name: str, value: Scalar) -> str:
+def constant_text(context: Context, place: Place, name: str, value: Scalar) -> str:
     """An operand that must be written as a string in quotes."""
     if not isinstance(value.constant, str):
-        raise context.unsupported(node, f"{name}() by a computed unit", "Write the unit in quotes.")
+        raise context.unsupported(place, f"{name}() by a computed unit", "Write the unit in quotes.")
     return value.constant

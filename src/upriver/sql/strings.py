@@ -7,6 +7,7 @@ from sqlglot import exp
 
 from upriver.engine.macros import CHARS_MAX
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import (
     is_array,
     is_date,
@@ -46,10 +47,10 @@ _BLANK = literal(" ", _STRING)
 _TO_THE_END = literal(2**31 - 1, pa.int32())
 
 
-def substring(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def substring(context: Context, place: Place, operands: Operands) -> Scalar:
     """``substring(s, position[, length])``; the simple case is DuckDB's own."""
-    text = take(context, node, _TEXT, operands[0])
-    start, length = (take(context, node, _COUNT, value) for value in (*operands[1:], _TO_THE_END)[:2])
+    text = take(context, place, _TEXT, operands[0])
+    start, length = (take(context, place, _COUNT, value) for value in (*operands[1:], _TO_THE_END)[:2])
     text, start, length = parts = in_order(text, start, length)
     if isinstance(start.constant, int) and start.constant >= 0 and isinstance(length.constant, int):
         sql = f"substring({text.sql}, {max(start.constant, 1)}, {max(length.constant, 0)})"
@@ -57,38 +58,38 @@ def substring(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return strict(macro("spark_substring", text.sql, start.sql, f"CAST({length.sql} AS BIGINT)"), _STRING, parts)
 
 
-def _left(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    return substring(context, node, (operands[0], literal(1, pa.int32()), operands[1]))
+def _left(context: Context, place: Place, operands: Operands) -> Scalar:
+    return substring(context, place, (operands[0], literal(1, pa.int32()), operands[1]))
 
 
-def concatenated(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def concatenated(context: Context, place: Place, operands: Operands) -> Scalar:
     """``concat`` or ``||``: NULL if any part is. Other types than strings are cast, if the cast is exact."""
     if any(is_array(value.type) for value in operands):
-        parts = in_order(*to_common(context, node, operands))
+        parts = in_order(*to_common(context, place, operands))
         return opaque(strict(f"({' || '.join(part.sql for part in parts)})", parts[0].type, parts))
     if all(value.type == _BINARY for value in operands):
         parts = in_order(*operands)
         return opaque(strict(f"({' || '.join(part.sql for part in parts)})", _BINARY, parts))
-    parts = in_order(*(cast(context, node, value, _STRING) for value in operands))
+    parts = in_order(*(cast(context, place, value, _STRING) for value in operands))
     return opaque(strict(f"({' || '.join(part.sql for part in parts)})", _STRING, parts))
 
 
-def _joined(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _joined(context: Context, place: Place, operands: Operands) -> Scalar:
     """``concat_ws(separator, a, ...)``, of texts and of arrays of texts."""
     parts = [
-        _in_one(context, node, value, operands[0])
-        if place and is_array(value.type) and is_string(value.type.value_type)
-        else take(context, node, _TEXT, value)
-        for place, value in enumerate(operands)
+        _in_one(context, place, value, operands[0])
+        if number and is_array(value.type) and is_string(value.type.value_type)
+        else take(context, place, _TEXT, value)
+        for number, value in enumerate(operands)
     ]
     joined = Scalar(f"concat_ws({', '.join(part.sql for part in parts)})", _STRING, any_fails(parts))
     return joined if parts[0].null_by else never_null(joined)
 
 
-def _in_one(context: Context, node: exp.Expr, array: Scalar, separator: Scalar) -> Scalar:
+def _in_one(context: Context, place: Place, array: Scalar, separator: Scalar) -> Scalar:
     """The texts of an array as one; NULL, which is left out, if there are none."""
     if not isinstance(separator.constant, str):
-        raise context.unsupported(node, "concat_ws() of an array by a computed separator", "Write it in quotes.")
+        raise context.unsupported(place, "concat_ws() of an array by a computed separator", "Write it in quotes.")
     texts = f"list_filter({array.sql}, lambda e: e IS NOT NULL)"
     sql = once(texts, lambda one: f"CASE WHEN len({one}) > 0 THEN array_to_string({one}, {separator.sql}) END")
     return Scalar(sql, _STRING, array.fails)
@@ -113,14 +114,14 @@ def _trim_from(context: Context, node: exp.Expr) -> Scalar:
     return _trimmed(context, node, function, context.translate_all(parts))
 
 
-def _trimmed(context: Context, node: exp.Expr, function: str, operands: Operands) -> Scalar:
-    text, letters = in_order(*(take(context, node, _TEXT, value) for value in (*operands, _BLANK)[:2]))
+def _trimmed(context: Context, place: Place, function: str, operands: Operands) -> Scalar:
+    text, letters = in_order(*(take(context, place, _TEXT, value) for value in (*operands, _BLANK)[:2]))
     return opaque(strict(f"{function}({text.sql}, {letters.sql})", _STRING, (text, letters)))
 
 
 def _one_sided(function: str) -> Special:
     """``ltrim`` and ``rtrim``; the characters to trim come first, if given."""
-    return lambda context, node, operands: _trimmed(context, node, function, tuple(reversed(operands)))
+    return lambda context, place, operands: _trimmed(context, place, function, tuple(reversed(operands)))
 
 
 def _position(context: Context, node: exp.Expr) -> Scalar:
@@ -131,29 +132,29 @@ def _position(context: Context, node: exp.Expr) -> Scalar:
     return _located(context, node, context.translate_all(parts))
 
 
-def _located(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _located(context: Context, place: Place, operands: Operands) -> Scalar:
     """``locate(part, text[, start])``: 0 where start is NULL."""
-    part, text = (take(context, node, _TEXT, operand) for operand in operands[:2])
+    part, text = (take(context, place, _TEXT, operand) for operand in operands[:2])
     if len(operands) == 2:
         part, text = in_order(part, text)
         return opaque(strict(f"CAST(instr({text.sql}, {part.sql}) AS INTEGER)", _INT, (part, text)))
-    start = take(context, node, _COUNT, operands[2])
+    start = take(context, place, _COUNT, operands[2])
     if any_fails((part, text, start)):
-        raise context.unsupported(node, "locate() of operands that can fail", "Compute them in a subquery.")
+        raise context.unsupported(place, "locate() of operands that can fail", "Compute them in a subquery.")
     return Scalar(macro("spark_locate", part.sql, text.sql, start.sql), _INT)
 
 
-def _replaced(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    parts = in_order(*(take(context, node, _TEXT, value) for value in (*operands, literal("", _STRING))[:3]))
+def _replaced(context: Context, place: Place, operands: Operands) -> Scalar:
+    parts = in_order(*(take(context, place, _TEXT, value) for value in (*operands, literal("", _STRING))[:3]))
     return strict(f"replace({', '.join(part.sql for part in parts)})", _STRING, parts)
 
 
 def _padded(side: str) -> Special:
     """``lpad(s, length[, by])`` and ``rpad``."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        text, by = (take(context, node, _TEXT, value) for value in (operands[0], (*operands, _BLANK)[2]))
-        text, length, by = in_order(text, take(context, node, _COUNT, operands[1]), by)
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        text, by = (take(context, place, _TEXT, value) for value in (operands[0], (*operands, _BLANK)[2]))
+        text, length, by = in_order(text, take(context, place, _COUNT, operands[1]), by)
         sql = macro(f"spark_{side}pad", text.sql, length.sql, by.sql)
         return strict(sql, _STRING, (text, length, by), fails=_may_be_long(length))
 
@@ -164,18 +165,18 @@ def _may_be_long(length: Scalar) -> bool:
     return not isinstance(length.constant, int) or length.constant > CHARS_MAX
 
 
-def _spaces(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    count = take(context, node, _COUNT, operands[0])
+def _spaces(context: Context, place: Place, operands: Operands) -> Scalar:
+    count = take(context, place, _COUNT, operands[0])
     return strict(macro("spark_repeat", "' '", count.sql), _STRING, (count,), fails=_may_be_long(count))
 
 
-def _digested(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _digested(context: Context, place: Place, operands: Operands) -> Scalar:
     """``sha2(s, bits)``."""
-    bytes, bits = take(context, node, _BYTES, operands[0]), operands[1].constant
+    bytes, bits = take(context, place, _BYTES, operands[0]), operands[1].constant
     if is_null(operands[1].type):
         return null(_STRING)
     if not isinstance(bits, int) or bits not in (0, 224, 256, 384, 512):
-        raise context.unsupported(node, "sha2() of these bits", "Write 224, 256, 384 or 512.")
+        raise context.unsupported(place, "sha2() of these bits", "Write 224, 256, 384 or 512.")
     function = f"kernel_sha{bits}" if bits in (224, 384, 512) else "sha256"
     return strict(f"{function}({bytes.sql})", _STRING, (bytes, operands[1]))
 
@@ -184,8 +185,8 @@ def _cased(name: str) -> Special:
     """``upper`` or ``lower``. In Spark's optimizer ``upper(lower(s))`` becomes ``upper(s)``, which differs for some
     letters."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        text = take(context, node, _TEXT, operands[0])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        text = take(context, place, _TEXT, operands[0])
         letters = text if text.letters is None else text.letters
         return replace(strict(macro(name, letters.sql), _STRING, (letters,)), letters=letters)
 
@@ -195,98 +196,98 @@ def _cased(name: str) -> Special:
 def _of_text_or_bytes(of_text: str, of_bytes: str, gives: pa.DataType) -> Special:
     """A function with other DuckDB SQL for a STRING than for a BINARY."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
         (value,) = operands
         if value.type == _BINARY:
             return strict(of_bytes.format(value.sql), gives, (value,))
-        text = take(context, node, _TEXT, value)
+        text = take(context, place, _TEXT, value)
         return strict(of_text.format(text.sql), gives, (text,))
 
     return rule
 
 
-def _hexed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _hexed(context: Context, place: Place, operands: Operands) -> Scalar:
     """``hex`` of an integer, a STRING or a BINARY."""
     (value,) = operands
-    value = cast(context, node, value, pa.int64()) if is_integer(value.type) else take(context, node, _BYTES, value)
+    value = cast(context, place, value, pa.int64()) if is_integer(value.type) else take(context, place, _BYTES, value)
     return strict(f"hex({value.sql})", _STRING, (value,))
 
 
-def _substring_index(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _substring_index(context: Context, place: Place, operands: Operands) -> Scalar:
     """``substring_index(s, by, n)``. Spark also finds separators that overlap, which DuckDB does not."""
     by = operands[1].constant
     if not isinstance(by, str) or any(by.endswith(by[:size]) for size in range(1, len(by))):
         instead = "Write one in quotes, whose end is not its beginning, too."
-        raise context.unsupported(node, "substring_index() by this separator", instead)
-    text, count = in_order(take(context, node, _TEXT, operands[0]), take(context, node, _COUNT, operands[2]))
+        raise context.unsupported(place, "substring_index() by this separator", instead)
+    text, count = in_order(take(context, place, _TEXT, operands[0]), take(context, place, _COUNT, operands[2]))
     sql = macro("spark_substring_index", text.sql, operands[1].sql, count.sql)
     return strict(sql, _STRING, (text, operands[1], count))
 
 
-def _overlaid(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _overlaid(context: Context, place: Place, operands: Operands) -> Scalar:
     """``overlay(s, by, position[, length])``."""
-    text, by = (take(context, node, _TEXT, value) for value in operands[:2])
-    start, length = (take(context, node, _COUNT, value) for value in (*operands[2:], literal(-1, _INT))[:2])
+    text, by = (take(context, place, _TEXT, value) for value in operands[:2])
+    start, length = (take(context, place, _COUNT, value) for value in (*operands[2:], literal(-1, _INT))[:2])
     text, by, start, length = parts = in_order(text, by, start, length)
     return strict(macro("spark_overlay", *(part.sql for part in parts)), _STRING, parts)
 
 
-def _chosen(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _chosen(context: Context, place: Place, operands: Operands) -> Scalar:
     """``elt(n, a, b, ...)``: the n-th of the values, of which only that one is computed."""
-    number = take(context, node, _COUNT, operands[0])
-    values = [take(context, node, _TEXT, value) for value in operands[1:]]
-    cases = " ".join(f"WHEN {place} THEN {value.sql}" for place, value in enumerate(values, 1))
+    number = take(context, place, _COUNT, operands[0])
+    values = [take(context, place, _TEXT, value) for value in operands[1:]]
+    cases = " ".join(f"WHEN {index} THEN {value.sql}" for index, value in enumerate(values, 1))
     out = f"error('elt() has no element ' || CAST({number.sql} AS VARCHAR))"
     sql = f"CASE {number.sql} {cases} ELSE CASE WHEN {number.sql} IS NOT NULL THEN {out} END END"
     return Scalar(sql, _STRING, fails=True)
 
 
-def _in_charset(context: Context, node: exp.Expr, name: str, value: Scalar) -> None:
+def _in_charset(context: Context, place: Place, name: str, value: Scalar) -> None:
     if not isinstance(value.constant, str) or value.constant.upper() not in ("UTF-8", "UTF8"):
-        raise context.unsupported(node, f"{name}() in this character set", "Write 'UTF-8'.")
+        raise context.unsupported(place, f"{name}() in this character set", "Write 'UTF-8'.")
 
 
-def _encoded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    _in_charset(context, node, "encode", operands[1])
-    text = take(context, node, _TEXT, operands[0])
+def _encoded(context: Context, place: Place, operands: Operands) -> Scalar:
+    _in_charset(context, place, "encode", operands[1])
+    text = take(context, place, _TEXT, operands[0])
     return strict(macro("spark_utf8", text.sql), _BINARY, (text,))
 
 
-def _decoded(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _decoded(context: Context, place: Place, operands: Operands) -> Scalar:
     """``decode(bytes, charset)``, and ``decode(value, search, result, ..., otherwise)``, where NULL equals NULL."""
     if len(operands) == 2:
-        _in_charset(context, node, "decode", operands[1])
-        bytes = take(context, node, OperandKind.BINARY, operands[0])
+        _in_charset(context, place, "decode", operands[1])
+        bytes = take(context, place, OperandKind.BINARY, operands[0])
         return strict(f"decode({bytes.sql})", _STRING, (bytes,), fails=True)
     value, *rest = operands
     pairs = list(zip(rest[::2], rest[1::2], strict=False))
-    tests = [(compare(context, node, "IS NOT DISTINCT FROM", value, search), result) for search, result in pairs]
-    return choose(context, node, tests, rest[-1] if len(rest) % 2 else null(pairs[0][1].type))
+    tests = [(compare(context, place, "IS NOT DISTINCT FROM", value, search), result) for search, result in pairs]
+    return choose(context, place, tests, rest[-1] if len(rest) % 2 else null(pairs[0][1].type))
 
 
-def _to_binary(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _to_binary(context: Context, place: Place, operands: Operands) -> Scalar:
     """``to_binary(s[, format])``: 'hex' or 'utf-8'."""
     written = str((*operands, literal("hex", _STRING))[1].constant).lower()
-    text = take(context, node, _TEXT, operands[0])
+    text = take(context, place, _TEXT, operands[0])
     if written in ("utf-8", "utf8"):
         return strict(macro("spark_utf8", text.sql), _BINARY, (text,))
     if written != "hex":
-        raise context.unsupported(node, "to_binary() in this format", "Write 'hex' or 'utf-8', or unbase64(s).")
+        raise context.unsupported(place, "to_binary() in this format", "Write 'hex' or 'utf-8', or unbase64(s).")
     return strict(macro("spark_bytes_of_hex", text.sql), _BINARY, (text,), fails=True)
 
 
-def _formatted_number(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _formatted_number(context: Context, place: Place, operands: Operands) -> Scalar:
     """``format_number(x, places)``, half even, with a comma between thousands."""
     places, value = operands[1].constant, operands[0]
     if not isinstance(places, int) or isinstance(places, bool) or not 0 <= places <= 15:
         what = "format_number() to these places"
-        raise context.unsupported(node, what, "Write a constant number of places, from 0 to 15.")
+        raise context.unsupported(place, what, "Write a constant number of places, from 0 to 15.")
     zeros = f" || '.{'0' * places}'" if places else ""
     if is_integer(value.type):
-        number = cast(context, node, value, pa.int64())
+        number = cast(context, place, value, pa.int64())
         return strict(f"(format('{{:,}}', {number.sql}){zeros})", _STRING, (number,))
     if value.type != pa.float64():
-        raise context.unsupported(node, f"format_number() of {typed_name(value)}", "CAST it to DOUBLE.")
+        raise context.unsupported(place, f"format_number() of {typed_name(value)}", "CAST it to DOUBLE.")
     form = f"'{{:,.{places}f}}'"
     return strict(macro("spark_format_number", value.sql, form), _STRING, (value,))
 
@@ -294,12 +295,12 @@ def _formatted_number(context: Context, node: exp.Expr, operands: Operands) -> S
 _SPECIFIER = {"%s": _TEXT, "%d": _WHOLE}
 
 
-def _printed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _printed(context: Context, place: Place, operands: Operands) -> Scalar:
     """``format_string(format, ...)``, with %s, %d and %%. A NULL is printed as ``null``."""
     form = operands[0].constant
     rest = list(operands[1:])
     if not isinstance(form, str):
-        raise context.unsupported(node, "a computed format", "Write it in quotes.")
+        raise context.unsupported(place, "a computed format", "Write it in quotes.")
     parts: list[str] = []
     values: list[Scalar] = []
     at = 0
@@ -315,36 +316,36 @@ def _printed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
         elif two in _SPECIFIER and rest:
             value = rest.pop(0)
             if two == "%d" and not is_integer(value.type):
-                raise context.unsupported(node, f"%d of {typed_name(value)}", "CAST it to BIGINT.")
+                raise context.unsupported(place, f"%d of {typed_name(value)}", "CAST it to BIGINT.")
             if is_date(value.type) or is_wall_clock(value.type) or is_instant(value.type) or value.type == pa.binary():
-                raise context.unsupported(node, f"%s of {typed_name(value)}", "CAST it to STRING.")
-            value = cast(context, node, value, _STRING)
+                raise context.unsupported(place, f"%s of {typed_name(value)}", "CAST it to STRING.")
+            value = cast(context, place, value, _STRING)
             values.append(value)
             parts.append(f"coalesce({value.sql}, 'null')")
         else:
-            raise context.unsupported(node, f"{two!r} in this format", "Take %s and %d, one for each value, and %%.")
+            raise context.unsupported(place, f"{two!r} in this format", "Take %s and %d, one for each value, and %%.")
         at += 2
     if is_null(operands[0].type) or not parts:
-        raise context.unsupported(node, "an empty format", "Write ''.")
+        raise context.unsupported(place, "an empty format", "Write ''.")
     return never_null(Scalar(f"({' || '.join(parts)})", _STRING, any_fails(values)))
 
 
-def _distance(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _distance(context: Context, place: Place, operands: Operands) -> Scalar:
     """``levenshtein(a, b[, threshold])``: -1 beyond the threshold."""
-    texts = [take(context, node, _TEXT, value) for value in operands[:2]]
-    rest = [take(context, node, _COUNT, value) for value in operands[2:]]
+    texts = [take(context, place, _TEXT, value) for value in operands[:2]]
+    rest = [take(context, place, _COUNT, value) for value in operands[2:]]
     parts = in_order(*texts, *rest)
     name = "spark_levenshtein_within" if rest else "spark_levenshtein"
     return strict(macro(name, *(part.sql for part in parts)), _INT, parts)
 
 
-def _masked(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _masked(context: Context, place: Place, operands: Operands) -> Scalar:
     """``mask(s[, capital[, small[, digit[, other]]]])``: a letter for each letter of a kind; NULL leaves them."""
-    text, given = take(context, node, _TEXT, operands[0]), [value.constant for value in operands[1:]]
+    text, given = take(context, place, _TEXT, operands[0]), [value.constant for value in operands[1:]]
     marks = [*given, *("X", "x", "n", None)[len(given) :]]
     alone = all(is_null(one.type) or isinstance(one.constant, str) for one in operands[1:])
     if not alone or any(mark is not None and (not isinstance(mark, str) or len(mark) != 1) for mark in marks):
-        raise context.unsupported(node, "mask() by these letters", "Write a letter in quotes, or NULL, for each kind.")
+        raise context.unsupported(place, "mask() by these letters", "Write a letter in quotes, or NULL, for each kind.")
     kept = {mark: None if mark is None else string_sql(str(mark)) for mark in marks}
     tests = " ".join(
         f"WHEN regexp_matches(c, '{kind}') THEN {kept[mark] or 'c'}"
@@ -359,22 +360,22 @@ def _masked(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return opaque(strict(sql, _STRING, (text,)))
 
 
-def _reversed(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _reversed(context: Context, place: Place, operands: Operands) -> Scalar:
     """``reverse`` of a text or an array."""
     (value,) = operands
     if is_array(value.type):
         return opaque(strict(f"list_reverse({value.sql})", value.type, (value,)))
-    text = take(context, node, _TEXT, value)
+    text = take(context, place, _TEXT, value)
     return strict(macro("spark_reverse", text.sql), _STRING, (text,))
 
 
-def _type_name(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _type_name(context: Context, place: Place, operands: Operands) -> Scalar:
     (value,) = operands
     if is_nested(value.type):
-        raise context.unsupported(node, "typeof() of a nested value", "Its type is that of the column: see explain().")
+        raise context.unsupported(place, "typeof() of a nested value", "Its type is that of the column: see explain().")
     if is_interval(value.type):
         # All intervals are kept as one type, and Spark's name has the fields that the interval was made of.
-        raise context.unsupported(node, "typeof() of an interval", "Leave it out: its value is the same in every row.")
+        raise context.unsupported(place, "typeof() of an interval", "Leave it out: its value is the same in every row.")
     return literal("void" if is_null(value.type) else spark_name(value.type).lower(), _STRING)
 
 
@@ -392,8 +393,8 @@ _NO_URL = "where the text is no encoded URL"
 def _lenient(how: str, gives: pa.DataType) -> Special:
     """``try_...``: the macro's NULL in place of its error."""
 
-    def build(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        text = take(context, node, _TEXT, operands[0])
+    def build(context: Context, place: Place, operands: Operands) -> Scalar:
+        text = take(context, place, _TEXT, operands[0])
         return strict(macro(how, text.sql), gives, (text,), fails=True)
 
     return tried(build)
@@ -433,7 +434,7 @@ TEXTS: tuple[Function, ...] = (
     Function(
         "btrim",
         (_TEXT, _TEXT),
-        lambda context, node, operands: _trimmed(context, node, "trim", operands),
+        lambda context, place, operands: _trimmed(context, place, "trim", operands),
         "STRING",
         1,
         is_opaque=True,

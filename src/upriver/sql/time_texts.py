@@ -6,9 +6,9 @@ The letters mean the same to Java and to DuckDB's strftime, or are read by a reg
 import re
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar
+from upriver.plan.source import Place
 from upriver.sql.casts import local
 from upriver.sql.scalars import Context, macro, strict, string_sql
 from upriver.sql.signatures import OperandKind, Operands, as_instant, take
@@ -61,14 +61,14 @@ def _strftime_part(text: str) -> str | None:
     return quoted.replace("%", "%%")
 
 
-def formatted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def formatted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``date_format(time, pattern)``: Spark first makes any argument a TIMESTAMP."""
     pattern = operands[1].constant
     form = _strftime(pattern) if isinstance(pattern, str) else None
     if form is None:
         what = "this date_format()" if pattern is None else f"date_format() by {pattern!r}"
-        raise context.unsupported(node, what, _INSTEAD)
-    clock = local(context, as_instant(context, node, operands[0]))
+        raise context.unsupported(place, what, _INSTEAD)
+    clock = local(context, as_instant(context, place, operands[0]))
     if not form:  # strftime takes no empty form
         return strict(f"CASE WHEN {clock.sql} IS NOT NULL THEN '' END", pa.string(), (clock, operands[1]))
     return strict(macro("spark_formatted", clock.sql, string_sql(form)), pa.string(), (clock, operands[1]), fails=True)
@@ -92,14 +92,14 @@ _READ = {
 _UNREAD = "Read yyyy MM dd HH mm ss and SSS, each once; put digits of a single letter before a separator."
 
 
-def parsed(context: Context, node: exp.Expr, name: str, value: Scalar, form: Scalar) -> Scalar:
+def parsed(context: Context, place: Place, name: str, value: Scalar, form: Scalar) -> Scalar:
     """The wall clock in a text of this form. It raises for a text of another form."""
     found = _reading(form.constant) if isinstance(form.constant, str) else None
     if found is None:
         what = f"this {name}()" if form.constant is None else f"{name}() by {form.constant!r}"
-        raise context.unsupported(node, what, _UNREAD)
+        raise context.unsupported(place, what, _UNREAD)
     pattern, places = found
-    text = take(context, node, OperandKind.STRING, value)
+    text = take(context, place, OperandKind.STRING, value)
 
     def field(letter: str, missing: str) -> str:
         if letter not in places:

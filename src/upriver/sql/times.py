@@ -7,7 +7,7 @@ from sqlglot import exp
 
 from upriver.errors import DeclarationError
 from upriver.plan.relation import Scalar
-from upriver.plan.source import ELSEWHERE
+from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import duck_name, is_date, is_floating, is_instant, is_interval, is_string, is_wall_clock
 from upriver.sql.casts import cast, in_zone, local, with_clock
 from upriver.sql.scalars import Context, Rule, in_order, literal, macro, opaque, strict, typed_name
@@ -43,17 +43,17 @@ _CLOCK_UNITS = _DATE_UNITS | {
 }
 
 
-def _clock(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def _clock(context: Context, place: Place, value: Scalar) -> Scalar:
     """The wall clock of a TIMESTAMP, or of a time in quotes, in the session's time zone."""
     if isinstance(value.constant, str):
-        value = as_instant(context, node, value)
-    clock = take(context, node, OperandKind.CLOCK, value)
+        value = as_instant(context, place, value)
+    clock = take(context, place, OperandKind.CLOCK, value)
     return local(context, clock) if is_instant(clock.type) else clock
 
 
 def _clock_part(unit: str) -> Special:
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        clock = _clock(context, node, operands[0])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        clock = _clock(context, place, operands[0])
         return strict(f"CAST({unit}({clock.sql}) AS INTEGER)", _INT, (clock,))
 
     return rule
@@ -81,31 +81,31 @@ def _of_date(sql: str) -> str:
     return f"CAST({sql} AS INTEGER)"
 
 
-def _part(context: Context, node: exp.Expr, name: str, value: Scalar) -> Scalar:
+def _part(context: Context, place: Place, name: str, value: Scalar) -> Scalar:
     """``EXTRACT(name FROM value)``."""
     field = name.lower()
     if is_interval(value.type):
-        return _interval_part(context, node, field, value)
+        return _interval_part(context, place, field, value)
     if field in _OF_CLOCK:
-        return _clock_part(_OF_CLOCK[field])(context, node, (value,))
+        return _clock_part(_OF_CLOCK[field])(context, place, (value,))
     if field in _SECONDS:
-        clock = _clock(context, node, value)
+        clock = _clock(context, place, value)
         return strict(f"CAST(microsecond({clock.sql}) * {_MILLIONTH} AS DECIMAL(8, 6))", pa.decimal128(8, 6), (clock,))
     if field not in _OF_DATE:
         fields = "year, quarter, month, week, day, dayofweek, doy, hour, minute, second"
-        raise context.unsupported(node, f"the field {name}", f"Take one of {fields}.")
-    day = take(context, node, OperandKind.DATE, value)
+        raise context.unsupported(place, f"the field {name}", f"Take one of {fields}.")
+    day = take(context, place, OperandKind.DATE, value)
     return strict(_of_date(_OF_DATE[field]).format(day.sql), _INT, (day,))
 
 
-def _interval_part(context: Context, node: exp.Expr, field: str, value: Scalar) -> Scalar:
+def _interval_part(context: Context, place: Place, field: str, value: Scalar) -> Scalar:
     """Days, or hours of the day and so on; all negative in a negative interval."""
     if field in _SECONDS:
         rest = f"(abs({value.sql}) % CAST(60000000 AS BIGINT) * sign({value.sql}))"
         return strict(f"CAST({rest} * {_MILLIONTH} AS DECIMAL(8, 6))", pa.decimal128(8, 6), (value,))
     unit = "day" if _OF_DATE.get(field) == "day({0})" else _OF_CLOCK.get(field)
     if unit is None:
-        raise context.unsupported(node, f"the field {field} of an INTERVAL", "Take one of day, hour, minute, second.")
+        raise context.unsupported(place, f"the field {field} of an INTERVAL", "Take one of day, hour, minute, second.")
     micros, above, type = _INTERVAL_PARTS[unit]
     whole = f"abs({value.sql}) // CAST({micros} AS BIGINT)"
     part = f"({whole} % CAST({above} AS BIGINT))" if above else f"({whole})"
@@ -124,30 +124,30 @@ def _extract(context: Context, node: exp.Expr) -> Scalar:
     return _part(context, node, node.this.name, context.translate(node.expression))
 
 
-def _date_part_of(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-    return _part(context, node, constant_text(context, node, "date_part", operands[0]), operands[1])
+def _date_part_of(context: Context, place: Place, operands: Operands) -> Scalar:
+    return _part(context, place, constant_text(context, place, "date_part", operands[0]), operands[1])
 
 
-def _truncated_date(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _truncated_date(context: Context, place: Place, operands: Operands) -> Scalar:
     """``trunc(date, unit)``, a DATE."""
-    written = constant_text(context, node, "trunc", operands[1])
+    written = constant_text(context, place, "trunc", operands[1])
     unit = _DATE_UNITS.get(written.upper())
     if unit is None:
-        raise context.unsupported(node, f"trunc() to {written!r}", f"Take one of {', '.join(_DATE_UNITS)}.")
-    day = take(context, node, OperandKind.DATE, operands[0])
+        raise context.unsupported(place, f"trunc() to {written!r}", f"Take one of {', '.join(_DATE_UNITS)}.")
+    day = take(context, place, OperandKind.DATE, operands[0])
     return opaque(strict(f"CAST(date_trunc('{unit}', {day.sql}) AS DATE)", _DATE, (day,)))
 
 
-def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _truncated_clock(context: Context, place: Place, operands: Operands) -> Scalar:
     """``date_trunc(unit, time)``: Spark first makes any argument a TIMESTAMP."""
-    written = constant_text(context, node, "date_trunc", operands[0])
+    written = constant_text(context, place, "date_trunc", operands[0])
     unit = _CLOCK_UNITS.get(written.upper())
     if unit is None:
-        raise context.unsupported(node, f"date_trunc() to {written!r}", f"Take one of {', '.join(_CLOCK_UNITS)}.")
-    moment = as_instant(context, node, operands[1])
+        raise context.unsupported(place, f"date_trunc() to {written!r}", f"Take one of {', '.join(_CLOCK_UNITS)}.")
+    moment = as_instant(context, place, operands[1])
     if unit == "week":
         monday = strict(f"CAST(date_trunc('week', {local(context, moment).sql}) AS DATE)", _DATE, (moment,))
-        return opaque(cast(context, node, monday, moment.type))
+        return opaque(cast(context, place, monday, moment.type))
     sql = with_clock(context, moment, lambda clock: f"date_trunc('{unit}', {clock})")
     return opaque(strict(sql, moment.type, (moment,)))
 
@@ -155,66 +155,66 @@ def _truncated_clock(context: Context, node: exp.Expr, operands: Operands) -> Sc
 def _instant_of(micros: int) -> Special:
     """``timestamp_seconds`` and its kin, of integers."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        count = take(context, node, OperandKind.WHOLE, operands[0])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        count = take(context, place, OperandKind.WHOLE, operands[0])
         sql = f"make_timestamp({count.sql} * CAST({micros} AS BIGINT))"
         return strict(sql, pa.timestamp("us", tz=context.timezone), (count,), fails=True)
 
     return rule
 
 
-def _unix_timestamp(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _unix_timestamp(context: Context, place: Place, operands: Operands) -> Scalar:
     """``unix_timestamp(time)`` and ``unix_timestamp(text[, format])``: seconds without a fraction, also before 1970,
     where ``unix_seconds`` rounds down."""
     moment = operands[0]
     if is_string(moment.type):
         form = (*operands, literal("yyyy-MM-dd HH:mm:ss", pa.string()))[1]
-        moment = parsed(context, node, "unix_timestamp", moment, form)
+        moment = parsed(context, place, "unix_timestamp", moment, form)
     elif not (is_instant(moment.type) or is_wall_clock(moment.type) or is_date(moment.type)):
         what = f"unix_timestamp() of {typed_name(moment)}"
-        raise context.unsupported(node, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
+        raise context.unsupported(place, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
     is_plain = is_wall_clock(moment.type)  # Spark then takes the clock for UTC's
-    instant = moment if is_plain else cast(context, node, moment, pa.timestamp("us", tz=context.timezone))
+    instant = moment if is_plain else cast(context, place, moment, pa.timestamp("us", tz=context.timezone))
     return opaque(strict(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, (instant,)))
 
 
-def _from_unix(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _from_unix(context: Context, place: Place, operands: Operands) -> Scalar:
     """``from_unixtime(seconds[, format])``."""
     form = (*operands, literal("yyyy-MM-dd HH:mm:ss", pa.string()))[1]
-    count = take(context, node, OperandKind.WHOLE, operands[0])
+    count = take(context, place, OperandKind.WHOLE, operands[0])
     type = pa.timestamp("us", tz=context.timezone)
-    return formatted(context, node, (strict(macro("spark_near_instant", count.sql), type, (count,), fails=True), form))
+    return formatted(context, place, (strict(macro("spark_near_instant", count.sql), type, (count,), fails=True), form))
 
 
 def _read(type: pa.DataType) -> Special:
     """``to_date(text[, format])`` and its kin; of other types a cast. type: the result's, in UTC."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
         to = pa.timestamp("us", tz=context.timezone) if is_instant(type) else type
         value = operands[0]
         if len(operands) > 1:
             if not is_string(value.type):
-                raise context.unsupported(node, f"a format for {typed_name(value)}", "Leave the format out.")
-            value = parsed(context, node, "to_timestamp", value, operands[1])
-        return replace(cast(context, node, value, to), constant=None)
+                raise context.unsupported(place, f"a format for {typed_name(value)}", "Leave the format out.")
+            value = parsed(context, place, "to_timestamp", value, operands[1])
+        return replace(cast(context, place, value, to), constant=None)
 
     return rule
 
 
 def _try_read(type: pa.DataType) -> Special:
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
         to = pa.timestamp("us", tz=context.timezone) if is_instant(type) else type
-        return (tried(_read(type)) if len(operands) > 1 else tried_cast(to))(context, node, operands)
+        return (tried(_read(type)) if len(operands) > 1 else tried_cast(to))(context, place, operands)
 
     return rule
 
 
-def _shifted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _shifted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``timestampadd(unit, n, time)``: days and months move on the wall clock, shorter units on the time line."""
-    unit = _unit(context, node, operands[0])
+    unit = _unit(context, place, operands[0])
     count, moment = operands[1:]
-    moment = moment if is_wall_clock(moment.type) else as_instant(context, node, moment)
-    count, moment = in_order(take(context, node, OperandKind.WHOLE, count), moment)
+    moment = moment if is_wall_clock(moment.type) else as_instant(context, place, moment)
+    count, moment = in_order(take(context, place, OperandKind.WHOLE, count), moment)
 
     def later(by: str) -> str:
         return with_clock(context, moment, lambda clock: f"({clock} + {by})")
@@ -229,10 +229,10 @@ def _shifted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return opaque(strict(sql, moment.type, (count, moment), fails=True))
 
 
-def _apart(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _apart(context: Context, place: Place, operands: Operands) -> Scalar:
     """``timestampdiff(unit, start, end)``: whole units between two wall clocks."""
-    unit = _unit(context, node, operands[0])
-    moments = in_order(*(as_instant(context, node, value) for value in operands[1:]))
+    unit = _unit(context, place, operands[0])
+    moments = in_order(*(as_instant(context, place, value) for value in operands[1:]))
     start, end = (local(context, moment).sql for moment in moments)
     sql = f"((epoch_us({end}) - epoch_us({start})) // CAST({_MICROS.get(unit, 1)} AS BIGINT))"
     if unit in _MONTHS:
@@ -240,10 +240,10 @@ def _apart(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
     return opaque(strict(sql, _LONG, moments))
 
 
-def _unit(context: Context, node: exp.Expr, written: Scalar) -> str:
+def _unit(context: Context, place: Place, written: Scalar) -> str:
     unit = str(written.constant).upper()
     if unit not in _MONTHS | _MICROS:
-        raise context.unsupported(node, f"the unit {unit}", f"Take one of {', '.join(_MICROS | _MONTHS)}.")
+        raise context.unsupported(place, f"the unit {unit}", f"Take one of {', '.join(_MICROS | _MONTHS)}.")
     return unit
 
 
@@ -260,22 +260,22 @@ _MICROS = {
 _DAY_NAMES = ("thursday", "friday", "saturday", "sunday", "monday", "tuesday", "wednesday")
 
 
-def _next_day(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _next_day(context: Context, place: Place, operands: Operands) -> Scalar:
     """``next_day(date, name)``: the first such day of the week after the date."""
-    written = constant_text(context, node, "next_day", operands[1]).lower()
+    written = constant_text(context, place, "next_day", operands[1]).lower()
     places = [n for n, day in enumerate(_DAY_NAMES) if written in (day, day[:3], day[:2])]
     if not places:
-        raise context.unsupported(node, f"next_day() to {written!r}", "Name a day: 'Monday', 'Mon' or 'Mo'.")
-    day = take(context, node, OperandKind.DATE, operands[0])
+        raise context.unsupported(place, f"next_day() to {written!r}", "Name a day: 'Monday', 'Mon' or 'Mo'.")
+    day = take(context, place, OperandKind.DATE, operands[0])
     return strict(macro("spark_next_day", day.sql, str(places[0])), _DATE, (day,), fails=True)
 
 
-def _months_between(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _months_between(context: Context, place: Place, operands: Operands) -> Scalar:
     """``months_between(a, b[, round])``: to 8 places unless round is FALSE."""
     rounds = operands[2].constant if len(operands) > 2 else True
     if not isinstance(rounds, bool):
-        raise context.unsupported(node, "months_between() with this choice of rounding", "Write TRUE or FALSE.")
-    moments = in_order(*(as_instant(context, node, value) for value in operands[:2]))
+        raise context.unsupported(place, "months_between() with this choice of rounding", "Write TRUE or FALSE.")
+    moments = in_order(*(as_instant(context, place, value) for value in operands[:2]))
     clocks = [local(context, moment) for moment in moments]
     seconds = " - ".join(_seconds_of_day(context, *pair) for pair in zip(moments, clocks, strict=True))
     sql = macro("spark_months_between", *(clock.sql for clock in clocks), seconds)
@@ -295,72 +295,72 @@ def _seconds_of_day(context: Context, moment: Scalar, clock: Scalar) -> str:
 def _made(type: pa.DataType) -> Special:
     """``make_timestamp(year, month, day, hour, minute, second)`` and its kin."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        whole = [take(context, node, OperandKind.INT, value) for value in operands[:5]]
-        parts = in_order(*whole, _seconds(context, node, operands[5]))
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        whole = [take(context, place, OperandKind.INT, value) for value in operands[:5]]
+        parts = in_order(*whole, _seconds(context, place, operands[5]))
         micros = f"CAST({parts[5].sql} * CAST(1000000 AS DECIMAL(7, 0)) AS BIGINT)"
         clock = strict(
             macro("spark_made_clock", *(part.sql for part in parts[:5]), micros), pa.timestamp("us"), parts, fails=True
         )
-        return cast(context, node, clock, pa.timestamp("us", tz=context.timezone)) if is_instant(type) else clock
+        return cast(context, place, clock, pa.timestamp("us", tz=context.timezone)) if is_instant(type) else clock
 
     return rule
 
 
-def _seconds(context: Context, node: exp.Expr, value: Scalar) -> Scalar:
+def _seconds(context: Context, place: Place, value: Scalar) -> Scalar:
     if is_floating(value.type):
-        raise context.unsupported(node, f"{typed_name(value)} seconds", "CAST them to DECIMAL(16,6).")
-    return cast(context, node, value, pa.decimal128(16, 6))
+        raise context.unsupported(place, f"{typed_name(value)} seconds", "CAST them to DECIMAL(16,6).")
+    return cast(context, place, value, pa.decimal128(16, 6))
 
 
 def _made_if_possible(type: pa.DataType) -> Special:
     """``try_make_timestamp`` and its kin. That the seconds are no number, or too large a one, is an error for them,
     too."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        return tried(_made(type))(context, node, (*operands[:5], _seconds(context, node, operands[5])))
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        return tried(_made(type))(context, place, (*operands[:5], _seconds(context, place, operands[5])))
 
     return rule
 
 
-def _named_zone(context: Context, node: exp.Expr, value: Scalar) -> str:
+def _named_zone(context: Context, place: Place, value: Scalar) -> str:
     """A zone that is written in quotes, by the name that Python knows it by."""
     if not isinstance(value.constant, str):
-        raise context.unsupported(node, "a time zone that is computed", "Write it in quotes.")
+        raise context.unsupported(place, "a time zone that is computed", "Write it in quotes.")
     try:
         return zone_name(value.constant)
     except DeclarationError as error:
         raise context.unsupported(
-            node, f"the time zone {value.constant!r}", "Name a region: 'Europe/Berlin'."
+            place, f"the time zone {value.constant!r}", "Name a region: 'Europe/Berlin'."
         ) from error
 
 
 def _shifted_by(kernel: str) -> Special:
     """``from_utc_timestamp(time, zone)``: its wall clock in UTC becomes that in the zone; and the reverse."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        zone, moment = _named_zone(context, node, operands[1]), as_instant(context, node, operands[0])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        zone, moment = _named_zone(context, place, operands[1]), as_instant(context, place, operands[0])
         return opaque(in_zone(moment, zone, kernel, moment.type))
 
     return rule
 
 
-def _converted(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _converted(context: Context, place: Place, operands: Operands) -> Scalar:
     """``convert_timezone([from, ]to, wall clock)``."""
-    zones = [context.timezone if len(operands) == 2 else _named_zone(context, node, operands[0])]
-    zones.append(_named_zone(context, node, operands[-2]))
-    clock = cast(context, node, operands[-1], pa.timestamp("us"))
+    zones = [context.timezone if len(operands) == 2 else _named_zone(context, place, operands[0])]
+    zones.append(_named_zone(context, place, operands[-2]))
+    clock = cast(context, place, operands[-1], pa.timestamp("us"))
     instant = in_zone(clock, zones[0], "kernel_instant", pa.timestamp("us"))
     return opaque(in_zone(instant, zones[1], "kernel_wall_clock", pa.timestamp("us")))
 
 
-def _as_text(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+def _as_text(context: Context, place: Place, operands: Operands) -> Scalar:
     """``to_char(time, format)``: as ``date_format``."""
     type = operands[0].type
     if not (is_date(type) or is_wall_clock(type) or is_instant(type)):
         instead = "Write format_number(x, 2) for a number, hex(b) or base64(b) for a BINARY."
-        raise context.unsupported(node, f"{node.name.lower()}() of {typed_name(operands[0])}", instead)
-    return formatted(context, node, operands)
+        raise context.unsupported(place, f"to_char() of {typed_name(operands[0])}", instead)
+    return formatted(context, place, operands)
 
 
 CLOCK_NAMES = frozenset({"unix_timestamp"})

@@ -7,11 +7,11 @@ import re
 from dataclasses import replace
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.engine.kernels import OR_NULL
 from upriver.engine.macros import LENIENT, lenient_name
 from upriver.plan.relation import Scalar, any_fails
+from upriver.plan.source import Place
 from upriver.plan.types import is_date, is_instant, is_string, is_wall_clock
 from upriver.sql.casts import cast, check_word
 from upriver.sql.scalars import Context, intolerant
@@ -24,16 +24,16 @@ _PARTS = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")+"|\b(spark_\w+|kernel_decima
 def tried(build: Special) -> Special:
     """The rule of a function with ``try_``, from that of the function without it."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
         apart = any_fails(operands)
         taken = [
-            replace(one, sql=f"w.w{place}", fails=False, nulls=None) if apart and one.constant is None else one
-            for place, one in enumerate(operands)
+            replace(one, sql=f"w.w{number}", fails=False, nulls=None) if apart and one.constant is None else one
+            for number, one in enumerate(operands)
         ]
-        value = build(context, node, taken)
+        value = build(context, place, taken)
         sql = or_null(value.sql) if value.fails else value.sql
         if apart:
-            given = ", ".join(f"'w{place}': {one.sql}" for place, one in enumerate(operands) if one.constant is None)
+            given = ", ".join(f"'w{number}': {one.sql}" for number, one in enumerate(operands) if one.constant is None)
             sql = f"list_transform([{{{given}}}], lambda w: {sql})[1]"
         return intolerant(Scalar(sql, value.type, apart), operands)
 
@@ -43,17 +43,17 @@ def tried(build: Special) -> Special:
 def tried_cast(type: pa.DataType) -> Special:
     """The rule of ``TRY_CAST`` to a type."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
         (value,) = operands
         if is_string(value.type) and (is_instant(type) or is_wall_clock(type) or is_date(type)):
             if isinstance(value.constant, str):
-                check_word(context, node, value.constant, type)
+                check_word(context, place, value.constant, type)
                 value = replace(value, constant=None)
             if not is_date(type):  # outside of TRY, which hides also what the kernel cannot compute
-                read = cast(context, node, value, type)
+                read = cast(context, place, value, type)
                 return replace(read, sql=_OF_TEXT.sub(rf"\1{OR_NULL}(", read.sql, count=1))
         operands = (value,)
-        return tried(lambda context, node, operands: cast(context, node, operands[0], type))(context, node, operands)
+        return tried(lambda context, place, operands: cast(context, place, operands[0], type))(context, place, operands)
 
     return rule
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Mapping
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar
+from upriver.plan.source import Place
 from upriver.sql.nested_values import once
 from upriver.sql.scalars import Context, opaque, string_sql
 from upriver.sql.signatures import Function, OperandKind, Operands, Special, take
@@ -76,25 +76,25 @@ _PARTS: Mapping[str, Part] = {
 }
 
 
-def _part(context: Context, node: exp.Expr, operands: Operands) -> Part:
+def _part(context: Context, place: Place, name: str, operands: Operands) -> Part:
     """The part that is asked for."""
     title = operands[1].constant
     if not isinstance(title, str) or title not in _PARTS:
-        raise context.unsupported(node, f"this part in {node.name}()", f"Write one in quotes: {', '.join(_PARTS)}.")
+        raise context.unsupported(place, f"this part in {name}()", f"Write one in quotes: {', '.join(_PARTS)}.")
     if len(operands) == 2:
         return _PARTS[title]
     key = operands[2].constant
     if not isinstance(key, str) or not re.fullmatch("[A-Za-z0-9_-]+", key) or title != "QUERY":
-        instead = f"Write {node.name}(url, 'QUERY', 'key'), with a key of letters, digits, _ and -."
-        raise context.unsupported(node, f"{node.name}() by this key", instead)
+        instead = f"Write {name}(url, 'QUERY', 'key'), with a key of letters, digits, _ and -."
+        raise context.unsupported(place, f"{name}() by this key", instead)
     return lambda url: once(_query(url), lambda query: _found(query, f"(?:&|^){key}=([^&]*)"))
 
 
-def _parsed(otherwise: Callable[[str], str]) -> Special:
+def _parsed(name: str, otherwise: Callable[[str], str]) -> Special:
     """``parse_url(url, part[, key])``. otherwise: what it gives where a text is no URL."""
 
-    def rule(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
-        part, url = _part(context, node, operands), take(context, node, OperandKind.STRING, operands[0])
+    def rule(context: Context, place: Place, operands: Operands) -> Scalar:
+        part, url = _part(context, place, name, operands), take(context, place, OperandKind.STRING, operands[0])
 
         def found(one: str) -> str:
             unread = f"error('A URL with [ or a long port is too far to compute with: ' || {one})"
@@ -114,7 +114,7 @@ URLS: tuple[Function, ...] = (
     Function(
         "parse_url",
         (_TEXT, _WRITTEN, _WRITTEN),
-        _parsed(lambda url: f"error('The text ''' || {url} || ''' is no URL')"),
+        _parsed("parse_url", lambda url: f"error('The text ''' || {url} || ''' is no URL')"),
         "STRING",
         2,
         nulls="also without such a part",
@@ -124,7 +124,7 @@ URLS: tuple[Function, ...] = (
     Function(
         "try_parse_url",
         (_TEXT, _WRITTEN, _WRITTEN),
-        _parsed(lambda url: "NULL"),
+        _parsed("try_parse_url", lambda url: "NULL"),
         "STRING",
         2,
         nulls="also without such a part, and where the text is no URL",
