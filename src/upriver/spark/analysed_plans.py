@@ -14,7 +14,6 @@ A leaf, the DataFrame of a declared table or view, is a ``MapInArrow`` (up to Sp
 ``View`` is above it. Of a user's function, ``func`` is base64 of what PySpark has pickled.
 """
 
-from collections.abc import Iterable
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -31,24 +30,21 @@ def _optimizer(*names: str) -> tuple[str, ...]:
     return tuple(f"{_CATALYST}optimizer.{name}" for name in names)
 
 
-DECORRELATE = (
+PULL_UP = (
     f"{_CATALYST}analysis.EliminateSubqueryAliases",
-    *_optimizer(
-        "RewriteNonCorrelatedExists",
-        "PullOutGroupingExpressions",
-        "PullupCorrelatedPredicates",
-        "RewriteCorrelatedScalarSubquery",
-        "PullupCorrelatedPredicates",
-        "RewriteLateralSubquery",
-        "PullupCorrelatedPredicates",
-        "RewritePredicateSubquery",
-    ),
+    *_optimizer("RewriteNonCorrelatedExists", "PullOutGroupingExpressions", "PullupCorrelatedPredicates"),
 )
-"""Subqueries become joins. Each rewriting uncovers the subqueries inside the one that it removes, and these must be
-pulled up before the next rewriting sees them. Otherwise their conditions are lost without an error."""
+"""What names the query around leaves the plans of subqueries. These are then rewritten by all rules, each by itself,
+before they become a part of the plan around. A rewriting that meets a subquery whose conditions are not pulled up would
+lose them without an error."""
+
+REWRITE = _optimizer("RewriteCorrelatedScalarSubquery", "RewriteLateralSubquery", "RewritePredicateSubquery")
+"""Subqueries become joins."""
 
 PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "BooleanSimplification")
-"""Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality."""
+"""Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality. It is also
+applied before subqueries are rewritten: as in Spark, NOT then stands at IN itself, which makes a difference for
+NULL."""
 
 
 class PlanWalker:
@@ -64,15 +60,16 @@ class PlanWalker:
         methods = compiler.getClassLoader().loadClass("PlanWalker").getDeclaredMethods()
         self._method = next(method for method in methods if method.getName() == "of")
 
-    def text_of(self, frame: DataFrame, sql: str = "", rules: Iterable[str] = (*DECORRELATE, *PUSH)) -> str:
-        """The plan of a DataFrame, as JSON, after these rules, which are applied in rounds until nothing changes.
+    def text_of(self, frame: DataFrame, sql: str = "") -> str:
+        """The plan of a DataFrame, as JSON, after all rules, which are applied in rounds until nothing changes.
 
         sql: the text of the query, if it has one: only what is written there has a place. A plan is read again by
         :func:`upriver.sql.resolved.tree.read`. Raises Spark's error if a rule fails.
         """
         self._sessions.setActiveSession(frame.sparkSession._jsparkSession)  # rules read its settings
-        given = self._spark.sparkContext._gateway.new_array(java_class(self._spark, "java.lang.Object"), 3)
-        given[0], given[1], given[2] = frame._jdf.queryExecution().analyzed(), sql, " ".join(rules)
+        given = self._spark.sparkContext._gateway.new_array(java_class(self._spark, "java.lang.Object"), 4)
+        given[0], given[1] = frame._jdf.queryExecution().analyzed(), sql
+        given[2], given[3] = " ".join(PULL_UP), " ".join((*PUSH, *REWRITE, *PUSH))
         return str(self._method.invoke(None, given))
 
 
@@ -90,11 +87,14 @@ import org.apache.spark.sql.catalyst.expressions.InheritAnalysisRules;
 import org.apache.spark.sql.catalyst.expressions.Literal;
 import org.apache.spark.sql.catalyst.expressions.NamedExpression;
 import org.apache.spark.sql.catalyst.expressions.PythonUDF;
+import org.apache.spark.sql.catalyst.expressions.SubExprUtils$;
+import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
-import org.apache.spark.sql.catalyst.expressions.SubExprUtils$;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
+import org.apache.spark.sql.catalyst.plans.logical.WithCTE;
+import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.Origin;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -106,28 +106,70 @@ public class PlanWalker {
     "rdd", "session", "relation", "metadata", "explicitMetadata", "hint", "stream"}));
 
   private final StringBuilder out = new StringBuilder();
-  private final java.util.ArrayList rules = new java.util.ArrayList();
+  private final Rule[] pullingUp;
+  private final Rule[] rewriting;
   private final String sql;
 
-  private PlanWalker(String sql) { this.sql = sql; }
+  private PlanWalker(String sql, Rule[] pullingUp, Rule[] rewriting) {
+    this.sql = sql; this.pullingUp = pullingUp; this.rewriting = rewriting;
+  }
 
-  public static String of(Object plan, String sql, String names) throws Exception {
-    PlanWalker walker = new PlanWalker(sql);
-    String[] split = names.trim().split(" +");
-    for (int i = 0; i < split.length; i++)
-      if (split[i].length() > 0) walker.rules.add(Class.forName(split[i] + "$").getField("MODULE$").get(null));
+  public static String of(Object plan, String sql, String pullingUp, String rewriting) throws Exception {
+    PlanWalker walker = new PlanWalker(sql, rules(pullingUp), rules(rewriting));
     walker.node(walker.prepared((LogicalPlan) plan));
     return walker.out.toString();
+  }
+
+  private static Rule[] rules(String names) throws Exception {
+    String[] split = names.split(" ");
+    Rule[] rules = new Rule[split.length];
+    for (int i = 0; i < split.length; i++)
+      rules[i] = (Rule) Class.forName(split[i] + "$").getField("MODULE$").get(null);
+    return rules;
   }
 
   private LogicalPlan prepared(LogicalPlan plan) {
     for (int round = 0; round < ROUNDS_MAX; round++) {
       LogicalPlan before = plan;
+      plan = (LogicalPlan) plan.transformAllExpressions(new Inlined());
       plan = (LogicalPlan) plan.transformAllExpressions(new Unselected());
-      for (int i = 0; i < rules.size(); i++) plan = (LogicalPlan) ((Rule) rules.get(i)).apply(plan);
+      for (int i = 0; i < pullingUp.length; i++) plan = (LogicalPlan) pullingUp[i].apply(plan);
+      plan = (LogicalPlan) plan.transformAllExpressions(new Prepared());
+      for (int i = 0; i < rewriting.length; i++) plan = (LogicalPlan) rewriting[i].apply(plan);
       if (before.fastEquals(plan)) break;
     }
     return plan;
+  }
+
+  /** Subqueries with their plans prepared. */
+  private class Prepared extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object part) { return part instanceof SubqueryExpression; }
+
+    public Object applyOrElse(Object part, scala.Function1 otherwise) {
+      if (!isDefinedAt(part)) return otherwise.apply(part);
+      LogicalPlan plan = (LogicalPlan) ((SubqueryExpression) part).plan();
+      LogicalPlan found = prepared(plan);
+      return plan.fastEquals(found) ? part : ((SubqueryExpression) part).withNewPlan(found);
+    }
+  }
+
+  /** Subqueries that name the query around without queries of WITH, into which no rule looks for such names. */
+  private static class Inlined extends scala.runtime.AbstractPartialFunction {
+    public boolean isDefinedAt(Object part) {
+      return part instanceof SubqueryExpression && ((SubqueryExpression) part).plan() instanceof WithCTE
+        && !((SubqueryExpression) part).children().isEmpty();
+    }
+
+    public Object applyOrElse(Object part, scala.Function1 otherwise) {
+      if (!isDefinedAt(part)) return otherwise.apply(part);
+      SubqueryExpression subquery = (SubqueryExpression) part;
+      try {
+        java.lang.reflect.Constructor made = InlineCTE.class.getConstructors()[0];
+        Object[] flags = new Object[made.getParameterCount()];
+        for (int i = 0; i < flags.length; i++) flags[i] = Boolean.valueOf(i == 0);
+        return subquery.withNewPlan((LogicalPlan) ((Rule) made.newInstance(flags)).apply(subquery.plan()));
+      } catch (ReflectiveOperationException unknown) { throw new IllegalStateException(unknown); }
+    }
   }
 
   /** EXISTS without what it selects of the query around: PullupCorrelatedPredicates leaves that in place at first, and

@@ -83,7 +83,7 @@ def _with_single(
     if any(key is None for key in keys):
         return _with_single_of_pairs(translation, left, right, asked, place)
     right, names = with_values(right, [key.right for key in keys if key is not None], translation.taken)
-    right = only_row(right, names, translation.taken, place)
+    right = only_row(right, tuple(dict.fromkeys(names)), translation.taken, place)
     pairs = []
     for one, name in zip(asked, names, strict=True):
         outer = next(side for side in one.children if translation.names_in(side) <= set(left.schema.names))
