@@ -42,9 +42,8 @@ REWRITE = _optimizer("RewriteCorrelatedScalarSubquery", "RewriteLateralSubquery"
 """Subqueries become joins."""
 
 PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "BooleanSimplification")
-"""Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality. It is also
-applied before subqueries are rewritten: as in Spark, NOT then stands at IN itself, which makes a difference for
-NULL."""
+"""Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality. These rules
+are applied before subqueries are rewritten, too: as in Spark, NOT then stands at IN itself, which matters for NULL."""
 
 
 class PlanWalker:
