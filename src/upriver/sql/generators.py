@@ -13,13 +13,24 @@ from sqlglot import exp
 
 from upriver.plan.plan import ExplodeOp
 from upriver.plan.relation import Relation, Scalar
-from upriver.plan.types import array_type, duck_name, is_null, is_untyped, same_type, struct_type
+from upriver.plan.source import Place
+from upriver.plan.types import (
+    array_type,
+    duck_name,
+    is_array,
+    is_map,
+    is_null,
+    is_untyped,
+    parts_of,
+    same_type,
+    struct_type,
+)
 from upriver.sql.aggregates import has_aggregate
 from upriver.sql.detached import detach
-from upriver.sql.lists import listed
 from upriver.sql.nested_values import each
-from upriver.sql.scalars import Context, construct, null, typed_name
-from upriver.sql.scope import Scope, ScopeColumn, Setting, place, unique
+from upriver.sql.scalars import Context, construct, null, strict, typed_name
+from upriver.sql.scope import Scope, ScopeColumn, Setting, unique
+from upriver.sql.scope import place as put_at
 
 _SUBQUERY = "Explode in a subquery: FROM (SELECT explode(x) AS e, ... FROM t)."
 
@@ -58,7 +69,7 @@ def generated(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:
     given = context.translate(node.expressions[0])
     if is_untyped(given.type):
         raise context.unsupported(node, f"{name}() of {typed_name(given)}", "Give it a type: CAST(... AS ...).")
-    elements = listed(context, node.expressions[0])
+    elements = list_of(context, node, given)
     type = elements.type.value_type
     if name.startswith("inline"):
         if not kinds.is_struct(type):
@@ -66,33 +77,48 @@ def generated(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:
         return Generated(elements, tuple(field.name for field in type), False, keeps_empty)
     is_map = kinds.is_struct(type) and kinds.is_map(given.type)
     if kinds.is_struct(type) and not is_map:
-        elements = _as_one_column(elements)
+        elements = as_one_column(elements)
     titles = ("key", "value") if is_map else ("col",)
     has_place = name.startswith("posexplode")
     return Generated(elements, (*(["pos"] if has_place else []), *titles), has_place, keeps_empty)
 
 
-def _as_one_column(elements: Scalar) -> Scalar:
+def list_of(context: Context, place: Place, value: Scalar) -> Scalar:
+    """A list: of entries, key and value, if it is a map. Raises UnsupportedSql for other values."""
+    if is_array(value.type):
+        return value
+    if is_map(value.type):
+        entries = each(f"map_entries({value.sql})", lambda one: f"{{'f0': {one}.key, 'f1': {one}.value}}")
+        return strict(entries, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,))
+    what = f"{typed_name(value)} where an ARRAY or a MAP is wanted"
+    raise context.unsupported(place, what, "Give it a column of type ARRAY or MAP, split(s, ',') or sequence(a, b).")
+
+
+def as_one_column(elements: Scalar) -> Scalar:
     """A list of structs as one whose elements have the struct as their only field."""
     type = array_type(struct_type(["col"], [elements.type.value_type]))
     return replace(elements, sql=each(elements.sql, lambda one: f"{{'f0': {one}}}"), type=type)
 
 
 def _stack(context: Context, node: exp.Expr, keeps_empty: bool) -> Generated:
-    """``stack(n, a, b, ...)``: the values in n rows."""
     count = context.translate(node.expressions[0]).constant if node.expressions else None
-    if not isinstance(count, int) or not 1 <= count < len(node.expressions):
-        raise context.unsupported(node, "stack() without a number of rows", "Write it: stack(2, a, b, c, d).")
-    values = list(context.translate_all(node.expressions[1:]))
+    return stacked(context, node, count, context.translate_all(node.expressions[1:]), keeps_empty)
+
+
+def stacked(context: Context, place: Place, count: object, given: Sequence[Scalar], keeps_empty: bool) -> Generated:
+    """``stack(n, a, b, ...)``: the values in n rows."""
+    if not isinstance(count, int) or not 1 <= count <= len(given):
+        raise context.unsupported(place, "stack() without a number of rows", "Write it: stack(2, a, b, c, d).")
+    values = list(given)
     width = -(-len(values) // count)
     values += [null(pa.null())] * (count * width - len(values))
     types = []
     for column in range(width):
-        given = [value for value in values[column::width] if not is_null(value.type)]
-        if not given or duck_name(given[0].type) is None or any(not same_type(v.type, given[0].type) for v in given):
-            named = ", ".join(dict.fromkeys(map(typed_name, given))) or "NULL"
-            raise context.unsupported(node, f"stack() with a column of {named}", "CAST its values to one type.")
-        types.append(given[0].type)
+        typed = [value for value in values[column::width] if not is_null(value.type)]
+        if not typed or duck_name(typed[0].type) is None or any(not same_type(v.type, typed[0].type) for v in typed):
+            named = ", ".join(dict.fromkeys(map(typed_name, typed))) or "NULL"
+            raise context.unsupported(place, f"stack() with a column of {named}", "CAST its values to one type.")
+        types.append(typed[0].type)
     texts = [
         f"'f{number % width}': {(null(types[number % width]) if is_null(value.type) else value).sql}"
         for number, value in enumerate(values)
@@ -151,7 +177,7 @@ def explode_items(
     for name, title in zip(names, titles, strict=True):
         scope = scope.hiding(ScopeColumn(name, name))
         column = exp.column(exp.to_identifier(name, quoted=True))
-        place(column, node)
+        put_at(column, node)
         columns.append(exp.alias_(column, title, quoted=True, copy=False))
     at = select.expressions.index(item)
     select.set("expressions", [*select.expressions[:at], *columns, *select.expressions[at + 1 :]])

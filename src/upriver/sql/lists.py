@@ -8,16 +8,12 @@ from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import (
     array_type,
     duck_name,
-    is_array,
     is_date,
     is_instant,
     is_integer,
-    is_map,
     is_wall_clock,
-    parts_of,
-    struct_type,
 )
-from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY, each
+from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY
 from upriver.sql.operators import Interval, interval_of, to_common
 from upriver.sql.patterns import plain_text, splitting
 from upriver.sql.scalars import Context, in_order, intolerant, strict, string_sql, typed_name
@@ -25,19 +21,6 @@ from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, take
 
 _DAY_MICROS = 86_400_000_000
 _STEPS = "Write its step as a constant: INTERVAL '1' DAY, INTERVAL '1' MONTH."
-
-
-def listed(context: Context, node: exp.Expr) -> Scalar:
-    """The translation of a bound node that must be a list: of entries, key and value, if it is a map. Raises
-    UnsupportedSql."""
-    value = context.translate(node)
-    if is_array(value.type):
-        return value
-    if is_map(value.type):
-        entries = each(f"map_entries({value.sql})", lambda one: f"{{'f0': {one}.key, 'f1': {one}.value}}")
-        return strict(entries, array_type(struct_type(["key", "value"], parts_of(value.type))), (value,))
-    what = f"{typed_name(value)} where an ARRAY or a MAP is wanted"
-    raise context.unsupported(node, what, "Give it a column of type ARRAY or MAP, split(s, ',') or sequence(a, b).")
 
 
 def _split(context: Context, place: Place, operands: Operands) -> Scalar:

@@ -51,12 +51,12 @@ _ENDS = {
     "nth_value": "nth_value",
 }
 """Functions that give the value of one row of the frame."""
-_AGGREGATED = frozenset(
+AGGREGATED = frozenset(
     {"count_star", "count", "sum", "avg", "min", "max", "bool_and", "bool_or"}
     | {"stddev_samp", "stddev_pop", "var_samp", "var_pop", "collect_list"}
 )
 """Those aggregates that window functions have themselves."""
-_FRAMED = frozenset(
+FRAMED = frozenset(
     {
         "min_by",
         "max_by",
@@ -77,7 +77,7 @@ _ORDERED = _RANKINGS.keys() | _SHARES | _NEIGHBOURS | {"ntile"}
 _UP_TO_CURRENT = WindowFrame(FrameUnit.RANGE, None, 0)
 _RUNNING = WindowFrame(FrameUnit.ROWS, None, 0)
 
-_OTHER = "other"
+OTHER = "other"
 """The field of a further value of an aggregate begins so."""
 
 _SIDES = {"PRECEDING": -1, "FOLLOWING": 1}
@@ -87,10 +87,10 @@ _GROUP = (
 )
 _A_NUMBER = "Write a whole number."
 _COMPUTED = {exp.Add: operator.add, exp.Sub: operator.sub, exp.Mul: operator.mul}
-_RANGE_DIGITS_MAX = 18
+RANGE_DIGITS_MAX = 18
 """Digits of a DECIMAL that RANGE goes by."""
-_WHOLE_SORT = (
-    f"Sort by one column that is a whole number, a DOUBLE, a DECIMAL of at most {_RANGE_DIGITS_MAX} digits, a DATE or "
+WHOLE_SORT = (
+    f"Sort by one column that is a whole number, a DOUBLE, a DECIMAL of at most {RANGE_DIGITS_MAX} digits, a DATE or "
     f"a TIMESTAMP; or count in ROWS."
 )
 _A_DISTANCE = "Write it as a number: 5, of a DECIMAL 0.5, of a DOUBLE 0.5D."
@@ -197,7 +197,7 @@ def _of_columns(call: WindowCall, columns: Mapping[str, str]) -> WindowCall:
     of = call.aggregate
     if of is None:
         return replace(call, argument=argument, where=where, default=default)
-    others = tuple(columns[f"{_OTHER}{number}"] for number in range(len(of.others)))
+    others = tuple(columns[f"{OTHER}{number}"] for number in range(len(of.others)))
     return replace(call, aggregate=replace(of, argument=argument, where=where, others=others))
 
 
@@ -316,15 +316,15 @@ def _aggregated(context: Context, node: exp.Expr, function: exp.Expr, name: str,
     if nulls or title.lower() not in AGGREGATES:
         raise context.unsupported(node, f"{title}() OVER{' with IGNORE NULLS' if nulls else ''}", _GROUP)
     found = aggregate_call(context, function)
-    own = found.function in _AGGREGATED and not found.distinct
+    own = found.function in AGGREGATED and not found.distinct
     if not own and (
-        found.distinct != (found.function == "collect_list") or found.function not in {*_FRAMED, "collect_list"}
+        found.distinct != (found.function == "collect_list") or found.function not in {*FRAMED, "collect_list"}
     ):
         raise context.unsupported(node, f"{title}() OVER", _GROUP)
     values: dict[str, Output] = {}
     if found.argument is not None:
         values["argument"] = Output(worded(called.expressions[0] if called.expressions else called), found.argument)
-    values |= {f"{_OTHER}{number}": Output(title.lower(), other) for number, other in enumerate(found.others)}
+    values |= {f"{OTHER}{number}": Output(title.lower(), other) for number, other in enumerate(found.others)}
     if found.where is not None:
         values["where"] = Output(worded(function.expression.this if called is not function else called), found.where)
     if own:
@@ -418,7 +418,7 @@ def _distance(context: Context, written: exp.Expr, order: Sequence[OrderKey], no
             what = f"RANGE of {distance}, which {spark_name(type)} cannot hold"
             raise context.source.wrong(node, what, f"Give less than {room}.")
         return distance
-    if type == pa.float64() or (is_decimal(type) and type.precision <= _RANGE_DIGITS_MAX):
+    if type == pa.float64() or (is_decimal(type) and type.precision <= RANGE_DIGITS_MAX):
         return _decimal_distance(context, written, type, node)
     if interval is not None and not interval.months:
         if is_date(type) and interval.in_days:
@@ -427,7 +427,7 @@ def _distance(context: Context, written: exp.Expr, order: Sequence[OrderKey], no
             context.need_utc(node, "RANGE of days")
         if is_instant(type) or is_wall_clock(type):
             return interval.micros
-    raise context.unsupported(node, "RANGE of this distance", _WHOLE_SORT)
+    raise context.unsupported(node, "RANGE of this distance", WHOLE_SORT)
 
 
 def _decimal_distance(context: Context, written: exp.Expr, type: pa.DataType, node: exp.Expr) -> float:

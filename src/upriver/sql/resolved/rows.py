@@ -1,17 +1,14 @@
 """Rows that a query has itself: VALUES, range(), and the one row of a SELECT without FROM."""
 
-import base64
 from collections.abc import Mapping
-from decimal import Decimal
-from typing import Any
 
 import pyarrow as pa
 
 from upriver.plan.plan import ValuesOp
 from upriver.plan.relation import Relation
 from upriver.plan.schemas import rows_to_bytes
-from upriver.plan.types import is_array, is_decimal, is_floating, is_map, is_struct
 from upriver.sql.one_row import one_row
+from upriver.sql.resolved.literals import python_value
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node
 from upriver.sql.scope import unique
@@ -53,27 +50,6 @@ def _numbers(translation: Translation, node: Node) -> Relation:
 
 def _given(rows: pa.RecordBatch) -> Relation:
     return Relation(ValuesOp(rows_to_bytes(rows)), (), rows.schema)
-
-
-def python_value(written: Any, type: pa.DataType) -> Any:
-    """A constant, as the walker has written it, as Arrow takes it: dates and times as whole numbers."""
-    if written is None:
-        return None
-    if is_decimal(type):
-        return Decimal(written)
-    if is_floating(type):
-        return float(written)
-    if type == pa.binary():
-        return base64.b64decode(written)
-    if is_array(type):
-        return [python_value(one, type.value_type) for one in written]
-    if is_map(type):
-        keys, values = written
-        pairs = zip(keys, values, strict=True)
-        return [(python_value(key, type.key_type), python_value(value, type.item_type)) for key, value in pairs]
-    if is_struct(type):
-        return {field.name: python_value(one, field.type) for field, one in zip(type, written, strict=True)}
-    return written
 
 
 RULES: Mapping[str, Rule] = {"OneRowRelation": _one_row, "LocalRelation": _values, "Range": _numbers}

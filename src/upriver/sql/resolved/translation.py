@@ -16,6 +16,7 @@ from upriver.plan.source import Source
 from upriver.plan.types import is_null
 from upriver.sql.relations import ALIKE, Output, projected
 from upriver.sql.resolved.expressions import Expressions
+from upriver.sql.resolved.time_windows import bounds, field_of, is_window, unnamed, window_of
 from upriver.sql.resolved.tree import Node
 from upriver.sql.scalars import column_scalar, null
 from upriver.sql.scope import NAME_CHARS_MAX, unique
@@ -130,10 +131,32 @@ class Translation:
         """The columns that a projection lists, each once."""
         found: dict[str, Output] = {}
         for one in listed:
-            value = over.of(one)
-            value = null(pa.bool_()) if is_null(value.type) else value
-            found.setdefault(self.name(one), Output(self.name(one), value))
+            for output in self._windowed(one, over) or [Output(self.name(one), self._typed(over.of(one)))]:
+                found.setdefault(output.name, output)
         return list(found.values()) or self.alike()
+
+    def _typed(self, value: Scalar) -> Scalar:
+        return null(pa.bool_()) if is_null(value.type) else value
+
+    def _windowed(self, node: Node, over: Expressions) -> list[Output]:
+        """A window of time, with its start and its end beside it; empty for other columns."""
+        sides = bounds(node, over) if is_window(node) else None
+        if sides is None:
+            return []
+        parts = zip(self.parts_of_window(node), sides, strict=True)
+        return [Output(self.name(node), window_of(*sides, node.type)), *(Output(name, side) for name, side in parts)]
+
+    def parts_of_window(self, node: Node) -> tuple[str, str]:
+        """The names of the columns with the start and the end of a window of time that is a column, or becomes one."""
+        start, end = (self._part(node, place) for place in (0, 1))
+        return start, end
+
+    def _part(self, node: Node, place: int) -> str:
+        field = field_of(node, place)
+        if field.meaning not in self.beside:
+            name = unique(f"{self.name(node)}.{field.fields['name']}", self.taken)
+            self.beside |= {field.meaning: name, unnamed(field).meaning: name}
+        return self.beside[field.meaning]
 
     def alike(self) -> list[Output]:
         """A column that all rows have alike, for rows without any: a batch would not know how many there are."""

@@ -7,7 +7,7 @@ name apart; they are others each time that a query is analysed.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -154,6 +154,24 @@ def _node(given: Mapping[str, Any], zone: str) -> Node:
         output=tuple(given.get("out", ())),
         parameters=tuple(value(given["ps"])) if "ps" in given else None,
     )
+
+
+def changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
+    """The tree with other nodes in place of those for which ``change`` gives one, from the top."""
+    found = change(node)
+    if found is not None:
+        return found
+    children = tuple(changed(one, change) for one in node.children)
+    if all(new is old for new, old in zip(children, node.children, strict=True)):
+        return node
+    taken = {id(old): new for new, old in zip(children, node.children, strict=True)}
+
+    def field(part: Any) -> Any:
+        if isinstance(part, Node):
+            return taken.get(id(part), part)
+        return [field(one) for one in part] if isinstance(part, list) else part
+
+    return replace(node, fields={name: field(part) for name, part in node.fields.items()}, children=children)
 
 
 def chain(node: Node, kind: str) -> list[Node]:

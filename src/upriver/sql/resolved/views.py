@@ -9,7 +9,7 @@ from upriver.plan.relation import Relation
 from upriver.plan.source import Source
 from upriver.sql.curves import with_curves
 from upriver.sql.relations import Output, projected
-from upriver.sql.resolved import aggregates, generators, join_operators, operators, rows, window_calls
+from upriver.sql.resolved import aggregates, expands, generators, join_operators, operators, rows, window_calls
 from upriver.sql.resolved.translation import Translation
 from upriver.sql.resolved.tree import Node, read
 from upriver.sql.window_functions import all_numbered
@@ -19,6 +19,7 @@ RULES = {
     **rows.RULES,
     **join_operators.RULES,
     **aggregates.RULES,
+    **expands.RULES,
     **window_calls.RULES,
     **generators.RULES,
 }
