@@ -14,7 +14,6 @@ A leaf, the DataFrame of a declared table or view, is a ``MapInArrow`` (up to Sp
 ``View`` is above it. Of a user's function, ``func`` is base64 of what PySpark has pickled.
 """
 
-
 from pyspark.sql import DataFrame, SparkSession
 
 from upriver.spark.session import java_class
@@ -42,7 +41,7 @@ REWRITE = _optimizer("RewriteCorrelatedScalarSubquery", "RewriteLateralSubquery"
 """Subqueries become joins."""
 
 PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "BooleanSimplification")
-"""Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality. These rules
+"""Conditions of WHERE become those of joins, and joins by a comma get an order in which each has an equality. The rules
 are applied before subqueries are rewritten, too: as in Spark, NOT then stands at IN itself, which matters for NULL."""
 
 

@@ -4,6 +4,8 @@ equality. Where a semi or an anti join gives them back to the rows from which th
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pyarrow as pa
+
 from upriver.sql.resolved.tree import Node, conjuncts, substituted
 
 _ABOVE = frozenset({"Project", "Filter"})
@@ -71,3 +73,73 @@ def _all(nodes: Sequence[Node]) -> Node | None:
     for one in nodes:
         found = one if found is None else Node("And", {}, (found, one), one.type)
     return found
+
+
+# A domain with more of its rows' values -------------------------------------------------------------------------------
+
+
+def with_keyed_domain(join: Node) -> Node:
+    """The join, in whose right side a domain also has those columns of the left side that the join compares with
+    columns of the rows beside the domain: these rows then meet the domain by an equality, and not each value of it.
+
+    What is left out gives rows of the right side that meet no row of the left one.
+    """
+    condition, (left, right) = join.fields["condition"], join.children
+    if condition is None:
+        return join
+    path: list[Node] = []
+    while right.kind in _BETWEEN:
+        path.append(right)
+        (right,) = right.children
+    if right.kind != "Join" or right.fields["joinType"] not in ("Inner", "Cross") or not _is_domain(right.children[0]):
+        return join
+    values, rows = right.children
+    around = frozenset(left.output) & frozenset(values.children[0].output)
+    pairs = [pair for one in conjuncts(condition) if (pair := _pair(one, frozenset(rows.output), around)) is not None]
+    more = [(inner, outer) for inner, outer in pairs if outer.meaning not in _grouped(values)]
+    if not more:
+        return join
+    made = [
+        Node("Alias", {"exprId": _new(outer), "name": outer.fields["name"]}, (outer,), outer.type) for _, outer in more
+    ]
+    listed = [*values.fields["aggregateExpressions"], *made]
+    group = [*values.fields["groupingExpressions"], *(outer for _, outer in more)]
+    values = replace(
+        values,
+        fields={**values.fields, "aggregateExpressions": listed, "groupingExpressions": group},
+        output=(*values.output, *(one.id for one in made)),
+    )
+    tests = [] if right.fields["condition"] is None else [right.fields["condition"]]
+    for (inner, outer), one in zip(more, made, strict=True):
+        column = Node("AttributeReference", {"exprId": one.id, "name": one.fields["name"]}, type=outer.type)
+        tests.append(Node("EqualTo", {}, (inner, column), pa.bool_()))
+    found = replace(
+        right,
+        children=(values, rows),
+        fields={**right.fields, "condition": _all(tests)},
+        output=(*values.output, *rows.output),
+    )
+    for node in reversed(path):
+        found = replace(node, children=(found,))
+    return replace(join, children=(left, found))
+
+
+_BETWEEN = frozenset({"Project", "Filter", "Sort", "Window", "Aggregate"})
+
+
+def _grouped(values: Node) -> frozenset[str]:
+    return frozenset(one.meaning for one in values.fields["groupingExpressions"])
+
+
+def _pair(node: Node, rows: frozenset[int], around: frozenset[int]) -> tuple[Node, Node] | None:
+    """The column of the rows beside the domain, and the column around, that an equality compares."""
+    if node.kind == "EqualTo" and all(one.is_column for one in node.children):
+        for inner, outer in (node.children, node.children[::-1]):
+            if inner.id in rows and outer.id in around:
+                return inner, outer
+    return None
+
+
+def _new(column: Node) -> int:
+    """An id that no column of Spark has, and another one for each column."""
+    return -(2**40) - column.id

@@ -18,7 +18,7 @@ from upriver.sql.pushdown import filtered
 from upriver.sql.relations import ALIKE, Output, distinct, kept, projected, union, with_values
 from upriver.sql.resolved.attachments import attached
 from upriver.sql.resolved.conditions import conditions
-from upriver.sql.resolved.domains import without_domain
+from upriver.sql.resolved.domains import with_keyed_domain, without_domain
 from upriver.sql.resolved.joins import equality, joined
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node, conjuncts, substituted
@@ -42,6 +42,8 @@ def _join(translation: Translation, node: Node) -> Relation:
     kind = node.fields["joinType"]
     if kind in ("LeftSemi", "LeftAnti") or kind[0] == _EXISTENCE:
         node = without_domain(node)
+    if kind != "Inner":
+        node = with_keyed_domain(node)
     left, right = (translation.relation(one) for one in node.children)
     condition = node.fields["condition"]
     asked = [] if condition is None else list(conjuncts(condition))
