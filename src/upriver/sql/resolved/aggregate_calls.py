@@ -171,7 +171,8 @@ def _discrete(function: Node, over: Expressions) -> Call:
     if function.fields.get("legacyCalculation"):
         what = "percentile_disc() by its legacy calculation"
         raise over.context.unsupported(function.place, what, "Unset the setting for it.")
-    return _of_shares(function, over, *function.children[:2], "percentile_disc")
+    value, share = function.children[:2]
+    return _of_shares(function, over, value, share, "percentile_disc")
 
 
 def _of_shares(function: Node, over: Expressions, value: Node, share: Node, name: str) -> Call:

@@ -77,12 +77,11 @@ class Groups:
     def _add_window(self, node: Node) -> None:
         """A window of time is two columns: its start and its end."""
         names = self._translation.parts_of_window(node)
-        columns = []
-        for place, name in enumerate(names):
-            bound = self._over.of(field_of(node, place))
+        bounds = [self._over.of(field_of(node, place)) for place in (0, 1)]
+        for name, bound in zip(names, bounds, strict=True):
             self._grouped(node, name, bound)
-            columns.append(column_scalar(name, bound.type))
-        self._results[self._translation.name(node)] = window_of(*columns, node.type)
+        start, end = (column_scalar(name, bound.type) for name, bound in zip(names, bounds, strict=True))
+        self._results[self._translation.name(node)] = window_of(start, end, node.type)
         if are_sessions(node):
             self._session = names
 
