@@ -29,13 +29,16 @@ from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError
 from upriver.plan.column_names import plain_column
 from upriver.plan.explain import why_full
-from upriver.plan.plan import Projection, ProjectOp
+from upriver.plan.plan import DataflowPlan, Projection, ProjectOp
+from upriver.plan.planning import plan_regions, view_key
 from upriver.plan.source import Source
 from upriver.plan.types import same_type
 from upriver.spark import analysed_plans
+from upriver.sql.curves import with_curves
 from upriver.sql.resolved.translation import Translation
 from upriver.sql.resolved.tree import read
-from upriver.sql.resolved.views import RULES, declare, relation_of
+from upriver.sql.resolved.views import RULES, relation_of
+from upriver.sql.window_functions import all_numbered
 
 PLANS = Path(os.environ.get("PLANS", "/tmp/plans"))
 
@@ -77,6 +80,13 @@ class Analyser:
 
 
 ANALYSER = Analyser()
+
+
+def declare(name, sql, text, titles, key, tables, zone, typer):
+    translation = Translation(Source(name, sql), zone, tables, typer.functions, RULES)
+    relation = with_curves(all_numbered(relation_of(translation, read(text, zone), titles)), typer.curve)
+    named = view_key(name, relation.schema, tuple(key))
+    return DataflowPlan(name, sql, named, relation.schema, plan_regions(name, relation, named, tables, sql))
 
 
 def check(path, file, view, verbose):
