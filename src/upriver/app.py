@@ -20,6 +20,7 @@ from upriver.client.keys import key_batch
 from upriver.client.lookup_steps import check_limits
 from upriver.client.queries import QUERY, QUERY_S, Parameters
 from upriver.client.rescale import Rescale
+from upriver.coordinator.control import WORKERS_DEFAULT
 from upriver.doors.doors import OpenDoors, listens_of
 from upriver.doors.gateway import Gateway
 from upriver.engine.stateful import in_order
@@ -34,7 +35,7 @@ from upriver.logs import with_short_errors
 from upriver.net.server import listen_at, listen_for
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
-from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
+from upriver.plan.plan import FRAME_OF, DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
 from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
@@ -46,6 +47,7 @@ from upriver.spark.declared_tables import StartedSource
 from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.functions import Columns, declare_stateful_map
 from upriver.spark.host import use_own_python
+from upriver.spark.leaves import Leaves
 from upriver.spark.loads import OnChange
 from upriver.spark.roots import check_stream_root, checked_root
 from upriver.spark.running_app import AppConfig, RunningApp
@@ -54,11 +56,11 @@ from upriver.spark.scan import ScanRequest, load_changes
 from upriver.spark.session import check_session, spark_hosts
 from upriver.spark.signals import aside, stop_alone, stop_first, take_signals
 from upriver.spark.sources import check_stream, check_trigger
-from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys, view_as_of
+from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys
 from upriver.spark.typer import SparkTyper
 from upriver.spark.user_functions import Returns, declare_function
-from upriver.sql.clock import with_instant
-from upriver.sql.queries import MAP_OF, columns_of, declare_view, mapped_view, over_tables
+from upriver.spark.view_frames import ViewFrames, declare_frame
+from upriver.sql.queries import MAP_OF, declare_view, mapped_view, over_tables
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
@@ -180,9 +182,17 @@ class App:
         self._sources: dict[str, StartedSource] = {}
         self._tables: dict[str, TableSpec] = {}
         self._functions: dict[str, UserFunction] = {}  # by name in lower case
-        self._typer = SparkTyper(self._spark, self._tables, self._functions)
+        self._leaves = Leaves(
+            self._spark,
+            lambda: self._typer.session,
+            self._config.listen,
+            self._config.tokens.operator,
+            self._store,
+            min(self._config.workers or WORKERS_DEFAULT, self._config.vnodes),
+        )
+        self._typer = SparkTyper(self._spark, self._tables, self._functions, self._leaves.own)
+        self._frames = ViewFrames(self._spark, self._leaves, self._typer, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
-        self._queries: dict[str, str] = {}  # each view's, over tables only: views that it reads may be dropped
 
     def table(
         self,
@@ -199,7 +209,7 @@ class App:
         replace_source: bool = False,
         retain: tuple[str, str | timedelta | int | None] | None = None,
         timeout: float = REPLAN_S_MAX,
-    ) -> None:
+    ) -> DataFrame:
         """Declare a table, fed by a DataFrame, streaming or not; before the start, or while the app runs.
 
         All rows of an append table count. A table with a primary key is an upsert table: its rows are versions. Among
@@ -223,6 +233,9 @@ class App:
         retain: a column and an interval, such as ``("at", "30 days")``: a row leaves the table, and every view, once
         the newest ``at`` is 30 days later. The interval is a text or a timedelta for a TIMESTAMP or a DATE, a number
         for an integer column, or ``None``, with which no further row leaves; docs/guide/sources.md has the rules.
+        Returns the table as a DataFrame, of which views can be made (:meth:`view`). While the app runs, each of its
+        actions reads the table as :meth:`read` does, all leaves of one action as of one epoch. Otherwise an action
+        raises Spark's error with NotReady in its message; the same DataFrame gives rows when the app runs again.
         In a running app, the table's source starts beside the others, and the call returns when it runs: when its first
         batch is there, or its rows are compared with those that were loaded, or after ``COMPARISON_S_MAX`` seconds. A
         source that fails at once raises IngestFailed, and then the table is not declared. timeout: seconds for this.
@@ -248,6 +261,7 @@ class App:
                     self._running_app.add_table(source, seconds("timeout", timeout), told)
             self._tables[name] = source.table
             self._sources[name] = source
+            return self._leaves.frame(name, source.table.schema)
 
     def _source_of(
         self,
@@ -281,15 +295,17 @@ class App:
     def view(
         self,
         name: str,
-        sql: str,
+        sql: str | DataFrame,
         key: str | Sequence[str],
         *,
         partial: bool = True,
         changes: bool = False,
         timeout: float = REPLAN_S_MAX,
-    ) -> None:
-        """Declare a view in Spark SQL on declared tables and views. Unsupported SQL is refused here.
+    ) -> DataFrame:
+        """Declare a view on declared tables and views. Returns it as a DataFrame, as :meth:`table` does.
 
+        sql: in Spark SQL, or a DataFrame made of those that :meth:`table` and this method return. What is not
+        supported is refused here.
         key: the output column or columns by which the view is looked up; ``[]``: by ``()``, which gives all rows.
         partial: keep only the keys that are looked up, if the view is eligible; ``explain`` says whether it is, and why
         not. changes: write the view's changes to the change log, for streams of them; such a view keeps every key.
@@ -300,14 +316,22 @@ class App:
         with self._declaring(timeout):
             self._check_free("view", name)
             self._typer.check_name("view", name)
-            views = {view: plan.sql for view, plan in self._plans.items()}
-            plan = declare_view(name, sql, key, self._tables, views, self._typer)
+            definition: DataFrame | str
+            if isinstance(sql, DataFrame):
+                schemas = {view: plan.schema for view, plan in self._plans.items()}
+                given = self._frames.given(name, sql, key, schemas)
+                plan, definition = declare_frame(given, self._typer), given.frame
+            else:
+                views = {view: plan.sql for view, plan in self._plans.items() if not plan.sql.startswith(FRAME_OF)}
+                plan = declare_view(name, sql, key, self._tables, views, self._typer)
+                definition = over_tables(sql, views)
             sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
             if flag(f"view {name!r}: changes", changes):
                 plan = with_change_log(plan)
             plan = replace(plan, full_because=why_full(plan, flag(f"view {name!r}: partial", partial), sets_aside))
             self._keep({**self._plans, name: plan}, timeout)
-            self._queries[name] = over_tables(sql, views)
+            self._frames.keep(name, definition)
+            return self._leaves.frame(name, plan.schema)
 
     def stateful_map(
         self,
@@ -321,7 +345,7 @@ class App:
         per: str = Per.ROW,
         order_by: str | Sequence[str] = (),
         timeout: float = REPLAN_S_MAX,
-    ) -> None:
+    ) -> DataFrame:
         """Declare a view of what a Python function gives for each key's rows, in order, with a state for each key.
 
         source: a table without a primary key. key: its columns by which the function is called. func: gets a row, a
@@ -352,6 +376,8 @@ class App:
             self._tables[source] = table
             self._sources[source] = replace(self._sources[source], table=table)
             self._keep({**self._plans, name: mapped_view(name, op, table)}, timeout)
+            self._frames.keep(name, None)
+            return self._leaves.frame(name, op.output)
 
     def function(
         self,
@@ -387,6 +413,7 @@ class App:
         with self._declaring(timeout):
             self._check_view(name)
             self._keep({view: plan for view, plan in self._plans.items() if view != name}, timeout)
+            self._frames.forget(name)
 
     def drop_table(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:
         """Drop a table that no view and no stateful map reads, whether the app runs or not.
@@ -471,6 +498,7 @@ class App:
                 running.start(seconds("timeout", timeout), told)
             self._running_app = running
             self._client = connect(running.address, self.token)
+            self._leaves.serve(running.leaf_reads)
             if waits:
                 with progress_shown("start: waiting until every view is complete", running.left):
                     running.wait_ready(max(0.0, give_up_at - time.monotonic()))
@@ -505,6 +533,12 @@ class App:
     def root(self) -> str:
         """The lake's directory, or its address in an object store."""
         return self._config.root
+
+    @property
+    def _store(self) -> Mapping[str, str]:
+        """Settings that open the lake's object store."""
+        root = self._config.root
+        return root.options if isinstance(root, Root) else {}
 
     @property
     def address(self) -> str:
@@ -606,9 +640,7 @@ class App:
             running.check_view(view)  # fails here for an unknown or failed view, and not in the action
             assert self._client is not None
             self._client.wait_ready(view)
-        root = self._config.root
-        store = root.options if isinstance(root, Root) else {}
-        request = ScanRequest.of(running.address, self.token, view, partitions, keys, store)
+        request = ScanRequest.of(running.address, self.token, view, partitions, keys, self._store)
         if not self._is_partial(view):
             return request.load(self._spark)
         rows = self._computed(view, request.wanted.keys)
@@ -646,13 +678,11 @@ class App:
 
     def _computed(self, view: str, keys: pa.RecordBatch | None) -> DataFrame:
         """A partial view as Spark computes it. keys: rows of other keys may be missing."""
-        query, root, zone, epoch = self._queries[view], self._config.root, self._typer.timezone, self._running().epoch
-        if self._plans[view].is_clocked:
-            query = with_instant(query, Lake(root).clock(epoch) or 0, columns_of(self._tables))
-        pruned = {} if keys is None else prunable(self._plans[view])
+        root, epoch, plan = self._config.root, self._running().epoch, self._plans[view]
+        micros = (Lake(root).clock(epoch) or 0) if plan.is_clocked else None
+        pruned = {} if keys is None else prunable(plan)
         wanted = None if keys is None else KeyFilter(keys).hashes
-        calls = self._plans[view].functions
-        return view_as_of(self._spark, root, query, self._tables, {}, epoch, zone, pruned, wanted, calls)
+        return self._frames.as_of(view, root, epoch, micros, pruned, wanted)
 
     def evict(self, view: str, keys: Keys | None = None) -> None:
         """Evict these keys of a partial view; ``None``: all. The next lookup of a key fills it again.
@@ -761,6 +791,7 @@ class App:
         stop_alone(self._spark, self.stop)
         if _RUNNING.get(self._config.root) is self:
             del _RUNNING[self._config.root]
+        self._leaves.end()
         doors, client, running = self._doors, self._client, self._running_app
         self._doors = self._client = None
         steps: list[Callable[[], object]] = [part.close for part in (doors, client) if part is not None]

@@ -183,6 +183,11 @@ class CoordinatorService:
             raise UnknownView.among(view, self._tables_by_view(), self._tables)
         return self._plans[view]
 
+    def full_plan(self, name: str) -> DataflowPlan | None:
+        """The plan of a full view; ``None`` for a table or a partial view."""
+        plan = self._plans.get(name)
+        return None if plan is None or plan.full_because is None else plan
+
     def _tables_by_view(self) -> dict[str, Sequence[str]]:
         return {name: plan.tables for name, plan in self._plans.items()}
 
@@ -254,7 +259,10 @@ class CoordinatorService:
 
     def _source(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         name = str(asked["name"])
-        scan = self._lake_scan(name)
+        return self.source_of(name, self.lake_scan(name))
+
+    def source_of(self, name: str, scan: LakeScan | None) -> dict[str, Any]:
+        """What a scan of a view or a table must know. scan: how it is read from the lake; ``None`` for a full view."""
         key, schema = (self._plans[name].key, self._plans[name].schema) if scan is None else (scan.key, scan.schema)
         vnode_map = self._loop.lookup_map
         return {
@@ -265,9 +273,9 @@ class CoordinatorService:
             "lake": None if scan is None else scan.to_json(),
         }
 
-    def _lake_scan(self, name: str) -> LakeScan | None:
-        """The scan of a table or a partial view; ``None`` for a full view. Raises UnknownView, and the error of a view
-        that has failed."""
+    def lake_scan(self, name: str, *, computes_full: bool = False) -> LakeScan | None:
+        """The scan of a table or a partial view; ``None`` for a full view, unless ``computes_full``. Raises
+        UnknownView, and the error of a view that has failed."""
         if name in self._tables:
             table = self._tables[name]
             return TableScan(self._root, table, scan_key(table))
@@ -275,23 +283,36 @@ class CoordinatorService:
             raise UnknownView.among(name, dict.fromkeys([*self._plans, *self._tables], ()))
         self._loop.check_view(name)
         plan = self._plans[name]
-        if plan.full_because is not None:
+        if plan.full_because is not None and not computes_full:
             return None
         return ViewScan(self._root, plan, tuple(self._tables[table] for table in plan.tables))
 
     def _take(self, name: str, seconds: float) -> SnapshotParts:
         """What one scan reads. No worker has a part of what is read from the lake."""
-        if name in self._plans and self._plans[name].full_because is not None:
+        if self.full_plan(name) is not None:
             return self._loop.snapshot(name, seconds)
-        self._lake_scan(name)
+        self.lake_scan(name)
         return SnapshotParts(SnapshotId(0), self._loop.progress.ended, ())
+
+    def snapshot(self, view: str, seconds: float) -> SnapshotParts:
+        """A snapshot of a full view, within so many seconds."""
+        return self._loop.snapshot(view, seconds)
+
+    @property
+    def ended(self) -> Epoch:
+        """The last epoch that every view reflects."""
+        return self._loop.progress.ended
+
+    def check_ready(self, name: str) -> None:
+        """Raise NotReady for a view that does not reflect its tables yet."""
+        if name in self._plans and (lacks := self._loop.progress.freshness().lacks(self._plans[name].tables)):
+            raise NotReady(f"view {name!r} is not ready: {lacks}. Wait with app.wait()")
 
     def _scan(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         name = str(asked["view"])
-        if name in self._plans and (lacks := self._loop.progress.freshness().lacks(self._plans[name].tables)):
-            raise NotReady(f"view {name!r} is not ready: {lacks}. Wait with app.wait()")
+        self.check_ready(name)
         parts = self._scans.parts(name, str(asked["scan"]), SNAPSHOT_S_MAX)
-        scan = self._lake_scan(name) if not parts.addresses else None
+        scan = self.lake_scan(name) if not parts.addresses else None
         return {
             "snapshot": parts.snapshot,
             "epoch": parts.epoch,

@@ -43,6 +43,7 @@ from upriver.runtime.clock_ticks import TICK_S, ClockTicks
 from upriver.runtime.coordinator_loop import CoordinatorLoop
 from upriver.runtime.coordinator_service import CoordinatorRecords, CoordinatorService
 from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
+from upriver.runtime.leaf_reads import LeafReads, RunningActions
 from upriver.runtime.leases import USUAL, FailureDetection
 from upriver.runtime.worker import WorkerConfig
 from upriver.shutdown import run_all
@@ -459,6 +460,11 @@ class RunningApp:
         free = max(1, free_slots(self._spark) - len(self._begun_with.workers))
         # A local master may have far more slots than processors.
         return min(free, os.cpu_count() or 1) if str(self._spark.sparkContext.master).startswith("local[") else free
+
+    def leaf_reads(self, actions: RunningActions) -> LeafReads:
+        """What answers the tasks that read leaves. actions: what Spark says of them."""
+        assert self._service is not None
+        return LeafReads(self._service, actions, lambda: self._tables.set_aside)
 
     @property
     def epoch(self) -> Epoch:

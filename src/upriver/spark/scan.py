@@ -58,7 +58,7 @@ def _encoded(keys: pa.RecordBatch) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class ScanSource:
     """The facts about a view or a table before it is read. key: the columns by whose hash64 its rows are divided. lake:
     in JSON, how it is read from the lake; ``None`` for a full view, which is read from the workers."""
 
@@ -82,18 +82,18 @@ class _Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class ScannedView:
     """A view or a table of an app."""
 
     remote: Remote
     name: str
 
-    def source(self) -> _Source:
+    def source(self) -> ScanSource:
         """Raises UnknownView, AccessDenied, ClusterError."""
         with Connection(self.remote) as coordinator:
             told = coordinator.act("source", {"name": self.name}, timeout=SOURCE_S_MAX)
             with refusing_malformed(coordinator.address):
-                return _Source.from_json(told)
+                return ScanSource.from_json(told)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class _Wanted:
     keys: pa.RecordBatch | None
 
     @classmethod
-    def of(cls, options: Mapping[str, str], name: str, source: _Source) -> Self:
+    def of(cls, options: Mapping[str, str], name: str, source: ScanSource) -> Self:
         """Raises DeclarationError, KeyTypeError."""
         groups = VnodeGroup.all(source.vnodes, _partitions(options.get("partitions"), source))
         keys = _keys(options, name, source)
@@ -126,7 +126,7 @@ def _some_in(group: VnodeGroup, sorted_hash64: Hashes) -> bool:
     return bool(places.start < places.stop)
 
 
-def _partitions(option: str | None, source: _Source) -> int:
+def _partitions(option: str | None, source: ScanSource) -> int:
     if option is None:
         return min(source.workers, source.vnodes)
     if not option.strip().isdecimal():
@@ -134,7 +134,7 @@ def _partitions(option: str | None, source: _Source) -> int:
     return int(option)
 
 
-def _keys(options: Mapping[str, str], name: str, source: _Source) -> pa.RecordBatch | None:
+def _keys(options: Mapping[str, str], name: str, source: ScanSource) -> pa.RecordBatch | None:
     encoded, text = options.get("arrow_keys"), options.get("keys")
     if encoded is not None:
         try:
@@ -171,8 +171,8 @@ def _key_text(name: str, key: pa.Schema, parts: list[Any]) -> str:
 class ScanRequest:
     """What to read, checked."""
 
-    asked: _Asked
-    source: _Source
+    asked: ScannedView
+    source: ScanSource
     wanted: _Wanted
     options: Mapping[str, str] = field(repr=False)
 
@@ -192,7 +192,7 @@ class ScanRequest:
 
         Raises UnknownView, DeclarationError, KeyTypeError, AccessDenied, ClusterError.
         """
-        asked = _Asked(Remote.parse(address, token), name)
+        asked = ScannedView(Remote.parse(address, token), name)
         source = asked.source()
         options = {"address": address, "token": token, "view": name}
         if partitions is not None:
@@ -266,11 +266,11 @@ class UpriverDataSource(DataSource):
         store = json.loads(self.options.get("lake_secrets", "{}"))
         return GroupReader(asked, source, _Wanted.of(self.options, asked.name, source), store)
 
-    def _asked(self) -> _Asked:
+    def _asked(self) -> ScannedView:
         missing = [option for option in ("address", "token", "view") if not self.options.get(option)]
         if missing:
             raise DeclarationError(f'format "{FORMAT}" needs the options address, token and view; missing: {missing}')
-        return _Asked(Remote.parse(self.options["address"], self.options["token"]), self.options["view"])
+        return ScannedView(Remote.parse(self.options["address"], self.options["token"]), self.options["view"])
 
 
 def _columns(schema: StructType) -> str:
@@ -288,7 +288,7 @@ class ScanPartition(InputPartition):
 class GroupReader(DataSourceReader):
     """Reads groups of vnodes, in Spark's tasks."""
 
-    def __init__(self, asked: _Asked, source: _Source, wanted: _Wanted, store: Mapping[str, str]) -> None:
+    def __init__(self, asked: ScannedView, source: ScanSource, wanted: _Wanted, store: Mapping[str, str]) -> None:
         """store: settings that open the lake's object store; without any, a task uses its environment."""
         self._asked = asked
         self._store = store
@@ -313,20 +313,29 @@ class GroupReader(DataSourceReader):
 
     def _rows(self, snapshot: Mapping[str, Any], group: VnodeGroup, hashes: Hashes | None) -> Iterator[pa.RecordBatch]:
         """The rows of these vnodes; if hashes are given, only rows whose key has one of them."""
-        lake = self._source.lake
-        if snapshot["lake"] != lake:
+        if snapshot["lake"] != self._source.lake:
             raise DeclarationError(f"view {self._asked.name!r} has been declared anew; read it again")
-        if lake is not None:
-            yield from scan_from_json(lake, self._store).rows(Epoch(snapshot["epoch"]), group, hashes)
-            return
-        ranges = [group.hashes] if hashes is None else [(hash, hash) for hash in hashes.tolist()]
-        for address in snapshot["addresses"] if ranges else ():
-            yield from self._read_worker(address, snapshot["snapshot"], ranges)
+        return rows_of_group(self._asked, self._source, snapshot, group, hashes, self._store)
 
-    def _read_worker(self, address: str, snapshot: int, ranges: Sequence[HashRange]) -> Iterator[pa.RecordBatch]:
-        asked: dict[str, Any] = {"snapshot": snapshot, "view": self._asked.name}
-        asked |= {"key": list(self._source.key), "ranges": [list(range) for range in ranges]}
-        return snapshot_part(self._asked.remote.at(address), asked, self._source.schema, PART_S_MAX)
+
+def rows_of_group(
+    asked: ScannedView,
+    source: ScanSource,
+    snapshot: Mapping[str, Any],
+    group: VnodeGroup,
+    hashes: Hashes | None,
+    store: Mapping[str, str],
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these vnodes, from the lake or from all workers. snapshot: ``epoch``, ``snapshot`` and ``addresses``.
+    hashes: only rows whose key has one of them. store: settings that open the lake's object store."""
+    if source.lake is not None:
+        yield from scan_from_json(source.lake, store).rows(Epoch(snapshot["epoch"]), group, hashes)
+        return
+    ranges: Sequence[HashRange] = [group.hashes] if hashes is None else [(hash, hash) for hash in hashes.tolist()]
+    wanted = {"snapshot": snapshot["snapshot"], "view": asked.name, "key": list(source.key)}
+    wanted["ranges"] = [list(range) for range in ranges]
+    for address in snapshot["addresses"] if ranges else ():
+        yield from snapshot_part(asked.remote.at(address), wanted, source.schema, PART_S_MAX)
 
 
 def _action() -> str:

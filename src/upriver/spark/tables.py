@@ -4,10 +4,8 @@ A declaration is checked here: the columns that it names, and their types.
 
 A table's rows of all epochs up to one are a Spark DataFrame. Each task reads a group of vnodes, and finds the manifests
 itself, so the driver reads nothing, however long the history is. The rows of a table that were set aside are another
-DataFrame.
-
-Spark can compute a view from the tables in the lake. So a view can be read whole even if the workers keep only its
-looked-up keys.
+DataFrame. Spark can compute a view from the tables in the lake (:mod:`upriver.spark.view_frames`). So a view can be
+read whole even if the workers keep only its looked-up keys.
 
 Backfill gives a table an index when it has rows already. It runs in the driver, before ingest starts or beside it. It
 takes the rows from the table's own runs, some epochs at a time, and writes them once more in the order of the new
@@ -17,7 +15,7 @@ lake.*: ``docs/internals/lake.md``.
 """
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
@@ -40,15 +38,15 @@ from upriver.lake.lake import Lake, OwnedLake
 from upriver.lake.manifests import LakeEpochs
 from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.lake.scan import TableScan, scan_key
-from upriver.plan.plan import TableSpec, UserFunction, lake_channel
+from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import retain_of
 from upriver.spark.ingest import STOP_POLL_S, Layout
+from upriver.spark.leaf_plans import numbered
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
 from upriver.spark.session import cancel_jobs, jobs_described, map_in_arrow, unless_stopped
 from upriver.spark.typer import SparkTyper, own_session
-from upriver.spark.user_functions import register_functions
-from upriver.sql.queries import deletion, over_tables
+from upriver.sql.queries import deletion
 from upriver.vnodes import VnodeGroup, hashes_in
 
 Columns = str | Sequence[str]
@@ -157,8 +155,7 @@ def table_as_of(
         groups = tuple(group for group in groups if len(wanted[hashes_in(group.hashes, wanted)]))
     scan = TableScan(root, table, index or scan_key(table))
     task = _ScanTask(scan, epoch, groups, wanted)
-    numbers = spark.range(0, len(groups), 1, max(1, len(groups)))
-    return map_in_arrow(numbers, task.rows, _rows_schema(table)).toDF(*table.schema.names)
+    return map_in_arrow(numbered(spark, len(groups)), task.rows, _rows_schema(table)).toDF(*table.schema.names)
 
 
 def _rows_schema(table: TableSpec) -> StructType:
@@ -204,37 +201,6 @@ def _read(root: str, table: TableSpec, schema: pa.Schema, _: Iterable[pa.RecordB
 
 PLACE = "place of the key"
 """The name of a column beside those of a view."""
-
-
-def view_as_of(
-    spark: SparkSession,
-    root: str,
-    sql: str,
-    tables: Mapping[str, TableSpec],
-    views: Mapping[str, str],
-    epoch: Epoch,
-    timezone: str,
-    pruned: Mapping[str, tuple[str, ...]] | None = None,
-    wanted: Hashes | None = None,
-    functions: Iterable[UserFunction] = (),
-) -> DataFrame:
-    """A view at the end of ``epoch``, as a DataFrame of ``spark``. Every action on it reads that epoch anew.
-
-    sql, tables, views, timezone: those from which the view was compiled; ``views`` must hold those that it reads, as
-    they were then. pruned: tables of which only the rows are read that have one of the ``wanted`` hash64 by this index.
-    functions: of the user's that it calls. Columns, types included, are those of its plan. A row from which the view
-    cannot be computed makes the action fail, in Spark's words, even if its table has such rows set aside.
-    """
-    session = own_session(spark, timezone)  # names mean here what they meant at compilation
-    for name, table in tables.items():
-        index = (pruned or {}).get(name)
-        rows_of_table = table_as_of(session, root, table, epoch, index, None if index is None else wanted)
-        rows_of_table.createOrReplaceTempView(f"`{name}`")
-    register_functions(session, functions)
-    rows = session.sql(over_tables(sql, views))
-    # The result must belong to the user's session; otherwise its temporary views would land in ours. A combined
-    # DataFrame belongs to the session of its first part; Spark's optimizer removes that part.
-    return spark.createDataFrame([], rows.schema).limit(0).union(rows)
 
 
 def rows_of_keys(view: DataFrame, keys: pa.RecordBatch) -> pa.Table:

@@ -1,12 +1,12 @@
 """Asks Spark what a view's SQL means: the names and types of its columns, or its error."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import NullType, StructType
 
@@ -36,9 +36,12 @@ class SparkTyper:
         spark: SparkSession,
         tables: Mapping[str, TableSpec],
         functions: Mapping[str, UserFunction] = MappingProxyType({}),
+        leaf: Callable[[str, pa.Schema], DataFrame] | None = None,
     ) -> None:
-        """functions: of the user's, by name in lower case."""
+        """functions: of the user's, by name in lower case. leaf: makes the leaf of a table with these columns, in the
+        session for queries; without it queries read empty tables."""
         self.functions = functions
+        self._leaf = leaf
         self._users = spark
         self._first: tuple[SparkSession, str] | None = None
         """The session for queries, and the user's time zone, as they were at first."""
@@ -51,6 +54,11 @@ class SparkTyper:
         """The time zone of the user's session, as pyarrow names it; as it was at first, even if the session has
         changed."""
         return self._asked()[1] if self._first is None else self._first[1]
+
+    @property
+    def session(self) -> SparkSession:
+        """The session for queries. Raises DeclarationError if SQL means something else in the user's by now."""
+        return self._asked()[0]
 
     def _asked(self) -> tuple[SparkSession, str]:
         """The session for queries, and its time zone. Raises DeclarationError if SQL means something else by now."""
@@ -70,17 +78,22 @@ class SparkTyper:
 
         Raises DeclarationError in Spark's words, UnsupportedSql for a function of the user's own.
         """
-        session, zone = self._asked()
-        self._register(session)
+        _, zone = self._asked()
         try:
-            with unlogged():
-                schema = session.sql(sql).schema
+            schema = self.frame_of(sql).schema
             _check_typed(schema)
             return in_arrow(schema, zone)
         except PySparkException as error:
             raise self._refusal(error) from error
         except TypeError as error:
             raise DeclarationError(f"a column's type cannot be had in Arrow: {error}") from error
+
+    def frame_of(self, sql: str) -> DataFrame:
+        """The query over the leaves of tables, as a DataFrame of the session for queries. Raises Spark's error."""
+        session, _ = self._asked()
+        self._register(session)
+        with unlogged():
+            return session.sql(sql)
 
     def curve(self, bits: int) -> tuple[float, ...]:
         """What Spark has measured of approx_count_distinct with so many bits of registers: the greatest number that it
@@ -133,7 +146,7 @@ class SparkTyper:
         return DeclarationError(_words(error))
 
     def _register(self, session: SparkSession) -> None:
-        """Each table as an empty view of its schema, and each function."""
+        """Each table as a temporary view, and each function."""
         new = {name: one for name, one in self.functions.items() if self._known_functions.get(name) != one}
         register_functions(session, new.values())
         self._known_functions |= new
@@ -142,8 +155,11 @@ class SparkTyper:
             del self._known[name]
         for name, table in self._tables.items():
             if self._known.get(name) != table:
-                schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-                session.createDataFrame([], schema).createOrReplaceTempView(f"`{name}`")
+                if self._leaf is None:
+                    rows = session.createDataFrame([], from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+                else:
+                    rows = self._leaf(name, table.schema)
+                rows.createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
 
 

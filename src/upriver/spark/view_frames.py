@@ -1,0 +1,173 @@
+"""Views as DataFrames over an app's leaves: what a DataFrame may be a view of, its words, and its rows of an epoch.
+
+Each view has a *definition*: a DataFrame that reads leaves of tables only, so a view that it is made of may be dropped.
+Spark computes a view's rows of any epoch from its definition, with the tables of that epoch in place of the leaves.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructType
+
+import upriver
+from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.hashing import Hashes
+from upriver.ids import Epoch
+from upriver.plan.plan import FRAME_OF, DataflowPlan, TableSpec
+from upriver.spark.analysed_plans import LEAF_PREFIX
+from upriver.spark.leaf_plans import leaf_name
+from upriver.spark.leaves import Leaves
+from upriver.spark.session import ZONE, checked_settings
+from upriver.spark.tables import table_as_of
+from upriver.spark.typer import SparkTyper
+
+Key = str | Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class FrameView:
+    """A view that a user declares by a DataFrame. frame: its definition. words: its plan as text. tables: those that it
+    reads. app: the identity of the app in its leaves."""
+
+    name: str
+    frame: DataFrame
+    words: str
+    key: Key
+    tables: Mapping[str, TableSpec]
+    app: str
+
+
+def declare_frame(view: FrameView, typer: SparkTyper) -> DataflowPlan:
+    """Compile a view that is a DataFrame. Raises UnsupportedSql, DeclarationError."""
+    raise UnsupportedSql(f"view {view.name!r}: a view by a DataFrame is not supported yet. Give it as SQL.")
+
+
+class ViewFrames:
+    """The definitions of an app's views."""
+
+    def __init__(self, spark: SparkSession, leaves: Leaves, typer: SparkTyper, tables: Mapping[str, TableSpec]) -> None:
+        """spark: the user's session. typer: of the app. tables: those that are declared, which may change."""
+        self._spark, self._leaves, self._typer, self._tables = spark, leaves, typer, tables
+        self._views: dict[str, DataFrame | str | None] = {}
+        """The definition of each view; or its SQL, over tables only; or ``None`` for a stateful map."""
+
+    def given(self, name: str, frame: DataFrame, key: Key, schemas: Mapping[str, pa.Schema]) -> FrameView:
+        """A view that a user gives as a DataFrame, checked. schemas: of the app's views.
+
+        Raises DeclarationError, with the place in Python, if it reads anything but tables and views of the app;
+        UnsupportedSql if it reads a stateful map.
+        """
+        self._check(name, frame, schemas)
+        definition = self.over_tables(frame)
+        tables = {one: self._tables[one] for one in self._leaves.names_of(definition)}
+        return FrameView(name, definition, words_of(self._leaves, frame), key, tables, self._leaves.app)
+
+    def over_tables(self, frame: DataFrame) -> DataFrame:
+        """The same DataFrame with the definitions of views in place of their leaves."""
+        views = [one for one in self._leaves.names_of(frame) if one in self._views]
+        given = {leaf_name(self._leaves.app, one): self.definition(one) for one in views}
+        return self._leaves.plans.rewritten(frame.sparkSession, frame, given) if given else frame
+
+    def keep(self, name: str, definition: DataFrame | str | None) -> None:
+        """Keep the definition of a view: a DataFrame, or SQL over tables only; ``None`` for a stateful map."""
+        self._views[name] = definition
+
+    def forget(self, name: str) -> None:
+        """The view is dropped."""
+        del self._views[name]
+
+    def definition(self, name: str) -> DataFrame:
+        """The definition of a view, which is no stateful map."""
+        found = self._views[name]
+        assert found is not None
+        if isinstance(found, str):
+            found = self._views[name] = self._typer.frame_of(found)
+        return found
+
+    def as_of(
+        self,
+        name: str,
+        root: str,
+        epoch: Epoch,
+        micros: int | None,
+        pruned: Mapping[str, tuple[str, ...]],
+        wanted: Hashes | None,
+    ) -> DataFrame:
+        """A view at the end of ``epoch``, as a DataFrame of the user's session. Each action reads that epoch anew.
+
+        micros: what the clock shows, since 1970; ``None``: no clock is read. pruned: tables of which only the rows are
+        read that have one of the ``wanted`` hash64 by this index. A row from which the view cannot be computed makes
+        the action fail, in Spark's words, even if its table has such rows set aside.
+        """
+        frame, session, given = self.definition(name), self._typer.session, dict[str, DataFrame]()
+        for table in self._leaves.names_of(frame):
+            index = pruned.get(table)
+            hashes = None if index is None else wanted
+            rows = table_as_of(session, root, self._tables[table], epoch, index, hashes)
+            given[leaf_name(self._leaves.app, table)] = rows
+        return self._leaves.plans.rewritten(self._spark, frame, given, micros)
+
+    def _check(self, name: str, frame: DataFrame, schemas: Mapping[str, pa.Schema]) -> None:
+        if not isinstance(frame, ClassicFrame):
+            raise DeclarationError(f"view {name!r}: its DataFrame is of Spark Connect, and not of the app's session")
+        if frame.sparkSession.sparkContext is not self._spark.sparkContext:
+            raise DeclarationError(f"view {name!r}: its DataFrame is of another Spark session than the app")
+        if frame.sparkSession is not self._spark and (zone := checked_settings(frame.sparkSession)[ZONE]) != (
+            own := self._typer.timezone
+        ):
+            raise DeclarationError(f"view {name!r}: its DataFrame's session has {ZONE} = {zone}, and the app has {own}")
+        for other in self._leaves.plans.others(frame, self._leaves.app):
+            raise DeclarationError(
+                f"view {name!r}, {other.place or _caller()}: {other.words}, and not a table or view of this app. "
+                "Declare it by app.table(), and use the DataFrame that this returns"
+            )
+        declared = {**{one: table.schema for one, table in self._tables.items()}, **schemas}
+        for one, columns in self._leaves.plans.schemas_of(frame, self._leaves.app):
+            if one not in declared:
+                raise DeclarationError(f"view {name!r}, {_caller()}: it reads {one!r}, which has been dropped")
+            if StructType.fromJson(json.loads(columns)) != from_arrow_schema(declared[one], prefer_timestamp_ntz=True):
+                raise DeclarationError(
+                    f"view {name!r}, {_caller()}: it reads {one!r} as it was before it was declared anew. Use the "
+                    "DataFrame that its declaration has returned"
+                )
+            if one in self._views and self._views[one] is None:
+                raise UnsupportedSql(
+                    f"view {name!r}, {_caller()}: reading {one!r}, which is a stateful map, is not supported. Let its "
+                    "function give what the view needs; or have Spark compute it, from app.read() of the map"
+                )
+
+
+_ID = re.compile(r"#\d+L?\b")
+_LEAF = re.compile(rf"(?:Python)?MapInArrow {LEAF_PREFIX}[0-9a-f]+:(?P<name>.*)\(id#\d+L?\)#\d+L?, (?P<columns>\[.*\])")
+
+
+def words_of(leaves: Leaves, frame: DataFrame) -> str:
+    """The plan of a DataFrame in Spark's words, the same each time that it is made: columns are numbered anew, and
+    leaves are shown by the names of their tables and views."""
+    lines, is_of_leaf = [FRAME_OF], False
+    for line in leaves.plans.words(frame).strip().splitlines():
+        if is_of_leaf:  # the numbers of its partitions
+            is_of_leaf = False
+            continue
+        found = _LEAF.search(line)
+        is_of_leaf = found is not None
+        lines.append(line if found is None else f"{line[: found.start()]}{found['name']} {found['columns']}")
+    numbers: dict[str, int] = {}
+    text = "\n".join(lines)
+    return _ID.sub(lambda found: f"#{numbers.setdefault(found[0], len(numbers) + 1)}", text)
+
+
+def _caller() -> str:
+    """The place in Python that has called Upriver."""
+    own, frame = str(Path(upriver.__file__).parent), sys._getframe()
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
+        frame = frame.f_back
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
