@@ -39,7 +39,7 @@ def with_generator(join: Node) -> Node:
 
 
 def _around(domain: Node, left: Node) -> Mapping[int, Node] | None:
-    """The columns of the left side whose different values a domain has, by their ids in the domain. ``None`` if it is no
+    """The columns of the left side whose values a domain has, by their ids in the domain. ``None`` if it is no
     domain, or may lack some of the values."""
     listed = domain.fields["aggregateExpressions"]
     columns = {one.id: one.children[0] if one.kind == "Alias" else one for one in listed}

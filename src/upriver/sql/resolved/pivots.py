@@ -7,6 +7,7 @@ aggregate of IF for each value, without ``pivotfirst``.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import pyarrow as pa
@@ -118,11 +119,8 @@ def _columns(
         name = unique(f"{listed.fields['name']} {place}", translation.taken)
         for flag in (True, False):
             translation.beside[_element(translation, listed, place, flag).meaning] = name
-        # Of a value that comes twice, Spark fills the last column alone. NULL, and the zero below zero, are not found.
-        is_missing = value is None or value in values[place + 1 :]
-        if is_floating(column.type) and value is not None and str(float(value)) == "-0.0":
-            is_missing = True
-        found.append((_NEVER if is_missing else _equal(over, key, column, value), name))
+        is_nan = is_floating(column.type) and value is not None and isnan(float(value))  # which Spark does not find
+        found.append((_NEVER if is_nan else _equal(over, key, column, value), name))
     return found
 
 
@@ -130,7 +128,7 @@ def _equal(over: Expressions, key: Node, column: Node, value: Any) -> Scalar:
     constant = Node(
         "Literal", {"value": value, "dataType": column.fields["dataType"]}, type=column.type, name="literal"
     )
-    test = Node("EqualTo", {"left": key, "right": constant}, (key, constant), pa.bool_(), place=key.place)
+    test = Node("EqualNullSafe", {"left": key, "right": constant}, (key, constant), pa.bool_(), place=key.place)
     return over.of(test)
 
 
