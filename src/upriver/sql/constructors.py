@@ -41,7 +41,7 @@ def _struct(context: Context, node: Place, operands: Operands) -> Scalar:
     """``struct(a, b AS c, ...)``: fields have the names of columns, or their numbers."""
     assert isinstance(node, exp.Expr), "the names are in the tree"
     names = [title_of(part) or f"col{place}" for place, part in enumerate(node.expressions, 1)]
-    return _named(context, node, names, operands)
+    return named(context, node, names, operands)
 
 
 def row_value(context: Context, node: exp.Expr) -> Scalar:
@@ -63,10 +63,10 @@ def _named_struct(context: Context, place: Place, operands: Operands) -> Scalar:
     names = [name.constant for name in operands[::2]]
     if len(operands) % 2 or not all(isinstance(name, str) for name in names):
         raise context.unsupported(place, "these operands of named_struct()", "Write named_struct('a', 1, 'b', x).")
-    return _named(context, place, list(map(str, names)), operands[1::2])
+    return named(context, place, list(map(str, names)), operands[1::2])
 
 
-def _named(context: Context, place: Place, names: list[str], values: Operands) -> Scalar:
+def named(context: Context, place: Place, names: list[str], values: Operands) -> Scalar:
     untyped = next((value for value in values if is_untyped(value.type)), None)
     if untyped is not None:
         raise context.unsupported(place, "a field of nothing but NULL", "Give it a type: CAST(NULL AS ...).")

@@ -134,7 +134,7 @@ def _two(combine: Combine) -> Special:
     return lambda context, place, operands: combine(context, place, operands[0], operands[1])
 
 
-def _try_divide(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
+def try_divide(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
     if are_decimals(left, right):
         return tried(lambda context, place, operands: quotient(context, place, *operands))(
             context, place, (left, right)
@@ -311,7 +311,7 @@ NUMBERS: tuple[Function, ...] = (
     Function(
         "try_divide",
         (_N, _N),
-        _two(_try_divide),
+        _two(try_divide),
         "DOUBLE, or DECIMAL of a DECIMAL",
         nulls=f"also {_ZERO}",
         samples="try_divide(i, j); try_divide(x, w); try_divide(lmax, l); try_divide(p, j); try_divide(q, p)",

@@ -104,15 +104,15 @@ def moved(context: Context, node: exp.Expr) -> Scalar | None:
     value = within_range(context.translate(moment))
     sign = -1 if isinstance(node, exp.Sub) else 1
     if is_date(value.type):
-        return _date(context, node, value, interval, sign)
+        return moved_date(context, node, value, interval, sign)
     if is_wall_clock(value.type) or is_instant(value.type):
-        return _clock(context, node, value, interval, sign)
+        return moved_clock(context, node, value, interval, sign)
     if is_interval(value.type):
         return None
     raise context.unsupported(node, f"{typed_name(value)} and INTERVAL", ELSEWHERE)
 
 
-def _date(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
+def moved_date(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
     if interval.months:
         sql = f"CAST({value.sql} + to_months(CAST({sign * interval.months} AS INTEGER)) AS DATE)"
         return strict(sql, value.type, (value, _WRITTEN), fails=True)
@@ -122,7 +122,7 @@ def _date(context: Context, place: Place, value: Scalar, interval: Interval, sig
     return strict(f"({value.sql} + CAST({days} AS INTEGER))", value.type, (value, _WRITTEN), fails=True)
 
 
-def _clock(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
+def moved_clock(context: Context, place: Place, value: Scalar, interval: Interval, sign: int) -> Scalar:
     """As java.time: days and months are moved on the wall clock, and hours on the time line."""
     days, rest = divmod(abs(interval.micros), DAY_MICROS) if is_instant(value.type) else (0, abs(interval.micros))
     sign = -sign if interval.micros < 0 else sign
@@ -429,7 +429,9 @@ def _binary(combine: Callable[[Context, Place, Scalar, Scalar], Scalar]) -> Rule
     return rule
 
 
-def _bits(sign: str) -> Rule:
+def bits(sign: str) -> Callable[[Context, Place, Scalar, Scalar], Scalar]:
+    """``&``, ``|`` or ``^``."""
+
     def combine(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
         if not is_integer(left.type) or not is_integer(right.type):
             raise context.unsupported(place, f"bits of {typed_name(left)} and {typed_name(right)}", CAST_IT)
@@ -437,7 +439,7 @@ def _bits(sign: str) -> Rule:
         sql = f"xor({left.sql}, {right.sql})" if sign == "^" else f"({left.sql} {sign} {right.sql})"
         return strict(sql, left.type, (left, right))
 
-    return _binary(combine)
+    return combine
 
 
 def shifted(name: str) -> Callable[[Context, Place, Scalar, Scalar], Scalar]:
@@ -457,9 +459,13 @@ def shifted(name: str) -> Callable[[Context, Place, Scalar, Scalar], Scalar]:
 
 def _flipped(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this")
-    value = context.translate(node.this)
+    return flipped(context, node, context.translate(node.this))
+
+
+def flipped(context: Context, place: Place, value: Scalar) -> Scalar:
+    """``~``."""
     if not is_integer(value.type):
-        raise context.unsupported(node, f"bits of {typed_name(value)}", CAST_IT)
+        raise context.unsupported(place, f"bits of {typed_name(value)}", CAST_IT)
     return strict(f"(~{value.sql})", value.type, (value,))
 
 
@@ -475,9 +481,9 @@ OPERATORS: dict[type[exp.Expr], Rule] = {
     exp.Div: _binary(divide),
     exp.IntDiv: _binary(whole_divide),
     exp.Mod: _binary(modulo),
-    exp.BitwiseAnd: _bits("&"),
-    exp.BitwiseOr: _bits("|"),
-    exp.BitwiseXor: _bits("^"),
+    exp.BitwiseAnd: _binary(bits("&")),
+    exp.BitwiseOr: _binary(bits("|")),
+    exp.BitwiseXor: _binary(bits("^")),
     exp.BitwiseLeftShift: _binary(shifted("shiftleft")),
     exp.BitwiseRightShift: _binary(shifted("shiftright")),
     exp.BitwiseNot: _flipped,

@@ -194,6 +194,11 @@ def null(type: pa.DataType) -> Scalar:
     return Scalar("NULL" if name is None else f"CAST(NULL AS {name})", type)
 
 
+def is_nothing(value: Scalar) -> bool:
+    """Whether it is NULL as it is written, whatever its type."""
+    return is_null(value.type) or value.sql == null(value.type).sql
+
+
 def macro(name: str, *operands: str) -> str:
     """A call of one of our macros (:mod:`upriver.engine.expressions`), as DuckDB SQL.
 

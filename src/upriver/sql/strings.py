@@ -28,6 +28,7 @@ from upriver.sql.scalars import (
     Context,
     Rule,
     in_order,
+    is_nothing,
     literal,
     macro,
     never_null,
@@ -111,17 +112,17 @@ def _trim_from(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expression", "position")
     function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")).upper(), "trim")
     parts = [node.this] if node.expression is None else [node.this, node.expression]
-    return _trimmed(context, node, function, context.translate_all(parts))
+    return trimmed(context, node, function, context.translate_all(parts))
 
 
-def _trimmed(context: Context, place: Place, function: str, operands: Operands) -> Scalar:
+def trimmed(context: Context, place: Place, function: str, operands: Operands) -> Scalar:
     text, letters = in_order(*(take(context, place, _TEXT, value) for value in (*operands, _BLANK)[:2]))
     return opaque(strict(f"{function}({text.sql}, {letters.sql})", _STRING, (text, letters)))
 
 
 def _one_sided(function: str) -> Special:
     """``ltrim`` and ``rtrim``; the characters to trim come first, if given."""
-    return lambda context, place, operands: _trimmed(context, place, function, tuple(reversed(operands)))
+    return lambda context, place, operands: trimmed(context, place, function, tuple(reversed(operands)))
 
 
 def _position(context: Context, node: exp.Expr) -> Scalar:
@@ -129,10 +130,10 @@ def _position(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "substr", "position")
     start = node.args.get("position")
     parts = [node.args["substr"], node.this, *([] if start is None else [start])]
-    return _located(context, node, context.translate_all(parts))
+    return located(context, node, context.translate_all(parts))
 
 
-def _located(context: Context, place: Place, operands: Operands) -> Scalar:
+def located(context: Context, place: Place, operands: Operands) -> Scalar:
     """``locate(part, text[, start])``: 0 where start is NULL."""
     part, text = (take(context, place, _TEXT, operand) for operand in operands[:2])
     if len(operands) == 2:
@@ -173,7 +174,7 @@ def _spaces(context: Context, place: Place, operands: Operands) -> Scalar:
 def _digested(context: Context, place: Place, operands: Operands) -> Scalar:
     """``sha2(s, bits)``."""
     bytes, bits = take(context, place, _BYTES, operands[0]), operands[1].constant
-    if is_null(operands[1].type):
+    if is_nothing(operands[1]):
         return null(_STRING)
     if not isinstance(bits, int) or bits not in (0, 224, 256, 384, 512):
         raise context.unsupported(place, "sha2() of these bits", "Write 224, 256, 384 or 512.")
@@ -343,7 +344,7 @@ def _masked(context: Context, place: Place, operands: Operands) -> Scalar:
     """``mask(s[, capital[, small[, digit[, other]]]])``: a letter for each letter of a kind; NULL leaves them."""
     text, given = take(context, place, _TEXT, operands[0]), [value.constant for value in operands[1:]]
     marks = [*given, *("X", "x", "n", None)[len(given) :]]
-    alone = all(is_null(one.type) or isinstance(one.constant, str) for one in operands[1:])
+    alone = all(is_nothing(one) or isinstance(one.constant, str) for one in operands[1:])
     if not alone or any(mark is not None and (not isinstance(mark, str) or len(mark) != 1) for mark in marks):
         raise context.unsupported(place, "mask() by these letters", "Write a letter in quotes, or NULL, for each kind.")
     kept = {mark: None if mark is None else string_sql(str(mark)) for mark in marks}
@@ -434,7 +435,7 @@ TEXTS: tuple[Function, ...] = (
     Function(
         "btrim",
         (_TEXT, _TEXT),
-        lambda context, place, operands: _trimmed(context, place, "trim", operands),
+        lambda context, place, operands: trimmed(context, place, "trim", operands),
         "STRING",
         1,
         is_opaque=True,
@@ -527,7 +528,7 @@ TEXTS: tuple[Function, ...] = (
     Function(
         "locate",
         (_TEXT, _TEXT, _COUNT),
-        _located,
+        located,
         "INT",
         2,
         nulls="where a text is; 0 where the start is",

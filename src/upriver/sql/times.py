@@ -81,7 +81,7 @@ def _of_date(sql: str) -> str:
     return f"CAST({sql} AS INTEGER)"
 
 
-def _part(context: Context, place: Place, name: str, value: Scalar) -> Scalar:
+def part(context: Context, place: Place, name: str, value: Scalar) -> Scalar:
     """``EXTRACT(name FROM value)``."""
     field = name.lower()
     if is_interval(value.type):
@@ -121,11 +121,11 @@ _INTERVAL_PARTS = {
 
 def _extract(context: Context, node: exp.Expr) -> Scalar:
     context.only(node, "this", "expression")
-    return _part(context, node, node.this.name, context.translate(node.expression))
+    return part(context, node, node.this.name, context.translate(node.expression))
 
 
 def _date_part_of(context: Context, place: Place, operands: Operands) -> Scalar:
-    return _part(context, place, constant_text(context, place, "date_part", operands[0]), operands[1])
+    return part(context, place, constant_text(context, place, "date_part", operands[0]), operands[1])
 
 
 def _truncated_date(context: Context, place: Place, operands: Operands) -> Scalar:

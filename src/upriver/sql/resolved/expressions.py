@@ -1,300 +1,704 @@
-"""Catalyst's expressions as DuckDB SQL, by the rules that Upriver has for functions and operators."""
+"""Catalyst's expressions as DuckDB SQL, by the rules that Upriver has for functions and operators.
 
-import base64
-from collections.abc import Callable, Mapping
+Spark has found the types: each operand has the one that the operator takes, by a cast if need be. So a rule here names
+the operator, and checks nothing of its operands that Spark has checked. What is checked is the result: its type is
+Spark's.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from decimal import Decimal
+from typing import Any
 
 import pyarrow as pa
 
 from upriver.plan.plan import UserFunction
-from upriver.plan.relation import Scalar, any_fails
-from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import is_decimal, same_type, spark_name
-from upriver.sql import strings
+from upriver.plan.relation import Scalar
+from upriver.plan.source import ELSEWHERE, Place, Source
+from upriver.plan.types import is_date, is_integer, is_interval, same_type, spark_name
+from upriver.sql.aggregates import INSTEAD
+from upriver.sql.arrays import zipped
 from upriver.sql.casts import cast
-from upriver.sql.function_table import FUNCTIONS
-from upriver.sql.logic import choose, compare, connect, is_null_test, negation, not_null_test
-from upriver.sql.nested_values import field_sql, struct_sql
+from upriver.sql.constructors import named
+from upriver.sql.function_table import CHANGING, FUNCTIONS, REFUSED
+from upriver.sql.functions import call_of_users
+from upriver.sql.lists import sequence
+from upriver.sql.logic import (
+    choose,
+    compare,
+    connect,
+    is_null_test,
+    like,
+    like_any_case,
+    negation,
+    not_null_test,
+    within,
+)
+from upriver.sql.nested_values import field_sql
+from upriver.sql.numbers import try_divide
 from upriver.sql.operators import (
     Interval,
     arithmetic,
+    as_condition,
     between,
+    bits,
     divide,
+    flipped,
     modulo,
+    moved_clock,
+    moved_date,
     negated,
     shifted,
     whole_divide,
 )
-from upriver.sql.operators import (
-    _clock as clock_moved,
-)
-from upriver.sql.operators import (
-    _date as date_moved,
-)
-from upriver.sql.parts import element, of_key
-from upriver.sql.resolved.tree import Node, chain, conjuncts
-from upriver.sql.scalars import Context, intolerant, literal, never_null, null, strict, string_sql
-from upriver.sql.signatures import call
-from upriver.sql.strings import concatenated
+from upriver.sql.parts import element, fields_of, of_key
+from upriver.sql.resolved.constants import constant
+from upriver.sql.resolved.tree import Node, conjuncts
+from upriver.sql.scalars import Context, intolerant, literal, null, strict
+from upriver.sql.signatures import Lambda, Operands, call
+from upriver.sql.strings import located, substring, trimmed
+from upriver.sql.times import part
 from upriver.sql.tries import tried, tried_cast
 
 Leaf = Callable[[Node], Scalar | None]
-SIGNS = {
-    "EqualTo": "=",
-    "LessThan": "<",
-    "LessThanOrEqual": "<=",
-    "GreaterThan": ">",
-    "GreaterThanOrEqual": ">=",
-    "EqualNullSafe": "IS NOT DISTINCT FROM",
-}
-ARITHMETIC = {"Add": "+", "Subtract": "-", "Multiply": "*"}
-TRANSPARENT = {
-    "Alias",
-    "KnownNullable",
-    "KnownNotNull",
-    "KnownFloatingPointNormalized",
-    "NormalizeNaNAndZero",
-    "PromotePrecision",
-    "TempResolvedColumn",
-    "UpCast",
-    "AnsiCast",
-}
-"""Nodes that have the value of their only child."""
-NAMES = {
-    "concat": "concat",
-    "substr": "substring",
-    "dateadd": "date_add",
-    "in": "",
-    "lcase": "lower",
-    "ucase": "upper",
-    "date_sub": "date_sub",
-}
+Combine = Callable[[Context, Place, Scalar, Scalar], Scalar]
+_CONDITIONAL = frozenset({"And", "CaseWhen", "Coalesce", "If", "In", "NullIf", "Or"})
+"""Classes that do not compute all of their operands for each row."""
+_INTERVAL_INSTEAD = "Add or take away an INTERVAL that is written out: t + INTERVAL '5' MINUTE."
 
 
 class Expressions:
-    """Translates over rows. leaf: the values of columns, groups and results."""
+    """Expressions over rows. leaf: the value of a column, a group or a result, tried before any rule; ``None`` for a
+    node that is none. zone: the session's. functions: the user's own, by name in lower case."""
 
     def __init__(self, source: Source, zone: str, leaf: Leaf, functions: Mapping[str, UserFunction]) -> None:
-        self.source, self.leaf = source, leaf
         self.context = Context(source, zone, lambda node: None, {}, functions)
-        self.defined: dict[str, Scalar] = {}
+        self.leaf = leaf
+        self._variables: dict[int, Scalar] = {}
+        """The variables of the lambdas around, by id."""
+        self._lambdas = 0
+        self._conditional = 0
+        """How many constructs around may skip what is translated."""
 
     def of(self, node: Node) -> Scalar:
+        """Raises UnsupportedSql, with the place, for any class that may mean something else in DuckDB."""
         known = self.leaf(node)
         if known is not None:
             return known
-        made = self._made(node)
-        if node.type is not None and not same_type(made.type, node.type):
-            raise self.context.unsupported(
-                node.place, f"{node.kind}: {spark_name(made.type)} for {spark_name(node.type)}", ELSEWHERE
-            )
-        return made
+        if node.type is None:
+            what = f"a value of type {_type_text(node.fields.get('dataType', node.kind))}"
+            raise self.context.unsupported(node.place, what, ELSEWHERE)
+        if not node.deterministic:
+            raise self._unknown(node)
+        check_modes(self.context, node)
+        rule = RULES.get(node.kind, Expressions.function)
+        if node.kind in _CONDITIONAL:
+            with self.conditionally():
+                made = rule(self, node)
+        else:
+            made = rule(self, node)
+        if not same_type(made.type, node.type):
+            what = f"{node.name or node.kind} of type {spark_name(node.type)}, here {spark_name(made.type)},"
+            raise self.context.unsupported(node.place, what, ELSEWHERE)
+        return self.context.checked(node.place, made, self._conditional > 0)
+
+    def all(self, nodes: Iterable[Node]) -> list[Scalar]:
+        return [self.of(node) for node in nodes]
 
     def condition(self, node: Node) -> list[Scalar]:
-        return [self.of(part) for part in conjuncts(node)]
+        """The conditions that a node joins by AND, of which a row that fails one needs no other."""
+        with self.conditionally():
+            return [as_condition(self.context, one.place, self.of(one)) for one in conjuncts(node)]
 
-    def _made(self, node: Node) -> Scalar:
-        kind, context, place = node.kind, self.context, node.place
-        if kind in TRANSPARENT:
-            return self.of(node.children[0])
-        if kind == "Literal":
-            return self._literal(node)
-        if kind in SIGNS:
-            return compare(context, place, SIGNS[kind], *map(self.of, node.children))
-        if kind in ("And", "Or"):
-            return connect(kind.upper(), [self.of(one) for one in chain(node, kind)])
-        if kind == "Not":
-            if node.children[0].kind == "IsNull":
-                return not_null_test(self.of(node.children[0].children[0]))
-            return negation(self.of(node.children[0]))
-        if kind == "IsNull":
-            return is_null_test(self.of(node.children[0]))
-        if kind == "IsNotNull":
-            return not_null_test(self.of(node.children[0]))
-        if kind in ARITHMETIC or kind in ("Divide", "IntegralDivide", "Remainder"):
-            return self._arithmetic(node, _mode(node.fields.get("evalContext")))
-        if kind == "UnaryMinus":
-            return negated(context, place, self.of(node.children[0]))
-        if kind == "Cast":
-            return self._cast(node)
-        if kind in ("CaseWhen", "If"):
-            if kind == "If":
-                branches, otherwise = [(node.fields["predicate"], node.fields["trueValue"])], node.fields["falseValue"]
-            else:
-                branches, otherwise = node.fields["branches"], node.fields["elseValue"]
-            last = null(node.type) if otherwise is None else self.of(otherwise)
-            return choose(context, place, [(self.of(a), self.of(b)) for a, b in branches], last)
-        if kind == "In":
-            return self._in(node)
-        if kind in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
-            left, right = map(self.of, node.children)
-            sign = {"BitwiseAnd": "&", "BitwiseOr": "|"}.get(kind)
-            return strict(
-                f"({left.sql} {sign} {right.sql})" if sign else f"xor({left.sql}, {right.sql})",
-                left.type,
-                (left, right),
-            )
-        if kind in ("ShiftLeft", "ShiftRight", "ShiftRightUnsigned"):
-            return shifted(kind.lower())(context, place, *map(self.of, node.children))
-        if kind == "GetStructField":
-            value = self.of(node.children[0])
-            return intolerant(Scalar(field_sql(value.sql, node.fields["ordinal"]), node.type, value.fails), (value,))
-        if kind == "GetArrayItem":
-            return element(context, place, *map(self.of, node.children), "spark_item")
-        if kind == "GetMapValue":
-            return of_key(context, place, *map(self.of, node.children))
-        if kind == "CreateNamedStruct":
-            parts = [self.of(one) for one in node.children[1::2]]
-            return never_null(Scalar(struct_sql([one.sql for one in parts]), node.type, any_fails(parts)))
-        if kind == "Concat":
-            return concatenated(context, place, [self.of(one) for one in node.children])
-        if kind == "Like":
-            return self._like(node)
-        if kind == "SubtractDates" or kind == "SubtractTimestamps":
-            return between(context, place, *map(self.of, node.children))
-        if kind in ("TimestampAddInterval", "TimeAdd", "DateAddYMInterval", "TimestampAddYMInterval"):
-            return self._moved(node)
-        if kind in ("DateAdd", "DateSub"):
-            length, sign = node.children[1], 1 if kind == "DateAdd" else -1
-            while length.kind == "UnaryMinus":
-                length, sign = length.children[0], -sign
-            if length.kind == "ExtractANSIIntervalDays":
-                length = length.children[0]
-                while length.kind == "UnaryMinus":
-                    length, sign = length.children[0], -sign
-                if length.kind == "Literal":
-                    return date_moved(
-                        context, place, self.of(node.children[0]), Interval(0, length.fields["value"], True), sign
-                    )
-        if kind == "CommonExpressionRef":
-            return self.defined[str(node.fields["id"])]
-        if kind == "With":
-            for one in node.fields["defs"]:
-                self.defined[str(one.fields["id"])] = self.of(one.children[0])
-            return self.of(node.children[0])
-        if kind in PRECISE:
-            value = self.of(node.children[0])
-            return strict(
-                f"epoch_us({value.sql})" if node.type == pa.int64() else f"make_timestamp({value.sql})",
-                node.type,
-                (value,),
-            )
-        if kind == "OuterReference":
-            raise context.unsupported(place, "a name of the query around in this place", ELSEWHERE)
-        if kind in SPECIAL:
-            return SPECIAL[kind](context, place, [self.of(one) for one in node.children])
-        if kind in TRIMS:
-            given = [self.of(node.fields["srcStr"])] + (
-                [] if node.fields["trimStr"] is None else [self.of(node.fields["trimStr"])]
-            )
-            return strings._trimmed(context, place, TRIMS[kind], given)
-        if kind == "AttributeReference":
-            raise self.context.unsupported(place, f"a name of the query around: {node.fields['name']}", ELSEWHERE)
-        function = FUNCTIONS.get(node.name)
+    @contextmanager
+    def conditionally(self) -> Iterator[None]:
+        """What is translated within may be computed for no row: a constant that fails is not refused there."""
+        self._conditional += 1
+        try:
+            yield
+        finally:
+            self._conditional -= 1
+
+    # Functions
+
+    def function(self, node: Node) -> Scalar:
+        """A call of a function of the table, by its name."""
+        name = node.name.lower()
+        function = None if node.kind in _NAMED_BY_USERS else FUNCTIONS.get(name)
         if node.parameters is not None:
-            if function is not None and all(
-                self.leaf(one) is not None
-                for part in node.parameters
-                for one in part.walk()
-                if one.kind == "AttributeReference"
-            ):
-                return call(context, place, node.name, function, [self.of(one) for one in node.parameters])
             return self.of(node.children[0])
-        if function is not None:
-            return call(context, place, node.name, function, [self.of(one) for one in node.children])
-        raise context.unsupported(place, f"{kind} ({node.name})", ELSEWHERE)
+        if function is None:
+            raise self._unknown(node)
+        lambdas = [self._lambda(one) for one in node.children if one.kind == _LAMBDA]
+        operands = [null(pa.null()) if one.kind == _LAMBDA else self.of(one) for one in node.children]
+        return call(self.context, node.place, name, function, operands, lambdas)
 
-    def _literal(self, node: Node) -> Scalar:
-        value, type = node.fields["value"], node.type
-        if type is None:
-            raise self.context.unsupported(node.place, f"a constant of {node.fields['dataType']}", ELSEWHERE)
-        if value is None:
-            return null(type)
-        if is_decimal(type):
-            return literal(Decimal(value), type)
-        if type in (pa.float64(), pa.float32()):
-            return (
-                literal(float(value), type)
-                if type == pa.float64()
-                else never_null(Scalar(f"CAST('{value}' AS FLOAT)", type))
-            )
-        if type == pa.date32():
-            return never_null(Scalar(f"(DATE '1970-01-01' + CAST({value} AS INTEGER))", type))
-        if type == pa.duration("us"):
-            return Scalar(f"CAST({value} AS BIGINT)", type)
-        if pa.types.is_timestamp(type):
-            return never_null(Scalar(f"make_timestamp(CAST({value} AS BIGINT))", type))
-        if type == pa.binary():
-            return never_null(Scalar(f"from_hex('{base64.b64decode(value).hex()}')", type))
-        return literal(value, type)
+    def called(self, node: Node, name: str, operands: Operands) -> Scalar:
+        """A call of a function of this name."""
+        return call(self.context, node.place, name, FUNCTIONS[name], operands)
 
-    def _arithmetic(self, node: Node, mode: str) -> Scalar:
-        left, right = map(self.of, node.children)
-        context, place = self.context, node.place
-        how = {"Divide": divide, "IntegralDivide": whole_divide, "Remainder": modulo}.get(node.kind)
-        if how is None:
-            sign = ARITHMETIC[node.kind]
-            if left.type == pa.duration("us"):
-                return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=True)
+    def _lambda(self, node: Node) -> Lambda:
+        variables = node.fields["arguments"]
 
-            def how(context, place, one, other):
-                return arithmetic(context, place, sign, one, other)
+        def body(values: Sequence[Scalar]) -> Scalar:
+            around = self._variables
+            self._variables = around | {one.id: value for one, value in zip(variables, values, strict=True)}
+            self._lambdas += 1
+            try:
+                with self.conditionally():
+                    return self.of(node.fields["function"])
+            finally:
+                self._variables = around
+                self._lambdas -= 1
 
-        if mode == "LEGACY":
-            raise context.unsupported(place, "arithmetic without ANSI mode", ELSEWHERE)
-        if mode == "TRY":
-            return tried(lambda c, p, ops: how(c, p, *ops))(context, place, (left, right))
-        return how(context, place, left, right)
+        return Lambda(len(variables), self._lambdas, body)
 
-    def _cast(self, node: Node) -> Scalar:
-        mode = node.fields.get("evalMode")
-        value = self.of(node.children[0])
-        if node.type is None:
-            raise self.context.unsupported(node.place, f"a cast to {node.fields['dataType']}", ELSEWHERE)
-        if mode == "TRY":
-            return replace(tried_cast(node.type)(self.context, node.place, (value,)), constant=None)
-        return cast(self.context, node.place, value, node.type)
+    def variable(self, node: Node) -> Scalar:
+        """Of a lambda."""
+        return self._variables[node.id]
 
-    def _in(self, node: Node) -> Scalar:
-        value, *items = [self.of(one) for one in node.children]
-        if len(items) == 1 and items[0].constant is not None:
-            return compare(self.context, node.place, "=", value, items[0])
-        if any_fails(items):
-            return connect("OR", [compare(self.context, node.place, "=", value, one) for one in items])
-        return Scalar(f"({value.sql} IN ({', '.join(one.sql for one in items)}))", pa.bool_(), value.fails)
-
-    def _like(self, node: Node) -> Scalar:
-        value, pattern = map(self.of, node.children)
-        if not isinstance(pattern.constant, str):
-            raise self.context.unsupported(node.place, "LIKE by a computed pattern", ELSEWHERE)
-        return strict(
-            f"({value.sql} LIKE {pattern.sql} ESCAPE {string_sql(node.fields.get('escapeChar') or chr(92))})",
-            pa.bool_(),
-            (value, pattern),
-        )
-
-    def _moved(self, node: Node) -> Scalar:
-        moment, length = node.children
-        value = self.of(moment)
-        sign = 1
-        while length.kind == "UnaryMinus":
-            sign, length = -sign, length.children[0]
-        if length.kind == "Cast":
-            length = length.children[0]
-        if length.kind != "Literal" or not isinstance(length.fields["value"], int):
-            raise self.context.unsupported(node.place, "this INTERVAL", ELSEWHERE)
-        number = length.fields["value"]
-        is_months = "month" in str(length.fields["dataType"]) or "year" in str(length.fields["dataType"])
-        interval = Interval(number, 0, False) if is_months else Interval(0, number, number % 86_400_000_000 == 0)
-        moved = date_moved if value.type == pa.date32() else clock_moved
-        return moved(self.context, node.place, value, interval, sign)
+    def _unknown(self, node: Node) -> Exception:
+        """The error for what no rule translates."""
+        name = node.name.lower()
+        if name in ("now", "current_timestamp", "current_date", "localtimestamp"):
+            instead = f"Select it in a subquery: (SELECT *, {name}() AS clock FROM t)."
+            return self.context.unsupported(node.place, f"{name}() in this place", instead)
+        if CHANGING.fullmatch(name) or not node.deterministic:
+            what = f"{name}(), which gives another answer each time,"
+            instead = "A view must depend on its rows alone: make it a column."
+            return self.context.unsupported(node.place, what, instead)
+        instead = INSTEAD.get(name, REFUSED.get(name, ELSEWHERE))
+        return self.context.unsupported(node.place, f"the function {name or node.kind}()", instead)
 
 
-SPECIAL = {"Substring": strings.substring, "StringLocate": strings._located}
-TRIMS = {"StringTrim": "trim", "StringTrimLeft": "ltrim", "StringTrimRight": "rtrim"}
-PRECISE = {"PreciseTimestampConversion"}
+Rule = Callable[[Expressions, Node], Scalar]
+_LAMBDA = "LambdaFunction"
+_NAMED_BY_USERS = frozenset(
+    {
+        "ApplyFunctionExpression",
+        "HiveGenericUDF",
+        "HiveSimpleUDF",
+        "Invoke",
+        "PythonUDF",
+        "SQLFunctionExpression",
+        "SQLScalarFunction",
+        "ScalaUDF",
+        "StaticInvoke",
+    }
+)
+"""Classes whose name is not that of one of Spark's functions, even if it is spelled like one."""
 
 
-def _mode(written: object) -> str:
-    return str(written[1]) if isinstance(written, list) else "ANSI"
+# Modes ---------------------------------------------------------------------------------------------------------------
+
+_MODES = {
+    "failOnError": True,
+    "ansiEnabled": True,
+    "followThreeValuedLogic": True,
+    "nullOnDivideByZero": True,
+    "legacySizeOfNull": False,
+    "legacyNegativeIndex": False,
+    "legacyCharsets": False,
+    "legacyErrorAction": False,
+    "legacyInterval": False,
+    "legacyCalculation": False,
+    "allowNullComparisonResult": False,
+    "useStringTypeWhenEmpty": False,
+}
+"""What the settings of a session decide of an expression, and what Upriver computes."""
+_TRIED = frozenset({"ElementAt", "MakeTimestamp", "ParseUrl", "UnBase64", "Unhex", "UrlDecode"})
+"""Classes that do not fail on an error by another cause than a setting."""
+
+
+def check_modes(context: Context, node: Node) -> None:
+    """Refuse an expression that a setting of the session makes another one."""
+    for name, wanted in _MODES.items():
+        found = node.fields.get(name, wanted)
+        tolerates = name in ("failOnError", "ansiEnabled") and (node.kind in _TRIED or node.name.startswith("try_"))
+        if found != wanted and not tolerates:
+            raise context.unsupported(node.place, f"{node.name}() in a session with {name} = {found}", _SETTINGS)
+    if mode(node) == "LEGACY":
+        raise context.unsupported(node.place, f"{node.name} without ANSI mode", "Set spark.sql.ansi.enabled to true.")
+    written = node.fields.get("evalContext")
+    if isinstance(written, list) and written[2] is not True:
+        what = f"{node.name} in a session that does not allow a loss of precision"
+        raise context.unsupported(node.place, what, _SETTINGS)
+
+
+_SETTINGS = "Leave Spark's settings as they are."
+
+
+def mode(node: Node) -> str:
+    """ANSI, TRY or LEGACY."""
+    written = node.fields.get("evalContext", node.fields.get("evalMode", "ANSI"))
+    return str(written[1] if isinstance(written, list) else written)
+
+
+def _type_text(written: Any) -> str:
+    return str(written["type"] if isinstance(written, Mapping) else written).upper()
+
+
+# Truth ---------------------------------------------------------------------------------------------------------------
+
+
+def _compared(sign: str) -> Rule:
+    return lambda over, node: compare(over.context, node.place, sign, *over.all(node.children))
+
+
+def _connected(word: str) -> Rule:
+    def parts(over: Expressions, node: Node, kind: str) -> list[Scalar]:
+        known = over.leaf(node)
+        if known is None and node.kind == kind:
+            return [part for one in node.children for part in parts(over, one, kind)]
+        return [as_condition(over.context, node.place, over.of(node))]
+
+    return lambda over, node: connect(word, [part for one in node.children for part in parts(over, one, node.kind)])
+
+
+def _not(over: Expressions, node: Node) -> Scalar:
+    (tested,) = node.children
+    if tested.kind == "IsNull" and over.leaf(tested) is None:
+        return not_null_test(over.of(tested.children[0]))
+    return negation(as_condition(over.context, node.place, over.of(tested)))
+
+
+def _case(over: Expressions, node: Node) -> Scalar:
+    branches = [
+        (as_condition(over.context, node.place, over.of(when)), over.of(then)) for when, then in _branches(node)
+    ]
+    otherwise = node.fields["elseValue"]
+    return choose(over.context, node.place, branches, null(pa.null()) if otherwise is None else over.of(otherwise))
+
+
+def _branches(node: Node) -> Sequence[tuple[Node, Node]]:
+    return [(when, then) for when, then in node.fields["branches"]]
+
+
+def _if(over: Expressions, node: Node) -> Scalar:
+    condition, value, otherwise = over.all(node.children)
+    return choose(over.context, node.place, [(as_condition(over.context, node.place, condition), value)], otherwise)
+
+
+def _null_if(over: Expressions, node: Node) -> Scalar:
+    condition, value = over.all(node.children)
+    return choose(over.context, node.place, [(condition, null(value.type))], value)
+
+
+def _in(over: Expressions, node: Node) -> Scalar:
+    value, *items = over.all(node.children)
+    return within(over.context, node.place, value, items)
+
+
+def _like(over: Expressions, node: Node) -> Scalar:
+    value, pattern = over.all(node.children)
+    return like(over.context, node.place, value, pattern, node.fields["escapeChar"])
+
+
+def _like_any_case(over: Expressions, node: Node) -> Scalar:
+    value, pattern = over.all(node.children)
+    return like_any_case(over.context, node.place, value, pattern, node.fields["escapeChar"])
+
+
+def _like_each(word: str, is_negated: bool) -> Rule:
+    """``LIKE ANY (...)`` and ``LIKE ALL (...)`` of constants."""
+
+    def rule(over: Expressions, node: Node) -> Scalar:
+        (value,) = over.all(node.children)
+        patterns = [null(pa.string()) if one is None else literal(one, pa.string()) for one in node.fields["patterns"]]
+        return connect(word, [like(over.context, node.place, value, one, "\\", is_negated) for one in patterns])
+
+    return rule
+
+
+# Numbers -------------------------------------------------------------------------------------------------------------
+
+
+def _computed(how: Combine, how_tried: Combine | None = None) -> Rule:
+    """An operator of two numbers. how_tried: with ``try_``, if it is not the same with NULL in place of errors."""
+
+    def rule(over: Expressions, node: Node) -> Scalar:
+        left, right = over.all(node.children)
+        if mode(node) != "TRY":
+            return how(over.context, node.place, left, right)
+        if how_tried is not None:
+            return how_tried(over.context, node.place, left, right)
+        return tried(lambda context, place, given: how(context, place, *given))(over.context, node.place, (left, right))
+
+    return rule
+
+
+def _signed(sign: str) -> Combine:
+    def combine(context: Context, place: Place, left: Scalar, right: Scalar) -> Scalar:
+        if is_interval(left.type) and is_interval(right.type):
+            return strict(f"({left.sql} {sign} {right.sql})", left.type, (left, right), fails=True)
+        return arithmetic(context, place, sign, left, right)
+
+    return combine
+
+
+def _with_two(how: Combine) -> Rule:
+    def rule(over: Expressions, node: Node) -> Scalar:
+        left, right = over.all(node.children)
+        return how(over.context, node.place, left, right)
+
+    return rule
+
+
+def _negated(over: Expressions, node: Node) -> Scalar:
+    (value,) = over.all(node.children)
+    number = value.constant
+    if isinstance(number, int) and not isinstance(number, bool) and number > 0:
+        return literal(-number, value.type)
+    if is_interval(value.type):
+        return strict(f"(-{value.sql})", value.type, (value,), fails=True)
+    return negated(over.context, node.place, value)
+
+
+def _flipped(over: Expressions, node: Node) -> Scalar:
+    return flipped(over.context, node.place, *over.all(node.children))
+
+
+# Casts and constants -------------------------------------------------------------------------------------------------
+
+
+def _cast(over: Expressions, node: Node) -> Scalar:
+    (value,) = over.all(node.children)
+    assert node.type is not None
+    if mode(node) == "TRY":
+        return replace(tried_cast(node.type)(over.context, node.place, (value,)), constant=None)
+    return cast(over.context, node.place, value, node.type)
+
+
+def _literal(over: Expressions, node: Node) -> Scalar:
+    assert node.type is not None
+    return constant(over.context, node.place, node.fields["value"], node.type)
+
+
+def _same(over: Expressions, node: Node) -> Scalar:
+    """A node that has the value of its only child."""
+    return over.of(node.children[0])
+
+
+# Nested values -------------------------------------------------------------------------------------------------------
+
+
+def _field(over: Expressions, node: Node) -> Scalar:
+    (value,) = over.all(node.children)
+    made = Scalar(field_sql(value.sql, node.fields["ordinal"]), value.type.field(node.fields["ordinal"]).type)
+    return intolerant(replace(made, fails=value.fails), (value,))
+
+
+def _fields(over: Expressions, node: Node) -> Scalar:
+    (value,) = over.all(node.children)
+    return fields_of(value, node.fields["ordinal"])
+
+
+def _item(over: Expressions, node: Node) -> Scalar:
+    array, index = over.all(node.children)
+    return element(over.context, node.place, array, index, "spark_item")
+
+
+def _of_key(over: Expressions, node: Node) -> Scalar:
+    value, key = over.all(node.children)
+    return of_key(over.context, node.place, value, key)
+
+
+def _element_at(over: Expressions, node: Node) -> Scalar:
+    if node.fields.get("defaultValueOutOfBound") is not None:
+        raise over.context.unsupported(node.place, "element_at() with another value than NULL", ELSEWHERE)
+    name = "element_at" if node.fields["failOnError"] else "try_element_at"
+    return over.called(node, name, over.all(node.children))
+
+
+def _struct(over: Expressions, node: Node) -> Scalar:
+    assert node.type is not None
+    names = [one.name for one in node.type]
+    return named(over.context, node.place, names, over.all(node.children[1::2]))
+
+
+def _zipped(over: Expressions, node: Node) -> Scalar:
+    assert node.type is not None
+    names = [one.name for one in node.type.value_type]
+    return zipped(over.context, node.place, names, over.all(node.children))
+
+
+def _sorted(over: Expressions, node: Node) -> Scalar:
+    """``array_sort(a)``. Spark gives it a comparison that is written out."""
+    array, function = node.children
+    if not _is_natural(function.fields["function"], function.fields["arguments"]):
+        what = "array_sort() by a comparison of your own"
+        raise over.context.unsupported(node.place, what, "Sort by what they compare: array_sort(transform(a, ...)).")
+    return over.called(node, "array_sort", [over.of(array)])
+
+
+def _is_natural(comparison: Node, variables: Sequence[Node]) -> bool:
+    """Whether it is the comparison of array_sort() without one: NULL is greater than all values."""
+    left, right = (one.id for one in variables)
+
+    def text(node: Node) -> str:
+        if node.kind == "NamedLambdaVariable":
+            return {left: "l", right: "r"}.get(node.id, "?")
+        if node.kind == "Literal":
+            return str(node.fields["value"])
+        return f"{node.kind}({','.join(map(text, node.children))})"
+
+    return text(comparison) == _NATURAL
+
+
+_NATURAL = (
+    "If(And(IsNull(l),IsNull(r)),0,If(IsNull(l),1,If(IsNull(r),-1,If(LessThan(l,r),-1,If(GreaterThan(l,r),1,0)))))"
+)
+
+
+def _sequence(over: Expressions, node: Node) -> Scalar:
+    start, stop, *step = node.children
+    by = interval_of(step[0]) if step else None
+    given = by if by is not None or not step else over.of(step[0])
+    return sequence(over.context, node.place, over.all((start, stop)), given)
+
+
+# Texts ---------------------------------------------------------------------------------------------------------------
+
+
+def _trimmed(function: str) -> Rule:
+    return lambda over, node: trimmed(over.context, node.place, function, over.all(node.children))
+
+
+def _substring(over: Expressions, node: Node) -> Scalar:
+    return substring(over.context, node.place, over.all(node.children))
+
+
+def _located(over: Expressions, node: Node) -> Scalar:
+    text, letters, start = over.all(node.children)
+    return located(over.context, node.place, [text, letters] + ([] if start.constant == 1 else [start]))
+
+
+def _without_last(default: int) -> Rule:
+    """A function whose last operand Spark adds if it is not given, which Upriver does not have otherwise."""
+
+    def rule(over: Expressions, node: Node) -> Scalar:
+        *operands, last = over.all(node.children)
+        return over.called(node, node.name, operands if last.constant == default else [*operands, last])
+
+    return rule
+
+
+def _without_failing(otherwise: str) -> Rule:
+    """A function with another name if it does not fail."""
+
+    def rule(over: Expressions, node: Node) -> Scalar:
+        name = node.name if node.fields["failOnError"] else otherwise
+        return over.called(node, name, over.all(node.children))
+
+    return rule
+
+
+def _tried(over: Expressions, node: Node) -> Scalar:
+    """``TryEval``, of ``to_binary`` alone."""
+    (inner,) = node.children
+    if inner.kind != "ToBinary":
+        raise over.context.unsupported(node.place, f"NULL for errors of {inner.name}()", ELSEWHERE)
+    return over.called(node, "try_to_binary", over.all(inner.children))
+
+
+def _hashed(over: Expressions, node: Node) -> Scalar:
+    if node.fields["seed"] != _SEED:
+        raise over.context.unsupported(node.place, f"{node.name}() with another seed than {_SEED}", ELSEWHERE)
+    return over.called(node, node.name, over.all(node.children))
+
+
+_SEED = 42
+
+
+# Times ---------------------------------------------------------------------------------------------------------------
+
+
+def interval_of(node: Node) -> Interval | None:
+    """An interval that is written out: of days and shorter units, or of months."""
+    if node.kind == "UnaryMinus":
+        found = interval_of(node.children[0])
+        return None if found is None else Interval(-found.months, -found.micros, found.in_days)
+    if node.kind == "Cast":
+        return interval_of(node.children[0]) if _is_interval(node) else None
+    if node.kind != "Literal" or not _is_interval(node) or not isinstance(node.fields["value"], int):
+        return None
+    unit, number = str(node.fields["dataType"]), node.fields["value"]
+    if "month" in unit or "year" in unit:
+        return Interval(number, 0, in_days=False)
+    return Interval(0, number, in_days=unit == "interval day")
+
+
+def _is_interval(node: Node) -> bool:
+    return str(node.fields.get("dataType")).startswith("interval ")
+
+
+def _moved(over: Expressions, node: Node) -> Scalar:
+    """A date or a time, and an interval."""
+    moment, length = node.children
+    interval = interval_of(length)
+    if interval is None:
+        what = f"{spark_name(moment.type) if moment.type is not None else 'a time'} and this INTERVAL"
+        raise over.context.unsupported(node.place, what, _INTERVAL_INSTEAD)
+    value = over.of(moment)
+    return (moved_date if is_date(value.type) else moved_clock)(over.context, node.place, value, interval, 1)
+
+
+def _between(over: Expressions, node: Node) -> Scalar:
+    return between(over.context, node.place, *over.all(node.children))
+
+
+def _interval_days(over: Expressions, node: Node) -> Scalar:
+    interval = interval_of(node.children[0])
+    if interval is not None:
+        days = abs(interval.micros) // _DAY_MICROS
+        return literal(days if interval.micros >= 0 else -days, pa.int32())
+    return part(over.context, node.place, "day", *over.all(node.children))
+
+
+_DAY_MICROS = 86_400_000_000
+
+
+def _part(field: str) -> Rule:
+    return lambda over, node: part(over.context, node.place, field, *over.all(node.children))
+
+
+def _with_unit(name: str) -> Rule:
+    """A function whose first operand is a unit of time."""
+
+    def rule(over: Expressions, node: Node) -> Scalar:
+        unit = literal(str(node.fields["unit"]), pa.string())
+        return over.called(node, name, [unit, *over.all(node.children)])
+
+    return rule
+
+
+def _made_moment(over: Expressions, node: Node) -> Scalar:
+    """``make_timestamp`` and its kin."""
+    operands = over.all(node.children)
+    name = "make_timestamp_ntz" if node.fields["dataType"] == "timestamp_ntz" else "make_timestamp"
+    return over.called(node, name if node.fields["failOnError"] else f"try_{name}", operands)
+
+
+def _zones_converted(over: Expressions, node: Node) -> Scalar:
+    """``convert_timezone``: from the session's zone, if none is given."""
+    operands = [over.of(one) for one in node.children if one.kind != "CurrentTimeZone"]
+    return over.called(node, "convert_timezone", operands)
+
+
+def _precise(over: Expressions, node: Node) -> Scalar:
+    """A time as its microseconds, or the reverse: windows of time compute with it."""
+    (value,) = over.all(node.children)
+    assert node.type is not None
+    how = "epoch_us" if is_integer(node.type) else "make_timestamp"
+    return strict(f"{how}({value.sql})", node.type, (value,))
+
+
+# Users' functions, and what has no value here -------------------------------------------------------------------------
+
+
+def _users(over: Expressions, node: Node) -> Scalar:
+    """A function in Python. It must be declared, so that each worker has it."""
+    name = str(node.fields["name"])
+    function = over.context.functions.get(name.lower())
+    if function is None:
+        raise over.context.unsupported(node.place, f"the Python function {name}()", "Declare it: app.function(f).")
+    return call_of_users(over.context, node.place, function, over.all(node.children))
+
+
+def _around(over: Expressions, node: Node) -> Scalar:
+    name = node.fields.get("name") or node.name
+    what = f"a name of the query around in this place: {name}"
+    raise over.context.unsupported(node.place, what, "Name it in the subquery's WHERE, or join with the subquery.")
+
+
+def _subquery(over: Expressions, node: Node) -> Scalar:
+    raise over.context.unsupported(node.place, "a subquery in this place", "Join with the subquery.")
+
+
+RULES: dict[str, Rule] = {
+    "Alias": _same,
+    "Add": _computed(_signed("+")),
+    "And": _connected("AND"),
+    "ArraySort": _sorted,
+    "ArraysZip": _zipped,
+    "AttributeReference": _around,
+    "BitwiseAnd": _with_two(bits("&")),
+    "BitwiseNot": _flipped,
+    "BitwiseOr": _with_two(bits("|")),
+    "BitwiseXor": _with_two(bits("^")),
+    "CaseWhen": _case,
+    "Cast": _cast,
+    "ConvertTimezone": _zones_converted,
+    "CreateNamedStruct": _struct,
+    "DateAddYMInterval": _moved,
+    "Divide": _computed(divide, try_divide),
+    "ElementAt": _element_at,
+    "EqualNullSafe": _compared("IS NOT DISTINCT FROM"),
+    "EqualTo": _compared("="),
+    "ExtractANSIIntervalDays": _interval_days,
+    "ExtractANSIIntervalHours": _part("hour"),
+    "ExtractANSIIntervalMinutes": _part("minute"),
+    "ExtractANSIIntervalSeconds": _part("second"),
+    "GetArrayItem": _item,
+    "GetArrayStructFields": _fields,
+    "GetMapValue": _of_key,
+    "GetStructField": _field,
+    "GreaterThan": _compared(">"),
+    "GreaterThanOrEqual": _compared(">="),
+    "ILike": _like_any_case,
+    "If": _if,
+    "In": _in,
+    "IntegralDivide": _computed(whole_divide),
+    "IsNotNull": lambda over, node: not_null_test(*over.all(node.children)),
+    "IsNull": lambda over, node: is_null_test(*over.all(node.children)),
+    "KnownNotNull": _same,
+    "KnownNullable": _same,
+    "LessThan": _compared("<"),
+    "LessThanOrEqual": _compared("<="),
+    "Like": _like,
+    "LikeAll": _like_each("AND", is_negated=False),
+    "LikeAny": _like_each("OR", is_negated=False),
+    "Literal": _literal,
+    "MakeTimestamp": _made_moment,
+    "Multiply": _computed(_signed("*")),
+    "Murmur3Hash": _hashed,
+    "NamedLambdaVariable": Expressions.variable,
+    "Not": _not,
+    "NotLikeAll": _like_each("AND", is_negated=True),
+    "NotLikeAny": _like_each("OR", is_negated=True),
+    "NullIfResult": _null_if,
+    "Or": _connected("OR"),
+    "OuterReference": _around,
+    "ParseUrl": _without_failing("try_parse_url"),
+    "PreciseTimestampConversion": _precise,
+    "PythonUDF": _users,
+    "RegExpInStr": _without_last(0),
+    "RegExpReplace": _without_last(1),
+    "Remainder": _computed(modulo),
+    "ScalarSubquery": _subquery,
+    "SecondWithFraction": _part("second"),
+    "Sequence": _sequence,
+    "ShiftLeft": _with_two(shifted("shiftleft")),
+    "ShiftRight": _with_two(shifted("shiftright")),
+    "ShiftRightUnsigned": _with_two(shifted("shiftrightunsigned")),
+    "StringLocate": _located,
+    "StringTrim": _trimmed("trim"),
+    "StringTrimLeft": _trimmed("ltrim"),
+    "StringTrimRight": _trimmed("rtrim"),
+    "Substring": _substring,
+    "Subtract": _computed(_signed("-")),
+    "SubtractDates": _between,
+    "SubtractTimestamps": _between,
+    "TempResolvedColumn": _same,
+    "TimeAdd": _moved,
+    "TimestampAdd": _with_unit("timestampadd"),
+    "TimestampAddInterval": _moved,
+    "TimestampAddYMInterval": _moved,
+    "TimestampDiff": _with_unit("timestampdiff"),
+    "TryEval": _tried,
+    "UnaryMinus": _negated,
+    "UrlDecode": _without_failing("try_url_decode"),
+    "XxHash64": _hashed,
+    "YearOfWeek": _part("yearofweek"),
+}
+"""By Catalyst's class; all others are functions of the table, by their name."""

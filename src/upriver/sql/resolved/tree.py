@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from upriver.plan.types import array_type, map_type, struct_type
+from upriver.plan.types import EMPTY_MAP, array_type, is_null, map_type, struct_type
 
 _PLAIN = {
     "boolean": pa.bool_(),
@@ -41,7 +41,8 @@ def arrow_type(written: Any, zone: str) -> pa.DataType:
         if kind == "array":
             return array_type(arrow_type(written["elementType"], zone))
         if kind == "map":
-            return map_type(arrow_type(written["keyType"], zone), arrow_type(written["valueType"], zone))
+            key, value = arrow_type(written["keyType"], zone), arrow_type(written["valueType"], zone)
+            return EMPTY_MAP if is_null(key) else map_type(key, value)
         if kind == "struct":
             fields = written["fields"]
             return struct_type([one["name"] for one in fields], [arrow_type(one["type"], zone) for one in fields])
@@ -126,6 +127,8 @@ def read(text: str, zone: str) -> Node:
 
 def _node(given: Mapping[str, Any], zone: str) -> Node:
     children = tuple(_node(one, zone) for one in given["ch"])
+    if given["c"] == "With":
+        return _without_shared(*children)
 
     def value(part: Any) -> Any:
         if isinstance(part, list):
@@ -154,6 +157,16 @@ def _node(given: Mapping[str, Any], zone: str) -> Node:
         output=tuple(given.get("out", ())),
         parameters=tuple(value(given["ps"])) if "ps" in given else None,
     )
+
+
+def _without_shared(node: Node, *shared: Node) -> Node:
+    """An expression with the values that it uses several times in their places."""
+    values = {_shared_id(one): one.children[0] for one in shared}
+    return changed(node, lambda one: values.get(_shared_id(one)) if one.kind == "CommonExpressionRef" else None)
+
+
+def _shared_id(node: Node) -> str:
+    return str(node.fields["id"])
 
 
 def changed(node: Node, change: Callable[[Node], Node | None]) -> Node:
