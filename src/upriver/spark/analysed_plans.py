@@ -14,6 +14,11 @@ A leaf, the DataFrame of a declared table or view, is a ``MapInArrow`` (up to Sp
 ``View`` is above it. Of a user's function, ``func`` is base64 of what PySpark has pickled.
 """
 
+from collections.abc import Mapping
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
 from pyspark.sql import DataFrame, SparkSession
 
 from upriver.spark.session import java_class
@@ -45,18 +50,22 @@ PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "Bo
 are applied before subqueries are rewritten, too: as in Spark, NOT then stands at IN itself, which matters for NULL."""
 
 
+_KNOWN: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
+"""By the gateway to a JVM: the methods of the class there."""
+_COMPILING = Lock()
+
+
 class PlanWalker:
-    """Reads the plans of one classic session."""
+    """Reads the plans of one JVM. The first one of a JVM compiles its class."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
+        self._gateway: Any = spark.sparkContext._gateway
         self._sessions = java_class(spark, "org.apache.spark.sql.classic.SparkSession")
-        compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
-        thread = java_class(spark, "java.lang.Thread").currentThread()
-        compiler.setParentClassLoader(thread.getContextClassLoader())
-        compiler.cook(_SOURCE)
-        methods = compiler.getClassLoader().loadClass("PlanWalker").getDeclaredMethods()
-        self._method = next(method for method in methods if method.getName() == "of")
+        with _COMPILING:
+            if self._gateway not in _KNOWN:
+                _KNOWN[self._gateway] = _compiled(spark)
+        self._methods = _KNOWN[self._gateway]
 
     def text_of(self, frame: DataFrame, sql: str = "") -> str:
         """The plan of a DataFrame, as JSON, after all rules, which are applied in rounds until nothing changes.
@@ -65,10 +74,29 @@ class PlanWalker:
         :func:`upriver.sql.resolved.tree.read`. Raises Spark's error if a rule fails.
         """
         self._sessions.setActiveSession(frame.sparkSession._jsparkSession)  # rules read its settings
-        given = self._spark.sparkContext._gateway.new_array(java_class(self._spark, "java.lang.Object"), 4)
-        given[0], given[1] = frame._jdf.queryExecution().analyzed(), sql
-        given[2], given[3] = " ".join(PULL_UP), " ".join((*PUSH, *REWRITE, *PUSH))
-        return str(self._method.invoke(None, given))
+        plan = frame._jdf.queryExecution().analyzed()
+        return str(self._call("of", plan, sql, " ".join(PULL_UP), " ".join((*PUSH, *REWRITE, *PUSH))))
+
+    def statement(self, session: SparkSession, sql: str) -> str:
+        """What a text is that Spark would run at once, such as CREATE TABLE, by Spark's class; empty for a query.
+        Raises Spark's error if it cannot be parsed."""
+        parser = session._jsparkSession.sessionState().sqlParser()
+        return str(self._call("statement", parser.parsePlan(sql)))
+
+    def _call(self, method: str, *operands: Any) -> Any:
+        given = self._gateway.new_array(java_class(self._spark, "java.lang.Object"), len(operands))
+        for place, operand in enumerate(operands):
+            given[place] = operand
+        return self._methods[method].invoke(None, given)
+
+
+def _compiled(spark: SparkSession) -> Mapping[str, Any]:
+    compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
+    thread = java_class(spark, "java.lang.Thread").currentThread()
+    compiler.setParentClassLoader(thread.getContextClassLoader())
+    compiler.cook(_SOURCE)
+    methods = compiler.getClassLoader().loadClass("PlanWalker").getDeclaredMethods()
+    return {method.getName(): method for method in methods if method.getName() in ("of", "statement")}
 
 
 _SOURCE = r"""
@@ -88,8 +116,11 @@ import org.apache.spark.sql.catalyst.expressions.PythonUDF;
 import org.apache.spark.sql.catalyst.expressions.SubExprUtils$;
 import org.apache.spark.sql.catalyst.expressions.SubqueryExpression;
 import org.apache.spark.sql.catalyst.expressions.aggregate.PivotFirst;
+import org.apache.spark.sql.catalyst.plans.logical.Command;
+import org.apache.spark.sql.catalyst.plans.logical.CompoundPlanStatement;
 import org.apache.spark.sql.catalyst.plans.logical.LocalRelation;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.ParsedStatement;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.catalyst.plans.logical.WithCTE;
 import org.apache.spark.sql.catalyst.optimizer.InlineCTE;
@@ -116,6 +147,18 @@ public class PlanWalker {
     PlanWalker walker = new PlanWalker(sql, rules(pullingUp), rules(rewriting));
     walker.node(walker.prepared((LogicalPlan) plan));
     return walker.out.toString();
+  }
+
+  /** The class of a command, or of another statement that is no query, anywhere in a parsed text; or nothing. */
+  public static String statement(Object plan) {
+    if (plan instanceof Command || plan instanceof ParsedStatement || plan instanceof CompoundPlanStatement)
+      return plan.getClass().getSimpleName();
+    scala.collection.Iterator below = ((LogicalPlan) plan).children().iterator();
+    while (below.hasNext()) {
+      String found = statement(below.next());
+      if (found.length() > 0) return found;
+    }
+    return "";
   }
 
   private static Rule[] rules(String names) throws Exception {
