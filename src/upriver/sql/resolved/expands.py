@@ -12,7 +12,7 @@ from upriver.sql.nested_values import struct_sql
 from upriver.sql.relations import Output, kept, projected, union
 from upriver.sql.resolved.attachments import attached
 from upriver.sql.resolved.expressions import Expressions
-from upriver.sql.resolved.time_windows import WINDOWS_PER_ROW_MAX, bounds, is_window, window_of
+from upriver.sql.resolved.time_windows import WINDOWS_PER_ROW_MAX, are_sessions, bounds, is_window, part_of, window_of
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node
 from upriver.sql.scalars import null
@@ -47,14 +47,29 @@ def _copy(translation: Translation, columns: Sequence[Node], row: Sequence[Node]
     """The columns of one of the copies of a row."""
     outputs: list[Output] = []
     for one, value in zip(columns, row, strict=True):
-        sides = bounds(value, over) if is_window(one) else None
-        if sides is None:
+        if not is_window(one):
             outputs.append(Output(translation.name(one), over.of(value)))
             continue
-        outputs.append(Output(translation.name(one), window_of(*sides, one.type)))
+        sides, window = _sides(one, value, over)
+        outputs.append(Output(translation.name(one), window))
         parts = zip(translation.parts_of_window(one), sides, strict=True)
         outputs += [Output(name, side) for name, side in parts]
     return outputs
+
+
+def _sides(column: Node, value: Node, over: Expressions) -> tuple[tuple[Scalar, Scalar], Scalar]:
+    """The start and the end of a window of time, and the window. A grouping set may lack it: then all are NULL."""
+    if value.kind == "Literal":
+        if are_sessions(column):
+            what = "session_window() in ROLLUP, CUBE or GROUPING SETS"
+            raise over.context.unsupported(value.place, what, "Group by it in a subquery.")
+        start, end = (null(field.type) for field in value.type or ())
+        return (start, end), null(column.type)
+    sides = bounds(value, over)
+    if sides is None:
+        start, end = (over.of(part_of(value, place)) for place in (0, 1))
+        return (start, end), over.of(value)
+    return sides, window_of(*sides, column.type)
 
 
 def _turned(translation: Translation, node: Node, below: Relation, over: Expressions) -> Relation:

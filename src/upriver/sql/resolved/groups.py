@@ -81,7 +81,7 @@ class Groups:
         for name, bound in zip(names, bounds, strict=True):
             self._grouped(node, name, bound)
         start, end = (column_scalar(name, bound.type) for name, bound in zip(names, bounds, strict=True))
-        self._results[self._translation.name(node)] = window_of(start, end, node.type)
+        self._results[self._translation.name(node)] = window_of(start, end, node.type, not node.nullable)
         if are_sessions(node):
             self._session = names
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from upriver.plan.plan import ValuesOp
+from upriver.plan.plan import ALL_ALIKE, ValuesOp
 from upriver.plan.relation import Relation
 from upriver.plan.schemas import rows_to_bytes
 from upriver.sql.one_row import one_row
@@ -20,7 +20,7 @@ _TYPED = "Give it a type: CAST(NULL AS ...)."
 
 
 def _one_row(translation: Translation, node: Node) -> Relation:
-    return one_row(unique("the row", translation.taken))
+    return one_row(unique(ALL_ALIKE, translation.taken))
 
 
 def _values(translation: Translation, node: Node) -> Relation:

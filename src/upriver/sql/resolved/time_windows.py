@@ -32,6 +32,17 @@ def is_window(node: Node) -> bool:
     return any(marks.get(one) for one in _MARKS) and node.type is not None and is_struct(node.type)
 
 
+def is_made(node: Node) -> bool:
+    """Whether an expression makes a window, and is not the name of one."""
+    return _bare(node).kind == "CreateNamedStruct"
+
+
+def _bare(node: Node) -> Node:
+    while node.kind in _TRANSPARENT:
+        (node,) = node.children
+    return node
+
+
 def are_sessions(node: Node) -> bool:
     """Whether windows that touch or overlap are one, where rows are grouped by this column."""
     return bool((node.fields.get("marks") or {}).get("spark.sessionWindow"))
@@ -40,10 +51,14 @@ def are_sessions(node: Node) -> bool:
 def field_of(node: Node, place: int) -> Node:
     """The start or the end of a window that is a column, or becomes one, as an expression."""
     fields = {"name": node.fields["name"], "exprId": node.id}
-    column = Node("AttributeReference", fields, type=node.type, nullable=node.nullable)
+    return part_of(Node("AttributeReference", fields, type=node.type, nullable=node.nullable, place=node.place), place)
+
+
+def part_of(node: Node, place: int) -> Node:
+    """The start or the end of a window."""
     type = None if node.type is None else node.type.field(place).type
-    parts = {"child": column, "ordinal": place, "name": FIELDS[place]}
-    return Node("GetStructField", parts, (column,), type, node.nullable, name="getstructfield", place=node.place)
+    parts = {"child": node, "ordinal": place, "name": FIELDS[place]}
+    return Node("GetStructField", parts, (node,), type, node.nullable, name="getstructfield", place=node.place)
 
 
 def unnamed(field: Node) -> Node:
@@ -53,25 +68,27 @@ def unnamed(field: Node) -> Node:
 
 def bounds(node: Node, over: Expressions) -> tuple[Scalar, Scalar] | None:
     """The start and the end of a window that a projection lists, each by itself; ``None`` if they are not at hand."""
-    while node.kind in _TRANSPARENT:
-        (node,) = node.children
-    if node.kind == "CreateNamedStruct":
+    if is_made(node):
+        node = _bare(node)
         return _bound(node.children[1], over), _bound(node.children[3], over)
+    node = _bare(node)
     if not node.is_column:
         return None
     start, end = (over.leaf(field_of(node, place)) for place in (0, 1))
     return None if start is None or end is None else (start, end)
 
 
-def window_of(start: Scalar, end: Scalar, type: pa.DataType) -> Scalar:
-    """The window with these bounds."""
-    return Scalar(struct_sql([start.sql, end.sql]), type, start.fails or end.fails, nulls=frozenset())
+def window_of(start: Scalar, end: Scalar, type: pa.DataType, is_certain: bool = True) -> Scalar:
+    """The window with these bounds. is_certain: whether each row has one; else it is NULL where the start is."""
+    sql, fails = struct_sql([start.sql, end.sql]), start.fails or end.fails
+    if is_certain:
+        return Scalar(sql, type, fails, nulls=frozenset())
+    return Scalar(f"CASE WHEN {start.sql} IS NOT NULL THEN {sql} END", type, fails, nulls=start.null_by)
 
 
 def _bound(node: Node, over: Expressions) -> Scalar:
     """The start or the end of a window, as Spark computes it from a row's time."""
-    while node.kind in _TRANSPARENT:
-        (node,) = node.children
+    node = _bare(node)
     if node.kind == "PreciseTimestampConversion" and node.type is not None:
         found = _behind_gap(node, over) or _aligned(node, over)
         if found is not None:

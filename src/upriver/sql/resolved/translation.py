@@ -16,7 +16,7 @@ from upriver.plan.source import Source
 from upriver.plan.types import is_null
 from upriver.sql.relations import ALIKE, Output, projected
 from upriver.sql.resolved.expressions import Expressions
-from upriver.sql.resolved.time_windows import bounds, field_of, is_window, unnamed, window_of
+from upriver.sql.resolved.time_windows import bounds, field_of, is_made, is_window, unnamed, window_of
 from upriver.sql.resolved.tree import Node
 from upriver.sql.scalars import column_scalar, null
 from upriver.sql.scope import NAME_CHARS_MAX, unique
@@ -144,7 +144,8 @@ class Translation:
         if sides is None:
             return []
         parts = zip(self.parts_of_window(node), sides, strict=True)
-        return [Output(self.name(node), window_of(*sides, node.type)), *(Output(name, side) for name, side in parts)]
+        window = window_of(*sides, node.type) if is_made(node) else over.of(node)
+        return [Output(self.name(node), window), *(Output(name, side) for name, side in parts)]
 
     def parts_of_window(self, node: Node) -> tuple[str, str]:
         """The names of the columns with the start and the end of a window of time that is a column, or becomes one."""
