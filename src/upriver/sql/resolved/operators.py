@@ -37,6 +37,8 @@ def _same(translation: Translation, node: Node) -> Relation:
 def _projected(translation: Translation, node: Node) -> Relation:
     listed = node.fields["projectList"]
     below = attached(translation, translation.relation(node.children[0]), listed)
+    if not listed:
+        return below  # what no operator names is left out later, and until then spreads the rows over slots
     return projection(translation, below, listed, node.place)
 
 
