@@ -19,7 +19,7 @@ def _grouped(translation: Translation, node: Node) -> Relation:
     below = attached(translation, translation.relation(node.children[0]), [*grouping, *calls])
     groups = Groups(translation, below, grouping, node.place)
     outputs = [groups.over_groups(one) for one in listed]
-    rows = attached(translation, groups.relation(), outputs, again=True)
+    rows = attached(translation, groups.relation(), outputs)
     return projection(translation, rows, outputs, node.place)
 
 

@@ -62,6 +62,8 @@ from upriver.sql.tries import tried, tried_cast
 
 Leaf = Callable[[Node], Scalar | None]
 Combine = Callable[[Context, Place, Scalar, Scalar], Scalar]
+CLOCKS = frozenset({"CurrentDate", "CurrentTimestamp", "LocalTimestamp", "Now"})
+"""Classes that give the time."""
 _CONDITIONAL = frozenset({"And", "CaseWhen", "Coalesce", "If", "In", "NullIf", "Or"})
 """Classes that do not compute all of their operands for each row."""
 _INTERVAL_INSTEAD = "Add or take away an INTERVAL that is written out: t + INTERVAL '5' MINUTE."
@@ -253,6 +255,25 @@ def _connected(word: str) -> Rule:
         return [as_condition(over.context, node.place, over.of(node))]
 
     return lambda over, node: connect(word, [part for one in node.children for part in parts(over, one, node.kind)])
+
+
+def _is_null(over: Expressions, node: Node) -> Scalar:
+    (tested,) = node.children
+    if is_never_null(tested):
+        return Scalar("FALSE", pa.bool_(), nulls=frozenset())
+    return is_null_test(over.of(tested))
+
+
+def _not_null(over: Expressions, node: Node) -> Scalar:
+    (tested,) = node.children
+    if is_never_null(tested):
+        return Scalar("TRUE", pa.bool_(), nulls=frozenset())
+    return not_null_test(over.of(tested))
+
+
+def is_never_null(node: Node) -> bool:
+    """Whether it is a value of the clock alone, which is never NULL: it is not computed for such a test."""
+    return not node.nullable and not node.references and any(one.kind in CLOCKS for one in node.walk())
 
 
 def _not(over: Expressions, node: Node) -> Scalar:
@@ -649,8 +670,8 @@ RULES: dict[str, Rule] = {
     "If": _if,
     "In": _in,
     "IntegralDivide": _computed(whole_divide),
-    "IsNotNull": lambda over, node: not_null_test(*over.all(node.children)),
-    "IsNull": lambda over, node: is_null_test(*over.all(node.children)),
+    "IsNotNull": _not_null,
+    "IsNull": _is_null,
     "KnownNotNull": _same,
     "KnownNullable": _same,
     "LessThan": _compared("<"),
