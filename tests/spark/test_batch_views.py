@@ -19,10 +19,13 @@ from upriver.hashing import hash64
 from upriver.ids import Epoch
 from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
+from upriver.net.server import Listen
 from upriver.plan.plan import LatestOp, TableSpec, lake_channel
-from upriver.spark.tables import table_as_of, view_as_of
+from upriver.spark.leaves import Leaves
+from upriver.spark.tables import table_as_of
 from upriver.spark.typer import SparkTyper
-from upriver.sql.queries import declare_view
+from upriver.spark.view_frames import ViewFrames
+from upriver.sql.queries import declare_view, over_tables
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 pytestmark = pytest.mark.spark
@@ -182,6 +185,21 @@ VIEWS = {
 }
 
 
+def frames_of(spark: Any, tables: dict[str, TableSpec], sql: str) -> ViewFrames:
+    """Of an app with a view, ``view``, in the time zone that the session has now. sql: may name those of ``VIEWS``."""
+    leaves: Leaves
+    typer = SparkTyper(spark, tables, leaf=lambda name, schema: leaves.own(name, schema))
+    leaves = Leaves(spark, lambda: typer.session, Listen(), "token", {}, 2)
+    frames = ViewFrames(spark, leaves, typer, tables)
+    frames.keep("view", over_tables(sql, VIEWS))
+    return frames
+
+
+def as_of(frames: ViewFrames, history: History, epoch: int = 3) -> Any:
+    """Of the only view, as of an epoch."""
+    return frames.as_of("view", history.root, Epoch(epoch), None, {}, None)
+
+
 def test_views_over_views_as_of_an_epoch(spark: Any, ordered: History) -> None:
     tables = {"orders": ORDERS, "staff": STAFF}
     spark.createDataFrame(orders(0, 60), "id long, customer string, amount long").createOrReplaceTempView("everything")
@@ -190,7 +208,7 @@ def test_views_over_views_as_of_an_epoch(spark: Any, ordered: History) -> None:
                    GROUP BY customer HAVING total > 30"""
         for view, expected in (("Rich", rich), ("paid", f"SELECT *, 5D AS x FROM ({rich}) WHERE name IS NOT NULL")):
             sql = VIEWS[view]
-            frame = view_as_of(spark, ordered.root, sql, tables, VIEWS, Epoch(epoch), "UTC")
+            frame = as_of(frames_of(spark, tables, sql), ordered, epoch)
             plan = declare_view(view, sql, "name", tables, VIEWS, SparkTyper(spark, tables))
             assert [(f.name, f.dataType) for f in frame.schema] == [
                 (f.name, f.dataType) for f in from_arrow_schema(plan.schema)
@@ -204,13 +222,15 @@ def test_views_over_views_as_of_an_epoch(spark: Any, ordered: History) -> None:
 
 def test_the_users_session_neither_sees_nor_changes_anything(spark: Any, ordered: History) -> None:
     spark.createDataFrame([(1,)], "id long").createOrReplaceTempView("orders")
-    spark.conf.set("spark.sql.session.timeZone", "America/Lima")
     sql = (
         "SELECT id, upper(customer) AS name, cast(timestamp_seconds(amount) AS string) AS at FROM orders WHERE id = 12"
     )
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    frames = frames_of(spark, {"orders": ORDERS}, sql)
+    spark.conf.set("spark.sql.session.timeZone", "America/Lima")
     try:
         before = spark.catalog.listTables()
-        frame = view_as_of(spark, ordered.root, sql, {"orders": ORDERS}, {}, Epoch(3), "Asia/Tokyo")
+        frame = as_of(frames, ordered)
         assert spark.catalog.listTables() == before
         frame.createOrReplaceTempView("found")
         found = spark.sql("SELECT found.*, orders.id AS own FROM found CROSS JOIN orders").collect()
@@ -224,6 +244,6 @@ def test_the_users_session_neither_sees_nor_changes_anything(spark: Any, ordered
 
 def test_a_run_that_is_gone_is_named(spark: Any, ordered: History, tmp_path: Path) -> None:
     (tmp_path / "lake/tables/orders/id/3-1").unlink()
-    frame = view_as_of(spark, ordered.root, "SELECT id FROM orders", {"orders": ORDERS}, {}, Epoch(3), "UTC")
+    frame = as_of(frames_of(spark, {"orders": ORDERS}, "SELECT id FROM orders"), ordered)
     with pytest.raises(PythonException, match=r"tables/orders/id/3-1: the file is gone"):
         frame.collect()

@@ -45,6 +45,8 @@ class SparkTyper:
         self._users = spark
         self._first: tuple[SparkSession, str] | None = None
         """The session for queries, and the user's time zone, as they were at first."""
+        self._last: tuple[str, DataFrame] | None = None
+        """The last query: an app that has its schema needs its rows, too."""
         self._tables = tables
         self._known: dict[str, TableSpec] = {}
         self._known_functions: dict[str, UserFunction] = {}
@@ -57,8 +59,8 @@ class SparkTyper:
 
     @property
     def session(self) -> SparkSession:
-        """The session for queries. Raises DeclarationError if SQL means something else in the user's by now."""
-        return self._asked()[0]
+        """The session for queries, as it was made at first."""
+        return (self._first or self._asked())[0]
 
     def _asked(self) -> tuple[SparkSession, str]:
         """The session for queries, and its time zone. Raises DeclarationError if SQL means something else by now."""
@@ -91,9 +93,12 @@ class SparkTyper:
     def frame_of(self, sql: str) -> DataFrame:
         """The query over the leaves of tables, as a DataFrame of the session for queries. Raises Spark's error."""
         session, _ = self._asked()
-        self._register(session)
-        with unlogged():
-            return session.sql(sql)
+        if self._register(session):
+            self._last = None
+        if self._last is None or self._last[0] != sql:
+            with unlogged():
+                self._last = sql, session.sql(sql)
+        return self._last[1]
 
     def curve(self, bits: int) -> tuple[float, ...]:
         """What Spark has measured of approx_count_distinct with so many bits of registers: the greatest number that it
@@ -145,8 +150,9 @@ class SparkTyper:
             return UnknownTable(f"{place}no table or view {table!r} is declared")
         return DeclarationError(_words(error))
 
-    def _register(self, session: SparkSession) -> None:
-        """Each table as a temporary view, and each function."""
+    def _register(self, session: SparkSession) -> bool:
+        """Each table as a temporary view, and each function. Returns whether any has changed."""
+        before = dict(self._known), dict(self._known_functions)
         new = {name: one for name, one in self.functions.items() if self._known_functions.get(name) != one}
         register_functions(session, new.values())
         self._known_functions |= new
@@ -161,6 +167,7 @@ class SparkTyper:
                     rows = self._leaf(name, table.schema)
                 rows.createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
+        return before != (self._known, self._known_functions)
 
 
 def _check_typed(schema: StructType) -> None:

@@ -56,8 +56,8 @@ class ViewFrames:
     def __init__(self, spark: SparkSession, leaves: Leaves, typer: SparkTyper, tables: Mapping[str, TableSpec]) -> None:
         """spark: the user's session. typer: of the app. tables: those that are declared, which may change."""
         self._spark, self._leaves, self._typer, self._tables = spark, leaves, typer, tables
-        self._views: dict[str, DataFrame | str | None] = {}
-        """The definition of each view; or its SQL, over tables only; or ``None`` for a stateful map."""
+        self._views: dict[str, DataFrame | None] = {}
+        """The definition of each view; ``None`` for a stateful map."""
 
     def given(self, name: str, frame: DataFrame, key: Key, schemas: Mapping[str, pa.Schema]) -> FrameView:
         """A view that a user gives as a DataFrame, checked. schemas: of the app's views.
@@ -73,23 +73,20 @@ class ViewFrames:
     def over_tables(self, frame: DataFrame) -> DataFrame:
         """The same DataFrame with the definitions of views in place of their leaves."""
         views = [one for one in self._leaves.names_of(frame) if one in self._views]
-        given = {leaf_name(self._leaves.app, one): self.definition(one) for one in views}
+        given = {leaf_name(self._leaves.app, one): self._definition(one) for one in views}
         return self._leaves.plans.rewritten(frame.sparkSession, frame, given) if given else frame
 
     def keep(self, name: str, definition: DataFrame | str | None) -> None:
         """Keep the definition of a view: a DataFrame, or SQL over tables only; ``None`` for a stateful map."""
-        self._views[name] = definition
+        self._views[name] = self._typer.frame_of(definition) if isinstance(definition, str) else definition
 
     def forget(self, name: str) -> None:
         """The view is dropped."""
         del self._views[name]
 
-    def definition(self, name: str) -> DataFrame:
-        """The definition of a view, which is no stateful map."""
+    def _definition(self, name: str) -> DataFrame:
         found = self._views[name]
-        assert found is not None
-        if isinstance(found, str):
-            found = self._views[name] = self._typer.frame_of(found)
+        assert found is not None  # no view is made of a stateful map
         return found
 
     def as_of(
@@ -107,7 +104,7 @@ class ViewFrames:
         read that have one of the ``wanted`` hash64 by this index. A row from which the view cannot be computed makes
         the action fail, in Spark's words, even if its table has such rows set aside.
         """
-        frame, session, given = self.definition(name), self._typer.session, dict[str, DataFrame]()
+        frame, session, given = self._definition(name), self._typer.session, dict[str, DataFrame]()
         for table in self._leaves.names_of(frame):
             index = pruned.get(table)
             hashes = None if index is None else wanted
