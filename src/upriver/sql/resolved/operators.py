@@ -3,20 +3,21 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from upriver.plan.plan import Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp
+import pyarrow as pa
+
+from upriver.plan.plan import JoinKind, Order, Ranking, Scan, SetKind, SetOperationOp, TopKOp
 from upriver.plan.relation import Relation
 from upriver.plan.source import ELSEWHERE
-from upriver.plan.types import is_ordered, is_untyped, spark_name
+from upriver.plan.types import is_null, is_ordered, spark_name
 from upriver.sql.relations import Output, computed, distinct, projected, renamed, union, with_equal_values, with_values
-from upriver.sql.resolved.attachments import attached
+from upriver.sql.resolved.attachments import SUBQUERY, attached
 from upriver.sql.resolved.conditions import conditions, restricted
 from upriver.sql.resolved.expressions import Expressions
+from upriver.sql.resolved.joins import joined
 from upriver.sql.resolved.translation import Rule, Translation
-from upriver.sql.resolved.tree import Node
+from upriver.sql.resolved.tree import Node, conjuncts
 from upriver.sql.scalars import null, typed_name
 from upriver.sql.windows import OrderKey, orders
-
-_A_VALUE = "Give it a type: CAST(NULL AS ...)."
 
 
 def _scanned(translation: Translation, node: Node) -> Relation:
@@ -48,9 +49,29 @@ def projection(translation: Translation, below: Relation, listed: Sequence[Node]
 
 
 def _filtered(translation: Translation, node: Node) -> Relation:
-    condition = node.fields["condition"]
-    below = attached(translation, translation.relation(node.children[0]), [condition])
-    return restricted(below, conditions(translation, [condition], below), condition.place)
+    rows, condition = translation.relation(node.children[0]), node.fields["condition"]
+    plain = [one for one in conjuncts(condition) if _existing(one) is None]
+    rows = attached(translation, rows, plain)
+    rows = restricted(rows, conditions(translation, plain, rows), condition.place)
+    for one in conjuncts(condition):
+        found = _existing(one)
+        if found is not None:
+            kind = JoinKind.SEMI if one.kind == "IsNotNull" else JoinKind.ANTI
+            rows = joined(translation, kind, rows, translation.relation(found), [], one.place)
+    return rows
+
+
+def _existing(node: Node) -> Node | None:
+    """The rows of an EXISTS that names nothing around: Catalyst makes it the test whether the first one has a value."""
+    value = node.children[0] if node.kind in ("IsNotNull", "IsNull") else None
+    plan = value.fields["plan"] if value is not None and value.kind == SUBQUERY else None
+    if plan is None or plan.kind != "GlobalLimit" or plan.fields["limitExpr"].fields.get("value") != 1:
+        return None
+    (local,) = plan.children
+    (rows,) = local.children
+    listed = rows.fields["projectList"] if rows.kind == "Project" else []
+    is_constant = bool(listed) and all(one.kind == "Alias" and one.children[0].kind == "Literal" for one in listed)
+    return rows if is_constant else None
 
 
 # The first rows
@@ -130,8 +151,8 @@ def _least(rows: Relation, order: tuple[Order, ...], count: int, place: int | No
 def sortable(translation: Translation, node: Node, over: Expressions) -> Output:
     """A value to sort, or to partition, by. Raises UnsupportedSql for one of a type without an order."""
     value = over.of(node)
-    if is_untyped(value.type) and node.type is not None:
-        value = null(value.type)
+    if is_null(value.type):
+        value = null(pa.int32())
     if not is_ordered(value.type):
         raise translation.source.unsupported(node.place, f"sorting by {typed_name(value)}", ELSEWHERE)
     return Output(translation.worded(node), value)
