@@ -10,7 +10,7 @@ from upriver.plan.relation import Relation
 from upriver.plan.source import ELSEWHERE
 from upriver.plan.types import is_null, is_ordered, spark_name
 from upriver.sql.relations import Output, computed, distinct, projected, renamed, union, with_equal_values, with_values
-from upriver.sql.resolved.attachments import SUBQUERY, attached
+from upriver.sql.resolved.attachments import attached
 from upriver.sql.resolved.conditions import conditions, restricted
 from upriver.sql.resolved.expressions import Expressions
 from upriver.sql.resolved.joins import joined
@@ -64,7 +64,7 @@ def _filtered(translation: Translation, node: Node) -> Relation:
 def _existing(node: Node) -> Node | None:
     """The rows of an EXISTS that names nothing around: Catalyst makes it the test whether the first one has a value."""
     value = node.children[0] if node.kind in ("IsNotNull", "IsNull") else None
-    plan = value.fields["plan"] if value is not None and value.kind == SUBQUERY else None
+    plan = value.fields["plan"] if value is not None and value.kind == "ScalarSubquery" else None
     if plan is None or plan.kind != "GlobalLimit" or plan.fields["limitExpr"].fields.get("value") != 1:
         return None
     (local,) = plan.children
