@@ -126,6 +126,14 @@ def warn_caller(message: str) -> None:
     warnings.warn(message, UpriverWarning, stacklevel=level)
 
 
+def place_of_caller() -> str:
+    """The file and line of the caller's that called this package."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_back is not None and frame.f_code.co_filename.startswith(_FILES):
+        frame = frame.f_back
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """What :func:`configure` was told. An app hands it to its workers."""

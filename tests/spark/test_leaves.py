@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from upriver.app import App
 from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.ids import Epoch
 from upriver.plan.plan import FRAME_OF
 from upriver.spark.view_frames import words_of
 
@@ -266,7 +267,7 @@ def test_a_definition_reads_tables_only_and_gives_the_rows_of_any_epoch(spark: A
     assert list(view.tables) == ["events"]
     app._frames.keep("v", view.frame)
     running(river).wait()
-    first, last = 1, app._running().epoch
+    first, last = Epoch(1), app._running().epoch
     for epoch in (first, last):
         found = app._frames.as_of("v", app.root, epoch, 86_400_000_000, {}, None)
         events = app._frames.as_of("part", app.root, epoch, None, {}, None)

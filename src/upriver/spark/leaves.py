@@ -1,6 +1,6 @@
 """Leaves: an app's tables and views as Spark DataFrames that exist before the app runs, and after it has stopped.
 
-A leaf's plan is a ``MapInArrow`` over the numbers of its partitions. It is made in the app's own session and given to
+A leaf's plan is a map in Arrow over the numbers of its partitions. It is made in the app's own session and given to
 the user's, so no catalog knows it, and it costs no Python process. The name of its function says which app's and which
 table or view it is (:data:`upriver.spark.analysed_plans.LEAF_PREFIX`).
 

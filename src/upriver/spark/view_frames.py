@@ -6,10 +6,8 @@ Spark computes a view's rows of any epoch from its definition, with the tables o
 
 import json
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,10 +15,10 @@ from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
-import upriver
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
+from upriver.logs import place_of_caller
 from upriver.plan.plan import FRAME_OF, DataflowPlan, TableSpec
 from upriver.spark.analysed_plans import LEAF_PREFIX
 from upriver.spark.leaf_plans import leaf_name
@@ -121,23 +119,24 @@ class ViewFrames:
             own := self._typer.timezone
         ):
             raise DeclarationError(f"view {name!r}: its DataFrame's session has {ZONE} = {zone}, and the app has {own}")
+        caller = place_of_caller()
         for other in self._leaves.plans.others(frame, self._leaves.app):
             raise DeclarationError(
-                f"view {name!r}, {other.place or _caller()}: {other.words}, and not a table or view of this app. "
+                f"view {name!r}, {other.place or caller}: {other.words}, and not a table or view of this app. "
                 "Declare it by app.table(), and use the DataFrame that this returns"
             )
         declared = {**{one: table.schema for one, table in self._tables.items()}, **schemas}
         for one, columns in self._leaves.plans.schemas_of(frame, self._leaves.app):
             if one not in declared:
-                raise DeclarationError(f"view {name!r}, {_caller()}: it reads {one!r}, which has been dropped")
+                raise DeclarationError(f"view {name!r}, {caller}: it reads {one!r}, which has been dropped")
             if StructType.fromJson(json.loads(columns)) != from_arrow_schema(declared[one], prefer_timestamp_ntz=True):
                 raise DeclarationError(
-                    f"view {name!r}, {_caller()}: it reads {one!r} as it was before it was declared anew. Use the "
+                    f"view {name!r}, {caller}: it reads {one!r} as it was before it was declared anew. Use the "
                     "DataFrame that its declaration has returned"
                 )
             if one in self._views and self._views[one] is None:
                 raise UnsupportedSql(
-                    f"view {name!r}, {_caller()}: reading {one!r}, which is a stateful map, is not supported. Let its "
+                    f"view {name!r}, {caller}: reading {one!r}, which is a stateful map, is not supported. Let its "
                     "function give what the view needs; or have Spark compute it, from app.read() of the map"
                 )
 
@@ -160,11 +159,3 @@ def words_of(leaves: Leaves, frame: DataFrame) -> str:
     numbers: dict[str, int] = {}
     text = "\n".join(lines)
     return _ID.sub(lambda found: f"#{numbers.setdefault(found[0], len(numbers) + 1)}", text)
-
-
-def _caller() -> str:
-    """The place in Python that has called Upriver."""
-    own, frame = str(Path(upriver.__file__).parent), sys._getframe()
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(own):
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
