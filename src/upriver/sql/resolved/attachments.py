@@ -24,12 +24,12 @@ from upriver.sql.resolved.clock import (
 from upriver.sql.resolved.expressions import CLOCKS, is_never_null
 from upriver.sql.resolved.joins import joined
 from upriver.sql.resolved.translation import Translation
-from upriver.sql.resolved.tree import Node
+from upriver.sql.resolved.tree import Node, changed
 from upriver.sql.scalars import column_scalar
 from upriver.sql.scope import unique
 from upriver.zones import zone_name
 
-_SUBQUERY = "ScalarSubquery"
+SUBQUERY = "ScalarSubquery"
 
 
 def attached(translation: Translation, rows: Relation, nodes: Iterable[Node]) -> Relation:
@@ -37,12 +37,27 @@ def attached(translation: Translation, rows: Relation, nodes: Iterable[Node]) ->
     already are used again."""
     listed = list(nodes)
     for one in (part for node in listed for part in node.walk()):
-        if one.kind == _SUBQUERY and translation.beside.get(one.meaning) not in rows.schema.names:
+        if one.kind == SUBQUERY and translation.beside.get(one.meaning) not in rows.schema.names:
             rows, translation.beside[one.meaning] = _with_value(translation, rows, one)
     for one in listed:
         if names_clock(one):
             rows = _with_clock(translation, rows, one)
     return rows
+
+
+def with_columns(translation: Translation, rows: Relation, node: Node) -> Node:
+    """An expression with columns of these rows in the places of what is attached to them."""
+    made: dict[str, Node] = {}
+
+    def column(one: Node) -> Node | None:
+        name = translation.beside.get(one.meaning)
+        if name is None or name not in rows.schema.names:
+            return None
+        if name not in made:
+            made[name] = translation.of_name(name, rows.schema.field(name).type)
+        return made[name]
+
+    return changed(node, column)
 
 
 def _with_value(translation: Translation, rows: Relation, node: Node) -> tuple[Relation, str]:

@@ -16,7 +16,7 @@ from upriver.sql.logic import is_null_test, not_null_test
 from upriver.sql.one_row import only_row
 from upriver.sql.pushdown import filtered
 from upriver.sql.relations import ALIKE, Output, distinct, kept, projected, union, with_values
-from upriver.sql.resolved.attachments import attached
+from upriver.sql.resolved.attachments import attached, with_columns
 from upriver.sql.resolved.conditions import conditions
 from upriver.sql.resolved.domains import with_keyed_domain, without_domain
 from upriver.sql.resolved.joins import equality, joined
@@ -27,6 +27,7 @@ from upriver.sql.scope import unique
 
 TRUE = Scalar("TRUE", pa.bool_(), nulls=frozenset())
 FALSE = Scalar("FALSE", pa.bool_(), nulls=frozenset())
+_EQUALITIES = ("EqualTo", "EqualNullSafe")
 KINDS = {
     "Inner": JoinKind.INNER,
     "Cross": JoinKind.INNER,
@@ -51,6 +52,7 @@ def _join(translation: Translation, node: Node) -> Relation:
     left, right = (translation.relation(one) for one in node.children)
     condition = node.fields["condition"]
     asked = [] if condition is None else list(conjuncts(condition))
+    left, right, asked = _attached(translation, left, right, node, asked)
     if isinstance(kind, list):
         kind, *of = kind
         if kind == _EXISTENCE:
@@ -62,22 +64,27 @@ def _join(translation: Translation, node: Node) -> Relation:
     if KINDS[kind] is JoinKind.ANTI and any(map(_is_null_aware, asked)):
         division = _Division(translation, left, right, asked, node.place)
         return union([projected(part, kept(left), None) for part in division.parts().false], node.place)
-    left, right, asked = _attached(translation, KINDS[kind], left, right, node, asked)
     return joined(translation, KINDS[kind], left, right, asked, node.place)
 
 
 def _attached(
-    translation: Translation, kind: JoinKind, left: Relation, right: Relation, node: Node, asked: Sequence[Node]
+    translation: Translation, left: Relation, right: Relation, node: Node, asked: Sequence[Node]
 ) -> tuple[Relation, Relation, list[Node]]:
-    """Both sides with what the conditions need beside their rows: of the side whose columns it names."""
-    rights = frozenset(node.children[1].output)
+    """Both sides with what the conditions need beside their rows, and the conditions with columns in its place. It is
+    of the side whose columns a condition names, or an operand of an equality, which may be a key."""
+    sides = [frozenset(one.output) for one in node.children]
+    rows = [left, right]
+
+    def settled(part: Node) -> Node:
+        side = 1 if part.references and part.references <= sides[1] else 0
+        rows[side] = attached(translation, rows[side], [part])
+        return with_columns(translation, rows[side], part)
+
+    found = []
     for one in asked:
-        of_right = bool(one.references) and one.references <= rights
-        if of_right:
-            right = attached(translation, right, [one])
-        else:
-            left = attached(translation, left, [one])
-    return left, right, list(asked)
+        is_pair = one.kind in _EQUALITIES and not any(one.references <= side for side in sides)
+        found.append(replace(one, children=tuple(map(settled, one.children))) if is_pair else settled(one))
+    return rows[0], rows[1], found
 
 
 def _with_single(
