@@ -313,18 +313,18 @@ def _missing(step: Step, key: Key) -> str:
 
 
 def plan_regions(
-    name: str, relation: Relation, key: Sequence[str], tables: Mapping[str, TableSpec], sql: str = ""
+    name: str, relation: Relation, key: Sequence[str], tables: Mapping[str, TableSpec], sql: str | Source = ""
 ) -> tuple[RegionPlan, ...]:
     """The regions of a view, each after those that feed it; the last one has the store, and the view's name.
 
-    key: columns of the relation, in any case. tables: all that the relation reads. sql: the view's, for the places in
-    messages; empty for a view without SQL.
+    key: columns of the relation, in any case. tables: all that the relation reads. sql: the view's, or its source, for
+    the places in messages; empty for a view without SQL.
 
     Raises UnsupportedSql if rows that belong together cannot be routed to one place, DeclarationError for an invalid
     key.
     """
     steps = Steps()
-    root = shaped(Source(name, sql), relation, tables, steps)
+    root = shaped(sql if isinstance(sql, Source) else Source(name, sql), relation, tables, steps)
     wanted = view_key(name, root.schema, key)
     output = plain(root.schema)
     if not wanted:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from sqlglot import exp
@@ -155,6 +155,18 @@ class Source:
     def offset(self, node: exp.Expr | None) -> int | None:
         """Where the node's text begins: at the first of its parts with a known place."""
         return None if node is None else min(_starts(node), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSource(Source):
+    """A view that is a DataFrame. sql: its plan in words. places: files and lines in Python, by number, as the nodes of
+    the plan have them. They are added when the plan is read."""
+
+    places: list[str] = field(default_factory=list)
+
+    def _message(self, node: Place, what: str, instead: str) -> str:
+        place = self.places[node] if isinstance(node, int) else ""
+        return f"{self._begin(place)}{what}. {instead}"
 
 
 IGNORED = {

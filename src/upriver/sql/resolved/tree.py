@@ -66,8 +66,9 @@ class Node:
     kind: Catalyst's class. fields: its parts by name. children: its operands, or the plans beneath. type: of an
     expression; ``None`` for a plan, and for a type that no column has. nullable, deterministic: of an expression, as
     Spark has it. name: of a function. place, end: the offsets of the first and the last letter of its text in the SQL;
-    ``None`` for what Spark has added. output: the ids of a plan's columns. parameters: what a function was called with,
-    if Spark replaces it by another expression; they may name columns that are no longer there.
+    ``None`` for what Spark has added. Of a DataFrame the place is the number of a place in Python. output: the ids of
+    a plan's columns. parameters: what a function was called with, if Spark replaces it by another expression; they may
+    name columns that are no longer there.
     """
 
     kind: str
@@ -120,13 +121,14 @@ def _plain(value: Any) -> Any:
     return [_plain(one) for one in value] if isinstance(value, list) else value
 
 
-def read(text: str, zone: str) -> Node:
-    """The plan that a walker has written. zone: the session's time zone."""
-    return _node(json.loads(text), zone)
+def read(text: str, zone: str, places: list[str] | None = None) -> Node:
+    """The plan that a walker has written. zone: the session's time zone. places: of a DataFrame's plan, gets the places
+    in Python."""
+    return _node(json.loads(text), zone, places)
 
 
-def _node(given: Mapping[str, Any], zone: str) -> Node:
-    children = tuple(_node(one, zone) for one in given["ch"])
+def _node(given: Mapping[str, Any], zone: str, places: list[str] | None) -> Node:
+    children = tuple(_node(one, zone, places) for one in given["ch"])
     if given["c"] == "With":
         return _without_shared(*children)
 
@@ -137,7 +139,7 @@ def _node(given: Mapping[str, Any], zone: str) -> Node:
             if "$" in part:
                 return children[part["$"]]
             if "c" in part:
-                return _node(part, zone)
+                return _node(part, zone, places)
         return part
 
     try:
@@ -152,11 +154,22 @@ def _node(given: Mapping[str, Any], zone: str) -> Node:
         nullable=given.get("n", True),
         deterministic=given.get("d", True),
         name=given.get("p", ""),
-        place=given["o"][0] if "o" in given else None,
+        place=given["o"][0] if "o" in given else _place_in_python(given.get("py"), places),
         end=given["o"][1] if "o" in given else None,
         output=tuple(given.get("out", ())),
         parameters=tuple(value(given["ps"])) if "ps" in given else None,
     )
+
+
+def _place_in_python(context: list[str] | None, places: list[str] | None) -> int | None:
+    """context: the method that was called in Python, and its file and line."""
+    if context is None or places is None:
+        return None
+    method, place = context
+    shown = f"{place} ({method})"
+    if shown not in places:
+        places.append(shown)
+    return places.index(shown)
 
 
 def _without_shared(node: Node, *shared: Node) -> Node:

@@ -13,6 +13,7 @@ operators share), :mod:`upriver.sql.resolved.expressions` (how an expression is 
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,11 +33,11 @@ from upriver.plan.plan import (
 )
 from upriver.plan.planning import plan_regions, view_key
 from upriver.plan.relation import Relation
-from upriver.plan.source import Source
+from upriver.plan.source import FrameSource, Source
 from upriver.plan.types import is_null, same_type, spark_name
 from upriver.sql.curves import with_curves
 from upriver.sql.relations import Output, projected, retyped
-from upriver.sql.resolved import aggregates, expands, generators, join_operators, operators, rows, window_calls
+from upriver.sql.resolved import aggregates, expands, generators, join_operators, leaves, operators, rows, window_calls
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node, read
 from upriver.sql.window_functions import all_numbered
@@ -49,6 +50,7 @@ RULES: Mapping[str, Rule] = {
     **expands.RULES,
     **window_calls.RULES,
     **generators.RULES,
+    **leaves.RULES,
 }
 """By Catalyst's class of an operator."""
 
@@ -110,8 +112,30 @@ def declare_view(
     Raises UnsupportedSql, with the place, for SQL that Spark supports and Upriver does not; DeclarationError for an
     error; ProtocolError, which names the view and has its SQL, for anything that is none of these.
     """
-    try:
+    with _faults_told(name, sql):
         return planned(compile_view(name, sql, tables, views, analyser), key, tables, analyser.functions.values())
+
+
+def declare_frame(
+    name: str,
+    words: str,
+    analysed: Analysed,
+    key: str | Sequence[str],
+    tables: Mapping[str, TableSpec],
+    analyser: Analyser,
+) -> DataflowPlan:
+    """Compile a view that is a DataFrame over tables. words: its plan, in the place of SQL. Raises as
+    :func:`declare_view`, with places in Python."""
+    with _faults_told(name, words):
+        view = compiled(FrameSource(name, words), analysed, tables, analyser)
+        return planned(view, key, tables, analyser.functions.values())
+
+
+@contextmanager
+def _faults_told(name: str, sql: str) -> Iterator[None]:
+    """Have an error of the block that no user is to blame for name the view, and have its SQL."""
+    try:
+        yield
     except (UserError, LakeError, ClusterError):
         raise
     except Exception as error:  # of any class: of DuckDB, Arrow or Spark
@@ -133,7 +157,8 @@ def compiled(source: Source, analysed: Analysed, tables: Mapping[str, TableSpec]
     _check_columns(source, analysed.schema)
     try:
         translation = Translation(source, analyser.timezone, tables, analyser.functions, RULES)
-        relation = relation_of(translation, read(analysed.plan, analyser.timezone), analysed.schema.names)
+        root = read(analysed.plan, analyser.timezone, source.places if isinstance(source, FrameSource) else None)
+        relation = relation_of(translation, root, analysed.schema.names)
         relation = with_curves(all_numbered(relation), analyser.curve)
     except RecursionError as error:
         raise _too_deep(source) from error
@@ -165,7 +190,7 @@ def planned(
     name, sql = view.source.view, view.source.sql
     named = view_key(name, view.schema, names(f"view {name!r}: key", key))
     try:
-        regions = plan_regions(name, view.relation, named, tables, sql)
+        regions = plan_regions(name, view.relation, named, tables, view.source)
         called = _called(view.relation, functions)
     except RecursionError as error:
         raise _too_deep(view.source) from error
