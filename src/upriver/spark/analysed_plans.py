@@ -1,7 +1,7 @@
 """What Spark makes of a query: its analysed plan, rewritten by some of Catalyst's own rules, as one JSON text.
 
 A small Java class walks the tree inside the JVM, in one call of py4j. It is compiled by Janino, which every Spark has
-for the code that it generates. Catalyst's own ``toJSON`` loses what is needed: the modes of arithmetic, casts and sums,
+for the code that it generates. Catalyst's own JSON loses what is needed: the modes of arithmetic, casts and sums,
 the ids of shared expressions, the rows of VALUES, the types of computed expressions, and the places.
 
 Which rules are applied decides what the rest of the front end has to know. Some of Spark's would harm.
@@ -9,9 +9,8 @@ ComputeCurrentTime makes the clock a constant. ReplaceExpressions loses the clas
 RewriteDistinctAggregates and DecimalAggregates spread one aggregate over several. PropagateEmptyRelation folds tables
 that are empty now.
 
-A leaf, the DataFrame of a declared table or view, is a ``MapInArrow`` (up to Spark 3.5 ``PythonMapInArrow``). The
-``name`` of its ``functionExpr``, a ``PythonUDF``, is ``upriver:APP:NAME``; its ``output`` has the columns. In SQL a
-``View`` is above it. Of a user's function, ``func`` is base64 of what PySpark has pickled.
+Leaves (:mod:`upriver.sql.resolved.leaves`) are written without their pickled functions, which have the app's token. Of
+a user's function, the text has what PySpark has pickled, in base64.
 """
 
 from collections.abc import Mapping
@@ -22,12 +21,11 @@ from weakref import WeakKeyDictionary
 from pyspark.sql import DataFrame, SparkSession
 
 from upriver.spark.session import java_class
+from upriver.sql.resolved.leaves import LEAF_PREFIX
 
 _CATALYST = "org.apache.spark.sql.catalyst."
 ROUNDS_MAX = 30
 """How often the rules are applied, if they change the plan each time."""
-LEAF_PREFIX = "upriver:"
-"""The beginning of the name of the function under a leaf (:mod:`upriver.spark.leaves`)."""
 
 
 def _optimizer(*names: str) -> tuple[str, ...]:

@@ -20,12 +20,12 @@ from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.logs import place_of_caller
 from upriver.plan.plan import FRAME_OF, DataflowPlan, TableSpec
-from upriver.spark.analysed_plans import LEAF_PREFIX
 from upriver.spark.leaf_plans import leaf_name
 from upriver.spark.leaves import Leaves
 from upriver.spark.session import ZONE, checked_settings
 from upriver.spark.tables import table_as_of
 from upriver.spark.typer import SparkTyper
+from upriver.sql.resolved.leaves import LEAF_PREFIX
 
 Key = str | Sequence[str]
 
