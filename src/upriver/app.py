@@ -42,6 +42,7 @@ from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
 from upriver.runtime.leases import SILENCE_S, FailureDetection
 from upriver.settings import absolute, check_name, check_sizes, check_task_memory, groups_of
 from upriver.shutdown import run_all
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.changes import starting_option
 from upriver.spark.declared_tables import StartedSource
 from upriver.spark.frames import DataFrame, SparkSession
@@ -320,7 +321,8 @@ class App:
             if isinstance(sql, DataFrame):
                 schemas = {view: plan.schema for view, plan in self._plans.items()}
                 given = self._frames.given(name, sql, key, schemas)
-                plan, definition = declare_frame(given, self._typer), given.frame
+                analyser = SparkAnalyser(self._spark, self._tables, self._functions)
+                plan, definition = declare_frame(given, analyser), given.frame
             else:
                 views = {view: plan.sql for view, plan in self._plans.items() if not plan.sql.startswith(FRAME_OF)}
                 plan = declare_view(name, sql, key, self._tables, views, self._typer)

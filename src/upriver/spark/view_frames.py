@@ -20,11 +20,13 @@ from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.logs import place_of_caller
 from upriver.plan.plan import FRAME_OF, DataflowPlan, TableSpec
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaf_plans import leaf_name
 from upriver.spark.leaves import Leaves
 from upriver.spark.session import ZONE, checked_settings
 from upriver.spark.tables import table_as_of
 from upriver.spark.typer import SparkTyper
+from upriver.sql.resolved import views
 from upriver.sql.resolved.leaves import LEAF_PREFIX
 
 Key = str | Sequence[str]
@@ -43,9 +45,10 @@ class FrameView:
     app: str
 
 
-def declare_frame(view: FrameView, typer: SparkTyper) -> DataflowPlan:
-    """Compile a view that is a DataFrame. Raises UnsupportedSql, DeclarationError."""
-    raise UnsupportedSql(f"view {view.name!r}: a view by a DataFrame is not supported yet. Give it as SQL.")
+def declare_frame(view: FrameView, analyser: SparkAnalyser) -> DataflowPlan:
+    """Compile a view that is a DataFrame. Raises UnsupportedSql, DeclarationError, with the place in Python."""
+    analysed = analyser.analysed_frame(view.frame)
+    return views.declare_frame(view.name, view.words, analysed, view.key, view.tables, analyser)
 
 
 class ViewFrames:
@@ -70,8 +73,8 @@ class ViewFrames:
 
     def over_tables(self, frame: DataFrame) -> DataFrame:
         """The same DataFrame with the definitions of views in place of their leaves."""
-        views = [one for one in self._leaves.names_of(frame) if one in self._views]
-        given = {leaf_name(self._leaves.app, one): self._definition(one) for one in views}
+        read = [one for one in self._leaves.names_of(frame) if one in self._views]
+        given = {leaf_name(self._leaves.app, one): self._definition(one) for one in read}
         return self._leaves.plans.rewritten(frame.sparkSession, frame, given) if given else frame
 
     def keep(self, name: str, definition: DataFrame | str | None) -> None:

@@ -1,7 +1,7 @@
 """Leaves in analysed plans: the DataFrames of an app's tables, which have rows while the app runs.
 
-A leaf is a map in Arrow; the name of its function says of which app and of which table or view it is. In SQL a temporary
-view of the table's name is above it.
+A leaf is a map in Arrow; the name of its function says of which app and of which table or view it is. In SQL a
+temporary view of the table's name is above it.
 """
 
 from collections.abc import Callable, Mapping

@@ -23,8 +23,8 @@ from upriver.sql.windows import OrderKey, orders
 def _scanned(translation: Translation, node: Node) -> Relation:
     """A declared table; or a view, declared or the user's, whose query is part of this one."""
     (below,) = node.children
-    table = translation.tables.get(node.fields["desc"].lower())
-    if table is not None:
+    table = translation.tables.get(node.fields["desc"].lower()) if below.kind == "LogicalRDD" else None
+    if table is not None:  # an empty table in the place of its leaf
         scan = Relation(Scan(table.name), (), table.schema, node.place)
         return renamed(scan, [translation.name(one) for one in below.fields["output"]])
     return translation.relation(below)
