@@ -20,7 +20,6 @@ from upriver.sql.resolved.attachments import attached, with_columns
 from upriver.sql.resolved.conditions import conditions
 from upriver.sql.resolved.domains import with_keyed_domain, without_domain
 from upriver.sql.resolved.joins import equality, joined
-from upriver.sql.resolved.laterals import with_generator
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node, conjuncts, substituted
 from upriver.sql.scope import unique
@@ -41,9 +40,6 @@ _EXISTENCE, _SINGLE = "ExistenceJoin", "LeftSingle"
 
 
 def _join(translation: Translation, node: Node) -> Relation:
-    exploded = with_generator(node)
-    if exploded is not node:
-        return translation.relation(exploded)
     kind = node.fields["joinType"]
     if kind in ("LeftSemi", "LeftAnti") or kind[0] == _EXISTENCE:
         node = without_domain(node)

@@ -1,7 +1,7 @@
-"""Generators in FROM: ``t, LATERAL explode(t.tags)``.
+"""LATERAL without rows of its own: ``t, LATERAL explode(t.tags)``, ``t, LATERAL (SELECT t.x + 1 AS y)``.
 
-Catalyst explodes the different values of what the generator takes, and joins the elements with the rows that have these
-values. Here the rows are exploded themselves.
+Catalyst computes these for the different values of what they take, and joins the results with the rows that have these
+values. Here they are computed of the rows themselves, without a join.
 """
 
 from collections.abc import Mapping
@@ -14,8 +14,8 @@ _PASSING = frozenset({"Filter", "Project", "Generate", "Window", "SubqueryAlias"
 """Operators that give no other values of a column than those beneath."""
 
 
-def with_generator(join: Node) -> Node:
-    """The join as a generator over its left side; the join as it is if it is none of a generator."""
+def of_left_rows(join: Node) -> Node:
+    """The join as operators over its left side; the join as it is, if its right side has rows of its own."""
     kind, condition, (left, right) = join.fields["joinType"], join.fields["condition"], join.children
     if kind not in ("Inner", "Cross", "LeftOuter") or condition is None:
         return join
@@ -23,19 +23,28 @@ def with_generator(join: Node) -> Node:
     while right.kind in _ABOVE:
         path.append(right)
         (right,) = right.children
-    if right.kind != "Generate" or right.children[0].kind != "Aggregate":
-        return join
-    known = _around(right.children[0], left)
+    generate: Node | None = None
+    if right.kind == "Generate":
+        generate, (right,) = right, right.children
+    known = _around(right, left) if right.kind == "Aggregate" else None
     if known is None:
         return join
     pairs = [one for one in conjuncts(condition) if _is_of_domain(one, known)]
     others = [one for one in conjuncts(condition) if one not in pairs]
     if len(pairs) != len(known):
         return join
-    keeps_empty = kind == "LeftOuter"
-    if keeps_empty and (others or not all(map(_is_renaming, path))):
+    if kind == "LeftOuter" and (others or not _keeps_rows(path, generate)):
         return join
-    return _exploded(join, left, right, path, known, keeps_empty, others)
+    rows = left if generate is None else _exploded(generate, left, known, kind == "LeftOuter")
+    return _computed(join, rows, path, known, others)
+
+
+def _keeps_rows(path: list[Node], generate: Node | None) -> bool:
+    """Whether rows without a match can be kept below the operators of the path: these drop none, and of a generator's
+    NULLs they compute nothing."""
+    if generate is None:
+        return all(one.kind == "Project" for one in path)
+    return all(map(_is_renaming, path))
 
 
 def _around(domain: Node, left: Node) -> Mapping[int, Node] | None:
@@ -84,39 +93,29 @@ def _is_renaming(node: Node) -> bool:
     return all(one.is_column or (one.kind == "Alias" and one.children[0].is_column) for one in listed)
 
 
-def _exploded(
-    join: Node,
-    left: Node,
-    generate: Node,
-    path: list[Node],
-    known: Mapping[int, Node],
-    keeps_empty: bool,
-    others: list[Node],
-) -> Node:
-    generator = substituted(generate.fields["generator"], known)
+def _exploded(generate: Node, left: Node, known: Mapping[int, Node], keeps_empty: bool) -> Node:
+    fields = {
+        **generate.fields,
+        "generator": substituted(generate.fields["generator"], known),
+        "outer": generate.fields["outer"] or keeps_empty,
+    }
     made = tuple(one.id for one in generate.fields["generatorOutput"])
-    found = replace(
-        generate,
-        fields={**generate.fields, "generator": generator, "outer": generate.fields["outer"] or keeps_empty},
-        children=(left,),
-        output=(*left.output, *made),
-    )
-    kept = [Node("AttributeReference", {"exprId": id, "name": ""}) for id in left.output]
+    return replace(generate, fields=fields, children=(left,), output=(*left.output, *made))
+
+
+def _computed(join: Node, rows: Node, path: list[Node], known: Mapping[int, Node], others: list[Node]) -> Node:
+    """The operators of the path over the rows, whose columns are kept."""
+    kept = [Node("AttributeReference", {"exprId": id, "name": ""}) for id in join.children[0].output]
     for node in reversed(path):
         if node.kind == "Filter":
-            found = _filtered(node, found, substituted(node.fields["condition"], known))
-        else:
-            listed = [one for one in node.fields["projectList"] if one.id not in known]
-            listed = [*kept, *(substituted(one, known) for one in listed)]
-            found = replace(
-                node,
-                fields={**node.fields, "projectList": listed},
-                children=(found,),
-                output=tuple(one.id for one in listed),
-            )
+            rows = _filtered(node, rows, substituted(node.fields["condition"], known))
+            continue
+        listed = [*kept, *(substituted(one, known) for one in node.fields["projectList"] if one.id not in known)]
+        output = tuple(one.id for one in listed)
+        rows = replace(node, fields={**node.fields, "projectList": listed}, children=(rows,), output=output)
     for one in others:
-        found = _filtered(join, found, substituted(one, known))
-    return found
+        rows = _filtered(join, rows, substituted(one, known))
+    return rows
 
 
 def _filtered(node: Node, below: Node, condition: Node) -> Node:

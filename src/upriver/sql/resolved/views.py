@@ -38,6 +38,7 @@ from upriver.plan.types import is_null, same_type, spark_name
 from upriver.sql.curves import with_curves
 from upriver.sql.relations import Output, projected, retyped
 from upriver.sql.resolved import aggregates, expands, generators, join_operators, leaves, operators, rows, window_calls
+from upriver.sql.resolved.preparation import prepared
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node, read
 from upriver.sql.window_functions import all_numbered
@@ -174,6 +175,7 @@ def relation_of(translation: Translation, root: Node, titles: Sequence[str]) -> 
     """The rows of a view, with these columns."""
     while root.kind == "Sort":
         (root,) = root.children
+    root = prepared(root)
     made = translation.relation(root)
     columns = [translation.name_of(one) for one in root.output]
     outputs = [Output(title, translation.column(made, name)) for title, name in zip(titles, columns, strict=True)]
