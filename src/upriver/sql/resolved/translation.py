@@ -105,7 +105,9 @@ class Translation:
         """The name of a column that is computed: as the SQL has it, because messages show such names."""
         if node.is_column:
             return self.name(node)
-        text = node.name if node.place is None or node.end is None else self.source.sql[node.place : node.end + 1]
+        text = node.name or node.kind.lower()
+        if node.place is not None and node.end is not None:
+            text = self.source.sql[node.place : node.end + 1]
         text = " ".join(text.replace('"', "").replace("`", "").split())
         return text if len(text) <= NAME_CHARS_MAX else f"{text[:NAME_CHARS_MAX]}..."
 
