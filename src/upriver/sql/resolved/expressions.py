@@ -91,7 +91,7 @@ class Expressions:
             what = f"a value of type {_type_text(node.fields.get('dataType', node.kind))}"
             raise self.context.unsupported(node.place, what, ELSEWHERE)
         if not node.deterministic:
-            raise self._unknown(node)
+            raise self._unknown(_changing(node))
         check_modes(self.context, node)
         rule = RULES.get(node.kind, Expressions.function)
         if node.kind in _CONDITIONAL:
@@ -171,6 +171,11 @@ class Expressions:
             return self.context.unsupported(node.place, what, instead)
         instead = INSTEAD.get(name, REFUSED.get(name, ELSEWHERE))
         return self.context.unsupported(node.place, f"the function {name or node.kind}()", instead)
+
+
+def _changing(node: Node) -> Node:
+    """The part of an expression that gives another answer each time."""
+    return next((_changing(one) for one in node.children if not one.deterministic), node)
 
 
 Rule = Callable[[Expressions, Node], Scalar]
