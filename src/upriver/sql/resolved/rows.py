@@ -16,7 +16,6 @@ from upriver.sql.scope import unique
 ROWS_MAX = 10_000
 """Rows of VALUES or range(): they are part of the plan that every worker gets."""
 _IN_A_TABLE = "Make a table of them: app.table()."
-_TYPED = "Give it a type: CAST(NULL AS ...)."
 
 
 def _one_row(translation: Translation, node: Node) -> Relation:

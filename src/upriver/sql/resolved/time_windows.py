@@ -111,8 +111,8 @@ def _aligned(node: Node, over: Expressions) -> Scalar | None:
     moment, into = _moment(given.children[0]), _into_window(given.children[1])
     if moment is None or into is None or into[0].meaning != given.children[0].meaning:
         return None
-    time = over.of(moment)
-    micros = f"epoch_us({time.sql})"
+    taken = over.of(moment)
+    micros = f"epoch_us({taken.sql})"
     since = f"({micros} - CAST({into[1]} AS BIGINT))"
     rest = macro("spark_pmod", since, f"CAST({into[2]} AS BIGINT)")
     return Scalar(f"make_timestamp({micros} - {rest} + CAST({moved} AS BIGINT))", node.type, fails=True)
@@ -155,5 +155,5 @@ def _behind_gap(node: Node, over: Expressions) -> Scalar | None:
     micros = micros_of(written) if isinstance(written, str) else None
     if micros is None or micros <= 0:
         raise over.context.unsupported(node.place, "session_window() by anything but a gap in quotes", _GAP)
-    time = over.of(start)
-    return Scalar(f"make_timestamp(epoch_us({time.sql}) + CAST({micros} AS BIGINT))", node.type, fails=True)
+    taken = over.of(start)
+    return Scalar(f"make_timestamp(epoch_us({taken.sql}) + CAST({micros} AS BIGINT))", node.type, fails=True)
