@@ -159,13 +159,14 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class FrameSource(Source):
-    """A view that is a DataFrame. sql: its plan in words. places: files and lines in Python, by number, as the nodes of
-    the plan have them. They are added when the plan is read."""
+    """A view that is a DataFrame. sql: its plan in words. caller: the file and line in Python that declares it. places:
+    of its expressions, by number, as the nodes of the plan have them. They are added when the plan is read."""
 
+    caller: str = ""
     places: list[str] = field(default_factory=list)
 
     def _message(self, node: Place, what: str, instead: str) -> str:
-        place = self.places[node] if isinstance(node, int) else ""
+        place = self.places[node] if isinstance(node, int) else self.caller
         return f"{self._begin(place)}{what}. {instead}"
 
 

@@ -20,6 +20,7 @@ from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.logs import place_of_caller
 from upriver.plan.plan import FRAME_OF, DataflowPlan, TableSpec
+from upriver.plan.source import FrameSource
 from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaf_plans import leaf_name
 from upriver.spark.leaves import Leaves
@@ -34,21 +35,22 @@ Key = str | Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class FrameView:
-    """A view that a user declares by a DataFrame. frame: its definition. words: its plan as text. tables: those that it
-    reads. app: the identity of the app in its leaves."""
+    """A view that a user declares by a DataFrame. frame: its definition. words: its plan as text. caller: the file and
+    line in Python that declares it. tables: those that it reads."""
 
     name: str
     frame: DataFrame
     words: str
+    caller: str
     key: Key
     tables: Mapping[str, TableSpec]
-    app: str
 
 
 def declare_frame(view: FrameView, analyser: SparkAnalyser) -> DataflowPlan:
     """Compile a view that is a DataFrame. Raises UnsupportedSql, DeclarationError, with the place in Python."""
     analysed = analyser.analysed_frame(view.frame)
-    return views.declare_frame(view.name, view.words, analysed, view.key, view.tables, analyser)
+    source = FrameSource(view.name, view.words, caller=view.caller)
+    return views.declare_frame(source, analysed, view.key, view.tables, analyser)
 
 
 class ViewFrames:
@@ -69,7 +71,7 @@ class ViewFrames:
         self._check(name, frame, schemas)
         definition = self.over_tables(frame)
         tables = {one: self._tables[one] for one in self._leaves.names_of(definition)}
-        return FrameView(name, definition, words_of(self._leaves, frame), key, tables, self._leaves.app)
+        return FrameView(name, definition, words_of(self._leaves, frame), place_of_caller(), key, tables)
 
     def over_tables(self, frame: DataFrame) -> DataFrame:
         """The same DataFrame with the definitions of views in place of their leaves."""

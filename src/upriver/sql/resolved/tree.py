@@ -127,8 +127,13 @@ def read(text: str, zone: str, places: list[str] | None = None) -> Node:
     return _node(json.loads(text), zone, places)
 
 
-def _node(given: Mapping[str, Any], zone: str, places: list[str] | None) -> Node:
-    children = tuple(_node(one, zone, places) for one in given["ch"])
+def _node(given: Mapping[str, Any], zone: str, places: list[str] | None, around: int | None = None) -> Node:
+    """around: the place of the expression around it."""
+    place = given["o"][0] if "o" in given else around
+    if places is not None and "py" in given:
+        place = _place_in_python(given["py"], places)
+    below = place if "t" in given and places is not None else None
+    children = tuple(_node(one, zone, places, below) for one in given["ch"])
     if given["c"] == "With":
         return _without_shared(*children)
 
@@ -139,7 +144,7 @@ def _node(given: Mapping[str, Any], zone: str, places: list[str] | None) -> Node
             if "$" in part:
                 return children[part["$"]]
             if "c" in part:
-                return _node(part, zone, places)
+                return _node(part, zone, places, below)
         return part
 
     try:
@@ -154,17 +159,15 @@ def _node(given: Mapping[str, Any], zone: str, places: list[str] | None) -> Node
         nullable=given.get("n", True),
         deterministic=given.get("d", True),
         name=given.get("p", ""),
-        place=given["o"][0] if "o" in given else _place_in_python(given.get("py"), places),
+        place=place,
         end=given["o"][1] if "o" in given else None,
         output=tuple(given.get("out", ())),
         parameters=tuple(value(given["ps"])) if "ps" in given else None,
     )
 
 
-def _place_in_python(context: list[str] | None, places: list[str] | None) -> int | None:
+def _place_in_python(context: Sequence[str], places: list[str]) -> int:
     """context: the method that was called in Python, and its file and line."""
-    if context is None or places is None:
-        return None
     method, place = context
     shown = f"{place} ({method})"
     if shown not in places:

@@ -118,17 +118,15 @@ def declare_view(
 
 
 def declare_frame(
-    name: str,
-    words: str,
+    source: FrameSource,
     analysed: Analysed,
     key: str | Sequence[str],
     tables: Mapping[str, TableSpec],
     analyser: Analyser,
 ) -> DataflowPlan:
-    """Compile a view that is a DataFrame over tables. words: its plan, in the place of SQL. Raises as
-    :func:`declare_view`, with places in Python."""
-    with _faults_told(name, words):
-        view = compiled(FrameSource(name, words), analysed, tables, analyser)
+    """Compile a view that is a DataFrame over tables. Raises as :func:`declare_view`, with places in Python."""
+    with _faults_told(source.view, source.sql):
+        view = compiled(source, analysed, tables, analyser)
         return planned(view, key, tables, analyser.functions.values())
 
 
