@@ -12,6 +12,7 @@ from upriver.sql.nested_values import struct_sql
 from upriver.sql.relations import Output, kept, projected, union
 from upriver.sql.resolved.attachments import attached
 from upriver.sql.resolved.expressions import Expressions
+from upriver.sql.resolved.groups import GROUPING_ID
 from upriver.sql.resolved.time_windows import WINDOWS_PER_ROW_MAX, are_sessions, bounds, is_window, part_of, window_of
 from upriver.sql.resolved.translation import Rule, Translation
 from upriver.sql.resolved.tree import Node
@@ -19,7 +20,6 @@ from upriver.sql.scalars import null
 
 SETS_MAX = 128
 """Grouping sets of one query. Each row is aggregated so many times."""
-_GROUPING_ID = "spark_grouping_id"
 
 
 def _expanded(translation: Translation, node: Node) -> Relation:
@@ -33,7 +33,7 @@ def _expanded(translation: Translation, node: Node) -> Relation:
             what, most = f"window() that puts each row in {len(listed)} windows", WINDOWS_PER_ROW_MAX
             instead = f"Let it slide further: {most} windows are the most."
             raise translation.source.unsupported(node.place, what, instead)
-    elif any(one.fields["name"] == _GROUPING_ID for one in columns):
+    elif any(one.fields["name"] == GROUPING_ID for one in columns):
         if len(listed) > SETS_MAX:
             instead = f"Write the sets that you need: GROUPING SETS (...), at most {SETS_MAX}."
             raise translation.source.unsupported(node.place, f"GROUP BY of {len(listed)} sets", instead)

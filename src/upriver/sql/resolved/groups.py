@@ -28,6 +28,8 @@ from upriver.sql.scope import unique
 from upriver.sql.sessions import merged
 
 CALL = "AggregateExpression"
+GROUPING_ID = "spark_grouping_id"
+"""The column that tells grouping sets apart."""
 
 
 class Groups:
@@ -53,6 +55,7 @@ class Groups:
         """The columns of results, by their calls, and by what is made of these."""
         self._results: dict[str, Scalar] = {}
         """What is made of the columns of the groups: of maps, of windows, and of some calls."""
+        self._has_sets = any(one.is_column and one.fields["name"] == GROUPING_ID for one in grouping)
         for one in {one.meaning: one for one in grouping}.values():
             self._add(one)
 
@@ -64,7 +67,8 @@ class Groups:
             return
         value = self._over.of(node)
         type = value.type
-        is_entries = is_map(type) and all(map(is_ordered, parts_of(type)))
+        # Spark itself loses NULLs in maps that are grouped by several sets.
+        is_entries = is_map(type) and all(map(is_ordered, parts_of(type))) and not self._has_sets
         if is_entries:
             value = sorted_entries(value)
         name = self._translation.name(node) if node.is_column else self._unique(node)
