@@ -1,5 +1,6 @@
 """Tables and views as DataFrames: when they have rows, of which epoch, and what a view by a DataFrame may read."""
 
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -11,12 +12,16 @@ import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
 from pyspark.errors import PySparkException
+from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from upriver.app import App
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.ids import Epoch
+from upriver.lake.control import find_control
+from upriver.lake.lake import Lake
 from upriver.plan.plan import FRAME_OF
+from upriver.spark.tables import only_keys
 from upriver.spark.view_frames import words_of
 
 pytestmark = pytest.mark.spark
@@ -220,8 +225,8 @@ def test_what_is_no_table_of_the_app_is_refused_with_its_place(spark: Any, river
         with pytest.raises(DeclarationError, match=rf"view 'v', .*test_leaves\.py:\d+: {said}"):
             river.app.view("v", frame, key="k")
     condition = river.events.k == own.k
-    line = condition_line()
-    with pytest.raises(DeclarationError, match=rf"view 'v', .*test_leaves\.py:{line - 1}: it has rows of its own"):
+    own_line = line() - 1
+    with pytest.raises(DeclarationError, match=rf"view 'v', .*test_leaves\.py:{own_line}: it has rows of its own"):
         river.app.view("v", river.events.join(own, condition), key="k")
     with pytest.raises(UnsupportedSql, match="reading 'mapped', which is a stateful map"):
         river.app.view("v", river.mapped.groupBy("k").count(), key="k")
@@ -229,10 +234,8 @@ def test_what_is_no_table_of_the_app_is_refused_with_its_place(spark: Any, river
         river.app.view("v", 3, key="k")  # type: ignore[arg-type]  # a wrong call
 
 
-def condition_line() -> int:
+def line() -> int:
     """The line that calls this."""
-    import sys
-
     return sys._getframe(1).f_lineno
 
 
@@ -291,6 +294,63 @@ def test_the_words_of_a_dataframe_are_the_same_each_time(spark: Any, river: Rive
         "+- Filter (v#2 > cast(1 as bigint))",
         "   +- events [k#1, item#4, v#2]",
     ]
+
+
+def test_dataframes_are_views(spark: Any, river: River) -> None:
+    events, items, app = river.events, river.items, running(river)
+    pairs = F.expr("a.k = b.k AND a.v < b.v")
+    nth = Window.partitionBy("k").orderBy(F.desc("v"))
+    given: dict[str, tuple[Any, Any]] = {
+        "joined": (events.join(items, "item").groupBy("maker").agg(F.sum("v").alias("s"), F.count("*")), "maker"),
+        "columns": (events.withColumn("w", F.col("v") * 2 + F.expr("k % 3")).filter("w > 10"), "k"),
+        "last": (events.withColumn("nth", F.row_number().over(nth)).filter("nth <= 2"), "k"),
+        "kinds": (events.select("item").dropDuplicates(), "item"),
+        "either": (events.select("k").union(events.selectExpr("v % 5 AS k")), "k"),
+        "pivoted": (events.groupBy("k").pivot("item", ["i0", "i1"]).agg(F.sum("v")), "k"),
+        "shouted": (events.selectExpr("upper(item) AS name", "v + k AS v"), "name"),
+        "paired": (events.alias("a").join(events.alias("b"), pairs).groupBy("a.k").count(), "k"),
+        "over_views": (river.above.join(river.part, "k").select("k", river.part.total), "k"),
+        "all": (events.agg(F.count("*").alias("n"), F.countDistinct("item").alias("kinds")), []),
+    }
+    views = {name: app.view(name, frame, key=key) for name, (frame, key) in given.items()}
+    top = app.view("top", views["joined"].filter("s > 10"), key="maker")
+    river.write()
+    river.settle()
+    for name, (frame, key) in {**given, "top": (top, "maker")}.items():
+        expected = rows(frame) if name != "top" else rows(views["joined"].filter("s > 10"))
+        view = views.get(name, top)
+        assert rows(view) == rows(app.read(name)) == expected != {}, name
+        places = [view.columns.index(one) for one in ([key] if isinstance(key, str) else key)]
+        keys = list({row[places[0]] if places else () for row in expected})
+        assert Counter(tuple(row.values()) for row in app.lookup(name, keys).to_pylist()) == expected, name
+        if app._is_partial(name):
+            some = pa.record_batch([[keys[0]]], names=[key])
+            of_key = Counter({row: n for row, n in expected.items() if row[places[0]] == keys[0]})
+            assert rows(only_keys(app._computed(name, some), some)) == of_key
+    assert app.explain("joined").splitlines()[1:3] == [
+        f"  | {FRAME_OF}", "  | Aggregate [maker#1], [maker#1, sum(v#2) AS s#3, count(1) AS count(1)#4]"
+    ]  # fmt: skip
+    before = find_control(Lake(app.root)).record
+    app.stop()
+    app.start()
+    after = find_control(Lake(app.root)).record
+    assert before is not None
+    assert after is not None
+    assert after.views == before.views  # they are declared the same
+    assert not after.gone
+    app.drop_view("joined")
+    app.wait()
+    assert rows(top) == rows(app.read("top")) != {}
+
+
+def test_refusals_of_dataframes_have_their_place(spark: Any, river: River) -> None:
+    condition = F.upper(F.uuid()) == "x"
+    with pytest.raises(UnsupportedSql, match=rf"view 'v', \S*test_leaves\.py:{line() - 1} \(__eq__\): uuid\(\)"):
+        river.app.view("v", river.events.filter(condition), key="k")
+    with pytest.raises(UnsupportedSql, match=rf"view 'v', \S*test_leaves\.py:{line() + 1}: .*input_file_name"):
+        river.app.view("v", river.events.select("k", F.input_file_name()), key="k")
+    with pytest.raises(UnsupportedSql, match=r"mapInArrow\(\) is not supported"):
+        river.app.view("v", river.events.mapInArrow(lambda batches: batches, river.events.schema), key="k")
 
 
 def test_a_task_without_an_action_is_answered(spark: Any, river: River) -> None:

@@ -47,9 +47,13 @@ class OtherRows:
             return f"it reads {self.kind.rpartition(':')[2]!r} of another app"
         if self.kind in _OWN_ROWS:
             return f"it has rows of its own ({self.kind})"
-        return f"it reads {self.shown}"
+        if self.kind.startswith("Streaming"):
+            return "it reads a stream"
+        return f"it reads {self.shown[:SHOWN_CHARS_MAX]}"
 
 
+SHOWN_CHARS_MAX = 80
+"""Characters of a node of a plan that a message shows."""
 _OWN_ROWS = frozenset({"LocalRelation", "LogicalRDD", "Range"})
 
 
