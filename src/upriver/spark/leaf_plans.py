@@ -5,7 +5,8 @@ A small Java class does this inside the JVM, compiled as :mod:`upriver.spark.ana
 Spark plans a DataFrame object once, and keeps for its further actions what the first one has shuffled and broadcast,
 or why it has failed. An action on a table that grows, or on an app that has begun meanwhile, would then give an old
 answer, or an old error. So after each action the class gives the DataFrame's query the parts of one that has not been
-planned. If this Spark does not let it, the query stays *pinned*: its further actions read the epoch of the first one.
+planned. If this Spark does not let it, the query stays *pinned*: its further actions read the epoch of the first one
+(``docs/internals/decisions/0016-a-leaf-asks-in-its-tasks.md``).
 """
 
 from collections.abc import Mapping
