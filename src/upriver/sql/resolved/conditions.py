@@ -44,9 +44,10 @@ class Condition:
 def conditions(translation: Translation, nodes: Iterable[Node], *relations: Relation) -> list[Condition]:
     """The conditions, split at each AND, over rows with the columns of all these relations."""
     over = translation.over(*relations)
+    parts = [part for node in nodes for one in conjuncts(node) for part in _tests(one)]
     found = []
-    for part in (part for node in nodes for one in conjuncts(node) for part in _tests(one)):
-        value = over.of(part)
+    for part in parts:
+        value = over.of(part, is_conditional=len(parts) > 1)
         value = null(pa.bool_()) if is_null(value.type) else value
         found.append(Condition(part, value, translation.names_in(part)))
     return [one for one in found if not one.is_true]

@@ -13,9 +13,19 @@ from typing import Any
 import pyarrow as pa
 
 from upriver.plan.plan import UserFunction
-from upriver.plan.relation import Scalar
+from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Place, Source
-from upriver.plan.types import is_date, is_integer, is_interval, same_type, spark_name
+from upriver.plan.types import (
+    is_date,
+    is_floating,
+    is_integer,
+    is_interval,
+    is_nested,
+    is_struct,
+    parts_of,
+    same_type,
+    spark_name,
+)
 from upriver.sql.aggregates import INSTEAD
 from upriver.sql.arrays import zipped
 from upriver.sql.casts import cast
@@ -64,7 +74,7 @@ Leaf = Callable[[Node], Scalar | None]
 Combine = Callable[[Context, Place, Scalar, Scalar], Scalar]
 CLOCKS = frozenset({"CurrentDate", "CurrentTimestamp", "LocalTimestamp", "Now"})
 """Classes that give the time."""
-_CONDITIONAL = frozenset({"And", "CaseWhen", "Coalesce", "If", "In", "NullIf", "Or"})
+_CONDITIONAL = frozenset({"And", "CaseWhen", "Coalesce", "If", "NullIf", "Or"})
 """Classes that do not compute all of their operands for each row."""
 _INTERVAL_INSTEAD = "Add or take away an INTERVAL that is written out: t + INTERVAL '5' MINUTE."
 
@@ -82,23 +92,26 @@ class Expressions:
         self._conditional = 0
         """How many constructs around may skip what is translated."""
 
-    def of(self, node: Node) -> Scalar:
-        """Raises UnsupportedSql, with the place, for any class that may mean something else in DuckDB."""
+    def of(self, node: Node, is_conditional: bool = False) -> Scalar:
+        """Raises UnsupportedSql, with the place, for any class that may mean something else in DuckDB. is_conditional:
+        whether what is around may skip it: a constant that fails is not refused then."""
+        if is_conditional:
+            with self.conditionally():
+                return self.of(node)
         known = self.leaf(node)
         if known is not None:
             return known
         if node.type is None:
-            what = f"a value of type {_type_text(node.fields.get('dataType', node.kind))}"
-            raise self.context.unsupported(node.place, what, ELSEWHERE)
+            raise self._untyped(node)
         if not node.deterministic:
             raise self._unknown(_changing(node))
         check_modes(self.context, node)
         rule = RULES.get(node.kind, Expressions.function)
-        if node.kind in _CONDITIONAL:
-            with self.conditionally():
-                made = rule(self, node)
-        else:
+        self._conditional += node.kind in _CONDITIONAL
+        try:
             made = rule(self, node)
+        finally:
+            self._conditional -= node.kind in _CONDITIONAL
         if not same_type(made.type, node.type):
             what = f"{node.name or node.kind} of type {spark_name(node.type)}, here {spark_name(made.type)},"
             raise self.context.unsupported(node.place, what, ELSEWHERE)
@@ -109,12 +122,11 @@ class Expressions:
 
     def condition(self, node: Node) -> list[Scalar]:
         """The conditions that a node joins by AND, of which a row that fails one needs no other."""
-        with self.conditionally():
-            return [as_condition(self.context, one.place, self.of(one)) for one in conjuncts(node)]
+        return [as_condition(self.context, one.place, self.of(one, is_conditional=True)) for one in conjuncts(node)]
 
     @contextmanager
     def conditionally(self) -> Iterator[None]:
-        """What is translated within may be computed for no row: a constant that fails is not refused there."""
+        """What is translated within may be computed for no row."""
         self._conditional += 1
         try:
             yield
@@ -158,6 +170,15 @@ class Expressions:
     def variable(self, node: Node) -> Scalar:
         """Of a lambda."""
         return self._variables[node.id]
+
+    def _untyped(self, node: Node) -> Exception:
+        """The error for a value of a type that no column has here: of its part that brings the type in."""
+        inner = next((one for one in node.children if one.type is None), None)
+        written = node.fields.get("dataType")
+        if inner is not None and written is None:
+            return self._untyped(inner)
+        type = _type_text(written) if written is not None else f"that {node.name or node.kind}() gives"
+        return self.context.unsupported(node.place, f"a value of the type {type}", ELSEWHERE)
 
     def _unknown(self, node: Node) -> Exception:
         """The error for what no rule translates."""
@@ -249,7 +270,29 @@ def _type_text(written: Any) -> str:
 
 
 def _compared(sign: str) -> Rule:
-    return lambda over, node: compare(over.context, node.place, sign, *over.all(node.children))
+    def rule(over: Expressions, node: Node) -> Scalar:
+        left, right = _with_names_of_first(over.all(node.children))
+        return compare(over.context, node.place, sign, left, right)
+
+    return rule
+
+
+def _with_names_of_first(values: Sequence[Scalar]) -> Sequence[Scalar]:
+    """Values to compare. Spark compares structs by the places of their fields, whatever their names."""
+    first, *others = values
+    if not is_nested(first.type):
+        return values
+    return [
+        first,
+        *(replace(one, type=first.type) if _have_same_parts(first.type, one.type) else one for one in others),
+    ]
+
+
+def _have_same_parts(left: pa.DataType, right: pa.DataType) -> bool:
+    parts = parts_of(left), parts_of(right)
+    if not parts[0] or len(parts[0]) != len(parts[1]):
+        return same_type(left, right)
+    return is_struct(left) == is_struct(right) and all(map(_have_same_parts, *parts))
 
 
 def _connected(word: str) -> Rule:
@@ -311,8 +354,24 @@ def _null_if(over: Expressions, node: Node) -> Scalar:
 
 
 def _in(over: Expressions, node: Node) -> Scalar:
-    value, *items = over.all(node.children)
-    return within(over.context, node.place, value, items)
+    if node.children[0].kind == "Cast":  # Spark computes the constants among the items while it plans the query
+        values = over.all(node.children)
+    else:
+        with over.conditionally():
+            values = over.all(node.children)
+    first, *others = _with_names_of_first(values)
+    return within(over.context, node.place, first, others)
+
+
+def _enough(over: Expressions, node: Node) -> Scalar:
+    """Whether so many values are there: neither NULL nor NaN."""
+    values = over.all(node.children)
+    there = [
+        f"coalesce(NOT isnan({one.sql}), FALSE)" if is_floating(one.type) else f"({one.sql} IS NOT NULL)"
+        for one in values
+    ]
+    counted = " + ".join(f"CAST({one} AS INTEGER)" for one in there)
+    return Scalar(f"(({counted}) >= {int(node.fields['n'])})", pa.bool_(), any_fails(values), nulls=frozenset())
 
 
 def _like(over: Expressions, node: Node) -> Scalar:
@@ -420,6 +479,7 @@ def _fields(over: Expressions, node: Node) -> Scalar:
 
 
 def _item(over: Expressions, node: Node) -> Scalar:
+    _check_index(over, node)
     array, index = over.all(node.children)
     return element(over.context, node.place, array, index, "spark_item")
 
@@ -429,9 +489,17 @@ def _of_key(over: Expressions, node: Node) -> Scalar:
     return of_key(over.context, node.place, value, key)
 
 
+def _check_index(over: Expressions, node: Node) -> None:
+    """Refuse an element that Spark takes for never NULL although its index may be: its code reads another one then."""
+    if not node.nullable and node.children[1].nullable and node.fields["failOnError"]:
+        what = "an element of an array without NULL by an index that may be NULL, which Spark computes wrongly,"
+        raise over.context.unsupported(node.place, what, "Write get(a, i), or coalesce(i, 0) for the index.")
+
+
 def _element_at(over: Expressions, node: Node) -> Scalar:
     if node.fields.get("defaultValueOutOfBound") is not None:
         raise over.context.unsupported(node.place, "element_at() with another value than NULL", ELSEWHERE)
+    _check_index(over, node)
     name = "element_at" if node.fields["failOnError"] else "try_element_at"
     return over.called(node, name, over.all(node.children))
 
@@ -647,6 +715,7 @@ RULES: dict[str, Rule] = {
     "And": _connected("AND"),
     "ArraySort": _sorted,
     "ArraysZip": _zipped,
+    "AtLeastNNonNulls": _enough,
     "AttributeReference": _around,
     "BitwiseAnd": _with_two(bits("&")),
     "BitwiseNot": _flipped,
