@@ -196,6 +196,22 @@ def renamed(relation: Relation, names: Sequence[str]) -> Relation:
     return projected(relation, [Output(name, column_scalar(field.name, field.type)) for name, field in fields], None)
 
 
+def relabelled(relation: Relation, names: Mapping[str, str]) -> Relation:
+    """Some of its columns under other names. names: of the columns, by the new ones. A projection on top stays one, so
+    that its expressions are evaluated where its own would be."""
+    fields = [pa.field(name, relation.schema.field(source).type) for name, source in names.items()]
+    schema = pa.schema(fields)
+    if not isinstance(relation.op, ProjectOp):
+        projection = Projection(tuple(map(quoted, names.values())), schema)
+        return Relation(ProjectOp(projection), (relation,), schema, relation.place)
+    own = relation.op.projection
+    texts = dict(zip(own.schema.names, own.expressions, strict=True))
+    fails = frozenset(name for name, source in names.items() if source in relation.fails)
+    values = {name: relation.values[source] for name, source in names.items() if source in relation.values}
+    projection = Projection(tuple(texts[source] for source in names.values()), schema)
+    return Relation(ProjectOp(projection), relation.inputs, schema, relation.place, fails, values=values)
+
+
 def retyped(relation: Relation, schema: pa.Schema) -> Relation:
     """The same columns with the names and the time zones of the schema."""
     if schema == relation.schema:

@@ -103,7 +103,8 @@ def _project(node: Node, used: Ids) -> Node:
 
 
 def _aggregate(node: Node, used: Ids) -> Node:
-    listed = [one for one in node.fields["aggregateExpressions"] if one.id in used]
+    # Grouping columns stay: they are there in any case, and equal groups are computed once.
+    listed = [one for one in node.fields["aggregateExpressions"] if one.id in used or one.is_column]
     (below,) = node.children
     named = _references([*node.fields["groupingExpressions"], *listed])
     output = tuple(one.id for one in listed)

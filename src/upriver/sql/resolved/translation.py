@@ -14,8 +14,9 @@ from upriver.plan.plan import ALL_ALIKE, TableSpec, UserFunction
 from upriver.plan.relation import Relation, Scalar
 from upriver.plan.source import Source
 from upriver.plan.types import is_null
-from upriver.sql.relations import ALIKE, Output, projected
+from upriver.sql.relations import ALIKE, Output, projected, relabelled
 from upriver.sql.resolved.expressions import Expressions
+from upriver.sql.resolved.shapes import shape_of
 from upriver.sql.resolved.time_windows import bounds, field_of, is_made, is_window, unnamed, window_of
 from upriver.sql.resolved.tree import Node
 from upriver.sql.scalars import column_scalar, null
@@ -23,6 +24,8 @@ from upriver.sql.scope import NAME_CHARS_MAX, unique
 
 Rule = Callable[["Translation", Node], Relation]
 NO_OPERATOR = "Write the query with SELECT, JOIN, GROUP BY, window functions and set operations."
+_WITH_STATE = frozenset({"Aggregate", "Join", "Window", "Distinct", "Deduplicate", "Except", "Intersect"})
+"""Operators whose rows cost state or a move between workers."""
 
 
 class Translation:
@@ -44,6 +47,8 @@ class Translation:
         """Of WITH, by id: the rows, and the ids of their columns."""
         self._rules = rules
         self._names: dict[int, str] = {}
+        self._translated: dict[str, tuple[Relation, tuple[int, ...]]] = {}
+        """The rows of operators with a state, by their shapes, and the ids in their plans."""
         self.beside: dict[str, str] = {}
         """The columns of what is computed beside the rows of an expression, by its meaning."""
 
@@ -52,7 +57,25 @@ class Translation:
         rule = self._rules.get(node.kind)
         if rule is None:
             raise self.source.unsupported(node.place, node.kind, NO_OPERATOR)
-        return rule(self, node)
+        if node.kind not in _WITH_STATE:
+            return rule(self, node)
+        shape, ids = shape_of(node)
+        if shape not in self._translated:
+            self._translated[shape] = rule(self, node), ids
+            return self._translated[shape][0]
+        known, places = self._translated[shape][0], dict(zip(ids, self._translated[shape][1], strict=True))
+        return self._again(known, node, places)
+
+    def _again(self, known: Relation, node: Node, places: Mapping[int, int]) -> Relation:
+        """The rows of an operator that the query has twice, so that they are computed once. known: its rows. places:
+        the ids of the known columns, by those of this use."""
+        names: dict[str, str] = {}
+        for id in node.output:
+            name = self._names[places[id]]
+            if name not in known.schema.names:
+                return self._rules[node.kind](self, node)
+            names[self._names.setdefault(id, unique(name, self.taken))] = name
+        return relabelled(known, names)
 
     # Columns
 
