@@ -99,6 +99,7 @@ def check_not_ready(action: Callable[[], Any]) -> None:
     assert "cannot be read: the app does not run" in str(raised.value)
 
 
+@pytest.mark.smoke
 def test_actions_follow_the_app_through_its_starts_and_stops(spark: Any, river: River, tmp_path: Path) -> None:
     """The same DataFrame objects, some with shuffles and subqueries, of which Spark keeps rows and errors."""
     spark.createDataFrame([(1,)], "own long").createOrReplaceTempView("events")

@@ -22,7 +22,7 @@ from upriver.logs import place_of_caller
 from upriver.plan.plan import FRAME_OF, DataflowPlan, TableSpec
 from upriver.plan.source import FrameSource
 from upriver.spark.analyser import SparkAnalyser
-from upriver.spark.leaf_plans import leaf_name
+from upriver.spark.leaf_plans import frame_of, leaf_name
 from upriver.spark.leaves import Leaves
 from upriver.spark.session import ZONE, checked_settings
 from upriver.spark.tables import table_as_of
@@ -60,7 +60,7 @@ class ViewFrames:
         """spark: the user's session. typer: of the app. tables: those that are declared, which may change."""
         self._spark, self._leaves, self._typer, self._tables = spark, leaves, typer, tables
         self._views: dict[str, DataFrame | None] = {}
-        """The definition of each view; ``None`` for a stateful map."""
+        """The definition of each view, in the app's own session; ``None`` for a stateful map."""
 
     def given(self, name: str, frame: DataFrame, key: Key, schemas: Mapping[str, pa.Schema]) -> FrameView:
         """A view that a user gives as a DataFrame, checked. schemas: of the app's views.
@@ -81,7 +81,11 @@ class ViewFrames:
 
     def keep(self, name: str, definition: DataFrame | str | None) -> None:
         """Keep the definition of a view: a DataFrame, or SQL over tables only; ``None`` for a stateful map."""
-        self._views[name] = self._typer.frame_of(definition) if isinstance(definition, str) else definition
+        if isinstance(definition, str):
+            definition = self._typer.frame_of(definition)
+        elif definition is not None:  # where a temporary view of it is none of the user's
+            definition = frame_of(self._typer.session, definition._jdf.queryExecution().analyzed())
+        self._views[name] = definition
 
     def forget(self, name: str) -> None:
         """The view is dropped."""
