@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from partial_kit import stream, write_file
 from pyspark.errors import PySparkException
-from pyspark.sql import Window
+from pyspark.sql import Observation, Window
 from pyspark.sql import functions as F
 
 from upriver.app import App
@@ -176,6 +176,24 @@ def test_all_leaves_of_an_action_are_of_one_epoch(spark: Any, river: River) -> N
         assert len(set(map(tuple, answer))) == 1, answer
     assert len({answer[0]["n"] for answer in seen}) > 1
     assert counts == [(1, kept), (1, kept)]  # what is cached stays as it is, and so does what is read beside it
+
+
+def test_observed_metrics_and_streams_that_read_leaves_work(spark: Any, river: River, tmp_path: Path) -> None:
+    running(river)
+    river.settle()
+    observed = Observation("counted")
+    together = river.events.observe(observed, F.count("*").alias("n")).groupBy("k").count()
+    assert sum(row["count"] for row in together.collect()) == observed.get["n"] == river.events.count()
+    incoming = spark.readStream.schema(EVENTS_SQL).parquet(str(river.directory / "events"))
+    seen = incoming.join(river.items, "item").withColumn("at", F.timestamp_seconds("v")).withWatermark("at", "1 second")
+    query = seen.groupBy("at").count().writeStream.format("memory").queryName("seen").outputMode("append").start()
+    try:
+        query.processAllAvailable()
+        assert query.lastProgress["eventTime"]["watermark"] > "1970-01-01T00:00:10"
+        assert spark.table("seen").count() > 10
+    finally:
+        query.stop()
+        spark.catalog.dropTempView("seen")
 
 
 def test_equal_names_of_two_apps_are_two_tables(spark: Any, river: River, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from upriver.plan.clock import ClockOp
 from upriver.plan.plan import (
+    FRAME_OF,
     NOT_WANTED,
     WHOLE_PARTITION,
     AggregateOp,
@@ -90,7 +91,7 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
         "view": plan.name,
         "sql": plan.sql,
         "key": list(plan.key),
-        "ignored": ignored_in(plan.sql),
+        "ignored": [] if plan.sql.startswith(FRAME_OF) else ignored_in(plan.sql),
         "regions": [_Region(plan, region).explained() for region in plan.regions],
         "indexes": [
             {"table": edge.table, "columns": list(edge.index), "new": edge.index != tables[edge.table].key}

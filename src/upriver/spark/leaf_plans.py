@@ -306,7 +306,8 @@ public class LeafPlans {
   }
 
   private static synchronized void ended(long execution, QueryExecution query) throws Exception {
-    if (pins(query, false) == null || query.analyzed() instanceof Command) return;
+    if (pins(query, false) == null || !query.getClass().equals(QueryExecution.class)) return; // a stream's is its own
+    if (query.analyzed() instanceof Command || isObserved(query.analyzed())) return;
     QueryExecution fresh =
       query.sparkSession().sessionState().executePlan(query.analyzed(), CommandExecutionMode$.MODULE$.ALL());
     boolean isPlannedAnew = false;
@@ -320,6 +321,13 @@ public class LeafPlans {
     if (!isPlannedAnew || isRunning(execution, query)) return;
     for (int i = PINS.size() - 1; i >= 0; i--)
       if (((WeakReference) ((Object[]) PINS.get(i))[0]).get() == query) PINS.remove(i);
+  }
+
+  private static boolean isObserved(LogicalPlan plan) {
+    if (plan.getClass().getSimpleName().equals("CollectMetrics")) return true;
+    scala.collection.Iterator below = plan.children().iterator();
+    while (below.hasNext()) if (isObserved((LogicalPlan) below.next())) return true;
+    return false;
   }
 
   private static boolean isRunning(long execution, QueryExecution query) throws Exception {
