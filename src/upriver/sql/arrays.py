@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import Place
@@ -22,7 +21,6 @@ from upriver.plan.types import (
     struct_type,
 )
 from upriver.sql.casts import cast
-from upriver.sql.constructors import title_of
 from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY, each, field_sql, once, order_form, struct_sql
 from upriver.sql.operators import CAST_IT, to_common
 from upriver.sql.patterns import plain_text
@@ -95,12 +93,6 @@ def _of_two(how: str, gives: pa.DataType | None = None) -> Special:
         return opaque(Scalar(macro(how, left.sql, right.sql), type, any_fails(pair)))
 
     return rule
-
-
-def _zipped(context: Context, node: Place, operands: Operands) -> Scalar:
-    assert isinstance(node, exp.Expr), "the names are in the tree"
-    names = [title_of(part) or str(number) for number, part in enumerate(node.expressions)]
-    return zipped(context, node, names, operands)
 
 
 def zipped(context: Context, place: Place, names: Sequence[str], operands: Operands) -> Scalar:
@@ -432,7 +424,7 @@ ARRAYS: tuple[Function, ...] = (
     Function(
         "arrays_zip",
         (_ANY,),
-        _zipped,
+        None,
         "ARRAY of STRUCT",
         repeats=True,
         samples="arrays_zip(ai, texts); arrays_zip(bi)",

@@ -1,7 +1,6 @@
 """Constructors of arrays, structs and maps, their sizes, and their elements by place or key."""
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar, any_fails
 from upriver.plan.source import Place
@@ -21,7 +20,7 @@ from upriver.sql.casts import cast
 from upriver.sql.nested_values import struct_sql
 from upriver.sql.operators import to_common
 from upriver.sql.parts import element, of_key
-from upriver.sql.scalars import WRITTEN, Context, macro, never_null, null, strict, typed_name
+from upriver.sql.scalars import Context, macro, never_null, null, strict, typed_name
 from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, Special
 
 _ANY = OperandKind.ANY
@@ -35,27 +34,6 @@ def array_of(context: Context, place: Place, operands: Operands) -> Scalar:
     values = to_common(context, place, operands)
     sql = f"[{', '.join(value.sql for value in values)}]"
     return never_null(Scalar(sql, array_type(values[0].type), any_fails(values)))
-
-
-def _struct(context: Context, node: Place, operands: Operands) -> Scalar:
-    """``struct(a, b AS c, ...)``: fields have the names of columns, or their numbers."""
-    assert isinstance(node, exp.Expr), "the names are in the tree"
-    names = [title_of(part) or f"col{place}" for place, part in enumerate(node.expressions, 1)]
-    return named(context, node, names, operands)
-
-
-def row_value(context: Context, node: exp.Expr) -> Scalar:
-    """``(a, b)``, which is ``struct(a, b)``."""
-    return _struct(context, node, [context.translate(part) for part in node.expressions])
-
-
-def title_of(node: exp.Expr) -> str:
-    """The name of an expression that has one, as it is written."""
-    if isinstance(node, exp.Column):
-        return str(node.this.meta.get(WRITTEN, node.name))
-    if isinstance(node, exp.Dot):
-        return str(node.expression.name)
-    return str(node.alias_or_name) if isinstance(node, exp.Alias | exp.Identifier) else ""
 
 
 def _named_struct(context: Context, place: Place, operands: Operands) -> Scalar:
@@ -134,7 +112,7 @@ CONSTRUCTORS: tuple[Function, ...] = (
     Function(
         "struct",
         (_ANY,),
-        _struct,
+        None,
         "STRUCT",
         repeats=True,
         nulls="never",

@@ -1,25 +1,24 @@
 """Calls of functions. Those that the table has not are refused: DuckDB may have one of that name."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from sqlglot import exp
 
-from upriver.plan.plan import UserFunction
 from upriver.plan.relation import Scalar
-from upriver.plan.source import ELSEWHERE, Place
-from upriver.plan.types import common_type, is_null, same_type, spark_name
+from upriver.plan.source import ELSEWHERE
 from upriver.sql.aggregates import AGGREGATES, INSTEAD
-from upriver.sql.casts import cast
+from upriver.sql.arrays import zipped
 from upriver.sql.clock import is_clock
-from upriver.sql.constructors import row_value
+from upriver.sql.constructors import named
 from upriver.sql.function_table import CHANGING, CLOCKS, FUNCTIONS, REFUSED
+from upriver.sql.lists import sequence
 from upriver.sql.logic import LOGIC
-from upriver.sql.operators import CAST_IT, OPERATORS
+from upriver.sql.operators import OPERATORS, interval_of
 from upriver.sql.parts import bracket, dot, variable
-from upriver.sql.scalars import Context, Rule, null, opaque, typed_name
-from upriver.sql.signatures import Lambda, OperandKind, Operands, call
+from upriver.sql.scalars import WRITTEN, Context, Rule, null
+from upriver.sql.signatures import Lambda, OperandKind, Operands, call, call_of_users, check_count
 from upriver.sql.strings import STRING_RULES
 from upriver.sql.times import TIME_RULES
 
@@ -34,8 +33,49 @@ def _called(context: Context, node: exp.Expr) -> Scalar:
         raise _unknown(context, node)
     unread = exp.Interval if name == "sequence" else exp.Lambda if OperandKind.LAMBDA in function.takes else ()
     operands = [null(pa.null()) if isinstance(part, unread) else context.translate(part) for part in node.expressions]
+    if name in _OWN:
+        check_count(context, node, name, function, operands)
+        return _OWN[name](context, node, operands)
     lambdas = [_lambda(context, part) for part in node.expressions if isinstance(part, exp.Lambda)]
     return call(context, node, name, function, operands, lambdas)
+
+
+def _struct(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    """``struct(a, b AS c, ...)``: fields have the names of columns, or their numbers."""
+    names = [_title_of(part) or f"col{place}" for place, part in enumerate(node.expressions, 1)]
+    return named(context, node, names, operands)
+
+
+def _row_value(context: Context, node: exp.Expr) -> Scalar:
+    """``(a, b)``, which is ``struct(a, b)``."""
+    return _struct(context, node, [context.translate(part) for part in node.expressions])
+
+
+def _title_of(node: exp.Expr) -> str:
+    """The name of an expression that has one, as it is written."""
+    if isinstance(node, exp.Column):
+        return str(node.this.meta.get(WRITTEN, node.name))
+    if isinstance(node, exp.Dot):
+        return str(node.expression.name)
+    return str(node.alias_or_name) if isinstance(node, exp.Alias | exp.Identifier) else ""
+
+
+def _zipped(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    names = [_title_of(part) or str(number) for number, part in enumerate(node.expressions)]
+    return zipped(context, node, names, operands)
+
+
+def _sequence(context: Context, node: exp.Expr, operands: Operands) -> Scalar:
+    step = node.expressions[2] if len(operands) > 2 else None
+    by = operands[2] if len(operands) > 2 else None
+    return sequence(context, node, operands[:2], interval_of(step) if isinstance(step, exp.Interval) else by)
+
+
+_OWN: dict[str, Callable[[Context, exp.Expr, Operands], Scalar]] = {
+    "struct": _struct,
+    "arrays_zip": _zipped,
+    "sequence": _sequence,
+}
 
 
 def _lambda(context: Context, function: exp.Lambda) -> Lambda:
@@ -55,22 +95,6 @@ def _lambda(context: Context, function: exp.Lambda) -> Lambda:
         return replace(context, leaf=leaf).translate(function.this)
 
     return Lambda(len(names), depth, body)
-
-
-def call_of_users(context: Context, place: Place, function: UserFunction, operands: Operands) -> Scalar:
-    """A call of a user's function. It may raise on any row, and Spark does not look into it."""
-    types = function.arguments
-    if len(operands) != len(types):
-        what = f"{function.name}() of {len(operands)} operands"
-        raise context.source.wrong(place, what, f"It is declared with {len(types)} arguments.")
-    given: list[str] = []
-    for operand, type in zip(operands, types, strict=True):
-        wider = common_type(operand.type, type)
-        if wider is None or not same_type(wider, type):
-            what = f"{typed_name(operand)} as an argument of {function.name}() that is {spark_name(type)}"
-            raise context.unsupported(place, what, CAST_IT)
-        given.append((null(type) if is_null(operand.type) else cast(context, place, operand, type)).sql)
-    return opaque(Scalar(f"{function.sql_name}({', '.join(given)})", function.returns, fails=True))
 
 
 def _unknown(context: Context, node: exp.Expr) -> Exception:
@@ -110,6 +134,6 @@ RULES: dict[type[exp.Expr], Rule] = {
     exp.Dot: dot,
     exp.Alias: _aliased,
     exp.Identifier: variable,
-    exp.Tuple: row_value,
+    exp.Tuple: _row_value,
 }
 """The whitelist of constructs."""

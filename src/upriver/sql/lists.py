@@ -1,7 +1,6 @@
 """Lists that are computed from a row: what generators take, ``split`` and ``sequence``."""
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE, Place
@@ -14,7 +13,7 @@ from upriver.plan.types import (
     is_wall_clock,
 )
 from upriver.sql.nested_values import ELEMENTS_MAX, TOO_MANY
-from upriver.sql.operators import Interval, interval_of, to_common
+from upriver.sql.operators import Interval, to_common
 from upriver.sql.patterns import plain_text, splitting
 from upriver.sql.scalars import Context, in_order, intolerant, strict, string_sql, typed_name
 from upriver.sql.signatures import RAISES, Function, OperandKind, Operands, take
@@ -47,13 +46,6 @@ def _split(context: Context, place: Place, operands: Operands) -> Scalar:
 
 
 _TEXTS = array_type(pa.string())
-
-
-def _sequence(context: Context, node: Place, operands: Operands) -> Scalar:
-    assert isinstance(node, exp.Expr), "an interval is in the tree"
-    step = node.expressions[2] if len(operands) > 2 else None
-    by = operands[2] if len(operands) > 2 else None
-    return sequence(context, node, operands[:2], interval_of(step) if isinstance(step, exp.Interval) else by)
 
 
 def sequence(context: Context, place: Place, operands: Operands, step: Scalar | Interval | None) -> Scalar:
@@ -131,7 +123,7 @@ LISTS: tuple[Function, ...] = (
     Function(
         "sequence",
         (OperandKind.ANY, OperandKind.ANY, OperandKind.ANY),
-        _sequence,
+        None,
         "ARRAY of the common type",
         least=2,
         fails=f"where the step leads away from the end, and for more than {ELEMENTS_MAX:,} elements",

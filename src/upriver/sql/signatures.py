@@ -6,9 +6,11 @@ from enum import Enum
 
 import pyarrow as pa
 
+from upriver.plan.plan import UserFunction
 from upriver.plan.relation import Scalar
 from upriver.plan.source import Place
 from upriver.plan.types import (
+    common_type,
     duck_name,
     is_boolean,
     is_date,
@@ -19,6 +21,8 @@ from upriver.plan.types import (
     is_numeric,
     is_string,
     is_wall_clock,
+    same_type,
+    spark_name,
 )
 from upriver.sql.casts import cast, within_range
 from upriver.sql.operators import CAST_IT
@@ -76,7 +80,8 @@ class Function:
 
     names: those that Spark has for it, separated by spaces. takes: the kinds of its operands. how: DuckDB SQL with {0},
     {1}, ... in the places of the operands; or the name of one of our macros or kernels; or a rule of its own, which
-    takes the operands as they are. gives: the type of the result; for a rule, in words.
+    takes the operands as they are; ``None`` if more than values decides, as names of fields do. gives: the type of the
+    result; for a rule, in words.
 
     least: how many operands it needs, if not all. repeats: whether any number of the last kind may follow. nulls: when
     it is NULL, if not exactly where an operand is. fails: when it raises although its operands do not; empty for never.
@@ -87,7 +92,7 @@ class Function:
 
     names: str
     takes: tuple[OperandKind, ...]
-    how: str | Special | OfLambdas
+    how: str | Special | OfLambdas | None
     gives: pa.DataType | str
     least: int | None = None
     repeats: bool = False
@@ -118,10 +123,8 @@ def call(
     lambdas: Sequence[Lambda] = (),
 ) -> Scalar:
     """The call as a scalar. Raises UnsupportedSql if the function does not take these operands."""
-    least, most = function.counts
-    if len(operands) < least or (most is not None and len(operands) > most):
-        count = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
-        raise context.unsupported(place, f"{name}() of {len(operands)} operands", f"Here it takes {count}.")
+    check_count(context, place, name, function, operands)
+    assert function.how is not None, "it has names or an interval among its operands"
     if isinstance(function.how, OfLambdas):
         if len(lambdas) != function.takes[: len(operands)].count(OperandKind.LAMBDA):
             raise context.unsupported(place, f"{name}() without a lambda", f"Write one: {name}(a, x -> x + 1).")
@@ -135,6 +138,30 @@ def call(
     if function.nulls:
         value = intolerant(Scalar(sql, function.gives, value.fails), taken)
     return opaque(value) if function.is_opaque else value
+
+
+def check_count(context: Context, place: Place, name: str, function: Function, operands: Sequence[object]) -> None:
+    """Raises UnsupportedSql if the function does not take so many operands."""
+    least, most = function.counts
+    if len(operands) < least or (most is not None and len(operands) > most):
+        count = f"{least}" if least == most else f"{least} or more" if most is None else f"{least} to {most}"
+        raise context.unsupported(place, f"{name}() of {len(operands)} operands", f"Here it takes {count}.")
+
+
+def call_of_users(context: Context, place: Place, function: UserFunction, operands: Operands) -> Scalar:
+    """A call of a user's function. It may raise on any row, and Spark does not look into it."""
+    types = function.arguments
+    if len(operands) != len(types):
+        what = f"{function.name}() of {len(operands)} operands"
+        raise context.source.wrong(place, what, f"It is declared with {len(types)} arguments.")
+    given: list[str] = []
+    for operand, type in zip(operands, types, strict=True):
+        wider = common_type(operand.type, type)
+        if wider is None or not same_type(wider, type):
+            what = f"{typed_name(operand)} as an argument of {function.name}() that is {spark_name(type)}"
+            raise context.unsupported(place, what, CAST_IT)
+        given.append((null(type) if is_null(operand.type) else cast(context, place, operand, type)).sql)
+    return opaque(Scalar(f"{function.sql_name}({', '.join(given)})", function.returns, fails=True))
 
 
 def written(how: str, *operands: Scalar) -> str:

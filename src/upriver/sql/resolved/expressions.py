@@ -31,7 +31,6 @@ from upriver.sql.arrays import zipped
 from upriver.sql.casts import cast
 from upriver.sql.constructors import named
 from upriver.sql.function_table import CHANGING, FUNCTIONS, REFUSED
-from upriver.sql.functions import call_of_users
 from upriver.sql.lists import sequence
 from upriver.sql.logic import (
     choose,
@@ -65,7 +64,7 @@ from upriver.sql.parts import element, fields_of, of_key
 from upriver.sql.resolved.constants import constant
 from upriver.sql.resolved.tree import Node, conjuncts
 from upriver.sql.scalars import Context, intolerant, literal, null, strict
-from upriver.sql.signatures import Lambda, Operands, call
+from upriver.sql.signatures import Lambda, Operands, call, call_of_users
 from upriver.sql.strings import located, substring, trimmed
 from upriver.sql.times import part
 from upriver.sql.tries import tried, tried_cast
@@ -182,6 +181,9 @@ class Expressions:
 
     def _unknown(self, node: Node) -> Exception:
         """The error for what no rule translates."""
+        inner = next((one for one in node.children if not one.deterministic), None)
+        if not node.deterministic and inner is not None:
+            return self._unknown(inner)
         name = node.name.lower()
         if name in ("now", "current_timestamp", "current_date", "localtimestamp"):
             instead = f"Select it in a subquery: (SELECT *, {name}() AS clock FROM t)."
