@@ -173,7 +173,7 @@ def _unix_timestamp(context: Context, place: Place, operands: Operands) -> Scala
     elif not (is_instant(moment.type) or is_wall_clock(moment.type) or is_date(moment.type)):
         what = f"unix_timestamp() of {typed_name(moment)}"
         raise context.unsupported(place, what, f"Give it a DATE or a TIMESTAMP. {ELSEWHERE}")
-    is_plain = is_wall_clock(moment.type)  # Spark then takes the clock for UTC's
+    is_plain = is_wall_clock(operands[0].type)  # Spark then takes the clock for UTC's
     instant = moment if is_plain else cast(context, place, moment, pa.timestamp("us", tz=context.timezone))
     return opaque(strict(f"(epoch_us({instant.sql}) // CAST(1000000 AS BIGINT))", _LONG, (instant,)))
 
