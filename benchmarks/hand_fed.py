@@ -32,8 +32,8 @@ from upriver.runtime.worker import WorkerConfig
 from upriver.spark.frames import SparkSession
 from upriver.spark.host import WorkerHost
 from upriver.spark.ingest import EpochLog
-from upriver.spark.typer import SparkTyper
-from upriver.sql.queries import declare_view
+from upriver.spark.analyser import SparkAnalyser
+from upriver.sql.resolved.views import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 from upriver.vnodes import VNODES_DEFAULT, VnodeMap
 
@@ -86,7 +86,7 @@ class HandFedApp:
         self.token = secrets.token_urlsafe(32)
         self._keys = HandshakeKeys(self.token, secrets.token_bytes(32))
         self._tables = {table.name: table for view in views for table in view.tables}
-        typer = SparkTyper(spark, self._tables)
+        typer = SparkAnalyser(spark, self._tables)
         self.plans = tuple(self._planned(view, typer) for view in views)
         self._memory_budget = memory_budget
         self._spark = spark
@@ -96,7 +96,7 @@ class HandFedApp:
         self._coordinator = CoordinatorLoop(machine, lambda worker: self._host.start(worker))
         self._published_at = 0.0
 
-    def _planned(self, view: HandFedView, typer: SparkTyper) -> DataflowPlan:
+    def _planned(self, view: HandFedView, typer: SparkAnalyser) -> DataflowPlan:
         plan = declare_view(view.name, view.sql, view.key, self._tables, {}, typer)
         return replace(plan, full_because=why_full(plan, view.partial, ()))
 

@@ -26,8 +26,8 @@ from upriver.spark.frames import DataFrame, SparkSession
 from upriver.spark.ingest import Layout
 from upriver.spark.runs import Lot, SparkRows, write_runs
 from upriver.spark.session import local_session
-from upriver.spark.typer import SparkTyper
-from upriver.sql.queries import declare_view
+from upriver.spark.analyser import SparkAnalyser
+from upriver.sql.resolved.views import declare_view
 from upriver.vnodes import VNODES_DEFAULT
 
 EVENTS = TableSpec(TABLE, SCHEMA, ("k",))
@@ -117,7 +117,7 @@ def _read(lake: Lake, manifest: Manifest) -> list[Batch]:
 def _region(spark: SparkSession) -> Callable[[Sequence[Batch]], None]:
     """A worker's share of the view, which here is all of it; the result applies an epoch to it."""
     tables = {TABLE: EVENTS}
-    plan = declare_view(VIEW, TOTALS, "k", tables, {}, SparkTyper(spark, tables))
+    plan = declare_view(VIEW, TOTALS, "k", tables, {}, SparkAnalyser(spark, tables))
     region = Region.build(plan, plan.regions[-1], Evaluator())
 
     def apply(epoch: Sequence[Batch]) -> None:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from simulator.event_weights import FAULTS, PLACES_MAX
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from simulator.tables import (
     ALL_VIEWS,
     CLOCKED,
@@ -28,7 +28,7 @@ from simulator.tables import (
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.retention import Retain
 from upriver.protocol.strategies import Strategy
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ def compiled_views(views: tuple[ViewSpec, ...] = ALL_VIEWS, way: int | None = No
     that may leave have no order, and views of them neither."""
     retains = retained(way)
     tables = {table.name: replace(table, retain=retains.get(table.name)) for table in TABLES}
-    typer = LocalTyper(tables)
+    typer = SharedAnalyser(tables)
     possible = [view for view in views if way is None or view.name not in ORDERED]
     declared = [(view, declare_view(view.name, view.sql, view.key, tables, {}, typer)) for view in possible]
     return tuple(replace(plan, sql=view.duck) if view.duck is not None else plan for view, plan in declared)

@@ -61,7 +61,7 @@ from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_
 from upriver.spark.typer import SparkTyper
 from upriver.spark.user_functions import Returns, declare_function
 from upriver.spark.view_frames import ViewFrames, declare_frame
-from upriver.sql.queries import MAP_OF, declare_view, mapped_view, over_tables
+from upriver.sql.resolved.views import MAP_OF, declare_view, mapped_view, over_tables
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 

@@ -14,10 +14,10 @@ from benchmarks.shop_queries import QUERIES, TABLE_KEYS
 from benchmarks.shop_rows import ShopSpec, write_rows
 from benchmarks.tpch_command import render_tpch
 from simulator.dataflow_world import DataflowWorld
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import TableSpec
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 SPEC = ShopSpec(0.001)
 MAY_BE_EMPTY = frozenset({"in groups", "idle", "six tables"})
@@ -64,7 +64,7 @@ def evaluator() -> Iterator[Evaluator]:
 def test_a_query_is_a_view_with_rows(name: str, evaluator: Evaluator) -> None:
     query = QUERIES[name]
     tables = {table: TableSpec(table, rows()[table].schema, (TABLE_KEYS[table],)) for table in query.tables}
-    plan = declare_view("v", query.sql, query.key, tables, {}, LocalTyper(tables))
+    plan = declare_view("v", query.sql, query.key, tables, {}, SharedAnalyser(tables))
     world = DataflowWorld(plan, tables, evaluator, Random(0), workers=1, moves_odds=0.0)
     world.run_epoch({table: rows()[table].combine_chunks().to_batches()[0] for table in query.tables})
     assert world.scan().num_rows or name in MAY_BE_EMPTY

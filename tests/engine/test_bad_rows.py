@@ -18,15 +18,15 @@ from soak import examples
 from state_kit import MANY, Row, plain_rows
 
 from simulator.dataflow_world import DataflowWorld
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake as Files
 from upriver.lake.rejected import Rejected
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 EVALUATOR = Evaluator()
-TYPER = LocalTyper(TABLES)
+TYPER = SharedAnalyser(TABLES)
 FEWER = settings(MANY, max_examples=examples(10))
 ODD = '"held" = 4'
 """Versions that may or may not be deletions."""

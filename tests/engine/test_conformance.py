@@ -19,16 +19,17 @@ from guards_kit import kept
 from partial_world import PartialWorld
 from plain_values import json_rows
 from query_kit import names_are_apart, same_rows
-from recorded_answers import FOLDER, Answer, RecordedTyper, Rows, read_answers, read_curves, rows_path
+from recorded_answers import FOLDER, Answer, Rows, read_answers, rows_path, types_text
 from rows_kit import rows_of
 
 from simulator.dataflow_world import DataflowWorld
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.errors import UserError
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan
 from upriver.plan.schemas import EVERYTHING_KEY
-from upriver.sql.queries import compile_view, declare_view
+from upriver.sql.resolved.views import compile_view, declare_view
 
 MOVES_ODDS = 0.1
 """How likely keys move at a point at which they may: there are hundreds of such points in a join."""
@@ -52,8 +53,9 @@ def name_of(value: Path | View) -> str:
 @pytest.mark.parametrize(("path", "view"), ANSWERED, ids=name_of)
 def test_a_view_is_what_spark_said_after_each_epoch(path: Path, view: View) -> None:
     file, answer = read_once(path), answer_of(path, view)
-    plan = declared(file, view, answer)
-    assert names_are_apart(compile_view("v", view.sql, file.tables, {}, typer_of(answer)).relation)
+    plan = declared(file, view)
+    assert types_text(plan.schema) == types_text(answer.said)
+    assert names_are_apart(compile_view("v", view.sql, file.tables, {}, analyser(file)).relation)
     assert answer.rows is not None
     assert len(answer.rows) == len(file.contents)
     check_moving(file, plan, answer.rows, Random(view.line))
@@ -72,7 +74,7 @@ def test_rows_are_set_aside_exactly_where_spark_raised(path: Path, view: View) -
 @pytest.mark.parametrize(("path", "view"), REFUSED, ids=name_of)
 def test_what_is_refused_says_why(path: Path, view: View) -> None:
     with pytest.raises(UserError) as raised:
-        declared(read_once(path), view, answer_of(path, view))
+        declared(read_once(path), view)
     assert view.error is not None
     assert view.error in str(raised.value)
 
@@ -112,13 +114,13 @@ def answer_of(path: Path, view: View) -> Answer:
     return found
 
 
-def declared(file: ConformanceFile, view: View, answer: Answer) -> DataflowPlan:
+def declared(file: ConformanceFile, view: View) -> DataflowPlan:
     key = view.key if view.error is None else "k"
-    return declare_view("v", view.sql, key, file.tables, {}, typer_of(answer))
+    return declare_view("v", view.sql, key, file.tables, {}, analyser(file))
 
 
-def typer_of(answer: Answer) -> RecordedTyper:
-    return RecordedTyper(answer, read_curves(FOLDER))
+def analyser(file: ConformanceFile) -> SharedAnalyser:
+    return SharedAnalyser(file.tables, timezone=file.timezone)
 
 
 def looked_up(world: DataflowWorld, plan: DataflowPlan, wanted: Rows) -> Rows:

@@ -7,11 +7,11 @@ import pytest
 from conformance_kit import View, read_file
 from recorded_answers import FOLDER
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan
 from upriver.runtime.worker import warm_up
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 from upriver.state.indexes import HashTable
 from upriver.state.vectors import Vector
 
@@ -27,7 +27,7 @@ def frozen() -> None:
 
 @pytest.mark.parametrize("view", FILE.views, ids=lambda view: f"line {view.line}")
 def test_regions_of_a_view_are_freed_without_the_collector(view: View) -> None:
-    plan = declare_view("v", view.sql, view.key, FILE.tables, {}, LocalTyper(FILE.tables))
+    plan = declare_view("v", view.sql, view.key, FILE.tables, {}, SharedAnalyser(FILE.tables))
     assert not _left_by(plan)
 
 

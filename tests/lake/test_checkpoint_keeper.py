@@ -13,7 +13,7 @@ import pytest
 from checkpoint_kit import FIRST, SECOND, VNODES, Model, a_lake, add_epochs, chunks_of, model_of, written
 from coordinator_kit import TABLE, planned
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import LakeError, WaitTimeout
 from upriver.ids import Epoch, FlowId, VnodeId
 from upriver.lake.checkpoint_keeper import CheckpointAction, CheckpointKeeper
@@ -35,7 +35,7 @@ from upriver.protocol.coordinator_events import (
     ForgetCheckpoints,
     PublishCheckpoint,
 )
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 from upriver.state.checkpoint import CheckpointPlace, FoundCheckpoints
 from upriver.state.failure import ViewFailure
 
@@ -310,7 +310,7 @@ FEWER = "SELECT k, j FROM t WHERE k > 'x'"
 
 
 def compiled(name: str, sql: str) -> DataflowPlan:
-    return declare_view(name, sql, "j", {"t": TABLE}, {}, LocalTyper({"t": TABLE}))
+    return declare_view(name, sql, "j", {"t": TABLE}, {}, SharedAnalyser({"t": TABLE}))
 
 
 def renamed(plan: DataflowPlan, name: str) -> DataflowPlan:

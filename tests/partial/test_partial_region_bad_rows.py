@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from soak import examples
 from state_kit import MANY, Row, batch_of, keys_of, plain_rows
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.batch import Batch
 from upriver.engine.expressions import Evaluator
 from upriver.engine.region import ALL_ROWS, Region
@@ -23,7 +23,7 @@ from upriver.partial.partial_region import PartialRegion
 from upriver.partial.rules import ALL_RULES
 from upriver.plan.explain import why_full
 from upriver.plan.plan import DataflowPlan, LakeEdge, TableSpec
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 MOST = 2**63 - 1
 SCHEMA = pa.schema([("k", pa.int64()), ("x", pa.int64()), ("s", pa.string())])
@@ -56,7 +56,7 @@ EVALUATOR = Evaluator()
 
 @cache
 def planned(query: str) -> DataflowPlan:
-    plan = declare_view("v", QUERIES[query], "k", TABLES, {}, LocalTyper(TABLES))
+    plan = declare_view("v", QUERIES[query], "k", TABLES, {}, SharedAnalyser(TABLES))
     return replace(plan, full_because=why_full(plan, True, ()))
 
 

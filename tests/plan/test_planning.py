@@ -11,7 +11,7 @@ from random_relations import relations
 from relation_kit import count, distinct, group, join, prefixed, scan, select, set_operation, top, union, where
 
 from simulator import tables as sim
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.builders import operators_of
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, ProtocolError, UnsupportedSql
@@ -39,7 +39,7 @@ from upriver.plan.plan import (
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
 from upriver.plan.routing import found_in, routings
-from upriver.sql.queries import compile_view
+from upriver.sql.resolved.views import compile_view
 
 EVALUATOR = Evaluator()
 WEATHER = TableSpec(
@@ -115,7 +115,7 @@ SIMPLE = [(view.sql, view.key, view.key) for view in sim.VIEWS] + [
 @pytest.mark.parametrize(("sql", "key", "index"), SIMPLE)
 def test_a_view_of_one_table_is_one_region(sql: str, key: tuple[str, ...], index: tuple[str, ...]) -> None:
     tables = {table.name: table for table in sim.TABLES}
-    view = compile_view("v", sql, tables, {}, LocalTyper(tables))
+    view = compile_view("v", sql, tables, {}, SharedAnalyser(tables))
     (region,) = plan_regions("v", view.relation, key, tables)
     source, *steps = _ops(view.relation)
     assert isinstance(source, Scan)
@@ -238,7 +238,7 @@ def test_all_rows_meet_where_no_column_parts_them() -> None:
     ],
 )
 def test_rows_of_which_no_column_is_needed_have_one(sql: str) -> None:
-    relation = compile_view("v", sql, EVERYTHING, {}, LocalTyper(EVERYTHING)).relation
+    relation = compile_view("v", sql, EVERYTHING, {}, SharedAnalyser(EVERYTHING)).relation
     regions = plan_regions("v", relation, (), EVERYTHING)
     schemas = [part.schema for region in regions for parts in (region.inputs, region.nodes) for part in parts]
     assert schemas

@@ -17,7 +17,7 @@ from random_tables import RandomRows, random_tables
 from soak import examples
 from state_kit import MANY, Row, plain_rows
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from simulator.scenarios import compiled_views
 from simulator.tables import TABLES as SIMULATED
 from simulator.tables import RowSource
@@ -30,7 +30,7 @@ from upriver.plan.plan import DataflowPlan, ExchangeEdge, LakeEdge, Per, Scan, S
 from upriver.plan.planning import plan_regions
 from upriver.plan.provenance import KeyTrace, lake_edges, trace_edges, traces, why_untraced
 from upriver.plan.relation import Relation
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 EVALUATOR = Evaluator()
 
@@ -84,7 +84,7 @@ TRACED_VIEWS, UNTRACED_VIEWS = cases(TRACED), cases(UNTRACED)
 
 
 def planned(sql: str, key: str) -> DataflowPlan:
-    return declare_view("v", sql, key.split(), TABLES, {}, LocalTyper(TABLES))
+    return declare_view("v", sql, key.split(), TABLES, {}, SharedAnalyser(TABLES))
 
 
 def exchanges(plan: DataflowPlan) -> Iterator[tuple[str, int]]:
@@ -149,7 +149,7 @@ SPANS = "SELECT e.until, s.x FROM starts s JOIN ends e ON s.k = e.k AND s.at = e
     ids=["of the consumer's key", "of the key of a producer that rows are exchanged to"],
 )
 def test_a_column_of_another_type_is_no_trace(sql: str, key: str | tuple[str, ...]) -> None:
-    plan = declare_view("v", sql, key, TIMES, {}, LocalTyper(TIMES))
+    plan = declare_view("v", sql, key, TIMES, {}, SharedAnalyser(TIMES))
     assert "starts.x, starts.at is of another type in table starts" in (why_untraced(plan) or "")
 
 
@@ -265,6 +265,6 @@ def test_no_key_of_any_query_is_missing(rng: Random) -> None:
     specs = {table.spec.name: table.spec for table in tables}
     (view,) = random_views(tables, rng)
     note(f"view {view.name}, key {view.key}: {view.query.spark}")
-    plan = declare_view(view.name, view.query.spark, view.key, specs, {}, LocalTyper(specs))
+    plan = declare_view(view.name, view.query.spark, view.key, specs, {}, SharedAnalyser(specs))
     if trace_edges(plan):
         assert_no_key_is_missing(plan, RandomRows(tables, rng).epochs(2))

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.used_columns import with_used_columns
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 COLUMNS = {"k": pa.int32(), "n": pa.int32(), "m": pa.int32(), "t": pa.string()}
 QUERIES = [
@@ -26,7 +26,7 @@ def plan(sql: str, **changed: pa.DataType) -> DataflowPlan:
     schema = pa.schema(list((COLUMNS | changed).items()))
     tables = {name: TableSpec(name, schema, ("k",)) for name in ("r", "s")}
     tables["u"] = TableSpec("u", schema, ("k",), order_by=("n",), primary_key=("k",))
-    return declare_view("v", sql, "k", tables, {}, LocalTyper(tables))
+    return declare_view("v", sql, "k", tables, {}, SharedAnalyser(tables))
 
 
 @pytest.mark.parametrize("sql", QUERIES)

@@ -12,11 +12,11 @@ from soak import drawn_seed
 
 from simulator.campaign import Simulator
 from simulator.checkers import Violated
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from simulator.scenarios import HARSH, ClusterScenario
 from simulator.tables import TABLES
 from upriver.plan.plan import DataflowPlan
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 VIEWS, LEVELS = 3, 2
 SMALL = ClusterScenario(weights={**HARSH, "sizes": (0, 1, 3)}, failing_share=0.0, retained_share=0.0, steps=100)
@@ -60,7 +60,7 @@ def plans_by_lot(rng: Random) -> tuple[DataflowPlan, ...]:
     texts: dict[str, str] = {}
     plans = []
     for view in views:
-        plan = declare_view(view.name, view.query.spark, view.key, specs, texts, LocalTyper(specs))
+        plan = declare_view(view.name, view.query.spark, view.key, specs, texts, SharedAnalyser(specs))
         plans.append(replace(plan, sql=view.query.duck))
         texts[view.name] = view.query.spark
     return tuple(plans)

@@ -23,9 +23,9 @@ from upriver.net.server import Listen
 from upriver.plan.plan import LatestOp, TableSpec, lake_channel
 from upriver.spark.leaves import Leaves
 from upriver.spark.tables import table_as_of
-from upriver.spark.typer import SparkTyper
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.view_frames import ViewFrames
-from upriver.sql.queries import declare_view, over_tables
+from upriver.sql.resolved.views import declare_view, over_tables
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 pytestmark = pytest.mark.spark
@@ -188,7 +188,7 @@ VIEWS = {
 def frames_of(spark: Any, tables: dict[str, TableSpec], sql: str) -> ViewFrames:
     """Of an app with a view, ``view``, in the time zone that the session has now. sql: may name those of ``VIEWS``."""
     leaves: Leaves
-    typer = SparkTyper(spark, tables, leaf=lambda name, schema: leaves.own(name, schema))
+    typer = SparkAnalyser(spark, tables, leaf=lambda name, schema: leaves.own(name, schema))
     leaves = Leaves(spark, lambda: typer.session, Listen(), "token", {}, 2)
     frames = ViewFrames(spark, leaves, typer, tables)
     frames.keep("view", over_tables(sql, VIEWS))
@@ -209,7 +209,7 @@ def test_views_over_views_as_of_an_epoch(spark: Any, ordered: History) -> None:
         for view, expected in (("Rich", rich), ("paid", f"SELECT *, 5D AS x FROM ({rich}) WHERE name IS NOT NULL")):
             sql = VIEWS[view]
             frame = as_of(frames_of(spark, tables, sql), ordered, epoch)
-            plan = declare_view(view, sql, "name", tables, VIEWS, SparkTyper(spark, tables))
+            plan = declare_view(view, sql, "name", tables, VIEWS, SparkAnalyser(spark, tables))
             assert [(f.name, f.dataType) for f in frame.schema] == [
                 (f.name, f.dataType) for f in from_arrow_schema(plan.schema)
             ]

@@ -14,8 +14,8 @@ from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.settings import MEMORY_BUDGET_MIN
 from upriver.spark.declared_tables import StartedSource
 from upriver.spark.running_app import AppConfig, RunningApp
-from upriver.spark.typer import SparkTyper
-from upriver.sql.queries import declare_view
+from upriver.spark.analyser import SparkAnalyser
+from upriver.sql.resolved.views import declare_view
 from upriver.worker.memory import fixed_bytes
 
 pytestmark = pytest.mark.spark
@@ -80,7 +80,7 @@ NUMBERS = TableSpec("numbers", pa.schema([("k", pa.int64()), ("v", pa.int64())])
 def planned(spark: Any, name: str) -> DataflowPlan:
     """A partial view."""
     tables = {NUMBERS.name: NUMBERS}
-    plan = declare_view(name, SQL, "k", tables, {}, SparkTyper(spark, tables))
+    plan = declare_view(name, SQL, "k", tables, {}, SparkAnalyser(spark, tables))
     return DataflowPlan(plan.name, plan.sql, plan.key, plan.schema, plan.regions, full_because=None)
 
 

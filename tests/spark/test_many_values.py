@@ -12,8 +12,8 @@ from awkward_kit import INF
 from conformance_kit import listed
 from sql_kit import by_spark, differences, evaluated, spec
 
-from simulator.local_typer import LocalTyper
-from upriver.spark.typer import SparkTyper
+from simulator.shared_analyser import SharedAnalyser
+from upriver.spark.analyser import SparkAnalyser
 
 pytestmark = pytest.mark.spark
 EXACT = Context(prec=60)
@@ -29,7 +29,7 @@ def test_cases_of_all_letters_equal_spark(spark: Any) -> None:
     texts = [*cased, *(form.format(letter) for letter in new for form in ("{0}", "aΣ{0}a", "a{0}Σ")), *sigmas]
     rows = pa.record_batch({"r": pa.array(range(len(texts)), pa.int32()), "s": texts})
     expressions = ["upper(s)", "lower(s)", "upper('ß' || s)", "upper(lower(s))", "lower(upper(s))", "lower(lower(s))"]
-    ours = evaluated(rows, expressions, LocalTyper({"t": spec("t", rows.schema)}))
+    ours = evaluated(rows, expressions, SharedAnalyser({"t": spec("t", rows.schema)}))
     assert differences(ours, by_spark(spark, rows, expressions), expressions, rows) == []
 
 
@@ -59,7 +59,7 @@ def test_conversions_of_many_numbers_equal_spark(spark: Any) -> None:
         x = CAST(text AS DOUBLE); q > p; floor(p); ceil(q)
         """
     )
-    ours = evaluated(rows, expressions, SparkTyper(spark, {"t": spec("t", rows.schema)}))
+    ours = evaluated(rows, expressions, SparkAnalyser(spark, {"t": spec("t", rows.schema)}))
     assert differences(ours, by_spark(spark, rows, expressions), expressions, rows) == []
 
 
@@ -70,7 +70,7 @@ def test_digits_of_many_doubles_equal_spark(spark: Any) -> None:
     rows = pa.record_batch({"r": pa.array(range(8000), pa.int32()), "x": ties + others})
     expressions = [f"round(x, {places})" for places in (1, 2, 3, 4, 6, 9)]
     expressions += ["CAST(x AS DECIMAL(38,2))", "CAST(x AS DECIMAL(38,6))", "CAST(x AS DECIMAL(38,15))"]
-    ours = evaluated(rows, expressions, LocalTyper({"t": spec("t", rows.schema)}))
+    ours = evaluated(rows, expressions, SharedAnalyser({"t": spec("t", rows.schema)}))
     assert differences(ours, by_spark(spark, rows, expressions), expressions, rows) == []
 
 
@@ -82,5 +82,5 @@ def test_quotients_of_many_decimals_equal_spark(spark: Any) -> None:
     arrays = [pa.array(range(5000), pa.int32()), left, pa.array(right, pa.decimal128(7, 2))]
     rows = pa.RecordBatch.from_arrays(arrays, names=["r", "a", "b"])
     expressions = ["a / b", "a % b", "b / 3", "a / 8", "-a / b", "1 / b", "a / -b", "b % 0.07"]
-    ours = evaluated(rows, expressions, LocalTyper({"t": spec("t", rows.schema)}))
+    ours = evaluated(rows, expressions, SharedAnalyser({"t": spec("t", rows.schema)}))
     assert differences(ours, by_spark(spark, rows, expressions), expressions, rows) == []

@@ -8,8 +8,8 @@ from sql_kit import projection_of, spec
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UnsupportedSql
-from upriver.spark.typer import SparkTyper
-from upriver.sql.queries import CompiledView, compile_view
+from upriver.spark.analyser import SparkAnalyser
+from upriver.sql.resolved.views import CompiledView, compile_view
 
 pytestmark = pytest.mark.spark
 
@@ -21,7 +21,7 @@ TABLES = {
 }
 
 
-def compiled(sql: str, typer: SparkTyper) -> CompiledView:
+def compiled(sql: str, typer: SparkAnalyser) -> CompiledView:
     """A view of the table flights."""
     return compile_view("v", sql, {"flights": FLIGHTS}, {}, typer)
 
@@ -29,7 +29,7 @@ def compiled(sql: str, typer: SparkTyper) -> CompiledView:
 def test_the_users_session_stays_as_it_is(spark: Any) -> None:
     private = spec("upriver_private", FLIGHTS.schema)
     tables = {"upriver_private": private}
-    typer = SparkTyper(spark, tables)
+    typer = SparkAnalyser(spark, tables)
     assert typer.schema_of("SELECT count(*) AS n FROM upriver_private").names == ["n"]
     assert not spark.catalog.tableExists("upriver_private")
     tables["later"] = spec("later", pa.schema([("a", pa.int8())]))
@@ -48,7 +48,7 @@ COMMANDS = [
 @pytest.mark.parametrize("sql", COMMANDS)
 def test_spark_is_never_given_a_command(spark: Any, sql: str) -> None:
     with pytest.raises(UnsupportedSql, match=r"does not begin with SELECT|INSERTS? is not supported"):
-        compiled(sql, SparkTyper(spark, {"flights": FLIGHTS}))
+        compiled(sql, SparkAnalyser(spark, {"flights": FLIGHTS}))
     assert not spark.catalog.tableExists("made")
 
 
@@ -64,13 +64,13 @@ def test_a_session_that_means_something_else_is_refused(spark: Any, name: str, v
     session = spark.newSession()
     session.conf.set(name, value)
     with pytest.raises(DeclarationError, match=name):
-        SparkTyper(session, {}).schema_of("SELECT 1 AS one")
+        SparkAnalyser(session, {}).schema_of("SELECT 1 AS one")
 
 
 def test_the_typer_knows_the_sessions_time_zone(spark: Any) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "Europe/Paris")
-    typer = SparkTyper(session, {"flights": FLIGHTS})
+    typer = SparkAnalyser(session, {"flights": FLIGHTS})
     assert typer.timezone == "Europe/Paris"
     zone = pa.timestamp("us", tz="Europe/Paris")
     view = compiled("SELECT plane, max(at) AS last FROM flights GROUP BY plane", typer)
@@ -82,7 +82,7 @@ def test_the_typer_knows_the_sessions_time_zone(spark: Any) -> None:
 def test_a_timestamp_in_quotes_is_sparks_instant_in_any_zone(spark: Any) -> None:
     session = spark.newSession()
     session.conf.set("spark.sql.session.timeZone", "America/New_York")
-    typer = SparkTyper(session, {"flights": FLIGHTS})
+    typer = SparkAnalyser(session, {"flights": FLIGHTS})
     # Winter, summer, an hour that is skipped, one that comes twice, and one long before daylight saving.
     for text in (
         "2024-01-15 12:00:00",
@@ -101,11 +101,11 @@ def test_spark_names_and_types_a_view_of_views(spark: Any) -> None:
     views = {"counts": "SELECT k, count(*) FROM sales GROUP BY k;"}
     views["most"] = "WITH c AS (SELECT * FROM counts) SELECT * FROM c"
     sql = "SELECT m.*, upper(q.name) FROM most m JOIN people q ON m.k = q.k -- all of it"
-    view = compile_view("v", sql, TABLES, views, SparkTyper(spark, TABLES))
+    view = compile_view("v", sql, TABLES, views, SparkAnalyser(spark, TABLES))
     assert view.schema.names == ["k", "count(1)", "upper(name)"]
 
 
 def test_spark_tells_a_mistake_in_a_view_of_views_at_its_place(spark: Any) -> None:
     views = {"counts": "SELECT k\nFROM sales"}
     with pytest.raises(DeclarationError, match=r"`nothing`.*line 2 pos 1"):
-        compile_view("v", "SELECT k,\n nothing FROM counts", TABLES, views, SparkTyper(spark, TABLES))
+        compile_view("v", "SELECT k,\n nothing FROM counts", TABLES, views, SparkAnalyser(spark, TABLES))

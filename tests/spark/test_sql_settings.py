@@ -12,8 +12,8 @@ from upriver.app import App
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.spark.schema import arrow_schema
 from upriver.spark.session import NEEDED, ZONE, checked_settings
-from upriver.spark.typer import SparkTyper
-from upriver.sql.queries import compile_view
+from upriver.spark.analyser import SparkAnalyser
+from upriver.sql.resolved.views import compile_view
 from upriver.zones import zone_info, zone_name
 
 pytestmark = pytest.mark.spark
@@ -115,12 +115,12 @@ def test_zones_mean_to_python_what_they_mean_to_spark(spark: Any) -> None:
         rows = session.sql("SELECT 1 AS k, timestamp_seconds(0) AS at")
         assert arrow_schema(rows, "t").field("at").type == pa.timestamp("us", name)
         tables = {"t": spec("t", arrow_schema(rows, "t"))}
-        assert SparkTyper(session, tables).schema_of("SELECT at FROM t").field("at").type == pa.timestamp("us", name)
+        assert SparkAnalyser(session, tables).schema_of("SELECT at FROM t").field("at").type == pa.timestamp("us", name)
 
 
 def test_a_function_of_the_users_own_is_refused_as_that(spark: Any) -> None:
     spark.udf.register("plus_one_more", lambda x: x + 1, "int")
-    typer = SparkTyper(spark, {"t": spec("t", pa.schema([("k", pa.int32())]))})
+    typer = SparkAnalyser(spark, {"t": spec("t", pa.schema([("k", pa.int32())]))})
     with pytest.raises(UnsupportedSql, match=r"line 1: the function plus_one_more\(\), which is registered") as refused:
         typer.schema_of("SELECT k, plus_one_more(k) AS x FROM t")
     assert "Declare it by app.function()." in str(refused.value)
@@ -133,7 +133,7 @@ def test_a_table_has_a_name_by_which_both_read_it_or_is_refused(spark: Any) -> N
     refused = set()
     for name in WORDS.split(" "):
         tables = {name: spec(name, pa.schema([("k", pa.int32())]))}
-        typer = SparkTyper(spark, tables)
+        typer = SparkAnalyser(spark, tables)
         try:
             typer.check_name("table", name)
         except DeclarationError as error:

@@ -5,7 +5,7 @@ import pytest
 from sql_kit import local_view, spec
 
 from upriver.errors import UnsupportedSql
-from upriver.sql.queries import MAP_OF
+from upriver.sql.resolved.views import MAP_OF
 
 T = spec(
     "t",

@@ -3,24 +3,24 @@
 import pyarrow as pa
 import pytest
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import UnsupportedSql
 from upriver.plan.clock import ClockOp
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.sql.clock import with_instant
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 SCHEMA = [("k", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("d", pa.date32()), ("s", pa.string())]
 TABLES = {"t": TableSpec("t", pa.schema(SCHEMA), ("k",)), "u": TableSpec("u", pa.schema(SCHEMA), ("k",))}
 
 
-class InBerlin(LocalTyper):
+class InBerlin(SharedAnalyser):
     @property
     def timezone(self) -> str:
         return "Europe/Berlin"
 
 
-def view(sql: str, key: str | tuple[str, ...], typer: type[LocalTyper] = LocalTyper) -> DataflowPlan:
+def view(sql: str, key: str | tuple[str, ...], typer: type[SharedAnalyser] = SharedAnalyser) -> DataflowPlan:
     return declare_view("v", sql, key, TABLES, {}, typer(TABLES))
 
 
@@ -30,7 +30,7 @@ def clock_of(plan: DataflowPlan) -> ClockOp:
     return op
 
 
-def declared(where: str, typer: type[LocalTyper] = LocalTyper) -> DataflowPlan:
+def declared(where: str, typer: type[SharedAnalyser] = SharedAnalyser) -> DataflowPlan:
     return declare_view("v", f"SELECT k, at FROM t WHERE {where}", "k", TABLES, {}, typer(TABLES))
 
 
@@ -110,7 +110,7 @@ def test_outside_of_utc_dates_work_and_wall_clocks_are_computed_from_now() -> No
 def test_a_column_takes_precedence_over_a_word() -> None:
     table = TableSpec("t", pa.schema([("k", pa.int32()), ("current_date", pa.date32())]), ("k",))
     sql = "SELECT k FROM t WHERE current_date > DATE '2024-01-01'"
-    assert not declare_view("v", sql, "k", {"t": table}, {}, LocalTyper({"t": table})).is_clocked
+    assert not declare_view("v", sql, "k", {"t": table}, {}, SharedAnalyser({"t": table})).is_clocked
 
 
 def test_an_instant_stands_for_the_clock() -> None:

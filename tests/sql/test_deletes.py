@@ -6,11 +6,11 @@ from types import MappingProxyType
 import pyarrow as pa
 import pytest
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UserError
 from upriver.plan.plan import TableSpec, UserFunction
-from upriver.sql.queries import deletion
+from upriver.sql.resolved.views import deletion
 
 SCHEMA = pa.schema(
     [
@@ -36,7 +36,7 @@ ROWS = pa.RecordBatch.from_pydict(
 
 
 def translated(sql: str) -> str:
-    return deletion(sql, CHANGES, LocalTyper({"changes": CHANGES}))
+    return deletion(sql, CHANGES, SharedAnalyser({"changes": CHANGES}))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from function_calls import calls_of
 from function_page import PAGE, page
 from sql_kit import spec
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.sql.function_table import CHANGING, REFUSED, TABLE
 from upriver.sql.signatures import Function
 
@@ -29,7 +29,7 @@ def test_the_front_end_takes_each_call_of_a_function(function: Function) -> None
     calls = calls_of(function)
     assert calls
     for call in calls:
-        (made,) = projection(call, rows(), LocalTyper({"t": spec("t", rows().schema)})).schema
+        (made,) = projection(call, rows(), SharedAnalyser({"t": spec("t", rows().schema)})).schema
         if isinstance(function.gives, pa.DataType):
             assert any(name in call for name in function.all_names)
             assert made.type == function.gives or f"{function.all_names[0]}(" not in call[: call.find("(") + 1]

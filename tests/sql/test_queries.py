@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from sql_kit import Parts, local_plan, parts_of, spec
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import DeclarationError
 from upriver.plan.plan import (
     AggregateCall,
@@ -257,7 +257,7 @@ def test_a_message_shows_the_place() -> None:
 
 def test_the_local_typer_types_as_spark_does() -> None:
     sql = "SELECT TAILNUM, sum(distance) AS s, avg(distance) AS a, sum(fare) AS f, max(at) AS t FROM flights GROUP BY 1"
-    assert LocalTyper({"flights": FLIGHTS}).schema_of(sql) == group_schema(
+    assert SharedAnalyser({"flights": FLIGHTS}).schema_of(sql) == group_schema(
         ("TAILNUM", pa.string()),
         ("s", pa.int64()),
         ("a", pa.float64()),

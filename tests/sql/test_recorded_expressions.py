@@ -9,15 +9,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from conformance_kit import Expressions, read_file
-from expression_kit import BEYOND_US, computed, projection, query_of, rows_for, tried
+from expression_kit import BEYOND_US, computed, projection, rows_for, tried
 from function_calls import function_of_each
 from plain_values import RAISES, is_same, json_rows
-from recorded_answers import FOLDER, Answer, RecordedTyper, read_answers, rows_path
+from recorded_answers import FOLDER, Answer, read_answers, rows_path
+from sql_kit import spec
 
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError
 from upriver.plan.plan import Projection
-from upriver.plan.types import is_instant
+from upriver.plan.types import same_type
 from upriver.sql.signatures import RAISES as ALWAYS_RAISES
 
 EVALUATOR = Evaluator()
@@ -86,10 +88,10 @@ def answer_of(path: Path, text: str) -> Answer:
 
 
 def declared(path: Path, text: str, rows: pa.RecordBatch, answer: Answer) -> Projection:
-    """With the type that Spark gives it."""
-    said, zone = answer.asked[text], read_once(path).timezone
+    """With the type that Spark gave it."""
+    zone = read_once(path).timezone
+    made = projection(text, rows, SharedAnalyser({"t": spec("t", rows.schema)}, timezone=zone))
+    (ours,), said = made.schema.types, answer.said
     assert isinstance(said, pa.Schema)
-    (type,) = said.types
-    given = pa.field("e", pa.timestamp("us", zone) if is_instant(type) else type)
-    schema = pa.schema([rows.schema.field(0), given])
-    return projection(text, rows, RecordedTyper(Answer({query_of(text, rows): schema}), {}, zone))
+    assert same_type(ours, said.types[0])
+    return made

@@ -11,7 +11,7 @@ from sql_kit import local_plan, local_view, projection_of, spec
 
 from upriver.errors import UnsupportedSql
 from upriver.plan.plan import FilterOp, UserFunction
-from upriver.sql.queries import compile_view
+from upriver.sql.resolved.views import compile_view
 
 TABLE = spec(
     "t",

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from query_kit import names_are_apart, tables
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import DeclarationError
 from upriver.plan.plan import (
     AggregateCall,
@@ -28,14 +28,14 @@ from upriver.plan.plan import (
     WindowOp,
 )
 from upriver.plan.relation import Relation
-from upriver.sql.queries import CompiledView, compile_view
+from upriver.sql.resolved.views import CompiledView, compile_view
 
 TABLES = tables()
 Found = TypeVar("Found", bound=Op)
 
 
 def compiled(sql: str, **views: str) -> CompiledView:
-    return compile_view("v", sql, TABLES, views, LocalTyper(TABLES))
+    return compile_view("v", sql, TABLES, views, SharedAnalyser(TABLES))
 
 
 def tree(sql: str, **views: str) -> Relation:

@@ -11,7 +11,7 @@ from sql_kit import spec
 from user_function_kit import user_function
 
 from simulator.dataflow_world import DataflowWorld
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.lake.checkpoint_places import plan_digest
@@ -19,7 +19,7 @@ from upriver.lake.control import ControlRecord
 from upriver.plan.explain import explain, render
 from upriver.plan.plan import DataflowPlan, FunctionForm, UserFunction
 from upriver.protocol.plans import plan_from_json, plan_to_json
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 from upriver.vnodes import Placement
 
 T = spec("t", pa.schema([("k", pa.int32()), ("v", pa.float64()), ("s", pa.string())]))
@@ -30,7 +30,7 @@ FUNCTIONS = {"double_of": DOUBLE, "loud": UPPER}
 
 
 def planned(sql: str, functions: dict[str, UserFunction], key: str = "k") -> DataflowPlan:
-    return declare_view("v", sql, key, {"t": T}, {}, LocalTyper({"t": T}, functions))
+    return declare_view("v", sql, key, {"t": T}, {}, SharedAnalyser({"t": T}, functions))
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import pytest
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import ClusterError, NotReady, ProtocolError, UnsupportedSql
 from upriver.plan.plan import TableSpec
-from upriver.sql.queries import declare_view
+from upriver.sql.resolved.views import declare_view
 
 FIELDS = [("k", pa.int64()), ("tags", pa.map_(pa.string(), pa.int64())), ("gap", pa.duration("s")), ("x", pa.int64())]
 TABLES = {name: TableSpec(name, pa.schema(FIELDS), ("k",)) for name in ("t", "u")}
@@ -29,7 +29,7 @@ def test_rows_that_nothing_can_route_are_refused_at_their_place(marked: str) -> 
     place, sql = marked.index("^"), marked.replace("^", "")
     line, column = marked.count("\n", 0, place) + 1, place - marked.rfind("\n", 0, place)
     with pytest.raises(UnsupportedSql) as raised:
-        declare_view("v", sql, "k", TABLES, {"w": INNER}, LocalTyper(TABLES))
+        declare_view("v", sql, "k", TABLES, {"w": INNER}, SharedAnalyser(TABLES))
     first, shown, caret = str(raised.value).splitlines()
     assert first.startswith("view 'v'")
     assert f"line {line}, column {column}: " in first
@@ -40,7 +40,7 @@ def test_rows_that_nothing_can_route_are_refused_at_their_place(marked: str) -> 
     "cause", [AssertionError("no column"), ValueError("A null type"), ProtocolError("DuckDB says")]
 )
 def test_a_fault_of_ours_names_the_view_and_has_its_sql(cause: Exception) -> None:
-    class Faulty(LocalTyper):
+    class Faulty(SharedAnalyser):
         def schema_of(self, sql: str) -> pa.Schema:
             raise cause
 
@@ -50,7 +50,7 @@ def test_a_fault_of_ours_names_the_view_and_has_its_sql(cause: Exception) -> Non
 
 
 def test_an_error_of_the_cluster_stays_one() -> None:
-    class Busy(LocalTyper):
+    class Busy(SharedAnalyser):
         def schema_of(self, sql: str) -> pa.Schema:
             raise NotReady("Spark is gone")
 

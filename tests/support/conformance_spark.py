@@ -14,38 +14,32 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.pandas.types import from_arrow_schema
-from recorded_answers import Answer, RecordingTyper, Rows
+from recorded_answers import Answer, Rows
 from soak import chance
 from sql_kit import generating_code, optimizing
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UserError
 from upriver.spark.session import unlogged
-from upriver.spark.typer import SparkTyper
-from upriver.sql.clock import with_instant
-from upriver.sql.queries import declare_view
+from upriver.spark.analyser import SparkAnalyser
+from upriver.spark.leaf_plans import LeafPlans
 
 VIEWS_OF_A_QUERY = 8
 
 
-def answers_of_spark(
-    spark: Any, file: ConformanceFile, views: Sequence[View], curves: dict[int, tuple[float, ...]]
-) -> dict[str, Answer]:
-    """The answers, by query. curves: what was asked of them is added. Raises UserError for a view that is refused, and
-    should not be."""
-    typer = RecordingTyper(SparkTyper(spark, file.tables), curves)
+def answers_of_spark(spark: Any, file: ConformanceFile, views: Sequence[View]) -> dict[str, Answer]:
+    """The answers, by query. Raises UserError for a view that is refused, and should not be."""
+    analyser = SparkAnalyser(spark, file.tables)
     answers: dict[str, Answer] = {}
     for view in views:
-        typer.answer = answers[view.sql] = Answer()
-        key = view.key if view.error is None else "k"
+        answers[view.sql] = Answer()
         try:
-            declare_view("v", view.sql, key, file.tables, {}, typer)
+            answers[view.sql].said = analyser.analysed("v", view.sql, {}).schema
         except UserError as error:
+            answers[view.sql].said = error
             if view.error is None:
                 error.add_note(f"line {view.line}: {view.sql}")
                 raise
-        else:
-            typer.schema_of(view.sql)
     answered = [view for view in views if view.error is None and not view.sets_aside]
     with optimizing(spark):
         rows = [_rows_of_spark(spark, file, epoch, answered) for epoch in range(len(file.contents))]
@@ -97,15 +91,15 @@ def _add_good_rows(spark: Any, file: ConformanceFile, view: View, answer: Answer
 
 def _rows_of_spark(spark: Any, file: ConformanceFile, epoch: int, views: Sequence[View]) -> dict[View, Rows]:
     """The rows of each view. Several views are one query, whose columns are structs, because each query costs."""
-    columns = {name for table in file.tables.values() for name in table.schema.names}
     for name, table in file.contents[epoch].items():
         schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
         spark.createDataFrame(table, schema).createOrReplaceTempView(name)
     found: dict[View, Rows] = {}
+    plans = LeafPlans(spark)
     for start in range(0, len(views), VIEWS_OF_A_QUERY):
         part = views[start : start + VIEWS_OF_A_QUERY]
         frames = [
-            _structs(spark.sql(with_instant(view.sql, file.instants[epoch], columns)), f"v{place}")
+            _structs(plans.rewritten(spark, spark.sql(view.sql), {}, file.instants[epoch]), f"v{place}")
             for place, view in enumerate(part)
         ]
         rows = reduce(partial(DataFrame.unionByName, allowMissingColumns=True), frames).collect()

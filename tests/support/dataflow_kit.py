@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import strategies as st
 from relation_kit import join, prefixed, scan
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.plan.planning import plan_regions
 from upriver.plan.relation import Relation
-from upriver.sql.queries import compile_view
+from upriver.sql.resolved.views import compile_view
 
 INT, LONG, TEXT, REAL = pa.int32(), pa.int64(), pa.string(), pa.float64()
 
@@ -94,7 +94,7 @@ greatest group by a computed key | amount | 3 | WITH n AS (SELECT amount, lower(
 
 
 def _query(key: str, regions: str, sql: str) -> Query:
-    relation = compile_view("v", sql, TABLES, {}, LocalTyper(TABLES)).relation
+    relation = compile_view("v", sql, TABLES, {}, SharedAnalyser(TABLES)).relation
     return Query(relation, tuple(key.split()), re.sub(r"\bstock\b", CURRENT, sql), int(regions))
 
 

@@ -12,7 +12,7 @@ from upriver.engine.expressions import Evaluator
 from upriver.engine.operators.operator import ExpressionEvaluator
 from upriver.errors import RowError
 from upriver.plan.plan import Projection
-from upriver.sql.queries import Typer, compile_view
+from upriver.sql.resolved.views import Analyser, compile_view
 from upriver.sql.tries import or_null
 
 BEYOND = re.compile(
@@ -38,9 +38,9 @@ def rows_for(text: str, rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.take(pa.array(sorted(first.values())))
 
 
-def projection(text: str, rows: pa.RecordBatch, typer: Typer) -> Projection:
+def projection(text: str, rows: pa.RecordBatch, analyser: Analyser) -> Projection:
     """How the expression is computed. Raises UnsupportedSql, or DeclarationError for a constant that fails."""
-    made = projection_of(compile_view("v", query_of(text, rows), {"t": spec("t", rows.schema)}, {}, typer))
+    made = projection_of(compile_view("v", query_of(text, rows), {"t": spec("t", rows.schema)}, {}, analyser))
     place = made.schema.get_field_index("e")
     return Projection((made.expressions[place],), pa.schema([made.schema.field(place)]))
 

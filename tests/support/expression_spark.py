@@ -19,7 +19,7 @@ from recorded_answers import Answer
 from sql_kit import optimizing, spec
 
 from upriver.spark.session import ZONE, unlogged
-from upriver.spark.typer import SparkTyper
+from upriver.spark.analyser import SparkAnalyser
 
 BATCH = 60
 """Expressions of one Spark job."""
@@ -35,11 +35,11 @@ def expressions_of_spark(spark: Any, file: ConformanceFile, chosen: Sequence[str
     spark.conf.set(ZONE, file.timezone)
     for group in file.expressions:
         rows = file.rows_of(group.table)
-        typer = SparkTyper(spark, {"t": spec("t", rows.schema)})
+        analyser = SparkAnalyser(spark, {"t": spec("t", rows.schema)})
         found: dict[str, Answer] = {}
         for text, values in _all_values(spark, rows, [text for text in group.texts if text in chosen]).items():
-            schema = typer.schema_of(query_of(text, rows))
-            found[text] = Answer({text: pa.schema([schema.field("e")])}, values=values)
+            schema = analyser.analysed("v", query_of(text, rows), {}).schema
+            found[text] = Answer(pa.schema([schema.field("e")]), values=values)
         if group.are_samples:
             _add_lenient(spark, rows, found)
         answers |= found

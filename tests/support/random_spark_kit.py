@@ -20,9 +20,9 @@ from simulator.dataflow_world import DataflowWorld
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UserError
 from upriver.plan.plan import DataflowPlan
-from upriver.spark.typer import SparkTyper
-from upriver.sql.clock import with_instant
-from upriver.sql.queries import declare_view
+from upriver.spark.analyser import SparkAnalyser
+from upriver.spark.leaf_plans import LeafPlans
+from upriver.sql.resolved.views import declare_view
 
 EPOCHS = 2
 TICKS = (0, 240_000_000, 300_000_001, 3_660_000_000, 86_400_000_000)
@@ -59,7 +59,7 @@ def compare(spark: Any, seed: int, count: int, evaluator: Evaluator) -> list[Jud
     specs = {table.spec.name: table.spec for table in tables}
     drawn_views = (random_views(tables, rng, grammar=SparkGrammar)[0] for _ in range(count))
     views = [replace(view, name=f"v{number}") for number, view in enumerate(drawn_views)]
-    typer = SparkTyper(spark, specs)
+    typer = SparkAnalyser(spark, specs)
     found: list[Judged] = []
     worlds: dict[str, DataflowWorld] = {}
     plans: dict[str, DataflowPlan] = {}
@@ -114,11 +114,11 @@ def by_spark(
         spark.createDataFrame(rows.all[name], table.ddl).createOrReplaceTempView(f"{name}_rows")
         spark.sql(table.current_sql(f"{name}_rows")).createOrReplaceTempView(name)
     with optimizing(spark):
-        return {view.name: _answer(spark, with_instant(view.query.spark, clock, [])) for view in views}
+        return {view.name: _answer(spark, view.query.spark, clock) for view in views}
 
 
-def _answer(spark: Any, sql: str) -> Rows | str:
+def _answer(spark: Any, sql: str, clock: int) -> Rows | str:
     try:
-        return [tuple(row) for row in spark.sql(sql).collect()]
+        return [tuple(row) for row in LeafPlans(spark).rewritten(spark, spark.sql(sql), {}, clock).collect()]
     except (PySparkException, Py4JJavaError) as error:
         return f"{FAILED}: {str(error).splitlines()[0]}"

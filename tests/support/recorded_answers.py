@@ -10,8 +10,8 @@
     ["a", 3]
     ["b", 1]
 
-An epoch that is missing has the rows of the one before. ``asked SQL`` and a line ``types`` or ``refused`` are what
-Spark said of another query, which the front end asked. Records are separated by empty lines.
+An epoch that is missing has the rows of the one before. Of a query that Spark refuses, there is a line ``refused``.
+Records are separated by empty lines.
 
 Of a view whose tables set bad rows aside, ``aside`` lists these by their numbers, and the rows are those of the others.
 Of an expression, ``values`` are those over the rows that differ for it, ``{}`` where Spark raises; ``lenient`` is what
@@ -25,16 +25,13 @@ from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 from plain_values import json_text
 
 from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserError
-from upriver.plan.plan import UserFunction
 from upriver.plan.types import array_type, is_array, is_map, is_struct, map_type, spark_name, struct_type
-from upriver.sql.queries import Typer
 
 FOLDER = Path(__file__).parents[1] / "conformance"
 Rows = list[tuple[Any, ...]]
@@ -48,17 +45,16 @@ _PLAIN = {
         *(pa.string(), pa.binary(), pa.date32(), pa.duration("us"), pa.timestamp("us")),
     )
 }
-_SAID = re.compile("types |refused |asked ")
+_SAID = re.compile("types |refused ")
 _TOKEN = re.compile(r"`(?:[^`]|``)*`|\w+(?:\(\d+,\d+\))?|[<>,:]")
 
 
 @dataclass
 class Answer:
-    """Of one query. asked: what Spark said of each query that the front end asked: a schema, or its refusal. rows:
-    after each epoch; ``None`` if only the types are recorded. aside: the numbers of the rows that are set aside; then
+    """Of one query. said: its schema, or Spark's refusal; ``None`` if it was not asked. rows: after each epoch; ``None`` if only the types are recorded. aside: the numbers of the rows that are set aside; then
     good_rows are those of the others, as JSON. values, lenient: of an expression."""
 
-    asked: dict[str, pa.Schema | UserError] = field(default_factory=dict)
+    said: pa.Schema | UserError | None = None
     rows: list[Rows] | None = None
     aside: list[int] | None = None
     good_rows: list[str] = field(default_factory=list)
@@ -66,71 +62,8 @@ class Answer:
     lenient: str = ""
 
 
-class RecordedTyper:
-    """Gives the recorded types of one query."""
-
-    functions: Mapping[str, UserFunction] = MappingProxyType({})
-
-    def __init__(self, answer: Answer, curves: Mapping[int, tuple[float, ...]], timezone: str = "UTC") -> None:
-        self._answer = answer
-        self._curves = curves
-        self.timezone = timezone
-
-    def schema_of(self, sql: str) -> pa.Schema:
-        found = self._answer.asked.get(sql)
-        if found is None:
-            raise AssertionError(f"no answer of Spark is recorded for this query; `make record` asks it: {sql}")
-        if isinstance(found, UserError):
-            raise found
-        return found
-
-    def curve(self, bits: int) -> tuple[float, ...]:
-        return self._curves[bits]
-
-
-class RecordingTyper:
-    """Asks another typer, and keeps its answers."""
-
-    def __init__(self, asked: Typer, curves: dict[int, tuple[float, ...]]) -> None:
-        self._asked = asked
-        self._curves = curves
-        self.answer = Answer()
-        """Of the query that is declared at present."""
-
-    @property
-    def timezone(self) -> str:
-        return self._asked.timezone
-
-    @property
-    def functions(self) -> Mapping[str, UserFunction]:
-        return self._asked.functions
-
-    def schema_of(self, sql: str) -> pa.Schema:
-        try:
-            self.answer.asked[sql] = self._asked.schema_of(sql)
-        except UserError as error:
-            self.answer.asked[sql] = error
-            raise
-        return self.answer.asked[sql]
-
-    def curve(self, bits: int) -> tuple[float, ...]:
-        self._curves[bits] = self._asked.curve(bits)
-        return self._curves[bits]
-
-
 def rows_path(conformance_file: Path) -> Path:
     return conformance_file.with_suffix(".rows")
-
-
-def read_curves(folder: Path) -> dict[int, tuple[float, ...]]:
-    """What Spark has measured of approx_count_distinct, by bits of its registers."""
-    found = json.loads((folder / "curves.json").read_text())
-    return {int(bits): tuple(numbers) for bits, numbers in found.items()}
-
-
-def write_curves(folder: Path, curves: Mapping[int, tuple[float, ...]]) -> None:
-    listed = ",\n".join(f'"{bits}": {json.dumps(numbers)}' for bits, numbers in sorted(curves.items()))
-    (folder / "curves.json").write_text(f"{{\n{listed}\n}}\n")
 
 
 def read_answers(path: Path) -> dict[str, Answer]:
@@ -144,9 +77,7 @@ def write_answers(path: Path, answers: Mapping[str, Answer]) -> None:
 
 def _text(sql: str, answer: Answer) -> str:
     lines = [sql]
-    for asked, said in answer.asked.items():
-        lines += [] if asked == sql else [f"asked {json.dumps(asked)}"]
-        lines.append(said_text(said))
+    lines += [] if answer.said is None else [said_text(answer.said)]
     if answer.values is not None:
         lines.append(f"values {json_text(answer.values)}")
         lines += [f"lenient {answer.lenient}"] if answer.lenient else []
@@ -154,10 +85,8 @@ def _text(sql: str, answer: Answer) -> str:
         lines += [f"aside {json.dumps(answer.aside)}", *answer.good_rows]
     before = None
     for epoch, rows in enumerate(answer.rows or ()):
-        # The front end may give columns other names; the rows are those of the query itself.
-        schema = answer.asked[sql]
-        assert isinstance(schema, pa.Schema)
-        texts = sorted(json.dumps(_row_to_json(row, schema), ensure_ascii=False) for row in rows)
+        assert isinstance(answer.said, pa.Schema)
+        texts = sorted(json.dumps(_row_to_json(row, answer.said), ensure_ascii=False) for row in rows)
         if texts != before:
             lines += [f"epoch {epoch}", *texts]
         before = texts
@@ -177,7 +106,7 @@ def _answer(text: str) -> tuple[str, Answer]:
     lines = text.strip("\n").split("\n")
     start = next((place for place, line in enumerate(lines) if _SAID.match(line)), len(lines))
     sql = "\n".join(lines[:start])
-    answer, asked, schema, epochs = Answer(), sql, pa.schema([]), dict[int, Rows]()
+    answer, schema, epochs = Answer(), pa.schema([]), dict[int, Rows]()
     rows: Rows = []
     for line in lines[start:]:
         word, _, rest = line.partition(" ")
@@ -187,14 +116,11 @@ def _answer(text: str) -> tuple[str, Answer]:
             rows.append(
                 tuple(_from_json(value, type) for value, type in zip(json.loads(line), schema.types, strict=True))
             )
-        elif word == "asked":
-            asked = json.loads(rest)
         elif word == "types":
-            answer.asked[asked] = types_from_text(rest)
-            schema = answer.asked[asked] if asked == sql else schema
+            answer.said = schema = types_from_text(rest)
         elif word == "refused":
             kind, _, words = rest.partition(" ")
-            answer.asked[asked] = _REFUSALS[kind](json.loads(words))
+            answer.said = _REFUSALS[kind](json.loads(words))
         elif word == "values":
             answer.values = json.loads(rest)
         elif word == "lenient":

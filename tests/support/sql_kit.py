@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from simulator.local_typer import LocalTyper
+from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
 from upriver.plan.plan import DataflowPlan, FilterOp, LakeEdge, Projection, ProjectOp, TableSpec, ViewStore
-from upriver.sql.queries import CompiledView, Typer, compile_view, declare_view
+from upriver.sql.resolved.views import CompiledView, Analyser, compile_view, declare_view
 
 
 def spec(name: str, schema: pa.Schema) -> TableSpec:
@@ -22,7 +22,7 @@ def spec(name: str, schema: pa.Schema) -> TableSpec:
 def local_plan(sql: str, key: str | Sequence[str], *tables: TableSpec, name: str = "v") -> DataflowPlan:
     """The view's plan, without Spark."""
     declared = {table.name: table for table in tables}
-    return declare_view(name, sql, key, declared, {}, LocalTyper(declared))
+    return declare_view(name, sql, key, declared, {}, SharedAnalyser(declared))
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def parts_of(plan: DataflowPlan) -> Parts:
 def local_view(sql: str, *tables: TableSpec, **views: str) -> CompiledView:
     """The view as a query, without Spark. views: others that it may read."""
     declared = {table.name: table for table in tables}
-    return compile_view("v", sql, declared, views, LocalTyper(declared))
+    return compile_view("v", sql, declared, views, SharedAnalyser(declared))
 
 
 def projection_of(view: CompiledView) -> Projection:
@@ -61,12 +61,12 @@ def projection_of(view: CompiledView) -> Projection:
     return view.relation.op.projection
 
 
-def evaluated(rows: pa.RecordBatch, expressions: Sequence[str], typer: Typer) -> pa.RecordBatch:
+def evaluated(rows: pa.RecordBatch, expressions: Sequence[str], analyser: Analyser) -> pa.RecordBatch:
     """The expressions over ``rows``, the table t whose first column is a key: columns e0, e1, ..."""
     table = spec("t", rows.schema)
     key = rows.schema.names[0]
     listed = ", ".join(f"{text} AS e{number}" for number, text in enumerate(expressions))
-    view = compile_view("v", f"SELECT {key}, {listed} FROM t", {"t": table}, {}, typer)
+    view = compile_view("v", f"SELECT {key}, {listed} FROM t", {"t": table}, {}, analyser)
     return Evaluator().project(rows, projection_of(view))
 
 

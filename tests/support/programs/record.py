@@ -11,7 +11,7 @@ from conformance_kit import read_file
 from conformance_spark import answers_of_spark
 from expression_spark import expressions_of_spark
 from jvm import start_quickly
-from recorded_answers import FOLDER, read_curves, rows_path, write_answers, write_curves
+from recorded_answers import FOLDER, rows_path, write_answers
 from session import session
 
 
@@ -21,14 +21,12 @@ def main(names: list[str]) -> None:
     start_quickly()
     spark = session("local[2]", {"spark.sql.session.timeZone": "UTC"})
     spark.sparkContext.setLogLevel("OFF")
-    curves = read_curves(FOLDER)
     for path in [FOLDER / f"{name}.test" for name in names] or sorted(FOLDER.glob("*.test")):
         file = read_file(path)
         expressions = [text for group in file.expressions for text in group.texts]
-        said = answers_of_spark(spark, file, file.views, curves) | expressions_of_spark(spark, file, expressions)
+        said = answers_of_spark(spark, file, file.views) | expressions_of_spark(spark, file, expressions)
         write_answers(rows_path(path), said)
         print(f"{path.stem}: {len(said)} answers", flush=True)
-    write_curves(FOLDER, curves)
     spark.stop()
 
 
