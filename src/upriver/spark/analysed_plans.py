@@ -13,7 +13,6 @@ Leaves (:mod:`upriver.sql.resolved.leaves`) are written without their pickled fu
 a user's function, the text has what PySpark has pickled, in base64.
 """
 
-from collections.abc import Mapping
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -48,8 +47,8 @@ PUSH = _optimizer("PushDownPredicates", "ReorderJoin", "EliminateOuterJoin", "Bo
 are applied before subqueries are rewritten, too: as in Spark, NOT then stands at IN itself, which matters for NULL."""
 
 
-_KNOWN: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
-"""By the gateway to a JVM: the methods of the class there."""
+_KNOWN: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+"""By the gateway to a JVM: the walker there."""
 _COMPILING = Lock()
 
 
@@ -57,13 +56,12 @@ class PlanWalker:
     """Reads the plans of one JVM. The first one of a JVM compiles its class."""
 
     def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._gateway: Any = spark.sparkContext._gateway
+        gateway: Any = spark.sparkContext._gateway
         self._sessions = java_class(spark, "org.apache.spark.sql.classic.SparkSession")
         with _COMPILING:
-            if self._gateway not in _KNOWN:
-                _KNOWN[self._gateway] = _compiled(spark)
-        self._methods = _KNOWN[self._gateway]
+            if gateway not in _KNOWN:
+                _KNOWN[gateway] = _compiled(spark)
+        self._walker = _KNOWN[gateway]
 
     def text_of(self, frame: DataFrame, sql: str = "") -> str:
         """The plan of a DataFrame, as JSON, after all rules, which are applied in rounds until nothing changes.
@@ -73,28 +71,24 @@ class PlanWalker:
         """
         self._sessions.setActiveSession(frame.sparkSession._jsparkSession)  # rules read its settings
         plan = frame._jdf.queryExecution().analyzed()
-        return str(self._call("of", plan, sql, " ".join(PULL_UP), " ".join((*PUSH, *REWRITE, *PUSH))))
+        return str(self._walker.of(plan, sql, " ".join(PULL_UP), " ".join((*PUSH, *REWRITE, *PUSH))))
 
     def statement(self, session: SparkSession, sql: str) -> str:
         """What a text is that Spark would run at once, such as CREATE TABLE, by Spark's class; empty for a query.
         Raises Spark's error if it cannot be parsed."""
         parser = session._jsparkSession.sessionState().sqlParser()
-        return str(self._call("statement", parser.parsePlan(sql)))
-
-    def _call(self, method: str, *operands: Any) -> Any:
-        given = self._gateway.new_array(java_class(self._spark, "java.lang.Object"), len(operands))
-        for place, operand in enumerate(operands):
-            given[place] = operand
-        return self._methods[method].invoke(None, given)
+        return str(self._walker.statement(parser.parsePlan(sql)))
 
 
-def _compiled(spark: SparkSession) -> Mapping[str, Any]:
+def _compiled(spark: SparkSession) -> Any:
     compiler = java_class(spark, "org.codehaus.janino.SimpleCompiler")()
     thread = java_class(spark, "java.lang.Thread").currentThread()
     compiler.setParentClassLoader(thread.getContextClassLoader())
     compiler.cook(_SOURCE)
-    methods = compiler.getClassLoader().loadClass("PlanWalker").getDeclaredMethods()
-    return {method.getName(): method for method in methods if method.getName() in ("of", "statement")}
+    (constructor,) = compiler.getClassLoader().loadClass("PlanWalker").getConstructors()
+    gateway: Any = spark.sparkContext._gateway
+    nothing = gateway.new_array(java_class(spark, "java.lang.Object"), 0)
+    return constructor.newInstance(nothing)
 
 
 _SOURCE = r"""
@@ -136,6 +130,9 @@ public class PlanWalker {
   private final Rule[] pullingUp;
   private final Rule[] rewriting;
   private final String sql;
+
+  /** What Python calls: an error of a rule then comes as Spark's own, which a call by reflection would hide. */
+  public PlanWalker() { this("", new Rule[0], new Rule[0]); }
 
   private PlanWalker(String sql, Rule[] pullingUp, Rule[] rewriting) {
     this.sql = sql; this.pullingUp = pullingUp; this.rewriting = rewriting;

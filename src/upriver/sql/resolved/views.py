@@ -174,10 +174,11 @@ def relation_of(translation: Translation, root: Node, titles: Sequence[str]) -> 
     while root.kind == "Sort":
         (root,) = root.children
     root = prepared(root)
-    made = translation.relation(root)
-    columns = [translation.name_of(one) for one in root.output]
-    outputs = [Output(title, translation.column(made, name)) for title, name in zip(titles, columns, strict=True)]
-    return projected(made, outputs, None)
+    made = translation.exact(translation.relation(root), root.output)
+    if isinstance(made.op, ProjectOp):
+        return retyped(made, pa.schema(list(zip(titles, made.schema.types, strict=True))))
+    pairs = zip(titles, made.schema.names, strict=True)
+    return projected(made, [Output(title, translation.column(made, name)) for title, name in pairs], None)
 
 
 def planned(
