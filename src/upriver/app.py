@@ -14,7 +14,7 @@ from typing import Any, Self, SupportsIndex, Unpack
 
 import pyarrow as pa
 
-from upriver.arguments import flag, more_than_none, names, seconds, whole
+from upriver.arguments import flag, more_than_none, names, seconds, text, whole
 from upriver.client.client import Client, Keys, LookupLimits, connect
 from upriver.client.keys import key_batch
 from upriver.client.lookup_steps import check_limits
@@ -35,7 +35,8 @@ from upriver.logs import with_short_errors
 from upriver.net.server import listen_at, listen_for
 from upriver.options import Checkpoints, Compaction, Doors, Standbys, Tokens
 from upriver.plan.explain import render, why_full
-from upriver.plan.plan import FRAME_OF, DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
+from upriver.plan.plan import DataflowPlan, FunctionForm, Per, TableSpec, UserFunction
+from upriver.plan.source import Source
 from upriver.progress import progress_shown
 from upriver.runtime.clock_ticks import TICK_S
 from upriver.runtime.function_process import FUNCTION_TIMEOUT_S
@@ -58,10 +59,9 @@ from upriver.spark.session import check_session, spark_hosts
 from upriver.spark.signals import aside, stop_alone, stop_first, take_signals
 from upriver.spark.sources import check_stream, check_trigger
 from upriver.spark.tables import declared_table, only_keys, read_rejected, rows_of_keys
-from upriver.spark.typer import SparkTyper
 from upriver.spark.user_functions import Returns, declare_function
-from upriver.spark.view_frames import ViewFrames, declare_frame
-from upriver.sql.resolved.views import MAP_OF, declare_view, mapped_view, over_tables
+from upriver.spark.view_frames import ViewFrames
+from upriver.sql.resolved.views import MAP_OF, declare, mapped_view
 from upriver.state.key_filter import KeyFilter
 from upriver.vnodes import VNODES_DEFAULT
 
@@ -185,14 +185,14 @@ class App:
         self._functions: dict[str, UserFunction] = {}  # by name in lower case
         self._leaves = Leaves(
             self._spark,
-            lambda: self._typer.session,
+            lambda: self._analyser.session,
             self._config.listen,
             self._config.tokens.operator,
             self._store,
             min(self._config.workers or WORKERS_DEFAULT, self._config.vnodes),
         )
-        self._typer = SparkTyper(self._spark, self._tables, self._functions, self._leaves.own)
-        self._frames = ViewFrames(self._spark, self._leaves, self._typer, self._tables)
+        self._analyser = SparkAnalyser(self._spark, self._tables, self._functions, self._leaves.own)
+        self._frames = ViewFrames(self._spark, self._leaves, self._analyser, self._tables)
         self._plans: dict[str, DataflowPlan] = {}
 
     def table(
@@ -278,7 +278,7 @@ class App:
         """The source of a table that is to be declared. declared: as for :func:`declared_table`."""
         self._check_free("table", name)
         _check_table_options(name, rows, on_bad_row, on_changed_rows, replace_source)
-        self._typer.check_name("table", name)
+        self._analyser.check_name("table", name)
         table = declared_table(name, rows, **declared)
         checked_trigger = check_trigger(name, rows, trigger)
         if rows.isStreaming:
@@ -316,17 +316,16 @@ class App:
         """
         with self._declaring(timeout):
             self._check_free("view", name)
-            self._typer.check_name("view", name)
-            definition: DataFrame | str
+            self._analyser.check_name("view", name)
+            source: Source
             if isinstance(sql, DataFrame):
                 schemas = {view: plan.schema for view, plan in self._plans.items()}
-                given = self._frames.given(name, sql, key, schemas)
-                analyser = SparkAnalyser(self._spark, self._tables, self._functions)
-                plan, definition = declare_frame(given, analyser), given.frame
+                source, definition = self._frames.given(name, sql, schemas)
             else:
-                views = {view: plan.sql for view, plan in self._plans.items() if not plan.sql.startswith(FRAME_OF)}
-                plan = declare_view(name, sql, key, self._tables, views, self._typer)
-                definition = over_tables(sql, views)
+                source = Source(name, text(f"view {name!r}: sql", sql))
+                definition = self._analyser.frame_of(name, sql, self._frames.definitions)
+            analysed = self._analyser.analysed_frame(definition, name, source.sql)
+            plan = declare(source, analysed, key, self._tables, self._analyser)
             sets_aside = [table for table, source in self._sources.items() if source.sets_aside]
             if flag(f"view {name!r}: changes", changes):
                 plan = with_change_log(plan)
@@ -373,7 +372,7 @@ class App:
                 state,
                 per=per,
                 order_by=order,
-                timezone=self._typer.timezone,
+                timezone=self._analyser.timezone,
             )
             self._tables[source] = table
             self._sources[source] = replace(self._sources[source], table=table)
@@ -399,12 +398,12 @@ class App:
         depends on its arguments alone. docs/guide/user-functions.md says more. Raises DeclarationError.
         """
         declared = declare_function(
-            name, function, returns, arguments, form, deterministic=deterministic, timezone=self._typer.timezone
+            name, function, returns, arguments, form, deterministic=deterministic, timezone=self._analyser.timezone
         )
         with self._declaring():
             if name.lower() in self._functions:
                 raise DeclarationError(f"function {name!r} is declared already")
-            self._typer.check_function(name)
+            self._analyser.check_function(name)
             self._functions[name.lower()] = declared
 
     def drop_view(self, name: str, *, timeout: float = REPLAN_S_MAX) -> None:

@@ -21,9 +21,9 @@ from upriver.lake.lake import LakeRecord, OwnedLake
 from upriver.lake.manifests import Manifest
 from upriver.net.server import Listen
 from upriver.plan.plan import LatestOp, TableSpec, lake_channel
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaves import Leaves
 from upriver.spark.tables import table_as_of
-from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.view_frames import ViewFrames
 from upriver.sql.resolved.views import declare_view, over_tables
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema

@@ -12,9 +12,9 @@ from upriver.net.server import Listen
 from upriver.options import Tokens
 from upriver.plan.plan import DataflowPlan, TableSpec
 from upriver.settings import MEMORY_BUDGET_MIN
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.declared_tables import StartedSource
 from upriver.spark.running_app import AppConfig, RunningApp
-from upriver.spark.analyser import SparkAnalyser
 from upriver.sql.resolved.views import declare_view
 from upriver.worker.memory import fixed_bytes
 

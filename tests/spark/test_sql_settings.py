@@ -10,9 +10,9 @@ from sql_kit import spec
 
 from upriver.app import App
 from upriver.errors import DeclarationError, UnsupportedSql
+from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.schema import arrow_schema
 from upriver.spark.session import NEEDED, ZONE, checked_settings
-from upriver.spark.analyser import SparkAnalyser
 from upriver.sql.resolved.views import compile_view
 from upriver.zones import zone_info, zone_name
 

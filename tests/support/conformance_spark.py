@@ -20,9 +20,9 @@ from sql_kit import generating_code, optimizing
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UserError
-from upriver.spark.session import unlogged
 from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaf_plans import LeafPlans
+from upriver.spark.session import unlogged
 
 VIEWS_OF_A_QUERY = 8
 

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from recorded_answers import Answer
 from sql_kit import optimizing, spec
 
-from upriver.spark.session import ZONE, unlogged
 from upriver.spark.analyser import SparkAnalyser
+from upriver.spark.session import ZONE, unlogged
 
 BATCH = 60
 """Expressions of one Spark job."""

@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -25,6 +24,10 @@ FILES_AS_TABLES = "spark.sql.runSQLOnFiles"
 _MEASURED_FROM = 4
 """The fewest bits of registers that Spark's approx_count_distinct has."""
 _A_QUERY = "A view is one query: SELECT ... FROM ..."
+OF_A_MAP = "Let its function give what the view needs; or have Spark compute it, from app.read() of the map."
+
+View = str | DataFrame | None
+"""A view that others may read: its SQL, or its definition; ``None`` for a stateful map, which they may not."""
 
 
 class SparkAnalyser:
@@ -78,16 +81,10 @@ class SparkAnalyser:
             )
         return self._first
 
-    def analysed(self, name: str, sql: str, views: Mapping[str, str | DataFrame]) -> Analysed:
-        """The query of a view of this name. views: those that it may read: their SQL, or their DataFrames.
-
-        Raises DeclarationError in Spark's words, with its place in ``sql``; UnsupportedSql for what is no query, for a
-        function of the user's own, and for a type that Arrow lacks.
-        """
-        try:
-            return self.analysed_frame(self.frame_of(sql, views, name), sql)
-        except PySparkException as error:
-            raise self._refusal(name, error, views) from error
+    def analysed(self, name: str, sql: str, views: Mapping[str, View]) -> Analysed:
+        """The query of a view of this name. Arguments and errors as of :meth:`frame_of`, and of
+        :meth:`analysed_frame`."""
+        return self.analysed_frame(self.frame_of(name, sql, views), name, sql)
 
     def condition(self, table: str, sql: str) -> Analysed:
         """The rows of a table for which a condition is true. Raises as :meth:`analysed`, with the place in ``sql``."""
@@ -95,12 +92,14 @@ class SparkAnalyser:
             session, _ = self._asked()
             self._register(session, {})
             with unlogged():
-                return self.analysed_frame(session.table(f"`{table}`").where(sql), sql)
+                frame = session.table(f"`{table}`").where(sql)
         except PySparkException as error:
             raise self._refusal("", error, {}) from error
+        return self.analysed_frame(frame, "", sql)
 
-    def analysed_frame(self, frame: DataFrame, sql: str = "") -> Analysed:
-        """A DataFrame. sql: its text, if it has one. Raises Spark's error, UnsupportedSql."""
+    def analysed_frame(self, frame: DataFrame, name: str, sql: str) -> Analysed:
+        """A DataFrame that is the view of this name. sql: its text. Raises DeclarationError in Spark's words for what
+        its rules refuse; UnsupportedSql, DeclarationError for a type that Arrow lacks."""
         _, zone = self._asked()
         schema = frame.schema
         _check_typed(schema)
@@ -108,18 +107,29 @@ class SparkAnalyser:
             columns = in_arrow(schema, zone)
         except TypeError as error:
             raise DeclarationError(f"a column's type cannot be had in Arrow: {error}") from error
-        return Analysed(columns, PlanWalker(self._users).text_of(frame, sql))
+        try:
+            with unlogged():
+                return Analysed(columns, PlanWalker(self._users).text_of(frame, sql))
+        except PySparkException as error:
+            raise self._refusal(name, error, {}) from error
 
-    def frame_of(self, sql: str, views: Mapping[str, str | DataFrame], name: str = "") -> DataFrame:
-        """The query over tables and views, as a DataFrame of the session for queries. name: of its view. Raises Spark's
-        error; UnsupportedSql for what is no query, which Spark would run at once."""
+    def frame_of(self, name: str, sql: str, views: Mapping[str, View]) -> DataFrame:
+        """The query of a view of this name, as a DataFrame of the session for queries. views: those that it may read:
+        their SQL, or their DataFrames; ``None`` for a stateful map, which it may not.
+
+        Raises DeclarationError in Spark's words, with its place in ``sql``; UnsupportedSql for what is no query, which
+        Spark would run at once, and for a function of the user's own.
+        """
         session, _ = self._asked()
-        self._register(session, views)
-        with unlogged():
-            statement = PlanWalker(self._users).statement(session, sql)
-            if statement:
-                raise Source(name, sql).unsupported(0, f"a statement that is no query ({statement})", _A_QUERY)
-            return session.sql(sql)
+        try:
+            self._register(session, views)
+            with unlogged():
+                statement = PlanWalker(self._users).statement(session, sql)
+                if not statement:
+                    return session.sql(sql)
+        except PySparkException as error:
+            raise self._refusal(name, error, views) from error
+        raise Source(name, sql).unsupported(0, f"a statement that is no query ({statement})", _A_QUERY)
 
     def curve(self, bits: int) -> tuple[float, ...]:
         """What Spark has measured of approx_count_distinct with so many bits of registers: the greatest number that it
@@ -152,7 +162,7 @@ class SparkAnalyser:
         session, _ = self._asked()
         check_function_name(session, name)
 
-    def _refusal(self, view: str, error: PySparkException, views: Mapping[str, Any]) -> UserError:
+    def _refusal(self, view: str, error: PySparkException, views: Mapping[str, View]) -> UserError:
         """The error for a query that Spark refuses: a mistake, unless it is about a function of the user's."""
         begin = f"view {view!r}: " if view else ""
         parameters = error.getMessageParameters() or {}
@@ -164,11 +174,14 @@ class SparkAnalyser:
             return UnsupportedSql(f"{begin}{where}{what} is not supported. Declare it by app.function().")
         if error.getCondition() == "TABLE_OR_VIEW_NOT_FOUND":
             table = parameters.get("relationName", "").replace("`", "")
+            if any(one.lower() == table.lower() and view is None for one, view in views.items()):
+                what = f"{begin}{where}FROM {table}, which is a stateful map, is not supported"
+                return UnsupportedSql(f"{what}. {OF_A_MAP}")
             known = ", ".join(sorted([*self._tables, *views])) or "none"
             return UnknownTable(f"{begin}{where}no table or view {table!r} is declared; there are: {known}")
         return DeclarationError(f"{begin}{_words(error)}")
 
-    def _register(self, session: SparkSession, views: Mapping[str, str | DataFrame]) -> None:
+    def _register(self, session: SparkSession, views: Mapping[str, View]) -> None:
         """Each table and view as a temporary view, and each function."""
         new = {name: one for name, one in self.functions.items() if self._known_functions.get(name) != one}
         register_functions(session, new.values())
@@ -181,8 +194,7 @@ class SparkAnalyser:
                 self._rows_of(session, table).createOrReplaceTempView(f"`{name}`")
                 self._known[name] = table
         for name, view in views.items():
-            known = self._known.get(name)
-            if known is not view and (isinstance(view, DataFrame) or known != view):
+            if view is not None and self._known.get(name) is not view:
                 frame = session.sql(view) if isinstance(view, str) else view
                 frame.createOrReplaceTempView(f"`{name}`")
                 self._known[name] = view

@@ -40,12 +40,12 @@ from upriver.lake.rejected import Rejected, rejected_schema
 from upriver.lake.scan import TableScan, scan_key
 from upriver.plan.plan import TableSpec, lake_channel
 from upriver.plan.retention import retain_of
+from upriver.spark.analyser import SparkAnalyser, own_session
 from upriver.spark.ingest import STOP_POLL_S, Layout
 from upriver.spark.leaf_plans import numbered
 from upriver.spark.runs import Lot, check_columns, rewrite_runs
 from upriver.spark.schema import arrow_schema, spark_arrow_schema
 from upriver.spark.session import cancel_jobs, jobs_described, map_in_arrow, unless_stopped
-from upriver.spark.typer import SparkTyper, own_session
 from upriver.sql.resolved.views import deletion
 from upriver.vnodes import VnodeGroup, hashes_in
 
@@ -83,8 +83,8 @@ def declared_table(
     if deletes is None:
         return table
     condition = text(f"table {name!r}: deletes", deletes)
-    typer = SparkTyper(rows.sparkSession, {name: table})
-    return replace(table, deletes=deletion(condition, table, typer), deletes_sql=condition)
+    analyser = SparkAnalyser(rows.sparkSession, {name: table})
+    return replace(table, deletes=deletion(condition, table, analyser), deletes_sql=condition)
 
 
 _TO_SPARK = {

@@ -6,8 +6,7 @@ Spark computes a view's rows of any epoch from its definition, with the tables o
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -19,59 +18,37 @@ from upriver.errors import DeclarationError, UnsupportedSql
 from upriver.hashing import Hashes
 from upriver.ids import Epoch
 from upriver.logs import place_of_caller
-from upriver.plan.plan import FRAME_OF, DataflowPlan, TableSpec
+from upriver.plan.plan import FRAME_OF, TableSpec
 from upriver.plan.source import FrameSource
 from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaf_plans import frame_of, leaf_name
 from upriver.spark.leaves import Leaves
 from upriver.spark.session import ZONE, checked_settings
 from upriver.spark.tables import table_as_of
-from upriver.spark.typer import SparkTyper
-from upriver.sql.resolved import views
 from upriver.sql.resolved.leaves import LEAF_PREFIX
-
-Key = str | Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class FrameView:
-    """A view that a user declares by a DataFrame. frame: its definition. words: its plan as text. caller: the file and
-    line in Python that declares it. tables: those that it reads."""
-
-    name: str
-    frame: DataFrame
-    words: str
-    caller: str
-    key: Key
-    tables: Mapping[str, TableSpec]
-
-
-def declare_frame(view: FrameView, analyser: SparkAnalyser) -> DataflowPlan:
-    """Compile a view that is a DataFrame. Raises UnsupportedSql, DeclarationError, with the place in Python."""
-    analysed = analyser.analysed_frame(view.frame)
-    source = FrameSource(view.name, view.words, caller=view.caller)
-    return views.declare_frame(source, analysed, view.key, view.tables, analyser)
 
 
 class ViewFrames:
     """The definitions of an app's views."""
 
-    def __init__(self, spark: SparkSession, leaves: Leaves, typer: SparkTyper, tables: Mapping[str, TableSpec]) -> None:
-        """spark: the user's session. typer: of the app. tables: those that are declared, which may change."""
-        self._spark, self._leaves, self._typer, self._tables = spark, leaves, typer, tables
+    def __init__(
+        self, spark: SparkSession, leaves: Leaves, analyser: SparkAnalyser, tables: Mapping[str, TableSpec]
+    ) -> None:
+        """spark: the user's session. analyser: of the app. tables: those that are declared, which may change."""
+        self._spark, self._leaves, self._analyser, self._tables = spark, leaves, analyser, tables
         self._views: dict[str, DataFrame | None] = {}
         """The definition of each view, in the app's own session; ``None`` for a stateful map."""
 
-    def given(self, name: str, frame: DataFrame, key: Key, schemas: Mapping[str, pa.Schema]) -> FrameView:
-        """A view that a user gives as a DataFrame, checked. schemas: of the app's views.
+    def given(self, name: str, frame: DataFrame, schemas: Mapping[str, pa.Schema]) -> tuple[FrameSource, DataFrame]:
+        """A view that a user gives as a DataFrame, checked: where it is written, and its definition. schemas: of the
+        app's views.
 
         Raises DeclarationError, with the place in Python, if it reads anything but tables and views of the app;
         UnsupportedSql if it reads a stateful map.
         """
         self._check(name, frame, schemas)
-        definition = self.over_tables(frame)
-        tables = {one: self._tables[one] for one in self._leaves.names_of(definition)}
-        return FrameView(name, definition, words_of(self._leaves, frame), place_of_caller(), key, tables)
+        source = FrameSource(name, words_of(self._leaves, frame), caller=place_of_caller())
+        return source, self.over_tables(frame)
 
     def over_tables(self, frame: DataFrame) -> DataFrame:
         """The same DataFrame with the definitions of views in place of their leaves."""
@@ -79,12 +56,15 @@ class ViewFrames:
         given = {leaf_name(self._leaves.app, one): self._definition(one) for one in read}
         return self._leaves.plans.rewritten(frame.sparkSession, frame, given) if given else frame
 
-    def keep(self, name: str, definition: DataFrame | str | None) -> None:
-        """Keep the definition of a view: a DataFrame, or SQL over tables only; ``None`` for a stateful map."""
-        if isinstance(definition, str):
-            definition = self._typer.frame_of(definition)
-        elif definition is not None:  # where a temporary view of it is none of the user's
-            definition = frame_of(self._typer.session, definition._jdf.queryExecution().analyzed())
+    @property
+    def definitions(self) -> Mapping[str, DataFrame | None]:
+        """The definition of each view; ``None`` for a stateful map."""
+        return self._views
+
+    def keep(self, name: str, definition: DataFrame | None) -> None:
+        """Keep the definition of a view; ``None`` for a stateful map."""
+        if definition is not None:  # where a temporary view of it is none of the user's
+            definition = frame_of(self._analyser.session, definition._jdf.queryExecution().analyzed())
         self._views[name] = definition
 
     def forget(self, name: str) -> None:
@@ -111,7 +91,7 @@ class ViewFrames:
         read that have one of the ``wanted`` hash64 by this index. A row from which the view cannot be computed makes
         the action fail, in Spark's words, even if its table has such rows set aside.
         """
-        frame, session, given = self._definition(name), self._typer.session, dict[str, DataFrame]()
+        frame, session, given = self._definition(name), self._analyser.session, dict[str, DataFrame]()
         for table in self._leaves.names_of(frame):
             index = pruned.get(table)
             hashes = None if index is None else wanted
@@ -125,7 +105,7 @@ class ViewFrames:
         if frame.sparkSession.sparkContext is not self._spark.sparkContext:
             raise DeclarationError(f"view {name!r}: its DataFrame is of another Spark session than the app")
         if frame.sparkSession is not self._spark and (zone := checked_settings(frame.sparkSession)[ZONE]) != (
-            own := self._typer.timezone
+            own := self._analyser.timezone
         ):
             raise DeclarationError(f"view {name!r}: its DataFrame's session has {ZONE} = {zone}, and the app has {own}")
         caller = place_of_caller()

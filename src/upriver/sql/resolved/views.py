@@ -114,17 +114,18 @@ def declare_view(
     error; ProtocolError, which names the view and has its SQL, for anything that is none of these.
     """
     with _faults_told(name, sql):
-        return planned(compile_view(name, sql, tables, views, analyser), key, tables, analyser.functions.values())
+        analysed = analyser.analysed(name, sql, views)
+    return declare(Source(name, sql), analysed, key, tables, analyser)
 
 
-def declare_frame(
-    source: FrameSource,
+def declare(
+    source: Source,
     analysed: Analysed,
     key: str | Sequence[str],
     tables: Mapping[str, TableSpec],
     analyser: Analyser,
 ) -> DataflowPlan:
-    """Compile a view that is a DataFrame over tables. Raises as :func:`declare_view`, with places in Python."""
+    """Compile a view that Spark has analysed. source: of a DataFrame, a FrameSource. Raises as :func:`declare_view`."""
     with _faults_told(source.view, source.sql):
         view = compiled(source, analysed, tables, analyser)
         return planned(view, key, tables, analyser.functions.values())
