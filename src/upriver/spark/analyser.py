@@ -14,6 +14,7 @@ from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserE
 from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.source import Source
 from upriver.spark.analysed_plans import PlanWalker
+from upriver.spark.leaf_plans import frame_of
 from upriver.spark.schema import in_arrow, parts
 from upriver.spark.session import ZONE, check_session, checked_settings, java_class, unlogged
 from upriver.spark.user_functions import check_function_name, register_functions
@@ -195,7 +196,8 @@ class SparkAnalyser:
                 self._known[name] = table
         for name, view in views.items():
             if view is not None and self._known.get(name) is not view:
-                frame = session.sql(view) if isinstance(view, str) else view
+                plan = None if isinstance(view, str) else view._jdf.queryExecution().analyzed()
+                frame = session.sql(view) if isinstance(view, str) else frame_of(session, plan)
                 frame.createOrReplaceTempView(f"`{name}`")
                 self._known[name] = view
 
