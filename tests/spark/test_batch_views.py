@@ -25,7 +25,7 @@ from upriver.spark.analyser import SparkAnalyser
 from upriver.spark.leaves import Leaves
 from upriver.spark.tables import table_as_of
 from upriver.spark.view_frames import ViewFrames
-from upriver.sql.resolved.views import declare_view, over_tables
+from upriver.sql.resolved.views import declare_view
 from upriver.state.runs import RunInfo, describe_run, encode_run, run_schema
 
 pytestmark = pytest.mark.spark
@@ -188,10 +188,10 @@ VIEWS = {
 def frames_of(spark: Any, tables: dict[str, TableSpec], sql: str) -> ViewFrames:
     """Of an app with a view, ``view``, in the time zone that the session has now. sql: may name those of ``VIEWS``."""
     leaves: Leaves
-    typer = SparkAnalyser(spark, tables, leaf=lambda name, schema: leaves.own(name, schema))
-    leaves = Leaves(spark, lambda: typer.session, Listen(), "token", {}, 2)
-    frames = ViewFrames(spark, leaves, typer, tables)
-    frames.keep("view", over_tables(sql, VIEWS))
+    analyser = SparkAnalyser(spark, tables, leaf=lambda name, schema: leaves.own(name, schema))
+    leaves = Leaves(spark, lambda: analyser.session, Listen(), "token", {}, 2)
+    frames = ViewFrames(spark, leaves, analyser, tables)
+    frames.keep("view", analyser.frame_of("view", sql, VIEWS))
     return frames
 
 

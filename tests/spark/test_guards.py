@@ -29,7 +29,7 @@ def test_rows_are_set_aside_exactly_where_spark_raises(spark: Any, request: pyte
     rng, evaluator, file = Random(seed), Evaluator(), read_file(FOLDER / "random_guards.test")
     for number, (construct, position) in enumerate(islice(draws(rng), QUERIES)):
         view = View(("r",), guarded(rng, construct, position), None, number, sets_aside=True)
-        answer = answers_of_spark(spark, file, [view], {})[view.sql]
+        answer = answers_of_spark(spark, file, [view])[view.sql]
         if answer.aside is not None:
             found = kept(view.sql, view.key, used_tables(file, view), evaluator, sets_aside=True)
             assert json_rows(found.rows) == answer.good_rows, view.sql

@@ -272,7 +272,9 @@ def test_what_was_dropped_or_declared_anew_is_refused(spark: Any, tmp_path: Path
 
 def test_sql_and_dataframes_have_the_same_leaves(spark: Any, river: River) -> None:
     app = river.app
-    in_sql = app._typer.frame_of("SELECT e.k, count(*) AS n FROM events e JOIN items USING (item) GROUP BY e.k")
+    in_sql = app._analyser.frame_of(
+        "v", "SELECT e.k, count(*) AS n FROM events e JOIN items USING (item) GROUP BY e.k", {}
+    )
     as_frame = river.events.join(river.items, "item").groupBy("k").agg(F.count("*").alias("n"))
     for frame in (in_sql, as_frame):
         assert app._leaves.names_of(frame) == ("events", "items")
@@ -284,10 +286,9 @@ def test_a_definition_reads_tables_only_and_gives_the_rows_of_any_epoch(spark: A
     app = river.app
     schemas = {name: plan.schema for name, plan in app._plans.items()}
     frame = river.above.join(river.part, "k").groupBy("n").agg(F.max(river.part.total).alias("t"))
-    view = app._frames.given("v", frame.withColumn("day", F.current_date()), "n", schemas)
-    assert app._leaves.names_of(view.frame) == ("events",)
-    assert list(view.tables) == ["events"]
-    app._frames.keep("v", view.frame)
+    _, definition = app._frames.given("v", frame.withColumn("day", F.current_date()), schemas)
+    assert app._leaves.names_of(definition) == ("events",)
+    app._frames.keep("v", definition)
     running(river).wait()
     first, last = Epoch(1), app._running().epoch
     for epoch in (first, last):

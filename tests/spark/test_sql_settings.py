@@ -115,17 +115,19 @@ def test_zones_mean_to_python_what_they_mean_to_spark(spark: Any) -> None:
         rows = session.sql("SELECT 1 AS k, timestamp_seconds(0) AS at")
         assert arrow_schema(rows, "t").field("at").type == pa.timestamp("us", name)
         tables = {"t": spec("t", arrow_schema(rows, "t"))}
-        assert SparkAnalyser(session, tables).schema_of("SELECT at FROM t").field("at").type == pa.timestamp("us", name)
+        assert SparkAnalyser(session, tables).analysed("v", "SELECT at FROM t", {}).schema.field(
+            "at"
+        ).type == pa.timestamp("us", name)
 
 
 def test_a_function_of_the_users_own_is_refused_as_that(spark: Any) -> None:
     spark.udf.register("plus_one_more", lambda x: x + 1, "int")
-    typer = SparkAnalyser(spark, {"t": spec("t", pa.schema([("k", pa.int32())]))})
+    analyser = SparkAnalyser(spark, {"t": spec("t", pa.schema([("k", pa.int32())]))})
     with pytest.raises(UnsupportedSql, match=r"line 1: the function plus_one_more\(\), which is registered") as refused:
-        typer.schema_of("SELECT k, plus_one_more(k) AS x FROM t")
+        analyser.analysed("v", "SELECT k, plus_one_more(k) AS x FROM t", {}).schema
     assert "Declare it by app.function()." in str(refused.value)
     with pytest.raises(DeclarationError, match="UNRESOLVED_ROUTINE") as mistaken:
-        typer.schema_of("SELECT k, plus_one_less(k) AS x FROM t")
+        analyser.analysed("v", "SELECT k, plus_one_less(k) AS x FROM t", {}).schema
     assert not isinstance(mistaken.value, UnsupportedSql)
 
 
@@ -133,16 +135,16 @@ def test_a_table_has_a_name_by_which_both_read_it_or_is_refused(spark: Any) -> N
     refused = set()
     for name in WORDS.split(" "):
         tables = {name: spec(name, pa.schema([("k", pa.int32())]))}
-        typer = SparkAnalyser(spark, tables)
+        analyser = SparkAnalyser(spark, tables)
         try:
-            typer.check_name("table", name)
+            analyser.check_name("table", name)
         except DeclarationError as error:
             refused.add(name)
             said = str(error)
             assert f"table '{name}' cannot be read by that name" in said
-            typer.check_name("table", f"{name}_rows")
+            analyser.check_name("table", f"{name}_rows")
         else:
-            assert compile_view("v", f"SELECT s.k FROM {name} s", tables, {}, typer).schema.names == ["k"]
+            assert compile_view("v", f"SELECT s.k FROM {name} s", tables, {}, analyser).schema.names == ["k"]
     assert {"stream", "values", "select", "on"} <= refused
     assert refused.isdisjoint({"t", "orders", "date"})
 

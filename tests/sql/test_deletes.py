@@ -66,8 +66,9 @@ def test_it_says_what_spark_says(sql: str, deleted: list[int]) -> None:
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
-        ("", r"table 'changes', deletes: the SQL is empty"),
-        ("op = 'D' AND nothing > 1", r"table 'changes', deletes: line 1, column 14: .*nothing"),
+        ("", r"table 'changes', deletes: .*empty statement"),
+        ("op = 'D' AND nothing > 1", r"table 'changes', deletes: .*`nothing`.*line 1 pos 13"),
+        ("op = 'D'\n AND nothing > 1", r"table 'changes', deletes: .*`nothing`.*line 2 pos 5"),
         (
             "id = 1\n AND rand() > 1",
             r"table 'changes', deletes: line 2, column 6: rand\(\).* is not supported",
@@ -75,46 +76,14 @@ def test_it_says_what_spark_says(sql: str, deleted: list[int]) -> None:
         ("tags IS NULL AND shuffle(tags) = tags", r"table 'changes', deletes: line 1.* is not supported"),
         ("id + 1", "table 'changes', deletes"),
         ("count(*) > 1", "table 'changes', deletes"),
-        ("id IN (SELECT id FROM changes)", "deletes: line 1, column 15: a condition on other rows is not supported"),
-        ("id > (SELECT max(id) FROM changes)", "deletes: line 1, column 1: a condition on other rows is not supported"),
+        ("id IN (SELECT id FROM changes)", "deletes: .*a condition on other rows is not supported"),
+        ("id > (SELECT max(id) FROM changes)", "deletes: .*a condition on other rows is not supported"),
         ("op = 'D' GROUP BY op", "table 'changes', deletes"),
         ("op = 'D", "table 'changes', deletes"),
-        ("op = 'D') OR (id = 1", r"is not one condition: look at '\)'"),
-        ("op = 'D'; DROP TABLE changes", "is not one condition: look at ';'"),
+        ("op = 'D') OR (id = 1", r"near '\)'.*line 1, pos 8"),
+        ("op = 'D'; DROP TABLE changes", "near ';'.*line 1, pos 8"),
     ],
 )
 def test_what_is_no_condition_is_refused(sql: str, said: str) -> None:
     with pytest.raises(UserError, match=f"(?s){said}"):
         translated(sql)
-
-
-class SparksWords:
-    """Refuses every query, in words of Spark's."""
-
-    timezone = "UTC"
-    functions: Mapping[str, UserFunction] = MappingProxyType({})
-
-    def __init__(self, words: str) -> None:
-        self._words = words
-
-    def schema_of(self, sql: str) -> pa.Schema:
-        raise DeclarationError(self._words)
-
-    def curve(self, bits: int) -> tuple[float, ...]:
-        raise DeclarationError(self._words)
-
-
-@pytest.mark.parametrize(
-    ("sql", "words", "told"),
-    [
-        ("op = = 'x'", "Syntax error at or near '='. (line 2, pos 5)", "Syntax error at or near '='. (line 1, pos 5)"),
-        ("op = 'x'\n AND no", "no `no`; line 3 pos 5", "no `no`; line 2 pos 5"),
-        ("op = 'x'\n AND id >", "Syntax error at or near ')'. (line 4, pos 0)", "Syntax error. (at its end)"),
-        ("op = 'x' AND", "Syntax error at or near end of input. (line 3, pos 1)", "Syntax error. (at its end)"),
-        ("id + 1", "the filter is no boolean; line 1 pos 0", "the filter is no boolean; at all of it"),
-    ],
-)
-def test_places_are_those_in_the_condition(sql: str, words: str, told: str) -> None:
-    with pytest.raises(DeclarationError) as error:
-        deletion(sql, CHANGES, SparksWords(words))
-    assert str(error.value) == f"table 'changes', deletes: {told}"

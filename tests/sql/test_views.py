@@ -1,12 +1,14 @@
 """Declared views, from SQL to plan: rows that nothing can route are refused, and the message shows where."""
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 import pytest
 
 from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import ClusterError, NotReady, ProtocolError, UnsupportedSql
 from upriver.plan.plan import TableSpec
-from upriver.sql.resolved.views import declare_view
+from upriver.sql.resolved.views import Analysed, declare_view
 
 FIELDS = [("k", pa.int64()), ("tags", pa.map_(pa.string(), pa.int64())), ("gap", pa.duration("s")), ("x", pa.int64())]
 TABLES = {name: TableSpec(name, pa.schema(FIELDS), ("k",)) for name in ("t", "u")}
@@ -41,7 +43,7 @@ def test_rows_that_nothing_can_route_are_refused_at_their_place(marked: str) -> 
 )
 def test_a_fault_of_ours_names_the_view_and_has_its_sql(cause: Exception) -> None:
     class Faulty(SharedAnalyser):
-        def schema_of(self, sql: str) -> pa.Schema:
+        def analysed(self, name: str, sql: str, views: Mapping[str, str]) -> Analysed:
             raise cause
 
     with pytest.raises(ProtocolError, match=f"view 'v' cannot be declared, by a fault of Upriver.*{cause}") as raised:
@@ -51,7 +53,7 @@ def test_a_fault_of_ours_names_the_view_and_has_its_sql(cause: Exception) -> Non
 
 def test_an_error_of_the_cluster_stays_one() -> None:
     class Busy(SharedAnalyser):
-        def schema_of(self, sql: str) -> pa.Schema:
+        def analysed(self, name: str, sql: str, views: Mapping[str, str]) -> Analysed:
             raise NotReady("Spark is gone")
 
     with pytest.raises(ClusterError, match=r"^Spark is gone$"):
