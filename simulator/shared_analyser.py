@@ -123,25 +123,29 @@ class _Process:
             fcntl.flock(lock, fcntl.LOCK_EX)
             with contextlib.suppress(OSError):
                 return Client(str(self._folder / _SOCKET), authkey=_KEY)
-            with (self._folder / _LOG).open("w") as log:
-                command = [sys.executable, "-m", "simulator.shared_analyser", str(self._folder)]
-                root = str(Path(__file__).parents[1])
-                paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-                started = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    start_new_session=True,
-                    cwd=root,
-                    env={**os.environ, "PYTHONPATH": paths},
-                )
+            self._start()
             give_up_at = time.monotonic() + START_S_MAX
-            while time.monotonic() < give_up_at and started.poll() is None:
+            while time.monotonic() < give_up_at:
                 with contextlib.suppress(OSError):
                     return Client(str(self._folder / _SOCKET), authkey=_KEY)
                 time.sleep(_POLL_S)
         raise RuntimeError(f"the analyser does not start: {(self._folder / _LOG).read_text()[-2000:]}")
+
+    def _start(self) -> None:
+        """Start it by a shell that ends at once, so that it is no child of the process that asks first."""
+        root = str(Path(__file__).parents[1])
+        paths = os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        with (self._folder / _LOG).open("w") as log:
+            subprocess.run(
+                ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-m", "simulator.shared_analyser", str(self._folder)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                cwd=root,
+                env={**os.environ, "PYTHONPATH": paths},
+                check=True,
+            )
 
 
 @cache

@@ -191,7 +191,7 @@ def frames_of(spark: Any, tables: dict[str, TableSpec], sql: str) -> ViewFrames:
     analyser = SparkAnalyser(spark, tables, leaf=lambda name, schema: leaves.own(name, schema))
     leaves = Leaves(spark, lambda: analyser.session, Listen(), "token", {}, 2)
     frames = ViewFrames(spark, leaves, analyser, tables)
-    frames.keep("view", analyser.frame_of("view", sql, VIEWS))
+    frames.keep("view", analyser.frame_of("view", sql, VIEWS if "staff" in tables else {}))
     return frames
 
 

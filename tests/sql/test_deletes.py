@@ -1,15 +1,13 @@
 """The condition that makes a version of a row a deletion: what it says, and what is refused."""
 
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import pyarrow as pa
 import pytest
 
 from simulator.shared_analyser import SharedAnalyser
 from upriver.engine.expressions import Evaluator
-from upriver.errors import DeclarationError, UserError
-from upriver.plan.plan import TableSpec, UserFunction
+from upriver.errors import UserError
+from upriver.plan.plan import TableSpec
 from upriver.sql.resolved.views import deletion
 
 SCHEMA = pa.schema(
