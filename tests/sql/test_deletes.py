@@ -1,6 +1,5 @@
 """The condition that makes a version of a row a deletion: what it says, and what is refused."""
 
-
 import pyarrow as pa
 import pytest
 

@@ -103,7 +103,7 @@ class SparkAnalyser:
         its rules refuse; UnsupportedSql, DeclarationError for a type that Arrow lacks."""
         _, zone = self._asked()
         schema = frame.schema
-        _check_typed(schema)
+        _check_typed(Source(name, sql), schema)
         try:
             columns = in_arrow(schema, zone)
         except TypeError as error:
@@ -207,16 +207,13 @@ class SparkAnalyser:
         return session.createDataFrame([], from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
 
 
-def _check_typed(schema: StructType) -> None:
+def _check_typed(source: Source, schema: StructType) -> None:
     """Raises UnsupportedSql for a type that Arrow lacks: that of ``array()``, with a part of nothing but NULL."""
     for field in schema:
         is_bare = isinstance(field.dataType, NullType) and field.nullable
         if not is_bare and any(isinstance(one, NullType) for one in parts(field.dataType)):
-            named = field.dataType.simpleString().upper()
-            raise UnsupportedSql(
-                f"the column {field.name}, {named}, with a part of nothing but NULL, is not supported. "
-                f"Give it a type, as in CAST(array() AS ARRAY<INT>)."
-            )
+            what = f"the column {field.name}, {field.dataType.simpleString().upper()}, with a part of nothing but NULL,"
+            raise source.unsupported(None, what, "Give it a type, as in CAST(array() AS ARRAY<INT>).")
 
 
 def own_session(spark: SparkSession, timezone: str) -> SparkSession:
