@@ -60,7 +60,6 @@ from upriver.plan.provenance import (
     windowed,
 )
 from upriver.plan.schemas import rows_from_bytes
-from upriver.plan.source import ignored_in
 from upriver.plan.types import spark_name
 
 Explained = dict[str, Any]
@@ -91,7 +90,7 @@ def explain(plan: DataflowPlan, tables: Mapping[str, TableSpec]) -> Explained:
         "view": plan.name,
         "sql": plan.sql,
         "key": list(plan.key),
-        "ignored": [] if plan.sql.startswith(FRAME_OF) else ignored_in(plan.sql),
+        "ignored": list(plan.ignored),
         "regions": [_Region(plan, region).explained() for region in plan.regions],
         "indexes": [
             {"table": edge.table, "columns": list(edge.index), "new": edge.index != tables[edge.table].key}

@@ -697,11 +697,12 @@ NOT_WANTED = "it is declared with partial=False"
 class DataflowPlan:
     """A compiled view: the driver makes it once, and every worker builds its regions from it.
 
-    name, sql: as declared; of a DataFrame, its plan in Spark's words, behind ``FRAME_OF``. key: the view's key,
-    columns of ``schema``, in the order of the last region's routing key. A key without columns is ``()``: all rows of
-    the view have it. regions: each after those that feed it; the last one has the store, and the view's name.
-    full_because: why all keys are kept, in words; ``None``: the view is partial and keeps only looked-up keys.
-    functions: those of the user's that its expressions call. logs_changes: its changes are written to the change log.
+    name, sql: as declared; of a DataFrame, its plan in Spark's words, behind ``FRAME_OF``. key: the view's key, columns
+    of ``schema``, in the order of the last region's routing key. A key without columns is ``()``: all rows of the view
+    have it. regions: each after those that feed it; the last one has the store, and the view's name. full_because: why
+    all keys are kept, in words; ``None``: the view is partial and keeps only looked-up keys. functions: those of the
+    user's that its expressions call. logs_changes: its changes are written to the change log. ignored: what its SQL
+    says to no effect, in words.
     """
 
     name: str
@@ -712,6 +713,7 @@ class DataflowPlan:
     full_because: str | None = NOT_WANTED
     functions: tuple[UserFunction, ...] = ()
     logs_changes: bool = False
+    ignored: tuple[str, ...] = ()
 
     @cached_property
     def key_schema(self) -> pa.Schema:

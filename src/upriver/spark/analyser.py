@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -14,7 +15,6 @@ from upriver.errors import DeclarationError, UnknownTable, UnsupportedSql, UserE
 from upriver.plan.plan import TableSpec, UserFunction
 from upriver.plan.source import Source
 from upriver.spark.analysed_plans import PlanWalker
-from upriver.spark.leaf_plans import frame_of
 from upriver.spark.schema import in_arrow, parts
 from upriver.spark.session import ZONE, check_session, checked_settings, java_class, unlogged
 from upriver.spark.user_functions import check_function_name, register_functions
@@ -113,6 +113,8 @@ class SparkAnalyser:
                 return Analysed(columns, PlanWalker(self._users).text_of(frame, sql))
         except PySparkException as error:
             raise self._refusal(name, error, {}) from error
+        except Py4JJavaError as error:
+            raise _as_refusal(Source(name, sql), error) from error
 
     def frame_of(self, name: str, sql: str, views: Mapping[str, View]) -> DataFrame:
         """The query of a view of this name, as a DataFrame of the session for queries. views: those that it may read:
@@ -130,6 +132,8 @@ class SparkAnalyser:
                     return session.sql(sql)
         except PySparkException as error:
             raise self._refusal(name, error, views) from error
+        except Py4JJavaError as error:
+            raise _as_refusal(Source(name, sql), error) from error
         raise Source(name, sql).unsupported(0, f"a statement that is no query ({statement})", _A_QUERY)
 
     def curve(self, bits: int) -> tuple[float, ...]:
@@ -196,8 +200,7 @@ class SparkAnalyser:
                 self._known[name] = table
         for name, view in views.items():
             if view is not None and self._known.get(name) is not view:
-                plan = None if isinstance(view, str) else view._jdf.queryExecution().analyzed()
-                frame = session.sql(view) if isinstance(view, str) else frame_of(session, plan)
+                frame = session.sql(view) if isinstance(view, str) else view
                 frame.createOrReplaceTempView(f"`{name}`")
                 self._known[name] = view
 
@@ -205,6 +208,13 @@ class SparkAnalyser:
         if self._leaf is not None:
             return self._leaf(table.name, table.schema)
         return session.createDataFrame([], from_arrow_schema(table.schema, prefer_timestamp_ntz=True))
+
+
+def _as_refusal(source: Source, error: Exception) -> Exception:
+    """The refusal of SQL whose parts are nested too deeply for Spark itself; the error otherwise."""
+    if "StackOverflowError" not in str(error):
+        return error
+    return source.unsupported(None, "SQL nested as deeply as this", "Compute it in steps.")
 
 
 def _check_typed(source: Source, schema: StructType) -> None:

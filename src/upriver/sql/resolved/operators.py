@@ -32,7 +32,31 @@ def _scanned(translation: Translation, node: Node) -> Relation:
 
 def _same(translation: Translation, node: Node) -> Relation:
     """An operator that changes no row: an alias, an order that no LIMIT follows, a hint."""
+    check_ignored(translation, node)
     return translation.relation(node.children[0])
+
+
+def check_ignored(translation: Translation, node: Node) -> None:
+    """Keep in mind that an operator changes no row, for ``explain``. Raises UnsupportedSql for an order by a subquery,
+    which may fail."""
+    if node.kind in _IGNORED and node.place is not None:
+        translation.ignored.append((node.place, *_IGNORED[node.kind]))
+    for one in (part for key in node.fields.get("order", ()) for part in key.walk()):
+        if one.kind == "ScalarSubquery":
+            what = "a subquery in ORDER BY without LIMIT"
+            raise translation.source.unsupported(one.place, what, "Leave it out: a view has no order.")
+
+
+_NO_ORDER = "a view has no order, sort what you read from it"
+_FOR_THE_PLANNER = "it is for Spark's planner"
+_IGNORED = {
+    "Sort": ("ORDER BY", _NO_ORDER),
+    "RepartitionByExpression": ("DISTRIBUTE BY", _NO_ORDER),
+    "ResolvedHint": ("the hint", _FOR_THE_PLANNER),
+    "Repartition": ("the hint", _FOR_THE_PLANNER),
+    "RebalancePartitions": ("the hint", _FOR_THE_PLANNER),
+}
+"""Operators that change no row: what they are in SQL, and why they are ignored."""
 
 
 def _projected(translation: Translation, node: Node) -> Relation:
@@ -96,6 +120,8 @@ def _first(translation: Translation, node: Node) -> Relation:
     if path.kind != "Sort":
         rows = translation.exact(translation.relation(below), below.output)
         return _cut(rows, (), limit, offset, node.place)
+    if not path.fields["global"]:
+        raise translation.source.unsupported(path.place, "SORT BY before LIMIT or OFFSET", "Write ORDER BY.")
     rows, names = _sorted(translation, path, above)
     order = orders(names, [order_key(translation, one, None) for one in path.fields["order"]])
     return translation.exact(_cut(rows, order, limit, offset, path.place), below.output)

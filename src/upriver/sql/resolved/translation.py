@@ -49,6 +49,8 @@ class Translation:
         self._names: dict[int, str] = {}
         self._translated: dict[str, tuple[Relation, tuple[int, ...]]] = {}
         """The rows of operators with a state, by their shapes, and the ids in their plans."""
+        self.ignored: list[tuple[int, str, str]] = []
+        """What the SQL says to no effect: its place, what it is, and why."""
         self.beside: dict[str, str] = {}
         """The columns of what is computed beside the rows of an expression, by its meaning."""
 

@@ -92,12 +92,13 @@ class Analyser(Protocol):
 class CompiledView:
     """A view as a query. schema: its columns, as Spark names and types them; ``relation`` has the same columns.
 
-    source: gives messages the places in the relations.
+    source: gives messages the places in the relations. ignored: what the SQL says to no effect, in words.
     """
 
     source: Source
     relation: Relation
     schema: pa.Schema
+    ignored: tuple[str, ...] = ()
 
 
 def declare_view(
@@ -167,12 +168,21 @@ def compiled(source: Source, analysed: Analysed, tables: Mapping[str, TableSpec]
             what = f"{field.name!r}, {spark_name(field.type)} for Spark and {spark_name(ours.type)} here,"
             raise source.unsupported(None, what, "CAST it to the type that you want.")
     schema = pa.schema([pa.field(field.name, field.type) for field in analysed.schema])
-    return CompiledView(source, retyped(relation, schema), schema)
+    return CompiledView(source, retyped(relation, schema), schema, _ignored(source, translation))
+
+
+def _ignored(source: Source, translation: Translation) -> tuple[str, ...]:
+    """What the SQL says to no effect, each with its place, in words; of a DataFrame nothing is said."""
+    if isinstance(source, FrameSource):
+        return ()
+    said = sorted(set(translation.ignored))
+    return tuple(f"{what} in line {source.sql.count(chr(10), 0, place) + 1}: {why}" for place, what, why in said)
 
 
 def relation_of(translation: Translation, root: Node, titles: Sequence[str]) -> Relation:
     """The rows of a view, with these columns."""
     while root.kind == "Sort":
+        operators.check_ignored(translation, root)
         (root,) = root.children
     root = prepared(root)
     made = translation.exact(translation.relation(root), root.output)
@@ -196,7 +206,7 @@ def planned(
         called = _called(view.relation, functions)
     except RecursionError as error:
         raise _too_deep(view.source) from error
-    return DataflowPlan(name, sql, named, view.schema, regions, functions=called)
+    return DataflowPlan(name, sql, named, view.schema, regions, functions=called, ignored=view.ignored)
 
 
 def _too_deep(source: Source) -> UnsupportedSql:
