@@ -12,7 +12,7 @@ import pytest
 from upriver.app import App
 from upriver.ids import Epoch
 from upriver.lake.lake import Lake
-from upriver.sql.clock import with_instant
+from upriver.spark.leaf_plans import LeafPlans
 
 pytestmark = pytest.mark.spark
 
@@ -69,4 +69,5 @@ def at_epoch(spark: Any, root: Path, view: str, epoch: int) -> Counter[Any]:
     """What Spark says of the view with an epoch's instant."""
     clock = Lake(str(root)).clock(Epoch(epoch))
     assert clock is not None
-    return Counter(map(tuple, spark.sql(with_instant(VIEWS[view][0], clock, ["k", "at", "n"])).collect()))
+    frame = LeafPlans(spark).rewritten(spark, spark.sql(VIEWS[view][0]), {}, clock)
+    return Counter(map(tuple, frame.collect()))

@@ -7,7 +7,6 @@ from simulator.shared_analyser import SharedAnalyser
 from upriver.errors import UnsupportedSql
 from upriver.plan.clock import ClockOp
 from upriver.plan.plan import DataflowPlan, TableSpec
-from upriver.sql.clock import with_instant
 from upriver.sql.resolved.views import declare_view
 
 SCHEMA = [("k", pa.int32()), ("at", pa.timestamp("us", "UTC")), ("d", pa.date32()), ("s", pa.string())]
@@ -111,11 +110,3 @@ def test_a_column_takes_precedence_over_a_word() -> None:
     table = TableSpec("t", pa.schema([("k", pa.int32()), ("current_date", pa.date32())]), ("k",))
     sql = "SELECT k FROM t WHERE current_date > DATE '2024-01-01'"
     assert not declare_view("v", sql, "k", {"t": table}, {}, SharedAnalyser({"t": table})).is_clocked
-
-
-def test_an_instant_stands_for_the_clock() -> None:
-    sql = "SELECT 'now()' FROM t WHERE at > now() AND d = CURRENT_DATE AND unix_timestamp() < unix_timestamp(at)"
-    at = "timestamp_micros(1500000L)"
-    wanted = f"SELECT 'now()' FROM t WHERE at > {at} AND d = CAST({at} AS DATE) AND 1L < unix_timestamp(at)"
-    assert with_instant(sql, 1_500_000, []) == wanted
-    assert with_instant("SELECT current_date FROM t", 0, ["current_date"]) == "SELECT current_date FROM t"

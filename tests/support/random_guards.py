@@ -5,6 +5,7 @@ Every function, operator and cast of the front end (a *construct*) is drawn in e
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from itertools import chain, product
 from random import Random
@@ -13,15 +14,17 @@ from awkward_rows import AWKWARD, COLUMNS, rows
 from conformance_kit import read_file
 from function_calls import calls_of
 from recorded_answers import FOLDER
-from sqlglot import exp
+from sql_kit import spec
 
-from upriver.errors import UnsupportedSql
-from upriver.plan.relation import Scalar
+from simulator.shared_analyser import SharedAnalyser
+from upriver.errors import UserError
 from upriver.plan.source import Source
 from upriver.plan.types import spark_name
 from upriver.sql.function_table import TABLE
-from upriver.sql.functions import RULES
-from upriver.sql.scalars import Context, column_scalar
+from upriver.sql.resolved.expressions import RULES as OPERATORS
+from upriver.sql.resolved.translation import Translation
+from upriver.sql.resolved.tree import Node, read
+from upriver.sql.resolved.views import RULES
 
 # ruff: noqa: E501  queries are easier to read on one line
 
@@ -109,55 +112,81 @@ CASTS = tuple(f"CAST({column} AS {target})" for column in (*COLUMNS, *AWKWARD) f
 """Of every column to every type; the front end refuses some."""
 
 
+SPEC = spec("rows_", rows().schema)
+"""The table of awkward values."""
 NESTED = frozenset({"Arrays, structs and maps", "Lambdas", "URLs", "JSON"})
 """Topics of functions over nested values, URLs and JSON, which are not drawn."""
 
 
-def _leaf(node: exp.Expr) -> Scalar | None:
-    """A column of the rows."""
-    return column_scalar(node.name, rows().schema.field(node.name).type) if isinstance(node, exp.Column) else None
+_BATCH = 60
+"""Expressions that are analysed as one query: analysing a query takes long."""
+_ANALYSER = SharedAnalyser({"rows_": SPEC})
 
 
-@cache
-def _parsed(expression: str) -> tuple[Context, exp.Expr]:
-    source = Source("", f"SELECT {expression} AS e")
-    return Context(source, "UTC", _leaf, RULES), source.parse().expressions[0].this
-
-
-def is_taken(expression: str) -> bool:
-    """Whether the front end takes the expression."""
-    context, node = _parsed(expression)
+def _trees(listed: Sequence[str]) -> Mapping[str, Node]:
+    """The expressions that Spark takes, as it has analysed them: each as a projection of it alone."""
+    query = f"SELECT {', '.join(f'{text} AS e{place}' for place, text in enumerate(listed))} FROM rows_"
     try:
-        context.translate(node)
-    except UnsupportedSql:
+        plan = read(_ANALYSER.analysed("v", query, {}).plan, "UTC")
+    except UserError:
+        half = len(listed) // 2
+        return {**_trees(listed[:half]), **_trees(listed[half:])} if half else {}
+    found = {}
+    for text, column in zip(listed, plan.fields["projectList"], strict=True):
+        found[text] = replace(plan, fields={**plan.fields, "projectList": [column]}, output=(column.id,))
+    return found
+
+
+def _all_trees(listed: Sequence[str]) -> Mapping[str, Node]:
+    found: dict[str, Node] = {}
+    for start in range(0, len(listed), _BATCH):
+        found |= _trees(listed[start : start + _BATCH])
+    return found
+
+
+def _is_translated(tree: Node) -> bool:
+    try:
+        Translation(Source("", ""), "UTC", {"rows_": SPEC}, {}, RULES).relation(tree)
+    except UserError:
         return False
     return True
 
 
-def constructs_in(expression: str) -> frozenset[str]:
-    """The functions that an expression calls, its operators by their class in sqlglot, and its casts of columns by
-    their types."""
+@cache
+def is_taken(expression: str) -> bool:
+    """Whether the front end takes the expression."""
+    return any(_is_translated(tree) for tree in _trees([expression]).values())
+
+
+@cache
+def casts_taken() -> Sequence[str]:
+    """Those of ``CASTS`` that the front end takes."""
+    return [text for text, tree in _all_trees(CASTS).items() if _is_translated(tree)]
+
+
+def _constructs(tree: Node) -> frozenset[str]:
+    """The operators of an expression by Catalyst's class, and its casts of columns by their types."""
     found: set[str] = set()
-    for node in _parsed(expression)[1].walk():
-        found.add(node.name.lower() if isinstance(node, exp.Anonymous) else type(node).__name__)
-        if isinstance(node, exp.Cast) and isinstance(node.this, exp.Column):
-            source = spark_name(rows().schema.field(node.this.name).type)
-            target = node.args["to"].sql("spark")
-            found.add(f"{source.partition('(')[0]} AS {target.partition('(')[0]}")
-    return frozenset(found)
+    for node in tree.fields["projectList"][0].walk():
+        found.add(node.kind)
+        if node.kind == "Cast" and node.children[0].is_column:
+            types = (spark_name(one.type).partition("(")[0] for one in (node.children[0], node))
+            found.add(" AS ".join(types))
+    return frozenset(found & OPERATORS.keys() | {one for one in found if " AS " in one})
 
 
 @cache
 def expressions() -> Mapping[str, Sequence[str]]:
-    """The expressions that the front end takes, by construct. A constant that fails is Spark's to raise for no rows as
-    well as for all, so each names a column."""
+    """The expressions that the front end takes, by construct: the first name of a function, or as of ``_constructs``. A
+    constant that fails is Spark's to raise for no rows as well as for all, so each names a column."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    plain = (functions for topic, functions in TABLE.items() if topic not in NESTED)
-    samples = [sample for functions in plain for one in functions for sample in calls_of(one)]
+    plain = [one for topic, functions in TABLE.items() if topic not in NESTED for one in functions]
+    samples = {call: one.all_names[0] for one in plain for call in calls_of(one)}
     written = (group.texts for group in read_file(FOLDER / "expressions.test").expressions)
-    for expression in (*chain(*written), *samples, *filter(is_taken, CASTS)):
-        if _parsed(expression)[1].find(exp.Column) is not None and "CAST('x' AS INT)" not in expression:
-            for construct in constructs_in(expression):
+    for expression, tree in _all_trees(list(dict.fromkeys((*chain(*written), *samples, *casts_taken())))).items():
+        names_column = any(node.is_column for node in tree.fields["projectList"][0].walk())
+        if names_column and "CAST('x' AS INT)" not in expression:
+            for construct in (*_constructs(tree), *([samples[expression]] if expression in samples else [])):
                 found[construct].append(expression)
     return {construct: tuple(found[construct]) for construct in sorted(found)}
 

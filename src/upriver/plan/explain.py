@@ -13,7 +13,6 @@ from typing import Any
 
 from upriver.plan.clock import ClockOp
 from upriver.plan.plan import (
-    FRAME_OF,
     NOT_WANTED,
     WHOLE_PARTITION,
     AggregateOp,

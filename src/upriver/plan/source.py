@@ -170,50 +170,6 @@ class FrameSource(Source):
         return f"{self._begin(place)}{what}. {instead}"
 
 
-IGNORED = {
-    "hint": "the hint",
-    "order": "ORDER BY",
-    "sort": "SORT BY",
-    "distribute": "DISTRIBUTE BY",
-    "cluster": "CLUSTER BY",
-}
-"""Parts of a query that change no row, by sqlglot's name: how to name them. Of a query with LIMIT or OFFSET, only the
-hint is one."""
-
-
-def ignored_parts(tree: exp.Expr) -> Iterator[tuple[exp.Expr, str]]:
-    """The queries in the tree that have such a part, each with the part's name."""
-    for query in tree.find_all(exp.Select, exp.SetOperation, exp.Subquery):
-        is_cut = query.args.get("limit") is not None or query.args.get("offset") is not None
-        for part in IGNORED:
-            if query.args.get(part) is not None and not (is_cut and part != "hint"):
-                yield query, part
-
-
-def ignored_in(sql: str) -> list[str]:
-    """What a view's SQL says to no effect, each with its place, in words."""
-    source = Source("", sql)
-    try:
-        found = [(source.offset(query.args[part]) or 0, part) for query, part in ignored_parts(source.parse())]
-    except (UnsupportedSql, DeclarationError):
-        return []
-    words = []
-    for offset, part in sorted(found):
-        why = "it is for Spark's planner" if part == "hint" else "a view has no order, sort what you read from it"
-        words.append(f"{IGNORED[part]} in line {sql.count(chr(10), 0, offset) + 1}: {why}")
-    return words
-
-
-def names_table(clause: str, name: str) -> bool:
-    """Whether a FROM with only this name, or with the name and an alias, is read as a table of that name."""
-    try:
-        tree = Source("", f"SELECT * {clause}").parse()
-    except (UnsupportedSql, DeclarationError):
-        return False
-    table = tree.find(exp.Table)
-    return table is not None and table.name == name and isinstance(table.this, exp.Identifier)
-
-
 def calls_function(name: str) -> bool:
     """Whether ``name(1)`` is read as the call of a function of that name."""
     try:

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.plan.plan import AggregateCall, register_bits
 from upriver.plan.relation import Scalar, any_fails
@@ -28,8 +26,7 @@ from upriver.plan.types import (
 )
 from upriver.sql.casts import cast
 from upriver.sql.hashes import hash_of
-from upriver.sql.logic import conjuncts, connect
-from upriver.sql.operators import boolean
+from upriver.sql.logic import connect
 from upriver.sql.pushdown import filter_condition
 from upriver.sql.scalars import Context, group_value, typed_name
 
@@ -90,47 +87,6 @@ def over_no_rows(call: AggregateCall, result: Scalar) -> Scalar:
     return Scalar(f"coalesce({result.sql}, CAST(0 AS BIGINT))", result.type, nulls=frozenset())
 
 
-def is_aggregate(node: exp.Expr) -> bool:
-    """Whether it is an aggregate, with its FILTER if it has one."""
-    function = called(node)
-    return isinstance(function, exp.Anonymous) and function.name.lower() in AGGREGATES
-
-
-def called(node: exp.Expr) -> exp.Expr:
-    """The function itself, without its FILTER, its order, and its words about NULL."""
-    while isinstance(node, exp.Filter | exp.WithinGroup | exp.IgnoreNulls | exp.RespectNulls):
-        node = node.this
-    return node
-
-
-def has_aggregate(node: exp.Expr) -> bool:
-    """Whether rows must be grouped for it. A window function needs no groups, but its arguments may."""
-    return any(is_aggregate(part) and not is_over(part) for part in node.find_all(exp.Anonymous))
-
-
-def is_over(node: exp.Expr) -> bool:
-    """Whether an aggregate is a window function."""
-    call = node
-    around = exp.Filter | exp.IgnoreNulls | exp.RespectNulls | exp.WithinGroup
-    while isinstance(call.parent, around) and call.arg_key == "this":
-        call = call.parent
-    return isinstance(call.parent, exp.Window) and call.arg_key == "this"
-
-
-def aggregate_call(context: Context, node: exp.Expr) -> Call:
-    """The call for an aggregate, over rows that ``context`` has. Raises UnsupportedSql."""
-    if isinstance(node, exp.IgnoreNulls | exp.RespectNulls):
-        if called(node).name.lower() not in _ENDS:
-            raise context.unsupported(node, f"{called(node).name}() with IGNORE NULLS", "Leave the words out.")
-        call = aggregate_call(context, node.this)
-        return _ignoring_nulls(call) if isinstance(node, exp.IgnoreNulls) else call
-    if not isinstance(node, exp.Filter):
-        return _plain(context, node)
-    context.only(node, "this", "expression")
-    call = _plain(context, node.this)
-    return filtered_call(call, [boolean(context, part) for part in conjuncts(node.expression.this.unnest())])
-
-
 def may_have_code(call: Call) -> bool:
     """Whether Spark generates code for a query with this aggregate, if it may for each of the others: its state is of
     values with a fixed width."""
@@ -140,28 +96,6 @@ def may_have_code(call: Call) -> bool:
 
 def _is_wide(type: pa.DataType) -> bool:
     return is_string(type) or pa.types.is_binary(type) or is_nested(type)
-
-
-def _plain(context: Context, node: exp.Expr) -> Call:
-    if isinstance(node, exp.WithinGroup):
-        return ordered_call(context, node)
-    context.only(node, "this", "expressions")
-    name = node.name.lower()
-    operands = node.expressions
-    distinct = len(operands) == 1 and isinstance(operands[0], exp.Distinct)
-    if distinct:
-        operands = operands[0].expressions
-    if name in _ENDS:
-        return _end(context, node, name, operands)
-    if name in SEVERAL or (name == "count" and len(operands) > 1):
-        return several_call(context, node, name, operands, distinct)
-    if len(operands) != 1:
-        instead = "Give it one." if not distinct else "Count the rows of a subquery: FROM (SELECT DISTINCT ...)."
-        raise context.unsupported(node, f"{name}() of {len(operands)} operands", instead)
-    if name == "count" and not distinct and isinstance(operands[0], exp.Star | exp.Literal | exp.Boolean):
-        return Call("count_star", None, pa.int64())  # count(1) counts rows, as count(*) does
-    value = context.translate(operands[0])
-    return call_of_one(context, node, name, value, distinct)
 
 
 def call_of_one(context: Context, place: Place, name: str, value: Scalar, distinct: bool) -> Call:
@@ -230,31 +164,6 @@ def filtered_call(call: Call, parts: Sequence[Scalar]) -> Call:
 # Functions of several values ------------------------------------------------------------------------------------------
 
 
-def several_call(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr], distinct: bool) -> Call:
-    """The call of a function of several operands. Raises UnsupportedSql."""
-    if name == "count":
-        return _count(context, operands, distinct)
-    if name == "approx_count_distinct":
-        return _approximate_count(context, node, operands)
-    function = SEVERAL[name]
-    if distinct and name not in ("listagg", "string_agg", "min_by", "max_by"):
-        raise context.unsupported(node, f"{name}(DISTINCT ...)", _EACH_ONCE)
-    if name in ("listagg", "string_agg"):
-        raise context.unsupported(node, f"this {name}()", f"Write {name}(x, ',') WITHIN GROUP (ORDER BY x).")
-    if SEVERAL[name] == "percentile_approx" and len(operands) in (2, 3):
-        return _approximate_percentile(context, node, name, operands)
-    if name == "mode" and len(operands) in (1, 2):
-        return _mode(context, node, operands)
-    if len(operands) != 2:
-        raise context.unsupported(node, f"{name}() of {len(operands)} operands", "Give it two.")
-    if name == "percentile":
-        value = number(context, node, name, context.translate(operands[0]))
-        fractions = _fractions(context, operands[1])
-        return of_fractions(Call(function, value, pa.float64()), fractions, _is_array(operands[1]))
-    first, second = context.translate_all(operands)
-    return call_of_two(context, node, name, first, second)
-
-
 def call_of_two(context: Context, place: Place, name: str, first: Scalar, second: Scalar) -> Call:
     """The call of min_by(), max_by(), corr() and their kin, by Spark's name. Raises UnsupportedSql."""
     if name in ("min_by", "max_by"):
@@ -264,56 +173,6 @@ def call_of_two(context: Context, place: Place, name: str, first: Scalar, second
     if name == "regr_count":
         return Call("count", all_of([y, x]), pa.int64())
     return Call(SEVERAL[name], y, pa.float64(), others=(x,))
-
-
-def _mode(context: Context, node: exp.Expr, operands: Sequence[exp.Expr]) -> Call:
-    """``mode(x[, least])``. Of several values Spark gives any, or the least one; here it is always that."""
-    if len(operands) == 2 and not isinstance(operands[1], exp.Boolean):
-        raise context.unsupported(node, "mode() by a computed choice", "Write TRUE or FALSE.")
-    value = group_value(comparable_value(context, node, context.translate(operands[0])))
-    return Call("mode", value, value.type)
-
-
-def ordered_call(context: Context, node: exp.Expr) -> Call:
-    """The call of ``f(...) WITHIN GROUP (ORDER BY x)``. Raises UnsupportedSql."""
-    function, order = called(node), node.expression.expressions
-    name, operands = function.name.lower(), function.expressions
-    distinct = len(operands) == 1 and isinstance(operands[0], exp.Distinct)
-    operands = operands[0].expressions if distinct else operands
-    if name not in ("listagg", "string_agg", "percentile_cont", "percentile_disc", "mode"):
-        raise context.unsupported(node, f"{name}() WITHIN GROUP", "Leave the order out.")
-    descends = bool(order[0].args.get("desc"))
-    if len(order) != 1 or (descends and name != "mode"):
-        what = f"{name}() WITHIN GROUP by anything but one value, ascending,"
-        raise context.unsupported(node, what, "Write ORDER BY x.")
-    if name == "mode":
-        if operands or distinct:
-            raise context.unsupported(node, "this mode()", "Write mode() WITHIN GROUP (ORDER BY x).")
-        value = group_value(comparable_value(context, node, context.translate(order[0].this)))
-        return Call("greatest_mode" if descends else name, value, value.type)
-    if name.startswith("percentile"):
-        if len(operands) != 1 or distinct:
-            raise context.unsupported(node, f"this {name}()", f"Write {name}(0.5) WITHIN GROUP (ORDER BY x).")
-        value = number(context, node, name, context.translate(order[0].this))
-        function_name = "percentile" if name == "percentile_cont" else name
-        return Call(function_name, value, pa.float64(), fraction=_fraction(context, operands[0]))
-    between = operands[1] if len(operands) == 2 else exp.Literal.string("")
-    if not 1 <= len(operands) <= 2 or not (isinstance(between, exp.Literal) and between.is_string):
-        raise context.unsupported(node, f"this {name}()", f"Write {name}(x, ',') WITHIN GROUP (ORDER BY x).")
-    value = context.translate(operands[0])
-    if not is_string(value.type):
-        instead = f"CAST what it lists: {name}(CAST(x AS STRING), ',') WITHIN GROUP (ORDER BY x)."
-        raise context.unsupported(node, f"{name}() of {typed_name(value)}", instead)
-    return Call("listagg", value, value.type, distinct, between=str(context.translate(between).constant or ""))
-
-
-def _approximate_count(context: Context, node: exp.Expr, operands: Sequence[exp.Expr]) -> Call:
-    error = 0.05 if len(operands) < 2 else context.translate(operands[1]).constant
-    is_number = isinstance(error, int | float | Decimal) and not isinstance(error, bool)
-    if len(operands) > 2 or not is_number or not 0 < float(error or 0) < 1:
-        instead = "Write the error as a number: approx_count_distinct(x, 0.05)."
-        raise context.unsupported(node, "this approx_count_distinct()", instead)
-    return approximate_count(context, node, context.translate(operands[0]), float(error or 0))
 
 
 def approximate_count(context: Context, place: Place, value: Scalar, error: float) -> Call:
@@ -329,14 +188,6 @@ def approximate_count(context: Context, place: Place, value: Scalar, error: floa
     return Call("approx_count_distinct", codes, pa.int64(), fraction=error)
 
 
-def _approximate_percentile(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr]) -> Call:
-    accuracy = 10_000 if len(operands) < 3 else context.translate(operands[2]).constant
-    if not isinstance(accuracy, int) or isinstance(accuracy, bool) or accuracy < 1:
-        raise context.unsupported(node, f"{name}() with this accuracy", "Write it as a whole number: 10000.")
-    fractions, is_array = _fractions(context, operands[1]), _is_array(operands[1])
-    return approximate_percentile(context, node, context.translate(operands[0]), fractions, is_array, accuracy)
-
-
 def approximate_percentile(
     context: Context, place: Place, value: Scalar, fractions: Sequence[float], is_array: bool, accuracy: int
 ) -> Call:
@@ -348,17 +199,6 @@ def approximate_percentile(
     near = 1 / accuracy
     fractions = [0.0 if one <= near else 1.0 if one >= 1 - near else one for one in fractions]
     return of_fractions(Call("percentile_approx", value, value.type), fractions, is_array)
-
-
-def _end(context: Context, node: exp.Expr, name: str, operands: Sequence[exp.Expr]) -> Call:
-    ignores = len(operands) == 2 and isinstance(operands[1], exp.Boolean) and bool(operands[1].this)
-    if not operands or len(operands) > 2 or (len(operands) == 2 and not isinstance(operands[1], exp.Boolean)):
-        raise context.unsupported(node, f"this {name}()", f"Write {name}(x), or {name}(x, true) to leave out NULL.")
-    operand = operands[0]
-    if isinstance(operand, exp.IgnoreNulls | exp.RespectNulls):
-        ignores |= isinstance(operand, exp.IgnoreNulls)
-        operand = operand.this
-    return end_call(context, node, name, context.translate(operand), ignores)
 
 
 def end_call(context: Context, place: Place, name: str, value: Scalar, ignores_nulls: bool) -> Call:
@@ -387,10 +227,6 @@ def of_one_row(calls: Sequence[AggregateCall]) -> tuple[AggregateCall, ...]:
     return tuple(found)
 
 
-def _count(context: Context, operands: Sequence[exp.Expr], distinct: bool) -> Call:
-    return count_call(context, operands[0], context.translate_all(operands), distinct)
-
-
 def count_call(context: Context, place: Place, values: Sequence[Scalar], distinct: bool) -> Call:
     """Rows in which none of several values is NULL; or how many combinations they have."""
     values = [group_value(comparable_value(context, place, value)) for value in values]
@@ -417,21 +253,6 @@ def number(context: Context, place: Place, name: str, value: Scalar) -> Scalar:
     if not is_numeric(value.type):
         raise context.unsupported(place, f"{name}() of {typed_name(value)}", "CAST it to a number.")
     return value
-
-
-def _fraction(context: Context, node: exp.Expr) -> float:
-    constant = context.translate(node).constant
-    if isinstance(constant, bool | str | None) or not 0 <= constant <= 1:
-        raise context.unsupported(node, "a percentage that is no number from 0 to 1", "Write it as a number: 0.5.")
-    return float(constant)
-
-
-def _is_array(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Anonymous) and node.name.lower() == "array"
-
-
-def _fractions(context: Context, node: exp.Expr) -> list[float]:
-    return [_fraction(context, one) for one in (node.expressions if _is_array(node) else [node])]
 
 
 def of_fractions(call: Call, fractions: Sequence[float], is_array: bool) -> Call:

@@ -18,7 +18,7 @@ from upriver.sql.numbers import BITS, CASTS, NUMBERS
 from upriver.sql.patterns import PATTERNS
 from upriver.sql.signatures import Function
 from upriver.sql.strings import BYTES, TEXTS
-from upriver.sql.times import CLOCK_NAMES, TIMES
+from upriver.sql.times import TIMES
 from upriver.sql.urls import URLS
 
 TABLE: Mapping[str, tuple[Function, ...]] = {
@@ -42,8 +42,6 @@ FUNCTIONS: Mapping[str, Function] = {
 }
 """By each of Spark's names."""
 
-CLOCKS = CLOCK_NAMES
-"""Functions that give the time of the call, without operands."""
 
 CHANGING = re.compile(
     "rand|random|randn|randstr|uniform|uuid|shuffle|now|curdate|localtime|localtimestamp|user|session_user|version|"

@@ -23,7 +23,7 @@ from upriver.plan.relation import Relation, Scalar
 from upriver.plan.schemas import rows_to_bytes
 from upriver.plan.types import duck_name
 from upriver.sql.aggregates import over_no_rows
-from upriver.sql.relations import ALIKE, Output, computed, projected, renamed
+from upriver.sql.relations import ALIKE, Output, computed, projected
 from upriver.sql.scalars import column_scalar
 from upriver.sql.scope import unique
 
@@ -54,22 +54,6 @@ def of_everything(
     joined = Relation(JoinOp(JoinKind.LEFT, (here,), (there,), (False,), None), (first, grouped), both, place)
     values = [Output(call.output, over_no_rows(call, column_scalar(call.output, call.type))) for call in calls]
     return projected(joined, [Output(here, column_scalar(here, ALL_ALIKE_TYPE)), *values], place)
-
-
-def of_each(whole: Relation, grouped: Relation, group: Sequence[str], taken: set[str]) -> Relation:
-    """Groups by the columns of ``whole``, with a row for each of its rows, over no rows, too. group: the columns of the
-    groups that equal those of ``whole``. taken: names that no other column may have, lower case."""
-    calls = grouped.op.plan.calls if isinstance(grouped.op, AggregateOp) else ()
-    here = renamed(whole, [unique(name, taken) for name in whole.schema.names])
-    names = tuple(here.schema.names)
-    both = pa.schema([*here.schema, *grouped.schema])
-    op = JoinOp(JoinKind.LEFT, names, tuple(group), (True,) * len(names), None)
-    joined = Relation(op, (here, grouped), both, grouped.place)
-    values = [
-        Output(name, column_scalar(known.name, known.type)) for name, known in zip(group, here.schema, strict=True)
-    ]
-    values += [Output(call.output, over_no_rows(call, column_scalar(call.output, call.type))) for call in calls]
-    return projected(joined, values, grouped.place)
 
 
 def only_row(rows: Relation, keys: Sequence[str], taken: set[str], place: int | None) -> Relation:

@@ -9,11 +9,10 @@ An expression that a single expression above uses once is evaluated there, as Sp
 or behind a FILTER, only if the branch is taken.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.hashing import is_plain_key_type
 from upriver.plan.clock import ClockOp
@@ -26,7 +25,6 @@ from upriver.plan.plan import (
     SLOTS,
     AggregateOp,
     AggregatePlan,
-    Band,
     FilterOp,
     JoinKind,
     JoinOp,
@@ -43,27 +41,18 @@ from upriver.plan.plan import (
     WindowOp,
     is_in_one_place,
 )
-from upriver.plan.relation import Relation, Scalar, any_fails
+from upriver.plan.relation import Relation, Scalar
 from upriver.plan.schemas import rows_from_bytes
-from upriver.plan.source import ELSEWHERE, Source
-from upriver.plan.types import is_null, is_ordered, same_type, spark_name
-from upriver.sql.bands import bands_among
-from upriver.sql.logic import conjunction, conjuncts, factored
-from upriver.sql.operators import boolean, to_comparable
+from upriver.plan.types import same_type
 from upriver.sql.pushdown import (
     LEFT_KEPT,
-    LEFT_MATCHED,
     RIGHT_KEPT,
-    RIGHT_MATCHED,
     computed_values,
-    filtered,
-    matchable,
     substituted,
-    tested,
     with_names,
 )
-from upriver.sql.scalars import Context, column_scalar, group_value, typed_name
-from upriver.sql.scope import names_in, unique, worded
+from upriver.sql.scalars import column_scalar, group_value
+from upriver.sql.scope import unique
 from upriver.state.columns import has_floats
 
 # Expressions in expressions
@@ -234,15 +223,6 @@ def union(relations: Sequence[Relation], place: int | None) -> Relation:
     return Relation(UnionOp(), inputs, first.schema, place)
 
 
-def comparable(source: Source, relation: Relation, node: exp.Expr) -> Relation:
-    """The relation, if its rows can be compared with each other. Raises UnsupportedSql."""
-    for field in relation.schema:
-        if not is_ordered(field.type):
-            what = f"comparing {spark_name(field.type)}, the column {field.name!r},"
-            raise source.unsupported(node, what, "Leave the column out.")
-    return relation
-
-
 def distinct(relation: Relation, place: int | None) -> Relation:
     """Each row once."""
     same = with_equal_values(relation)
@@ -280,163 +260,6 @@ def _below(relation: Relation, place: int, name: str) -> str | None:
         return plain_columns(op.projection).get(name)
     kept_side = isinstance(op, JoinOp) and op.kind in (LEFT_KEPT, RIGHT_KEPT)[place]
     return name if name in part.schema.names and (kept_side or isinstance(op, FilterOp)) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """One of several conditions that must all be true. names: the columns that it uses."""
-
-    node: exp.Expr
-    value: Scalar
-    names: frozenset[str]
-
-
-def conditions(context: Context, nodes: Iterable[exp.Expr]) -> list[Condition]:
-    """Bound nodes, translated, and split at each AND."""
-    parts = (part for node in nodes for one in conjuncts(node) for each in factored(one) for part in _tests(each))
-    return [Condition(part, boolean(context, part), names_in(part)) for part in parts]
-
-
-def _tests(node: exp.Expr) -> Iterator[exp.Expr]:
-    """A test for NULL of ``a < b`` as tests of both sides, as in Spark's optimizer; another condition as it is."""
-    tested = node.this.this if isinstance(node, exp.Not) and isinstance(node.this, exp.Is) else None
-    while isinstance(tested, exp.Not):
-        tested = tested.this
-    if not isinstance(tested, exp.LT | exp.LTE | exp.GT | exp.GTE) or not isinstance(node.this.expression, exp.Null):
-        yield node
-        return
-    for side in (tested.this, tested.expression):
-        if not isinstance(side, exp.Literal):
-            yield from _tests(exp.Not(this=exp.Is(this=side.copy(), expression=exp.Null())))
-
-
-def restricted(relation: Relation, wanted: Sequence[Condition], place: int | None) -> Relation:
-    """The rows for which all conditions hold, applied in order. A condition on a row's number also ends the numbering.
-
-    Where anything can fail, the columns in which they reject NULL are tested for it, too, as by Spark.
-    """
-    can_fail = relation.can_fail or any(condition.value.fails for condition in wanted)
-    for condition in wanted:
-        relation = tested(relation, condition.value, place) if can_fail else relation
-        limit = _limit(condition.node)
-        inner = None if limit is None else bounded(relation, limit.name, limit.most)
-        relation = relation if inner is None else inner
-        if inner is None or limit is None or not limit.alone:
-            relation = filtered(relation, condition.value, place)
-    return relation
-
-
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """The condition that a column is at most a limit. alone: whether it says nothing else, if the column counts from
-    1."""
-
-    name: str
-    most: int
-    alone: bool
-
-
-def _limit(node: exp.Expr) -> _Limit | None:
-    if isinstance(node, exp.Between):
-        least, most = _number(node.args["low"]), _number(node.args["high"])
-        if isinstance(node.this, exp.Column) and least is not None and most is not None and most >= 1:
-            return _Limit(node.this.name, most, alone=least <= 1)
-        return None
-    if isinstance(node, exp.In) and isinstance(node.this, exp.Column):
-        numbers = [_number(item) for item in node.expressions]
-        most = max((number for number in numbers if number is not None), default=0)
-        return _Limit(node.this.name, most, alone=False) if None not in numbers and most >= 1 else None
-    if not isinstance(node, exp.LT | exp.LTE | exp.EQ | exp.GT | exp.GTE):
-        return None
-    column, number = node.this, _number(node.expression)
-    less, at_most = isinstance(node, exp.LT), isinstance(node, exp.LTE)
-    if number is None:
-        column, number = node.expression, _number(node.this)
-        less, at_most = isinstance(node, exp.GT), isinstance(node, exp.GTE)
-    equal = isinstance(node, exp.EQ)
-    if number is None or not isinstance(column, exp.Column) or not (less or at_most or equal):
-        return None
-    most = number - less
-    return _Limit(column.name, most, alone=not equal or most == 1) if most >= 1 else None
-
-
-def _number(node: exp.Expr) -> int | None:
-    literal = isinstance(node, exp.Literal) and not node.is_string and node.this.isdigit()
-    return int(node.this) if literal else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Equality:
-    """One pair of key columns, both of one type."""
-
-    left: Output
-    right: Output
-    null_safe: bool
-
-
-def equates(condition: Condition, left: pa.Schema, right: pa.Schema) -> bool:
-    """Whether the condition is an equality between a value of one side and one of the other."""
-    return operands_of_equality(condition.node, left, right) is not None
-
-
-def join(
-    context: Context,
-    kind: JoinKind,
-    left: Relation,
-    right: Relation,
-    on: Sequence[Condition],
-    node: exp.Expr,
-    taken: set[str],
-    above: Sequence[Condition] = (),
-) -> Relation:
-    """The join of two relations without a common column name; its result may have computed columns besides theirs.
-
-    context: of the columns of both. node: the joined item, for its place. taken: names that no computed column may
-    have, lower case; the new names are added. above: conditions on pairs of an inner join that will be applied to its
-    rows. Without an equality between the two, rows meet in slots.
-    """
-    source = context.source
-    keys = [_equality(context, condition, left.schema, right.schema) for condition in on]
-    equalities = [key for key in keys if key is not None]
-    rest = [condition for condition, key in zip(on, keys, strict=True) if key is None]
-    place = source.place(node)
-    of_left = [one for one in rest if kind in LEFT_MATCHED and _asks_only(one, left)]
-    of_right = [one for one in rest if kind in RIGHT_MATCHED and _asks_only(one, right)]
-    on_pairs = [one for one in rest if one not in of_left and one not in of_right]
-    of_pairs = [one.value for one in on_pairs]
-    left, right = restricted(left, of_left, place), restricted(right, of_right, place)
-    for value in (*(key.left.value for key in equalities if not key.null_safe), *of_pairs):
-        left = matchable(left, value, place) if kind in LEFT_MATCHED else left
-    for value in (*(key.right.value for key in equalities if not key.null_safe), *of_pairs):
-        right = matchable(right, value, place) if kind in RIGHT_MATCHED else right
-    left, right, bands, tried = _banded(context, kind, left, right, [*on_pairs, *above], taken)
-    if equalities:
-        left, left_key = _keyed(left, [key.left for key in equalities], taken)
-        right, right_key = _keyed(right, [key.right for key in equalities], taken)
-        replicated = None
-    else:
-        left, left_key, right, right_key = in_slots(kind, left, right, taken)
-        replicated = replicated_side(left, right)
-    null_safe = tuple(key.null_safe for key in equalities) or (False,)
-    condition = conjunction(of_pairs) if of_pairs else None
-    op = JoinOp(kind, left_key, right_key, null_safe, condition, bands, tried, any_fails(of_pairs), replicated)
-    both = kind not in (JoinKind.SEMI, JoinKind.ANTI)
-    schema = pa.schema([*left.schema, *(right.schema if both else ())])
-    return Relation(op, (left, right), schema, place, asks=tuple(of_pairs))
-
-
-def _banded(
-    context: Context, kind: JoinKind, left: Relation, right: Relation, on: Sequence[Condition], taken: set[str]
-) -> tuple[Relation, Relation, tuple[Band, ...], tuple[str, ...]]:
-    """Both sides with the columns that the bands of the join compare, the bands, and those columns that are NULL where
-    they cannot be computed. on: the conditions on pairs."""
-    found = bands_among(context, kind, [(one.node, one.value) for one in on], left, right)
-    left, lefts = with_values(left, [Output(band.left.title, band.left.value) for band in found], taken)
-    right, rights = with_values(right, [Output(band.right.title, band.right.value) for band in found], taken)
-    named = list(zip(lefts, rights, found, strict=True))
-    bounds = ((name, bound) for one, other, band in named for name, bound in ((one, band.left), (other, band.right)))
-    tried = dict.fromkeys(name for name, bound in bounds if bound.is_tried)
-    return left, right, tuple(Band(one, other, band.at_most) for one, other, band in named), tuple(tried)
 
 
 def in_slots(
@@ -504,36 +327,3 @@ def at_most_one(relation: Relation) -> bool:
             return all(map(at_most_one, relation.inputs))
         case _:
             return False
-
-
-def operands_of_equality(node: exp.Expr, left: pa.Schema, right: pa.Schema) -> tuple[exp.Expr, exp.Expr] | None:
-    """The operands of an equality: that of the left side first; ``None`` for another condition."""
-    if not isinstance(node, exp.EQ | exp.NullSafeEQ):
-        return None
-    for one, other in ((node.this, node.expression), (node.expression, node.this)):
-        ones, others = names_in(one), names_in(other)
-        if ones and others and ones <= set(left.names) and others <= set(right.names):
-            return one, other
-    return None
-
-
-def _equality(context: Context, condition: Condition, left: pa.Schema, right: pa.Schema) -> _Equality | None:
-    sides = operands_of_equality(condition.node, left, right)
-    if sides is None:
-        return None
-    one, other = to_comparable(context, condition.node, context.translate_all(sides))
-    if is_null(one.type):
-        raise context.unsupported(condition.node, f"a join on {typed_name(one)}", ELSEWHERE)
-    left, right = Output(worded(sides[0]), one), Output(worded(sides[1]), other)
-    return _Equality(left, right, isinstance(condition.node, exp.NullSafeEQ))
-
-
-def _asks_only(condition: Condition, side: Relation) -> bool:
-    return bool(condition.names) and condition.names <= set(side.schema.names)
-
-
-def _keyed(relation: Relation, values: Sequence[Output], taken: set[str]) -> tuple[Relation, tuple[str, ...]]:
-    """The relation with a column for each value of the key, and their names; a value that is a column already stays
-    it."""
-    relation, names = with_values(relation, values, taken)
-    return relation, tuple(names)

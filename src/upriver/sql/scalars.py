@@ -60,8 +60,6 @@ def refuses_nulls(condition: str, columns: pa.Schema) -> bool:
 TEXT_CHARS_MAX: Final = 100_000
 """Characters of one translated expression. Some constructs repeat their operands, so nested ones can explode."""
 
-WRITTEN: Final = "written"
-"""The key in a node's meta of a column's name as the SQL has it."""
 
 UTC_ZONES = frozenset(
     {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "UTC+00:00", "+00:00", "GMT0", "ZULU", "ETC/UCT", "UCT"}

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.engine.macros import CHARS_MAX
 from upriver.plan.relation import Scalar, any_fails
@@ -26,7 +25,6 @@ from upriver.sql.nested_values import once
 from upriver.sql.operators import to_common
 from upriver.sql.scalars import (
     Context,
-    Rule,
     in_order,
     is_nothing,
     literal,
@@ -96,25 +94,6 @@ def _in_one(context: Context, place: Place, array: Scalar, separator: Scalar) ->
     return Scalar(sql, _STRING, array.fails)
 
 
-def _pipes(context: Context, node: exp.Expr) -> Scalar:
-    context.only(node, "this", "expression", "safe")
-    return concatenated(context, node, context.translate_all((node.this, node.expression)))
-
-
-def _substring_from(context: Context, node: exp.Expr) -> Scalar:
-    context.only(node, "this", "start", "length")
-    parts = [node.this, node.args.get("start"), node.args.get("length")]
-    return substring(context, node, context.translate_all(part for part in parts if part is not None))
-
-
-def _trim_from(context: Context, node: exp.Expr) -> Scalar:
-    """``trim(s)``, ``trim(characters, s)`` and ``TRIM([BOTH|LEADING|TRAILING] characters FROM s)``."""
-    context.only(node, "this", "expression", "position")
-    function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position")).upper(), "trim")
-    parts = [node.this] if node.expression is None else [node.this, node.expression]
-    return trimmed(context, node, function, context.translate_all(parts))
-
-
 def trimmed(context: Context, place: Place, function: str, operands: Operands) -> Scalar:
     text, letters = in_order(*(take(context, place, _TEXT, value) for value in (*operands, _BLANK)[:2]))
     return opaque(strict(f"{function}({text.sql}, {letters.sql})", _STRING, (text, letters)))
@@ -123,14 +102,6 @@ def trimmed(context: Context, place: Place, function: str, operands: Operands) -
 def _one_sided(function: str) -> Special:
     """``ltrim`` and ``rtrim``; the characters to trim come first, if given."""
     return lambda context, place, operands: trimmed(context, place, function, tuple(reversed(operands)))
-
-
-def _position(context: Context, node: exp.Expr) -> Scalar:
-    """``POSITION(part IN text)`` and ``position(part, text[, start])``."""
-    context.only(node, "this", "substr", "position")
-    start = node.args.get("position")
-    parts = [node.args["substr"], node.this, *([] if start is None else [start])]
-    return located(context, node, context.translate_all(parts))
 
 
 def located(context: Context, place: Place, operands: Operands) -> Scalar:
@@ -675,10 +646,3 @@ BYTES: tuple[Function, ...] = (
     ),
 )
 """Of bytes."""
-
-STRING_RULES: dict[type[exp.Expr], Rule] = {
-    exp.DPipe: _pipes,
-    exp.Substring: _substring_from,
-    exp.Trim: _trim_from,
-    exp.StrPosition: _position,
-}

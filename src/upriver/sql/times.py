@@ -3,14 +3,13 @@
 from dataclasses import replace
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.errors import DeclarationError
 from upriver.plan.relation import Scalar
 from upriver.plan.source import ELSEWHERE, Place
 from upriver.plan.types import duck_name, is_date, is_floating, is_instant, is_interval, is_string, is_wall_clock
 from upriver.sql.casts import cast, in_zone, local, with_clock
-from upriver.sql.scalars import Context, Rule, in_order, literal, macro, opaque, strict, typed_name
+from upriver.sql.scalars import Context, in_order, literal, macro, opaque, strict, typed_name
 from upriver.sql.signatures import (
     RAISES,
     Function,
@@ -117,11 +116,6 @@ _INTERVAL_PARTS = {
     "hour": (3_600_000_000, 24, pa.int8()),
     "minute": (60_000_000, 60, pa.int8()),
 }
-
-
-def _extract(context: Context, node: exp.Expr) -> Scalar:
-    context.only(node, "this", "expression")
-    return part(context, node, node.this.name, context.translate(node.expression))
 
 
 def _date_part_of(context: Context, place: Place, operands: Operands) -> Scalar:
@@ -363,7 +357,6 @@ def _as_text(context: Context, place: Place, operands: Operands) -> Scalar:
     return formatted(context, place, operands)
 
 
-CLOCK_NAMES = frozenset({"unix_timestamp"})
 _DAY, _COUNT, _CLOCK = OperandKind.DATE, OperandKind.INT, OperandKind.CLOCK
 _INSTANT, _MOMENT, _WRITTEN, _WHOLE = OperandKind.INSTANT, OperandKind.MOMENT, OperandKind.WRITTEN, OperandKind.WHOLE
 _RANGE = "where the result is out of range"
@@ -634,5 +627,3 @@ TIMES: tuple[Function, ...] = (
     _epochs("timestamp_micros", 1),
 )
 """Of dates and times."""
-
-TIME_RULES: dict[type[exp.Expr], Rule] = {exp.Extract: _extract}
