@@ -15,7 +15,6 @@ from upriver.arguments import class_name
 from upriver.engine.user_functions import column_function
 from upriver.errors import DeclarationError
 from upriver.plan.plan import FunctionForm, UserFunction
-from upriver.plan.source import calls_function
 from upriver.plan.types import duck_name, is_nested, spark_name
 from upriver.spark.functions import Columns, check_call, declared_columns, pickled
 from upriver.spark.session import unlogged
@@ -79,7 +78,7 @@ def check_function_name(session: SparkSession, name: str) -> None:
         is_free = False
     except PySparkException as error:
         is_free = error.getCondition() == "UNRESOLVED_ROUTINE"
-    if not is_free or not calls_function(name):
+    if not is_free:
         raise DeclarationError(
             f"function {name!r}: {name}(...) means something in Spark's SQL already. Give it another name, as my_{name}"
         )

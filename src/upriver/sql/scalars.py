@@ -4,19 +4,18 @@ An expression that depends on no row is computed while a view is declared.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import lru_cache
 from typing import Final
 
 import pyarrow as pa
-from sqlglot import exp
 
 from upriver.engine.expressions import Evaluator
 from upriver.errors import RowError, UnsupportedSql
 from upriver.plan.column_names import columns_in, quoted
-from upriver.plan.plan import USER_PREFIX, Projection, UserFunction
+from upriver.plan.plan import USER_PREFIX, Projection
 from upriver.plan.relation import Constant, Scalar, any_fails
 from upriver.plan.source import ELSEWHERE, Place, Source
 from upriver.plan.types import DECIMAL_DIGITS_MAX, duck_name, is_floating, is_null, spark_name
@@ -65,39 +64,13 @@ UTC_ZONES = frozenset(
     {"UTC", "ETC/UTC", "GMT", "ETC/GMT", "Z", "UTC+00:00", "+00:00", "GMT0", "ZULU", "ETC/UCT", "UCT"}
 )
 
-_CONDITIONAL = (exp.And, exp.Case, exp.Filter, exp.If, exp.In, exp.Lambda, exp.Or)
-_CHOOSING = frozenset({"coalesce", "if", "ifnull", "nullif", "nvl", "nvl2"})
-"""Constructs and functions that do not compute all of their operands for each row."""
-
-
-Rule = Callable[["Context", exp.Expr], Scalar]
-
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The context of an expression.
-
-    leaf: the value that the scope gives for a whole node (a column, a group, an aggregate), tried before any rule.
-    rules: the whitelist; a node whose class is not in it is refused. timezone: the Spark session's. functions: the
-    user's own, by name in lower case.
-    """
+    """The context of an expression. timezone: the Spark session's."""
 
     source: Source
     timezone: str
-    leaf: Callable[[exp.Expr], Scalar | None]
-    rules: Mapping[type[exp.Expr], Rule]
-    functions: Mapping[str, UserFunction] = field(default_factory=dict)
-
-    def translate(self, node: exp.Expr) -> Scalar:
-        """Raises UnsupportedSql, with the place, for any node that may mean something else in DuckDB."""
-        known = self.leaf(node)
-        if known is not None:
-            return known
-        rule = self.rules.get(type(node))
-        if rule is None:
-            raise self.unsupported(node, construct(node), ELSEWHERE)
-        scalar = rule(self, node)
-        return self.checked(node, scalar, _is_conditional(node))
 
     def checked(self, place: Place, scalar: Scalar, is_conditional: bool) -> Scalar:
         """The scalar, unless it is too large, or a constant that fails. is_conditional: whether it stands inside a
@@ -117,15 +90,6 @@ class Context:
         if why is not None:
             raise self.source.wrong(place, f"this fails for every row: {why}", "Write NULL, if that is meant.")
 
-    def translate_all(self, nodes: Iterable[exp.Expr]) -> tuple[Scalar, ...]:
-        return tuple(self.translate(node) for node in nodes)
-
-    def only(self, node: exp.Expr, *parts: str) -> None:
-        """Refuse the node if it has any part that the caller's rule does not read."""
-        for part, value in node.args.items():
-            if part not in parts and value not in (None, False, []):
-                raise self.unsupported(node, f"{construct(node)} with {part.strip('_').replace('_', ' ')}", ELSEWHERE)
-
     def unsupported(self, place: Place, what: str, instead: str) -> UnsupportedSql:
         """The error. An interval cannot be cast, whatever the way out is for other types."""
         return self.source.unsupported(place, what, _NUMBER if _INTERVAL in what else instead)
@@ -142,23 +106,6 @@ class Context:
 
 _INTERVAL = spark_name(pa.duration("us"))
 _NUMBER = "Take a number in its place: timestampdiff(SECOND, a, b)."
-
-
-def _is_conditional(node: exp.Expr) -> bool:
-    """Whether it stands inside a construct that may skip it."""
-    above = node.parent
-    while above is not None:
-        if isinstance(above, _CONDITIONAL) or (isinstance(above, exp.Anonymous) and above.name.lower() in _CHOOSING):
-            return True
-        above = above.parent
-    return False
-
-
-def construct(node: exp.Expr) -> str:
-    """The name of a node's construct in a message: NullSafeEQ -> "NULL SAFE EQ"."""
-    if isinstance(node, exp.Anonymous):
-        return f"the function {node.name}()"
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(node).__name__).upper()
 
 
 def _lower(sentence: str) -> str:
